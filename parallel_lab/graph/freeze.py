@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 
 from .actions import OF_STEP, Stage
-from .copies import with_copies
+from .insert_copies import with_copies
 from .ir import Draft, Instr
 from .plan import PHASES, Plan, State
 from .stage_programs import divided, orders_of, splits_backward, stage_programs

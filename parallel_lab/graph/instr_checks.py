@@ -12,8 +12,9 @@ import numpy as np
 from ..base.errors import ParallelLabError, PlanError
 from ..layout.tensor_layout import TensorLayout
 from ..ops.collectives.definitions import MESSAGES
-from ..ops.machine.registry import OPS
-from ..ops.machine.sharding import ShardingRule, sharding_rule
+from ..ops.machine.opdef import OPS
+from ..ops.machine.sharding import sharding_rule
+from ..ops.machine.split_labels import ShardingRule
 from .ir import Instr, Pairs, Value
 
 # The instruction that made each value known so far; None for what the plan is given.

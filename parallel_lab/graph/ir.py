@@ -21,14 +21,11 @@ from ..base.dtypes import as_dtype
 from ..base.errors import ParallelLabError
 from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
-from ..layout.named_layout import strategy_counts
+from ..layout.named_layout import AnyStrategy, strategy_counts
 from ..layout.tensor_layout import TensorLayout, ranks_along
-from ..ops.collectives.base import CALLS
 from ..ops.collectives.definitions import MESSAGES
 from ..ops.collectives.halo import Halo
-from ..ops.machine.opdef import OpDef, Results
-from ..ops.machine.registry import OPS
-from ..ops.machine.sharding import AnyStrategy
+from ..ops.machine.opdef import CALLS, OPS, OpDef, Results
 
 Shape = tuple[int, ...]
 Pairs = tuple[tuple[str, Any], ...]

@@ -15,13 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..base.dtypes import kind_of
+from ..base.dtypes import LOSS_SCALE, kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
 from ..base.origin import caller
 from ..nn.optim.together import Together
 from ..nn.tensor.tensor import Parameter
 from ..ops.machine.registry import OPS
-from ..ops.machine.state import LOSS_SCALE
 from .ir import SKIP, GraphInput, Node
 from .traced_value import Overflow, TracedValue
 

@@ -33,6 +33,7 @@ from .tensor_layout import TensorLayout
 WHOLE = "None"  # the name that splits nothing
 
 Dim = str | tuple[str, ...]
+Strategy = tuple[tuple[int, ...], ...]  # per input, the number of slices of every dim
 
 
 @fitting_class
@@ -287,6 +288,9 @@ class LayoutStrategy:
         comma = "," if len(self.layouts) == 1 else ""
         more = ", enable_nd_tp" * self.nd_tp + f", in {self.parts} parts" * (self.parts > 1)
         return f"({listed}{comma}) on {named}{more}"
+
+
+AnyStrategy = Strategy | LayoutStrategy
 
 
 def _matrix_text(layout: Layout) -> str:

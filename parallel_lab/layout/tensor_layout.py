@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from ..base.errors import LayoutError
+from ..base.unchecked import unchecked
 
 REDUCTIONS = ("sum", "max", "min", "prod")
 Shape = tuple[int, ...]
@@ -194,11 +195,10 @@ class TensorLayout:
         partial: tuple[int, ...] = (),
         reduce: str = "sum",
     ) -> TensorLayout:
-        """A layout of which is known that it is one (tuples of axes, `partial` ascending): nothing is checked."""
-        made = object.__new__(cls)
-        parts = {"device_matrix": device_matrix, "tensor_map": tensor_map, "partial": partial, "reduce": reduce}
-        made.__dict__.update(parts, rows=())
-        return made
+        """A layout whose parts are known to fit (tuples of axes, `partial` ascending): they are not checked again."""
+        return unchecked(
+            cls, device_matrix=device_matrix, tensor_map=tensor_map, partial=partial, reduce=reduce, rows=()
+        )
 
     # ---- sizes ----
 

@@ -18,8 +18,7 @@ from collections.abc import Generator
 import numpy as np
 
 from ..base.errors import PlanError
-from ..run.calls import Handle, not_waited_for
-from ..run.communicator import Request, answer, delivered, describe
+from ..run.communicator import Handle, Request, answer, delivered, describe, not_waited_for
 from .one_caller import OneCaller
 
 

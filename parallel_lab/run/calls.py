@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.dtypes import plain_array
-from ..base.errors import CollectiveMismatch, message, shorten
+from ..base.errors import CollectiveMismatch, shorten
 from ..base.origin import caller as learners_line, short_file
 from ..ops.collectives.definitions import MESSAGES
-from .communicator import Request, describe
+from .communicator import Handle, Request
 
 # the hint of a CollectiveMismatch whose calls differ in nothing but where they stand
 TWO_LINES = (
@@ -25,26 +25,6 @@ TWO_LINES = (
 )
 
 _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep
-
-
-class Handle:
-    """What was started. `wait()` gives its reply, once; `end_s`: perf_counter() when it was noticed complete."""
-
-    end_s: float | None = None
-
-    def wait(self) -> np.ndarray | None:
-        """Wait until the group has answered; the reply. Raises as `answer`, and PlanError at a second call."""
-        raise NotImplementedError
-
-    def done(self) -> bool:
-        """Whether `wait` would return at once. Makes progress."""
-        raise NotImplementedError
-
-
-def not_waited_for(rank: int, request: Request) -> str:
-    """What is wrong with a run that ended while what it started had not been waited for."""
-    what = f"rank {rank} has started {describe(request)} and never waited for it"
-    return message(what, allowed="Every start needs its wait", hint="Call handle.wait() before the run ends")
 
 
 class MessageRecord(NamedTuple):

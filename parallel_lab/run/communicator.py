@@ -27,7 +27,8 @@ import numpy as np
 
 from ..base.checks import INTS, is_int
 from ..base.dtypes import kind_of, plain_array
-from ..base.errors import ArgumentTypeError, CollectiveMismatch, ParallelLabError, ShapeError, shorten
+from ..base.errors import ArgumentTypeError, CollectiveMismatch, ParallelLabError, ShapeError, message, shorten
+from ..base.unchecked import unchecked
 from ..ops.collectives.definitions import MESSAGES, REDUCTIONS
 
 NUMBERS = "A numpy array of numbers"
@@ -116,9 +117,21 @@ class Request:
 
     def numbered(self, number: int) -> Request:
         """The same request with its number; nothing is checked again."""
-        other = object.__new__(Request)
-        other.__dict__.update(self.__dict__, number=number)
-        return other
+        return unchecked(Request, **{**vars(self), "number": number})
+
+
+class Handle:
+    """What was started. `wait()` gives its reply, once; `end_s`: perf_counter() when it was noticed complete."""
+
+    end_s: float | None = None
+
+    def wait(self) -> np.ndarray | None:
+        """Wait until the group has answered; the reply. Raises as `answer`, and PlanError at a second call."""
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once. Makes progress."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -304,3 +317,9 @@ def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
     values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
     replies = definition.answer(values, vars(first))
     return [reply if gets else None for reply, gets in zip(replies, receives, strict=True)]
+
+
+def not_waited_for(rank: int, request: Request) -> str:
+    """What is wrong with a run that ended while what it started had not been waited for."""
+    what = f"rank {rank} has started {describe(request)} and never waited for it"
+    return message(what, allowed="Every start needs its wait", hint="Call handle.wait() before the run ends")

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import BFLOAT16, load_bfloat16
+from ..base.dtypes import BFLOAT16, LOSS_SCALE, load_bfloat16
 from ..graph.plan import Plan
-from ..ops.machine.state import LOSS_SCALE
 
 
 @lru_cache(maxsize=1)

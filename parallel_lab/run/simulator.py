@@ -22,9 +22,7 @@ import numpy as np
 from ..base.checks import INTS, is_int
 from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, shorten
 from ..graph.plan import Plan
-from ..ops.kernels.threads import keep_freed_memory
-from .calls import Handle, not_waited_for
-from .communicator import Request, Start, Wait, answer, check_request, delivered, describe
+from .communicator import Handle, Request, Start, Wait, answer, check_request, delivered, describe, not_waited_for
 from .computing import computing
 from .full_values import gather_value, slice_value, step_inputs
 from .interpreter import Env, Tick, half_done, rank_step
@@ -257,7 +255,6 @@ class Simulator:
             {n: slice_value(plan, n, v, r) for n, v in known.items() if plan.held_by(n, r)} for r in self.ranks
         ]
         self.steps, self.half_done = 0, ""
-        keep_freed_memory()
         self._engine: _Engine | None = None
 
     @staticmethod

@@ -18,7 +18,7 @@ from typing import Any
 from ..base import hooks
 from ..base.checks import Errors, checked, choice, instance, integer, text
 from ..base.errors import NotLaunched, WorldArgumentError, WorldError, WorldTypeError, shorten
-from ..base.settings.context import get_compat
+from ..base.settings.compat import get_compat
 from ..base.settings.tables import WORLD_GROUPS
 from ..processes.world.connect import connect, ways_to_start
 from ..processes.world.world import BACKENDS, World

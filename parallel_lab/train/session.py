@@ -29,6 +29,7 @@ from ..base.system import without_processes
 from ..graph.plan import Plan
 from ..nn.optim.together import as_optimizer
 from ..nn.tensor.tensor import Tensor
+from ..ops.kernels.threads import keep_freed_memory
 from ..run.full_values import full_inputs, full_value, gather_value, step_inputs
 from ..run.interpreter import half_done
 from ..run.simulator import Simulator
@@ -144,6 +145,7 @@ class Session:
         values = initial_values(plan, parameters, optimizer)
         self._optimizer = optimizer if plan.states else None
         if executor == "simulator":
+            keep_freed_memory()  # as workers do
             self._simulator = Simulator(plan, values)
         else:
             self._pool = pool if pool is not None else _shared_pool(executor, plan.device_num)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from parallel_lab.ops.machine.legal_strategies import _legal
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES, op
-from parallel_lab.ops.machine.sharding import _legal, _rule
+from parallel_lab.ops.machine.sharding import _rule
 
 NAMES = ("stencil", "stencil_grad_a", "stencil_grad_k")
 

@@ -19,8 +19,9 @@ from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_cost import RedistributionCost, practical, redistribution_cost
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
-from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
+from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.cells import cell
 from tests.crossed import each_of

@@ -11,9 +11,11 @@ from parallel_lab import StrategyError, Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.primitive import check_strategy_value
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
-from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule, strategy_operands
+from parallel_lab.ops.machine.sharding import sharding_rule
+from parallel_lab.ops.machine.split_labels import strategy_operands
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 

@@ -5,8 +5,8 @@ import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.layout.named_layout import Layout
+from parallel_lab.ops.machine.legal_strategies import completed
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
-from parallel_lab.ops.machine.sharding import completed
 
 NORM, LAST = ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)), {"begin_norm_axis": -1}
 PICTURE, KERNEL = ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}

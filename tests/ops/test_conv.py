@@ -17,7 +17,8 @@ from parallel_lab.ops.conv import conv_window
 from parallel_lab.ops.kernels import conv as conv_kernels, threads
 from parallel_lab.ops.kernels.conv import conv_forward, conv_input_grad, conv_weight_grad
 from parallel_lab.ops.kernels.windows import output_size, windows
-from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
+from parallel_lab.ops.machine.sharding import sharding_rule
 
 CONV = OPS["convolution"]
 

@@ -9,8 +9,9 @@ from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import Parameter
 from parallel_lab.ops.gather import add_rows
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
-from parallel_lab.ops.machine.sharding import default_strategy, legal_strategies, result_layouts, sharding_rule
+from parallel_lab.ops.machine.sharding import default_strategy, result_layouts, sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.ops.compiled import results, simulated

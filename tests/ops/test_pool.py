@@ -16,7 +16,8 @@ from parallel_lab.ops import OPS
 from parallel_lab.ops.kernels import pool as pool_kernels
 from parallel_lab.ops.kernels.pool import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
 from parallel_lab.ops.kernels.windows import Windows
-from parallel_lab.ops.machine.sharding import legal_strategies, sharding_rule
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
+from parallel_lab.ops.machine.sharding import sharding_rule
 
 # size, kernel, stride, pads (two per dim)
 SETTINGS = {

@@ -15,9 +15,10 @@ from parallel_lab import Layout, StrategyError, compile, ops
 from parallel_lab.base.errors import StrategyTypeError, shorten
 from parallel_lab.base.settings import context as parallel_context
 from parallel_lab.layout.named_layout import as_strategy
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import PRIMITIVES
-from parallel_lab.ops.machine.sharding import legal_strategies, strategy_operands
+from parallel_lab.ops.machine.split_labels import strategy_operands
 from tests.crossed import each_of
 from tests.ops.test_battery import OneOperator
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import Session, Tensor, compile, nn, value_and_grad
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
-from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from tests.recorded.nets import Quick
 

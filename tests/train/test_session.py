@@ -10,8 +10,8 @@ import pytest
 
 from parallel_lab import PlanError, Session, ShapeError, nn
 from parallel_lab.base.errors import RankRaised
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
-from parallel_lab.ops.machine.sharding import legal_strategies
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import each_of
 from tests.train.sessions import S, net_and_data, plan_for

@@ -12,7 +12,7 @@ from parallel_lab import PlanError, RankDied, Session, StrategyError, compile, n
 from parallel_lab.lab.shared.equality import nudge, rounding_bound
 from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies, operator_primitives
 from parallel_lab.lab.shared.problems import get_problem, problems_of
-from parallel_lab.ops.machine.sharding import legal_strategies
+from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.processes.shm import WorkerPool
 from tests.train.sessions import S, net_and_data, plan_for
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
@@ -297,3 +297,22 @@ def check_rank_list(rank_list: object, count: int, given: str) -> None:
         hint = "Write the axes of device_matrix in the order in which ranks lie"
         allowed = f"{count} ranks one after another: slices lie on ranks row by row"
         raise LayoutError(f"rank_list={shorten(rank_list)}", where=given, allowed=allowed, hint=hint)
+
+
+# `ParallelConfig.cost_model_fusion`: the name of an algorithm, and the numbers behind it
+COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
+    "times": {"times": integer(2), "tail_percent": number(0.0, 1.0, below=True)},
+    "hiding": dict.fromkeys(
+        ("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit"), number(0.0, above=True)
+    ),
+}
+
+
+def cost_model_numbers(where: str, kind: str, numbers: Sequence[object], setting: str = "") -> tuple[int | float, ...]:
+    """The numbers of a fusion by the cost model, checked.  setting: what they are parts of, for errors."""
+    names, of = COST_MODEL_NUMBERS[kind], f" of {setting}" if setting else ""
+    plain = tuple(names[name](where, f"{name}{of}", n, SETTINGS) for name, n in zip(names, numbers, strict=True))
+    if kind == "hiding" and plain[0] <= plain[1]:
+        what = f"tail_time_s{of}={plain[0]} with inherent_time_s={plain[1]}"
+        raise ContextError(what, where=where, allowed="A tail longer than what every message takes")
+    return plain

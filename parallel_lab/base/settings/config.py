@@ -15,8 +15,18 @@ from typing import Any
 
 from ..checks import Errors, choice
 from ..errors import ContextError, ContextTypeError
-from .checks import FUSED_MESSAGES, LOCAL_MODES, SETTING, SETTINGS, Check, boolean, check_comm_fusion, refuse
-from .fusion_rules import COST_MODEL_NUMBERS, cost_model_numbers
+from .checks import (
+    COST_MODEL_NUMBERS,
+    FUSED_MESSAGES,
+    LOCAL_MODES,
+    SETTING,
+    SETTINGS,
+    Check,
+    boolean,
+    check_comm_fusion,
+    cost_model_numbers,
+    refuse,
+)
 from .tables import ALGORITHM, PARALLEL, PARTS, RANGES_OF_2_10
 
 FUSION_THRESHOLD_MB = 64  # of mode "auto" (MindSpore, set_auto_parallel_context)

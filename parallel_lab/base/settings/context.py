@@ -20,10 +20,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..checks import choice, nearest, text
+from ..checks import nearest, text
 from ..errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, shorten
 from ..hooks import current_world
 from .checks import PARALLEL_MODES, SETTING, SETTINGS, refuse
+from .compat import get_compat, set_compat  # noqa: F401 - set_compat is found among the other settings
 from .config import Fusion, ParallelConfig, resolved_fusion
 from .tables import (
     ALGORITHM,
@@ -63,7 +64,6 @@ _set: dict[str, dict[str, Any]] = {
     "context": {},
     "offload_context": {},
 }
-_compat = "seeds"
 
 _DEFAULTS: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(ParallelConfig)} | {"comm_fusion": Fusion()}
 
@@ -94,7 +94,7 @@ def _present(function: str, key: str, own: dict[str, tuple[Any, Any]]) -> Any:
 
 
 def _default(key: str) -> Any:
-    return DEFAULTS_OF_2_10[key] if _compat == "2.10" and key in DEFAULTS_OF_2_10 else _DEFAULTS[key]
+    return DEFAULTS_OF_2_10[key] if get_compat() == "2.10" and key in DEFAULTS_OF_2_10 else _DEFAULTS[key]
 
 
 def _value(key: str) -> Any:
@@ -126,7 +126,10 @@ def set_auto_parallel_context(**settings: Any) -> None:
     state = {**before, **_combined(checked, where)}
     mode = _set["context"].get("mode", GRAPH_MODE)
     _check_pynative(mode, state.get("parallel_mode", "stand_alone"), state.get("dataset_strategy"), where)
-    if {"device_num", "global_rank"} <= checked.keys() and _compat == "seeds":  # 2.10 compares them when it compiles
+    if {
+        "device_num",
+        "global_rank",
+    } <= checked.keys() and get_compat() == "seeds":  # 2.10 compares them when it compiles
         _check_rank(checked["global_rank"], checked["device_num"], where)
     for key in ("strategy_ckpt_save_file", "group_ckpt_save_file"):
         if state.get(key) and state.get(key) != before.get(key):
@@ -151,7 +154,7 @@ def get_auto_parallel_context(attr_key: str) -> Any:
 
 def _read_dataset_strategy() -> Any:
     strategy = _value("dataset_strategy")
-    if _compat == "2.10" and isinstance(strategy, tuple):
+    if get_compat() == "2.10" and isinstance(strategy, tuple):
         return [list(cuts) if isinstance(cuts, tuple) else cuts for cuts in strategy]
     return strategy
 
@@ -189,7 +192,7 @@ def _combined(checked: dict[str, Any], where: str) -> dict[str, Any]:
             fields[field], source[field] = part, key
     fusion = {field.removeprefix(_FUSION): fields.pop(field) for field in list(fields) if field.startswith(_FUSION)}
     if fusion:
-        fields["comm_fusion"] = _value("comm_fusion").after(fusion, off_is_final=_compat == "seeds")
+        fields["comm_fusion"] = _value("comm_fusion").after(fusion, off_is_final=get_compat() == "seeds")
     return fields
 
 
@@ -271,13 +274,13 @@ def frozen(**overrides: Any) -> ParallelConfig:
     """
     given, was_set = overrides.get("comm_fusion"), _set["auto_parallel_context"]
     if isinstance(given, dict):
-        overrides["comm_fusion"] = resolved_fusion(SETTING, "comm_fusion", given, off_is_final=_compat == "seeds")
+        overrides["comm_fusion"] = resolved_fusion(SETTING, "comm_fusion", given, off_is_final=get_compat() == "seeds")
     fields = {key: _value(key) for key in _DEFAULTS}
     fields |= {"comm_fusion": _value("comm_fusion").resolved(), "cost_model_fusion": _cost_model_fusion()}
     if get_context("memory_offload") == "ON":
         fields |= {"memory_offload": True, "offload_param": _present("offload_context", "offload_param", OFFLOAD)}
     config = dataclasses.replace(ParallelConfig(**fields), **overrides)
-    for key in overrides.keys() & RANGES_OF_2_10.keys() if _compat == "seeds" else ():
+    for key in overrides.keys() & RANGES_OF_2_10.keys() if get_compat() == "seeds" else ():
         PARALLEL[key](SETTING, key, getattr(config, key), SETTINGS)
     if {"device_num", "global_rank"} <= was_set.keys() - overrides.keys():
         _check_rank(config.global_rank, config.device_num, "compile")
@@ -358,7 +361,7 @@ def _checked(settings: dict[str, Any], where: str) -> dict[str, Any]:
     for given, value in settings.items():
         key = _known_key(where, given)
         known = _checks_of(where.removeprefix("set_"), key)
-        wide = CHECKS_OF_2_10 if _compat == "2.10" else known
+        wide = CHECKS_OF_2_10 if get_compat() == "2.10" else known
         checked[key] = wide.get(key, known[key])(where, key, value, SETTINGS)
     return checked
 
@@ -457,27 +460,3 @@ def get_offload_context() -> dict[str, Any]:
     """Every key of `set_offload_context`, as it is now."""
     keys = {**OFFLOAD, **_kept_tables().get("offload_context", {})}
     return {key: _present("offload_context", key, OFFLOAD) for key in keys}
-
-
-# ---- which MindSpore, and the seed ----
-
-
-def set_compat(version: str) -> None:
-    """Choose where the seeds' documents and MindSpore 2.10 differ: "seeds" (the default) or "2.10". Settings that were
-    set keep their values.
-
-    With "2.10", search_mode is recursive_programming, fully_use_devices and gradient_accumulation_shard are False by
-    default; a kind of message set after comm_fusion's openstate False is fused again; a dataset_strategy of tuples
-    reads as lists; device_num may be above 4096; comm_fusion takes a config beside mode "auto"; a global_rank beyond
-    device_num and counts below 1 are refused when a network is compiled, not before; `get_rank` and `get_group_size`
-    answer before `init`; a search needs no operator with a strategy; sums of a look-up in split rows are scattered,
-    where they can be; a transformation of checkpoints names whole groups of ranks. Raises ContextError for another
-    version.
-    """
-    global _compat
-    _compat = choice("seeds", "2.10")("set_compat", "compat", version, SETTINGS)
-
-
-def get_compat() -> str:
-    """ "seeds" or "2.10"."""
-    return _compat

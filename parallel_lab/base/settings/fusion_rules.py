@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 
 from ..checks import choice
 from ..errors import ContextConflictError, ContextError, shorten
-from .checks import FUSION_WORDINGS, SETTINGS, Check, check_fusion_indices, integer, number
+from .checks import COST_MODEL_NUMBERS, FUSION_WORDINGS, SETTINGS, check_fusion_indices, cost_model_numbers
 
 ELEMENTS_PER_MB = 262_144  # 1024 * 1024 bytes of float32; MindSpore multiplies the setting by it whatever the dtype
 _BYTES_PER_MB = 1024 * 1024
@@ -33,13 +33,6 @@ _BYTES_PER_MB = 1024 * 1024
 Groups = tuple[int, ...]
 Buckets = tuple[tuple[int, ...], ...]
 _WORDING = choice(*FUSION_WORDINGS)
-# `ParallelConfig.cost_model_fusion`: the name of an algorithm, and the numbers behind it
-COST_MODEL_NUMBERS: dict[str, dict[str, Check]] = {
-    "times": {"times": integer(2), "tail_percent": number(0.0, 1.0, below=True)},
-    "hiding": dict.fromkeys(
-        ("tail_time_s", "inherent_time_s", "time_s_per_element", "computation_s_per_unit"), number(0.0, above=True)
-    ),
-}
 
 
 # ---- by position ----
@@ -282,16 +275,6 @@ def cost_model_groups(setting: tuple, distances: Sequence[float], sizes_elements
 
 
 # ---- checks ----
-
-
-def cost_model_numbers(where: str, kind: str, numbers: Sequence[object], setting: str = "") -> tuple[int | float, ...]:
-    """The numbers of a fusion by the cost model, checked.  setting: what they are parts of, for errors."""
-    names, of = COST_MODEL_NUMBERS[kind], f" of {setting}" if setting else ""
-    plain = tuple(names[name](where, f"{name}{of}", n, SETTINGS) for name, n in zip(names, numbers, strict=True))
-    if kind == "hiding" and plain[0] <= plain[1]:
-        what = f"tail_time_s{of}={plain[0]} with inherent_time_s={plain[1]}"
-        raise ContextError(what, where=where, allowed="A tail longer than what every message takes")
-    return plain
 
 
 def _check_sizes(sizes: Sequence[int], unit: str, where: str) -> None:

@@ -29,7 +29,8 @@ from ...graph.ir import Graph, Node
 from ...layout.named_layout import Layout, LayoutStrategy
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, sharding_rule, strategy_operands
+from ...ops.machine.sharding import sharding_rule
+from ...ops.machine.split_labels import ShardingRule, strategy_operands
 from ..alpa import alpa_cost
 from .cost_model import CostModel
 from .mindspore_model import held_bytes

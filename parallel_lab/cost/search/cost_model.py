@@ -17,7 +17,8 @@ from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, default_strategy, sharding_rule
+from ...ops.machine.sharding import default_strategy, sharding_rule
+from ...ops.machine.split_labels import ShardingRule
 from .places import DATASET, Link, Places, configured
 from .problem import NEVER, Choice, Pair, Problem, Term
 

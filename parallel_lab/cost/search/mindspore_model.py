@@ -24,7 +24,7 @@ from ...graph.passes.candidates import Operator, operator_cost
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule
+from ...ops.machine.split_labels import ShardingRule
 from .cost_model import CostModel
 from .problem import Problem, Term
 

@@ -33,14 +33,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ...base.errors import StrategyError, message
+from ...base.settings.compat import get_compat
 from ...base.settings.config import ParallelConfig
-from ...base.settings.context import get_compat
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Edge, Operator, chosen, meeting
 from ...layout.redistribution_cost import redistribution_cost
 from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, legal_strategies, sharding_rule
+from ...ops.machine.sharding import sharding_rule
+from ...ops.machine.split_labels import ShardingRule
 from .places import DATASET, Link, Places, configured
 
 

@@ -25,8 +25,10 @@ from dataclasses import dataclass, field
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
+from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule
+from ...ops.machine.sharding import default_strategy, sharding_rule
+from ...ops.machine.split_labels import ShardingRule
 from .places import Places
 
 ROWS_SCALE = 0.25  # MindSpore scales this one only: batches are cheap to split

@@ -30,7 +30,7 @@ from ...graph.passes.parallelize import Builder
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import ShardingRule
+from ...ops.machine.split_labels import ShardingRule
 from ..time import local_time_s, message_time_s, plan_message_time_s
 from .cost_model import CostModel, gives_back
 from .places import Link as Read

@@ -27,10 +27,12 @@ from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import TensorLayout
+from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.registry import OPS
-from ...ops.machine.sharding import ShardingRule, default_strategy, legal_strategies, sharding_rule, strategy_operands
+from ...ops.machine.sharding import default_strategy, sharding_rule
+from ...ops.machine.split_labels import ShardingRule, strategy_operands
 
 Shape = tuple[int, ...]
 Attrs = tuple[tuple[str, Any], ...]

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.dtypes import HALF, kind_of, scalar_operand
+from ...base.dtypes import HALF, LOSS_SCALE, kind_of, scalar_operand
 from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
@@ -30,7 +30,6 @@ from ...ops.collectives.definitions import MESSAGES
 from ...ops.collectives.primitives import without_gradient
 from ...ops.machine.opdef import OpDef, dtype_name
 from ...ops.machine.registry import OPS
-from ...ops.machine.state import LOSS_SCALE
 from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name, result_names
 from ..kinds import KINDS, class_name
 from ..traced_value import TracedValue

@@ -21,7 +21,8 @@ from ...layout.refinement import common_factors
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.collectives.halo import Halo
-from ...ops.machine.sharding import ShardingRule, result_layouts, sharding_rule
+from ...ops.machine.sharding import result_layouts, sharding_rule
+from ...ops.machine.split_labels import ShardingRule
 from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
 from .beside import beside, follow_parameters, ordered
 from .dataset_strategy import input_values

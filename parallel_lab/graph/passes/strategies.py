@@ -12,7 +12,8 @@ from typing import Any
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.hooks import strategy_reader, strategy_searcher
 from ...layout.named_layout import LayoutStrategy
-from ...ops.machine.sharding import completed, default_strategy, result_layouts, sharding_rule
+from ...ops.machine.legal_strategies import completed
+from ...ops.machine.sharding import default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
 from .wishes import check_wishes
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.dtypes import scalar_dtype
+from ...base.dtypes import LOSS_SCALE, scalar_dtype
 from ...base.errors import TraceError
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
@@ -25,7 +25,6 @@ from ...nn.optim.amp import nonfinite
 from ...nn.optim.global_norm import Totals, added, layout_of_state, shape_of_state
 from ...nn.optim.held_states import Like
 from ...ops.machine.registry import OPS
-from ...ops.machine.state import LOSS_SCALE
 from ..ir import SKIP, Draft, Instr, Value, at_compile, attr_pairs, fresh_name
 from .differentiate import LocalRecorder, loss_scale_name
 

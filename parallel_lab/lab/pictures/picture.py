@@ -23,7 +23,8 @@ from ...graph.ir import Node, Value
 from ...graph.kinds import class_name
 from ...graph.plan import Plan
 from ...layout.tensor_layout import TensorLayout, slice_text
-from ...ops.machine.sharding import sharding_rule, strategy_operands
+from ...ops.machine.sharding import sharding_rule
+from ...ops.machine.split_labels import strategy_operands
 from .halo_view import halo_base, halo_chain, halo_facts, halo_strips
 
 LOSS = "loss_fn."

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...base.errors import ArgumentError, shorten
 from ...graph.plan import Plan
+from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.opdef import OpDef
-from ...ops.machine.sharding import default_strategy, legal_strategies
+from ...ops.machine.sharding import default_strategy
 from ..pictures import picture
 from ..pictures.layers import operator_of, parameter_layers, plan_layers
 from .sections import shapes_text

@@ -31,9 +31,9 @@ import numpy as np
 
 from ... import ops
 from ...base.checks import fitting, flag, integer, kept, number
+from ...base.dtypes import LOSS_SCALE
 from ...base.hooks import current_tracer
 from ...ops.elementwise import count_nonfinite
-from ...ops.machine.state import LOSS_SCALE
 from ...ops.spellings import tensor_operand
 from ..tensor.tensor import Parameter, Tensor
 from .global_norm import Totals, in_dtype_of

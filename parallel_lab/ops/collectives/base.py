@@ -24,8 +24,6 @@ from ..machine.opdef import OpDef
 from ..machine.primitive import Primitive, Uncut
 from .deferred import send_held
 
-CALLS: dict[str, OpDef] = {}  # communication as an operator of a traced network, by class name
-
 
 def _world(where: str) -> Any:
     """The world this process is a rank of. Raises WorldError."""

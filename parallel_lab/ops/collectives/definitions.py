@@ -21,12 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from ...base.checks import INTS, is_int
-from ...base.cluster import Link
 from ...base.errors import ArgumentError, ParallelLabError, ShapeError, shorten
 from ...layout.route import route_of
 from ...layout.slices import REDUCERS
@@ -40,6 +39,15 @@ Attrs = Mapping[str, Any]
 Shape = tuple[int, ...]
 # of n ranks, and of k segments where an algorithm splits its value into segments
 Count = Callable[[int, int], int | Fraction]
+
+
+class Link(Protocol):
+    """What a message needs of a link (`base/cluster.py`): seconds until the first byte arrives, and for each byte."""
+
+    @property
+    def alpha_s(self) -> float: ...
+    @property
+    def beta_s_per_byte(self) -> float: ...
 
 
 class Term(NamedTuple):

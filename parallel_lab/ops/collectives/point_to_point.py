@@ -20,9 +20,10 @@ from ...base.checks import Check, checked, choice, integer, sequence_of
 from ...base.dtypes import plain_array
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ...base.hooks import current_tracer, current_world
-from ..machine.opdef import OpDef
+from ..machine.calling import Operator
+from ..machine.opdef import CALLS, OpDef
 from ..machine.registry import OPS
-from .base import CALLS, Communication, a_group, checked_root, members_of
+from .base import Communication, a_group, checked_root, members_of
 from .definitions import MESSAGES
 
 __all__ = ["AlltoAllV", "BatchISendIRecv", "NeighborExchange", "NeighborExchangeV2", "Receive", "Send"]
@@ -45,7 +46,7 @@ def _message(kind: str, result_shape: Callable, dtype: Callable) -> OpDef:
     """What a traced network has in the place of a call; on a rank its instruction is carried out, not `fn`."""
     name = MESSAGES[kind].class_name
     about = {"positional": ("x",), "tensors": ("x",), "options": {}, "defaults": {}}
-    made = CALLS[name] = OpDef(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
+    made = CALLS[name] = Operator(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
     made.result_shape, made.dtype, made.__doc__ = result_shape, dtype, MESSAGES[kind].reply
     return made
 

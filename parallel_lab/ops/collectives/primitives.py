@@ -25,9 +25,10 @@ import numpy as np
 
 from ...base.checks import checked, integer
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
-from ..machine.opdef import OpDef
+from ..machine.calling import Operator
+from ..machine.opdef import CALLS, OpDef
 from ..machine.registry import OPS
-from .base import CALLS, REDUCTION, Communication, a_group, checked_root, group_of, members_of, name_of, origin_of
+from .base import REDUCTION, Communication, a_group, checked_root, group_of, members_of, name_of, origin_of
 from .deferred import hold, holdable
 from .definitions import MESSAGES
 
@@ -130,7 +131,7 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         back = _exchange(message.adjoint, g, group, **message.adjoint_attrs(request))
         return (np.zeros_like(x) if back is None else back,)
 
-    made = CALLS[name] = OpDef(
+    made = CALLS[name] = Operator(
         name=name,
         class_name=name,
         fn=fn,

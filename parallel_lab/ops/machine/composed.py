@@ -23,10 +23,12 @@ from typing import Any
 from ...base.hooks import current_tracer
 from ...base.settings.checks import SHARDED_MODES
 from ...layout.named_layout import LayoutStrategy, as_strategy
+from .legal_strategies import completed
 from .opdef import OpDef
 from .primitive import Primitive
 from .registry import op
-from .sharding import ShardingRule, completed, part_strategy, result_layouts, sharding_rule
+from .sharding import part_strategy, result_layouts, sharding_rule
+from .split_labels import ShardingRule
 
 
 def _number_for(strategy: Any) -> int:

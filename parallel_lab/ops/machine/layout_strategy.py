@@ -19,12 +19,14 @@ CheckNDTPInputLayout): their inputs are split by all ranks, and gathered just be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from ...layout.named_layout import Layout, LayoutStrategy
+from ...layout.tensor_layout import TensorLayout
 from .signature import Fault, Signature
+from .split_labels import EQUAL_SLICES, Axes, LabelSplits, ShardingRule, dim_text
 
-Axes = tuple[int, ...]
 ND_TP = "add_prim_attr('enable_nd_tp', True)"
 
 
@@ -45,11 +47,6 @@ class NamedCuts:
 def _names(layout: Layout, axes: Axes) -> str:
     names = [layout.alias_name[-1 - a] for a in axes]
     return repr(names[0]) if len(names) == 1 else f"({', '.join(map(repr, names))})" if names else "no axis"
-
-
-def dim_text(position: int, dim: int, label: str, named: bool) -> str:
-    """A dim of an operand in words.  named: the label is the operator's own word, not a letter by position."""
-    return f"dim {dim} of input {position}" + (f" ('{label}')" if named else "")
 
 
 def _without_ones(layout: Layout, axes: Axes) -> Axes:
@@ -135,3 +132,59 @@ def nd_splits(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Si
     gathers = bool(both or first["k"][kept:] or second["k"][kept:])
     stored = tuple(layout.axes for layout in strategy) if gathers else None
     return NamedCuts(tuple(axes.items()), stored, (scatter, contracted) if contracted else None)
+
+
+def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int) -> ShardingRule | Fault:
+    """The rule for layouts, one per input."""
+    op, signature, operands = splits.op, splits.signature, splits.operands
+    matrix = strategy[0].device_matrix if len(strategy) else (device_num,)
+    product = op.name == "matmul"
+    if strategy.nd_tp and not product:
+        what = f"has the attribute enable_nd_tp, but {op.class_name} is not a matrix product"
+        return what, "MatMul and BatchMatMul gather and scatter by themselves"
+    if splits.uneven:
+        return "names axes, but the parts are not equal (manual_split)", "Counts: a tuple of ints per input"
+    for position, layout in enumerate(strategy):
+        if layout.device_matrix != matrix:
+            what = f"has the device_matrix {layout.device_matrix} at input {position} and {matrix} at input 0"
+            return what, "All layouts of one operator have the same device_matrix"
+        if fault := splits.dims_fault(position, layout.splits, "entry", "entries"):
+            return fault
+    if math.prod(matrix) != device_num:
+        what = f"is for {math.prod(matrix)} devices, but there are {device_num}"
+        return what, "The product of a layout's device_matrix is the number of devices"
+    if strategy.nd_tp:
+        made = nd_splits(strategy, operands, signature)
+    else:
+        made = shared_splits(strategy, operands, signature, op.names_labels, product)
+    if not isinstance(made, NamedCuts):
+        return made
+    axes = dict.fromkeys(splits.names, ()) | dict(made.axes)
+    cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in splits.names}
+    if fault := splits.label_fault(cuts):
+        return fault
+    for label in "" if op.counted is None else op.counted(signature, splits.sizes, **splits.attrs):
+        if cuts[label] > 1:
+            what = f"splits {dim_text(0, operands[0].index(label), label, op.names_labels)} by a layout"
+            return (
+                what,
+                f"A layout is the input's; what {op.class_name} does along that dim is split by a tuple of counts",
+            )
+    rule = splits.rule(strategy, matrix, axes)
+    for dim, cutting, _ in rule.windows:
+        if list(cutting) != sorted(cutting, reverse=True):
+            listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
+            needs = "every rank needs elements of the slices beside its own"
+            what = f"splits dim {dim} of input 0 by {listed}, and {needs}"
+            allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
+            return what, allowed
+    if made.stored is not None:
+        rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in made.stored))
+    if made.scatter is not None:
+        label, cutting = made.scatter
+        parts, size = cuts[label] * math.prod(matrix[-1 - a] for a in cutting), splits.sizes[label]
+        if size % parts:
+            what = f"scatters its sums along '{label}', {parts} ways in all, but it has {size} elements"
+            return what, EQUAL_SLICES
+        rule = replace(rule, scatter=(signature.out.index(label), cutting))
+    return rule

@@ -13,15 +13,12 @@ from typing import Any, ClassVar
 from ...base.checks import is_int
 from ...base.errors import ArgumentTypeError, ShapeError, StrategyError, StrategyTypeError, shorten
 from ...base.origin import Origin, caller
-from ...base.settings.context import get_compat
-from ...layout.named_layout import Layout
+from ...base.settings.compat import get_compat
+from ...layout.named_layout import Layout, Strategy
 from ..spellings import TENSORS, tensor_operand
 from ..synonyms import own_names
 from .attributes import TARGET, Attributed
 from .opdef import OpDef
-
-Strategy = tuple[tuple[int, ...], ...]
-
 
 # ---- checks ----
 

@@ -12,7 +12,7 @@
 A gradient that is a computation of its own is declared by `@gradient(matmul)`, below.
 
 From the declaration follow: the function `matmul(a, b)`, which runs at once on arrays and Tensors and is recorded while
-a Cell is traced (`opdef.py` has the walk of a call); its second names, methods and Python operators
+a Cell is traced (`calling.py` has the walk of a call); its second names, methods and Python operators
 (`../spellings.py`); the class `ops.MatMul`, whose instances carry a strategy (`.shard(...)`, `primitive.py`); shape
 inference; the sharding rule and its refusals (`sharding.py`); and the test battery.
 
@@ -33,11 +33,11 @@ from typing import Any
 import numpy as np
 
 from ..spellings import SPELLINGS, spell
-from .opdef import OpDef
+from .calling import Operator
+from .opdef import OPS, OpDef
 from .primitive import Form, Primitive
 from .signature import Shape
 
-OPS: dict[str, OpDef] = {}
 PRIMITIVES: dict[str, type[Primitive]] = {}
 
 
@@ -178,7 +178,7 @@ def op(
             elif parameter.name not in static:
                 tensors.append(parameter.name)
         class_names = (name or shown).split() or ["".join(part.title() for part in fn.__name__.split("_"))]
-        made = OpDef(
+        made = Operator(
             name=fn.__name__,
             class_name=class_names[0],
             fn=fn,

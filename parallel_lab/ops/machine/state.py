@@ -1,4 +1,4 @@
-"""The number of the training step, and names of what a network keeps between steps."""
+"""The number of the training step, and the calls of a dropout in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 
 from ...base.hooks import current_step, current_tracer
 from ...base.seeds import drawn
-
-LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss scaler
 
 
 def training_step() -> Any:

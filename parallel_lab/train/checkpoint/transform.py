@@ -20,7 +20,7 @@ from typing import Any
 
 from ...base.checks import checked, choice, instance, integer, is_int, text
 from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
-from ...base.settings.context import get_compat
+from ...base.settings.compat import get_compat
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import TensorLayout
 from .distributed import RankFiles, strategy_of
