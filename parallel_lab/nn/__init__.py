@@ -5,7 +5,9 @@
 import difflib
 from types import ModuleType as _ModuleType
 
-from .. import ops as _ops
+from ..ops.collectives import primitives as _collectives
+from ..ops.machine.registry import PRIMITIVES as _PRIMITIVES
+from ..ops.spellings import NAMES as _FUNCTIONS
 from . import initializer, utils
 from .cell import Cell, ShardedCell, shard
 from .layers.activation import (
@@ -206,7 +208,7 @@ def __getattr__(name):
         hint = f"In MindSpore, and here, it is nn.{_OTHER_NAMES[name]}"
     elif name == "AdamW":
         hint = "nn.AdamWeightDecay is near, but does not correct the bias of the moments"
-    elif callable(vars(_ops).get(name)):
+    elif name in _FUNCTIONS or name in _PRIMITIVES or name in _collectives.__all__:
         hint = f"Use ops.{name}"
     else:
         near = [n for n in __all__ if n.lower() == name.lower()] or difflib.get_close_matches(name, __all__, 3, 0.6)

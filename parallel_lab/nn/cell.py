@@ -22,13 +22,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from .. import ops
 from ..base.checks import checked, flag, function, instance, integer, misfit, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
 from ..base.settings.context import frozen, frozen_for_run
 from ..ops.collectives.deferred import holding_messages
+from ..ops.elementwise import cast, identity
 from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
 from .tensor.described import check_described
@@ -129,7 +129,7 @@ class Cell(Hooks):
             return type(value)(self._in_dtype(v) for v in value)
         dtype = getattr(value, "dtype", None)
         is_other_float = dtype is not None and kind_of(dtype) == "f" and str(dtype) != self.compute_dtype
-        return ops.cast(value, dtype=self.compute_dtype) if is_other_float else value
+        return cast(value, dtype=self.compute_dtype) if is_other_float else value
 
     def _entered(self) -> list[Cell]:
         """The Cells whose border a call crosses, outermost first: this one, after the lists that hold it."""
@@ -411,7 +411,7 @@ class ShardedCell(Cell):
             ranks = frozen().device_num if world is None else world.world_size
             rows = ranks if value.shape and value.shape[0] % ranks == 0 else 1
             strategy = (rows,) + (1,) * (len(value.shape) - 1) if value.shape else ()
-        return ops.Identity().shard((strategy,))(value)
+        return identity.primitive().shard((strategy,))(value)
 
     def __repr__(self) -> str:
         return f"ShardedCell({self.fn!r}, in_strategy={self.in_strategy})"

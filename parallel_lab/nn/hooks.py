@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import ops
 from ..base.checks import function
 from ..base.errors import ArgumentTypeError
 from ..base.hooks import current_tracer
+from ..ops.elementwise import identity
 from .cell_tree import CellTree
 from .tensor.arithmetic import Arithmetic, Handle
 from .tensor.custom import OwnGradient
@@ -88,7 +88,7 @@ class Hooks(CellTree):
         """construct's results, with the gradient that `bprop(*inputs, out, dout)` says."""
         places = [i for i, x in enumerate(args) if isinstance(x, Arithmetic)]
         if current_tracer.get() is not None:  # a Parameter may be split otherwise in construct than it is here: whole
-            args = tuple(ops.identity(x) if isinstance(x, Parameter) else x for x in args)
+            args = tuple(identity(x) if isinstance(x, Parameter) else x for x in args)
         result = construct(*args, **kwargs)
         results = result if isinstance(result, tuple) else (result,)
         if not places or not all(isinstance(x, Arithmetic) for x in results):

@@ -18,14 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
 from ..base.dtypes import kind_of
 from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
+from ..ops.elementwise import add, cast, div
+from ..ops.indexing import strided_slice
+from ..ops.logic import greater, isfinite, logical_not
 from ..ops.machine.state import step_of_micro_batch
+from ..ops.reduce import reduce_sum
+from ..ops.unary import stop_gradient
+from ..ops.writes import assign
 from .cell import Cell
 from .layers.basic import Identity
 from .layers.losses import NETWORK, WithLossCell
@@ -142,15 +147,15 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
         """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet. Of a Parameter its value."""
-        return False, ops.stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
+        return False, stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
 
     def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:
         """Whether a gradient in `compute_output` is infinite or not a number."""
         if current_tracer.get() is None:
             return bool(compute_input) or not all_finite(compute_output)
         given = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
-        bad = (ops.reduce_sum(ops.cast(ops.logical_not(ops.isfinite(g)), "float32")) for g in given)
-        return ops.greater(functools.reduce(ops.add, bad), 0.0)
+        bad = (reduce_sum(cast(logical_not(isfinite(g)), "float32")) for g in given)
+        return greater(functools.reduce(add, bad), 0.0)
 
     def process_loss_scale(self, overflow: Any) -> Any:
         """Tell the scale what happened, and return it: a bool."""
@@ -170,7 +175,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
             grads = self.grad_reducer(grads)
         overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
         if not overflow:
-            self.optimizer(tuple(ops.div(g, in_dtype_of(g, scale)) for g in grads))
+            self.optimizer(tuple(div(g, in_dtype_of(g, scale)) for g in grads))
         return loss, overflow, scale
 
 
@@ -183,7 +188,7 @@ class ParameterUpdate(Cell):
         self._param = param
 
     def construct(self, x: Any) -> Any:
-        ops.assign(self._param, x)
+        assign(self._param, x)
         return x
 
 
@@ -218,8 +223,8 @@ class WithEvalCell(Cell):
     def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
         outputs = self._network(data)
         if self.add_cast_fp32:
-            outputs = ops.cast(outputs, "float32")
-            label = ops.cast(label, "float32") if kind_of(label.dtype) == "f" else label
+            outputs = cast(outputs, "float32")
+            label = cast(label, "float32") if kind_of(label.dtype) == "f" else label
         return self._loss_fn(outputs, label), outputs, label
 
 
@@ -263,7 +268,7 @@ class _MicroBatches(Cell):
         super().__init__(auto_prefix=False)
         self.network, self._count = network, count
         # where the batch is split among ranks each takes a part of its own rows: nothing moves
-        self._rows = ops.StridedSlice().add_prim_attr("skip_redistribution", True)
+        self._rows = strided_slice.primitive().add_prim_attr("skip_redistribution", True)
 
     def construct(self, *inputs: Any) -> Any:
         tracer, total = current_tracer.get(), None
@@ -309,7 +314,7 @@ def _is_batch(x: Any) -> bool:
 def _added(total: Any, result: Any) -> Any:
     if isinstance(total, (tuple, list)):
         return tuple(_added(a, b) for a, b in zip(total, result, strict=True))
-    return ops.add(total, result)
+    return add(total, result)
 
 
 class GradAccumulation(_MicroBatches):

@@ -497,11 +497,11 @@ def _extreme(name, largest, operator, place, both):
     Of equal elements the first counts, and the gradient is its alone. `{operator.name}` (or `a{name}`) gives the values
     only; there `axis` may be split.
     """
-    function()(extreme)
+    return function()(extreme)
 
 
-_extreme("max", "largest", reduce_max, argmax, argmax_with_value)
-_extreme("min", "smallest", reduce_min, argmin, argmin_with_value)
+max_ = _extreme("max", "largest", reduce_max, argmax, argmax_with_value)
+min_ = _extreme("min", "smallest", reduce_min, argmin, argmin_with_value)
 
 
 @function(method="topk", mint="topk")

@@ -272,13 +272,13 @@ def _in_every_spelling(name, operator, result="", pair=None, **spellings):
         + " initial: a number that counts too; where: (...) bool, which elements count."
         * (pair is not None)
     )
-    function(**spellings)(reduction)
+    return function(**spellings)(reduction)
 
 
 _in_every_spelling("sum", reduce_sum, method="sum", mint="sum")
 _in_every_spelling("mean", reduce_mean, method="mean", mint="mean")
 _in_every_spelling("prod", reduce_prod, method="prod", mint="prod")
-_in_every_spelling("amax", reduce_max, pair=maximum, method="amax", mint="amax")
-_in_every_spelling("amin", reduce_min, pair=minimum, method="amin", mint="amin")
+amax = _in_every_spelling("amax", reduce_max, pair=maximum, method="amax", mint="amax")
+amin = _in_every_spelling("amin", reduce_min, pair=minimum, method="amin", mint="amin")
 _in_every_spelling("all", reduce_all, " bool", method="all", mint="all")
 _in_every_spelling("any", reduce_any, " bool", method="any", mint="any")

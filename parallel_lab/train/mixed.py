@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import nn, ops
+from .. import nn
 from ..base.checks import Check, checked, choice, flag, instance
 from ..base.dtypes import BFLOAT16, HALF, as_dtype
 from ..base.errors import ArgumentError, shorten
@@ -29,14 +29,27 @@ from ..nn.layers.losses import WithLossCell
 from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
 from ..nn.tensor.tensor import Tensor
 from ..nn.wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
+from ..ops import elementwise
+from ..ops.activation import prelu, relu
+from ..ops.conv import convolution, convolution_3d
 from ..ops.elementwise import a_dtype
+from ..ops.linalg import matmul
 from ..ops.machine.primitive import Primitive
+from ..ops.transposed_conv import transposed_convolution
 from . import arguments
 
 AMP_LEVELS = ("O0", "O1", "O2", "O3", "auto")
 WHITE = (
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Dense),
-    *(ops.Conv2D, ops.Conv3D, ops.Conv2DTranspose, ops.MatMul, ops.BatchMatMul, ops.PReLU, ops.ReLU),
+    *(
+        convolution.primitive,
+        convolution_3d.primitive,
+        transposed_convolution.primitive,
+        matmul.primitive,
+        matmul.primitives["BatchMatMul"],
+        prelu.primitive,
+        relu.primitive,
+    ),
 )
 BLACK = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
 
@@ -67,7 +80,7 @@ class Float32Outputs(Cell):
 
 
 def _in_float32(value: Any) -> Any:
-    return ops.cast(value, "float32") if str(getattr(value, "dtype", "")) in HALF else value
+    return elementwise.cast(value, "float32") if str(getattr(value, "dtype", "")) in HALF else value
 
 
 @checked("Model", keep_batchnorm_fp32=flag | None)
@@ -186,7 +199,7 @@ def _in_dtype(value: Any, dtype: str) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_in_dtype(one, dtype) for one in value)
     own = str(getattr(value, "dtype", ""))
-    return ops.cast(value, dtype) if own != dtype and own in (*HALF, "float32", "float64") else value
+    return elementwise.cast(value, dtype) if own != dtype and own in (*HALF, "float32", "float64") else value
 
 
 # ---- a step ----

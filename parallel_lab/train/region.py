@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
 from ..base.dtypes import kind_of
 from ..base.errors import CollectiveMismatch
 from ..nn.cell import ShardedCell
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.tensor import Node, Parameter, RankTensor, Tensor
+from ..ops.elementwise import add, mul
+from ..ops.reduce import reduce_sum
 from .compiled import CompiledFunction
 
 
@@ -55,8 +56,8 @@ class _Region:
                 xs, gs = given[: -len(numbers)], given[-len(numbers) :]
                 found = self.cell(*xs)
                 results = found if isinstance(found, (tuple, list)) else (found,)
-                parts = [ops.reduce_sum(ops.mul(results[n], g)) for n, g in zip(numbers, gs, strict=True)]
-                return functools.reduce(ops.add, parts)
+                parts = [reduce_sum(mul(results[n], g)) for n, g in zip(numbers, gs, strict=True)]
+                return functools.reduce(add, parts)
 
             both = value_and_grad(scalar, wanted or None, weights)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import ops
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..base.hooks import current_tracer, current_world
 from ..base.origin import caller
@@ -28,6 +27,7 @@ from ..layout.redistribution import plan_redistribution
 from ..layout.tensor_layout import TensorLayout
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.tensor import RankTensor
+from ..ops.elementwise import identity
 from ..ops.machine.primitive import check_strategy_value
 from ..run.interpreter import request_of
 from .run_cell import refuse_on_tape
@@ -57,7 +57,7 @@ def reshard(tensor: Any, layout: Layout) -> Any:
     if devices == 1:
         return tensor
     if tracer is not None:
-        return ops.Identity().add_prim_attr("instance_name", WHERE).shard((layout,))(tensor)
+        return identity.primitive().add_prim_attr("instance_name", WHERE).shard((layout,))(tensor)
     refuse_on_tape(WHERE)
     return _moved(tensor, layout, world)
 

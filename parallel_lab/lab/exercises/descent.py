@@ -15,12 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
+from ... import nn
 from ...base.errors import ArgumentError, escape
 from ...base.log_chart import COLOURS
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter, Tensor
+from ...ops.activation import tanh
+from ...ops.linalg import matmul
 from ...train.session import Session
 from ..shared.equality import Equality, Values, equality_rows
 
@@ -35,7 +37,7 @@ class TwoLayers(nn.Cell):
         rng = np.random.default_rng(3)
         self.w1 = Parameter(Tensor(rng.normal(0, 0.5, (8, 6)).astype(np.float32)), "w1")
         self.w2 = Parameter(Tensor(rng.normal(0, 0.5, (6, 3)).astype(np.float32)), "w2")
-        self.matmul1, self.tanh, self.matmul2 = ops.MatMul(), ops.Tanh(), ops.MatMul()
+        self.matmul1, self.tanh, self.matmul2 = matmul.primitive(), tanh.primitive(), matmul.primitive()
 
     def construct(self, x: Tensor) -> Tensor:
         """x: (rows, 8) -> (rows, 3)."""
@@ -48,7 +50,7 @@ class Line(nn.Cell):
     def __init__(self) -> None:
         super().__init__()
         self.w = Parameter(Tensor(np.zeros((4, 1), np.float32)), "w")
-        self.matmul = ops.MatMul()
+        self.matmul = matmul.primitive()
 
     def construct(self, x: Tensor) -> Tensor:
         """x: (rows, 4) -> (rows, 1)."""

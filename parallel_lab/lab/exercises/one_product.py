@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
+from ... import nn
 from ...base.errors import StrategyError
 from ...base.units import table_lines
 from ...cost.time import sent_bytes
@@ -27,6 +27,7 @@ from ...graph.compiler import compile_network
 from ...graph.ir import Value
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter, Tensor
+from ...ops.linalg import matmul
 from ...run.simulator import Simulator
 from ...train.session import Session
 from ..shared.sections import html_table
@@ -42,7 +43,7 @@ class _Net(nn.Cell):
     def __init__(self, w: np.ndarray, strategy: Any) -> None:
         super().__init__()
         self.w = Parameter(Tensor(w), "w")
-        self.matmul = ops.MatMul().shard(strategy)
+        self.matmul = matmul.primitive().shard(strategy)
 
     def construct(self, x: Any) -> Any:
         return self.matmul(x, self.w)

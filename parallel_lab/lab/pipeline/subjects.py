@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
+from ... import nn
 from ...base.settings.context import default_settings
 from ...cost.schedules import Schedule
 from ...graph.compiler import compile_network
@@ -24,6 +24,9 @@ from ...graph.plan import Plan
 from ...nn.initializer import Normal, initializer
 from ...nn.models import GPT, LanguageModelLoss, tensor_parallel
 from ...nn.tensor.tensor import Parameter
+from ...ops.activation import relu
+from ...ops.elementwise import add
+from ...ops.linalg import matmul
 from ..shared.lab import Lab
 from ..shared.problems import get_problem
 
@@ -43,7 +46,7 @@ class StackLayer(nn.Cell):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.weight = Parameter(initializer(Normal(INITIAL), [width, width]))
-        self.matmul, self.relu, self.add = ops.MatMul(), ops.ReLU(), ops.Add()
+        self.matmul, self.relu, self.add = matmul.primitive(), relu.primitive(), add.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.add(self.relu(self.matmul(x, self.weight)), x)

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
+from ... import nn
 from ...base.settings.context import default_settings
 from ...cost.recompute import Layer
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.tensor import Parameter, Tensor
+from ...ops.reduce import reduce_mean
+from ...ops.unary import sin
 from ...train.session import Session, initial_values
 from ..memory.count import Count, simulated_ranks
 
@@ -43,9 +45,9 @@ class UnevenLayer(nn.Cell):
         self.dense = nn.CellList([nn.Dense(WIDTH, WIDTH, has_bias=False) for _ in range(products)])
 
     def construct(self, x: Any) -> Any:
-        x = ops.sin(ops.sin(x))
+        x = sin(sin(x))
         for dense in self.dense:
-            x = ops.sin(dense(x))
+            x = sin(dense(x))
         return x
 
 
@@ -71,7 +73,7 @@ class Projection(nn.Cell):
     """A loss whose gradient reads nothing of the network: the mean of its result times given numbers."""
 
     def construct(self, found: Any, direction: Any) -> Any:
-        return ops.reduce_mean(found * direction)
+        return reduce_mean(found * direction)
 
 
 @dataclass(frozen=True)

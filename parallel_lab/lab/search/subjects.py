@@ -17,10 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ... import nn, ops
+from ... import nn
 from ...base.settings.context import default_settings
 from ...nn.initializer import initializer
 from ...nn.tensor.tensor import Parameter
+from ...ops.linalg import matmul
 from ...ops.machine.primitive import Strategy
 from ..code.data import DATA, chain_of_search
 from ..shared.networks import NETWORKS, apply_strategies
@@ -37,7 +38,7 @@ class ProductChain(nn.Cell):
         self.count = len(widths) - 1
         for number, shape in enumerate(pairwise(widths), 1):
             setattr(self, f"weight{number}", Parameter(initializer("normal", list(shape)), f"w{number}"))
-            setattr(self, f"matmul{number}", ops.MatMul())
+            setattr(self, f"matmul{number}", matmul.primitive())
 
     def construct(self, x: Any) -> Any:
         for number in range(1, self.count + 1):

@@ -17,11 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ... import nn, ops
+from ... import nn
 from ...base.errors import StrategyError, StrategyTypeError, shorten
 from ...nn.initializer import initializer
 from ...nn.models import GPT, WideDeep, split_embeddings, tensor_parallel
 from ...nn.tensor.tensor import Parameter
+from ...ops.activation import gelu, relu
+from ...ops.elementwise import add
+from ...ops.linalg import matmul
 from ...ops.machine.primitive import Primitive, Strategy, check_strategy_value
 from ..pictures.picture import LOSS
 from .problems import Problem, get_problem
@@ -36,9 +39,9 @@ class QuickNet(nn.Cell):
         super().__init__()
         self.weight = Parameter(initializer(weight, [in_dim, hidden_dim]), "w")
         self.weight2 = Parameter(initializer(weight, [hidden_dim, out_dim]), "w2")
-        self.matmul = ops.MatMul()
-        self.relu = ops.ReLU()
-        self.matmul2 = ops.MatMul()
+        self.matmul = matmul.primitive()
+        self.relu = relu.primitive()
+        self.matmul2 = matmul.primitive()
 
     def construct(self, x: Any) -> Any:
         out = self.matmul(x, self.weight)
@@ -57,8 +60,8 @@ class MegatronMlp(nn.Cell):
         self.b1 = Parameter(initializer("zeros", [hidden_dim]), "b1")
         self.w2 = Parameter(initializer(weight, [hidden_dim, out_dim]), "w2")
         self.b2 = Parameter(initializer("zeros", [out_dim]), "b2")
-        self.mm1, self.add1, self.gelu = ops.MatMul(), ops.Add(), ops.GeLU()
-        self.mm2, self.add2 = ops.MatMul(), ops.Add()
+        self.mm1, self.add1, self.gelu = matmul.primitive(), add.primitive(), gelu.primitive()
+        self.mm2, self.add2 = matmul.primitive(), add.primitive()
 
     def construct(self, x: Any) -> Any:
         out = self.mm1(x, self.w1)
@@ -74,7 +77,7 @@ class DenseNet(nn.Cell):
     def __init__(self, in_dim: int, hidden_dim: int, out_dim: int) -> None:
         super().__init__()
         self.dense1 = nn.Dense(in_dim, hidden_dim)
-        self.relu = ops.ReLU()
+        self.relu = relu.primitive()
         self.dense2 = nn.Dense(hidden_dim, out_dim)
 
     def construct(self, x: Any) -> Any:

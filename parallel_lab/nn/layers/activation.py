@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number, text
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...ops import activation
+from ...ops.elementwise import mul, neg, sub
+from ...ops.join import split_parts
+from ...ops.machine.opdef import OpDef
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..initializer import initializer
@@ -34,30 +37,30 @@ class OneOperator(Cell):
         return getattr(self, self.operator.op.name)(x)
 
 
-def _elementwise(name: str, operator: type[Primitive], formula: str) -> type[OneOperator]:
+def _elementwise(name: str, operator: OpDef, formula: str) -> type[OneOperator]:
     """The layer class of an operator without settings."""
     text = f"{formula}  x: (...) -> (...)."
-    return type(name, (OneOperator,), {"operator": operator, "__doc__": text, "__module__": __name__})
+    return type(name, (OneOperator,), {"operator": operator.primitive, "__doc__": text, "__module__": __name__})
 
 
-ReLU = _elementwise("ReLU", ops.ReLU, "max(x, 0).")
-ReLU6 = _elementwise("ReLU6", ops.ReLU6, "min(max(x, 0), 6).")
-SiLU = _elementwise("SiLU", ops.SiLU, "x * sigmoid(x).")
-Sigmoid = _elementwise("Sigmoid", ops.Sigmoid, "1 / (1 + exp(-x)).")
-Softplus = _elementwise("Softplus", ops.Softplus, "log(1 + exp(x)), without overflow.")
-HSigmoid = _elementwise("HSigmoid", ops.HSigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
-HSwish = _elementwise("HSwish", ops.HSwish, "x times HSigmoid of x.")
-Tanh = _elementwise("Tanh", ops.Tanh, "Hyperbolic tangent.")
-Mish = _elementwise("Mish", ops.Mish, "x * tanh(softplus(x)).")
-SeLU = _elementwise("SeLU", ops.SeLU, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
-Softsign = _elementwise("Softsign", ops.Softsign, "x / (1 + |x|).")
-FastGelu = _elementwise("FastGelu", ops.FastGeLU, "x * sigmoid(1.702 x), which is near GELU.")
+ReLU = _elementwise("ReLU", activation.relu, "max(x, 0).")
+ReLU6 = _elementwise("ReLU6", activation.relu6, "min(max(x, 0), 6).")
+SiLU = _elementwise("SiLU", activation.silu, "x * sigmoid(x).")
+Sigmoid = _elementwise("Sigmoid", activation.sigmoid, "1 / (1 + exp(-x)).")
+Softplus = _elementwise("Softplus", activation.softplus, "log(1 + exp(x)), without overflow.")
+HSigmoid = _elementwise("HSigmoid", activation.hsigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
+HSwish = _elementwise("HSwish", activation.hswish, "x times HSigmoid of x.")
+Tanh = _elementwise("Tanh", activation.tanh, "Hyperbolic tangent.")
+Mish = _elementwise("Mish", activation.mish, "x * tanh(softplus(x)).")
+SeLU = _elementwise("SeLU", activation.selu, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
+Softsign = _elementwise("Softsign", activation.softsign, "x / (1 + |x|).")
+FastGelu = _elementwise("FastGelu", activation.fast_gelu, "x * sigmoid(1.702 x), which is near GELU.")
 
 
 class LeakyReLU(OneOperator):
     """x where x > 0, alpha * x elsewhere.  x: (...) -> (...). Default alpha: MindSpore's."""
 
-    operator = ops.LeakyReLU
+    operator = activation.leaky_relu.primitive
 
     @kept(alpha=number())
     def __init__(self, alpha: float = 0.2) -> None:
@@ -73,7 +76,7 @@ class PReLU(Cell):
         if isinstance(w, int):  # True too
             raise ArgumentTypeError(f"w={w}", where="PReLU", allowed="A float, a Tensor of floats, or an initializer")
         self.w = Parameter(initializer(w, (channel,), np.float32), name="a")
-        self.prelu = ops.PReLU()
+        self.prelu = activation.prelu.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.prelu(x, self.w)
@@ -82,7 +85,7 @@ class PReLU(Cell):
 class ELU(OneOperator):
     """x where x > 0, exp(x) - 1 elsewhere.  x: (...) -> (...). alpha: 1.0, as in MindSpore; `ops.Elu` takes others."""
 
-    operator = ops.Elu
+    operator = activation.elu.primitive
 
     @kept(alpha=choice(1.0))
     def __init__(self, alpha: float = 1.0) -> None:
@@ -92,7 +95,7 @@ class ELU(OneOperator):
 class GELU(OneOperator):
     """Gaussian error linear unit; approximate: the form with tanh, not the normal distribution.  x: (...) -> (...)."""
 
-    operator = ops.GeLU
+    operator = activation.gelu.primitive
 
     @kept(approximate=flag)
     def __init__(self, approximate: bool = True) -> None:
@@ -111,7 +114,7 @@ _SLOPE = Check("A finite float other than 0", _read_slope)
 class CELU(OneOperator):
     """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...). alpha: not 0."""
 
-    operator = ops.CeLU
+    operator = activation.celu.primitive
 
     @kept(alpha=_SLOPE)
     def __init__(self, alpha: float = 1.0) -> None:
@@ -121,7 +124,7 @@ class CELU(OneOperator):
 class HShrink(OneOperator):
     """x where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
 
-    operator = ops.HShrink
+    operator = activation.hardshrink.primitive
 
     @kept(lambd=floating(0))
     def __init__(self, lambd: float = 0.5) -> None:
@@ -131,13 +134,13 @@ class HShrink(OneOperator):
 class SoftShrink(HShrink):
     """x, lambd nearer to 0, where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
 
-    operator = ops.SoftShrink
+    operator = activation.soft_shrink.primitive
 
 
 class Hardtanh(OneOperator):
     """x, at least min_val and at most max_val.  x: (...) -> (...)."""
 
-    operator = ops.Hardtanh
+    operator = activation.hardtanh.primitives["Hardtanh"]
 
     @kept(min_val=number(), max_val=number())
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
@@ -153,7 +156,7 @@ class Threshold(Cell):
     @kept(threshold=number(), value=number())
     def __init__(self, threshold: float, value: float) -> None:
         super().__init__()
-        self.threshold_op = ops.Threshold()
+        self.threshold_op = activation.threshold.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.threshold_op(x, self.threshold, self.value)
@@ -164,7 +167,7 @@ class Tanhshrink(Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tanh, self.sub = ops.Tanh(), ops.Sub()
+        self.tanh, self.sub = activation.tanh.primitive(), sub.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.sub(x, self.tanh(x))
@@ -176,7 +179,9 @@ class GLU(Cell):
     @kept(axis=integer())
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
-        self.split, self.sigmoid, self.mul = ops.Split(axis=axis, output_num=2), ops.Sigmoid(), ops.Mul()
+        self.split = split_parts.primitive(axis=axis, output_num=2)
+        self.sigmoid = activation.sigmoid.primitive()
+        self.mul = mul.primitive()
 
     def construct(self, x: Any) -> Any:
         first, second = self.split(x)
@@ -188,7 +193,7 @@ class LogSigmoid(Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.neg1, self.softplus, self.neg2 = ops.Neg(), ops.Softplus(), ops.Neg()
+        self.neg1, self.softplus, self.neg2 = neg.primitive(), activation.softplus.primitive(), neg.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.neg2(self.softplus(self.neg1(x)))
@@ -197,7 +202,7 @@ class LogSigmoid(Cell):
 class Softmax(OneOperator):
     """exp(x) / sum of exp(x) along `axis`.  x: (...) -> (...)."""
 
-    operator = ops.Softmax
+    operator = activation.softmax.primitive
 
     @kept(axis=integer())
     def __init__(self, axis: int = -1) -> None:
@@ -210,7 +215,7 @@ class Softmin(Cell):
     @kept(axis=integer())
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
-        self.neg, self.softmax = ops.Neg(), ops.Softmax(axis=axis)
+        self.neg, self.softmax = neg.primitive(), activation.softmax.primitive(axis=axis)
 
     def construct(self, x: Any) -> Any:
         return self.softmax(self.neg(x))
@@ -219,7 +224,7 @@ class Softmin(Cell):
 class LogSoftmax(Softmax):
     """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
 
-    operator = ops.LogSoftmax
+    operator = activation.log_softmax.primitive
 
 
 _NAMED = (ReLU, GELU, Sigmoid, Tanh, Softmax, LogSoftmax, ReLU6, LeakyReLU)

@@ -13,10 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import flag, integer, kept, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
+from ...ops.elementwise import bias_add, cast, div, maximum, mul
+from ...ops.linalg import matmul
 from ...ops.machine.primitive import Primitive
+from ...ops.reduce import reduce_sum
+from ...ops.shape import flatten, reshape, shape as shape_of
+from ...ops.unary import sqrt, square
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
 from ..tensor.tensor import Parameter
@@ -28,7 +32,7 @@ from .activation import OneOperator, get_activation
 class Flatten(OneOperator):
     """The dims from start_dim to end_dim joined: all but the first.  x: (a, ...) -> (a, product of the rest)."""
 
-    operator = ops.Flatten
+    operator = flatten.primitive
 
     @kept(start_dim=integer(), end_dim=integer())
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
@@ -58,10 +62,10 @@ class ClipByNorm(Cell):
     def construct(self, x: Any, clip_norm: Any) -> Any:
         if not hasattr(x, "dtype"):
             raise ArgumentTypeError(f"x is {shorten(x)}", where=self._where(), allowed="A Tensor")
-        wide = ops.cast(x, "float32") if x.dtype.itemsize < 4 else x
-        norm = ops.sqrt(ops.reduce_sum(ops.square(wide), self.axis, keep_dims=True))
-        limit = ops.cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
-        return ops.cast(ops.div(ops.mul(wide, limit), ops.maximum(norm, limit)), str(x.dtype))
+        wide = cast(x, "float32") if x.dtype.itemsize < 4 else x
+        norm = sqrt(reduce_sum(square(wide), self.axis, keep_dims=True))
+        limit = cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
+        return cast(div(mul(wide, limit), maximum(norm, limit)), str(x.dtype))
 
 
 class Weighted(Cell):
@@ -82,7 +86,7 @@ class Weighted(Cell):
         if has_bias:
             rule = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
             self.bias = Parameter(initializer(rule, (outputs or shape[0],), dtype))
-            self.bias_add = ops.BiasAdd()
+            self.bias_add = bias_add.primitive()
 
 
 class Dense(Weighted):
@@ -110,12 +114,12 @@ class Dense(Weighted):
         dtype: Any = np.float32,
     ) -> None:
         super().__init__()
-        self.reshape, self.matmul = ops.Reshape(), ops.MatMul(transpose_b=True)
+        self.reshape, self.matmul = reshape.primitive(), matmul.primitive(transpose_b=True)
         self._draw((out_channels, in_channels), weight_init, bias_init, has_bias, dtype)
         self.activation = get_activation(activation, "Dense")
 
     def construct(self, x: Any) -> Any:
-        shape = ops.shape(x)
+        shape = shape_of(x)
         if not shape or shape[-1] != self.in_channels:
             allowed = f"The last dim has {self.in_channels} elements (in_channels)"
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)

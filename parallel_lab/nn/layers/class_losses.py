@@ -13,10 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import flag, floating, integer, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
-from ...ops.class_losses import cross_entropy_of, nll_of
+from ...ops import unary
+from ...ops.class_losses import (
+    class_cross_entropy,
+    cross_entropy_of,
+    label_weight,
+    nll,
+    nll_of,
+    softmax_cross_entropy,
+    sparse_cross_entropy,
+    sparse_softmax_cross_entropy,
+)
+from ...ops.elementwise import add, div, mul, sub
+from ...ops.gather import one_hot
+from ...ops.reduce import reduce_max, reduce_mean, reduce_sum
+from ...ops.shape import reshape, scalar_to_array, shape as shape_of, transpose
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 from .losses import FormulaLoss, LossBase
@@ -41,13 +54,13 @@ def _class_weights(weight: Any, where: str) -> Tensor | None:
 class _ClassLoss(FormulaLoss):
     """What losses with class weights and ignored samples share."""
 
-    parts = (("sum_weights", ops.ReduceSum), ("div", ops.Div))
+    parts = (("sum_weights", reduce_sum.primitive), ("div", div.primitive))
 
     @kept(ignore_index=integer() | None)
     def __init__(self, weight: Any, ignore_index: int | None, reduction: str) -> None:
         super().__init__(reduction)
         self.weight = _class_weights(weight, type(self).__name__)
-        self.label_weight = ops.LabelWeight(ignore_index=ignore_index)
+        self.label_weight = label_weight.primitive(ignore_index=ignore_index)
 
 
 class CrossEntropyLoss(_ClassLoss):
@@ -75,12 +88,14 @@ class CrossEntropyLoss(_ClassLoss):
         self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean", label_smoothing: float = 0.0
     ) -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.sparse_cross_entropy = ops.SparseCrossEntropy()
-        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
-        self.class_cross_entropy = ops.ClassCrossEntropy(ignore_index=ignore_index, label_smoothing=label_smoothing)
-        self.smooth_mul, self.smooth_add, self.weight_mul = ops.Mul(), ops.Add(), ops.Mul()
-        self.classes_last, self.labels_last = ops.Transpose(), ops.Transpose()
-        self.rows, self.label_rows, self.positions = ops.Reshape(), ops.Reshape(), ops.Reshape()
+        self.sparse_cross_entropy = sparse_cross_entropy.primitive()
+        self.softmax_cross_entropy = softmax_cross_entropy.primitive()
+        self.class_cross_entropy = class_cross_entropy.primitive(
+            ignore_index=ignore_index, label_smoothing=label_smoothing
+        )
+        self.smooth_mul, self.smooth_add, self.weight_mul = mul.primitive(), add.primitive(), mul.primitive()
+        self.classes_last, self.labels_last = transpose.primitive(), transpose.primitive()
+        self.rows, self.label_rows, self.positions = reshape.primitive(), reshape.primitive(), reshape.primitive()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return cross_entropy_of(self, logits, labels, self._where())
@@ -101,7 +116,7 @@ class NLLLoss(_ClassLoss):
 
     def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.nll = ops.NLLLoss(reduction="none", ignore_index=ignore_index)
+        self.nll = nll.primitive(reduction="none", ignore_index=ignore_index)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
@@ -114,16 +129,16 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
-        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
-        self.one_hot = ops.OneHot()
+        self.softmax_cross_entropy = softmax_cross_entropy.primitive()
+        self.sparse_softmax_cross_entropy = sparse_softmax_cross_entropy.primitive()
+        self.one_hot = one_hot.primitive()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         if self.sparse and self.reduction == "mean":
             return self.sparse_softmax_cross_entropy(logits, labels)
         if self.sparse:
             on, off = (Tensor(value, str(logits.dtype)) for value in (1.0, 0.0))
-            labels = self.one_hot(labels, ops.shape(logits)[-1], on, off)
+            labels = self.one_hot(labels, shape_of(logits)[-1], on, off)
         return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
 
 
@@ -139,16 +154,18 @@ class SoftmaxCrossEntropyExpand(Cell):
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
-        self.max, self.sub, self.exp = ops.ReduceMax(keep_dims=True), ops.Sub(), ops.Exp()
-        self.sum, self.div, self.log = ops.ReduceSum(keep_dims=True), ops.Div(), ops.Log()
-        self.onehot, self.on_value, self.off_value = ops.OneHot(), Tensor(1.0, np.float32), Tensor(0.0, np.float32)
-        self.mul, self.sum_cross_entropy = ops.Mul(), ops.ReduceSum(keep_dims=False)
-        self.mul2, self.mean = ops.Mul(), ops.ReduceMean(keep_dims=False)
+        self.max, self.sub, self.exp = reduce_max.primitive(keep_dims=True), sub.primitive(), unary.exp.primitive()
+        self.sum, self.div, self.log = reduce_sum.primitive(keep_dims=True), div.primitive(), unary.log.primitive()
+        self.onehot = one_hot.primitive()
+        self.on_value = Tensor(1.0, np.float32)
+        self.off_value = Tensor(0.0, np.float32)
+        self.mul, self.sum_cross_entropy = mul.primitive(), reduce_sum.primitive(keep_dims=False)
+        self.mul2, self.mean = mul.primitive(), reduce_mean.primitive(keep_dims=False)
 
     def construct(self, logit: Any, label: Any) -> Any:
         exp = self.exp(self.sub(logit, self.max(logit, -1)))
         softmax = self.div(exp, self.sum(exp, -1))
         if self.sparse:
-            label = self.onehot(label, ops.shape(logit)[1], self.on_value, self.off_value)
+            label = self.onehot(label, shape_of(logit)[1], self.on_value, self.off_value)
         loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
-        return self.mean(self.mul2(ops.scalar_to_array(-1.0), loss), -1)
+        return self.mean(self.mul2(scalar_to_array(-1.0), loss), -1)

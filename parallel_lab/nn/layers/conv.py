@@ -10,11 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import Check, checked, choice, flag, integer, integers, kept
 from ...base.errors import ArgumentError, ShapeError
+from ...ops.conv import convolution, convolution_3d
 from ...ops.kernels.windows import PAD_MODE, read_extents
 from ...ops.machine.primitive import Primitive
+from ...ops.pictures import interpolate
+from ...ops.pool import adaptive_avg_pool, adaptive_max_pool, avg_pool, avg_pool_3d, max_pool, max_pool_3d
+from ...ops.shape import expand_dims, shape as shape_of, squeeze
+from ...ops.transposed_conv import transposed_convolution
 from ..cell import Cell
 from .activation import OneOperator
 from .basic import Weighted
@@ -67,7 +71,7 @@ class _Conv(Weighted):
     """
 
     dims, name, transposed, rows = 2, "conv2d", False, False
-    operator: type[Primitive] = ops.Conv2D
+    operator: type[Primitive] = convolution.primitive
 
     def _convolve(self, weight_init: Any, bias_init: Any, dtype: Any) -> None:
         """Make operators and Parameters by the settings that were kept."""
@@ -81,7 +85,7 @@ class _Conv(Weighted):
         if self.rows:
             windows = {name: (1, value) for name, value in windows.items()}
             pad = (0, 0, *(pad if isinstance(pad, tuple) else (pad, pad)))
-            self.expand_dims, self.squeeze = ops.ExpandDims(), ops.Squeeze(2)
+            self.expand_dims, self.squeeze = expand_dims.primitive(), squeeze.primitive(2)
         kernel = (
             windows["kernel_size"] if isinstance(windows["kernel_size"], tuple) else (self.kernel_size,) * self.dims
         )
@@ -100,7 +104,7 @@ class _Conv(Weighted):
 
     def _result_shape(self, x: Any) -> tuple[int, ...]:
         """What a transposed convolution makes of an input of this shape (MindSpore, nn.Conv2dTranspose)."""
-        shape = ops.shape(x)
+        shape = shape_of(x)
         if len(shape) != 4:
             given = shape if not self.rows else (*shape[:2], *shape[3:])
             form = "(n, c, l)" if self.rows else "(n, c, h, w)"
@@ -193,7 +197,7 @@ class Conv3d(_Conv):
     is (out_channels, in_channels / group, depth, height, width). Operators: `conv3d` (Conv3D) and `bias_add`.
     """
 
-    dims, name, operator = 3, "conv3d", ops.Conv3D
+    dims, name, operator = 3, "conv3d", convolution_3d.primitive
 
     @checked(data_format=choice(FORMATS[3]))
     @kept(**_settings(3))
@@ -245,7 +249,7 @@ class Conv2dTranspose(_Conv):
     and `bias_add`. Sizes and defaults: MindSpore 2.x, nn.Conv2dTranspose.
     """
 
-    name, operator, transposed = "conv2d_transpose", ops.Conv2DTranspose, True
+    name, operator, transposed = "conv2d_transpose", transposed_convolution.primitive, True
 
     @kept(**_settings(2), output_padding=_extents(0, (1, 2), "An int, or (height, width), each at least 0"))
     def __init__(
@@ -276,7 +280,7 @@ class Conv1dTranspose(_Conv):
     `bias_add`, `squeeze`. Form: MindSpore, nn.Conv1dTranspose.
     """
 
-    name, operator, transposed = "conv2d_transpose", ops.Conv2DTranspose, True
+    name, operator, transposed = "conv2d_transpose", transposed_convolution.primitive, True
     rows, output_padding = True, 0
 
     @kept(**_settings(1))
@@ -316,7 +320,7 @@ class MaxPool2d(_Pool):
     dilation, return_indices, ceil_mode  1, False and False: others are not available
     """
 
-    operator = ops.MaxPool
+    operator = max_pool.primitive
 
     @checked(data_format=choice("NCHW"), dilation=choice(1, (1, 1)))
     @checked(return_indices=choice(False), ceil_mode=choice(False))
@@ -342,7 +346,7 @@ class AvgPool2d(_Pool):
     ceil_mode, divisor_override  False and None: others are not available
     """
 
-    operator = ops.AvgPool
+    operator = avg_pool.primitive
 
     @checked(data_format=choice("NCHW"), count_include_pad=flag, ceil_mode=choice(False), divisor_override=choice(None))
     @kept(**_WINDOWS)
@@ -369,12 +373,12 @@ class _RowPool(Cell):
         _check_padding(self)
         sides = (0, 0, *(self.padding if isinstance(self.padding, tuple) else (self.padding,) * 2))
         sizes = {"kernel_size": (1, self.kernel_size), "stride": (1, self.stride)}
-        self.expand_dims, self.squeeze = ops.ExpandDims(), ops.Squeeze(2)
+        self.expand_dims, self.squeeze = expand_dims.primitive(), squeeze.primitive(2)
         self.pool = pool(**sizes, pad_mode=self.pad_mode, padding=sides, **options)
 
     def construct(self, x: Any) -> Any:
-        if len(ops.shape(x)) != 3:
-            raise ShapeError(f"x of shape {ops.shape(x)}", where=self._where(), allowed="(n, c, l)")
+        if len(shape_of(x)) != 3:
+            raise ShapeError(f"x of shape {shape_of(x)}", where=self._where(), allowed="(n, c, l)")
         return self.squeeze(self.pool(self.expand_dims(x, 2)))
 
 
@@ -437,7 +441,7 @@ class Upsample(Cell):
         self.options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
 
     def construct(self, x: Any) -> Any:
-        return ops.interpolate(x, *self.options)
+        return interpolate(x, *self.options)
 
 
 class MaxPool3d(OneOperator):
@@ -450,7 +454,7 @@ class MaxPool3d(OneOperator):
     dilation, return_indices  1 and False: others are not available
     """
 
-    operator = ops.MaxPool3D
+    operator = max_pool_3d.primitive
     other_names: ClassVar = {"max_pool": "max_pool_3d"}
 
     @checked(dilation=choice(1), return_indices=choice(False))
@@ -477,7 +481,7 @@ class AvgPool3d(OneOperator):
     count_include_pad  whether padded zeros count;  divisor_override: divide by this number instead
     """
 
-    operator = ops.AvgPool3D
+    operator = avg_pool_3d.primitive
     other_names: ClassVar = {"avg_pool": "avg_pool_3d"}
 
     @checked(count_include_pad=flag, divisor_override=integer(1) | None)
@@ -515,7 +519,7 @@ class AdaptiveAvgPool2d(OneOperator):
     output_size  an int, or (height, width), where None keeps that extent
     """
 
-    operator = ops.AdaptiveAvgPool2D
+    operator = adaptive_avg_pool.primitive
 
     @kept(output_size=OUTPUT_SIZE)
     def __init__(self, output_size: int | tuple[int | None, int | None] | None) -> None:
@@ -528,7 +532,7 @@ class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
     return_indices  False, True is not available
     """
 
-    operator = ops.AdaptiveMaxPool2D
+    operator = adaptive_max_pool.primitive
 
     @checked(return_indices=choice(False))
     def __init__(self, output_size: int | tuple[int | None, int | None] | None, return_indices: bool = False) -> None:

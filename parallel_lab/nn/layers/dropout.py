@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, number, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
+from ...ops.dropout import dropout_at, dropout_key
 from ...ops.elementwise import a_dtype
+from ...ops.machine.state import StepCalls
+from ...ops.shape import shape as shape_of
 from ..cell import Cell
 
 
@@ -38,17 +40,17 @@ class Dropout(Cell):
         if keep_prob is not None:
             p = 1 - number(0, 1, above=True)(where, "keep_prob", keep_prob)
         self.p = 0.5 if p is None else probability(where, "p", p)
-        self._calls = ops.StepCalls()
+        self._calls = StepCalls()
         # `key` is set when it is called: the name is complete only then
-        self.dropout = ops.Dropout(p=self.p, key=0, dims=self.dims)
+        self.dropout = dropout_at.primitive(p=self.p, key=0, dims=self.dims)
 
     def construct(self, x: Any) -> Any:
         if not self.training or self.p == 0:
             return x
-        if self.rank not in (None, len(ops.shape(x))):
-            raise ShapeError(f"an input of shape {ops.shape(x)}", where=self._where(), allowed=f"{self.rank} dims")
+        if self.rank not in (None, len(shape_of(x))):
+            raise ShapeError(f"an input of shape {shape_of(x)}", where=self._where(), allowed=f"{self.rank} dims")
         step, again = self._calls.next()
-        self.dropout.given["key"] = ops.dropout_key(get_seed(), self.__dict__["_prefix"], again)
+        self.dropout.given["key"] = dropout_key(get_seed(), self.__dict__["_prefix"], again)
         return self.dropout(x, step)
 
     @property

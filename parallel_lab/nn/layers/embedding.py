@@ -11,12 +11,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of, text
 from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
 from ...base.settings.context import get_auto_parallel_context
+from ...ops.arithmetic import div_no_nan
+from ...ops.elementwise import add, div, maximum, mul
+from ...ops.gather import embedding_lookup, gather, one_hot
+from ...ops.linalg import matmul
+from ...ops.logic import equal, masked_fill
 from ...ops.machine.primitive import Strategy
+from ...ops.reduce import reduce_sum
+from ...ops.scattering import unsorted_segment_max, unsorted_segment_sum
+from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ...ops.spellings import tensor_operand
+from ...ops.unary import abs_, sqrt, square
 from ..cell import Cell
 from ..initializer import initializer
 from ..tensor.tensor import Initial, Parameter, Tensor
@@ -53,8 +61,8 @@ class Embedding(Cell):
     several dims, which are then looked up in one row, as MindSpore does. Defaults: MindSpore.
     """
 
-    other_names: ClassVar = {"array_mul": "matmul", "reshape_flat": "reshape_ids", "expand": ops.ExpandDims}
-    other_names |= {"gather": ops.Gather, "one_hot": ops.OneHot, "matmul": ops.MatMul}
+    other_names: ClassVar = {"array_mul": "matmul", "reshape_flat": "reshape_ids", "expand": expand_dims.primitive}
+    other_names |= {"gather": gather.primitive, "one_hot": one_hot.primitive, "matmul": matmul.primitive}
 
     @kept(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
     def __init__(
@@ -72,16 +80,16 @@ class Embedding(Cell):
             raise ArgumentError(f"padding_idx={padding_idx}", where="Embedding", allowed=allowed)
         table = _table(embedding_table, (vocab_size, embedding_size), dtype, padding_idx)
         self.embedding_table = Parameter(table, name="embedding_table")
-        self.reshape_ids, self.reshape = ops.Reshape(), ops.Reshape()
+        self.reshape_ids, self.reshape = reshape.primitive(), reshape.primitive()
         if use_one_hot:
-            self.one_hot, self.matmul = ops.OneHot(), ops.MatMul()
+            self.one_hot, self.matmul = one_hot.primitive(), matmul.primitive()
             self.on_value, self.off_value = Tensor(1.0, dtype), Tensor(0.0, dtype)
         else:
-            self.gather = ops.Gather()
+            self.gather = gather.primitive()
 
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
-        shape = ops.shape(ids)
+        shape = shape_of(ids)
         if not self.use_one_hot and not self._looks_up_flat(len(shape)):
             return self.gather(self.embedding_table, ids, 0)
         ids = self.reshape_ids(ids, (-1,))
@@ -159,12 +167,14 @@ class EmbeddingLookup(Cell):
         self.slices = max(1, devices) if slices is None else slices
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
-        self.lookup = ops.EmbeddingLookup().set_device("CPU") if target == "CPU" else ops.Gather()
+        self.lookup = embedding_lookup.primitive().set_device("CPU") if target == "CPU" else gather.primitive()
         if text("MultiFieldEmbeddingLookup", "slice_mode", slice_mode) == self.FIELD_SLICE:
             self.lookup.add_prim_attr("manual_split", parts)
         if max_norm is not None:
-            self.square, self.reduce_sum, self.sqrt = ops.Square(), ops.ReduceSum(keep_dims=True), ops.Sqrt()
-            self.maximum, self.mul, self.div = ops.Maximum(), ops.Mul(), ops.Div()
+            self.square = square.primitive()
+            self.reduce_sum = reduce_sum.primitive(keep_dims=True)
+            self.sqrt = sqrt.primitive()
+            self.maximum, self.mul, self.div = maximum.primitive(), mul.primitive(), div.primitive()
 
     def strategy(self, dims: int) -> Strategy:
         """The strategy of `slice_mode` for ids of so many dims."""
@@ -177,7 +187,7 @@ class EmbeddingLookup(Cell):
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
         if self.lookup.in_strategy is None and self.slices > 1:
-            self.lookup.shard(self.strategy(len(ops.shape(ids))))
+            self.lookup.shard(self.strategy(len(shape_of(ids))))
         rows = self.lookup(self.embedding_table, ids, 0)
         if self.max_norm is None:
             return rows
@@ -225,8 +235,8 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
             raise ArgumentError(f"slice_mode={slice_mode!r}", where="MultiFieldEmbeddingLookup", allowed=allowed)
         how = {"max_norm": max_norm, "sparse": sparse, "dtype": dtype, "slices": slices}
         super().__init__(vocab_size, embedding_size, param_init, target, slice_mode, **how)
-        self.weigh, self.div_no_nan = ops.Mul(), ops.DivNoNan()
-        self.merge_op = ops.UnsortedSegmentMax() if operator == "MAX" else ops.UnsortedSegmentSum()
+        self.weigh, self.div_no_nan = mul.primitive(), div_no_nan.primitive()
+        self.merge_op = unsorted_segment_max.primitive() if operator == "MAX" else unsorted_segment_sum.primitive()
         if self.slices > 1:
             n, columns = self.slices, slice_mode == self.TABLE_COLUMN_SLICE
             self.weigh.shard(((1, 1, n), (1, 1, 1)) if columns else ((n, 1, 1), (n, 1, 1)))
@@ -234,20 +244,20 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
 
     def construct(self, ids: Any, values: Any, fields: Any) -> Any:
         _check_ids(fields, self._where())
-        batch, seq = ops.shape(ids)
+        batch, seq = shape_of(ids)
         segments = batch * self.field_size
         # a segment for each field of each sample
         first = np.arange(0, segments, self.field_size, dtype=str(fields.dtype)).reshape(batch, 1)
-        places = ops.reshape(ops.add(fields, Tensor(first)), (-1,))
-        weights = ops.reshape(values, (batch, seq, 1))
+        places = reshape(add(fields, Tensor(first)), (-1,))
+        weights = reshape(values, (batch, seq, 1))
         rows = self.weigh(super().construct(ids), weights)
-        total = ops.unsorted_segment_sum(ops.abs(ops.reshape(values, (-1,))), places, segments)
-        total = ops.reshape(total, (segments, 1))
+        total = unsorted_segment_sum(abs_(reshape(values, (-1,))), places, segments)
+        total = reshape(total, (segments, 1))
         if self.operator == "MAX":
-            rows = ops.masked_fill(rows, ops.equal(weights, 0), float(np.finfo(self.embedding_table.dtype).min))
-        merged = self.merge_op(ops.reshape(rows, (-1, self.embedding_size)), places, segments)
+            rows = masked_fill(rows, equal(weights, 0), float(np.finfo(self.embedding_table.dtype).min))
+        merged = self.merge_op(reshape(rows, (-1, self.embedding_size)), places, segments)
         if self.operator == "MAX":
-            merged = ops.masked_fill(merged, ops.equal(total, 0), 0.0)
+            merged = masked_fill(merged, equal(total, 0), 0.0)
         elif self.operator == "MEAN":
             merged = self.div_no_nan(merged, total)
-        return ops.reshape(merged, (batch, self.field_size, self.embedding_size))
+        return reshape(merged, (batch, self.field_size, self.embedding_size))

@@ -15,11 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, choice, function, kept, number
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...ops import losses
+from ...ops.elementwise import cast, mul, sub
+from ...ops.losses import bce_with_logits_values, binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
 from ...ops.machine.primitive import Primitive
+from ...ops.reduce import reduce_mean, reduce_sum
+from ...ops.unary import abs_, square
 from ..cell import Cell
 from ..tensor.tensor import Tensor
 
@@ -32,13 +35,13 @@ NETWORK = function("A Cell or a function")
 class LossBase(Cell):
     """Base of losses. `get_loss` combines the samples' values by `reduction`: "mean", "sum" or "none"."""
 
-    other_names: ClassVar = {"mul": ops.Mul, "cast": ops.Cast}
+    other_names: ClassVar = {"mul": mul.primitive, "cast": cast.primitive}
 
     @kept(reduction=choice("mean", "sum", "none"))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        self.reduce_mean = ops.ReduceMean()
-        self.reduce_sum = ops.ReduceSum()
+        self.reduce_mean = reduce_mean.primitive()
+        self.reduce_sum = reduce_sum.primitive()
 
     def get_loss(self, x: Any, weights: Any = 1.0) -> Any:
         """Mean or sum over all dims, or x itself, of weights * x.  x, weights: (...) broadcast -> () or (...)."""
@@ -65,14 +68,14 @@ class MSELoss(FormulaLoss):
     """Squared difference: Sub, Square, ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
     formula = losses.mse_of
-    parts = (("sub", ops.Sub), ("square", ops.Square))
+    parts = (("sub", sub.primitive), ("square", square.primitive))
 
 
 class L1Loss(FormulaLoss):
     """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
     formula = losses.l1_of
-    parts = (("sub", ops.Sub), ("abs", ops.Abs))
+    parts = (("sub", sub.primitive), ("abs", abs_.primitive))
 
 
 MAELoss = L1Loss  # MindSpore has both names
@@ -87,7 +90,7 @@ class HuberLoss(LossBase):
         self.delta = delta
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return ops.huber_loss(logits, labels, self.reduction, self.delta)
+        return huber_loss(logits, labels, self.reduction, self.delta)
 
 
 class SmoothL1Loss(FormulaLoss):
@@ -102,7 +105,7 @@ class SmoothL1Loss(FormulaLoss):
     @kept(beta=number(0, above=True))
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.smooth_l1 = ops.SmoothL1Loss(beta=beta)
+        self.smooth_l1 = smooth_l1_values.primitive(beta=beta)
 
 
 class KLDivLoss(Cell):
@@ -116,7 +119,7 @@ class KLDivLoss(Cell):
     @kept(reduction=choice("none", "mean", "batchmean", "sum"))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        self.kl_div_loss = ops.KLDivLoss(reduction)
+        self.kl_div_loss = kl_div_loss.primitive(reduction)
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return self.kl_div_loss(logits, labels)
@@ -142,7 +145,7 @@ class BCELoss(FormulaLoss):
     """
 
     formula = losses.binary_of
-    parts = (("binary_cross_entropy", partial(ops.BinaryCrossEntropy, "none")),)
+    parts = (("binary_cross_entropy", partial(binary_cross_entropy_values.primitive, "none")),)
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)
@@ -160,7 +163,7 @@ class BCEWithLogitsLoss(FormulaLoss):
 
     formula = losses.binary_logits_of
     other_names: ClassVar = {**LossBase.other_names, "bce_with_logits_loss": "bce_with_logits"}
-    parts = (("bce_with_logits", partial(ops.BCEWithLogitsLoss, "none")),)
+    parts = (("bce_with_logits", partial(bce_with_logits_values.primitive, "none")),)
 
     def __init__(self, reduction: str = "mean", weight: Any = None, pos_weight: Any = None) -> None:
         super().__init__(reduction)

@@ -10,12 +10,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import Check, checked, choice, fitting, flag, floating, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import SHARDED_MODES
 from ...base.settings.context import get_auto_parallel_context
+from ...ops.batch_norm import batch_normalization
+from ...ops.normalization import group_norm, layer_normalization, rms_normalization
+from ...ops.shape import shape as shape_of
 from ..cell import Cell
 from ..initializer import initializer
 from ..tensor.tensor import Parameter
@@ -79,11 +81,13 @@ class _BatchNorm(Cell):
             values = initializer(init, (num_features,), dtype)
             setattr(self, name, Parameter(values, name=name, requires_grad=affine and name in trained))
         # One operator for both forms, so that one strategy serves both; `is_training` is set when it is called.
-        self.batch_norm = ops.BatchNorm(is_training=True, epsilon=eps, momentum=1 - momentum, unbiased=unbiased)
+        self.batch_norm = batch_normalization.primitive(
+            is_training=True, epsilon=eps, momentum=1 - momentum, unbiased=unbiased
+        )
         self.batch_norm.add_prim_attr("sync", sync)
 
     def construct(self, x: Any) -> Any:
-        shape = ops.shape(x)
+        shape = shape_of(x)
         if len(shape) not in self.dims or shape[1] != self.num_features:
             allowed = f"{self.form} with c = {self.num_features}"
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
@@ -230,7 +234,7 @@ class LayerNorm(Cell):
         self.gamma = Parameter(initializer(gamma_init, normalized_shape, dtype), name="gamma")
         self.beta = Parameter(initializer(beta_init, normalized_shape, dtype), name="beta")
         axes = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
-        self.layer_norm = ops.LayerNorm(**axes, epsilon=epsilon)
+        self.layer_norm = layer_normalization.primitive(**axes, epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
         return self.layer_norm(x, self.gamma, self.beta)[0]
@@ -249,7 +253,7 @@ class RMSNorm(Cell):
     ) -> None:
         super().__init__()
         self.gamma = Parameter(initializer(gamma_init, normalized_shape, dtype), name="gamma")
-        self.rms_norm = ops.RmsNorm(epsilon=epsilon)
+        self.rms_norm = rms_normalization.primitive(epsilon=epsilon)
 
     def construct(self, x: Any) -> Any:
         return self.rms_norm(x, self.gamma)[0]
@@ -280,7 +284,7 @@ class GroupNorm(Cell):
             raise ArgumentError(given, where="GroupNorm", allowed="A count that divides the channels")
         self.gamma = Parameter(initializer(gamma_init, (num_channels,), dtype), name="gamma", requires_grad=affine)
         self.beta = Parameter(initializer(beta_init, (num_channels,), dtype), name="beta", requires_grad=affine)
-        self.group_norm = ops.GroupNorm(num_groups=num_groups, epsilon=eps)
+        self.group_norm = group_norm.primitive(num_groups=num_groups, epsilon=eps)
 
     def construct(self, x: Any) -> Any:
         return self.group_norm(x, self.gamma, self.beta)
@@ -306,10 +310,10 @@ class _InstanceNorm(Cell):
         for name, init in (("gamma", gamma_init), ("beta", beta_init)):
             values = initializer(init, (num_features,), dtype)
             setattr(self, name, Parameter(values, name=name, requires_grad=affine))
-        self.group_norm = ops.GroupNorm(num_groups=num_features, epsilon=eps)
+        self.group_norm = group_norm.primitive(num_groups=num_features, epsilon=eps)
 
     def construct(self, x: Any) -> Any:
-        shape = ops.shape(x)
+        shape = shape_of(x)
         if len(shape) != self.ndim or shape[1] != self.num_features:
             allowed = f"{self.form} with c = {self.num_features}"
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)

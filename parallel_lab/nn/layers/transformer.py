@@ -17,11 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, choice, flag, instance, integer, kept, number, probability
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
+from ...ops.activation import softmax
+from ...ops.attention import causal_mask, scaled_dot_product_attention, scaled_dot_product_attention_with_mask
+from ...ops.elementwise import add, cast, mul
+from ...ops.linalg import matmul
 from ...ops.machine.primitive import Primitive
+from ...ops.reduce import reduce_mean
+from ...ops.shape import reshape, shape as shape_of, transpose
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, XavierUniform
 from .activation import get_activation
@@ -39,7 +44,7 @@ class _Mask(Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cast, self.mul, self.reshape = ops.Cast(), ops.Mul(), ops.Reshape()
+        self.cast, self.mul, self.reshape = cast.primitive(), mul.primitive(), reshape.primitive()
 
     def construct(self, mask: Any, shape: tuple[int, ...], dtype: str) -> Any:
         if np.dtype(str(mask.dtype)).kind == "b":
@@ -102,17 +107,21 @@ class MultiheadAttention(Cell):
             setattr(self, name, Dense(columns, embed_dim, XavierUniform(gain), "zeros", has_bias=has_bias, dtype=dtype))
         bound = Uniform(1 / math.sqrt(embed_dim))
         self.out_proj = Dense(embed_dim, embed_dim, HeUniform(math.sqrt(5)), bound, has_bias=has_bias, dtype=dtype)
-        self.batch_q, self.batch_k, self.batch_v, self.batch_out = (ops.Transpose() for _ in range(4))
-        self.split_heads, self.join_heads = ops.Reshape(), ops.Reshape()
-        self.add_batch, self.drop_batch = ops.Reshape(), ops.Reshape()
-        self.mask, self.padding_mask, self.add_masks = _Mask(), _Mask(), ops.Add()
-        self.attention = ops.ScaledDotProductAttention(input_layout="BSND")
-        self.masked_attention = ops.ScaledDotProductAttentionWithMask(input_layout="BSND")
+        self.batch_q, self.batch_k, self.batch_v, self.batch_out = (transpose.primitive() for _ in range(4))
+        self.split_heads, self.join_heads = reshape.primitive(), reshape.primitive()
+        self.add_batch, self.drop_batch = reshape.primitive(), reshape.primitive()
+        self.mask, self.padding_mask, self.add_masks = _Mask(), _Mask(), add.primitive()
+        self.attention = scaled_dot_product_attention.primitive(input_layout="BSND")
+        self.masked_attention = scaled_dot_product_attention_with_mask.primitive(input_layout="BSND")
         # taken apart
-        self.transpose_q, self.transpose_k, self.transpose_v, self.transpose_out = (ops.Transpose() for _ in range(4))
-        self.scale, self.scores = ops.Mul(), ops.BatchMatMul(transpose_b=True)
-        self.causal, self.add_mask = ops.CausalMask(), ops.Add()
-        self.softmax, self.weighted, self.mean_weights = ops.Softmax(), ops.BatchMatMul(), ops.ReduceMean()
+        self.transpose_q, self.transpose_k, self.transpose_v, self.transpose_out = (
+            transpose.primitive() for _ in range(4)
+        )
+        self.scale, self.scores = mul.primitive(), matmul.primitives["BatchMatMul"](transpose_b=True)
+        self.causal, self.add_mask = causal_mask.primitive(), add.primitive()
+        self.softmax = softmax.primitive()
+        self.weighted = matmul.primitives["BatchMatMul"]()
+        self.mean_weights = reduce_mean.primitive()
         self.dropout = Dropout(p=dropout)
 
     def construct(
@@ -128,20 +137,20 @@ class MultiheadAttention(Cell):
         is_causal: bool = False,
     ) -> tuple[Any, Any]:
         self._check(query, key, value)
-        batched = len(ops.shape(query)) == 3
+        batched = len(shape_of(query)) == 3
         if not batched:
-            query, key, value = (self.add_batch(x, (1, *ops.shape(x))) for x in (query, key, value))
+            query, key, value = (self.add_batch(x, (1, *shape_of(x))) for x in (query, key, value))
         elif not self.batch_first:
             same_key, same_value = key is query, value is key
             query = self.batch_q(query, (1, 0, 2))
             key = query if same_key else self.batch_k(key, (1, 0, 2))
             value = key if same_value else self.batch_v(value, (1, 0, 2))
-        n, length, _ = ops.shape(query)
+        n, length, _ = shape_of(query)
         q, k, v = (
-            self.split_heads(project(x), (*ops.shape(x)[:2], self.num_heads, self.head_dim))
+            self.split_heads(project(x), (*shape_of(x)[:2], self.num_heads, self.head_dim))
             for project, x in ((self.q_proj, query), (self.k_proj, key), (self.v_proj, value))
         )
-        mask = self._joined_mask(attn_mask, key_padding_mask, n, length, ops.shape(key)[1], str(q.dtype))
+        mask = self._joined_mask(attn_mask, key_padding_mask, n, length, shape_of(key)[1], str(q.dtype))
         weights = None
         if need_weights or (self.training and self.dropout.p):
             out, weights = self._apart(q, k, v, mask, is_causal)
@@ -154,7 +163,7 @@ class MultiheadAttention(Cell):
             weights = self.mean_weights(weights, 1)
         if not batched:
             out = self.drop_batch(out, (length, self.embed_dim))
-            weights = None if weights is None else self.drop_batch(weights, tuple(ops.shape(weights)[1:]))
+            weights = None if weights is None else self.drop_batch(weights, tuple(shape_of(weights)[1:]))
         elif not self.batch_first:
             out = self.batch_out(out, (1, 0, 2))
         return out, weights
@@ -181,14 +190,14 @@ class MultiheadAttention(Cell):
         pairs = ((length, keys), (n * self.num_heads, length, keys))
         shapes = {"attn_mask": pairs, "key_padding_mask": ((n, keys), (keys,))}
         for name, given in (("attn_mask", attn_mask), ("key_padding_mask", key_padding_mask)):
-            if given is None or (tuple(ops.shape(given)) in shapes[name] and kind_of(given.dtype) in "bf"):
+            if given is None or (tuple(shape_of(given)) in shapes[name] and kind_of(given.dtype) in "bf"):
                 continue
-            what = f"{name} is {given.dtype} of shape {ops.shape(given)}"
+            what = f"{name} is {given.dtype} of shape {shape_of(given)}"
             allowed = f"Bools or floats, {shapes[name][0]} or {shapes[name][1]}"
             raise ShapeError(what, where=self._where(), allowed=allowed)
         mask = None
         if attn_mask is not None:
-            shape = (length, keys) if len(ops.shape(attn_mask)) == 2 else (n, self.num_heads, length, keys)
+            shape = (length, keys) if len(shape_of(attn_mask)) == 2 else (n, self.num_heads, length, keys)
             mask = self.mask(attn_mask, shape, dtype)
         if key_padding_mask is not None:
             padding = self.padding_mask(key_padding_mask, (n, 1, 1, keys), dtype)
@@ -196,7 +205,7 @@ class MultiheadAttention(Cell):
         return mask
 
     def _check(self, query: Any, key: Any, value: Any) -> None:
-        shapes = [ops.shape(x) for x in (query, key, value)]
+        shapes = [shape_of(x) for x in (query, key, value)]
         columns = (self.embed_dim, self.kdim, self.vdim)
         dims, batch = len(shapes[0]), 0 if self.batch_first else 1
         fits = dims in (2, 3) and all(len(s) == dims and s[-1] == c for s, c in zip(shapes, columns, strict=True))
@@ -244,12 +253,12 @@ class _Layer(Cell):
         for i in range(1, count + 1):
             setattr(self, f"dropout{i}", Dropout(p=dropout))
         for i in range(1, count + 1):
-            setattr(self, f"add{i}", ops.Add())
+            setattr(self, f"add{i}", add.primitive())
 
     def _beside(self, i: int, x: Any, inner: Any) -> Any:
         """x, with what part i makes of it added."""
-        norm, drop, add = (getattr(self, f"{name}{i}") for name in ("norm", "dropout", "add"))
-        return add(x, drop(inner(norm(x)))) if self.norm_first else norm(add(x, drop(inner(x))))
+        norm, drop, residual = (getattr(self, f"{name}{i}") for name in ("norm", "dropout", "add"))
+        return residual(x, drop(inner(norm(x)))) if self.norm_first else norm(residual(x, drop(inner(x))))
 
     def _feed(self, x: Any) -> Any:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))

@@ -13,9 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import nn, ops
+from ... import nn
 from ...base.checks import checked, flag, integer, kept, probability
 from ...base.errors import ArgumentError, ShapeError
+from ...ops.attention import scaled_dot_product_attention
+from ...ops.elementwise import add
+from ...ops.gather import gather
+from ...ops.indexing import strided_slice
+from ...ops.linalg import matmul
+from ...ops.shape import reshape, shape as shape_of
 from .. import initializer
 from ..tensor.tensor import Parameter
 
@@ -34,11 +40,11 @@ class TokenNetwork(nn.Cell):
         super().__init__()
         self.token_table = Parameter(initializer.initializer(rule, (vocab_size, hidden)))
         self.position_table = Parameter(initializer.initializer(rule, (seq_length, hidden)))
-        self.embed, self.position, self.add = ops.Gather(), ops.StridedSlice(), ops.Add()
+        self.embed, self.position, self.add = gather.primitive(), strided_slice.primitive(), add.primitive()
 
     def embedded(self, ids: Any) -> Any:
         """The rows of tokens and positions, added.  ids: (n, s) int, s at most seq_length -> (n, s, hidden)."""
-        shape = ops.shape(ids)
+        shape = shape_of(ids)
         if len(shape) != 2 or shape[1] > self.seq_length:
             allowed = f"(n, s) with s at most {self.seq_length} (seq_length)"
             raise ShapeError(f"ids of shape {shape}", where=type(self).__name__, allowed=allowed)
@@ -62,12 +68,12 @@ class CausalSelfAttention(nn.Cell):
             raise ArgumentError(what, where="CausalSelfAttention", allowed="heads divides hidden")
         self.hidden, self.heads = hidden, heads
         self.query, self.key, self.value = _dense(hidden, hidden), _dense(hidden, hidden), _dense(hidden, hidden)
-        self.split_heads, self.join_heads = ops.Reshape(), ops.Reshape()
-        self.attention = ops.ScaledDotProductAttention(is_causal=True, input_layout="BSND")
+        self.split_heads, self.join_heads = reshape.primitive(), reshape.primitive()
+        self.attention = scaled_dot_product_attention.primitive(is_causal=True, input_layout="BSND")
         self.out = _dense(hidden, hidden)
 
     def construct(self, x: Any) -> Any:
-        n, s, _ = ops.shape(x)
+        n, s, _ = shape_of(x)
         shape = (n, s, self.heads, self.hidden // self.heads)
         q, k, v = (self.split_heads(p(x), shape) for p in (self.query, self.key, self.value))
         return self.out(self.join_heads(self.attention(q, k, v), (n, s, self.hidden)))
@@ -92,7 +98,7 @@ class GPTBlock(nn.Cell):
         super().__init__()
         self.norm1, self.attention = nn.LayerNorm((hidden,), epsilon=1e-5), CausalSelfAttention(hidden, heads)
         self.norm2, self.mlp = nn.LayerNorm((hidden,), epsilon=1e-5), MLP(hidden, inner)
-        self.add1, self.add2 = ops.Add(), ops.Add()
+        self.add1, self.add2 = add.primitive(), add.primitive()
         self.dropout1 = nn.Dropout(p=dropout) if dropout else None
         self.dropout2 = nn.Dropout(p=dropout) if dropout else None
 
@@ -130,8 +136,8 @@ class GPT(TokenNetwork):
         super().__init__(hidden, heads, seq_length, vocab_size, rule)
         self.blocks = nn.CellList([GPTBlock(hidden, heads, inner, dropout) for _ in range(layers)])
         self.norm = nn.LayerNorm((hidden,), epsilon=1e-5)
-        self.rows = ops.Reshape()
-        self.scores = ops.MatMul(transpose_b=True)
+        self.rows = reshape.primitive()
+        self.scores = matmul.primitive(transpose_b=True)
         self.head = None if tied else Parameter(initializer.initializer(rule, (vocab_size, hidden)))
 
     def construct(self, ids: Any) -> Any:
@@ -147,7 +153,7 @@ class LanguageModelLoss(nn.Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = ops.Reshape()
+        self.rows = reshape.primitive()
         self.cross_entropy = nn.CrossEntropyLoss()
 
     def construct(self, scores: Any, next_ids: Any) -> Any:

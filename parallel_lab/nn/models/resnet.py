@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import nn, ops
+from ... import nn
 from ...base.checks import checked, choice, integers, kept
 from ...base.errors import ArgumentTypeError, shorten
+from ...ops.elementwise import add
+from ...ops.reduce import reduce_mean
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
@@ -30,7 +32,7 @@ class _Block(nn.Cell):
         if stride != 1 or inputs != outputs:
             self.down = _conv(inputs, outputs, 1, stride)
             self.down_bn = nn.BatchNorm2d(outputs)
-        self.add = ops.Add()
+        self.add = add.primitive()
         self.relu = nn.ReLU()
 
     def _joined(self, branch: Any, x: Any) -> Any:
@@ -103,7 +105,7 @@ class ResNet(nn.Cell):
                 blocks.append(block(inputs, width << stage, stride=2 if stage and not number else 1))
                 inputs = block.expansion * (width << stage)
         self.blocks = nn.CellList(blocks)
-        self.mean = ops.ReduceMean()
+        self.mean = reduce_mean.primitive()
         self.fc = nn.Dense(inputs, class_num)
 
     def construct(self, x: Any) -> Any:

@@ -14,9 +14,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from ... import nn, ops
+from ... import nn
 from ...base.checks import checked, choice, integer, integers
 from ...base.errors import ArgumentError
+from ...ops.elementwise import add, mul
+from ...ops.gather import gather
+from ...ops.reduce import reduce_mean, reduce_sum
+from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ..initializer import initializer
 from ..tensor.tensor import Parameter
 from .gpt import TokenNetwork
@@ -69,7 +73,7 @@ class TransformerClassifier(TokenNetwork):
         inner, form = 4 * hidden if inner is None else inner, {"batch_first": True, "norm_first": norm_first}
         layer = nn.TransformerEncoderLayer(hidden, heads, inner, dropout, "gelu", **form)
         self.encoder = nn.TransformerEncoder(layer, layers)
-        self.mean = ops.ReduceMean()
+        self.mean = reduce_mean.primitive()
         self.head = nn.Dense(hidden, class_num)
 
     def construct(self, ids: Any) -> Any:
@@ -103,22 +107,22 @@ class WideDeep(nn.Cell):
         self.wide_table = Parameter(initializer("normal", (vocab_size, 1)), name="wide_table")
         self.wide_bias = Parameter(initializer("zeros", (1,)), name="wide_bias")
         self.deep_table = Parameter(initializer("normal", (vocab_size, embedding_size)), name="deep_table")
-        self.wide_gather, self.deep_gather = ops.Gather(), ops.Gather()
-        for gather in (self.wide_gather, self.deep_gather) if target == "CPU" else ():
-            gather.set_device("CPU")
-        self.wide_mul, self.deep_mul = ops.Mul(), ops.Mul()
-        self.wide_sum, self.wide_add = ops.ReduceSum(), ops.Add()
-        self.expand, self.reshape = ops.ExpandDims(), ops.Reshape()
+        self.wide_gather, self.deep_gather = gather.primitive(), gather.primitive()
+        for lookup in (self.wide_gather, self.deep_gather) if target == "CPU" else ():
+            lookup.set_device("CPU")
+        self.wide_mul, self.deep_mul = mul.primitive(), mul.primitive()
+        self.wide_sum, self.wide_add = reduce_sum.primitive(), add.primitive()
+        self.expand, self.reshape = expand_dims.primitive(), reshape.primitive()
         widths = (field_size * embedding_size, *layers)
         self.dense = nn.CellList([nn.Dense(a, b, activation="relu") for a, b in itertools.pairwise(widths)])
         self.out = nn.Dense(widths[-1], 1)
-        self.add = ops.Add()
+        self.add = add.primitive()
 
     def construct(self, ids: Any, weights: Any) -> Any:
         weights = self.expand(weights, -1)
         wide = self.wide_sum(self.wide_mul(self.wide_gather(self.wide_table, ids, 0), weights), 1)
         deep = self.deep_mul(self.deep_gather(self.deep_table, ids, 0), weights)
-        deep = self.reshape(deep, (ops.shape(ids)[0], self.field_size * self.embedding_size))
+        deep = self.reshape(deep, (shape_of(ids)[0], self.field_size * self.embedding_size))
         for layer in self.dense:
             deep = layer(deep)
         return self.add(self.wide_add(wide, self.wide_bias), self.out(deep))

@@ -29,12 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import fitting, flag, integer, kept, number
 from ...base.dtypes import LOSS_SCALE
 from ...base.hooks import current_tracer
-from ...ops.elementwise import count_nonfinite
+from ...ops.elementwise import add, cast, count_nonfinite, div, maximum, mul
+from ...ops.logic import greater_equal, isfinite, logical_not, select
 from ...ops.spellings import tensor_operand
+from ...ops.writes import assign
 from ..tensor.tensor import Parameter, Tensor
 from .global_norm import Totals, in_dtype_of
 
@@ -53,9 +54,9 @@ def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
 def unscaled(gradient: Any, scale: Any) -> Any:
     """gradient / scale, computed in float32 at least.  gradient: (...), scale: () -> (...) of the gradient's dtype."""
     own = np.dtype(str(gradient.dtype))
-    wide = ops.cast(gradient, "float32") if own.itemsize < 4 else gradient
-    quotient = ops.div(wide, in_dtype_of(wide, scale))
-    return quotient if wide is gradient else ops.cast(quotient, str(own))
+    wide = cast(gradient, "float32") if own.itemsize < 4 else gradient
+    quotient = div(wide, in_dtype_of(wide, scale))
+    return quotient if wide is gradient else cast(quotient, str(own))
 
 
 class LossScaler:
@@ -78,9 +79,9 @@ class LossScaler:
             return tuple(self.scale(x) for x in inputs)
         tracer = current_tracer.get()
         if tracer is None:
-            return ops.mul(inputs, self.scale_value)
+            return mul(inputs, self.scale_value)
         scale = tracer.loss_scale(self)
-        return ops.mul(inputs, scale if inputs.dtype == scale.dtype else ops.cast(scale, str(inputs.dtype)))
+        return mul(inputs, scale if inputs.dtype == scale.dtype else cast(scale, str(inputs.dtype)))
 
     def unscale(self, inputs: Any) -> Any:
         """Gradients (a tensor, or several as a tuple) divided by the scale."""
@@ -145,14 +146,14 @@ class DynamicLossScaler(LossScaler):
         return {LOSS_SCALE: self.scale_value, GOOD_STEPS: float(self.counter)}
 
     def update_scalars(self, states: State, finite: Any) -> State:
-        scale, steps = states[LOSS_SCALE], ops.add(states[GOOD_STEPS], 1.0)
-        grown = ops.mul(scale, float(self.scale_factor))
-        grown = ops.select(ops.isfinite(grown), grown, scale)
-        shrunk = ops.maximum(ops.div(scale, float(self.scale_factor)), 1.0)
-        is_due = ops.greater_equal(steps, float(self.scale_window))
-        none = ops.mul(states[GOOD_STEPS], 0.0)
-        new_scale = ops.select(finite, ops.select(is_due, grown, scale), shrunk)
-        return {LOSS_SCALE: new_scale, GOOD_STEPS: ops.select(finite, ops.select(is_due, none, steps), none)}
+        scale, steps = states[LOSS_SCALE], add(states[GOOD_STEPS], 1.0)
+        grown = mul(scale, float(self.scale_factor))
+        grown = select(isfinite(grown), grown, scale)
+        shrunk = maximum(div(scale, float(self.scale_factor)), 1.0)
+        is_due = greater_equal(steps, float(self.scale_window))
+        none = mul(states[GOOD_STEPS], 0.0)
+        new_scale = select(finite, select(is_due, grown, scale), shrunk)
+        return {LOSS_SCALE: new_scale, GOOD_STEPS: select(finite, select(is_due, none, steps), none)}
 
     def adjust(self, grads_finite: Any) -> bool:
         with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept
@@ -215,7 +216,7 @@ class _UpdateCell(_OlderNames):
     def __call__(self, loss_scale: Any, overflow: Any) -> Any:
         tracer = current_tracer.get()
         if tracer is not None:
-            self._compiled(loss_scale, ops.logical_not(overflow))
+            self._compiled(loss_scale, logical_not(overflow))
             return tracer.unless(overflow)
         taken = loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale
         self._adjusted(self._scale("loss_scale", float(np.reshape(taken, ()))), not overflow)
@@ -254,7 +255,7 @@ class DynamicLossScaleUpdateCell(_UpdateCell, DynamicLossScaler):
         held = {LOSS_SCALE: loss_scale, GOOD_STEPS: self.good_steps}
         new = self.update_scalars(held, finite)
         for kind, parameter in held.items():
-            ops.assign(parameter, new[kind])
+            assign(parameter, new[kind])
 
     def _adjusted(self, scale: float, finite: bool) -> None:
         self.scale_value = scale

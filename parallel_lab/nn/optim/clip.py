@@ -16,10 +16,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from ... import ops
 from ...base.checks import checked, choice, fitting_class, flag, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...ops.elementwise import div, maximum, minimum, mul, power
 from ...ops.machine.operand_checks import is_operand
+from ...ops.reduce import reduce_max, reduce_sum
+from ...ops.unary import abs_, sqrt
 from .global_norm import Totals, added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 
 
@@ -52,20 +54,20 @@ class GradientClip:
         """The clipped gradients: {parameter: gradient or one rank's slice of it} -> the same."""
         if self.kind == "value":
             low, high = self.limit if isinstance(self.limit, tuple) else (-self.limit, self.limit)
-            return totals.each(gradients, lambda name, g: ops.maximum(ops.minimum(g, high), low))
+            return totals.each(gradients, lambda name, g: maximum(minimum(g, high), low))
         squares = totals.each(gradients, lambda name, g: sum_of_squares(g))
         if self.kind == "global_norm":
             totals.at("")
             why = "the global norm, by which gradients are clipped, counts every element once"
-            factors = dict.fromkeys(gradients, _factor(ops.sqrt(totals.totals(squares, why)), self.limit))
+            factors = dict.fromkeys(gradients, _factor(sqrt(totals.totals(squares, why)), self.limit))
         else:
 
             def factor(name: str, square: Any) -> Any:
                 why = f"the norm by which the gradient of {name!r} is clipped counts all its elements"
-                return _factor(ops.sqrt(totals.total(name, square, why)), self.limit)
+                return _factor(sqrt(totals.total(name, square, why)), self.limit)
 
             factors = totals.each(squares, factor)
-        return totals.each(gradients, lambda name, g: ops.mul(g, in_dtype_of(g, factors[name])))
+        return totals.each(gradients, lambda name, g: mul(g, in_dtype_of(g, factors[name])))
 
     def __str__(self) -> str:
         return f"GradientClip({self.kind!r}, {self.limit})"
@@ -73,7 +75,7 @@ class GradientClip:
 
 def _factor(norm: Any, limit: float) -> Any:
     """limit / norm where the norm is above the limit, else 1."""
-    return ops.div(limit, ops.maximum(norm, limit))
+    return div(limit, maximum(norm, limit))
 
 
 # ---- for tensors at hand ----
@@ -92,8 +94,8 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
     if isinstance(x, (list, tuple)):
         return tuple(clip_by_value(one, clip_value_min, clip_value_max) for one in x)
     if clip_value_max is not None:
-        x = ops.minimum(x, clip_value_max)
-    return x if clip_value_min is None else ops.maximum(x, clip_value_min)
+        x = minimum(x, clip_value_max)
+    return x if clip_value_min is None else maximum(x, clip_value_min)
 
 
 @checked(max_norm=number(0, above=True), error_if_nonfinite=flag)
@@ -121,13 +123,13 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
 
 def _norm_of_all(xs: tuple[Any, ...], p: float) -> Any:
     if p == 2:
-        return ops.sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
-    sizes = [ops.abs_(one) for one in xs]
+        return sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
+    sizes = [abs_(one) for one in xs]
     if math.isinf(p):
-        largest = [of_the_whole(one, ops.reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
-        return functools.reduce(ops.maximum, largest)
-    powers = [of_the_whole(one, ops.reduce_sum(ops.power(size, p))) for one, size in zip(xs, sizes, strict=True)]
-    return ops.power(added(powers), 1 / p)
+        largest = [of_the_whole(one, reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
+        return functools.reduce(maximum, largest)
+    powers = [of_the_whole(one, reduce_sum(power(size, p))) for one, size in zip(xs, sizes, strict=True)]
+    return power(added(powers), 1 / p)
 
 
 @checked(clip_norm=number(0, above=True))
@@ -143,12 +145,12 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
     if isinstance(use_norm, Real):
         factor = clip_norm / max(number(0)(where, "use_norm", use_norm), clip_norm)
-        return tuple(as_slice_of(one, ops.mul(one, factor)) for one in given)
+        return tuple(as_slice_of(one, mul(one, factor)) for one in given)
     return _scaled(given, _factor(_norm_of_all(given, 2) if use_norm is None else use_norm, clip_norm))
 
 
 def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
-    return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in xs)
+    return tuple(as_slice_of(one, mul(one, in_dtype_of(one, factor))) for one in xs)
 
 
 # ---- checks ----

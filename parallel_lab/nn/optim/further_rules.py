@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import ops
 from ...base.checks import floating, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
+from ...ops.elementwise import add, clip, maximum, power
+from ...ops.unary import abs_, sign
 from .rules import _BETA1, _BETA2, ABOVE_0, AT_LEAST_0, EPS, _powers, _rest, rate, real, switch
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
 
 def _steps(h: Any) -> dict[str, Any]:
     """The number of the step, from 1 on."""
-    return {"step": (0.0, lambda step: ops.add(step, 1.0))}
+    return {"step": (0.0, lambda step: add(step, 1.0))}
 
 
 def _pair(name: str, default: tuple[float, float]) -> Argument:
@@ -34,7 +35,7 @@ def AdaMax(h, p, g, m, v):
     p = p - learning_rate / (1 - beta1^t) * m / (v + eps)      in step t = 1, 2, ...
     """
     m = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g))
-    v = ops.maximum(v * h.beta2, ops.abs(g))
+    v = maximum(v * h.beta2, abs_(g))
     return p - m / (v + h.eps) * (h.rate / (1.0 - h.scalars["beta1_power"])), m, v
 
 
@@ -57,7 +58,7 @@ def ProximalAdagrad(h, p, g, s):
     s = elementwise.moving_square(s, g, keep=1.0, add=1.0)
     p = elementwise.descend_by_root(p, g, s, h.rate, eps=EPS)
     if h.l1:
-        p = ops.sign(p) * ops.maximum(ops.abs(p) - h.rate * h.l1, 0.0)
+        p = sign(p) * maximum(abs_(p) - h.rate * h.l1, 0.0)
     return (p / (1.0 + h.rate * h.l2) if h.l2 else p), s
 
 
@@ -75,9 +76,9 @@ def ASGD(h, p, g, ax):
     ax = ax + (p - ax) / max(1, t - 1 - t0)
     """
     before = h.scalars["step"] - 1.0
-    eta = h.rate / ops.pow(1.0 + h.rate * h.lambd * before, h.alpha)
+    eta = h.rate / power(1.0 + h.rate * h.lambd * before, h.alpha)
     p = p * (1.0 - eta * h.lambd) - g * eta
-    return p, ax + (p - ax) / ops.maximum(before - h.t0, 1.0)
+    return p, ax + (p - ax) / maximum(before - h.t0, 1.0)
 
 
 def _check_pairs(rprop: Any, given: dict[str, Any]) -> None:
@@ -101,10 +102,10 @@ def Rprop(h, p, g, before, size):
            step_sizes; learning_rate in the first step
     p    = p - sign(g) * size, with 0 in place of g, for the next step too, where the sign has changed
     """
-    same = ops.sign(g * before)
-    grown, shrunk = ops.maximum(same, 0.0), ops.maximum(-same, 0.0)
-    size = size + ops.maximum(2.0 - h.scalars["step"], 0.0) * h.rate  # from 0 in step 1
+    same = sign(g * before)
+    grown, shrunk = maximum(same, 0.0), maximum(-same, 0.0)
+    size = size + maximum(2.0 - h.scalars["step"], 0.0) * h.rate  # from 0 in step 1
     size = size * (1.0 + grown * (h.etas[1] - 1.0) + shrunk * (h.etas[0] - 1.0))
-    size = ops.clip(size, *h.step_sizes)
+    size = clip(size, *h.step_sizes)
     g = g * (1.0 - shrunk)
-    return p - ops.sign(g) * size, g, size
+    return p - sign(g) * size, g, size

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.hooks import current_world
 from ...layout.slices import cut, is_split, put
 from ...layout.tensor_layout import TensorLayout
-from ...ops.elementwise import moving_mean
+from ...ops.elementwise import add, cast, div, moving_mean, mul, sub
+from ...ops.reduce import reduce_mean, reduce_sum
+from ...ops.shape import expand_dims
 from ...ops.spellings import tensor_operand
+from ...ops.unary import sqrt, square
 from ..tensor.tensor import RankTensor, Tensor
 
 
@@ -147,7 +149,7 @@ def as_slice_of(x: Any, result: Any) -> Any:
 
 def added(values: list[Any]) -> Any:
     """The sum of at least one value, from the left."""
-    return functools.reduce(ops.add, values)
+    return functools.reduce(add, values)
 
 
 @dataclass(frozen=True)
@@ -171,23 +173,23 @@ class Place:
     def decayed(self, parameter: Any, x: Any) -> Any:
         """x + weight_decay * parameter."""
         if self.fixed_decay is None:
-            return ops.add(x, ops.mul(parameter, self.weight_decay))
+            return add(x, mul(parameter, self.weight_decay))
         return x if self.fixed_decay == 0 else moving_mean(x, parameter, keep=1.0, add=self.fixed_decay)
 
 
 def wide(x: Any) -> Any:
     """x in float32 at least."""
-    return ops.cast(x, "float32") if np.dtype(str(x.dtype)).itemsize < 4 else x
+    return cast(x, "float32") if np.dtype(str(x.dtype)).itemsize < 4 else x
 
 
 def sum_of_squares(x: Any) -> Any:
     """Sum of squared elements, in float32 at least.  x: (...) -> ()."""
-    return ops.reduce_sum(ops.square(wide(x)))
+    return reduce_sum(square(wide(x)))
 
 
 def norm(x: Any, place: Place, what: str) -> Any:
     """L2 norm of the whole of what `x` is a slice of.  x: (...) -> ()."""
-    return in_dtype_of(x, ops.sqrt(place.total(sum_of_squares(x), f"the norm of {what} counts all elements")))
+    return in_dtype_of(x, sqrt(place.total(sum_of_squares(x), f"the norm of {what} counts all elements")))
 
 
 def mean(x: Any, place: Place, what: str, over: Sequence[int] | None = None, dims: Sequence[int] | None = None) -> Any:
@@ -199,11 +201,11 @@ def mean(x: Any, place: Place, what: str, over: Sequence[int] | None = None, dim
     dims = tuple(range(len(x.shape))) if dims is None else tuple(dims)
     over = dims if over is None else tuple(over)
     kept = tuple(d for d in dims if d not in over)
-    local = ops.reduce_mean(x, tuple(dims.index(d) for d in over)) if over else x
+    local = reduce_mean(x, tuple(dims.index(d) for d in over)) if over else x
     parts = math.prod(place.parts[d] for d in over) if place.parts else 1
     if parts == 1:
         return local
-    return ops.div(place.total(local, f"the mean of {what} counts all elements", over, kept), parts)
+    return div(place.total(local, f"the mean of {what} counts all elements", over, kept), parts)
 
 
 def centralized(gradient: Any, place: Place) -> Any:
@@ -215,13 +217,13 @@ def centralized(gradient: Any, place: Place) -> Any:
         return gradient
     middle = mean(gradient, place, f"the gradient of {place.name!r}, which is centralized,", dims[1:])
     for d in dims[1:]:
-        middle = ops.expand_dims(middle, d)
-    return ops.sub(gradient, in_dtype_of(gradient, middle))
+        middle = expand_dims(middle, d)
+    return sub(gradient, in_dtype_of(gradient, middle))
 
 
 def in_dtype_of(x: Any, value: Any) -> Any:
     """`value` in the dtype of `x`, so that the two multiply without widening."""
-    return value if str(value.dtype) == str(x.dtype) else ops.cast(value, str(x.dtype))
+    return value if str(value.dtype) == str(x.dtype) else cast(value, str(x.dtype))
 
 
 def all_finite(inputs: Sequence[Any], status: Any = None) -> bool:

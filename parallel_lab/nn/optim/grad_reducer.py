@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, flag, instance, integer, text
 from ...base.dtypes import HALF, plain_array
 from ...base.errors import ArgumentTypeError, ContextConflictError, shorten
@@ -29,6 +28,8 @@ from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
 from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes
 from ...ops.collectives.base import members_of, origin_of
+from ...ops.collectives.primitives import AllReduce
+from ...ops.elementwise import cast, div, mul
 from ..cell import Cell
 from ..tensor.arithmetic import Arithmetic
 from ..tensor.parameter_tuple import ParameterTuple
@@ -145,7 +146,7 @@ class DistributedGradReducer(Cell):
         self.mean = get_auto_parallel_context("gradients_mean") if mean is None else mean
         self.degree, self.group = degree, group
         self.fusion_type = fusion_type
-        self.all_reduce = ops.AllReduce(group=group)
+        self.all_reduce = AllReduce(group=group)
         self.all_reduce.add_prim_attr("fusion", fusion_type)
         config = frozen()
         self._setting = next(((mode, value) for kind, mode, value in config.comm_fusion if kind == "allreduce"), None)
@@ -167,14 +168,14 @@ class DistributedGradReducer(Cell):
         sent = [i for i, p in enumerate(self.parameters) if not (p.layerwise_parallel or added[i])]
         if size == 1:
             for i in sent:
-                found[i] = found[i] if factor == 1 else ops.mul(found[i], factor)
+                found[i] = found[i] if factor == 1 else mul(found[i], factor)
         elif tracer is not None or any(getattr(grads[i], "requires_grad", False) for i in sent):
             # operators, so that gradients go through; and in a trace, where they say that they cannot be there
             sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
             for i, total in zip(sent, sums, strict=True):
-                total = total if factor == 1 else ops.mul(total, factor)
+                total = total if factor == 1 else mul(total, factor)
                 # the mean can be had in float16 where the sum cannot
-                found[i] = total if str(total.dtype) == str(grads[i].dtype) else ops.cast(total, str(grads[i].dtype))
+                found[i] = total if str(total.dtype) == str(grads[i].dtype) else cast(total, str(grads[i].dtype))
         elif sent:
             self._send(found, sent, factor, wide)
         return tuple(found)
@@ -231,7 +232,7 @@ class DistributedGradReducer(Cell):
 
 def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
     """The sum over the ranks, in the dtype in which it travels."""
-    return all_reduce(ops.cast(gradient, "float32") if wide and str(gradient.dtype) in HALF else gradient)
+    return all_reduce(cast(gradient, "float32") if wide and str(gradient.dtype) in HALF else gradient)
 
 
 class PipelineGradReducer(Cell):
@@ -262,7 +263,7 @@ class PipelineGradReducer(Cell):
         check_compiled(where)
         if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
             return tuple(grads)
-        return tuple(ops.div(g, self.scale_sense) for g in grads)
+        return tuple(div(g, self.scale_sense) for g in grads)
 
 
 def check_compiled(where: str) -> None:

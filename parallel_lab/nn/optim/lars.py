@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import flag, function, number
 from ...base.errors import ArgumentTypeError, shorten
+from ...ops.elementwise import add, div, minimum, mul
 from ..cell import Cell
 from .global_norm import in_dtype_of, norm
 from .optimizer import Optimizer, State, plain_number
@@ -69,11 +69,11 @@ class LARS(Optimizer):
         if not place.name or self._number(place.name) in self.adapted:
             size = norm(parameter, place, f"{place.name!r} for LARS")
             slope = norm(gradient, place, f"the gradient of {place.name!r} for LARS")
-            below = ops.add(ops.add(slope, ops.mul(size, place.weight_decay)), self.epsilon)
-            rate = ops.div(ops.mul(size, self.coefficient), below)
+            below = add(add(slope, mul(size, place.weight_decay)), self.epsilon)
+            rate = div(mul(size, self.coefficient), below)
             if self.use_clip:
-                rate = ops.minimum(ops.div(rate, learning_rate), 1.0)
-            gradient = ops.mul(self._decayed(parameter, gradient, place), in_dtype_of(gradient, rate))
+                rate = minimum(div(rate, learning_rate), 1.0)
+            gradient = mul(self._decayed(parameter, gradient, place), in_dtype_of(gradient, rate))
         place = replace(place, weight_decay=0.0)
         return self.optimizer.update(parameter, gradient, state, scalars, learning_rate, place)
 

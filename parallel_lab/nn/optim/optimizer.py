@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import Check, flag, instance, number
 from ...base.dtypes import kind_of, plain_array, scalar_dtype
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
+from ...ops.elementwise import add, mul
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
 from ..cell import Cell
@@ -277,7 +277,7 @@ class Optimizer(HeldStates, Cell):
 
         def divided(name: str, gradient: Any) -> Any:
             gradient = gradient if scale is None else unscaled(gradient, scale)
-            return gradient if self.loss_scale == 1 else ops.mul(gradient, 1 / self.loss_scale)
+            return gradient if self.loss_scale == 1 else mul(gradient, 1 / self.loss_scale)
 
         done = totals.each(gradients, divided)
         return done if self.clip is None else self.clip.clipped(done, totals)
@@ -359,12 +359,12 @@ class Optimizer(HeldStates, Cell):
         factors = self._factors()
         checked = one_gradient_each(type(self).__name__, gradients, self.parameters)
         given = zip(self.parameters, checked, factors, strict=True)
-        return tuple(g if not factor else ops.add(g, ops.mul(p, factor)) for p, g, factor in given)
+        return tuple(g if not factor else add(g, mul(p, factor)) for p, g, factor in given)
 
     def scale_grad(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Gradients divided by `loss_scale`."""
         given = one_gradient_each(type(self).__name__, gradients, self.parameters)
-        return tuple(g if self.loss_scale == 1 else ops.mul(g, 1 / self.loss_scale) for g in given)
+        return tuple(g if self.loss_scale == 1 else mul(g, 1 / self.loss_scale) for g in given)
 
     def flatten_gradients(self, gradients: Any) -> Any:
         """The gradients as they are: parameters do not share a flat buffer here."""

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import ops
 from ...base.checks import number, sequence_of
 from ...base.errors import ArgumentError
 from ...ops import elementwise
+from ...ops.elementwise import add, maximum, mul
+from ...ops.unary import sqrt
 from .rules import _rest, check_nesterov, real, sgd, switch
 from .update_rule import WEIGHT_DECAY, Argument, update_rule
 
@@ -37,7 +38,7 @@ _ADAM = (
 _FORM: dict[str, Any] = {
     "states": lambda h: {"exp_avg": 0.0, "exp_avg_sq": 0.0, **({"max_exp_avg_sq": 0.0} if h.amsgrad else {})},
     "shared": lambda h: {
-        f"beta{i}_power": (1.0, lambda power, beta=beta: ops.mul(power, beta)) for i, beta in enumerate(h.betas, 1)
+        f"beta{i}_power": (1.0, lambda power, beta=beta: mul(power, beta)) for i, beta in enumerate(h.betas, 1)
     },
     "decoupled": True,
     "decays_by_name": False,
@@ -50,8 +51,8 @@ def _moved(h: Any, g: Any, m: Any, v: Any, top: Any) -> tuple[Any, tuple[Any, ..
     """(the step before the learning rate, the new states)."""
     m = elementwise.moving_mean(m, g, keep=h.betas[0], add=_rest(h.betas[0], g))
     v = elementwise.moving_square(v, g, keep=h.betas[1], add=_rest(h.betas[1], g))
-    kept = (m, v) if top is None else (m, v, ops.maximum(top, v))
-    spread = ops.sqrt(kept[-1] / (1.0 - h.scalars["beta2_power"]))
+    kept = (m, v) if top is None else (m, v, maximum(top, v))
+    spread = sqrt(kept[-1] / (1.0 - h.scalars["beta2_power"]))
     return m / (1.0 - h.scalars["beta1_power"]) / (spread + h.eps), kept
 
 
@@ -84,7 +85,7 @@ def AdamW(h, p, g, m, v, top=None):
     *(_lr(), real("momentum", AT_LEAST_0, 0.0), real("dampening", AT_LEAST_0, 0.0), WEIGHT_DECAY),
     *(switch("nesterov"), switch("maximize")),
     states=lambda h: {"accum": 0.0} if h.momentum else {},
-    shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))} if h.momentum and h.dampening else {},
+    shared=lambda h: {"step": (0.0, lambda step: add(step, 1.0))} if h.momentum and h.dampening else {},
     decoupled=True,
     decays_by_name=False,
     check=check_nesterov,

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import Check, flag, floating, number, sequence_of
 from ...base.errors import ArgumentError
-from ...ops import elementwise
+from ...ops import elementwise, unary
+from ...ops.elementwise import add, clip, maximum, minimum, mul
+from ...ops.shape import expand_dims
+from ...ops.unary import sqrt
 from .global_norm import in_dtype_of, wide
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 
@@ -57,7 +59,7 @@ def check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
     switch("nesterov"),
     LOSS_SCALE,
     states=lambda h: {"accum": 0.0} if h.momentum else {},
-    shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))} if h.momentum and h.dampening else {},
+    shared=lambda h: {"step": (0.0, lambda step: add(step, 1.0))} if h.momentum and h.dampening else {},
     check=check_nesterov,
 )
 def SGD(h, p, g, v=None):
@@ -79,7 +81,7 @@ def sgd(h: Any, p: Any, g: Any, v: Any) -> tuple[Any, ...]:
     kept = g
     if h.dampening:
         # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
-        first = ops.maximum(2.0 - h.scalars["step"], 0.0)
+        first = maximum(2.0 - h.scalars["step"], 0.0)
         kept = g * (1.0 - (1.0 - first) * h.dampening)
     return _step(h, p, elementwise.moving_mean(v, kept, keep=h.momentum, add=1.0), g, h.nesterov)
 
@@ -105,8 +107,8 @@ _BETA1, _BETA2 = real("beta1", FRACTION, 0.9), real("beta2", FRACTION, 0.999)
 def _powers(h: Any) -> dict[str, Any]:
     """beta1^t and beta2^t in step t = 1, 2, ..."""
     return {
-        "beta1_power": (1.0, lambda power: ops.mul(power, h.beta1)),
-        "beta2_power": (1.0, lambda power: ops.mul(power, h.beta2)),
+        "beta1_power": (1.0, lambda power: mul(power, h.beta1)),
+        "beta2_power": (1.0, lambda power: mul(power, h.beta2)),
     }
 
 
@@ -168,13 +170,13 @@ def Adam(h, p, g, m, v, top=None):
 
 def _adam(h: Any, p: Any, g: Any, m: Any, v: Any, top: Any = None) -> tuple[Any, ...]:
     m, v = _moments(h, g, m, v)
-    correction = ops.sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
+    correction = sqrt(1.0 - h.scalars["beta2_power"]) / (1.0 - h.scalars["beta1_power"])
     ahead = elementwise.moving_mean(m, g, keep=h.beta1, add=_rest(h.beta1, g)) if h.use_nesterov else m
     if h.use_offload:  # the same in two steps: the host's, and what the device does
-        return p - ahead * (h.rate * correction) / (ops.sqrt(v) + h.eps), m, v
+        return p - ahead * (h.rate * correction) / (sqrt(v) + h.eps), m, v
     if top is None:
         return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
-    top = ops.maximum(top, v)
+    top = maximum(top, v)
     return elementwise.descend_by_root(p, ahead, top, h.rate * correction, eps=h.eps), m, v, top
 
 
@@ -217,7 +219,7 @@ def AdamWeightDecay(h, p, g, m, v):
     """
     m, v = _moments(h, g, m, v)
     if h.place.fixed_decay is None:
-        return elementwise.descend(p, h.decayed(p, m / (ops.sqrt(v) + h.eps)), h.rate), m, v
+        return elementwise.descend(p, h.decayed(p, m / (sqrt(v) + h.eps)), h.rate), m, v
     return elementwise.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.fixed_decay), m, v
 
 
@@ -242,7 +244,7 @@ def Lamb(h, p, g, m, v):
     """
     m, v = _moments(h, g, m, v)
     mean, spread = m / (1.0 - h.scalars["beta1_power"]), v / (1.0 - h.scalars["beta2_power"])
-    step = h.decayed(p, mean / (ops.sqrt(spread) + h.eps))
+    step = h.decayed(p, mean / (sqrt(spread) + h.eps))
     ratio = elementwise.norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
     return p - step * (h.rate * ratio), m, v
 
@@ -347,7 +349,7 @@ def _moving(old: Any, new: Any, keep: Any) -> Any:
         **dict.fromkeys(("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"), 0.0),
         **({"exp_avg": 0.0} if h.beta1 else {}),
     },
-    shared=lambda h: {"step": (0.0, lambda step: ops.add(step, 1.0))},
+    shared=lambda h: {"step": (0.0, lambda step: add(step, 1.0))},
     decoupled=True,
     can_be_grouped=True,
     check=_check_rates,
@@ -376,25 +378,25 @@ def AdaFactor(h, p, g, row, column, square, mean=None):
     step, dims = h.scalars["step"], tuple(range(len(p.shape)))
     rate = h.rate
     if h.relative_step:
-        rate = ops.minimum(1.0 / ops.sqrt(step), step * 1e-6 if h.warmup_init else 1e-2)
+        rate = minimum(1.0 / sqrt(step), step * 1e-6 if h.warmup_init else 1e-2)
     if h.scale_parameter:
-        length = ops.sqrt(h.mean(ops.square(wide(p)), "squares of {}, for AdaFactor's rate,"))
-        rate = rate * in_dtype_of(rate, ops.maximum(length, h.eps[1]))
-    keep = 1.0 - ops.pow(step, -h.decay_rate)
-    q = ops.square(wide(g)) + h.eps[0]
+        length = sqrt(h.mean(unary.square(wide(p)), "squares of {}, for AdaFactor's rate,"))
+        rate = rate * in_dtype_of(rate, maximum(length, h.eps[1]))
+    keep = 1.0 - elementwise.power(step, -h.decay_rate)
+    q = unary.square(wide(g)) + h.eps[0]
     if len(dims) >= 2:
         *others, rows, columns = dims
         row = _moving(row, h.mean(q, "squared gradients of {} along its last dim", [columns]), keep)
         column = _moving(column, h.mean(q, "squared gradients of {} along its last dim but one", [rows]), keep)
         level = h.mean(wide(row), "these means of {}", [rows], [*others, rows])
-        share = ops.sqrt(wide(row) / ops.expand_dims(level, -1))
-        below = ops.expand_dims(share, -1) * ops.expand_dims(ops.sqrt(wide(column)), -2)
+        share = sqrt(wide(row) / expand_dims(level, -1))
+        below = expand_dims(share, -1) * expand_dims(sqrt(wide(column)), -2)
     else:
         square = _moving(square, q, keep)
-        below = ops.sqrt(wide(square))
+        below = sqrt(wide(square))
     u = wide(g) / below
-    length = ops.sqrt(h.mean(ops.square(u), "squares of the step of {}"))
-    u = u * (in_dtype_of(u, rate) / ops.maximum(length / h.clip_threshold, 1.0))
+    length = sqrt(h.mean(unary.square(u), "squares of the step of {}"))
+    u = u * (in_dtype_of(u, rate) / maximum(length / h.clip_threshold, 1.0))
     u = in_dtype_of(p, u)
     if h.beta1:
         mean = u = elementwise.moving_mean(mean, u, keep=h.beta1, add=_rest(h.beta1, u))
@@ -439,12 +441,12 @@ def FTRL(h, p, g, m, u):
     """
 
     def root(x: Any) -> Any:
-        return ops.sqrt(x) if h.lr_power == -0.5 else ops.pow(x, -h.lr_power)
+        return sqrt(x) if h.lr_power == -0.5 else elementwise.power(x, -h.lr_power)
 
     before, m = root(m), elementwise.moving_square(m, g, keep=1.0, add=1.0)
     after = root(m)
     u = u + g - (after - before) / h.rate * p
     if not h.l1:
         return -u / (after / h.rate + 2 * h.l2), m, u
-    beyond = u - ops.clip(u, -h.l1, h.l1)  # u - sign(u) * l1 where |u| > l1, else 0
+    beyond = u - clip(u, -h.l1, h.l1)  # u - sign(u) * l1 where |u| > l1, else 0
     return -beyond / (after / h.rate + 2 * h.l2), m, u

@@ -15,13 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import fitting_methods, function
 from ...base.dtypes import kind_of
 from ...base.errors import NotBuiltYet, ShapeError
+from ...ops.creation import full, ones, zeros
+from ...ops.elementwise import cast
+from ...ops.indexing import getitem, setitem, take
+from ...ops.logic import select
 from ...ops.machine.operand_checks import check_dim
-from ...ops.reduce import spelling
+from ...ops.order import argmax, argmin, cumsum, max_, min_
+from ...ops.reduce import amax, amin, spelling
+from ...ops.shape import broadcast_to, flatten, repeat_interleave, reshape, squeeze, swapaxes, tile, transpose
 from ...ops.spellings import Spelled, tensor_operand
+from ...ops.statistics import std, var
 
 
 class Handle:
@@ -55,30 +61,30 @@ class Arithmetic(Spelled):
 
     # fmt: off
     def __pos__(self): return self
-    def __getitem__(self, index): return ops.getitem(self, index)
-    def select(self, condition, y): return ops.select(condition, self, y)
-    def where(self, condition, y): return ops.select(condition, self, y)
-    def squeeze(self, axis=None): return ops.squeeze(self, axis=axis)
-    def astype(self, dtype, copy=True): return ops.cast(self, dtype)
-    def bool(self): return ops.cast(self, "bool")
-    def int(self): return ops.cast(self, "int32")
-    def long(self): return ops.cast(self, "int64")
-    def half(self): return ops.cast(self, "float16")
-    def float(self): return ops.cast(self, "float32")
-    def double(self): return ops.cast(self, "float64")
-    def type_as(self, other): return ops.cast(self, str(tensor_operand("type_as", "other", other).dtype))
+    def __getitem__(self, index): return getitem(self, index)
+    def select(self, condition, y): return select(condition, self, y)
+    def where(self, condition, y): return select(condition, self, y)
+    def squeeze(self, axis=None): return squeeze(self, axis=axis)
+    def astype(self, dtype, copy=True): return cast(self, dtype)
+    def bool(self): return cast(self, "bool")
+    def int(self): return cast(self, "int32")
+    def long(self): return cast(self, "int64")
+    def half(self): return cast(self, "float16")
+    def float(self): return cast(self, "float32")
+    def double(self): return cast(self, "float64")
+    def type_as(self, other): return cast(self, str(tensor_operand("type_as", "other", other).dtype))
     def contiguous(self): return self
     def dim(self): return len(self.shape)
     def nelement(self): return self.size
     def clone(self): return self.copy()
-    def adjoint(self): return ops.swapaxes(self, -1, -2)
+    def adjoint(self): return swapaxes(self, -1, -2)
     def is_contiguous(self): return True
     def is_complex(self): return False
     def is_floating_point(self): return kind_of(self.dtype) == "f"
     def is_signed(self): return kind_of(self.dtype) == "f" or np.dtype(self.dtype).kind == "i"
-    def new_full(self, size, fill_value, *, dtype=None): return ops.full(size, fill_value, dtype=dtype or self.dtype)
-    def new_zeros(self, size, *, dtype=None): return ops.zeros(size, dtype or self.dtype)
-    def new_ones(self, size, *, dtype=None): return ops.ones(size, dtype or self.dtype)
+    def new_full(self, size, fill_value, *, dtype=None): return full(size, fill_value, dtype=dtype or self.dtype)
+    def new_zeros(self, size, *, dtype=None): return zeros(size, dtype or self.dtype)
+    def new_ones(self, size, *, dtype=None): return ones(size, dtype or self.dtype)
     # fmt: on
     new_empty = new_zeros
     mT = mH = H = property(adjoint, doc="The last two dims exchanged.")
@@ -128,7 +134,7 @@ class Arithmetic(Spelled):
 
     def __setitem__(self, index, value):
         """This tensor has other elements from now on; what was made from it before has not."""
-        new = ops.setitem(self, index, value)
+        new = setitem(self, index, value)
         if new is not self:  # where nothing is chosen
             self._become(new)
 
@@ -157,48 +163,48 @@ class Arithmetic(Spelled):
 
     def max(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
         """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
-        return (ops.max if return_indices else ops.amax)(self, axis, keep_dims, **spelled)
+        return (max_ if return_indices else amax)(self, axis, keep_dims, **spelled)
 
     def min(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
         """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
-        return (ops.min if return_indices else ops.amin)(self, axis, keep_dims, **spelled)
+        return (min_ if return_indices else amin)(self, axis, keep_dims, **spelled)
 
     def argmax(self, axis=None, keep_dims=False, **spelled):
         """The number (int64) of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmax", ops.argmax, axis, keep_dims, spelled)
+        return self._place("argmax", argmax, axis, keep_dims, spelled)
 
     def argmin(self, axis=None, keep_dims=False, **spelled):
         """The number (int64) of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmin", ops.argmin, axis, keep_dims, spelled)
+        return self._place("argmin", argmin, axis, keep_dims, spelled)
 
     def _place(self, name, operator, axis, keep_dims, spelled):
         axis, keep_dims = spelling(name, axis, keep_dims, spelled)
         if axis is not None:
             return operator(self, axis=axis, keep_dims=keep_dims, output_type="int64")
-        number = operator(ops.reshape(self, (-1,)), output_type="int64")
-        return ops.reshape(number, (1,) * self.ndim) if keep_dims else number
+        number = operator(reshape(self, (-1,)), output_type="int64")
+        return reshape(number, (1,) * self.ndim) if keep_dims else number
 
     def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
         """Variance over `axis` (or `dim`); squares over count - ddof: 0 as in numpy and MindSpore (PyTorch: 1)."""
         axis, keep_dims = spelling("var", axis, keep_dims, spelled)
-        return ops.var(self, axis, ddof=ddof, keep_dims=keep_dims)
+        return var(self, axis, ddof=ddof, keep_dims=keep_dims)
 
     def std(self, axis=None, ddof=0, keep_dims=False, **spelled):
         """Standard deviation over `axis` (or `dim`), the root of `var`."""
         axis, keep_dims = spelling("std", axis, keep_dims, spelled)
-        return ops.std(self, axis, ddof=ddof, keep_dims=keep_dims)
+        return std(self, axis, ddof=ddof, keep_dims=keep_dims)
 
     def cumsum(self, axis=None):
         """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
-        return ops.cumsum(ops.reshape(self, (-1,)), 0) if axis is None else ops.cumsum(self, axis)
+        return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)
 
     def take(self, indices, axis=None):
         """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
-        return ops.take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
+        return take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
 
     def to(self, dtype):
         """The same values in another dtype. There are no devices to move to."""
-        return ops.cast(self, dtype)
+        return cast(self, dtype)
 
     def copy(self):
         """The same values in a new tensor, gradient included."""
@@ -210,52 +216,52 @@ class Arithmetic(Spelled):
 
     def tile(self, *multiples):
         """Repeated `multiples[i]` times along dim i: `x.tile((2, 1))` or `x.tile(2, 1)`."""
-        return ops.tile(self, _ints(multiples))
+        return tile(self, _ints(multiples))
 
     def repeat(self, repeats, axis=None):
         """Every element `repeats` times along `axis`, as numpy and MindSpore; PyTorch's repeat is `tile`."""
-        return ops.repeat_interleave(self, repeats, axis)
+        return repeat_interleave(self, repeats, axis)
 
     def broadcast_to(self, *shape):
         """Stretched to `shape` by numpy's rules; -1 keeps a dim."""
-        return ops.broadcast_to(self, shape=_ints(shape))
+        return broadcast_to(self, shape=_ints(shape))
 
     def reshape(self, *shape):
         """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
-        return ops.reshape(self, _ints(shape))
+        return reshape(self, _ints(shape))
 
     def expand(self, *size):
         """Stretched to `size` by numpy's rules; -1 keeps a dim."""
-        return ops.broadcast_to(self, shape=_ints(size))
+        return broadcast_to(self, shape=_ints(size))
 
     def expand_as(self, other):
         """Stretched to the other's shape."""
-        return ops.broadcast_to(self, shape=tuple(tensor_operand("expand_as", "other", other).shape))
+        return broadcast_to(self, shape=tuple(tensor_operand("expand_as", "other", other).shape))
 
     def view(self, *shape):
         """`reshape`."""
-        return ops.reshape(self, _ints(shape))
+        return reshape(self, _ints(shape))
 
     def flatten(self, start_dim=0, end_dim=-1):
         """The dims from start_dim to end_dim joined; all of them by default, where `ops.flatten` keeps the first."""
         shape = tuple(self.shape)
         if not shape:
-            return ops.reshape(self, (1,))
+            return reshape(self, (1,))
         first = check_dim("flatten", "start_dim", start_dim, len(shape), shape)
         last = check_dim("flatten", "end_dim", end_dim, len(shape), shape)
         if first > last:
             raise ShapeError(f"start_dim={start_dim} is after end_dim={end_dim}", where="flatten")
         if (first, last) == (1, len(shape) - 1):
-            return ops.flatten(self)  # an operator that can be split, where a reshape is redistribution
-        return ops.reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
+            return flatten(self)  # an operator that can be split, where a reshape is redistribution
+        return reshape(self, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
 
     def transpose(self, *perm):
         """Dims in the order `perm`; without arguments reversed."""
-        return ops.transpose(self, _ints(perm) or tuple(reversed(range(self.ndim))))
+        return transpose(self, _ints(perm) or tuple(reversed(range(self.ndim))))
 
     def permute(self, *axis):
         """Dims in the order `axis`: `x.permute(1, 0)` or `x.permute((1, 0))`."""
-        return ops.transpose(self, _ints(axis))
+        return transpose(self, _ints(axis))
 
     @property
     def T(self):

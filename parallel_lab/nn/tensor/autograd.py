@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import flag
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
 from ...base.hooks import cell_runner, current_tracer, current_world, on_tape
+from ...ops.elementwise import add, cast, mul
+from ...ops.reduce import reduce_sum
+from ...ops.shape import reshape
 from .arithmetic import Arithmetic
 from .tensor import Node, Parameter, Tensor
 
@@ -255,9 +257,9 @@ def weighted_sum(value: Any, sens: Any = None) -> Any:
         if len(each) != len(value):
             raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
         parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
-        return functools.reduce(ops.add, parts)
+        return functools.reduce(add, parts)
     if kind_of(value.dtype) != "f":
-        value = ops.cast(value, "float32")  # truth values and numbers of elements: their gradient is 0
+        value = cast(value, "float32")  # truth values and numbers of elements: their gradient is 0
     if sens is None:
         return value
     if isinstance(sens, (bool, int, float)) and sens == 1:
@@ -267,14 +269,14 @@ def weighted_sum(value: Any, sens: Any = None) -> Any:
         what = f"a gradient of shape {shape} for a result of shape {tuple(value.shape)}"
         raise ShapeError(what, where="sens", allowed="The result's shape, or one number")
     if shape == (1,) != tuple(value.shape):
-        sens = ops.reshape(sens, ())
+        sens = reshape(sens, ())
     if str(getattr(sens, "dtype", value.dtype)) != str(value.dtype):
-        sens = ops.cast(sens, str(value.dtype))
-    return ops.mul(value, sens)
+        sens = cast(sens, str(value.dtype))
+    return mul(value, sens)
 
 
 def _total(value: Any) -> Any:
-    return ops.reduce_sum(value) if tuple(value.shape) else value
+    return reduce_sum(value) if tuple(value.shape) else value
 
 
 def _named_like(fn: Callable) -> Callable:

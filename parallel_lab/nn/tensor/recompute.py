@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import function
 from ...base.dtypes import kind_of
 from ...base.errors import TraceError
 from ...base.hooks import current_tracer, on_tape
 from ...base.seeds import Repeated, repeated
+from ...ops.reduce import reduce_sum
 from .autograd import gradients, leaves_since
 from .custom import OwnGradient
 from .tensor import Parameter, Tensor, _made
@@ -64,7 +64,7 @@ def run_again(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
                 pairs = [(o, g) for o, g in zip(outs, of_results, strict=True) if kind_of(o.dtype) == "f"]
                 output, seed = pairs[0]
                 if len(pairs) > 1:
-                    output, seed = sum(ops.reduce_sum(o * Tensor(g.array)) for o, g in pairs), None
+                    output, seed = sum(reduce_sum(o * Tensor(g.array)) for o, g in pairs), None
                 found = gradients(output, leaves, None if seed is None else seed.array, since=since)
         finally:
             on_tape.reset(watching)

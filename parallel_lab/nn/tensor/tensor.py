@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
 from ...base.checks import checked, choice, fitting, fitting_methods, flag, instance, integer, no_tensor, refuse_slip
 from ...base.dtypes import as_dtype, check_taken_in, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
@@ -29,6 +28,7 @@ from ...base.settings.context import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
+from ...ops import shape, writes
 from ...ops.machine.opdef import OpDef
 from ...ops.spellings import tensor_operand
 from .by_slice import drawn_slice, hold_slice, parameter_generator
@@ -118,7 +118,9 @@ class Tensor(ForNumpy):
         return self.array.tolist()
 
     def copy(self) -> Tensor:
-        return ops.transpose(self, tuple(range(self.ndim)))  # of all operators the one that changes nothing, and copies
+        return shape.transpose(
+            self, tuple(range(self.ndim))
+        )  # of all operators the one that changes nothing, and copies
 
     def _single(self, what: str) -> Any:
         if self.size != 1:
@@ -558,7 +560,7 @@ class Parameter(Tensor):
 
     def _become(self, new: Any) -> None:
         """`self.w[...] = value` is an `assign`, which counts in compiled networks too."""
-        ops.assign(self, new)
+        writes.assign(self, new)
 
     def set_data(self, data: Any, slice_shape: bool = False) -> None:
         """Replace the values, keeping shape and dtype (MindSpore refuses wider Tensors). What `initializer(...)`

@@ -15,7 +15,7 @@ An operator with several results is called once, and is one node of a graph: wha
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,11 @@ OBJECT = np.dtype(object)
 
 class Operator(OpDef):
     """An operator that can be called: an `OpDef` with the walk of a call."""
+
+    @property
+    def primitive(self) -> Callable[..., Any]:
+        """Its class: `matmul.primitive` is `ops.MatMul`. Classes with other names and forms are in `primitives`."""
+        return self.primitives[self.class_name]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:

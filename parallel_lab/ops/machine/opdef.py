@@ -73,6 +73,7 @@ class OpDef:
     defaults: dict[str, Any]
     variadic: bool = False
     internal: bool = False
+    primitives: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)  # its classes, by name
     __doc__: str | None = field(default=None, repr=False)
 
     # what it computes

@@ -91,7 +91,7 @@ def op(
     example: Case | Sequence[Case] = (),
     expand: Callable | None = None,
     **facts: Any,
-) -> Callable[[Callable], OpDef]:
+) -> Callable[[Callable], Operator]:
     """Declare an operator. Names are given in one text, with spaces between them: "Add TensorAdd".
 
     What it is called (see `spellings.py`):
@@ -162,7 +162,7 @@ def op(
 
     spelled = {key: facts.pop(key) for key in SPELLINGS if key in facts}
 
-    def declare(fn: Callable) -> OpDef:
+    def declare(fn: Callable) -> Operator:
         positional, tensors, options, defaults, variadic = [], [], {}, {}, False
         for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -206,7 +206,7 @@ def op(
             spell(made, made.name, made.positional, **spelled)
             for each in class_names:
                 inside = {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
-                PRIMITIVES[each] = type(each, (Primitive,), inside)
+                PRIMITIVES[each] = made.primitives[each] = type(each, (Primitive,), inside)
         return made
 
     return declare
@@ -227,7 +227,7 @@ def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable
         inside = {"op": of, "arrange": fn, "settings": {p.name: p.default for p in keyword}, "read": read}
         for each in name.split():
             made = {**inside, "__doc__": fn.__doc__ or of.__doc__, "__module__": "parallel_lab.ops"}
-            PRIMITIVES[each] = type(each, (Form,), made)
+            PRIMITIVES[each] = of.primitives[each] = type(each, (Form,), made)
         return fn
 
     return declare

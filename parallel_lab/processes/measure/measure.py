@@ -79,7 +79,7 @@ def measure_device(ranks: Any) -> Device:
     (the laptop profile's if unknown). Raises ArgumentError for what is no number of workers and no pool.
     """
     from ...graph.compiler import compile_network
-    from ...ops import relu
+    from ...ops.activation import relu
 
     def chain(x: Any) -> Any:
         for _ in range(CHAIN):
