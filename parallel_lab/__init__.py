@@ -73,8 +73,8 @@ from .layout.tensor_layout import TensorLayout
 from .nn.cell import shard
 from .nn.initializer import initializer
 from .nn.tensor.autograd import grad, value_and_grad
-from .nn.tensor.parameter_tuple import ParameterTuple
-from .nn.tensor.tensor import Parameter, Tensor
+from .nn.tensor.parameter import Parameter, ParameterTuple
+from .nn.tensor.tensor import Tensor
 
 if TYPE_CHECKING:  # what `_LATER` says, for editors
     from . import train

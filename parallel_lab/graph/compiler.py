@@ -26,7 +26,7 @@ from ..nn.layers.losses import WithLossCell
 from ..nn.optim.optimizer import Optimizer
 from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.described import sized
-from ..nn.tensor.tensor import Parameter
+from ..nn.tensor.parameter import Parameter
 from ..nn.wrap import GradAccumulation
 from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive

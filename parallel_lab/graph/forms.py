@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..nn.tensor.tensor import Parameter, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import Tensor
 from ..ops.machine.registry import OPS
 from .traced_value import TracedValue
 

@@ -19,7 +19,8 @@ from ..base.errors import ShapeError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import Origin, caller
 from ..layout.named_layout import as_strategy
-from ..nn.tensor.tensor import Parameter, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import Tensor
 from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS

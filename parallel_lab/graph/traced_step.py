@@ -19,7 +19,7 @@ from ..base.dtypes import LOSS_SCALE, kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
 from ..base.origin import caller
 from ..nn.optim.together import Together
-from ..nn.tensor.tensor import Parameter
+from ..nn.tensor.parameter import Parameter
 from ..ops.machine.registry import OPS
 from .ir import SKIP, GraphInput, Node
 from .traced_value import Overflow, TracedValue

@@ -13,7 +13,8 @@ import numpy as np
 from .. import nn, ops
 from ..base.checks import checked, flag, integer, number, sequence_of
 from ..base.errors import ArgumentError, NotBuiltYet, shorten
-from ..nn.tensor.tensor import Parameter, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import tensor_operand
 
 _SHAPE = sequence_of(integer(1), "An int, or a tuple of ints", one=True)

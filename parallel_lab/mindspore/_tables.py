@@ -28,9 +28,10 @@ def _of(module: str, names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names.split()}
 
 
-FORMS, TENSOR, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
+FORMS, TENSOR, PARAMETER, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
     "parallel_lab.mindspore._forms",
     "parallel_lab.nn.tensor.tensor",
+    "parallel_lab.nn.tensor.parameter",
     "parallel_lab.train",
     "parallel_lab.train.checkpoint",
     "parallel_lab.base.settings.context",
@@ -50,7 +51,7 @@ CONTEXT = _of(
 )
 COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")
 ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_parameters") | COST_MODEL
-PARAMETERS = _of(TENSOR, "Parameter") | _of("parallel_lab.nn.tensor.parameter_tuple", "ParameterTuple")
+PARAMETERS = _of(PARAMETER, "Parameter ParameterTuple")
 TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.tensor.described", "Symbol")
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",

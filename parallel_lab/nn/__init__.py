@@ -166,8 +166,7 @@ from .optim.rules import (
     Momentum,
     RMSProp,
 )
-from .tensor.parameter_tuple import ParameterTuple
-from .tensor.tensor import Parameter
+from .tensor.parameter import Parameter, ParameterTuple
 from .wrap import (
     ForwardValueAndGrad,
     GradAccumulation,

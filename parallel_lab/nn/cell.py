@@ -32,8 +32,8 @@ from ..ops.elementwise import cast, identity
 from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
 from .tensor.described import check_described
+from .tensor.parameter import Parameter
 from .tensor.recompute import run_again
-from .tensor.tensor import Parameter
 
 
 class Cell(Hooks):

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from ..base.checks import checked, fitting, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
-from .tensor.parameter_tuple import UNNAMED, ParameterTuple
-from .tensor.tensor import Parameter
+from .tensor.parameter import UNNAMED, Parameter, ParameterTuple
 
 OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 

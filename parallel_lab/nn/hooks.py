@@ -24,7 +24,7 @@ from ..ops.elementwise import identity
 from .cell_tree import CellTree
 from .tensor.arithmetic import Arithmetic, Handle
 from .tensor.custom import OwnGradient
-from .tensor.tensor import Parameter
+from .tensor.parameter import Parameter
 
 Hook = Callable[..., Any]
 

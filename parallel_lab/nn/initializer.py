@@ -22,7 +22,8 @@ from ..base.dtypes import kind_of, plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
 from ..ops.creation import MOST_ELEMENTS
-from .tensor.tensor import Initial, Parameter, Tensor
+from .tensor.parameter import Parameter
+from .tensor.tensor import Initial, Tensor
 
 SHAPE = sequence_of(integer(1), "An int, or a list or tuple of ints, each at least 1", one=True, empty=True)
 _drawn = checked(

@@ -41,8 +41,8 @@ from .optim.optimizer import Optimizer
 from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad, weighted_sum
 from .tensor.functional import GradOperation, HyperMap
-from .tensor.parameter_tuple import ParameterTuple
-from .tensor.tensor import Parameter, Tensor
+from .tensor.parameter import Parameter, ParameterTuple
+from .tensor.tensor import Tensor
 
 
 def _weights_of(network: Any) -> tuple[Parameter, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from ..base.errors import WorldError, message
 from ..base.hooks import current_world
 from ..nn.tensor.by_slice import is_elsewhere
-from ..nn.tensor.tensor import Parameter
+from ..nn.tensor.parameter import Parameter
 
 
 def training_world(parallel_mode: str) -> Any:

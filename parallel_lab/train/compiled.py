@@ -26,7 +26,8 @@ from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
 from ..layout.slices import cut
 from ..layout.tensor_layout import TensorLayout
-from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import RankTensor, Tensor
 from .agreement import agree_on_start
 from .checkpoint.distributed import save_group_info
 from .checkpoint.strategy_file import save_strategy

@@ -37,7 +37,8 @@ from ..nn.optim.grad_reducer import DistributedGradReducer
 from ..nn.optim.weight_groups import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.by_slice import is_elsewhere
-from ..nn.tensor.tensor import Parameter, RankTensor, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import RankTensor, Tensor
 from ..nn.wrap import GradAccumulation, TrainOneStepCell
 from ..ops.machine.state import StepNumber
 from . import finite

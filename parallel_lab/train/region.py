@@ -15,7 +15,8 @@ from ..base.dtypes import kind_of
 from ..base.errors import CollectiveMismatch
 from ..nn.cell import ShardedCell
 from ..nn.tensor.autograd import value_and_grad
-from ..nn.tensor.tensor import Node, Parameter, RankTensor, Tensor
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import Node, RankTensor, Tensor
 from ..ops.elementwise import add, mul
 from ..ops.reduce import reduce_sum
 from .compiled import CompiledFunction

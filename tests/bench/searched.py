@@ -31,7 +31,7 @@ from parallel_lab.cost.search import search
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.shared.equality import compare_sessions, nudge
 from parallel_lab.lab.shared.step_times import step_times
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.processes.measure import fit_link, measure_device, measured_cluster
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session

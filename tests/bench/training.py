@@ -28,7 +28,8 @@ from parallel_lab.base.seeds import temporary_seed
 from parallel_lab.cli.results import without_torch
 from parallel_lab.nn import models
 from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.bench.groups import (
     BATCH_S,
     BenchError,

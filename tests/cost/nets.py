@@ -7,7 +7,7 @@ import numpy as np
 from parallel_lab import nn, ops
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.graph.plan import Plan
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 
 F32 = 4  # bytes
 

@@ -7,7 +7,7 @@ from parallel_lab import nn, ops
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import MEMORY_KINDS, predict_memory
 from parallel_lab.graph.compiler import compile_network
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.cost.nets import F32, OPTIMIZERS, SeedNet, product_plan, seed_inputs, seed_plan

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import Tensor, ops
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from tests.graph.random_choices import Choices
 from tests.graph.random_nets import TRAINING_STEP, Drawer, Ref, Step

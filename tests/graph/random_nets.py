@@ -20,7 +20,7 @@ from parallel_lab.base.hooks import current_tracer
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.run.simulator import Simulator
 from tests.graph.random_choices import Choices, Seeded, pick

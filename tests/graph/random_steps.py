@@ -20,7 +20,7 @@ import numpy as np
 from parallel_lab import Tensor, nn, ops, value_and_grad
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.forms import fill_form
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.graph.random_choices import Seeded, pick

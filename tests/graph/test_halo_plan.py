@@ -14,7 +14,7 @@ from parallel_lab.graph.ir import Value, attr_pairs
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.lab.pictures.picture import message_table, tensor_entries
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator

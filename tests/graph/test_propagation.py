@@ -18,7 +18,7 @@ from parallel_lab.layout.named_layout import Layout
 from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_cost import RedistributionCost, practical, redistribution_cost
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule

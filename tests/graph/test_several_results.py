@@ -13,7 +13,7 @@ from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator

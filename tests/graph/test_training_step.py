@@ -6,7 +6,8 @@ import pytest
 from parallel_lab import ParallelLabError, TraceError, nn, ops, value_and_grad
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.forms import fill_form
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import initial_values
 from tests.crossed import each_of

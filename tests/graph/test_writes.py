@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, Tensor, TraceError, compile, nn, ops, value_and_grad
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
 from tests.cells import cell

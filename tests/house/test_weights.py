@@ -41,8 +41,8 @@ PACKAGE_LINES = {
     "cost": 8_900,
     "run": 1_400,
     "processes": 13_300,
-    "train": 12_100,
-    "lab": 30_800,
+    "train": 12_150,
+    "lab": 30_850,
     "mindspore": 6_500,
     "cli": 2_400,
 }

@@ -15,8 +15,9 @@ NN, OPS, TRAIN, COMMUNICATION, CONTEXT = (
     "parallel_lab.train.communication",
     "parallel_lab.base.settings.context",
 )
-TENSOR, CHECKPOINT, DATASET = (
+TENSOR, PARAMETER, CHECKPOINT, DATASET = (
     "parallel_lab.nn.tensor.tensor",
+    "parallel_lab.nn.tensor.parameter",
     "parallel_lab.train.checkpoint",
     "parallel_lab.train.dataset",
 )
@@ -49,8 +50,9 @@ def same(path, module, names):
 
 # from 000-004 as printed
 SEEDS = {
-    **same("", TENSOR, "Parameter Tensor"),
-    **same("common.parameter", TENSOR, "Parameter"),
+    **same("", PARAMETER, "Parameter"),
+    **same("", TENSOR, "Tensor"),
+    **same("common.parameter", PARAMETER, "Parameter"),
     **same("communication", COMMUNICATION, "init get_rank get_group_size"),
     **same("communication.management", COMMUNICATION, "init get_rank get_group_size"),
     **same(
@@ -91,7 +93,7 @@ SAMPLES = {
         "PYNATIVE_MODE set_algo_parameters get_algo_parameters reset_algo_parameters reset_auto_parallel_context",
     ),
     **same("", TRAIN, "Model LossMonitor ModelCheckpoint CheckpointConfig TimeMonitor Callback RunContext jit"),
-    **same("", "parallel_lab.nn.tensor.parameter_tuple", "ParameterTuple"),
+    **same("", PARAMETER, "ParameterTuple"),
     **same("", AUTOGRAD, "grad"),
     **same(
         "",

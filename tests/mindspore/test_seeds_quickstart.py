@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.train.checkpoint import load_checkpoint
 from tests.mindspore.runs import MONITORED, NEEDS_BASH, NEEDS_MPI, WAYS, by_shell, copied, losses
 

@@ -6,7 +6,8 @@ import pytest
 from parallel_lab import ops
 from parallel_lab.base.errors import ArgumentError, TraceError
 from parallel_lab.nn.tensor.autograd import get_grad, grad, gradients, value_and_grad
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 
 X = np.array([[1.0, -2.0], [3.0, 0.5]])

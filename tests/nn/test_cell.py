@@ -8,8 +8,8 @@ from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError
 from parallel_lab.base.hooks import current_tracer
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter, ParameterTuple
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 from tests.recorded import nets
 

@@ -5,7 +5,8 @@ import pytest
 
 from parallel_lab import Session, compile, nn, ops
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train.checkpoint.values import load_optimizer_values, optimizer_values
 
 FACTORS = (0.1, 0.02, 0.3, 0.0)

@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.ops.compiled import results
 from tests.refusals import refused
 

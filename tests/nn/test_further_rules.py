@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 from tests.refusals import refused
 

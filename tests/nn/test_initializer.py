@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentTypeError, ShapeError
 from parallel_lab.nn import initializer as initializers, initializer as module
-from parallel_lab.nn.tensor.tensor import Initial, Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Initial, Tensor
 from tests.crossed import each_of
 from tests.refusals import refused
 

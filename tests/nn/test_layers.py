@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab import nn, ops
 from parallel_lab.base.errors import CellError, ParallelLabError, ShapeError
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.ops.machine.primitive import Primitive
 from tests.crossed import each_of
 from tests.recorded import nets

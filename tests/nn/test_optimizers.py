@@ -12,7 +12,8 @@ from parallel_lab.graph.trace import Tracer
 from parallel_lab.graph.traced_value import TracedValue
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.nn.optim.global_norm import Place, Totals
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 from tests.refusals import refused
 

@@ -14,8 +14,8 @@ from parallel_lab.base.settings.tables import PYNATIVE_MODE
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.initializer import Normal, initializer
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter, ParameterTuple
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 
 A = np.array([[1.5, -2.0, 3.0], [0.5, 4.0, -1.0]], np.float32)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, compile, nn, ops
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 
 RNG = np.random.default_rng(8)

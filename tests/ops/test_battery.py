@@ -10,7 +10,7 @@ import pytest
 from parallel_lab import StrategyError, Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.primitive import check_strategy_value
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES

@@ -8,7 +8,8 @@ import pytest
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.custom import OwnGradient, PrimitiveWithInfer, bprop_getters, prim_attr_register
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.ops import OPS, elementwise
 from parallel_lab.ops.machine.opdef import OpDef, Results
 from parallel_lab.ops.machine.registry import case

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from tests.crossed import each_of
 from tests.ops.compiled import Behind, results
 

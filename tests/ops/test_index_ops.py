@@ -7,7 +7,7 @@ from parallel_lab import ShapeError, StrategyError, Tensor, compile, nn, ops, se
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.gather import add_rows
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import ShapeError, Tensor, TraceError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.indexing import TensorIndexError, getitem
 from tests.ops.compiled import results
 

@@ -8,7 +8,7 @@ from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.slices import assemble, cut
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.checkpoint.records import TensorRecord, layout_from_plain, layout_to_plain
 from parallel_lab.train.checkpoint.reslice import reslice, whole_array

@@ -9,7 +9,7 @@ from parallel_lab import ShapeError, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from tests.crossed import each_of
 from tests.ops.compiled import results
 

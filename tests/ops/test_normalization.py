@@ -5,7 +5,8 @@ import pytest
 
 from parallel_lab import StrategyError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
 from tests.crossed import each_of

@@ -8,7 +8,7 @@ import pytest
 from parallel_lab import ShapeError, Tensor, ops
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from tests.crossed import each_of
 
 X = np.array([-3.5, -2.0, -0.4, 0.0, 0.3, 1.0, 7.25])

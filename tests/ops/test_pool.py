@@ -11,7 +11,7 @@ import pytest
 
 from parallel_lab import ShapeError, StrategyError, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops import OPS
 from parallel_lab.ops.kernels import pool as pool_kernels
 from parallel_lab.ops.kernels.pool import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad

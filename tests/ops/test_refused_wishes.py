@@ -5,7 +5,8 @@ import pytest
 
 from parallel_lab import Layout, Session, compile, nn, ops
 from parallel_lab.base.errors import StrategyError
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 
 FULL = {"dataset_strategy": "full_batch"}
 

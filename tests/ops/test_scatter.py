@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import ShapeError, StrategyError, Tensor, nn, ops
 from parallel_lab.mindspore import mint
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.sharding import default_strategy, sharding_rule

@@ -5,7 +5,8 @@ import pytest
 
 from parallel_lab import Session, ShapeError, Tensor, compile, grad, nn, ops, value_and_grad
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import LaterTensor, Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import LaterTensor
 from tests.cells import cell
 from tests.crossed import each_of
 from tests.ops.compiled import results

@@ -15,7 +15,7 @@ import numpy as np
 
 from parallel_lab import nn
 from parallel_lab.mindspore import mint
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from tests.recorded.torch_table import Row, Spec, floats, given, ints, positive, row
 
 # ---- how a layer gets its weights ----

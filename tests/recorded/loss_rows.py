@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from parallel_lab import nn
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from tests.recorded.layer_rows import fitted
 from tests.recorded.torch_table import Row, Spec, floats, given, inside, row
 

@@ -2,8 +2,7 @@
 
 from parallel_lab import nn, ops
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.tensor.parameter_tuple import ParameterTuple
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter, ParameterTuple
 
 
 def new_parameter(shape, name, init="normal"):

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.recorded.torch_table import Recording, Row, weights
 
 # largest difference over largest element (at least 1): float64 and float32 with room for a few roundings

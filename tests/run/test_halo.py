@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import Session, compile, nn, ops
 from parallel_lab.base.errors import CollectiveMismatch, ShapeError
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.collectives.definitions import MESSAGES
 from parallel_lab.ops.collectives.halo import HALOS, Halo
 from parallel_lab.processes.shm import WorkerPool

@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import Tensor, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import Simulator

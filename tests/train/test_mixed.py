@@ -8,7 +8,8 @@ import pytest
 from parallel_lab import nn, ops
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.nn.optim.amp import DynamicLossScaleManager, FixedLossScaleManager
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import mixed
 from tests.crossed import each_of
 

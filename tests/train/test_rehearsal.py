@@ -10,7 +10,8 @@ import pytest
 from parallel_lab import nn, ops
 from parallel_lab.base.errors import DatasetError, StrategyError
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import LossMonitor, Model
 from parallel_lab.train.metrics import MSE
 from tests.crossed import each_of

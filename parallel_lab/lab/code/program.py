@@ -26,7 +26,7 @@ from ...layout.refinement import common_factors, on_device_matrix
 from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.optimizer import Optimizer
 from ...nn.tensor.by_slice import parameter_key, rule_of
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...ops.machine.sharding import sharding_rule
 
 TARGETS = ("mindspore", "torch", "jax")

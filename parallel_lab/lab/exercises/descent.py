@@ -20,7 +20,8 @@ from ...base.errors import ArgumentError, escape
 from ...base.log_chart import COLOURS
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
-from ...nn.tensor.tensor import Parameter, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Tensor
 from ...ops.activation import tanh
 from ...ops.linalg import matmul
 from ...train.session import Session

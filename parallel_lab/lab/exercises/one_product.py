@@ -26,7 +26,8 @@ from ...cost.time import sent_bytes
 from ...graph.compiler import compile_network
 from ...graph.ir import Value
 from ...graph.plan import Plan
-from ...nn.tensor.tensor import Parameter, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Tensor
 from ...ops.linalg import matmul
 from ...run.simulator import Simulator
 from ...train.session import Session

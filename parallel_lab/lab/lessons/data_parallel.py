@@ -7,7 +7,7 @@ import numpy as np
 
 from ... import nn
 from ...graph.compiler import compile_network
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...processes.shm import WorkerPool
 from ...run.communicator import Request
 from ...train.session import Session

@@ -20,7 +20,7 @@ from ... import nn
 from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ..fusion.subjects import ChainNet
 from ..shared.lab import Lab
 from ..shared.networks import NETWORKS

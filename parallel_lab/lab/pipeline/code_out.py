@@ -12,7 +12,7 @@ from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.passes import PASSES
 from ...graph.plan import Plan
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ..code.data import stack_of_pipeline, text_of_pipeline
 from ..code.exports import NoForm, in_words
 from ..code.pipelines import code_of_pipeline, in_parts

@@ -23,7 +23,7 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.initializer import Normal, initializer
 from ...nn.models import GPT, LanguageModelLoss, tensor_parallel
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...ops.activation import relu
 from ...ops.elementwise import add
 from ...ops.linalg import matmul

@@ -23,7 +23,8 @@ from ...base.settings.context import default_settings
 from ...cost.recompute import Layer
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
-from ...nn.tensor.tensor import Parameter, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Tensor
 from ...ops.reduce import reduce_mean
 from ...ops.unary import sin
 from ...train.session import Session, initial_values

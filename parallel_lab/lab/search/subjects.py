@@ -20,7 +20,7 @@ import numpy as np
 from ... import nn
 from ...base.settings.context import default_settings
 from ...nn.initializer import initializer
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...ops.linalg import matmul
 from ...ops.machine.primitive import Strategy
 from ..code.data import DATA, chain_of_search

@@ -21,7 +21,7 @@ from ... import nn
 from ...base.errors import StrategyError, StrategyTypeError, shorten
 from ...nn.initializer import initializer
 from ...nn.models import GPT, WideDeep, split_embeddings, tensor_parallel
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...ops.activation import gelu, relu
 from ...ops.elementwise import add
 from ...ops.linalg import matmul

@@ -23,7 +23,7 @@ from ... import nn
 from ...base.errors import ArgumentError, shorten
 from ...nn.initializer import HeUniform
 from ...nn.models import LanguageModelLoss
-from ...nn.tensor.tensor import Parameter
+from ...nn.tensor.parameter import Parameter
 from ...train.dataset.digits import load_digits, seed_batch
 from ...train.dataset.images import load_digits_cifar
 

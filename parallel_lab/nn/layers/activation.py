@@ -18,7 +18,7 @@ from ...ops.machine.opdef import OpDef
 from ...ops.machine.primitive import Primitive
 from ..cell import Cell
 from ..initializer import initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 
 
 class OneOperator(Cell):

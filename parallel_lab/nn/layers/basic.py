@@ -23,7 +23,7 @@ from ...ops.shape import flatten, reshape, shape as shape_of
 from ...ops.unary import sqrt, square
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 from .activation import OneOperator, get_activation
 
 # ---- layers ----

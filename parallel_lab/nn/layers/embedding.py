@@ -27,7 +27,8 @@ from ...ops.spellings import tensor_operand
 from ...ops.unary import abs_, sqrt, square
 from ..cell import Cell
 from ..initializer import initializer
-from ..tensor.tensor import Initial, Parameter, Tensor
+from ..tensor.parameter import Parameter
+from ..tensor.tensor import Initial, Tensor
 
 
 def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None = None) -> Initial:

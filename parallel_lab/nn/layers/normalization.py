@@ -20,7 +20,7 @@ from ...ops.normalization import group_norm, layer_normalization, rms_normalizat
 from ...ops.shape import shape as shape_of
 from ..cell import Cell
 from ..initializer import initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 
 _BATCH_NORM = """
 

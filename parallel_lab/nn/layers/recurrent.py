@@ -32,7 +32,7 @@ from ...ops.logic import greater, select
 from ...ops.shape import reshape, shape as shape_of, transpose
 from ..cell import Cell
 from ..initializer import Uniform, initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 from .dropout import Dropout
 
 State = tuple[Any, ...]

@@ -23,7 +23,7 @@ from ...ops.indexing import strided_slice
 from ...ops.linalg import matmul
 from ...ops.shape import reshape, shape as shape_of
 from .. import initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 
 INITIAL = 0.02  # standard deviation of initial weights (Radford et al. 2019)
 

@@ -22,7 +22,7 @@ from ...ops.gather import gather
 from ...ops.reduce import reduce_mean, reduce_sum
 from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ..initializer import initializer
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 from .gpt import TokenNetwork
 
 

@@ -36,7 +36,8 @@ from ...ops.elementwise import add, cast, count_nonfinite, div, maximum, mul
 from ...ops.logic import greater_equal, isfinite, logical_not, select
 from ...ops.spellings import tensor_operand
 from ...ops.writes import assign
-from ..tensor.tensor import Parameter, Tensor
+from ..tensor.parameter import Parameter
+from ..tensor.tensor import Tensor
 from .global_norm import Totals, in_dtype_of
 
 GOOD_STEPS = "good_steps"  # steps without overflow since the scale last changed

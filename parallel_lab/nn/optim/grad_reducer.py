@@ -32,8 +32,8 @@ from ...ops.collectives.primitives import AllReduce
 from ...ops.elementwise import cast, div, mul
 from ..cell import Cell
 from ..tensor.arithmetic import Arithmetic
-from ..tensor.parameter_tuple import ParameterTuple
-from ..tensor.tensor import Parameter, RankTensor, Tensor
+from ..tensor.parameter import Parameter, ParameterTuple
+from ..tensor.tensor import RankTensor, Tensor
 from .parameter_groups import one_gradient_each
 
 

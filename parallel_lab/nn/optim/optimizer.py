@@ -31,8 +31,8 @@ from ...ops.elementwise import add, mul
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
 from ..cell import Cell
-from ..tensor.parameter_tuple import ParameterTuple
-from ..tensor.tensor import Parameter, RankTensor, Tensor
+from ..tensor.parameter import Parameter, ParameterTuple
+from ..tensor.tensor import RankTensor, Tensor
 from .amp import LossScaler, nonfinite, unscaled
 from .clip import GradientClip
 from .global_norm import Place, RankTotals, Totals, centralized

@@ -10,7 +10,8 @@ import numpy as np
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..tensor.arithmetic import Arithmetic
-from ..tensor.tensor import Parameter, Tensor
+from ..tensor.parameter import Parameter
+from ..tensor.tensor import Tensor
 
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
 

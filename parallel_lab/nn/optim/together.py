@@ -24,7 +24,7 @@ import numpy as np
 
 from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
 from ...layout.tensor_layout import TensorLayout
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 from .global_norm import Place, Totals
 from .held_states import State
 from .optimizer import Optimizer

@@ -17,7 +17,7 @@ from ...base.errors import OptimizerParallelError
 from ...base.hooks import current_world
 from ...base.settings.checks import LOCAL_MODES
 from ...base.settings.context import get_auto_parallel_context
-from ..tensor.tensor import Parameter
+from ..tensor.parameter import Parameter
 
 GROUPED_OPTIMIZERS = ("Lamb", "AdamWeightDecay")
 

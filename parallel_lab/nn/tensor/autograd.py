@@ -22,7 +22,8 @@ from ...ops.elementwise import add, cast, mul
 from ...ops.reduce import reduce_sum
 from ...ops.shape import reshape
 from .arithmetic import Arithmetic
-from .tensor import Node, Parameter, Tensor
+from .parameter import Parameter
+from .tensor import Node, Tensor
 
 
 def _alone(value: Any, reduce: str = "sum") -> Any:

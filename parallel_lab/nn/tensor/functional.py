@@ -23,8 +23,7 @@ from ...base.checks import checked, flag, function, instance, kept, text
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad, weighted
-from .parameter_tuple import ParameterTuple
-from .tensor import Parameter
+from .parameter import Parameter, ParameterTuple
 
 # ---- gradients ----
 

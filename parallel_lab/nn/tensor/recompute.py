@@ -23,7 +23,8 @@ from ...base.seeds import Repeated, repeated
 from ...ops.reduce import reduce_sum
 from .autograd import gradients, leaves_since
 from .custom import OwnGradient
-from .tensor import Parameter, Tensor, _made
+from .parameter import Parameter
+from .tensor import Tensor, _made
 
 
 def recompute(fn: Callable, *args: Any, **kwargs: Any) -> Any:

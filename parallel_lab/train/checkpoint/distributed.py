@@ -41,7 +41,8 @@ from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.global_norm import layout_of_state, shape_of_state
-from ...nn.tensor.tensor import Parameter, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Tensor
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
 from .records import CHECKPOINT, MAX_RANKS, TensorInfo, TensorRecord
 from .reslice import whole_array

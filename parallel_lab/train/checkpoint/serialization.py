@@ -32,7 +32,8 @@ from ...base.errors import (
 )
 from ...nn.cell import Cell
 from ...nn.optim.optimizer import Optimizer
-from ...nn.tensor.tensor import Parameter, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Tensor
 from .folder import MANIFEST, load_distributed, read_manifest
 from .format import read_checkpoint, write_checkpoint
 from .records import CHECKPOINT, FILE, TensorRecord, check_name

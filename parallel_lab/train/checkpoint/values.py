@@ -25,7 +25,8 @@ from ...nn.cell import Cell
 from ...nn.optim.global_norm import dims_of_state, layout_of_state, shape_of_state
 from ...nn.optim.optimizer import Optimizer
 from ...nn.tensor.by_slice import is_elsewhere
-from ...nn.tensor.tensor import Parameter, RankTensor, Tensor
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import RankTensor, Tensor
 from .records import TensorRecord, place_in
 from .reslice import whole
 

@@ -7,7 +7,8 @@ import numpy as np
 from parallel_lab import Layout, nn, ops, value_and_grad
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.nn.wrap import TrainOneStepCell
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.run_cell import jit

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.nn.optim.clip import GradientClip
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train.run_cell import jit
 from tests.train.cases.engine_training import states
 from tests.train.cases.nets import Net, SquareLoss, batch, cuts

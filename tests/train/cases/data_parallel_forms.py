@@ -13,7 +13,8 @@ from parallel_lab.base import seeds
 from parallel_lab.base.hooks import current_world
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.run_checks import reset_run_checks, set_run_checks
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset

@@ -10,7 +10,8 @@ import numpy as np
 from parallel_lab import nn, ops
 from parallel_lab.base import seeds
 from parallel_lab.base.settings import context
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train.communication import get_rank
 from parallel_lab.train.engine import make_eval_step, make_predict_step, make_train_step
 from tests.train.cases import engine_training

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.dataset import NumpySlicesDataset
 from tests.train.cases.nets import SquareLoss, numbers

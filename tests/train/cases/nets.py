@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 
 DATA = {"parallel_mode": "data_parallel", "gradients_mean": True}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_lab import nn, ops, value_and_grad
-from parallel_lab.nn.tensor.tensor import Parameter
+from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.wrap import TrainOneStepCell
 from parallel_lab.train import AutoParallel, jit
 from parallel_lab.train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint

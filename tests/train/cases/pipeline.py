@@ -7,7 +7,8 @@ import numpy as np
 from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.base.hooks import current_world
 from parallel_lab.mindspore import sync_pipeline_shared_parameters
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import LambdaCallback, Model, jit
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import NumpySlicesDataset

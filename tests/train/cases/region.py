@@ -9,7 +9,8 @@ from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import PYNATIVE_MODE
 from parallel_lab.nn.cell import shard
 from parallel_lab.nn.tensor.autograd import grad
-from parallel_lab.nn.tensor.tensor import Parameter, Tensor
+from parallel_lab.nn.tensor.parameter import Parameter
+from parallel_lab.nn.tensor.tensor import Tensor
 from tests.train.cases.nets import Net, SquareLoss, batch, numbers
 from tests.train.worlds import case, parameters, refused
 
