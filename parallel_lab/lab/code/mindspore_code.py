@@ -1,20 +1,36 @@
-"""A program for MindSpore: the network with its `shard` calls, what is set, and the training.
+"""A program for MindSpore (`templates/mindspore.jinja`): the network with its `shard` calls, settings, the training.
 
-print(mindspore_code(program, Strategies()))
+print(mindspore_code(program, 8, [], ["train = nn.TrainOneStepCell(net, optimizer)"]))
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from .forms import FORMS
 from .program import NoForm, Program, Step
-from .text import beginning, block, call, initial_lines
+from .text import call, render
 
 
-def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[str]) -> list[str]:
-    """A Cell of some of the steps; it gives what the last of them makes.  inputs: what it is given"""
-    names, made, run = program.names, [], []
+@dataclass(frozen=True)
+class CellText:
+    """A Cell as `templates/mindspore.jinja` writes it.
+
+    made    lines that give it parameters and operators;  arguments: of `construct`
+    lines   of `construct`;  result: the expression that it returns
+    """
+
+    name: str
+    made: Sequence[str]
+    arguments: Sequence[str]
+    lines: Sequence[str]
+    result: str
+
+
+def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[str]) -> CellText:
+    """A Cell of some of the steps, which returns the result of the last.  inputs: the values that it receives"""
+    names, made, lines = program.names, [], []
     used = {value for step in steps for value in step.ins}
     for drawn in program.parameters:
         if drawn.name not in used:
@@ -30,23 +46,16 @@ def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[st
         ins = [known.get(name, names.get(name, name)) for name in step.ins]
         out, op = names[step.out], f"self.{names[step.out]}"
         if step.op == "scaled_dot_product_attention":
-            more, lines = _attention(step, op, out, ins)
-            made += more
-            run += lines
+            operators, calls = _attention(step, op, out, ins)
+            made += operators
+            lines += calls
             continue
         if step.op == "batch_norm":
             made += [f"{op}_{name}" for name in _moving(step)]
         if form.mindspore != FUNCTION:
             made.append(f"{op} = ops.{form.mindspore or step.class_name}({form.made(step.attrs)}){_sharded(step)}")
-        run.append(f"{out} = {form.called(op, ins, step.attrs)}")
-    run[-1] = f"return {run[-1].split(' = ', 1)[1]}"
-    arguments = ", ".join(names[name] for name in inputs)
-    return [
-        f"class {name}(nn.Cell):",
-        *block(["def __init__(self):", *block(["super().__init__()", *made])]),
-        "",
-        *block([f"def construct(self, {arguments}):", *block(run)]),
-    ]
+        lines.append(f"{out} = {form.called(op, ins, step.attrs)}")
+    return CellText(name, made, [names[name] for name in inputs], lines[:-1], lines[-1].split(" = ", 1)[1])
 
 
 def _moving(step: Step) -> list[str]:
@@ -104,14 +113,6 @@ def optimizer_line(program: Program) -> str:
     return call(f"optimizer = nn.{program.optimizer}", ["net.trainable_params()", *rates])
 
 
-IMPORTS = [
-    "import mindspore as ms",
-    "import numpy as np",
-    "from mindspore import Parameter, Tensor, nn, ops",
-    "from mindspore.communication import get_group_size, get_rank, init",
-]
-
-
 def mindspore_code(
     program: Program,
     steps: int,
@@ -119,47 +120,30 @@ def mindspore_code(
     wrapped: Sequence[str],
     *,
     rows: bool = False,
-    net: Sequence[str] = (),
+    cells: Sequence[CellText] = (),
 ) -> str:
     """The whole program.
 
     settings   lines before the network is made;  wrapped: lines that make `train` of `net` and `optimizer`
-    net        the class Net, if it is not one Cell of all steps
+    cells      the classes, Net the last of them, if the network is not one Cell of all steps
     rows       each rank is fed its own rows of a batch
     """
-    how = (
-        f"parallel-lab run -n {program.devices} --as-mindspore program.py     (or: mpirun -n {program.devices} python)"
-    )
     auto = any("AutoParallel" in line for line in wrapped)
-    imports = [*IMPORTS, *(["from mindspore.parallel.auto_parallel import AutoParallel"] if auto else [])]
-    if not rows:
-        imports[3] = "from mindspore.communication import init"
-    fed = ["batch = batches[number % len(batches)]"]
-    if rows:
-        fed += ["rows = len(batch[0]) // get_group_size()"]
-        fed += ["batch = [part[get_rank() * rows : (get_rank() + 1) * rows] for part in batch]"]
-    return beginning(program, how, imports) + "\n".join(
+    return render(
+        "mindspore",
+        program,
+        f"parallel-lab run -n {program.devices} --as-mindspore program.py     (or: mpirun -n {program.devices} python)",
         [
-            *initial_lines(program),
-            "",
-            "",
-            *(net or cell(program, "Net", program.steps, program.inputs)),
-            "",
-            "",
-            "ms.set_context(mode=ms.GRAPH_MODE)",
-            "init()",
-            *settings,
-            "net = Net()",
-            optimizer_line(program),
-            *wrapped,
-            f"for number in range({steps}):",
-            *block(
-                [
-                    *fed,
-                    "loss = train(*map(Tensor, batch))",
-                    'print(f"step {number + 1}: loss {float(loss.asnumpy()):.8g}")',
-                ]
-            ),
-            "",
-        ]
+            "import mindspore as ms",
+            "import numpy as np",
+            "from mindspore import Parameter, Tensor, nn, ops",
+            f"from mindspore.communication import {'get_group_size, get_rank, ' if rows else ''}init",
+            *(["from mindspore.parallel.auto_parallel import AutoParallel"] if auto else []),
+        ],
+        cells=cells or [cell(program, "Net", program.steps, program.inputs)],
+        settings=settings,
+        optimizer=optimizer_line(program),
+        wrapped=wrapped,
+        rows=rows,
+        steps=steps,
     )

@@ -104,6 +104,11 @@ class Program:
             taken.add(found[value])
         return found
 
+    @property
+    def attends(self) -> bool:
+        """Whether one of its operators is attention."""
+        return any(step.op == "scaled_dot_product_attention" for step in self.steps)
+
     def placements(self) -> tuple[dict[str, TensorLayout], list[dict[str, TensorLayout]]]:
         """(how data and parameters lie at the start, what each step needs in another layout than it was left in)."""
         start, now, moves = {}, {}, []

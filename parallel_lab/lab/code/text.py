@@ -1,17 +1,44 @@
-"""Lines that programs for all libraries have: what they are, data, and initial values."""
+"""Programs as text: each is a template (`templates/*.jinja`) that reads like the program it makes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from .program import Program
 
 WIDTH = 112  # of a line; longer calls have an argument a line
 
 
-def block(lines: Iterable[str]) -> list[str]:
-    """Lines one step further in."""
-    return [f"    {line}" if line else "" for line in lines]
+@cache
+def _templates() -> Any:
+    from jinja2 import (
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )  # comes with JupyterLab; loaded when code is shown
+
+    folder = FileSystemLoader(Path(__file__).with_name("templates"))
+    return Environment(
+        loader=folder, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
+    )
+
+
+def render(
+    name: str, program: Program, how: str, imports: Iterable[str], notes: Sequence[str] = (), **values: Any
+) -> str:
+    """A whole program: docstring, imports, data and initial values, then the template `name`.
+
+    how      the command that runs it;  notes: lines of the docstring on what the program lacks
+    imports  its import lines; "{words}" in one stands for the names of DTensor's module that the text uses
+    """
+    body = _templates().get_template(f"{name}.jinja").render(program=program, **values)
+    words = ", ".join(word for word in ("DTensor", "Replicate", "Shard") if word in body)
+    lines = [line.replace("{words}", f"{words}, " if words else "") for line in imports]
+    frame = _templates().get_template("program.jinja")
+    return frame.render(program=program, how=how, imports=lines, notes=notes, body=body)
 
 
 def call(head: str, arguments: Sequence[str], tail: str = "") -> str:
@@ -24,23 +51,3 @@ def call(head: str, arguments: Sequence[str], tail: str = "") -> str:
     if len(line) <= WIDTH:
         return line
     return "\n".join([f"{head}(", *(f"    {argument}," for argument in arguments), f"){tail}"])
-
-
-def beginning(program: Program, how: str, imports: Iterable[str], notes: Iterable[str] = ()) -> str:
-    """Docstring and imports.  how: a command that runs it"""
-    said = "".join(f"\n{note}" for note in notes)
-    return f'"""{program.title}.\n\n    {how}\n{said and said + chr(10)}"""\n\n' + "\n".join(imports) + "\n\n"
-
-
-def initial_lines(program: Program) -> list[str]:
-    """`batches`, a list of tuples of arrays, and `initial`, {parameter: array}."""
-    drawn = [f'"{p.name}": {p.text},' for p in program.parameters]
-    return [
-        "# the lab's data, and the initial values that its parameters are drawn with",
-        "rng = np.random.default_rng",
-        *program.data.splitlines(),
-        "initial = {",
-        *block(drawn),
-        "}",
-        "initial = {name: values.astype(np.float32) for name, values in initial.items()}",
-    ]
