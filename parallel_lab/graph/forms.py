@@ -59,7 +59,7 @@ def slot_for(part: Any, tracer: Any, outputs: list[str]) -> Any:
 def computed(result: Any, tracer: Any) -> Any:
     """What a network returned, where tensors are its inputs as they are, or all constants: each as an Identity's."""
     answers = any(isinstance(part, (TracedValue, Parameter)) for part in leaves(result))
-    if tracer.nodes and (answers or tracer.optimizer is not None):
+    if tracer.nodes and (answers or tracer.optimizers):
         return result
     return map_form(lambda part: OPS["identity"](part) if isinstance(part, (Tensor, TracedValue)) else part, result)
 

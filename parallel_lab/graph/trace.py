@@ -25,13 +25,29 @@ from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from .forms import computed, map_form, slot_for
-from .ir import Graph, GraphInput, Node, attr_pairs, fresh_name, result_names
+from .ir import Graph, GraphInput, Node, Pairs, attr_pairs, fresh_name, result_names
 from .recomputed import region_of, wish_of
 from .traced_step import TracedStep
 from .traced_value import TracedValue
 
 STEP = "training_step"  # name of the graph input that counts steps
 MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
+
+
+class Scope(NamedTuple):
+    """A Cell that runs, and what it, or a Cell around it, asked for.
+
+    name, kind  of the Cell: its name in the Cell around it, its class
+    by_batch    whether operators without a strategy split their batch (`Cell.set_data_parallel`)
+    stage       its pipeline stage; -1: not chosen
+    region      how its results are recomputed or kept on the host (`recomputed.py`); (): as usual
+    """
+
+    name: str = "Default"
+    kind: str = ""
+    by_batch: bool = False
+    stage: int = -1
+    region: Pairs = ()
 
 
 class Tracer(TracedStep):
@@ -49,9 +65,7 @@ class Tracer(TracedStep):
         self.constants: dict[str, np.ndarray] = {}
         self.constant_names: dict[int, str] = {}
         self.kept: list[Any] = []
-        self.scope: list[tuple[str, str]] = []
-        self.by_batch: list[bool] = [False]  # of every Cell that runs: whether it or one around it asked for that
-        self.stages, self.regions = [-1], [()]  # of every Cell that runs: its pipeline stage, how it is recomputed
+        self.scopes = [Scope()]  # outside of all Cells, then a scope for every Cell that runs
         self.cells: dict[int, Any] = {}
         self.primitives: dict[int, Primitive] = {}
         self.prints: list[tuple[str, Origin]] = []
@@ -71,23 +85,28 @@ class Tracer(TracedStep):
     def enter(self, cell: Any) -> None:
         """A Cell begins: operators belong to it, with its pipeline stage, and split by batch if it asks for that."""
         self.cells[id(cell)] = cell
-        self.scope.append((getattr(cell, "cell_name", "") or type(cell).__name__, type(cell).__name__))
-        self.by_batch.append(self.by_batch[-1] or getattr(cell, "_data_parallel", False))
-        self.stages.append(self.stages[-1] if cell.pipeline_stage is None else cell.pipeline_stage)
-        self.regions.append(region_of(cell, self.regions[-1], len(self.nodes)))
+        around, kind = self.scopes[-1], type(cell).__name__
+        scope = Scope(
+            name=getattr(cell, "cell_name", "") or kind,
+            kind=kind,
+            by_batch=around.by_batch or getattr(cell, "_data_parallel", False),
+            stage=around.stage if cell.pipeline_stage is None else cell.pipeline_stage,
+            region=region_of(cell, around.region, len(self.nodes)),
+        )
+        self.scopes.append(scope)
 
     def leave(self) -> None:
-        for stack in (self.scope, self.by_batch, self.stages, self.regions):
-            stack.pop()
+        """The Cell that was entered last has ended."""
+        self.scopes.pop()
 
     def scope_text(self) -> str:
         """MindSpore's scope: Default/network-WithLossCell/_backbone-Net."""
-        return "/".join(["Default", *(f"{name}-{kind}" for name, kind in self.scope)])
+        return "/".join(["Default", *(f"{scope.name}-{scope.kind}" for scope in self.scopes[1:])])
 
     def path(self) -> str:
         """Dotted path of the running Cell below the network: "d1" or "loss_fn"."""
-        start = 2 if len(self.scope) > 1 and self.scope[1][0] == "_backbone" else 1
-        return ".".join(name.lstrip("_") for name, _ in self.scope[start:])
+        names = [scope.name for scope in self.scopes[1:]]
+        return ".".join(name.lstrip("_") for name in names[2 if names[1:2] == ["_backbone"] else 1 :])
 
     # ---- values ----
 
@@ -137,7 +156,7 @@ class Tracer(TracedStep):
                 twice = name in self.parameters.values()
                 both = "two parameters" if twice else "a parameter and an input or operator before it"
                 hint = "Give one of them another name: Parameter(..., name='...')"
-                if self.scope and id(parameter) not in self.registered:
+                if self.scopes[1:] and id(parameter) not in self.registered:
                     hint = (
                         "One of them does not belong to the network: a plain list or dict does not register what it "
                         "holds. Keep Cells in nn.CellList([...]) and Parameters in ParameterTuple([...])"
@@ -288,9 +307,9 @@ class Tracer(TracedStep):
             origin=origin,
             phase=self.phase_of(values, variable),
             once=self.once,
-            stage=self.stages[-1],
-            by_batch=asked.get("strategy") is None and self.by_batch[-1],
-            recompute=wish_of(primitive, self.regions[-1]),
+            stage=self.scopes[-1].stage,
+            by_batch=asked.get("strategy") is None and self.scopes[-1].by_batch,
+            recompute=wish_of(primitive, self.scopes[-1].region),
             **asked,
         )
         self.nodes.append(node)
@@ -314,7 +333,7 @@ class Traced(NamedTuple):
     graph        the operators, on global shapes
     parameters   the Parameters that were used, by name
     constants    the arrays that were held
-    optimizer    the one that was called, or None
+    optimizers   those that were called
     scaler       (loss scaler that was asked for its scale, the input that holds it), or None
     form         what was returned, a `Slot` for every value of the graph: lists, tuples, dicts, numbers, None
     cells        (Cell, its `training`) of every Cell that was called
@@ -324,7 +343,7 @@ class Traced(NamedTuple):
     graph: Graph
     parameters: dict[str, Parameter]
     constants: dict[str, np.ndarray]
-    optimizer: Any
+    optimizers: tuple[Any, ...]
     scaler: tuple[Any, str] | None
     form: Any
     cells: tuple[tuple[Any, bool], ...]
@@ -362,7 +381,7 @@ def trace_network(
                 tracer._own_parameter(parameter)
     finally:
         current_tracer.reset(token)
-    if not outputs and tracer.optimizer is None:
+    if not outputs and not tracer.optimizers:
         allowed = "Tensors that it computed from its inputs"
         raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
@@ -385,7 +404,7 @@ def trace_network(
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
     cells = tuple((c, c.training) for c in tracer.cells.values())
     primitives = tuple((p, p.said) for p in tracer.primitives.values())
-    return Traced(graph, parameters, constants, tracer.optimizer, scaler, form, cells, primitives)
+    return Traced(graph, parameters, constants, tracer.optimizers, scaler, form, cells, primitives)
 
 
 def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:

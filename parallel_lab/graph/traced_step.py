@@ -18,7 +18,6 @@ from typing import Any
 from ..base.dtypes import LOSS_SCALE, kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
 from ..base.origin import caller
-from ..nn.optim.together import Together
 from ..nn.tensor.parameter import Parameter
 from ..ops.machine.registry import OPS
 from .ir import SKIP, GraphInput, Node
@@ -35,9 +34,9 @@ class TracedStep:
         # values that need gradients, and among them those that need what the optimizers have made of Parameters
         self.late: set[str] = set()
         self.after: set[str] = set()
-        # the optimizer that was called, or those that were, and with what; {a Parameter with a new value: its name in
-        # the trace, "" before anything reads it}
-        self.optimizer: Any = None
+        # the optimizers that were called, and with what; {a Parameter with a new value: its name in the trace, ""
+        # before anything reads it}
+        self.optimizers: tuple[Any, ...] = ()
         self.updates: tuple[tuple[str, str], ...] = ()
         self.updated: dict[str, str] = {}
         self.renewed: dict[str, str] = {}  # {that name: the Parameter}
@@ -159,8 +158,8 @@ class TracedStep:
         are taken there together: each has Parameters of its own.
         """
         where = caller(self.scope_text()).place
-        if self.optimizer is not None:
-            self._check_further(optimizer)
+        if self.optimizers:
+            self._check_another(optimizer)
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
@@ -180,15 +179,15 @@ class TracedStep:
                 raise TraceError(what, where=where, allowed="One of both in a compiled function")
             updates.append((name, value.name))
             self.pinned.pop(id(parameter), None)
-        if self.skip and self.optimizer is None:
+        if self.skip and not self.optimizers:
             updates.append((SKIP, self._taken_late(TracedValue(self.skip, (), "bool", self)).name))
         self.updates = (*self.updates, *updates)
         self.updated |= {name: "" for name, _ in updates if name != SKIP}
-        self.optimizer = optimizer if self.optimizer is None else Together([*self.optimizer.members, optimizer])
+        self.optimizers = (*self.optimizers, optimizer)
 
-    def _check_further(self, optimizer: Any) -> None:
+    def _check_another(self, optimizer: Any) -> None:
         """Raise NotBuiltYet for a second step of the same Parameters."""
-        if any(optimizer is one for one in self.optimizer.members):
+        if any(optimizer is one for one in self.optimizers):
             raise self.twice("a second step of the same optimizer", "Add up the gradients, and take one step")
         both = [p.name for p in optimizer.parameters if self._own_parameter(p) in self.updated]
         if both:
@@ -209,7 +208,7 @@ class TracedStep:
         """The optimizer's step counts unless `overflow`, one number or bool, which is returned; before the step."""
         value = self.operand(overflow, [])
         value = OPS["reshape"](value, ()) if value.shape else value
-        if self.optimizer is not None:
+        if self.optimizers:
             hint = "Look for an overflow in all gradients together"
             raise self.twice("what may skip an optimizer's step comes after one", hint)
         self.skip = (value if value.dtype.kind == "b" else OPS["not_equal"](value, 0)).name

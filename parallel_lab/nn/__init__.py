@@ -10,6 +10,7 @@ from ..ops.machine.registry import PRIMITIVES as _PRIMITIVES
 from ..ops.spellings import NAMES as _FUNCTIONS
 from . import initializer, utils
 from .cell import Cell, ShardedCell, shard
+from .feeding import GradAccumulation, GradAccumulationCell, MicroBatchInterleaved, Pipeline, PipelineCell, WithLossCell
 from .layers.activation import (
     ACTIVATIONS,
     CELU,
@@ -83,7 +84,6 @@ from .layers.losses import (
     MAELoss,
     MSELoss,
     SmoothL1Loss,
-    WithLossCell,
 )
 from .layers.normalization import (
     BatchNorm1d,
@@ -169,12 +169,7 @@ from .optim.rules import (
 from .tensor.parameter import Parameter, ParameterTuple
 from .wrap import (
     ForwardValueAndGrad,
-    GradAccumulation,
-    GradAccumulationCell,
-    MicroBatchInterleaved,
     ParameterUpdate,
-    Pipeline,
-    PipelineCell,
     TrainOneStepCell,
     TrainOneStepWithLossScaleCell,
     WithEvalCell,

@@ -1,9 +1,7 @@
-"""Cells around a network: one training step, gradients as a Cell, micro-batches.
+"""Cells around a network: one training step, gradients as a Cell. Micro-batches are in `feeding.py`.
 
     step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
     loss = step(x, label)                     # forward, backward, all ranks' gradients (data_parallel), update
-
-    accumulated = nn.GradAccumulation(nn.WithLossCell(net, loss), 4)      # 4 parts of the batch, added up
 
 They run at once, and inside a function or network that is compiled. Parameters keep the names they have in the network.
 Names, arguments and checks: MindSpore, nn.wrap and parallel.nn; the reducer of gradients is in `optim/grad_reducer.py`.
@@ -18,27 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, instance, integer, kept
+from ..base.checks import checked, flag, instance, kept
 from ..base.dtypes import kind_of
-from ..base.errors import ArgumentTypeError, ShapeError, StageNameError, StrategyError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.context import get_auto_parallel_context
 from ..ops.elementwise import add, cast, div
-from ..ops.indexing import strided_slice
 from ..ops.logic import greater, isfinite, logical_not
-from ..ops.machine.state import step_of_micro_batch
 from ..ops.reduce import reduce_sum
 from ..ops.unary import stop_gradient
 from ..ops.writes import assign
 from .cell import Cell
+from .feeding import NETWORK, WithLossCell
 from .layers.basic import Identity
-from .layers.losses import NETWORK, WithLossCell
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
 from .optim.global_norm import all_finite, in_dtype_of
-from .optim.grad_reducer import DistributedGradReducer, check_compiled
+from .optim.grad_reducer import DistributedGradReducer
 from .optim.optimizer import Optimizer
-from .tensor.arithmetic import Arithmetic
 from .tensor.autograd import value_and_grad, weighted_sum
 from .tensor.functional import GradOperation, HyperMap
 from .tensor.parameter import Parameter, ParameterTuple
@@ -253,150 +248,3 @@ class ForwardValueAndGrad(Cell):
 
     def construct(self, *inputs: Any) -> tuple[Any, Any]:
         return self.grad.with_value(self.network, list(self.weights) if self.get_by_list else None, inputs)
-
-
-# ---- micro-batches ----
-
-
-class _MicroBatches(Cell):
-    """Runs a network per micro-batch and adds the results: i of M has rows [i B / M, (i + 1) B / M) of every input."""
-
-    _one_by_one = False  # whether each runs forward and backward before the next, where they are compiled
-
-    @checked(network=instance(Cell, "A Cell, such as nn.WithLossCell(net, loss)"))
-    def __init__(self, network: Cell, count: int) -> None:
-        super().__init__(auto_prefix=False)
-        self.network, self._count = network, count
-        # where the batch is split among ranks each takes a part of its own rows: nothing moves
-        self._rows = strided_slice.primitive().add_prim_attr("skip_redistribution", True)
-
-    def construct(self, *inputs: Any) -> Any:
-        tracer, total = current_tracer.get(), None
-        network, count = self._in_one() if tracer is not None else (self.network, self._count)
-        for position, x in enumerate(inputs):
-            shape = tuple(x.shape) if _is_batch(x) else (count,)
-            if not shape or shape[0] % count:
-                what = f"dim 0 of input {position} of shape {shape} cannot be split into {count} equal micro-batches"
-                raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {count}")
-        if tracer is not None and self._one_by_one and count > 1:
-            return tracer.micro_batched(network, inputs, count)
-        for i in range(self._count):
-            with step_of_micro_batch(i, self._count) if self._one_by_one and self._count > 1 else nullcontext():
-                result = self.network(*(self._part(x, i) for x in inputs))
-            total = result if total is None else _added(total, result)
-        return total
-
-    def _in_one(self) -> tuple[Cell, int]:
-        """(network, micro-batches) as one level: parts of parts are rows in their order, sums of sums the sum."""
-        self._check_feeding()
-        if not (self._one_by_one and isinstance(self.network, _MicroBatches) and self.network._one_by_one):
-            return self.network, self._count
-        network, count = self.network._in_one()
-        return network, self._count * count
-
-    def _check_feeding(self) -> None:
-        """Raise the error of a network that cannot be fed so where it is compiled."""
-
-    def _part(self, x: Any, i: int) -> Any:
-        if not _is_batch(x):
-            return x
-        shape = tuple(x.shape)
-        rows, rest = shape[0] // self._count, shape[1:]
-        begin, end = (i * rows, *(0,) * len(rest)), ((i + 1) * rows, *rest)
-        return self._rows(x, begin, end, (1,) * len(shape)) if self._count > 1 else x
-
-
-def _is_batch(x: Any) -> bool:
-    """Whether micro-batches share an input; a number is the same for all of them."""
-    return isinstance(x, (Arithmetic, np.ndarray))
-
-
-def _added(total: Any, result: Any) -> Any:
-    if isinstance(total, (tuple, list)):
-        return tuple(_added(a, b) for a, b in zip(total, result, strict=True))
-    return add(total, result)
-
-
-class GradAccumulation(_MicroBatches):
-    """A batch in `micro_size` parts, one after the other: (inputs) -> the sum of what the network returns for them.
-
-    micro_size  how many parts (not how large they are)
-
-    The gradient of the sum is the sum of the parts' gradients, without division, and the optimizer takes one step: with
-    a mean loss, results and gradients are micro_size times those of the undivided batch. Directly around a
-    PipelineCell, or in one, their micro-batches are one series: micro_size times as many. Raises ArgumentTypeError,
-    ArgumentError; ShapeError when the batch does not divide.
-    """
-
-    @kept(micro_size=integer(1))
-    def __init__(self, network: Cell, micro_size: int) -> None:
-        super().__init__(network, micro_size)
-
-    _one_by_one = True
-
-
-GradAccumulationCell = GradAccumulation
-
-
-class MicroBatchInterleaved(_MicroBatches):
-    """The results of `interleave_num` parts of a batch, added: one part's messages can travel while another computes.
-
-    Divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
-    """
-
-    @kept(interleave_num=integer(1))
-    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
-        super().__init__(network, interleave_num)
-
-
-class PipelineCell(_MicroBatches):
-    """A network in pipeline stages, fed with `micro_size` micro-batches: (inputs) -> the sum of what it returns for
-    them.
-
-    stage_config  {name of a Cell in the network: its stage}; sets their `pipeline_stage`
-    segment_config  accepted: chunks of stages are those of the schedule
-
-    In several stages (pipeline_stages) it has to be compiled: by Model, jit, `parallel_lab.compile`. Checks as
-    GradAccumulation; an unknown name in stage_config raises StageNameError (a KeyError), fewer micro-batches than
-    stages StrategyError, a call outside of a compiled step ContextConflictError.
-    """
-
-    _one_by_one = True
-
-    @checked(stage_config=instance(dict, "A dict {name of a Cell: stage}") | None)
-    @checked(segment_config=instance(dict, "A dict {name of a Cell: segment}") | None)
-    @kept(micro_size=integer(1))
-    def __init__(
-        self,
-        network: Cell,
-        micro_size: int = 1,
-        stage_config: dict[str, int] | None = None,
-        segment_config: dict[str, int] | None = None,
-    ) -> None:
-        super().__init__(network, micro_size)
-        self._set_stages(stage_config or {})
-
-    def _set_stages(self, config: dict[str, int]) -> None:
-        where, cells = type(self).__name__, dict(self.network.cells_and_names())
-        for name, stage in config.items():
-            if name not in cells:
-                allowed = f"Cells of the network: {shorten(', '.join(filter(None, cells)), 200)}"
-                hint = "Inside a WithLossCell names begin with '_backbone.'" if f"_backbone.{name}" in cells else ""
-                raise StageNameError(f"stage_config names {name!r}", where=where, allowed=allowed, hint=hint)
-            integer(0)(where, f"stage_config[{name!r}]", stage)
-        for name, stage in config.items():
-            cells[name].pipeline_stage = stage
-
-    def _check_feeding(self) -> None:
-        stages = get_auto_parallel_context("pipeline_stages")
-        if self._count < stages:
-            what = f"micro_size={self._count} with pipeline_stages={stages}"
-            raise StrategyError(what, where=type(self).__name__, allowed="At least as many micro-batches as stages")
-
-    def construct(self, *inputs: Any) -> Any:
-        self._check_feeding()
-        check_compiled(type(self).__name__)
-        return super().construct(*inputs)
-
-
-Pipeline = PipelineCell

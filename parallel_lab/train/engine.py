@@ -27,19 +27,20 @@ from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ..base.settings.context import frozen, frozen_for_run
 from ..base.settings.run_checks import run_checks
-from ..graph.compiler import Compiled, check_built
+from ..graph.compile_task import check_built
+from ..graph.compiler import Compiled
 from ..graph.plan import Plan
 from ..layout.slices import gather_full
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.layers.losses import WithLossCell, check_outputs
+from ..nn.feeding import GradAccumulation, WithLossCell, check_outputs
 from ..nn.optim.grad_reducer import DistributedGradReducer
 from ..nn.optim.weight_groups import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.by_slice import is_elsewhere
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import RankTensor, Tensor
-from ..nn.wrap import GradAccumulation, TrainOneStepCell
+from ..nn.wrap import TrainOneStepCell
 from ..ops.machine.state import StepNumber
 from . import finite
 from .agreement import agree_on_start, broadcast_parameters, warn_of_other_starts

@@ -25,7 +25,7 @@ from ..base.checks import Check, checked, choice, flag, instance
 from ..base.dtypes import BFLOAT16, HALF, as_dtype
 from ..base.errors import ArgumentError, shorten
 from ..nn.cell import Cell
-from ..nn.layers.losses import WithLossCell
+from ..nn.feeding import WithLossCell
 from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
 from ..nn.tensor.tensor import Tensor
 from ..nn.wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell

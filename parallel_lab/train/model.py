@@ -32,8 +32,8 @@ from ..base.hooks import cell_executor, current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..layout.tensor_layout import TensorLayout
-from ..nn.layers.losses import WithLossCell
-from ..nn.wrap import GradAccumulation, TrainOneStepCell
+from ..nn.feeding import GradAccumulation, WithLossCell
+from ..nn.wrap import TrainOneStepCell
 from . import arguments
 from .agreement import groups_of, said_by_all, training_world
 from .auto_parallel import AutoParallel

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import checked, choice, function, kept, number
-from ...base.errors import ArgumentTypeError, ShapeError, shorten
+from ...base.checks import choice, kept, number
+from ...base.errors import ArgumentTypeError, shorten
 from ...ops import losses
 from ...ops.elementwise import cast, mul, sub
 from ...ops.losses import bce_with_logits_values, binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
@@ -27,9 +27,7 @@ from ..cell import Cell
 from ..tensor.tensor import Tensor
 
 __all__ = ["BCELoss", "BCEWithLogitsLoss", "KLDivLoss", "L1Loss", "LossBase", "MAELoss", "MSELoss"]
-__all__ += ["SmoothL1Loss", "WithLossCell"]
-
-NETWORK = function("A Cell or a function")
+__all__ += ["SmoothL1Loss"]
 
 
 class LossBase(Cell):
@@ -169,34 +167,3 @@ class BCEWithLogitsLoss(FormulaLoss):
         super().__init__(reduction)
         self.weight = factor_tensor(weight, "BCEWithLogitsLoss", "weight")
         self.pos_weight = factor_tensor(pos_weight, "BCEWithLogitsLoss", "pos_weight")
-
-
-def check_outputs(outputs: Any) -> Any:
-    """What a network returned, on its way to a loss. Raises ShapeError for bools, which have no gradient."""
-    for out in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
-        if str(getattr(out, "dtype", "")) == "bool":
-            nodes = getattr(getattr(out, "tracer", None), "nodes", ())
-            made = next((node for node in nodes if node.name == out.name), None)
-            by = f", made by {made.op_class} {made.name!r} ({made.origin.place})" if made is not None else ""
-            what, allowed = f"the network returns truth values{by}", "Numbers: a comparison has no gradient"
-            hint = "Return the numbers themselves: the loss compares them with the label. Comparisons belong to metrics"
-            raise ShapeError(what, where="loss", allowed=allowed, hint=hint)
-    return outputs
-
-
-class WithLossCell(Cell):
-    """A network and its loss: (data, ..., label) -> loss_fn(backbone(data, ...), label). Parameter names stay."""
-
-    @checked(backbone=NETWORK, loss_fn=NETWORK)
-    def __init__(self, backbone: Cell, loss_fn: Cell | Callable[[Any, Any], Any]) -> None:
-        super().__init__(auto_prefix=False)
-        self._backbone, self._loss_fn = backbone, loss_fn
-
-    def construct(self, data: Any, label: Any, *more: Any) -> Any:
-        *data, label = (data, label, *more)  # a backbone may take several inputs; the label is last
-        return self._loss_fn(check_outputs(self._backbone(*data)), label)
-
-    @property
-    def backbone_network(self) -> Cell:
-        """The network without its loss."""
-        return self._backbone

@@ -22,7 +22,7 @@ import numpy as np
 
 from ...base.checks import checked, flag, instance, integer, text
 from ...base.dtypes import HALF, plain_array
-from ...base.errors import ArgumentTypeError, ContextConflictError, shorten
+from ...base.errors import ArgumentTypeError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
@@ -31,6 +31,7 @@ from ...ops.collectives.base import members_of, origin_of
 from ...ops.collectives.primitives import AllReduce
 from ...ops.elementwise import cast, div, mul
 from ..cell import Cell
+from ..feeding import check_compiled
 from ..tensor.arithmetic import Arithmetic
 from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
@@ -264,12 +265,3 @@ class PipelineGradReducer(Cell):
         if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
             return tuple(grads)
         return tuple(div(g, self.scale_sense) for g in grads)
-
-
-def check_compiled(where: str) -> None:
-    """Raise ContextConflictError where a pipeline in several stages would run at once, operator by operator."""
-    stages = get_auto_parallel_context("pipeline_stages")
-    if stages > 1 and current_tracer.get() is None:
-        hint = "Decorate the step with jit, or train with Model; parallel_mode has to be semi_auto_parallel"
-        what, allowed = f"it runs at once, with pipeline_stages={stages}", "Pipeline stages run in compiled steps"
-        raise ContextConflictError(what, where=where, allowed=allowed, hint=hint)
