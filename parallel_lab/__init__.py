@@ -94,6 +94,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
     from .lab.widgets import open_lab
+    from .mindspore import _checkpoint as checkpoint, _communication as communication, _dataset as dataset
     from .nn import models
     from .processes.shm import WorkerPool
     from .run.communicator import Request
@@ -107,9 +108,6 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
         ModelCheckpoint,
         ProgressBar,
         TimeMonitor,
-        checkpoint,
-        communication,
-        dataset,
         jit,
     )
     from .train.checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
@@ -159,10 +157,9 @@ _LATER: dict[str, tuple[str, str]] = {
         }.items()
         for name in names
     },
-    **{
-        path.rpartition(".")[2]: (path, "")
-        for path in ("train", "train.checkpoint", "train.communication", "train.dataset", "nn.models", "lab.widgets")
-    },
+    **{path.rpartition(".")[2]: (path, "") for path in ("train", "nn.models", "lab.widgets")},
+    # train's own, and what only MindSpore's scripts use
+    **{name: (f"mindspore._{name}", "") for name in ("checkpoint", "communication", "dataset")},
 }
 
 __all__ = [
@@ -218,7 +215,7 @@ def _kept_settings() -> dict[str, Any]:
 
 
 def _executor() -> Any:
-    from .train.executor import cell_graph_executor
+    from .mindspore._executor import cell_graph_executor
 
     return cell_graph_executor
 

@@ -74,7 +74,7 @@ _executor: Any = None
 
 
 def cell_executor() -> Any:
-    """What `Cell.compile` asks (`train/executor.py`)."""
+    """What `Cell.compile` asks (`mindspore/_executor.py`)."""
     return _executor()
 
 

@@ -18,7 +18,8 @@ from .. import ops
 from ..base.checks import choice, fitting, flag, instance, integer
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..nn.tensor.tensor import Tensor
-from ..train.communication import get_group_size, get_process_group_ranks, get_rank
+from ..train.communication import get_group_size, get_rank
+from ._communication import get_process_group_ranks
 from ._forms import AlltoAllV, BatchISendIRecv, Receive
 
 __all__ = [

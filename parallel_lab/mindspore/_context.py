@@ -27,7 +27,7 @@ from ..base.settings.context import (
     set_cost_model_context,
 )
 from ..nn.tensor.tensor import Tensor
-from ..train.executor import cell_graph_executor
+from ._executor import cell_graph_executor
 
 
 def _reading(key: str) -> Callable[[], Any]:

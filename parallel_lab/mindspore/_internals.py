@@ -1,6 +1,6 @@
 """Cells and operators with an underscore that scripts import from MindSpore's own modules.
 
-from mindspore.common.api import _cell_graph_executor       # train/executor.py
+from mindspore.common.api import _cell_graph_executor       # _executor.py
 from mindspore.parallel._utils import _get_device_num       # _context.py
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from .. import ops
 from ..base.checks import checked, instance
 from ..nn.cell import Cell
-from ..train.executor import FeedsDataset
+from ._executor import FeedsDataset
 
 _CELL = instance(Cell, "A Cell")
 

@@ -28,12 +28,13 @@ def _of(module: str, names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names.split()}
 
 
-FORMS, TENSOR, PARAMETER, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
+FORMS, EXECUTOR, TENSOR, PARAMETER, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
     "parallel_lab.mindspore._forms",
+    "parallel_lab.mindspore._executor",
     "parallel_lab.nn.tensor.tensor",
     "parallel_lab.nn.tensor.parameter",
     "parallel_lab.train",
-    "parallel_lab.train.checkpoint",
+    "parallel_lab.mindspore._checkpoint",
     "parallel_lab.base.settings.context",
     "parallel_lab.nn.tensor.functional",
 )
@@ -371,7 +372,7 @@ PAGES: dict[str, Page] = {
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
     "common.api": Page(
         "Compiling functions.",
-        names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{TRAIN}.executor:cell_graph_executor")},
+        names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{EXECUTOR}:cell_graph_executor")},
     ),
     "common.dtype": Page("dtypes, which are numpy's.", names=DTYPES),
     "common.initializer": Page("Initial values.", names=INITIALIZERS),
@@ -380,7 +381,9 @@ PAGES: dict[str, Page] = {
     "common.jit_config": Page("Settings of the graph compiler.", names=_of(CONTEXT_READERS, "JitConfig")),
     "common.tensor": Page("Tensors.", names=TENSORS),
     # ---- communication ----
-    **_several("Ranks and groups.", "communication communication.management", {}, "parallel_lab.train.communication"),
+    **_several(
+        "Ranks and groups.", "communication communication.management", {}, "parallel_lab.mindspore._communication"
+    ),
     "communication.comm_func": Page("Communication as functions.", ("parallel_lab.mindspore._comm_func",)),
     # ---- data ----
     **_several("Data pipelines.", "dataset dataset.engine dataset.engine.datasets", {}, "parallel_lab.train.dataset"),
@@ -392,7 +395,7 @@ PAGES: dict[str, Page] = {
         "Operations on pictures.",
         "dataset.vision dataset.vision.c_transforms dataset.vision.transforms dataset.vision.utils",
         {},
-        "parallel_lab.train.dataset.vision",
+        "parallel_lab.mindspore._vision",
     ),
     **_several(
         "Operations on columns.",

@@ -157,7 +157,7 @@ class Cell(Hooks):
 
     @property
     def parameter_layout_dict(self) -> dict[str, Any]:
-        """{input or parameter: its layout in MindSpore's form} as `compile` found it (`train/compiled_forms.py`)."""
+        """{input or parameter: its layout in MindSpore's form}, by `compile` (`mindspore/_compiled_forms.py`)."""
         return self.__dict__.get("_layout_forms", {})
 
     @parameter_layout_dict.setter
@@ -190,7 +190,7 @@ class Cell(Hooks):
             check_described(self._where(), self.construct, told, args, kwargs)
 
     def compile(self, *inputs: Any, **named: Any) -> None:
-        """Compile for these inputs by the parallel context, without running (`train/executor.py`)."""
+        """Compile for these inputs by the parallel context, without running (`mindspore/_executor.py`)."""
         cell_executor().compile(self, *inputs, phase=self.phase, **named)
 
     def compile_and_run(self, *inputs: Any, **named: Any) -> Any:

@@ -6,8 +6,8 @@
     print(get_rank(), "of", get_group_size())
 
 `init` connects this process with the other ranks, however they were started (processes/world/world.py lists the ways).
-Names, arguments and exception classes:
-MindSpore, mindspore.communication; texts are ours.
+Names, arguments and exception classes: MindSpore, mindspore.communication; texts are ours. Functions that only
+MindSpore's scripts call are in `mindspore/_communication.py`.
 """
 
 from __future__ import annotations
@@ -23,27 +23,8 @@ from ..base.settings.tables import WORLD_GROUPS
 from ..processes.world.connect import connect, ways_to_start
 from ..processes.world.world import BACKENDS, World
 
-__all__ = [
-    "HCCL_WORLD_COMM_GROUP",
-    "MCCL_WORLD_COMM_GROUP",
-    "NCCL_WORLD_COMM_GROUP",
-    "GlobalComm",
-    "create_group",
-    "destroy_group",
-    "get_group_rank_from_world_rank",
-    "get_group_size",
-    "get_local_rank",
-    "get_local_rank_size",
-    "get_process_group_ranks",
-    "get_rank",
-    "get_world_rank_from_group_rank",
-    "init",
-    "release",
-]
+__all__ = ["GlobalComm", "create_group", "get_group_size", "get_rank", "init", "release"]
 
-HCCL_WORLD_COMM_GROUP = WORLD_GROUPS["hccl"]
-NCCL_WORLD_COMM_GROUP = WORLD_GROUPS["nccl"]
-MCCL_WORLD_COMM_GROUP = WORLD_GROUPS["mccl"]
 WORLD = Errors(WorldTypeError, WorldArgumentError)
 RANK = integer(kinds=int)
 LONGEST_NAME = 127  # characters of a group name; MindSpore, create_group
@@ -110,7 +91,7 @@ def init(backend_name: str | None = None) -> None:
 
 def release() -> None:
     """Leave the world; at exit this happens by itself. Raises WorldError before `init`."""
-    _world("release").close()
+    known_world("release").close()
 
 
 def get_rank(group: str | None = None) -> int:
@@ -120,54 +101,13 @@ def get_rank(group: str | None = None) -> int:
     WorldTypeError, WorldArgumentError (unknown, without this rank).
     """
     found = _of_environment("get_rank", group, "RANK_ID", 0)
-    return _place("get_rank", group) if found is None else found
+    return place_in("get_rank", group) if found is None else found
 
 
 def get_group_size(group: str | None = None) -> int:
     """How many ranks `group` has (default: all). Before `init` with compat "2.10": RANK_SIZE, or 1. As `get_rank`."""
     found = _of_environment("get_group_size", group, "RANK_SIZE", 1)
-    return len(_members("get_group_size", group)) if found is None else found
-
-
-def get_local_rank(group: str | None = None) -> int:
-    """This process's number among the ranks of `group` on its host. Errors as `get_rank`."""
-    world = _world("get_local_rank")
-    members = _members("get_local_rank", group)
-    return world.local_rank if len(members) == world.world_size else _place("get_local_rank", group)
-
-
-def get_local_rank_size(group: str | None = None) -> int:
-    """How many ranks of `group` this host has. Errors as `get_rank`."""
-    world = _world("get_local_rank_size")
-    members = _members("get_local_rank_size", group)
-    return world.local_size if len(members) == world.world_size else len(members)
-
-
-def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:
-    """The world's rank of the one with rank `group_rank_id` in `group`. Errors as `get_rank`, also out of range."""
-    where = "get_world_rank_from_group_rank"
-    members = _members(where, group, needed=True)
-    RANK(where, "group_rank_id", group_rank_id, WORLD)
-    if not 0 <= group_rank_id < len(members):
-        what = f"group_rank_id={group_rank_id}"
-        raise WorldArgumentError(what, where=where, allowed=f"0 to {len(members) - 1}: {group!r} has {members}")
-    return members[group_rank_id]
-
-
-def get_group_rank_from_world_rank(world_rank_id: int, group: str) -> int:
-    """The rank in `group` of the world's rank `world_rank_id`. Errors as `get_rank`, also for one outside."""
-    where = "get_group_rank_from_world_rank"
-    members = _members(where, group, needed=True)
-    RANK(where, "world_rank_id", world_rank_id, WORLD)
-    if world_rank_id not in members:
-        what = f"world_rank_id={world_rank_id} is not in group {group!r}"
-        raise WorldArgumentError(what, where=where, allowed=f"Its ranks: {members}")
-    return members.index(world_rank_id)
-
-
-def get_process_group_ranks(group: str | None = None) -> list[int]:
-    """The world's numbers of the ranks of `group` (default: all), ascending. Errors as `get_rank`."""
-    return list(_members("get_process_group_ranks", group))
+    return len(members_of("get_group_size", group)) if found is None else found
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
@@ -180,7 +120,7 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     Raises WorldError (a RuntimeError) before `init`, WorldTypeError (a TypeError), WorldArgumentError (a ValueError).
     """
     where = "create_group"
-    world = _world(where)
+    world = known_world(where)
     text(where, "group", group, WORLD)
     instance(list, "A list of ints, such as [0, 1]")(where, "rank_ids", rank_ids, WORLD)
     if not 0 < len(group) <= LONGEST_NAME:
@@ -205,16 +145,8 @@ def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
     world.groups[group] = tuple(rank_ids)
 
 
-def destroy_group(group: str) -> None:
-    """Forget a group that `create_group` made. Errors as `get_rank`, also for the group of all ranks."""
-    _members("destroy_group", group, needed=True)
-    if group in WORLD_GROUPS.values():
-        what = f"{group!r} is the group of all ranks"
-        raise WorldArgumentError(what, where="destroy_group", hint="release() leaves the world")
-    del _world("destroy_group").groups[group]
-
-
-def _world(where: str) -> World:
+def known_world(where: str) -> World:
+    """The world of this process. Raises WorldError (a RuntimeError) before `init`, for the function `where`."""
     world = hooks.current_world()
     if world is None:
         from ..processes.shm.attach import launched_place
@@ -225,8 +157,9 @@ def _world(where: str) -> World:
     return world
 
 
-def _members(where: str, group: str | None, *, needed: bool = False) -> tuple[int, ...]:
-    world = _world(where)
+def members_of(where: str, group: str | None, *, needed: bool = False) -> tuple[int, ...]:
+    """The ranks of a group (its name; None: all ranks). Raises WorldError, WorldTypeError, WorldArgumentError."""
+    world = known_world(where)
     if not isinstance(group, str) and (needed or group is not None):
         raise WorldTypeError(f"group={shorten(group)}", where=where, allowed="The name of a group, a str")
     try:
@@ -244,8 +177,9 @@ def _of_environment(where: str, group: str | None, variable: str, usual: int) ->
     return int(given) if given.isdecimal() else usual
 
 
-def _place(where: str, group: str | None) -> int:
-    world, members = _world(where), _members(where, group)
+def place_in(where: str, group: str | None) -> int:
+    """This process\'s number in a group. Errors as `members_of`, also for a group without this rank."""
+    world, members = known_world(where), members_of(where, group)
     if world.rank not in members:
         what = f"rank {world.rank} is not in group {group!r}, whose ranks are {list(members)}"
         raise WorldArgumentError(what, where=where)

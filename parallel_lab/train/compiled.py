@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..base.errors import ArgumentTypeError, ShapeError, shorten
-from ..base.hooks import current_world
+from ..base.hooks import cell_executor, current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run, get_context
@@ -173,6 +173,5 @@ def after_compiling(compiled: Compiled, world: Any) -> None:
     if config.group_ckpt_save_file:
         save_group_info(compiled.plan, config.group_ckpt_save_file, config.global_rank if world is None else world.rank)
     if get_context("save_graphs"):
-        from .ir_files import write_graph_files
-
-        write_graph_files(compiled.steps, get_context("save_graphs_path"), world.rank if world is not None else 0)
+        rank = world.rank if world is not None else 0
+        cell_executor().write_graph_files(compiled.steps, get_context("save_graphs_path"), rank)

@@ -123,7 +123,7 @@ class Model:
 
     @property
     def _train_network(self) -> Any:
-        """`train_network`, which tells what training has compiled of it (`executor.py`): MindSpore's scripts ask it."""
+        """`train_network`, with the program that training has compiled of it, for MindSpore's scripts."""
         made = self.__dict__["_train_step"].compiled if "_train_step" in self.__dict__ else None
         return self.train_network if made is None else cell_executor().adopt(self.train_network, made)
 

@@ -7,7 +7,7 @@ from parallel_lab import Parameter, Tensor, nn
 from parallel_lab.base.errors import CheckpointError, CheckpointKeyError, CheckpointTypeError
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.train.checkpoint import (
+from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
     build_searched_strategy,
     load_distributed_checkpoint,

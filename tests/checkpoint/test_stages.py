@@ -8,7 +8,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import nn, ops
 from parallel_lab.layout.slices import is_split
-from parallel_lab.train.checkpoint import (
+from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
     describe_checkpoint,
     load_distributed_checkpoint,

@@ -6,7 +6,7 @@ import pytest
 from parallel_lab.base.errors import CheckpointError, CheckpointTypeError
 from parallel_lab.base.settings.context import set_compat
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.train.checkpoint import (
+from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
     build_searched_strategy,
     load_checkpoint,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from parallel_lab import dataset as datasets
 from parallel_lab.base.errors import DataFileError, ParallelLabError, ShapeError
-from parallel_lab.train import dataset as datasets
 from tests.crossed import each_of
 from tests.dataset.files import module_of, raises_within, recorded_sums, takes_at_most
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from parallel_lab import dataset as datasets
 from parallel_lab.base.errors import ArgumentError, DatasetError, ParallelLabError
 from parallel_lab.base.seeds import set_seed
 from parallel_lab.nn.tensor.tensor import Tensor
-from parallel_lab.train import dataset as datasets
 from parallel_lab.train.dataset.transforms import TypeCast
 from tests.crossed import each_of
 

@@ -6,11 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+import parallel_lab.mindspore._vision as vision
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, ParallelLabError, ShapeError
-from parallel_lab.nn.tensor.tensor import Tensor
-from parallel_lab.train.dataset import NumpySlicesDataset, vision
-from parallel_lab.train.dataset.transforms import Compose, RandomTransform, TypeCast, keyed_generator
-from parallel_lab.train.dataset.vision import (
+from parallel_lab.mindspore._vision import (
     HWC2CHW,
     Border,
     Inter,
@@ -22,6 +20,9 @@ from parallel_lab.train.dataset.vision import (
     SliceMode,
     SlicePatches,
 )
+from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.train.dataset import NumpySlicesDataset
+from parallel_lab.train.dataset.transforms import Compose, RandomTransform, TypeCast, keyed_generator
 from tests.crossed import each_of
 
 

@@ -24,9 +24,9 @@ from parallel_lab.cli.script_doctor import script_needs
 from parallel_lab.cost.schedules import Schedule, make_schedule
 from parallel_lab.lab.code.pasted import read_code
 from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.mindspore._checkpoint import restore_group_info_list
 from parallel_lab.processes.world.rank_table import read_rank_table
 from parallel_lab.train.checkpoint import TensorRecord, load_checkpoint, read_checkpoint, save_distributed
-from parallel_lab.train.checkpoint.distributed import restore_group_info_list
 from parallel_lab.train.checkpoint.folder import MANIFEST, load_distributed
 from parallel_lab.train.checkpoint.format import write_checkpoint
 from parallel_lab.train.checkpoint.strategy_file import load_strategy

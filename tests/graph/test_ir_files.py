@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.graph.compiler import compile_steps
-from parallel_lab.train.ir_files import write_graph_files
+from parallel_lab.mindspore._ir_files import write_graph_files
 from tests.cells import cell
 from tests.graph.propagated import AUTO
 

@@ -12,12 +12,12 @@ from parallel_lab.cost.time import instr_flops, step_time_s, touched_bytes
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.graph.trace import trace_network
+from parallel_lab.mindspore._ir_files import begin_text, program_text
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator
-from parallel_lab.train.ir_files import begin_text, program_text
 from tests.cells import cell
 from tests.crossed import each_of
 

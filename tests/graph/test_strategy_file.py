@@ -12,7 +12,8 @@ from parallel_lab import nn
 from parallel_lab.base.errors import CheckpointError, CheckpointTypeError, CheckpointWriteError
 from parallel_lab.layout.named_layout import Layout, LayoutStrategy
 from parallel_lab.layout.tensor_layout import TensorLayout
-from parallel_lab.train.checkpoint import build_searched_strategy, strategy_file
+from parallel_lab.mindspore._checkpoint import build_searched_strategy
+from parallel_lab.train.checkpoint import strategy_file
 from parallel_lab.train.checkpoint.distributed import as_layout
 from tests.cells import cell
 from tests.crossed import each_of

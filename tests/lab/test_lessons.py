@@ -21,8 +21,8 @@ from parallel_lab.lab.exercises import all_exercises
 from parallel_lab.lab.lessons.fusion import lanes_text
 from parallel_lab.lab.lessons.mindspore_scripts import chosen_strategies, rank_program
 from parallel_lab.lab.lessons.quickstart import QuickNet
+from parallel_lab.mindspore._ir_files import write_graph_files
 from parallel_lab.processes.measure import median_s
-from parallel_lab.train.ir_files import write_graph_files
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -12,13 +12,13 @@ NN, OPS, TRAIN, COMMUNICATION, CONTEXT = (
     "parallel_lab.nn",
     "parallel_lab.ops",
     "parallel_lab.train",
-    "parallel_lab.train.communication",
+    "parallel_lab.mindspore._communication",
     "parallel_lab.base.settings.context",
 )
 TENSOR, PARAMETER, CHECKPOINT, DATASET = (
     "parallel_lab.nn.tensor.tensor",
     "parallel_lab.nn.tensor.parameter",
-    "parallel_lab.train.checkpoint",
+    "parallel_lab.mindspore._checkpoint",
     "parallel_lab.train.dataset",
 )
 AMP, AUTOGRAD, FUNCTIONAL = (
@@ -73,10 +73,10 @@ SEEDS = {
     **same("dataset.transforms", f"{DATASET}.transforms", "TypeCast"),
     **same(
         "dataset.vision.c_transforms",
-        f"{DATASET}.vision",
+        "parallel_lab.mindspore._vision",
         "RandomCrop RandomHorizontalFlip Resize Rescale Normalize HWC2CHW",
     ),
-    **same("dataset.vision", f"{DATASET}.vision", "Rescale Normalize HWC2CHW"),
+    **same("dataset.vision", "parallel_lab.mindspore._vision", "Rescale Normalize HWC2CHW"),
     **same("", CONTEXT, "GRAPH_MODE ParallelMode set_context set_auto_parallel_context"),
     **same("", AUTOGRAD, "value_and_grad"),
     **same("", CHECKPOINT, "load_checkpoint load_param_into_net save_checkpoint load_distributed_checkpoint"),
@@ -157,7 +157,7 @@ SAMPLES = {
     **same("parallel", CHECKPOINT, "load_distributed_checkpoint rank_list_for_transform transform_checkpoints"),
     **same("train", TRAIN, "LossMonitor TimeMonitor ModelCheckpoint CheckpointConfig Callback Accuracy Loss"),
     **same("train.serialization", CHECKPOINT, "load_checkpoint load_param_into_net save_checkpoint"),
-    **same("dataset.vision", f"{DATASET}.vision", "SlicePatches Inter Border"),
+    **same("dataset.vision", "parallel_lab.mindspore._vision", "SlicePatches Inter Border"),
     **same("dataset.config", f"{DATASET}.config", "set_seed"),
     **same("dataset", DATASET, "NumpySlicesDataset"),
 }

@@ -78,7 +78,7 @@ def test_every_page_has_its_parents():
 
 def test_submodules_are_attributes_of_their_parents():
     assert ms.nn.optim.momentum.Momentum is parallel_lab.nn.Momentum
-    assert ms.dataset.vision.c_transforms.Resize is parallel_lab.train.dataset.vision.Resize
+    assert ms.dataset.vision.c_transforms.Resize is parallel_lab.dataset.vision.Resize
     assert ms.dtype is page("common.dtype")
 
 

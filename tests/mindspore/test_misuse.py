@@ -14,13 +14,14 @@ import pytest
 
 import parallel_lab as pl
 import parallel_lab.mindspore as ms
+import parallel_lab.mindspore._vision as vision
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.mindspore import nn, ops
 from parallel_lab.mindspore._tables import PAGES
 from parallel_lab.nn import initializer
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.train.checkpoint import folder, format as checkpoint
-from parallel_lab.train.dataset import config, digits, vision
+from parallel_lab.train.dataset import config, digits
 from tests.processes.processes import descendants
 
 # what runs on, prints, calls what it is given, or belongs to Python

@@ -17,12 +17,13 @@ import numpy as np
 import pytest
 
 import parallel_lab
+import parallel_lab.mindspore._vision as vision
 from parallel_lab import nn, value_and_grad
 from parallel_lab.cost import get_cluster, predict_memory, step_time_s
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import dataset as ds
 from parallel_lab.train.checkpoint import load_checkpoint
-from parallel_lab.train.dataset import transforms, vision
+from parallel_lab.train.dataset import transforms
 from tests.mindspore.runs import DATA, MONITORED, NEEDS_BASH, SCRIPTS, WAYS, by_launcher, by_shell, copied, losses
 
 PROGRAM = ("resnet50_distributed_training.py", "resnet.py")

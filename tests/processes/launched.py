@@ -29,7 +29,7 @@ HEAD = """
 import os, signal, sys, time
 import numpy as np
 from parallel_lab.base import hooks, seeds
-from parallel_lab.train.communication import *
+from parallel_lab.mindspore._communication import *
 """
 
 

@@ -9,15 +9,11 @@ import types
 import numpy as np
 import pytest
 
+from parallel_lab import communication
 from parallel_lab.base import hooks, seeds
 from parallel_lab.base.errors import ParallelLabError, WorldError
 from parallel_lab.base.events import EventLog
-from parallel_lab.processes.world import world as world_module
-from parallel_lab.processes.world.world import World, merge_events
-from parallel_lab.run.calls import MessageRecord
-from parallel_lab.run.communicator import answer
-from parallel_lab.train import communication
-from parallel_lab.train.communication import (
+from parallel_lab.mindspore._communication import (
     GlobalComm,
     create_group,
     destroy_group,
@@ -31,6 +27,10 @@ from parallel_lab.train.communication import (
     init,
     release,
 )
+from parallel_lab.processes.world import world as world_module
+from parallel_lab.processes.world.world import World, merge_events
+from parallel_lab.run.calls import MessageRecord
+from parallel_lab.run.communicator import answer
 from tests.crossed import each_of
 from tests.processes.launched import lines_of, run_ranks
 

@@ -6,19 +6,13 @@
     load_param_into_net(other, load_checkpoint("net.ckpt"))
 
 `format.py` is the file, `folder.py` a folder of them with its manifest, `reslice.py` the arithmetic of slices,
-`values.py` the way from networks and optimizers to files and back. `serialization.py`, `distributed.py` and
-`transform.py` are MindSpore's functions over these.
+`values.py` the way from networks and optimizers to files and back. `serialization.py` and `distributed.py` are
+MindSpore's functions over these; more of them are in `mindspore/_checkpoint.py`.
 """
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from .distributed import (
-    build_searched_strategy,
-    load_distributed_checkpoint,
-    merge_sliced_parameter,
-    restore_group_info_list,
-    save_group_info,
-)
+from .distributed import load_distributed_checkpoint, save_group_info
 from .folder import Manifest, load_distributed, read_manifest, save_distributed
 from .format import Checkpoint, CheckpointInfo, describe_checkpoint, read_checkpoint, write_checkpoint
 from .records import TensorInfo, TensorRecord
@@ -30,11 +24,5 @@ from .serialization import (
     load_param_into_net,
     save_checkpoint,
     wait_for_saves,
-)
-from .transform import (
-    merge_pipeline_strategys,
-    rank_list_for_transform,
-    transform_checkpoint_by_rank,
-    transform_checkpoints,
 )
 from .values import load_optimizer_values, load_records, network_records, optimizer_records, optimizer_values

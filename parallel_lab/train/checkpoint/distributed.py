@@ -1,7 +1,5 @@
-"""Checkpoints of many ranks: merged, loaded into networks of other layouts, and the strategy files that describe them.
+"""Checkpoints of many ranks, loaded into networks of other layouts.
 
-    merge_sliced_parameter([p0, p1], {"w": layout})                        one Parameter from all slices
-    build_searched_strategy("train_strategy.ckpt")                         {name: layout} of a strategy file
     load_distributed_checkpoint(net, ["rank_0/x.ckpt", "rank_1/x.ckpt"])   into a network, whatever its layouts
 
 Rules and errors: MindSpore (train/serialization.py). Our files know their layouts; where a strategy file is given it
@@ -17,12 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ...base.checks import checked, instance, integer
 from ...base.errors import (
     CheckpointError,
-    CheckpointKeyError,
     CheckpointTypeError,
     CheckpointWriteError,
     DataFileError,
@@ -31,9 +26,9 @@ from ...base.errors import (
     message,
     shorten,
 )
-from ...base.files import read_regular, write_whole
+from ...base.files import write_whole
 from ...base.hooks import current_world
-from ...base.plain_json import MAX_BYTES, dump_json, parse_json
+from ...base.plain_json import dump_json
 from ...base.settings.context import get_auto_parallel_context
 from ...graph.plan import Plan
 from ...layout.named_layout import Layout
@@ -41,11 +36,8 @@ from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.global_norm import layout_of_state, shape_of_state
-from ...nn.tensor.parameter import Parameter
-from ...nn.tensor.tensor import Tensor
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
-from .records import CHECKPOINT, MAX_RANKS, TensorInfo, TensorRecord
-from .reslice import whole_array
+from .records import CHECKPOINT, TensorInfo, TensorRecord
 from .serialization import FILE, refuse_encryption, wait_for_saves
 from .stored import StoredTensor, load_parts
 from .strategy_file import ParameterStrategy, StrategyFile, load_strategy
@@ -143,68 +135,6 @@ def _explained(info: TensorInfo, strategy: ParameterStrategy | None, rank: int, 
 
 
 # ---- MindSpore's functions ----
-
-
-@checked("", CHECKPOINT, strategy_filename=FILE)
-def build_searched_strategy(strategy_filename: str | os.PathLike[str]) -> dict[str, TensorLayout]:
-    """{parameter name: layout} of a strategy file. Raises CheckpointError (a ValueError), CheckpointTypeError."""
-    return load_strategy(strategy_filename).layouts
-
-
-@checked(
-    "",
-    CHECKPOINT,
-    sliced_parameters=instance(list, "A list of Parameters, in the order of the ranks"),
-    strategy=LAYOUTS | None,
-)
-def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping[str, Any] | None = None) -> Parameter:
-    """One whole Parameter from its slices.
-
-    sliced_parameters  one Parameter per rank, in the order of the ranks, of one name, shape and dtype
-    strategy           {name: layout}, of equal slices the last one counts. None: slices are joined along dim 0
-
-    Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) if slices do not fit
-    together, CheckpointKeyError (a KeyError) if the strategy does not name the parameter.
-    """
-    where = "merge_sliced_parameter"
-    if not sliced_parameters:
-        raise CheckpointError("sliced_parameters is empty", where=where, allowed="One Parameter per rank")
-    for i, one in enumerate(sliced_parameters):
-        if not isinstance(one, Parameter):
-            raise CheckpointTypeError(f"sliced_parameters[{i}] is {shorten(one)}", where=where, allowed="A Parameter")
-    first = sliced_parameters[0]
-    arrays = [p.asnumpy() for p in sliced_parameters]
-    for i, one in enumerate(sliced_parameters):
-        if (one.name, one.shape, one.dtype) != (first.name, first.shape, first.dtype):
-            other = f"slice 0 {first.name!r}, {first.dtype} {first.shape}"
-            what = f"slice {i} is {one.name!r}, {one.dtype} {one.shape}, and {other}"
-            raise CheckpointError(what, where=where, allowed="Slices of one parameter, with one name, shape and dtype")
-    if strategy is None:
-        if not first.shape:
-            what = f"{first.name!r} is a number and cannot be joined along dim 0"
-            raise CheckpointError(what, where=where, hint="Give the strategy")
-        full = np.concatenate(arrays)
-    else:
-        if first.name not in strategy:
-            what = f"the strategy has no entry for {first.name!r}"
-            raise CheckpointKeyError(what, where=where, allowed=f"It names {shorten(sorted(map(str, strategy)))}")
-        layout = as_layout(strategy[first.name], f"{where}, strategy[{first.name!r}]")
-        full = _merged(arrays, layout, f"{where}, {first.name!r}")
-    flags = {"requires_grad": first.requires_grad, "layerwise_parallel": first.layerwise_parallel}
-    return Parameter(Tensor(full), name=first.name, **flags)
-
-
-def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -> np.ndarray:
-    if layout is None:
-        return np.array(arrays[-1])
-    if layout.device_num != len(arrays):
-        what = f"{len(arrays)} slices"
-        raise CheckpointError(what, where=where, allowed=f"{layout.device_num}, one per rank of {layout}")
-    if layout.ndim != arrays[0].ndim:
-        what = f"slices of {arrays[0].ndim} dims"
-        raise CheckpointError(what, where=where, allowed=f"{layout.ndim} dims, by {layout}")
-    shape = tuple(size * cut for size, cut in zip(arrays[0].shape, layout.splits, strict=True))
-    return whole_array([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
 
 
 @checked(
@@ -363,24 +293,3 @@ def save_group_info(plan: Plan, path: str, rank: int) -> None:
         write_whole(Path(path), dump_json({"format": GROUP_FORMAT, "version": 1, "ranks": ranks}) + "\n")
     except (DataFileError, OSError) as error:
         raise CheckpointWriteError(f"the group cannot be written: {error}", where=path) from error
-
-
-def restore_group_info_list(group_info_file_name: str) -> list[int]:
-    """The ranks whose checkpoints hold the same as that of the rank which wrote a `group_ckpt_save_file`.
-
-    Raises CheckpointTypeError for what is no str, CheckpointError for a file that is missing or another's.
-    """
-    if not isinstance(group_info_file_name, str):
-        what = f"group_info_file_name={shorten(group_info_file_name)}"
-        raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
-    try:
-        data = read_regular(group_info_file_name, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        hint = "group_ckpt_save_file of the run that trained names it"
-        raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
-    found = parse_json(data, group_info_file_name, CheckpointError)
-    ranks = found.get("ranks") if isinstance(found, dict) and found.get("format") == GROUP_FORMAT else None
-    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
-        allowed = "A file that a run with group_ckpt_save_file wrote"
-        raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)
-    return ranks

@@ -5,7 +5,7 @@
     cell_graph_executor._graph_executor.get_parallel_graph_info(phase)
     net.compiled.plan                                          # this package's own: the plan
 
-`Cell.compile` and `Cell.compile_and_run` come here too. Forms: `compiled_forms.py`; names: MindSpore, common.api.
+`Cell.compile` and `Cell.compile_and_run` come here too. Forms: `_compiled_forms.py`; names: MindSpore, common.api.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,16 @@ from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
 from ..graph.forms import input_names, of_tensors, tensors_of
+from ..graph.ir import Draft
 from ..graph.passes.dataset_strategy import dataset_splits
 from ..graph.plan import Plan
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.described import sized
-from .auto_parallel import AutoParallel
-from .compiled import after_compiling, still_holds
-from .compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
+from ..train.auto_parallel import AutoParallel
+from ..train.compiled import after_compiling, still_holds
+from ._compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
+from ._ir_files import write_graph_files
 
 _CELL = instance(Cell, "A Cell")
 # arguments of MindSpore's own `compile` in its versions; none has an effect here
@@ -139,6 +142,10 @@ class CellGraphExecutor:
     def has_compiled(self, phase: str = "predict") -> bool:
         """Whether `compile` has returned this phase, and its Cell still exists."""
         return phase in self._phases
+
+    def write_graph_files(self, steps: Iterable[tuple[str, Draft | Plan]], folder: str, rank: int) -> list[Path]:
+        """The IR files of a program that was compiled (`save_graphs`): see `_ir_files.py`."""
+        return write_graph_files(steps, folder, rank)
 
     # ---- what was compiled ----
 

@@ -1,4 +1,4 @@
-"""Checkpoint files re-sliced, without a network: from any strategy and number of ranks to any other.
+"""`pl.checkpoint`: that of `train/`, and files re-sliced without a network, for any strategy and number of ranks.
 
     transform_checkpoints("trained", "for_serving", "net", "train_strategy.ckpt", "serve_strategy.ckpt")
 
@@ -6,8 +6,13 @@
 
 `rank_list_for_transform` says which source ranks a target rank needs, `transform_checkpoint_by_rank` makes one target
 file: on a cluster each machine fetches only those. Optimizer states are split like their parameters. Names, folders and
-errors: MindSpore (parallel/checkpoint_transform.py). A source without strategy file is what its files say.
+errors: MindSpore (parallel/checkpoint_transform.py). A source without strategy file is what its files say. Further:
+
+    merge_sliced_parameter([p0, p1], {"w": layout})      one Parameter from all slices
+    build_searched_strategy("train_strategy.ckpt")       {name: layout} of a strategy file
 """
+
+# ruff: noqa: F403 - imported for others: this is a public face
 
 from __future__ import annotations
 
@@ -18,18 +23,38 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ...base.checks import checked, choice, instance, integer, is_int, text
-from ...base.errors import CheckpointError, CheckpointFolderError, CheckpointTypeError, CheckpointWriteError, shorten
-from ...base.settings.compat import get_compat
-from ...layout.redistribution import plan_redistribution
-from ...layout.tensor_layout import TensorLayout
-from .distributed import RankFiles, strategy_of
-from .folder import MANIFEST, Manifest, read_manifest
-from .format import write_checkpoint
-from .records import CHECKPOINT, FILE, FOLDER, check_name
-from .reslice import needed_ranks
-from .serialization import wait_for_saves
-from .strategy_file import OperatorStrategy, ParameterStrategy, StrategyFile, load_strategy, save_strategy
+import numpy as np
+
+from ..base.checks import checked, choice, instance, integer, is_int, text
+from ..base.errors import (
+    CheckpointError,
+    CheckpointFolderError,
+    CheckpointKeyError,
+    CheckpointTypeError,
+    CheckpointWriteError,
+    shorten,
+)
+from ..base.files import read_regular
+from ..base.plain_json import MAX_BYTES, parse_json
+from ..base.settings.compat import get_compat
+from ..layout.redistribution import plan_redistribution
+from ..layout.tensor_layout import TensorLayout
+from ..nn.tensor.parameter import Parameter
+from ..nn.tensor.tensor import Tensor
+from ..train.checkpoint import *
+from ..train.checkpoint.distributed import GROUP_FORMAT, LAYOUTS, RankFiles, as_layout, strategy_of
+from ..train.checkpoint.folder import MANIFEST, Manifest, read_manifest
+from ..train.checkpoint.format import write_checkpoint
+from ..train.checkpoint.records import CHECKPOINT, FILE, FOLDER, MAX_RANKS, TensorRecord, check_name
+from ..train.checkpoint.reslice import needed_ranks, whole_array
+from ..train.checkpoint.serialization import wait_for_saves
+from ..train.checkpoint.strategy_file import (
+    OperatorStrategy,
+    ParameterStrategy,
+    StrategyFile,
+    load_strategy,
+    save_strategy,
+)
 
 RANK = integer(0, kinds=int)
 _RANK_FOLDER = re.compile(r"rank_(\d{1,7})")
@@ -293,3 +318,89 @@ def _check_rank(rank: int, target: StrategyFile | None, where: str) -> None:
     if target is not None and rank >= target.device_num:
         allowed = f"0 to {target.device_num - 1}, by the target's strategy"
         raise CheckpointError(f"rank_id={rank}", where=where, allowed=allowed)
+
+
+# ---- strategies, slices and groups of a run ----
+
+
+@checked("", CHECKPOINT, strategy_filename=FILE)
+def build_searched_strategy(strategy_filename: str | os.PathLike[str]) -> dict[str, TensorLayout]:
+    """{parameter name: layout} of a strategy file. Raises CheckpointError (a ValueError), CheckpointTypeError."""
+    return load_strategy(strategy_filename).layouts
+
+
+@checked(
+    "",
+    CHECKPOINT,
+    sliced_parameters=instance(list, "A list of Parameters, in the order of the ranks"),
+    strategy=LAYOUTS | None,
+)
+def merge_sliced_parameter(sliced_parameters: list[Parameter], strategy: Mapping[str, Any] | None = None) -> Parameter:
+    """One whole Parameter from its slices.
+
+    sliced_parameters  one Parameter per rank, in the order of the ranks, of one name, shape and dtype
+    strategy           {name: layout}, of equal slices the last one counts. None: slices are joined along dim 0
+
+    Raises CheckpointTypeError (a TypeError) for other types, CheckpointError (a ValueError) if slices do not fit
+    together, CheckpointKeyError (a KeyError) if the strategy does not name the parameter.
+    """
+    where = "merge_sliced_parameter"
+    if not sliced_parameters:
+        raise CheckpointError("sliced_parameters is empty", where=where, allowed="One Parameter per rank")
+    for i, one in enumerate(sliced_parameters):
+        if not isinstance(one, Parameter):
+            raise CheckpointTypeError(f"sliced_parameters[{i}] is {shorten(one)}", where=where, allowed="A Parameter")
+    first = sliced_parameters[0]
+    arrays = [p.asnumpy() for p in sliced_parameters]
+    for i, one in enumerate(sliced_parameters):
+        if (one.name, one.shape, one.dtype) != (first.name, first.shape, first.dtype):
+            other = f"slice 0 {first.name!r}, {first.dtype} {first.shape}"
+            what = f"slice {i} is {one.name!r}, {one.dtype} {one.shape}, and {other}"
+            raise CheckpointError(what, where=where, allowed="Slices of one parameter, with one name, shape and dtype")
+    if strategy is None:
+        if not first.shape:
+            what = f"{first.name!r} is a number and cannot be joined along dim 0"
+            raise CheckpointError(what, where=where, hint="Give the strategy")
+        full = np.concatenate(arrays)
+    else:
+        if first.name not in strategy:
+            what = f"the strategy has no entry for {first.name!r}"
+            raise CheckpointKeyError(what, where=where, allowed=f"It names {shorten(sorted(map(str, strategy)))}")
+        layout = as_layout(strategy[first.name], f"{where}, strategy[{first.name!r}]")
+        full = _merged(arrays, layout, f"{where}, {first.name!r}")
+    flags = {"requires_grad": first.requires_grad, "layerwise_parallel": first.layerwise_parallel}
+    return Parameter(Tensor(full), name=first.name, **flags)
+
+
+def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -> np.ndarray:
+    if layout is None:
+        return np.array(arrays[-1])
+    if layout.device_num != len(arrays):
+        what = f"{len(arrays)} slices"
+        raise CheckpointError(what, where=where, allowed=f"{layout.device_num}, one per rank of {layout}")
+    if layout.ndim != arrays[0].ndim:
+        what = f"slices of {arrays[0].ndim} dims"
+        raise CheckpointError(what, where=where, allowed=f"{layout.ndim} dims, by {layout}")
+    shape = tuple(size * cut for size, cut in zip(arrays[0].shape, layout.splits, strict=True))
+    return whole_array([TensorRecord(array, shape, layout, rank) for rank, array in enumerate(arrays)], where)
+
+
+def restore_group_info_list(group_info_file_name: str) -> list[int]:
+    """The ranks whose checkpoints hold the same as that of the rank which wrote a `group_ckpt_save_file`.
+
+    Raises CheckpointTypeError for what is no str, CheckpointError for a file that is missing or another's.
+    """
+    if not isinstance(group_info_file_name, str):
+        what = f"group_info_file_name={shorten(group_info_file_name)}"
+        raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
+    try:
+        data = read_regular(group_info_file_name, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        hint = "group_ckpt_save_file of the run that trained names it"
+        raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
+    found = parse_json(data, group_info_file_name, CheckpointError)
+    ranks = found.get("ranks") if isinstance(found, dict) and found.get("format") == GROUP_FORMAT else None
+    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
+        allowed = "A file that a run with group_ckpt_save_file wrote"
+        raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)
+    return ranks
