@@ -27,7 +27,7 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from numbers import Real
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -38,7 +38,7 @@ INT_LIMIT = 2**31 - 1  # of counts, sizes and indices that MindSpore bounds on o
 INTS = (int, np.integer)
 PATH = "The path of a file or folder as text (str), without a null character"
 Kinds = type | tuple[type, ...]
-Function = TypeVar("Function", bound=Callable)
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Errors(NamedTuple):
@@ -96,12 +96,12 @@ def checked(
                     given[name] = check(place, name, given[name], errors)
             return function(*bound.args, **bound.kwargs)
 
-        return call
+        return cast(Function, call)
 
     return decorate
 
 
-def switches_of(function: Callable) -> dict[str, tuple[int, Check]]:
+def switches_of(function: Callable[..., Any]) -> dict[str, tuple[int, Check]]:
     """Position and check of the parameters that say by their default or name what they take: those that are True or
     False (unless annotated with other types, too), and seeds.
     """
@@ -135,7 +135,7 @@ def fitting(function: Function) -> Function:
     """`checked` for a function that checks no values: arguments that fit no parameter are refused in our words, and
     switches that are neither True nor False.
     """
-    switches = {} if isinstance(function, type) else switches_of(function)
+    switches: dict[str, tuple[int, Check]] = {} if isinstance(function, type) else switches_of(function)
 
     makes = function.__name__ in ("__init__", "__new__", "__call__")
 
@@ -156,7 +156,7 @@ def fitting(function: Function) -> Function:
                 raise
         raise fault
 
-    return call  # type: ignore[return-value]
+    return cast(Function, call)
 
 
 def fitting_class(cls: type) -> type:
@@ -190,7 +190,7 @@ def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
             vars(self)["_kept"] = (*checks, *vars(self).get("_kept", ()))
             init(self, *args, **kwargs)
 
-        return checked(**checks)(call)
+        return cast(Function, checked(**checks)(call))
 
     return decorate
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from .checks import Check, choice, instance, integer, number
 from .errors import ArgumentError, ArgumentTypeError, shorten
@@ -153,7 +153,7 @@ class Cluster:
 
     def link_over(self, *, spans: bool) -> Link:
         """The link of a group of which is known whether it spans nodes."""
-        return self.node_link if spans else self.link
+        return cast(Link, self.node_link) if spans else self.link  # several nodes have a link between them
 
     def with_nodes(self, node_count: int, node_link: Link | None = None) -> Cluster:
         """The same cluster with another number of nodes; `node_link` replaces the link between them.

@@ -15,7 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from .errors import ParallelLabError, message, shorten
 
@@ -48,6 +48,7 @@ def parse_json(
     """
     if len(data) > max_bytes:
         raise error(message(f"{len(data)} bytes", where=where, allowed=f"At most {max_bytes} bytes"))
+    value: Any = None
     try:
         text = data.decode("utf-8")
         needed, most = memory_needed(data, text), 3 * len(data) + SPARE_BYTES
@@ -84,7 +85,7 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
         if len(text) - at < 2 * MAX_ENTRY_BYTES:  # what may come next is in memory as a whole
             passed += at
             text, at = text[at:] + file.read(_PIECE_BYTES).decode("ascii"), 0
-        at = _BLANKS.match(text, at).end()
+        at = cast(re.Match[str], _BLANKS.match(text, at)).end()  # also of no blanks at all
         return text[at : at + 1]
 
     def take(signs: str) -> str:

@@ -48,7 +48,8 @@ class Repeated:
     """
 
     def __init__(self, around: Repeated | None = None, drawn: list[Any] | None = None) -> None:
-        self.around, self.drawn = around, [] if drawn is None else drawn
+        self.around = around
+        self.drawn: list[Any] = [] if drawn is None else drawn
         self.rest: list[Any] | None = None if drawn is None else list(drawn)
         self.written: dict[int, tuple[Any, Any]] = {}
 

@@ -69,14 +69,14 @@ class Layout:
             raise LayoutError(what, where=given, allowed="One name per axis")
         if self.rank_list is not None:
             check_rank_list(self.rank_list, math.prod(self.device_matrix), given)
-        if not isinstance(self.dims, tuple | None):
-            raise LayoutTypeError(f"dims={shorten(self.dims)}", where=given, allowed="A tuple, or None")
         if self.dims is not None:
+            if not isinstance(self.dims, tuple):
+                raise LayoutTypeError(f"dims={shorten(self.dims)}", where=given, allowed="A tuple, or None")
             self._check_dims(f"{given}({', '.join(map(shorten, self.dims))})")
 
     def _check_dims(self, given: str) -> None:
         used: dict[str, int] = {}
-        for position, entry in enumerate(self.dims):
+        for position, entry in enumerate(self.dims or ()):
             for name in entry if isinstance(entry, tuple) else (entry,):
                 if not isinstance(name, str):
                     part = f"{shorten(name)} of type {type(name).__name__}"
@@ -278,7 +278,7 @@ class LayoutStrategy:
     @property
     def code(self) -> str:
         """How a learner writes it: `(layout('dp', 'mp'),) with layout = Layout((2, 4), ('dp', 'mp'))`."""
-        entries = ", ".join(f"layout({', '.join(map(repr, layout.dims))})" for layout in self.layouts)
+        entries = ", ".join(f"layout({', '.join(map(repr, layout.dims or ()))})" for layout in self.layouts)
         made = Layout(self.layouts[0].device_matrix, self.layouts[0].alias_name)
         return f"({entries}{',' if len(self.layouts) == 1 else ''}) with layout = {made!r}"
 

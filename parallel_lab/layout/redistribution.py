@@ -26,6 +26,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from ..base.errors import LayoutError
 from .redistribution_steps import (
@@ -141,7 +142,7 @@ class _Steps:
         self.layout, self.shape, self.part = layout, shape, layout.slice_shape(shape)
         self._before_reshape = (layout, shape, self.part)
 
-    def _add(self, kind: type[Step], layout: TensorLayout, part: Shape | None = None, **arguments: object) -> None:
+    def _add(self, kind: type[Step], layout: TensorLayout, part: Shape | None = None, **arguments: Any) -> None:
         before, self.part = self.part, layout.slice_shape(self.shape) if part is None or layout.rows else part
         self.done.append(kind(self.layout.device_matrix, before, self.part, **arguments))
         self.layout = layout
@@ -190,7 +191,7 @@ class _Steps:
         """
         src, shape, target = self.layout, self.shape, dst
         if shape != dst_shape and common is not None:
-            src, target = (TensorLayout(common.device_matrix, to) for to in (common.src_map, common.dst_map))
+            src, target = common.layouts
             shape = common.shape
         elif shape != dst_shape:
             return False

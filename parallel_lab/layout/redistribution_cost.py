@@ -93,10 +93,7 @@ def _cost(
                 counter.cut(dst.axis_size(axis))
         return counter.total()
     moves = redistribution_moves(common.src_map, common.dst_map, alltoall)
-    before, after = (
-        TensorLayout(common.device_matrix, entries).slice_shape(common.shape)
-        for entries in (common.src_map, common.dst_map)
-    )
+    before, after = (layout.slice_shape(common.shape) for layout in common.layouts)
     written = src.slice_shape(shape), dst.slice_shape(dst_shape)
     if written != (before, after) if moves else written[0] != written[1]:
         counter.reshape()

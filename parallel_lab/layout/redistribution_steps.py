@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -243,7 +243,7 @@ class Exchange(Step):
     way: Route = field(kw_only=True)
 
     @property
-    def route(self) -> tuple:
+    def route(self) -> tuple[Any, ...]:
         """The attribute of the instruction."""
         return self.way.attr
 

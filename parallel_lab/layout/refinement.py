@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ..base.errors import LayoutError
 from .tensor_layout import Shape, TensorLayout
@@ -41,6 +42,12 @@ class Refinement:
     shape: Shape
     src_map: tuple[int, ...]
     dst_map: tuple[int, ...]
+
+    @property
+    def layouts(self) -> tuple[TensorLayout, TensorLayout]:
+        """Layouts of `shape`: the source's and the destination's."""
+        src, dst = (tuple((axis,) if axis >= 0 else () for axis in axes) for axes in (self.src_map, self.dst_map))
+        return TensorLayout(self.device_matrix, src), TensorLayout(self.device_matrix, dst)
 
 
 # ---- factorisations of a number ----
@@ -241,7 +248,7 @@ def join_axes(pieces: Iterable[tuple[int, tuple[int, ...], int]]) -> tuple[int, 
 
 
 @lru_cache(maxsize=4096)
-def flat_placement(layout: TensorLayout, shape: tuple[int, ...]) -> tuple:
+def flat_placement(layout: TensorLayout, shape: tuple[int, ...]) -> tuple[Any, ...]:
     """What each rank holds, however shaped: equal for two (layout, shape) if Reshapes of the slices lead between them.
 
     Digits of the flat index that the rank decides, as (stride, count, span of ranks), then what is pending.

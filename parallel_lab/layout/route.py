@@ -124,7 +124,7 @@ def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[
         size // math.prod(map(src.axis_size, entry[:n]))
         for size, entry, n in zip(shape, src.tensor_map, own, strict=True)
     )
-    old, new = (TensorLayout(matrix, [tuple(number[a] for a in entry) for entry in entries]) for entries in maps)
+    old, new = (TensorLayout(matrix, tuple(tuple(number[a] for a in entry) for entry in entries)) for entries in maps)
     return tuple(axes), Route(old, new, parts)
 
 

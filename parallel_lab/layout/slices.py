@@ -8,6 +8,7 @@ gather_full(mine, shape, layout)              the same on a running rank: every 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .tensor_layout import Shape, TensorLayout
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
 
 
-def is_split(layout: TensorLayout | None) -> bool:
+def is_split(layout: TensorLayout | None) -> TypeGuard[TensorLayout]:
     """Whether a rank's slice under `layout` is less than the tensor, or an addend of it."""
     return layout is not None and (layout.is_partial or any(n > 1 for n in layout.splits))
 
@@ -47,7 +48,7 @@ def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | 
         return np.array(slices[0])
     reduce = REDUCERS[layout.reduce]
     full = np.empty(shape, slices[0].dtype)
-    done: set[tuple] = set()
+    done: set[tuple[int, ...]] = set()
     for rank, part in enumerate(slices):
         numbers = layout.slice_numbers(rank)
         if numbers in done:

@@ -341,7 +341,7 @@ class TensorLayout:
     def _canonical(self) -> TensorLayout:
         keep = [a for a in range(len(self.device_matrix) - 1, -1, -1) if self.axis_size(a) > 1]
         follows: dict[int, int] = {}
-        role: dict[int, object] = {a: ("partial",) if a in self.partial else ("replica",) for a in keep}
+        role: dict[int, tuple[str | int, ...]] = {a: ("partial",) if a in self.partial else ("replica",) for a in keep}
         for dim, axes in enumerate(self.tensor_map):
             cut = [a for a in axes if self.axis_size(a) > 1]
             follows.update(itertools.pairwise(cut))

@@ -54,7 +54,7 @@ INTERLEAVED = "interleaved_parallel"  # name of an axis of a Layout: no ranks, p
 SETTING = "parallel setting"  # what `where` says when the caller is ParallelConfig or the context
 
 
-def refuse(kind: type[ContextError], where: str, key: str, value: object, allowed: str, hint: str = "") -> ContextError:
+def refuse(kind: type[ContextError], where: str, key: str, value: Any, allowed: str, hint: str = "") -> ContextError:
     """The error to raise for `key=value`."""
     return kind(f"{key}={shorten(value)}", where=where, allowed=allowed, hint=hint)
 
@@ -65,12 +65,12 @@ boolean = flag
 path = checks.path_text()
 
 
-def integer(low: int, high: int = INT_LIMIT, also: tuple[int, ...] = ()) -> Check:
+def integer(low: int, high: int = INT_LIMIT, also: tuple[int, ...] = ()) -> checks.Check:
     """An int from `low` to `high`, or one of `also`."""
     return checks.integer(low, high, also=also, kinds=int)
 
 
-def number(low: float, high: float = math.inf, *, above: bool = False, below: bool = False) -> Check:
+def number(low: float, high: float = math.inf, *, above: bool = False, below: bool = False) -> checks.Check:
     """A finite float from `low` to `high`; above, below: without the ends themselves."""
     return checks.number(low, high, above=above, below=below, kinds=float)
 
@@ -80,7 +80,7 @@ def shard_size(least: int) -> Check:
     return integer(least, MAX_DEVICES, also=(-1,))
 
 
-def scheduler(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
+def scheduler(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> str:
     """The name of a pipeline's schedule: MindSpore's, or one of ours."""
     if isinstance(value, str) and value in MORE_SCHEDULERS:
         allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {value!r} is not available here"
@@ -103,7 +103,7 @@ PIPELINE = {
 }
 
 
-def json_path(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str:
+def json_path(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> str:
     """The path of an operator strategy file. Raises ContextKeyError unless it is absolute and ends in .json."""
     plain = path(where, key, value, errors)
     if not os.path.isabs(plain) or os.path.splitext(plain)[1] != ".json":
@@ -118,14 +118,14 @@ def json_path(where: str, key: str, value: object, errors: Errors = SETTINGS) ->
 def mapping(**parts: Check) -> Check:
     """A dict with some of the given keys. Unknown keys: ContextKeyError, MindSpore's KeyError and ValueError in one."""
 
-    def check(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+    def check(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> dict[str, Any]:
         known = _known_parts(where, key, value, parts)
         return {name: parts[name](where, f"{key}[{name!r}]", part, errors) for name, part in known}
 
     return check
 
 
-def _known_parts(where: str, key: str, value: object, known: Iterable[str]) -> Iterator[tuple[str, object]]:
+def _known_parts(where: str, key: str, value: Any, known: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """(key, value) of a dict with keys among `known`. Raises ContextTypeError, ContextKeyError."""
     keys = ", ".join(map(repr, known))
     if not issubclass(type(value), dict):
@@ -138,7 +138,7 @@ def _known_parts(where: str, key: str, value: object, known: Iterable[str]) -> I
         yield str.__str__(name), part
 
 
-def check_pipeline_config(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+def check_pipeline_config(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> dict[str, Any]:
     """pipeline_interleave and pipeline_scheduler. Without chunks the only scheduler of this dict is "1f1b" (MindSpore's
     rule and its TypeError; `AutoParallel.pipeline` takes the others).
     """
@@ -152,7 +152,7 @@ def check_pipeline_config(where: str, key: str, value: object, errors: Errors = 
 # ---- communication fusion ----
 
 
-def check_fusion_indices(where: str, key: str, value: object, errors: Errors = SETTINGS) -> list[int]:
+def check_fusion_indices(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> list[int]:
     """Positions of parameters after which a fused message ends: a list of rising, non-negative ints, at least one.
 
     A negative index is a ContextTypeError: MindSpore's TypeError comes from an unsigned number of the layer below.
@@ -176,7 +176,7 @@ def check_fusion_indices(where: str, key: str, value: object, errors: Errors = S
     return plain
 
 
-def check_comm_fusion(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+def check_comm_fusion(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> dict[str, Any]:
     """A fusion setting such as {"openstate": True, "allreduce": {"mode": "size", "config": 32}}, as a new dict.
 
     "allreduce" knows the modes auto (config None), size (config MB) and index (config as `check_fusion_indices`);
@@ -194,7 +194,7 @@ def check_comm_fusion(where: str, key: str, value: object, errors: Errors = SETT
     return plain
 
 
-def comm_fusion_of_2_10(where: str, key: str, value: object, errors: Errors = SETTINGS) -> dict[str, Any]:
+def comm_fusion_of_2_10(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> dict[str, Any]:
     """`check_comm_fusion`, which takes no notice of a config beside mode "auto": so does MindSpore 2.10 (recorded)."""
     plain = value
     if type(value) is dict:
@@ -206,9 +206,9 @@ def _is_auto(part: object) -> bool:
     return type(part) is dict and "config" in part and type(part.get("mode")) is str and part["mode"] == "auto"
 
 
-def _fusion(where: str, place: str, value: object, modes: tuple[str, ...]) -> dict[str, Any]:
+def _fusion(where: str, place: str, value: Any, modes: tuple[str, ...]) -> dict[str, Any]:
     """The mode and config of one kind of message."""
-    given = dict(_known_parts(where, place, value, ("mode", "config")))
+    given: dict[str, Any] = dict(_known_parts(where, place, value, ("mode", "config")))
     missing = [name for name in ("mode", "config") if name not in given]
     if missing:
         allowed = f"The key {missing[0]!r} is missing; both 'mode' and 'config' are needed"
@@ -239,7 +239,7 @@ class NamedLayout(Protocol):
     dims: tuple[Any, ...] | None
 
 
-def check_dataset_strategy(where: str, key: str, value: object, errors: Errors = SETTINGS) -> str | tuple[Any, ...]:
+def check_dataset_strategy(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> str | tuple[Any, ...]:
     """How the ranks are fed: "full_batch", "data_parallel", or per input a tuple of counts (one per dim) or a `Layout`.
 
     Raises ContextTypeError for another type, ContextError for another text, no input at all or a Layout with the axis
@@ -272,7 +272,7 @@ def check_dataset_strategy(where: str, key: str, value: object, errors: Errors =
     return tuple(_cuts(where, key, part, value, allowed) for part in parts)
 
 
-def _cuts(where: str, key: str, cuts: object, value: object, allowed: str) -> tuple[int, ...]:
+def _cuts(where: str, key: str, cuts: Any, value: Any, allowed: str) -> tuple[int, ...]:
     """The counts of one input; `value` is the whole strategy, for the message."""
     if not issubclass(type(cuts), tuple):
         raise refuse(ContextTypeError, where, key, value, allowed, f"{shorten(cuts, 40)} is not a tuple")

@@ -195,7 +195,7 @@ def resolved_fusion(where: str, key: str, given: object, *, off_is_final: bool =
     return Fusion().after(check_comm_fusion(where, key, given), off_is_final=off_is_final).resolved()
 
 
-def _resolved_fusion(where: str, key: str, value: object, errors: Errors = SETTINGS) -> tuple[tuple[Any, ...], ...]:
+def _resolved_fusion(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> tuple[tuple[Any, ...], ...]:
     """A dict of `comm_fusion` resolved, or the resolved form checked."""
     if not issubclass(type(value), tuple):
         return resolved_fusion(where, key, value)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ..checks import choice
 from ..errors import ContextConflictError, ContextError, shorten
@@ -202,7 +203,8 @@ def cost_model_groups_by_times(distances: Sequence[float], times: int, tail_perc
     """
     where = "cost_model_groups_by_times"
     _check_distances(distances, where)
-    times, tail_percent = cost_model_numbers(where, "times", (times, tail_percent))
+    count, tail_percent = cost_model_numbers(where, "times", (times, tail_percent))
+    times = int(count)
     if not distances:
         return ()
     tail = max(distances) * (1 - tail_percent)  # where the furthest interval begins
@@ -265,7 +267,7 @@ def cost_model_groups_by_hiding(
     return tuple(group_at[distance] for distance in distances)
 
 
-def cost_model_groups(setting: tuple, distances: Sequence[float], sizes_elements: Sequence[int]) -> Groups:
+def cost_model_groups(setting: tuple[Any, ...], distances: Sequence[float], sizes_elements: Sequence[int]) -> Groups:
     """The groups of `ParallelConfig.cost_model_fusion`: ("times", ...) or ("hiding", ...), with the arguments above."""
     kind, *values = setting
     if kind == "times":
