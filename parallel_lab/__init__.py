@@ -49,7 +49,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
-from .base.hooks import set_cell_executor, set_schedule_maker, set_strategy_reader, set_strategy_searcher
+from .base.hooks import set_catalog, set_cell_executor, set_schedule_maker, set_strategy_reader, set_strategy_searcher
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -214,6 +214,11 @@ def _kept_settings() -> dict[str, Any]:
     return KEPT
 
 
+def _load_catalog() -> None:
+    with held():
+        importlib.import_module(".catalog", __name__)
+
+
 def _executor() -> Any:
     from .mindspore._executor import cell_graph_executor
 
@@ -244,6 +249,7 @@ def _schedule_names() -> tuple[str, ...]:
     return schedule_names()
 
 
+set_catalog(_load_catalog)
 set_cell_executor(_executor)
 set_schedule_maker(_schedule, _schedule_names)
 set_strategy_reader(_strategies)

@@ -5,7 +5,7 @@ Operators, Tensors and Cells reach tracer, programs and communicator without imp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -100,6 +100,26 @@ def set_cloner(clone: Any) -> None:
     """Let `clone` make Parameters after others (`nn/initializer.py` installs it)."""
     global _cloner
     _cloner = clone
+
+
+def _no_catalog() -> None:
+    """Nothing: while the package is imported, no name is looked up in the catalogue."""
+
+
+_catalog: Callable[[], Any] = _no_catalog
+
+
+def open_catalog() -> None:
+    """Load the catalogue (`parallel_lab/catalog`), which adds its operators and layers to the tables and faces of the
+    taught ones. Called when a name is not found among those, or when all names are listed; loaded once.
+    """
+    _catalog()
+
+
+def set_catalog(load: Callable[[], Any]) -> None:
+    """Let `load` load the catalogue, which lies above `ops` and `nn`; the package installs it."""
+    global _catalog
+    _catalog = load
 
 
 def _no_schedules(name: str, stages: int, micro_batches: int, chunks: int) -> Any:

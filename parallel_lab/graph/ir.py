@@ -149,7 +149,7 @@ class Node:
 
     @property
     def opdef(self) -> OpDef:
-        return OPS.get(self.op) or CALLS[self.op]
+        return CALLS.get(self.op) or OPS[self.op]
 
     @property
     def follows(self) -> bool:

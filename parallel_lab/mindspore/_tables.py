@@ -8,8 +8,9 @@ A name's target is "module:attribute" of this package, or "@path" for another pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ..ops.spellings import MINT
 
@@ -21,6 +22,35 @@ class Page:
     doc: str
     sources: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+
+
+class MintNames(Mapping[str, str]):
+    """A page of `mint`: operators whose declaration has a name there (`mint=`), and others. Operators are listed when
+    the page is first read, because that opens the catalogue.
+
+    prefix  "functional." for mint.nn.functional
+    others  names that no declaration gives, or gives otherwise
+    """
+
+    def __init__(self, prefix: str, others: Mapping[str, str]) -> None:
+        self._prefix, self._others = prefix, others
+
+    @cached_property
+    def _targets(self) -> dict[str, str]:
+        own = {name.removeprefix(self._prefix): f"parallel_lab.ops:{operator}" for name, operator in self._declared()}
+        return {**own, **self._others}
+
+    def _declared(self) -> list[tuple[str, str]]:
+        return [(k, v) for k, v in MINT.items() if k.startswith(self._prefix) and "." not in k[len(self._prefix) :]]
+
+    def __getitem__(self, name: str) -> str:
+        return self._targets[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._targets)
+
+    def __len__(self) -> int:
+        return len(self._targets)
 
 
 def _of(module: str, names: str) -> dict[str, str]:
@@ -334,20 +364,20 @@ PAGES: dict[str, Page] = {
     # ---- mint ----
     "mint": Page(
         "Operators in PyTorch's spelling.",
-        names={
-            **{name: f"parallel_lab.ops:{own}" for name, own in MINT.items() if "." not in name},
-            **_of(FORMS, MADE),
-            **_of(MINT_FORMS, MINT_WORDS),
-            **{
+        names=MintNames(
+            "",
+            {
+                **_of(FORMS, MADE),
+                **_of(MINT_FORMS, MINT_WORDS),
                 "absolute": "parallel_lab.ops:abs",
                 "subtract": f"{MINT_FORMS}:sub",
                 "true_divide": "parallel_lab.ops:div",
+                **_of("parallel_lab.ops", "gcd hypot lcm nonzero view_as"),
+                **_of(RANDOM, "rand rand_like randn randn_like"),
+                **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
+                "clone": "parallel_lab.ops:identity",
             },
-            **_of("parallel_lab.ops", "gcd hypot lcm nonzero view_as"),
-            **_of(RANDOM, "rand rand_like randn randn_like"),
-            **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
-            "clone": "parallel_lab.ops:identity",
-        },
+        ),
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
     "mint.optim": Page(
@@ -355,18 +385,16 @@ PAGES: dict[str, Page] = {
     ),
     "mint.nn.functional": Page(
         "Functions of layers.",
-        names={
-            name.removeprefix("functional."): f"parallel_lab.ops:{own}"
-            for name, own in MINT.items()
-            if name.startswith("functional.")
-        }
-        | _of(
-            MINT_FORMS,
-            "binary_cross_entropy binary_cross_entropy_with_logits dropout elu gelu glu hardtanh kl_div log_softmax "
-            "one_hot pad relu relu6 silu smooth_l1_loss softmax softmin threshold",
-        )
-        | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm max_pool2d softplus")
-        | _of("parallel_lab.ops", "adaptive_avg_pool2d"),
+        names=MintNames(
+            "functional.",
+            _of(
+                MINT_FORMS,
+                "binary_cross_entropy binary_cross_entropy_with_logits dropout elu gelu glu hardtanh kl_div "
+                "log_softmax one_hot pad relu relu6 silu smooth_l1_loss softmax softmin threshold",
+            )
+            | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm max_pool2d softplus")
+            | _of("parallel_lab.ops", "adaptive_avg_pool2d"),
+        ),
     ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),

@@ -5,9 +5,11 @@
 import difflib
 from types import ModuleType as _ModuleType
 
-from ..ops.collectives import primitives as _collectives
+from ..base.hooks import open_catalog as _open_catalog
+from ..ops.collectives.point_to_point import __all__ as _POINT_TO_POINT
+from ..ops.collectives.primitives import __all__ as _COLLECTIVES
 from ..ops.machine.registry import PRIMITIVES as _PRIMITIVES
-from ..ops.spellings import NAMES as _FUNCTIONS
+from ..ops.spellings import NAMES as _NAMES
 from . import initializer, utils
 from .cell import Cell, ShardedCell, shard
 from .feeding import GradAccumulation, GradAccumulationCell, MicroBatchInterleaved, Pipeline, PipelineCell, WithLossCell
@@ -177,8 +179,15 @@ from .wrap import (
 )
 
 # everything imported above, but not the modules that the imports leave here
-__all__ = ["initializer", "utils"]
-__all__ += [n for n, value in globals().items() if not n.startswith("_") and not isinstance(value, _ModuleType)]
+_public = ["initializer", "utils"]
+_public += [n for n, value in globals().items() if not n.startswith("_") and not isinstance(value, _ModuleType)]
+
+
+def publish(layers):
+    """Make the catalogue's classes and functions public here: {name: class or function}."""
+    globals().update(layers)
+    _public.extend(layers)
+
 
 # PyTorch's names for what is here under MindSpore's
 _OTHER_NAMES = {
@@ -195,16 +204,26 @@ _OTHER_NAMES = {
 }
 
 
+def __dir__():
+    _open_catalog()
+    return sorted(globals())
+
+
 def __getattr__(name):
-    if name.startswith("_"):  # Python and its tools ask for these of everything they meet
+    if name.startswith("_") and name != "__all__":  # Python and its tools ask for these of everything they meet
         raise AttributeError(f"parallel_lab.nn has no {name!r}", name=name)
+    _open_catalog()
+    if name == "__all__":
+        return _public
+    if name in globals():
+        return globals()[name]
     if name in _OTHER_NAMES:
         hint = f"In MindSpore, and here, it is nn.{_OTHER_NAMES[name]}"
     elif name == "AdamW":
         hint = "nn.AdamWeightDecay is near, but does not correct the bias of the moments"
-    elif name in _FUNCTIONS or name in _PRIMITIVES or name in _collectives.__all__:
+    elif name in _NAMES or name in _PRIMITIVES or name in (*_COLLECTIVES, *_POINT_TO_POINT, "Primitive", "Print"):
         hint = f"Use ops.{name}"
     else:
-        near = [n for n in __all__ if n.lower() == name.lower()] or difflib.get_close_matches(name, __all__, 3, 0.6)
+        near = [n for n in _public if n.lower() == name.lower()] or difflib.get_close_matches(name, _public, 3, 0.6)
         hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "dir(parallel_lab.nn) lists them all"
     raise AttributeError(f"parallel_lab.nn has no {name!r}. {hint}", name=name)

@@ -3,6 +3,8 @@
 import builtins
 import difflib
 
+from ..base.hooks import open_catalog
+
 # the families: importing one registers its operators
 from . import (  # noqa: F401
     activation,
@@ -18,7 +20,6 @@ from . import (  # noqa: F401
     distinct,
     dropout,
     elementwise,
-    flash_attention,
     further_functions,
     further_losses,
     gather,
@@ -41,7 +42,6 @@ from . import (  # noqa: F401
     scatter_elements,
     scattering,
     shape,
-    special,
     statistics,
     transposed_conv,
     turns,
@@ -57,7 +57,13 @@ from .machine.registry import OPS, PRIMITIVES  # noqa: F401
 from .machine.state import StepCalls, training_step  # noqa: F401
 from .spellings import NAMES
 
-globals().update(NAMES, **PRIMITIVES)  # made from the declarations, so that a new operator needs no second edit
+
+def publish():
+    """Make what is declared public here: at the end of this file, and when the catalogue has added its operators."""
+    globals().update(NAMES, **PRIMITIVES)
+
+
+publish()
 
 
 def _public():
@@ -68,13 +74,18 @@ def _public():
     return [*own, *primitives.__all__, *point_to_point.__all__, *PRIMITIVES, *names]
 
 
+def __dir__():
+    open_catalog()
+    return sorted(globals())
+
+
 def __getattr__(name):
     if name == "__all__":
         return _public()
-    if name in NAMES or name in PRIMITIVES:  # declared since then
-        return NAMES.get(name) or PRIMITIVES[name]
     if name.startswith("_"):  # Python and its tools ask for these of everything they meet
         raise AttributeError(f"parallel_lab.ops has no {name!r}", name=name)
+    if name in NAMES or name in PRIMITIVES:  # of the catalogue, or declared since then
+        return NAMES.get(name) or PRIMITIVES[name]
     plain = name.replace("_", "").lower()
     names = list(dict.fromkeys([*_public(), *NAMES]))
     near = [n for n in names if n.replace("_", "").lower() == plain] or difflib.get_close_matches(name, names, 3, 0.6)

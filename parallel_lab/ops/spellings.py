@@ -23,13 +23,15 @@ import numpy as np
 from ..base.checks import Errors, check_switches, misfit, no_tensor, switches_of
 from ..base.dtypes import plain_array, scalar_operand
 from ..base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError
+from ..base.hooks import open_catalog
 from .machine.operand_checks import is_operand
+from .machine.tables import Table
 from .synonyms import own_names
 
-NAMES: dict[str, Callable] = {}  # public functions of `parallel_lab.ops` by name
-UFUNCS: dict[str, Callable] = {}  # numpy's element-wise function -> the operator
-NUMPY: dict[str, str] = {}  # numpy's other function -> the name in `ops` of what to use in its place
-MINT: dict[str, str] = {}  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
+NAMES: Table[Callable] = Table()  # public functions of `parallel_lab.ops` by name
+UFUNCS: Table[Callable] = Table()  # numpy's element-wise function -> the operator
+NUMPY: Table[str] = Table()  # numpy's other function -> the name in `ops` of what to use instead
+MINT: Table[str] = Table()  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
 
 TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of forms and functions
 FURTHER = frozenset(  # and of functions: those that stand beside one of these
@@ -40,23 +42,23 @@ FURTHER = frozenset(  # and of functions: those that stand beside one of these
     )
 )
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
-# methods of MindSpore's Tensor that are the function of this name, given the tensor first
+# methods of MindSpore's Tensor that are the function of this name, given the tensor first, and all of the catalogue's
 METHODS = """
-    abs absolute acos acosh add addcdiv addcmul addmm addmv addr allclose amax amin arccos arccosh arcsin arcsinh
-    arctan arctan2 arctanh argsort asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift bitwise_not
-    bitwise_or bitwise_right_shift bitwise_xor bmm ceil chunk clamp clip copysign cos cosh count_nonzero cross
-    cummax cummin cumprod deg2rad det diag diagflat diagonal diff digamma div divide dot eq equal erf erfc erfinv
-    exp exp2 expand_as expand_dims expm1 flip fliplr flipud float_power floor floor_divide fmax fmin fmod fold frac
-    gather_elements gather_nd gcd ge ger greater greater_equal gt hardshrink heaviside hypot i0 index_add index_fill
-    index_select inner inv inverse invert isclose isfinite isinf isnan isneginf isposinf isreal lcm ldexp le lerp
-    less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp logical_and logical_not logical_or
-    logical_xor logit logsumexp lt masked_fill maximum median minimum mm movedim moveaxis msort mul multiply mv
-    nan_to_num nanmean nansum narrow ne neg negative nextafter norm not_equal outer positive pow prod rad2deg ravel
-    reciprocal remainder repeat_interleave roll rot90 round rsqrt scatter scatter_add sgn sigmoid sign signbit sin
-    sinc sinh slice_scatter softmax sort split sqrt square sub subtract swapaxes swapdims t tan tanh
-    tensor_scatter_add tensor_scatter_div tensor_scatter_max tensor_scatter_min tensor_scatter_mul
-    tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc type_as unbind unfold unsqueeze
-    vsplit hsplit dsplit xdivy xlogy approximate_equal argwhere igamma igammac matrix_power slogdet searchsorted
+    abs absolute acos acosh add addcdiv addcmul addmm addmv addr allclose amax amin arccos arccosh arcsin
+    arcsinh arctan arctan2 arctanh argsort asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift
+    bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm ceil chunk clamp clip copysign cos cosh
+    count_nonzero cross cummax cummin cumprod deg2rad det diag diagonal diff digamma div divide dot eq equal erf
+    erfc erfinv exp exp2 expand_dims expm1 flip fliplr flipud float_power floor floor_divide fmod frac
+    gather_elements gather_nd gcd ge ger greater greater_equal gt hardshrink heaviside hypot i0 index_add
+    index_fill index_select inner inv inverse invert isclose isfinite isinf isnan isneginf isposinf lcm le lerp
+    less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp logical_and logical_not
+    logical_or logical_xor logit logsumexp lt masked_fill maximum minimum mm movedim moveaxis msort mul multiply
+    mv nan_to_num nansum narrow ne neg negative nextafter norm not_equal outer pow prod rad2deg ravel reciprocal
+    remainder repeat_interleave roll rot90 round rsqrt scatter scatter_add sgn sigmoid sign signbit sin sinc
+    sinh softmax sort split sqrt square sub subtract swapaxes swapdims t tan tanh tensor_scatter_add
+    tensor_scatter_div tensor_scatter_max tensor_scatter_min tensor_scatter_mul tensor_scatter_sub tensor_split
+    top_k topk trace tril triu true_divide trunc unbind unsqueeze xdivy xlogy approximate_equal argwhere igamma
+    igammac matrix_power slogdet searchsorted
 """
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]
@@ -78,6 +80,26 @@ class Spelled:
                 tensor_operand(logical.name, "operand", each)
         truth = all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands)
         return (logical if truth else NAMES[bitwise])(*operands)
+
+
+class InCatalog:
+    """A method whose operator is not declared yet because it lies in the catalogue, which a look at the method opens.
+
+    Declarations of the catalogue replace it, as those of the taught operators have done before.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, tensor: Any, kind: type) -> Any:
+        open_catalog()
+        if isinstance(vars(Spelled)[self.name], InCatalog):  # the catalogue is just being loaded
+            raise AttributeError(f"{kind.__name__} has no attribute {self.name!r} yet", name=self.name, obj=tensor)
+        return getattr(kind if tensor is None else tensor, self.name)
+
+
+for _name in METHODS.split():
+    setattr(Spelled, _name, InCatalog(_name))
 
 
 def comparable(value: Any) -> bool:
@@ -182,8 +204,9 @@ def spell(
     for each in method.split():
         one, _, arguments = each.rstrip(")").partition("(")
         setattr(Spelled, one, _method(called, one, arguments.split(",") if arguments else (), parameters))
-    for each in {name, *also.split()}.intersection(METHODS.split()) - vars(Spelled).keys():
-        setattr(Spelled, each, _method(called, each, (), parameters))
+    for each in (name, *also.split()):
+        if isinstance(vars(Spelled).get(each), InCatalog):
+            setattr(Spelled, each, _method(called, each, (), parameters))
     for each in operator.split():
         setattr(Spelled, each, _operator(called, each, unary=len(parameters) == 1))
         plain = each.strip("_")

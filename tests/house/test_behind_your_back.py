@@ -9,7 +9,7 @@ from tests.house.source import PACKAGE, ROOT, files, tree
 from tests.house.test_weights import late_imports
 
 PAGE = (ROOT / "notebooks" / "developers.md").read_text(encoding="utf-8")
-EMPTY_TABLE = re.compile(r"(\{\}|\[\]|(dict|list|set|WeakValueDictionary|WeakKeyDictionary|WeakSet)\(\))$")
+EMPTY_TABLE = re.compile(r"(\{\}|\[\]|(dict|list|set|WeakValueDictionary|WeakKeyDictionary|WeakSet|Table)\(\))$")
 
 
 def listed(heading: str, column: int = 0) -> set[str]:

@@ -21,7 +21,7 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_000, 8_800),
-    "graph.trace": (13_700, 13_700),
+    "graph.trace": (13_750, 13_750),
     "graph.compiler": (26_400, 26_900),
     "train.session": (23_900, 34_700),
     "lab.costs.model": (16_000, 24_700),
@@ -67,7 +67,7 @@ KERNEL: list[tuple[str, tuple[str, ...] | None]] = [
 MOST_OF_THE_KERNEL = 4_800
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_800, 119_800, 97_000
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_800, 119_800, 97_400
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {
@@ -141,12 +141,12 @@ def test_late_imports_do_not_become_more():
 
 def test_rooms_import_the_families_of_operators_that_they_need():
     """The package `ops` is for those who use the house: who imports it reads every family."""
-    doors = ("parallel_lab", "parallel_lab.mindspore")
+    doors = ("parallel_lab", "parallel_lab.mindspore", "parallel_lab.catalog")
     readers = {
         name: line
         for name, path in MODULES.items()
         for target, line, _ in imports(path, frozenset(MODULES))
-        if target == "parallel_lab.ops" and not (name == doors[0] or name.startswith(doors[1]))
+        if target == "parallel_lab.ops" and not (name == doors[0] or name.startswith(doors[1:]))
     }
     assert len(MODULES) > 500 and not readers
 

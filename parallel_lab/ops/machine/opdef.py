@@ -35,6 +35,7 @@ from ...base.dtypes import (
 )
 from ...base.errors import ParallelLabError, ShapeError
 from .signature import Shape, Signature, resolve
+from .tables import Table
 
 SHAPE_ERRORS = Errors(ShapeError, ShapeError)
 
@@ -279,7 +280,7 @@ class OpDef:
         return math.prod(known[c] for c in signature.labels)
 
 
-OPS: dict[str, OpDef] = {}  # every operator, by the name of its function
+OPS: Table[OpDef] = Table()  # every operator, by the name of its function
 CALLS: dict[str, OpDef] = {}  # communication as an operator of a traced network, by class name
 
 

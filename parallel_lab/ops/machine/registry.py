@@ -37,8 +37,9 @@ from .calling import Operator
 from .opdef import OPS, OpDef
 from .primitive import Form, Primitive
 from .signature import Shape
+from .tables import Table
 
-PRIMITIVES: dict[str, type[Primitive]] = {}
+PRIMITIVES: Table[type[Primitive]] = Table()
 
 
 @dataclass(frozen=True)

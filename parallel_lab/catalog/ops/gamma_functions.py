@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from .elementwise import BINARY, float_result, neg
-from .machine.registry import case, op, unbroadcast
-from .unary import by_elements, digamma
+from ...ops.elementwise import BINARY, float_result, neg
+from ...ops.machine.registry import case, op, unbroadcast
+from ...ops.unary import by_elements, digamma
 
 _LGAMMA = by_elements(math.lgamma, math.inf)
 _BOTH = {"dtype": float_result, "flops": 200}

@@ -14,20 +14,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, integer, number
-from ..base.dtypes import promoted
-from ..base.errors import NotBuiltYet, ShapeError
-from ..base.origin import caller
-from ..base.seeds import get_seed
-from ..layout.named_layout import Layout
-from .dropout import dropout_key, dropped
-from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import floats
-from .machine.primitive import Primitive
-from .machine.registry import PRIMITIVES, case, form, op
-from .machine.state import training_step
-from .shape import reshape
-from .spellings import function, tensor_operand
+from ...base.checks import choice, integer, number
+from ...base.dtypes import promoted
+from ...base.errors import NotBuiltYet, ShapeError
+from ...base.origin import caller
+from ...base.seeds import get_seed
+from ...layout.named_layout import Layout
+from ...ops.dropout import dropout_key, dropped
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.operand_checks import floats
+from ...ops.machine.primitive import Primitive
+from ...ops.machine.registry import PRIMITIVES, case, form, op
+from ...ops.machine.state import training_step
+from ...ops.shape import reshape
+from ...ops.spellings import function, tensor_operand
 
 # with heads apart: labels of query, and of key and value. b samples, n heads, s queries, t keys, d elements of a head
 LAYOUTS = {"BNSD": ("bnsd", "bntd"), "BSND": ("bsnd", "btnd"), "SBND": ("sbnd", "tbnd")}

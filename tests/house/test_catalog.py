@@ -1,0 +1,73 @@
+"""The catalogue: what lies in it, and that everybody who asks by name finds it, in this process or another."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.house.source import ROOT
+
+LOADED = "print('parallel_lab.catalog' in sys.modules)"
+
+
+def in_a_fresh_process(code: str) -> list[str]:
+    """The lines that `code` prints in a new Python, last whether the catalogue is loaded then."""
+    run = [sys.executable, "-c", f"import sys\nimport numpy as np\n{code}\n{LOADED}"]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+TAUGHT = {
+    "import": "import parallel_lab",
+    "names": "from parallel_lab import nn, ops\nops.matmul, ops.MatMul, nn.Dense, ops.OPS['relu'], ops.OPS.get('add')",
+    "private names": "from parallel_lab import nn, ops\nprint(hasattr(ops, '__wrapped__'), hasattr(nn, '_repr_html_'))",
+    "a step": """
+import parallel_lab as pl
+net, x = pl.nn.SequentialCell(pl.nn.Dense(4, 8), pl.nn.ReLU()), np.ones((8, 4), np.float32)
+plan = pl.compile(net, x, device_num=2, dataset_strategy="full_batch")
+plan.verify()
+pl.Plan.from_dict(plan.to_dict())
+pl.Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()}).run_step(x)""",
+}
+
+
+@pytest.mark.parametrize("what", TAUGHT)
+def test_what_is_taught_does_not_load_it(what):
+    assert in_a_fresh_process(TAUGHT[what])[-1] == "False"
+
+
+FINDS = {
+    "function": "from parallel_lab import ops\nprint(ops.igamma.name)",
+    "class": "from parallel_lab.ops import FlashAttentionScore\nprint(FlashAttentionScore.op.name)",
+    "table": "from parallel_lab.ops.machine.registry import OPS\nprint('igamma' in OPS, OPS['zeta'].name)",
+    "list of operators": "from parallel_lab import ops\nprint('zeta' in {*ops.OPS}, 'Zeta' in {*ops.PRIMITIVES})",
+    "dict of operators": "from parallel_lab import ops\nprint('igamma' in list({**ops.OPS}))",
+    "dir of ops": "from parallel_lab import ops\nprint('igamma' in dir(ops))",
+    "star import": "from parallel_lab.ops import *\nprint(igamma.name)",
+    "method": "import parallel_lab as pl\nprint(pl.Tensor([1.0, 2.0]).igamma(pl.Tensor([1.0, 2.0])).shape)",
+    "method of the class": "import parallel_lab as pl\nprint('igamma' in dir(pl.Tensor), pl.Tensor.igamma.__name__)",
+    "help": "import pydoc\nprint('igammac' in pydoc.plain(pydoc.render_doc('parallel_lab.ops')))",
+    "facade": "from parallel_lab.mindspore import ops\nprint(ops.Zeta.__name__)",
+}
+
+
+@pytest.mark.parametrize("how", FINDS)
+def test_a_name_of_it_is_found(how):
+    printed, loaded = in_a_fresh_process(FINDS[how])
+    assert loaded == "True" and "False" not in printed
+
+
+def test_it_adds_no_name_to_a_tensor_that_a_tensor_did_not_list():
+    listed = "sorted(dir(pl.Tensor))"
+    code = f"import parallel_lab as pl\nbefore = {listed}\nimport parallel_lab.catalog\nprint(before == {listed})"
+    assert in_a_fresh_process(code) == ["True", "True"]
+    missing = "[n for n in dir(pl.Tensor) if not n.startswith('_') and not hasattr(pl.Tensor, n)]"
+    assert in_a_fresh_process(f"import parallel_lab as pl\nprint({missing})") == ["[]", "True"]
+
+
+def test_a_name_that_nobody_has_is_refused_as_before():
+    code = "import parallel_lab as pl\ntry: pl.ops.igama\nexcept AttributeError as error: print(error)"
+    assert "Did you mean 'igamma'" in in_a_fresh_process(code)[0]
+    code = "from parallel_lab import ops\ntry: ops.OPS['igama']\nexcept KeyError as error: print(error)"
+    assert in_a_fresh_process(code) == ["'igama'", "True"]
