@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import shorten
-from .running import ask, attempt, listed
+from .running import ask, attempt, listed, read_number
 from .verdict import Note, Wrong
 
 CLOSE = 1e-9  # relative
@@ -53,21 +53,31 @@ MISCONCEPTIONS = {
 class Idea:
     """A wrong idea, and the answer to an exercise that follows from it.
 
-    name    of MISCONCEPTIONS, or words of one's own; results are counted under it
-    note    what is told to a learner who gives this answer: what it is, and what was overlooked
+    name    of MISCONCEPTIONS, or words of one's own; results are counted under it, unless it is empty
+    note    what a learner who gives this answer reads: what it is, and what was overlooked. Words, or a function of
+            the case that gives them
     answer  that answer, in the form of the exercise: a function of the same arguments, a number, a choice
     part    the part of the exercise in which it is recognised
     """
 
     name: str
-    note: str
+    note: Any
     answer: Any
     part: str = ""
 
     @property
     def told(self) -> Note:
         """The note, with the name."""
-        return Note(self.note, self.name)
+        return self.note_for()
+
+    def note_for(self, *case: Any) -> Note:
+        """The note on an answer to this case, with the name."""
+        return Note(self.note(*case) if callable(self.note) else self.note, self.name)
+
+
+def slip(note: Any, answer: Any) -> Idea:
+    """A wrong model that is a slip, not a misconception: it gets its note, and results do not count it."""
+    return Idea("", note, answer)
 
 
 def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
@@ -97,7 +107,7 @@ def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
 def recognised(
     found: Sequence[Any], cases: Sequence[tuple[Any, ...]], ideas: Iterable[Idea], close: float = CLOSE
 ) -> str:
-    """The note of the first idea that gives `found` on these cases; empty where none does."""
+    """The note, on the first case, of the first idea that gives `found` on these cases; empty where none does."""
 
     def gives(idea: Idea) -> bool:
         try:
@@ -105,7 +115,40 @@ def recognised(
         except Exception:  # a wrong model need not fit every case
             return False
 
-    return next((idea.told for idea in ideas if gives(idea)), "")
+    return next((idea.note_for(*cases[0]) for idea in ideas if gives(idea)), "")
+
+
+def compare_number(
+    answer: Any,
+    case: Sequence[Any],
+    right: float,
+    ideas: Iterable[Idea] = (),
+    rule: str = "",
+    *,
+    ideas_case: Sequence[Any] | None = None,
+    expected: str = "",
+    place: str = "",
+    form: str = "",
+    close: float = CLOSE,
+    near: float = 0.0,
+    text: Callable[[float], str] = lambda number: f"{number:.6g}",
+) -> float:
+    """The number that a learner's function gives for one case. Raises Wrong where it is not `right`.
+
+    rule        in words, what the function should give
+    ideas_case  arguments of the ideas, where they are not those of the call
+    expected    how the right number is written, with the rule;  place: which case it is
+    form        of answers, where only a finite number is one
+    close, near relative and absolute difference that rounding may make
+    """
+    value = ask(rule, answer, *case)
+    number = read_number(value)
+    if form and (number is None or not math.isfinite(number)):
+        raise Wrong(shorten(value), rule, form=form)
+    if number is not None and math.isclose(number, right, rel_tol=close, abs_tol=near):
+        return number
+    note = "" if number is None else recognised([number], [case if ideas_case is None else ideas_case], ideas, close)
+    raise Wrong(shorten(value) if number is None else text(number), expected, note, None, place)
 
 
 def compare_calls(

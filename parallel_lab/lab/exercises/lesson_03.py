@@ -15,7 +15,7 @@ from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
-from .ideas import Idea
+from .ideas import Idea, recognised, slip
 from .running import ask, listed, read_number
 from .together import OF_LESSON_03
 from .verdict import Note, Part, Wrong, judged
@@ -162,26 +162,39 @@ def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
 
 
 def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
-    """The wrong model that gives these weights, found by computing what it gives."""
-    n, total, most = len(rows), sum(rows), max(rows)
-    filled, least = sum(r > 0 for r in rows), min(r for r in rows if r)
-    models = {
-        Note(
-            f"The mean of means: each rank counts the same, so each row of a rank with {least} rows counts "
-            f"{most / least:.3g} times as much as one of a rank with {most}.",
-            "the mean of means is the mean",
-        ): [1 / n] * n,
-        "The mean over the ranks that have rows: each rank still counts the same, instead of each row.": [
-            (r > 0) / filled for r in rows
-        ],
-        f"No weights: that is the sum of the means, {n} times their mean.": [1.0] * n,
-        f"The sum over all rows, not their mean: {total} times too large.": [float(r) for r in rows],
-        "Weights relative to the rank with the most rows: they do not add up to 1.": [r / most for r in rows],
-        f"Right if the sum is divided by {n} afterwards (gradients_mean=True); here it is not divided.": [
-            n * r / total for r in rows
-        ],
-    }
-    return next((text for text, wrong in models.items() if np.allclose(weights, wrong, rtol=1e-6)), "")
+    return recognised([np.array(weights)], [(rows,)], WEIGHT_IDEAS, 1e-6)
+
+
+def _mean_of_means(rows: Sequence[int]) -> str:
+    most, least = max(rows), min(r for r in rows if r)
+    text = f"The mean of means: each rank counts the same, so each row of a rank with {least} rows counts "
+    return text + f"{most / least:.3g} times as much as one of a rank with {most}."
+
+
+WEIGHT_IDEAS = (
+    Idea("the mean of means is the mean", _mean_of_means, lambda rows: np.full(len(rows), 1 / len(rows))),
+    slip(
+        "The mean over the ranks that have rows: each rank still counts the same, instead of each row.",
+        lambda rows: np.array([(r > 0) / sum(r > 0 for r in rows) for r in rows]),
+    ),
+    slip(
+        lambda rows: f"No weights: that is the sum of the means, {len(rows)} times their mean.",
+        lambda rows: np.ones(len(rows)),
+    ),
+    slip(
+        lambda rows: f"The sum over all rows, not their mean: {sum(rows)} times too large.", lambda rows: np.array(rows)
+    ),
+    slip(
+        "Weights relative to the rank with the most rows: they do not add up to 1.",
+        lambda rows: np.array(rows) / max(rows),
+    ),
+    slip(
+        lambda rows: (
+            f"Right if the sum is divided by {len(rows)} afterwards (gradients_mean=True); here it is not divided."
+        ),
+        lambda rows: len(rows) * np.array(rows) / sum(rows),
+    ),
+)
 
 
 # ---- 03.3: when does it blow up? ----
@@ -243,21 +256,35 @@ def _counted_steps(steps: Sequence[Any], cases: Sequence[tuple[float, int]]) -> 
 
 
 def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
-    """The wrong model that gives this step, found by computing what it gives."""
-    right = _first_above((1 - ranks * rate) ** 2)
-    models = {
-        "That is the growth of the error, |1 - N rate|; the loss is quadratic and grows by the square.": _first_above(
-            abs(1 - ranks * rate)
+    return recognised([given], [(rate, ranks)], BLOW_UP_IDEAS)
+
+
+def _off_by(steps: int) -> Callable[[float, int], int | None]:
+    """The right step and so many more; no step at all where there is no right one."""
+
+    def step(rate: float, ranks: int) -> int | None:
+        right = _first_above((1 - ranks * rate) ** 2)
+        return None if right is None else right + steps
+
+    return step
+
+
+BLOW_UP_IDEAS = (
+    slip(
+        "That is the growth of the error, |1 - N rate|; the loss is quadratic and grows by the square.",
+        lambda rate, ranks: _first_above(abs(1 - ranks * rate)),
+    ),
+    Idea(
+        "all_reduce averages",
+        lambda rate, ranks: (
+            f"As if all_reduce averaged: the sum of {ranks} means is {ranks} times one device's gradient."
         ),
-        Note(
-            f"As if all_reduce averaged: the sum of {ranks} means is {ranks} times one device's gradient.",
-            "all_reduce averages",
-        ): _first_above((1 - rate) ** 2),
-        "A sign is wrong: 1 - N rate, not 1 + N rate.": _first_above((1 + ranks * rate) ** 2),
-        "One step early: step 1 has the loss before any update.": None if right is None else right - 1,
-        "One step late: step 1 has the loss before any update.": None if right is None else right + 1,
-    }
-    return next((text for text, wrong in models.items() if (wrong is None) == (given is None) and given == wrong), "")
+        lambda rate, ranks: _first_above((1 - rate) ** 2),
+    ),
+    slip("A sign is wrong: 1 - N rate, not 1 + N rate.", lambda rate, ranks: _first_above((1 + ranks * rate) ** 2)),
+    slip("One step early: step 1 has the loss before any update.", _off_by(-1)),
+    slip("One step late: step 1 has the loss before any update.", _off_by(1)),
+)
 
 
 EXERCISES = (

@@ -21,8 +21,8 @@ from ...train.session import Session
 from ..fusion import case as golf
 from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
 from .book import Exercise
-from .ideas import Idea
-from .running import ask, listed, read_number
+from .ideas import Idea, compare_number, recognised, slip
+from .running import ask, listed
 from .verdict import Note, Part, Wrong, judged
 
 # ---- 04.1: buckets by size ----
@@ -79,8 +79,7 @@ def _wrong_rule(
 
 
 def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
-    """The wrong rule that gives these buckets, found by computing what it gives."""
-    limit = threshold_mb * MB
+    """The wrong rule that gives these buckets."""
     members = [position for bucket in given for position in bucket]
     if sorted(members) == sorted(sizes) != list(range(len(sizes))):
         return "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."
@@ -94,26 +93,34 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
         return f"{note} The last bucket, which never got full, is missing." if last else note
     if any(not bucket for bucket in given):
         return "An empty bucket is not a message."
-    models = {
-        "Every gradient alone: that is what threshold 0 means.": [[n] for n in range(len(sizes))],
-        "All in one bucket, whatever the threshold.": [list(range(len(sizes)))],
+    return recognised([given], [(sizes, threshold_mb)], BUCKET_IDEAS)
+
+
+BUCKET_IDEAS = (
+    slip("Every gradient alone: that is what threshold 0 means.", lambda sizes, mb: [[n] for n in range(len(sizes))]),
+    slip("All in one bucket, whatever the threshold.", lambda sizes, mb: [list(range(len(sizes)))]),
+    slip(
         "The list is split before the gradient with which the sum gets above the threshold. The rule splits after it: "
-        "that gradient is still in.": _wrong_rule(sizes, limit, before=True),
-        "A sum equal to the threshold does not end a bucket: only one above it does.": (
-            _wrong_rule(sizes, limit, equal=True)
-        ),
-        "The sum is not reset to 0 for the next bucket.": _wrong_rule(sizes, limit, forget=False),
-        "A MB has 1024 * 1024 bytes here, not a million.": _wrong_rule(sizes, threshold_mb * 10**6),
-        "The threshold is in MB, the sizes are in bytes.": _wrong_rule(sizes, threshold_mb),
-        "A quarter of the threshold: MindSpore's code does that, its documentation says otherwise.": (
-            _wrong_rule(sizes, limit / 4)
-        ),
-    }
-    if threshold_mb:
-        text = "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that "
-        text += "opens a bucket is not counted."
-        models[text] = _lists(size_groups_by_elements([-(-size // 4) for size in sizes], threshold_mb))
-    return next((text for text, wrong in models.items() if wrong == given), "")
+        "that gradient is still in.",
+        lambda sizes, mb: _wrong_rule(sizes, mb * MB, before=True),
+    ),
+    slip(
+        "A sum equal to the threshold does not end a bucket: only one above it does.",
+        lambda sizes, mb: _wrong_rule(sizes, mb * MB, equal=True),
+    ),
+    slip("The sum is not reset to 0 for the next bucket.", lambda sizes, mb: _wrong_rule(sizes, mb * MB, forget=False)),
+    slip("A MB has 1024 * 1024 bytes here, not a million.", lambda sizes, mb: _wrong_rule(sizes, mb * 10**6)),
+    slip("The threshold is in MB, the sizes are in bytes.", _wrong_rule),
+    slip(
+        "A quarter of the threshold: MindSpore's code does that, its documentation says otherwise.",
+        lambda sizes, mb: _wrong_rule(sizes, mb * MB / 4),
+    ),
+    slip(
+        "That is the rule where operators are split (semi_auto_parallel): there the size of the gradient that opens a "
+        "bucket is not counted.",
+        lambda sizes, mb: _lists(size_groups_by_elements([-(-size // 4) for size in sizes], mb)) if mb else None,
+    ),
+)
 
 
 def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]], rule: str) -> None:
@@ -402,45 +409,74 @@ def _drawn_sending(name: str, answer: Any, rng: np.random.Generator) -> str:
 def _exposed_times(answer: Any, cases: Sequence[tuple[Sending, float]], rule: str) -> str:
     for sending, want in cases:
         ready, sizes, backward_s, link = sending
-        value = ask(rule, answer, list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte)
-        given = read_number(value)
-        if given is None or not math.isfinite(given):
-            raise Wrong(shorten(value), rule, form="Seconds")
-        if not math.isclose(given, want, rel_tol=CLOSE, abs_tol=CLOSE * backward_s):
-            found, op = time_text(abs(given)), f"{_messages(len(sizes))}, backward {time_text(backward_s)}"
-            note = _exposed_note(given, sending, want)
-            raise Wrong(f"{'-' * (given < 0)}{found}", f"{time_text(want)}: {rule}", note, None, op)
+        compare_number(
+            answer,
+            (list(ready), list(sizes), backward_s, link.alpha_s, link.beta_s_per_byte),
+            want,
+            EXPOSED_IDEAS,
+            rule,
+            ideas_case=(sending, want),
+            expected=f"{time_text(want)}: {rule}",
+            place=f"{_messages(len(sizes))}, backward {time_text(backward_s)}",
+            form="Seconds",
+            close=CLOSE,
+            near=CLOSE * backward_s,
+            text=lambda seconds: f"{'-' * (seconds < 0)}{time_text(abs(seconds))}",
+        )
+
     return f"{', '.join(time_text(want) for _, want in cases)}: {rule}"
 
 
-def _exposed_note(given: float, sending: Sending, want: float) -> str:
-    """The wrong model that gives this number, found by computing what it gives."""
-    ready, sizes, backward_s, link = sending
-    each = [link.time_s(size) for size in sizes]
-    end = free = 0.0
-    for start, time_s in zip(ready, each, strict=True):
-        end = max(end, start) + time_s
-        free = max(free, start + time_s)
-    no_start = 0.0
-    for start, size in zip(ready, sizes, strict=True):
-        no_start = max(no_start, start) + link.beta_s_per_byte * size
-    all_s = math.fsum(each)
+def _times(sending: Sending) -> list[float]:
+    return [sending[3].time_s(size) for size in sending[1]]
+
+
+def _last_end(sending: Sending, times: Sequence[float]) -> float:
+    """When the last message ends, if they take these times, one after the other."""
+    end = 0.0
+    for ready, time_s in zip(sending[0], times, strict=True):
+        end = max(end, ready) + time_s
+    return end
+
+
+def _sending_alone(sending: Sending, want: float) -> float | None:
     # where ranks hand over late a message may end long after all the sending would have taken
-    sending_s = all_s if want <= all_s else math.nan
-    negative_s = end - backward_s if want == 0 else math.nan
-    less_s, own_lines_s = max(0.0, all_s - backward_s), max(0.0, free - backward_s)
-    models = {
-        "Negative: backward continues after the last message. Then nothing is exposed: 0.": negative_s,
-        "That is all the sending. What is sent while backward computes is hidden.": sending_s,
-        "That is when the last message ends; exposed is only what comes after backward.": end,
-        "All the sending less all of backward: but a message cannot start before its gradients are ready.": less_s,
-        "As if every message had its own line: one is sent at a time, and the next one waits.": own_lines_s,
-        "Only the last message: others may still be on the line when it is ready.": each[-1],
-        "The start-ups are missing: alpha is paid for every message.": max(0.0, no_start - backward_s),
-        "That is what is hidden; exposed is the rest.": all_s - want,
-    }
-    matching = (text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=CLOSE, abs_tol=1e-12))
-    return next(matching, "")
+    all_s = math.fsum(_times(sending))
+    return all_s if want <= all_s else None
+
+
+def _own_lines(sending: Sending, want: float) -> float:
+    ends = (ready + time_s for ready, time_s in zip(sending[0], _times(sending), strict=True))
+    return max(0.0, *ends, sending[2]) - sending[2]
+
+
+def _no_start(sending: Sending, want: float) -> float:
+    times = [sending[3].beta_s_per_byte * size for size in sending[1]]
+    return max(0.0, _last_end(sending, times) - sending[2])
+
+
+EXPOSED_IDEAS = (  # of what is sent, and the seconds that are exposed
+    slip(
+        "Negative: backward continues after the last message. Then nothing is exposed: 0.",
+        lambda sending, want: _last_end(sending, _times(sending)) - sending[2] if want == 0 else None,
+    ),
+    slip("That is all the sending. What is sent while backward computes is hidden.", _sending_alone),
+    slip(
+        "That is when the last message ends; exposed is only what comes after backward.",
+        lambda sending, want: _last_end(sending, _times(sending)),
+    ),
+    slip(
+        "All the sending less all of backward: but a message cannot start before its gradients are ready.",
+        lambda sending, want: max(0.0, math.fsum(_times(sending)) - sending[2]),
+    ),
+    slip("As if every message had its own line: one is sent at a time, and the next one waits.", _own_lines),
+    slip(
+        "Only the last message: others may still be on the line when it is ready.",
+        lambda sending, want: _times(sending)[-1],
+    ),
+    slip("The start-ups are missing: alpha is paid for every message.", _no_start),
+    slip("That is what is hidden; exposed is the rest.", lambda sending, want: math.fsum(_times(sending)) - want),
+)
 
 
 EXERCISES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from operator import index as whole
@@ -13,11 +13,11 @@ import numpy as np
 
 from ...base.errors import ParallelLabError, StrategyError, shorten
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, recognised, slip
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
 from .running import ask
 from .together import OF_LESSON_05
-from .verdict import Note, Part, Wrong, judged
+from .verdict import Part, Wrong, judged
 
 # ---- 05.1: what a strategy sends ----
 
@@ -51,23 +51,29 @@ def addends_of() -> tuple[int | None, ...]:
     return tuple(found)
 
 
-# wrong models: what each says of ((a, b), (c, d))
-_MODELS = {
-    "You counted every split. Only the dim that the product sums over leaves partial sums to add up.": (
-        lambda a, b, c, d: a * b * d
+SENDS_IDEAS = (  # what each says of ((a, b), (c, d))
+    slip(
+        "You counted every split. Only the dim that the product sums over leaves partial sums to add up.",
+        lambda a, b, c, d: a * b * d,
     ),
-    "You counted both splits of x, rows and columns. Ranks with other rows of x compute other elements.": (
-        lambda a, b, c, d: a * b
+    slip(
+        "You counted both splits of x, rows and columns. Ranks with other rows of x compute other elements.",
+        lambda a, b, c, d: a * b,
     ),
-    "Not all eight ranks add up: only those that hold partial sums of the same elements.": (
-        lambda a, b, c, d: DEVICES if b > 1 else 1
+    slip(
+        "Not all eight ranks add up: only those that hold partial sums of the same elements.",
+        lambda a, b, c, d: DEVICES if b > 1 else 1,
     ),
-    Note(
-        "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.",
+    Idea(
         "no message where shapes fit",
-    ): lambda a, b, c, d: 1,
-    "Ranks that are left over hold copies. They do not add up.": lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,
-}
+        "Shapes that fit do not make a product free of communication: with k split, every rank has a part of each sum.",
+        lambda a, b, c, d: 1,
+    ),
+    slip(
+        "Ranks that are left over hold copies. They do not add up.",
+        lambda a, b, c, d: DEVICES // (a * d) if b > 1 else 1,
+    ),
+)
 
 
 def _sends(answer: Any) -> Iterator[Part]:
@@ -123,10 +129,7 @@ def _sends_note(given: Sequence[int | None], first: int) -> str:
         many = "There may be fewer slices than ranks: the ranks that are left over hold copies."
         return many if a * b * d < DEVICES else "This one is valid: k is split equally, and 8 ranks are enough."
     valid = [n for n, each in enumerate(right) if each is not None and given[n] not in (None, OPEN)]
-    for text, model in _MODELS.items():
-        if all(given[n] == model(*STRATEGIES[n][0], *STRATEGIES[n][1]) for n in valid):
-            return text
-    return ""
+    return recognised([given[n] for n in valid], [sum(STRATEGIES[n], ()) for n in valid], SENDS_IDEAS)
 
 
 # ---- 05.2: the shapes of the slices ----
@@ -170,7 +173,7 @@ def _as_compiled(
             for at in of:
                 if given[at] != right[at]:
                     named = ("slice of x", "slice of w", "slice of the result", "addends")[at]
-                    note = _shape_note(given[at], at, shape, (m, k, n))
+                    note = recognised([given[at]], [(at, shape, (m, k, n))], SHAPE_IDEAS)
                     raise Wrong(f"{named}: {given[at]}", f"{right[at]}", note, None, f"a product {shape}, {strategy}")
             tried += 1
     return f"{tried} products and strategies, as compiled"
@@ -182,31 +185,44 @@ def _drawn_shape(place: int, answer: Any, rng: np.random.Generator) -> None:
     _as_compiled(answer, place, [(m, k, n)], [tuple(map(int, each)) for each in splits])
 
 
-def _shape_note(given: Any, at: int, shape: tuple[int, int, int], split: tuple[int, int, int]) -> str:
-    (m, k, n), (a, b, c) = shape, split
-    if at == 3:
-        models = {
-            "Only k leaves partial sums: other rows of x and other columns of w make other elements.": (
-                a * b,
-                b * c,
-                a * b * c,
-            ),
-            "Those are all ranks. Only those that hold parts of the same sums add up.": (DEVICES,),
-        }
-        return next((text for text, wrong in models.items() if given in wrong and given != b), "")
-    wholes = ((m, k), (k, n), (m, n))
-    if given == wholes[at]:
-        return "That is the whole tensor."
-    if at == 2 and given in ((m // (a * b), n // c), (m // a, n // (b * c))):
-        return "Splitting k makes the result no smaller: a partial sum has the full size of what it is a part of."
-    counted = ((a, b), (b, c), (a, c))[at]
-    if given == tuple(size * count for size, count in zip(wholes[at], counted, strict=True)):
-        return "A strategy gives the number of slices: divide the size by it."
-    if given == tuple(size // count for size, count in zip(wholes[at], counted[::-1], strict=True)):
-        return "The counts are per dim, in the order of the dims: rows, then columns."
-    if given == counted:
-        return "Those are the numbers of slices, not their sizes."
-    return ""
+def _each(of: Callable[..., int]) -> Callable[..., tuple[int, ...] | None]:
+    """A wrong shape: `of(sizes, counts, dim)` for both dims of a tensor of `sizes` that is cut into `counts`."""
+
+    def shape(at: int, sizes: tuple[int, int, int], split: tuple[int, int, int]) -> tuple[int, ...] | None:
+        if at == 3:
+            return None
+        dims = ((0, 1), (1, 2), (0, 2))[at]
+        whole, counts = (tuple(each[dim] for dim in dims) for each in (sizes, split))
+        return tuple(of(whole, counts, place) for place in (0, 1))
+
+    return shape
+
+
+def _addends(of: Callable[[int, int, int], int]) -> Callable[..., int | None]:
+    """A wrong number of addends, from the counts of m, k and n."""
+    return lambda at, sizes, split: of(*split) if at == 3 else None
+
+
+ONLY_K = "Only k leaves partial sums: other rows of x and other columns of w make other elements."
+SMALLER = "Splitting k makes the result no smaller: a partial sum has the full size of what it is a part of."
+SHAPE_IDEAS = (  # of one entry of the answer, a product's sizes and the counts of m, k and n
+    slip(ONLY_K, _addends(lambda a, b, c: a * b)),
+    slip(ONLY_K, _addends(lambda a, b, c: b * c)),
+    slip(ONLY_K, _addends(lambda a, b, c: a * b * c)),
+    slip("Those are all ranks. Only those that hold parts of the same sums add up.", _addends(lambda a, b, c: DEVICES)),
+    slip("That is the whole tensor.", _each(lambda whole, counts, dim: whole[dim])),
+    slip(SMALLER, lambda at, s, split: (s[0] // (split[0] * split[1]), s[2] // split[2]) if at == 2 else None),
+    slip(SMALLER, lambda at, s, split: (s[0] // split[0], s[2] // (split[1] * split[2])) if at == 2 else None),
+    slip(
+        "A strategy gives the number of slices: divide the size by it.",
+        _each(lambda whole, counts, dim: whole[dim] * counts[dim]),
+    ),
+    slip(
+        "The counts are per dim, in the order of the dims: rows, then columns.",
+        _each(lambda whole, counts, dim: whole[dim] // counts[1 - dim]),
+    ),
+    slip("Those are the numbers of slices, not their sizes.", _each(lambda whole, counts, dim: counts[dim])),
+)
 
 
 def _on_ranks(answer: Any) -> str:

@@ -13,7 +13,7 @@ from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, slip
 from .running import ProgramRun, run_programs
 from .verdict import Note, Part, Wrong, judged
 
@@ -114,20 +114,30 @@ def _dual_of(answer: Mapping[str, Any], kinds: Sequence[str]) -> str:
     return "; ".join(f"{kind}, back by {answer[kind]}" for kind in kinds) + ": as by <A x, y> = <x, A' y>"
 
 
+DUAL_IDEAS = (  # the answer: a message and what is said to bring its gradient back
+    Idea(
+        REPLICATED,
+        "Every rank used the value in its own way, so each has a part of its gradient: the parts are added up.",
+        [(COPY, "nothing")],
+    ),
+    Idea(
+        REPLICATED, "Every rank goes on with the sum, and each has its own gradient of it.", [("all_reduce", "nothing")]
+    ),
+    Idea(
+        REPLICATED,
+        "Every rank has used what was gathered, and each has a gradient of all of it. Who adds them up?",
+        [("all_gather", "scatter"), ("all_gather", "nothing")],
+    ),
+    slip("The root needs the sum of the gradients, not all of them.", [("broadcast", "gather")]),
+    slip(
+        "That goes in the same direction once more: the gradient has to come back.",
+        [(kind, kind) for kind in KINDS if kind not in ("all_reduce", "all_to_all")],
+    ),
+)
+
+
 def _dual_note(kind: str, given: str) -> str:
-    if kind == COPY and given == "nothing":
-        text = "Every rank used the value in its own way, so each has a part of its gradient: the parts are added up."
-        return Note(text, REPLICATED)
-    if kind == "all_reduce" and given == "nothing":
-        return Note("Every rank goes on with the sum, and each has its own gradient of it.", REPLICATED)
-    if kind == "all_gather" and given in ("scatter", "nothing"):
-        text = "Every rank has used what was gathered, and each has a gradient of all of it. Who adds them up?"
-        return Note(text, REPLICATED)
-    if kind == "broadcast" and given == "gather":
-        return "The root needs the sum of the gradients, not all of them."
-    if given == kind and kind not in ("all_reduce", "all_to_all"):
-        return "That goes in the same direction once more: the gradient has to come back."
-    return ""
+    return next((idea.told for idea in DUAL_IDEAS if (kind, given) in idea.answer), "")
 
 
 # ---- 07.2: the reduction that is missing ----
@@ -279,30 +289,42 @@ def _clips(answer: Any, size: float, whole: float, on: Sequence[int] = RANKS, se
                 scale = float(np.abs(mine).max() / np.abs(before).max())
                 right = float(np.abs(want).max() / np.abs(sliced).max())
                 text = f"on {ranks} ranks this slice is scaled by {scale:.4g}"
-                note = _clip_note(scale, ranks, rank, sliced, copied)
+                note = _clip_note(scale, rank, np.split(sliced, ranks), copied)
                 raise Wrong(text, f"{right:.4g}: {LIMIT:g} over the norm of all", note, rank)
     return f"on {' and '.join(map(str, on))} ranks as on one device"
 
 
-def _clip_note(scale: float, ranks: int, rank: int, sliced: np.ndarray, copied: np.ndarray) -> str:
+PER_RANK = "clip per rank"
+NORMS_ADDED = "The norms were added up. It is the squares that add up: the root comes last."
+CLIP_IDEAS = (  # the square of a norm, from the squares of all slices, the rank, and the square of the copy
+    Idea(
+        PER_RANK,
+        "Each rank clips by its own norm, and slices of one gradient shrink differently.",
+        lambda squares, rank, copy: squares[rank] + copy,
+    ),
+    Idea(PER_RANK, NORMS_ADDED, lambda squares, rank, copy: sum(np.sqrt(each + copy) for each in squares) ** 2),
+    Idea(PER_RANK, NORMS_ADDED, lambda squares, rank, copy: (sum(map(np.sqrt, squares)) + np.sqrt(copy)) ** 2),
+    slip(
+        "The copy was counted on every rank, but it is one gradient.",
+        lambda squares, rank, copy: sum(squares) + len(squares) * copy,
+    ),
+    slip("The copy is missing from the norm.", lambda squares, rank, copy: sum(squares)),
+    slip(
+        "The root is missing: that is 1 over the sum of the squares.",
+        lambda squares, rank, copy: (sum(squares) + copy) ** 2,
+    ),
+)
+
+
+def _clip_note(scale: float, rank: int, slices: Sequence[np.ndarray], copied: np.ndarray) -> str:
     """The wrong model that gives this scale."""
-    squares = [float((each**2).sum()) for each in np.split(sliced, ranks)]
-    copy, per_rank = float((copied**2).sum()), "clip per rank"
-    own = Note("Each rank clips by its own norm, and slices of one gradient shrink differently.", per_rank)
-    added = Note("The norms were added up. It is the squares that add up: the root comes last.", per_rank)
-    models: tuple[tuple[str, float], ...] = (
-        (own, squares[rank] + copy),
-        (added, sum(np.sqrt(square + copy) for square in squares) ** 2),
-        (added, (sum(map(np.sqrt, squares)) + np.sqrt(copy)) ** 2),
-        ("The copy was counted on every rank, but it is one gradient.", sum(squares) + ranks * copy),
-        ("The copy is missing from the norm.", sum(squares)),
-        ("The root is missing: that is 1 over the sum of the squares.", (sum(squares) + copy) ** 2),
-    )
-    if np.isclose(scale, 1) and sum(squares) + copy > LIMIT:
+    case = [float((each**2).sum()) for each in slices], rank, float((copied**2).sum())
+    if np.isclose(scale, 1) and sum(case[0]) + case[2] > LIMIT:
         return "Nothing was clipped, and the norm of all is above the limit."
-    found = (text for text, square in models if np.isclose(scale, min(1.0, LIMIT / np.sqrt(square))))
-    small = "Small gradients stay as they are: the scale is at most 1." if scale > 1 else ""
-    return next(found, small)
+    for idea in CLIP_IDEAS:
+        if np.isclose(scale, min(1.0, LIMIT / np.sqrt(idea.answer(*case)))):
+            return idea.told
+    return "Small gradients stay as they are: the scale is at most 1." if scale > 1 else ""
 
 
 def _number(answer: Any) -> str:
@@ -406,8 +428,8 @@ check("07.2", backward)
         _clip,
         drawn={name: partial(_drawn_gradients, size, whole) for name, size, whole in PARTS},
         ideas=(
-            Idea("clip per rank", "The norms were added up", _wrong_clip(_norms), "slices"),
-            Idea("clip per rank", "by its own norm", _wrong_clip(_own), "slices"),
+            Idea(PER_RANK, "The norms were added up", _wrong_clip(_norms), "slices"),
+            Idea(PER_RANK, "by its own norm", _wrong_clip(_own), "slices"),
         ),
         start='''\
 def clip(rank, ranks, gradients):

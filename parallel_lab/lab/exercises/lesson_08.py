@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -19,7 +18,7 @@ from ..memory.count import Count, predicted_ranks, simulated_ranks
 from ..memory.puzzle import Par, choices, find_par
 from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Job, Settings, get_subject
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, compare_number, slip
 from .running import ask, read_number
 from .verdict import Note, Part, Wrong, judged
 from .zero_step import MORE, STEP_PARTS, reduced_first, step_parts
@@ -64,40 +63,55 @@ def _check_bytes(
     answer: Any, what: str, stage: int, parameters: int, ranks: int, each: Sequence[int], want: float, rule: str
 ) -> None:
     """Raises Wrong if the answer is not `want` for this model; what: how its description begins."""
-    value = ask(rule, answer, parameters, ranks, stage, *each)
-    given = read_number(value)
-    if given is not None and math.isclose(given, want, rel_tol=1e-9):
-        return
-    what += (
-        f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, {' + '.join(map(str, each))} bytes each"
+    what += f"{parameters:,} parameters on {ranks} rank{'s' if ranks > 1 else ''}, "
+    what += f"{' + '.join(map(str, each))} bytes each"
+    compare_number(
+        answer,
+        (parameters, ranks, stage, *each),
+        want,
+        BYTES_IDEAS,
+        rule,
+        expected=f"{_plain(want)} bytes: {rule}",
+        place=what,
+        text=lambda number: f"{_plain(number)} bytes",
     )
-    found = shorten(value) if given is None else f"{_plain(given)} bytes"
-    note = "" if given is None else _bytes_note(given, stage, parameters, ranks, each)
-    raise Wrong(found, f"{_plain(want)} bytes: {rule}", note, None, what)
 
 
 def _plain(number: float) -> str:
     return f"{number:,.0f}" if number == round(number) else f"{number:,.6g}"
 
 
-def _bytes_note(given: float, stage: int, parameters: int, ranks: int, each: Sequence[int]) -> str:
-    """The wrong model that gives this number, found by computing what it gives."""
-    param, grad, state = (parameters * size for size in each)
-    right = _model_bytes(stage, parameters, ranks, each)
-    whole_states = param + grad / (ranks if stage > 1 else 1) + state
-    models = {
-        **{f"That is stage {n}: {STAGES[n]}.": _model_bytes(n, parameters, ranks, each) for n in STAGES if n != stage},
-        "All ranks together: the question is what one of them holds.": ranks * right,
-        "The parameters alone; gradients and optimizer states take memory too.": param / (ranks if stage == 3 else 1),
-        "The gradients are missing: they exist when the optimizer starts.": (
-            _model_bytes(stage, parameters, ranks, (each[0], 0, each[2]))
-        ),
-        "The optimizer states are missing.": _model_bytes(stage, parameters, ranks, (each[0], each[1], 0)),
-        "The optimizer states are sharded here, not whole on every rank.": whole_states if stage else math.nan,
-        "That is in GB: the answer is in bytes.": right / 1e9,
-        "Those are elements, not bytes.": float(parameters),
-    }
-    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-9)), "")
+def _other_stage(number: int) -> Callable[..., float | None]:
+    return lambda n, ranks, stage, *each: _model_bytes(number, n, ranks, each) if number != stage else None
+
+
+BYTES_IDEAS = (  # of n parameters: bytes of each (p), of its gradient (g), of its optimizer states (s)
+    *(slip(f"That is stage {number}: {STAGES[number]}.", _other_stage(number)) for number in STAGES),
+    slip(
+        "All ranks together: the question is what one of them holds.",
+        lambda n, ranks, stage, *each: ranks * _model_bytes(stage, n, ranks, each),
+    ),
+    slip(
+        "The parameters alone; gradients and optimizer states take memory too.",
+        lambda n, ranks, stage, p, g, s: n * p / (ranks if stage == 3 else 1),
+    ),
+    slip(
+        "The gradients are missing: they exist when the optimizer starts.",
+        lambda n, ranks, stage, p, g, s: _model_bytes(stage, n, ranks, (p, 0, s)),
+    ),
+    slip(
+        "The optimizer states are missing.", lambda n, ranks, stage, p, g, s: _model_bytes(stage, n, ranks, (p, g, 0))
+    ),
+    slip(
+        "The optimizer states are sharded here, not whole on every rank.",
+        lambda n, ranks, stage, p, g, s: n * p + n * g / (ranks if stage > 1 else 1) + n * s if stage else None,
+    ),
+    slip(
+        "That is in GB: the answer is in bytes.",
+        lambda n, ranks, stage, *each: _model_bytes(stage, n, ranks, each) / 1e9,
+    ),
+    slip("Those are elements, not bytes.", lambda n, ranks, stage, *each: n),
+)
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -14,7 +13,8 @@ from ...base.errors import shorten
 from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
 from .book import Exercise
 from .drawn import read_schedule, train_alone, train_by
-from .running import ask, read_number
+from .ideas import compare_number, slip
+from .running import ask
 from .verdict import Part, Wrong, judged
 
 # ---- 09.1: the bubble ----
@@ -25,55 +25,60 @@ CHUNKED = ((2, 4, 2), (4, 8, 2), (4, 8, 4), (3, 6, 3), (8, 16, 2))  # with chunk
 TIMES = ((1, 1), (1, 2), (3, 5))  # forward and whole backward of a part
 
 
-def _idle(name: str, p: int, m: int, v: int, times: tuple[int, int]) -> float:
-    """Idle part of a rank's step, by the clock of a named schedule."""
-    return make_schedule(name, p, m, v).clock(*times, 0).rate()
-
-
-def _check_bubble(answer: Any, name: str, p: int, m: int, v: int = 1, times: tuple[int, int] = (1, 1)) -> None:
-    """Raises Wrong if the answer is not what the clock counts."""
-    want = _idle(name, p, m, v, times)
-    value = ask("the idle fraction of a rank's step, from 0 to 1", answer, p, m, v)
-    given = read_number(value)
-    if given is not None and math.isclose(given, want, rel_tol=1e-6, abs_tol=1e-9):
-        return
-    made = make_schedule(name, p, m, v).clock(*times, 0)
-    chunks = f", {v} parts on each" if v > 1 else ""
-    what = f"{name}: {p} stage{'s' if p > 1 else ''}{chunks}, {m} micro-batch{'es' if m > 1 else ''}"
-    expected = f"{want:.6g}: the clock counts {made.bubble:g} idle of {made.makespan:g}"
-    raise Wrong(shorten(value) if given is None else f"{given:.6g}", expected, _bubble_note(given, p, m, v), None, what)
-
-
-def _bubble_note(given: float | None, p: int, m: int, v: int) -> str:
-    """The wrong model that gives this number, found by computing what it gives."""
-    if given is None:
-        return ""
-    right = (p - 1) / (v * m + p - 1)
-    models = {
-        "That is idle time over work. Wanted is its fraction of the whole step: work and idle time together.": (
-            (p - 1) / (v * m)
-        ),
-        "That is in per cent.": 100 * right,
-        "That is the fraction in which the rank works.": 1 - right,
-        "With one part on each stage that is right. With several, a rank waits for smaller parts.": (
-            (p - 1) / (m + p - 1)
-        ),
-        "The first stage waits for p - 1 others, not for p.": p / (v * m + p),
-        "The step is one unit shorter than that: after the first micro-batch there are m - 1 more.": (p - 1)
-        / (v * m + p),
-        "Only the wait at the beginning; there is one at the end, too: count the work of both directions.": (
-            (p - 1) / (2 * v * m + p - 1)
-        ),
-    }
-    return next((text for text, wrong in models.items() if math.isclose(given, wrong, rel_tol=1e-6)), "")
+BUBBLE_IDEAS = (  # of p stages, m micro-batches, v parts on each stage
+    slip(
+        "That is idle time over work. Wanted is its fraction of the whole step: work and idle time together.",
+        lambda p, m, v: (p - 1) / (v * m),
+    ),
+    slip("That is in per cent.", lambda p, m, v: 100 * (p - 1) / (v * m + p - 1)),
+    slip("That is the fraction in which the rank works.", lambda p, m, v: 1 - (p - 1) / (v * m + p - 1)),
+    slip(
+        "With one part on each stage that is right. With several, a rank waits for smaller parts.",
+        lambda p, m, v: (p - 1) / (m + p - 1),
+    ),
+    slip("The first stage waits for p - 1 others, not for p.", lambda p, m, v: p / (v * m + p)),
+    slip(
+        "The step is one unit shorter than that: after the first micro-batch there are m - 1 more.",
+        lambda p, m, v: (p - 1) / (v * m + p),
+    ),
+    slip(
+        "Only the wait at the beginning; there is one at the end, too: count the work of both directions.",
+        lambda p, m, v: (p - 1) / (2 * v * m + p - 1),
+    ),
+)
+BUBBLE_PARTS = (  # name, schedule, (stages, micro-batches, parts on each stage), times, what a right answer shows
+    ("three runs", "gpipe", [(*run, 1) for run in RUNS], TIMES[:1], "GPipe on 4 stages with {idle}"),
+    (
+        "other sizes",
+        "gpipe",
+        [(*size, 1) for size in SIZES],
+        TIMES,
+        "{count} sizes, each with backward as long as forward, twice and 5/3 as long: the same fraction",
+    ),
+    ("1F1B", "1f1b", [(*size, 1) for size in SIZES], TIMES[1:2], "{count} sizes: 1F1B waits exactly as long as GPipe"),
+    ("chunks", "interleaved", CHUNKED, TIMES[1:2], "{count} sizes with 2, 3 and 4 parts on each stage"),
+)
 
 
 def _bubble(answer: Any) -> Iterator[Part]:
     ask("A number from 0 to 1", answer, 2, 2, 1)
-    yield judged("three runs", _three_runs, answer)
-    yield judged("other sizes", _other_sizes, answer)
-    yield judged("1F1B", _as_large_for_1f1b, answer)
-    yield judged("chunks", _with_chunks, answer)
+    for name, *part in BUBBLE_PARTS:
+        yield judged(name, _bubbles, answer, *part)
+
+
+def _bubbles(answer: Any, schedule: str, sizes: Any, times: Any, passed: str) -> str:
+    runs = []
+    for p, m, v in sizes:
+        for forward, backward in times:
+            timing = make_schedule(schedule, p, m, v).clock(forward, backward, 0)
+            chunks = f", {v} parts on each" if v > 1 else ""
+            what = f"{schedule}: {p} stage{'s' if p > 1 else ''}{chunks}, {m} micro-batch{'es' if m > 1 else ''}"
+            right, rule = timing.rate(), "the idle fraction of a rank's step, from 0 to 1"
+            expected = f"{right:.6g}: the clock counts {timing.bubble:g} idle of {timing.makespan:g}"
+            how = {"expected": expected, "place": what, "close": 1e-6, "near": 1e-9}
+            compare_number(answer, (p, m, v), right, BUBBLE_IDEAS, rule, **how)
+            runs.append(f"{m} micro-batches: {right:.3f}")
+    return passed.format(count=len(sizes), idle=", ".join(runs))
 
 
 def _drawn_sizes(name: str, answer: Any, rng: np.random.Generator) -> None:
@@ -81,34 +86,7 @@ def _drawn_sizes(name: str, answer: Any, rng: np.random.Generator) -> None:
     p, m, v = (int(n) for n in rng.integers((2, 2, 2), (7, 12, 5)))
     schedule = {"1F1B": "1f1b", "chunks": "interleaved"}.get(name, "gpipe")
     m, v = (p * (1 + m % 3), v) if name == "chunks" else (m, 1)  # in rounds of as many micro-batches as stages
-    _check_bubble(answer, schedule, p, m, v, (1, 2))
-
-
-def _three_runs(answer: Any) -> str:
-    for p, m in RUNS:
-        _check_bubble(answer, "gpipe", p, m)
-    return "GPipe on 4 stages with " + ", ".join(
-        f"{m} micro-batches: {_idle('gpipe', p, m, 1, (1, 1)):.3f}" for p, m in RUNS
-    )
-
-
-def _other_sizes(answer: Any) -> str:
-    for p, m in SIZES:
-        for times in TIMES:
-            _check_bubble(answer, "gpipe", p, m, times=times)
-    return f"{len(SIZES)} sizes, each with backward as long as forward, twice and 5/3 as long: the same fraction"
-
-
-def _as_large_for_1f1b(answer: Any) -> str:
-    for p, m in SIZES:
-        _check_bubble(answer, "1f1b", p, m, times=(1, 2))
-    return f"{len(SIZES)} sizes: 1F1B waits exactly as long as GPipe"
-
-
-def _with_chunks(answer: Any) -> str:
-    for p, m, v in CHUNKED:
-        _check_bubble(answer, "interleaved", p, m, v, (1, 2))
-    return f"{len(CHUNKED)} sizes with 2, 3 and 4 parts on each stage"
+    _bubbles(answer, schedule, [(p, m, v)], TIMES[1:2], "")
 
 
 # ---- 09.2 and 09.3: schedules by hand ----
@@ -381,7 +359,7 @@ EXERCISES = (
     Exercise(
         "09.1",
         "the bubble's formula",
-        (("three runs", 1), ("other sizes", 1), ("1F1B", 1), ("chunks", 2)),
+        tuple((name, 2 if name == "chunks" else 1) for name, *_ in BUBBLE_PARTS),
         (
             "How long does the last stage wait before its first action, and the first one between its last F and its "
             "first B?",
@@ -394,7 +372,7 @@ EXERCISES = (
             "answer is p - 1 divided by the sum of v m and p - 1.",
         ),
         _bubble,
-        drawn={name: partial(_drawn_sizes, name) for name in ("three runs", "other sizes", "1F1B", "chunks")},
+        drawn={name: partial(_drawn_sizes, name) for name, *_ in BUBBLE_PARTS},
         start="""\
 def bubble(stages, micro_batches, chunks=1):
     return 1 / micro_batches

@@ -20,7 +20,7 @@ from ...cost.time import step_time_s
 from ...run.communicator import Request
 from ..recompute.chain import LAYERS, compiled, count
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, recognised, slip
 from .running import ask, listed, read_number, run_programs
 from .verdict import Note, Part, Wrong, judged
 
@@ -187,39 +187,53 @@ def _check_bandwidth(answer: Any, sizes: Sequence[int], alpha_s: float, time_s: 
         raise Wrong(shorten(value), f"None: {rule}", "The start-ups alone use up all of the time.", None, what)
     if given is None or not math.isclose(given, want, rel_tol=CLOSE):
         found = shorten(value) if given is None else f"{given:.6g} bytes per second"
-        note = _bandwidth_note(given, sizes, alpha_s, time_s)
+        note = recognised([given], [(sizes, alpha_s, time_s)], BANDWIDTH_IDEAS)
+        if given is None:
+            note = "A function returns nothing without a return."
         raise Wrong(found, f"{want:.6g} bytes per second: {rule}", note, None, what)
     return given
 
 
-def _bandwidth_note(given: float | None, sizes: Sequence[int], alpha_s: float, time_s: float) -> str:
-    """The wrong model that gives this number, found by computing what it gives."""
-    if given is None:
-        return "A function returns nothing without a return." if sizes else ""
-    total = sum(sizes)
-    models = {
-        "The start-ups are missing: every copy pays alpha.": (total, time_s),
-        "Alpha is paid once for every copy, not once for all.": (total, time_s - alpha_s),
-        "Only the first copy: all of them have to go over the line.": (sizes[0], time_s - alpha_s),
-        "Alpha uses up time: subtract it, do not add it.": (total, time_s + len(sizes) * alpha_s),
-        "Those are bits: a byte has eight.": (8 * total, time_s - len(sizes) * alpha_s),
-    }
-    right = _breaks_even(sizes, alpha_s, time_s)
-    if right is not None and math.isclose(given * right, 1, rel_tol=CLOSE):
-        return "That is beta, the seconds per byte: the bandwidth is one over it."
-    close = (text for text, (a, b) in models.items() if b > 0 and math.isclose(given, a / b, rel_tol=CLOSE))
-    return next(close, "")
+def _over(size_bytes: float, time_s: float) -> float | None:
+    return size_bytes / time_s if time_s > 0 else None
+
+
+BANDWIDTH_IDEAS = (
+    slip(
+        "That is beta, the seconds per byte: the bandwidth is one over it.",
+        lambda sizes, alpha, time: 1 / _breaks_even(sizes, alpha, time),
+    ),
+    slip("The start-ups are missing: every copy pays alpha.", lambda sizes, alpha, time: _over(sum(sizes), time)),
+    slip(
+        "Alpha is paid once for every copy, not once for all.",
+        lambda sizes, alpha, time: _over(sum(sizes), time - alpha),
+    ),
+    slip(
+        "Only the first copy: all of them have to go over the line.",
+        lambda sizes, alpha, time: _over(sizes[0], time - alpha),
+    ),
+    slip(
+        "Alpha uses up time: subtract it, do not add it.",
+        lambda sizes, alpha, time: _over(sum(sizes), time + len(sizes) * alpha),
+    ),
+    slip(
+        "Those are bits: a byte has eight.", lambda sizes, alpha, time: _over(8 * sum(sizes), time - len(sizes) * alpha)
+    ),
+)
+
+
+OVER_WHAT_IS_LEFT = "the bytes, over the time that the start-ups leave"
+COPIES = (
+    ("one copy", CASES, OVER_WHAT_IS_LEFT),
+    ("several copies", SEVERAL, OVER_WHAT_IS_LEFT),
+    ("too little time", NEVER, "no bandwidth is enough where the start-ups take all of the time"),
+)
 
 
 def _bandwidth(answer: Any) -> Iterator[Part]:
-    rule = "the bytes, over the time that the start-ups leave"
-    ask(rule, answer, [1_000], 0.0, 1.0)
-    for name, cases, what in (
-        ("one copy", CASES, rule),
-        ("several copies", SEVERAL, rule),
-        ("too little time", NEVER, "no bandwidth is enough where the start-ups take all of the time"),
-    ):
-        yield judged(name, _by_formula, answer, cases, what)
+    ask(OVER_WHAT_IS_LEFT, answer, [1_000], 0.0, 1.0)
+    for name, cases, rule in COPIES:
+        yield judged(name, _by_formula, answer, cases, rule)
     yield judged("a training step", _in_a_step, answer)
 
 
@@ -390,7 +404,7 @@ check("10.1", layers)
             "return None. Otherwise divide the sum of the sizes by what is left.",
         ),
         _bandwidth,
-        drawn={name: partial(_drawn_copies, name) for name in ("one copy", "several copies", "too little time")},
+        drawn={name: partial(_drawn_copies, name) for name, *_ in COPIES},
         start="""\
 def bandwidth(sizes_bytes, alpha_s, time_s):
     return sum(sizes_bytes) / time_s

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...base.errors import shorten
 from ...run.communicator import Request
+from .ideas import recognised, slip
 from .running import ProgramRun, run_programs
 from .verdict import Note, Part, Wrong, judged
 
@@ -167,32 +168,48 @@ def _check_weights(trained: _Trained, results: Sequence[Any], steps: int) -> Non
             found = f"{on_ranks}: {len(wrong)} of {WEIGHTS} weights are wrong, the first is number {wrong[0]}, "
             found += f"off by up to {float(np.abs(weights - want).max()):.3g}"
             rule = "weights - rate x (decay x velocity + mean gradient), the same on every rank"
-            note = _weights_note(trained, rank, weights) if steps == 1 else _later_note(trained)
+            note = _weights_note(problem, rank, weights) if steps == 1 else _later_note(trained)
             raise Wrong(found, rule, note, rank, f"weights after step {steps}")
 
 
-def _weights_note(trained: _Trained, rank: int, weights: np.ndarray) -> str:
-    """The wrong model that gives these weights after one step, found by computing what it gives."""
-    problem, p = trained.problem, trained.problem.ranks
-    before, right, width = *problem.weights[:2], WEIGHTS // p
-    mean, own, mine = problem.velocity[1], problem.gradient(rank, before), problem.piece(rank)
-    turned = np.roll(right, -width)
-    only_mine = before.copy()
-    only_mine[mine] = right[mine]
-    models = {
-        "Nothing was changed yet.": before,
-        "Each rank took the step with its own gradient: the gradients were never added up.": before - RATE * own,
-        f"The gradients were summed, not averaged: {p} times too large. reduce='mean', or divide by the number of "
-        "ranks.": before - RATE * p * mean,
-        "This rank's slice is right, the others are as before: they need it too (all_gather)": only_mine,
-        "The slices are right, but in the wrong order: slice r belongs to rank r.": turned if p > 2 else before,
-        "The sign is wrong: weights go down the gradient, weights - rate x velocity.": before + RATE * mean,
-        "The learning rate is missing.": before - mean,
-    }
-    for text, wrong in models.items():
-        if _same(weights, wrong):
-            return text
-    if any(_same(weights[mine], right[problem.piece(r)]) for r in range(p) if r != rank):
+def _only_mine(problem: _Problem, rank: int) -> np.ndarray:
+    weights = problem.weights[0].copy()
+    weights[problem.piece(rank)] = problem.weights[1][problem.piece(rank)]
+    return weights
+
+
+WEIGHT_IDEAS = (  # weights after the first step, of a problem, on a rank
+    slip("Nothing was changed yet.", lambda problem, rank: problem.weights[0]),
+    slip(
+        "Each rank took the step with its own gradient: the gradients were never added up.",
+        lambda problem, rank: problem.weights[0] - RATE * problem.gradient(rank, problem.weights[0]),
+    ),
+    slip(
+        lambda problem, rank: (
+            f"The gradients were summed, not averaged: {problem.ranks} times too large. reduce='mean', or divide by "
+            "the number of ranks."
+        ),
+        lambda problem, rank: problem.weights[0] - RATE * problem.ranks * problem.velocity[1],
+    ),
+    slip("This rank's slice is right, the others are as before: they need it too (all_gather)", _only_mine),
+    slip(
+        "The slices are right, but in the wrong order: slice r belongs to rank r.",
+        lambda problem, rank: np.roll(problem.weights[1], -WEIGHTS // problem.ranks) if problem.ranks > 2 else None,
+    ),
+    slip(
+        "The sign is wrong: weights go down the gradient, weights - rate x velocity.",
+        lambda problem, rank: problem.weights[0] + RATE * problem.velocity[1],
+    ),
+    slip("The learning rate is missing.", lambda problem, rank: problem.weights[0] - problem.velocity[1]),
+)
+
+
+def _weights_note(problem: _Problem, rank: int, weights: np.ndarray) -> str:
+    """The wrong model that gives these weights after one step."""
+    if note := recognised([weights], [(problem, rank)], WEIGHT_IDEAS, CLOSE):
+        return note
+    right, mine, width = problem.weights[1], problem.piece(rank), WEIGHTS // problem.ranks
+    if any(_same(weights[mine], right[problem.piece(r)]) for r in range(problem.ranks) if r != rank):
         return "This rank has updated another rank's slice: reduce_scatter gives rank r slice r."
     if _same(weights[:width], right[:width]) and rank:
         return "Only the first slice is right: which rows of the weights belong to this rank?"
