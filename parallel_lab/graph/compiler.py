@@ -16,7 +16,7 @@ from ..base.errors import ShapeError, TracedCommunication, TraceError, shorten
 from ..base.settings.context import get_auto_parallel_context
 from ..nn.cell import Cell
 from ..nn.feeding import GradAccumulation, WithLossCell
-from ..nn.optim.together import as_optimizer
+from ..nn.optim.several_optimizers import as_optimizer
 from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.parameter import Parameter
 from ..ops.kernels.threads import without_collector
@@ -93,8 +93,8 @@ class Compiled:
     another mode of a Cell, or another strategy of a Primitive, makes another program).
 
     steps       what every pass made; the last is the plan
-    optimizer   the one whose rule the plan's update is (a `Together` of several), or None;  targets: where it, or each
-                of them, was to run then
+    optimizer   the one whose rule the plan's update is (`SeveralOptimizers` where there are more), or None
+    targets     where each of them was to run then
     """
 
     steps: tuple[tuple[str, Draft | Plan], ...]

@@ -27,7 +27,7 @@ from ..base.errors import ArgumentError, Interrupted, PlanError, ShapeError, sho
 from ..base.events import Event
 from ..base.system import without_processes
 from ..graph.plan import Plan
-from ..nn.optim.together import as_optimizer
+from ..nn.optim.several_optimizers import as_optimizer
 from ..nn.tensor.tensor import Tensor
 from ..ops.kernels.threads import keep_freed_memory
 from ..run.full_values import full_inputs, full_value, gather_value, step_inputs

@@ -21,9 +21,8 @@ from ...base.dtypes import LOSS_SCALE, scalar_dtype
 from ...base.errors import TraceError
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
-from ...nn.optim.amp import nonfinite
-from ...nn.optim.global_norm import Totals, added, layout_of_state, shape_of_state
-from ...nn.optim.held_states import Like
+from ...nn.optim.global_norm import Totals, added, nonfinite
+from ...nn.optim.state_shapes import ShapeAndDtype, layout_of_state, shape_of_state
 from ...ops.machine.registry import OPS
 from ..ir import SKIP, Draft, Instr, Value, at_compile, attr_pairs, fresh_name
 from .differentiate import LocalRecorder, loss_scale_name
@@ -167,7 +166,8 @@ class _Update:
         self.totals.at(name)
         dtype, layout, shape = self.values[name].dtype, self.values[name].layout, self.values[name].shape
         state, targets = {}, {}
-        for s, initial in optimizer.starts_of(name, Like((0,) * len(shape), dtype)).items():  # kinds and dtypes alone
+        empty = ShapeAndDtype((0,) * len(shape), dtype)  # for the kinds and dtypes of the states alone
+        for s, initial in optimizer.starts_of(name, empty).items():
             # a parameter may itself be called "moments.w"
             label = targets[s] = fresh_name(f"{s}.{name}", self.values)
             held = layout_of_state(s, layout)

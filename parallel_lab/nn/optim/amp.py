@@ -32,24 +32,17 @@ import numpy as np
 from ...base.checks import fitting, flag, integer, kept, number
 from ...base.dtypes import LOSS_SCALE
 from ...base.hooks import current_tracer
-from ...ops.elementwise import add, cast, count_nonfinite, div, maximum, mul
+from ...ops.elementwise import add, cast, div, maximum, mul
 from ...ops.logic import greater_equal, isfinite, logical_not, select
 from ...ops.spellings import tensor_operand
 from ...ops.writes import assign
 from ..tensor.parameter import Parameter
 from ..tensor.tensor import Tensor
-from .global_norm import Totals, in_dtype_of
+from .global_norm import in_dtype_of
 
 GOOD_STEPS = "good_steps"  # steps without overflow since the scale last changed
 
 State = dict[str, Any]
-
-
-def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
-    """Number of elements that are not finite in all gradients, over all their slices.  {parameter: (...)} -> ()."""
-    found = totals.each(gradients, lambda name, gradient: count_nonfinite(gradient))
-    totals.at("")
-    return totals.totals(found, "all ranks skip the step if a gradient is not finite on one of them")
 
 
 def unscaled(gradient: Any, scale: Any) -> Any:

@@ -3,9 +3,6 @@
 A rule computes on what it is given. On one device that is the whole parameter; in a compiled program it is one rank's
 slice, and the pass `update` gives the rule a `Totals` of its own, whose sums run over the ranks that hold different
 slices. So one rule serves both. A rank that updates its slices without a program has `RankTotals`.
-
-Most states of an optimizer have the shape of their parameter. Those that are means along a dim lack it (AdaFactor's):
-`dims_of_state` names them, and their slices follow from the parameter's.
 """
 
 from __future__ import annotations
@@ -21,12 +18,13 @@ import numpy as np
 from ...base.hooks import current_world
 from ...layout.slices import cut, is_split, put
 from ...layout.tensor_layout import TensorLayout
-from ...ops.elementwise import add, cast, div, moving_mean, mul, sub
+from ...ops.elementwise import add, cast, count_nonfinite, div, moving_mean, mul, sub
 from ...ops.reduce import reduce_mean, reduce_sum
 from ...ops.shape import expand_dims
 from ...ops.spellings import tensor_operand
 from ...ops.unary import sqrt, square
 from ..tensor.tensor import RankTensor, Tensor
+from .state_shapes import along
 
 
 class Totals:
@@ -98,40 +96,6 @@ def _over_slices(
     full = np.zeros(held.full_shape(value.shape), value.dtype)
     put(mine, held.slice_numbers(world.rank), full, held)
     return cut(world.comm.all_reduce(full, reduce=reduce, tag=tag), held, world.rank)
-
-
-# ---- states with fewer dims than their parameter ----
-
-# which dim of the parameter, from the right, is missing
-_MEANS_ALONG = {"exp_avg_sq_row": 1, "exp_avg_sq_col": 2}
-
-
-def dims_of_state(kind: str, ndim: int) -> tuple[int, ...] | None:
-    """The dims of a parameter that its state `kind` has; None if such a parameter has no such state.
-
-    >>> dims_of_state("moments", 3), dims_of_state("exp_avg_sq_col", 3), dims_of_state("exp_avg_sq_col", 1)
-    ((0, 1, 2), (0, 2), None)
-    """
-    factored = kind in _MEANS_ALONG
-    if ndim < 2 if factored else kind == "exp_avg_sq" and ndim >= 2:
-        return None
-    return tuple(d for d in range(ndim) if not factored or d != ndim - _MEANS_ALONG[kind])
-
-
-def along(layout: TensorLayout, dims: Sequence[int]) -> TensorLayout:
-    """The layout of a tensor with these dims of another, split as they are."""
-    rows = layout.rows if tuple(dims[:1]) == (0,) else ()
-    return TensorLayout(layout.device_matrix, tuple(layout.tensor_map[d] for d in dims), rows=rows)
-
-
-def shape_of_state(kind: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a state of a parameter, or slice, of this shape."""
-    return tuple(shape[d] for d in dims_of_state(kind, len(shape)) or ())
-
-
-def layout_of_state(kind: str, layout: TensorLayout | None) -> TensorLayout | None:
-    """How a state of a parameter with this layout is split."""
-    return None if layout is None else along(layout, dims_of_state(kind, layout.ndim) or ())
 
 
 def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
@@ -234,3 +198,10 @@ def all_finite(inputs: Sequence[Any], status: Any = None) -> bool:
     inputs = tuple(tensor_operand("all_finite", "inputs", x) for x in inputs)
     bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
     return not any(float(of_the_whole(x, Tensor(one), "max")) for x, one in zip(inputs, bad, strict=True))
+
+
+def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
+    """Number of elements that are not finite in all gradients, over all their slices.  {parameter: (...)} -> ()."""
+    found = totals.each(gradients, lambda name, gradient: count_nonfinite(gradient))
+    totals.at("")
+    return totals.totals(found, "all ranks skip the step if a gradient is not finite on one of them")

@@ -9,7 +9,6 @@ Every state has the dims of its parameter, or some of them (`dims_of_state`); th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,17 +18,9 @@ from ...base.errors import WorldError
 from ...base.hooks import current_world
 from ...layout.slices import cut, gather_full, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
-from .global_norm import layout_of_state, shape_of_state
+from .state_shapes import ShapeAndDtype, layout_of_state, shape_of_state
 
 State = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Like:
-    """A shape and a dtype, for `initial_state`."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
 
 
 class HeldStates:
@@ -98,7 +89,8 @@ class HeldStates:
                 return mine
             what = f"the states of {parameter.name!r} are held by rank {owner} alone"
             raise WorldError(what, where=type(self).__name__, hint="Call it in the run that trained, on every rank")
-        like = self.initial_state(Like(parameter.full_shape, parameter.dtype))  # what it looks like, where it is not
+        # what the states look like, on a rank that does not hold them
+        like = self.initial_state(ShapeAndDtype(parameter.full_shape, parameter.dtype))
         return {
             kind: world.comm.broadcast(mine.get(kind, start), root=owner, tag=f"{kind} of {parameter.name}")
             for kind, start in like.items()
@@ -138,7 +130,7 @@ class HeldStates:
             if not mine:
                 # what a state starts as does not depend on where it lies
                 shape = shape if want is None else want.slice_shape(shape)
-                mine = self.initial_state(Like(shape, parameter.dtype))
+                mine = self.initial_state(ShapeAndDtype(shape, parameter.dtype))
             elif have is None and is_split(want):
                 mine = {k: cut(v, layout_of_state(k, want), rank) for k, v in mine.items()}
             found[parameter.name] = dict(mine)

@@ -33,9 +33,9 @@ from ...ops.machine.attributes import check_target
 from ..cell import Cell
 from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
-from .amp import LossScaler, nonfinite, unscaled
+from .amp import LossScaler, unscaled
 from .clip import GradientClip
-from .global_norm import Place, RankTotals, Totals, centralized
+from .global_norm import Place, RankTotals, Totals, centralized, nonfinite
 from .held_states import HeldStates, State
 from .lr_schedule import as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
@@ -161,7 +161,7 @@ class Optimizer(HeldStates, Cell):
 
     @property
     def members(self) -> tuple[Optimizer, ...]:
-        """The optimizers that take a step: itself; of a `Together`, which stands for several, those."""
+        """The optimizers that take a step: itself; `SeveralOptimizers` answers with its members."""
         return (self,)
 
     # ---- where it runs ----

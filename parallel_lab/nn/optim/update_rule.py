@@ -25,8 +25,9 @@ import numpy as np
 
 from ...base.checks import Check, misfit
 from ...base.dtypes import BFLOAT16
-from .global_norm import Place, centralized, dims_of_state, in_dtype_of, mean, norm, shape_of_state, wide
+from .global_norm import Place, centralized, in_dtype_of, mean, norm, wide
 from .optimizer import Optimizer, State, plain_number
+from .state_shapes import dims_of_state, shape_of_state
 
 
 @dataclass(frozen=True)

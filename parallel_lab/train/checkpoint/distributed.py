@@ -35,7 +35,7 @@ from ...layout.named_layout import Layout
 from ...layout.slices import is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
-from ...nn.optim.global_norm import layout_of_state, shape_of_state
+from ...nn.optim.state_shapes import layout_of_state, shape_of_state
 from .format import Checkpoint, describe_checkpoint, read_checkpoint
 from .records import CHECKPOINT, TensorInfo, TensorRecord
 from .serialization import FILE, refuse_encryption, wait_for_saves

@@ -22,8 +22,8 @@ from ...base.settings.context import get_auto_parallel_context
 from ...layout.slices import cut, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
-from ...nn.optim.global_norm import dims_of_state, layout_of_state, shape_of_state
 from ...nn.optim.optimizer import Optimizer
+from ...nn.optim.state_shapes import dims_of_state, layout_of_state, shape_of_state
 from ...nn.tensor.by_slice import is_elsewhere
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import RankTensor, Tensor

@@ -1,4 +1,4 @@
-"""`Together`: several optimizers as one, for a function that lets each take a step.
+"""`SeveralOptimizers`: several optimizers as one, for a function that lets each take a step.
 
     wide, deep = nn.FTRL(wide_params), nn.Adam(deep_params)
 
@@ -26,21 +26,22 @@ from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
 from ...layout.tensor_layout import TensorLayout
 from ..tensor.parameter import Parameter
 from .global_norm import Place, Totals
-from .held_states import State
-from .optimizer import Optimizer
+from .held_states import HeldStates, State
 
 
-class Together:
+class SeveralOptimizers:
     """What a plan and those that run it ask of an `Optimizer`, answered by `members`, which share no Parameter.
 
-    Raises ArgumentTypeError for what is no list of optimizers, NotBuiltYet for members with a loss scaler or a
+    members  objects of `Optimizer`; only its base is imported here, so that `compile` need not know every rule
+
+    Raises ArgumentTypeError for anything but a list of optimizers, NotBuiltYet for members with a loss scaler or a
     Parameter in common.
     """
 
     loss_scaler = None
 
-    def __init__(self, members: Sequence[Optimizer]) -> None:
-        if not members or not all(isinstance(one, Optimizer) for one in members):
+    def __init__(self, members: Sequence[Any]) -> None:
+        if not members or not all(isinstance(one, HeldStates) for one in members):
             allowed = "An nn.Optimizer, or a list of those that take a step"
             raise ArgumentTypeError(f"optimizer={shorten(members)}", where="optimizers", allowed=allowed)
         self.members = tuple(members)
@@ -66,7 +67,7 @@ class Together:
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple(p for one in self.members for p in one.parameters)
 
-    def _of(self, name: str) -> tuple[Optimizer, str]:
+    def _of(self, name: str) -> tuple[Any, str]:
         """The optimizer of the parameter that is called `name` now, and its tag."""
         pairs = zip(self.members, self.tags, strict=True)
         return next(pair for pair in pairs if any(p.name == name for p in pair[0].parameters))
@@ -176,4 +177,4 @@ def as_optimizer(given: Any) -> Any:
     """A list of optimizers as one; anything else as it is."""
     if not isinstance(given, (list, tuple)):
         return given
-    return given[0] if len(given) == 1 else Together(given)
+    return given[0] if len(given) == 1 else SeveralOptimizers(given)
