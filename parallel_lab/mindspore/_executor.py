@@ -34,7 +34,7 @@ from ..graph.passes.dataset_strategy import dataset_splits
 from ..graph.plan import Plan
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
-from ..nn.tensor.described import sized
+from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
 from ..train.compiled import after_compiling, still_holds
 from ._compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies

@@ -83,7 +83,7 @@ CONTEXT = _of(
 COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")
 ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_parameters") | COST_MODEL
 PARAMETERS = _of(PARAMETER, "Parameter ParameterTuple")
-TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.tensor.described", "Symbol")
+TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.tensor.dynamic_shapes", "Symbol")
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
     "initializer Initializer Constant HeNormal HeUniform Normal One TruncatedNormal Uniform XavierUniform Zero",

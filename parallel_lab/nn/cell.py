@@ -31,7 +31,7 @@ from ..ops.collectives.deferred import holding_messages
 from ..ops.elementwise import cast, identity
 from ..ops.machine.primitive import check_strategy_value
 from .hooks import Hooks
-from .tensor.described import check_described
+from .tensor.dynamic_shapes import check_inputs_fit
 from .tensor.parameter import Parameter
 from .tensor.recompute import run_again
 
@@ -187,7 +187,7 @@ class Cell(Hooks):
     def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise ShapeError, ArgumentTypeError or ArgumentError unless inputs fit those of `set_inputs`."""
         if told := self.__dict__.get("_inputs"):
-            check_described(self._where(), self.construct, told, args, kwargs)
+            check_inputs_fit(self._where(), self.construct, told, args, kwargs)
 
     def compile(self, *inputs: Any, **named: Any) -> None:
         """Compile for these inputs by the parallel context, without running (`mindspore/_executor.py`)."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..base.errors import WorldError, message
 from ..base.hooks import current_world
-from ..nn.tensor.by_slice import is_elsewhere
+from ..nn.tensor.initial_slices import is_on_another_stage
 from ..nn.tensor.parameter import Parameter
 
 
@@ -90,7 +90,7 @@ def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
 
 def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:
     """What to say of the first parameter that begins with other values on another rank, or "". Collective."""
-    here = [p for p in parameters if not is_elsewhere(p)]
+    here = [p for p in parameters if not is_on_another_stage(p)]
     mine = {p.name: zlib.crc32(np.ascontiguousarray(p.asnumpy()).view(np.uint8)) for p in here}
     first: dict[str, tuple[int, int]] = {}  # name -> the first rank that has it, and its values' checksum
     for rank, theirs in enumerate(said_by_all(world, mine)):

@@ -37,7 +37,7 @@ from ..nn.feeding import GradAccumulation, WithLossCell, check_outputs
 from ..nn.optim.grad_reducer import DistributedGradReducer
 from ..nn.optim.weight_groups import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
-from ..nn.tensor.by_slice import is_elsewhere
+from ..nn.tensor.initial_slices import is_on_another_stage
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import RankTensor, Tensor
 from ..nn.wrap import TrainOneStepCell
@@ -187,7 +187,7 @@ class TrainStep(_Step):
         loss = self._at_once(*columns)
         if isinstance(loss, Tensor):
             finite.check("the loss", loss, step)
-        finite.check_all("parameter", ((p.name, p) for p in optimizer.parameters if not is_elsewhere(p)), step)
+        finite.check_all("parameter", ((p.name, p) for p in optimizer.parameters if not is_on_another_stage(p)), step)
         return loss
 
     def _before_first_step(self) -> None:

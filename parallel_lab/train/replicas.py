@@ -32,7 +32,7 @@ from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.run_checks import run_checks
 from ..graph.plan import Plan
 from ..layout.slices import is_split
-from ..nn.tensor.by_slice import is_elsewhere
+from ..nn.tensor.initial_slices import is_on_another_stage
 from . import finite
 from .agreement import groups_of
 
@@ -255,5 +255,5 @@ def _told(
 
 def _is_copy(parameter: Any) -> bool:
     """Whether all ranks hold the whole of it, and train it together."""
-    alone = parameter.layerwise_parallel or parameter.layout is not None or is_elsewhere(parameter)
+    alone = parameter.layerwise_parallel or parameter.layout is not None or is_on_another_stage(parameter)
     return parameter.requires_grad and not alone

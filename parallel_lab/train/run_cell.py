@@ -14,7 +14,7 @@ from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.context import frozen
 from ..graph.forms import is_tensor, tensors_of
 from ..nn.cell import Cell, ShardedCell, check_propagates
-from ..nn.tensor.described import Told, check_described
+from ..nn.tensor.dynamic_shapes import Examples, check_inputs_fit
 from ..nn.tensor.tensor import Tensor
 from .compiled import CompiledFunction, positional, runs_compiled
 from .region import run_region
@@ -47,7 +47,7 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return compiled(*given)
 
 
-def _signature(where: str, name: str, given: Any, errors: Errors = ARGUMENT) -> Told:
+def _signature(where: str, name: str, given: Any, errors: Errors = ARGUMENT) -> Examples:
     """A tuple or dict of Tensors."""
     told = given if isinstance(given, dict) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
     other = [value for value in (told.values() if isinstance(told, dict) else told) if not isinstance(value, Tensor)]
@@ -108,11 +108,11 @@ def _is_method_call(fn: Callable, args: tuple[Any, ...]) -> bool:
     return bool(args) and not is_tensor(args[0]) and callable(getattr(type(args[0]), _name(fn), None))
 
 
-def _check_signature(fn: Callable, told: Told, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_signature(fn: Callable, told: Examples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise ArgumentTypeError or ArgumentError unless a call's arguments fit the `input_signature`."""
     if kwargs:
         what = f"arguments by name: {', '.join(kwargs)}"
         raise ArgumentTypeError(what, where=_name(fn), allowed="With input_signature, arguments by position")
     method = _is_method_call(fn, args)
     inner = fn.construct if isinstance(fn, Cell) else functools.partial(fn, args[0]) if method else fn
-    check_described(_name(fn), inner, told, args[1:] if method else args, {}, "input_signature")
+    check_inputs_fit(_name(fn), inner, told, args[1:] if method else args, {}, "input_signature")

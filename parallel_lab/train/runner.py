@@ -27,7 +27,7 @@ from ..graph.forms import fill_form
 from ..graph.ir import Instr
 from ..graph.plan import Plan
 from ..layout.slices import cut, gather_full, is_split
-from ..nn.tensor.by_slice import Elsewhere, is_elsewhere
+from ..nn.tensor.initial_slices import OnAnotherStage, is_on_another_stage
 from ..nn.tensor.tensor import Initial, RankTensor, Tensor
 from ..run.computing import computing
 from ..run.interpreter import Env
@@ -192,8 +192,8 @@ class RankProgram:
                 given[name].set_data(gather_full(array, given[name].full_shape, layout, tag=f"new value of {name}"))
         for name, holders in self._elsewhere.items() if self.parameters == "slices" else ():
             p = given[name]
-            if not is_elsewhere(p):
-                p.set_data(Initial(Elsewhere(name, holders), p.full_shape, p.dtype))
+            if not is_on_another_stage(p):
+                p.set_data(Initial(OnAnotherStage(name, holders), p.full_shape, p.dtype))
         if optimizer is None:
             return
         states: dict[str, dict[str, np.ndarray]] = {}

@@ -25,7 +25,7 @@ from ...graph.plan import Plan
 from ...layout.refinement import common_factors, on_device_matrix
 from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.optimizer import Optimizer
-from ...nn.tensor.by_slice import parameter_key, rule_of
+from ...nn.tensor.initial_slices import parameter_key, rule_of
 from ...nn.tensor.parameter import Parameter
 from ...ops.machine.sharding import sharding_rule
 

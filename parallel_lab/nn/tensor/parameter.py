@@ -23,7 +23,7 @@ from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...ops import writes
 from ...ops.spellings import tensor_operand
-from .by_slice import hold_slice, parameter_generator
+from .initial_slices import hold_slice, parameter_generator
 from .numpy_calls import plain
 from .tensor import Initial, Tensor, as_array
 
@@ -129,7 +129,7 @@ class Parameter(Tensor):
     has_init = property(lambda self: self._data is None)
 
     def init_data(self, layout: tuple[Any, ...] | None = None, set_sliced: bool = False) -> Parameter:
-        """Draw the values now, if they were not yet; with a layout hold this rank's slice (`by_slice`). Returns self.
+        """Draw the values now, if they were not yet; with a layout hold this rank's slice. Returns self.
 
         set_sliced  accepted: with a layout the Parameter holds a slice
         """

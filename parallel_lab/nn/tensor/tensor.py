@@ -27,8 +27,8 @@ from ...layout.slices import gather_full
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef
 from ...ops.shape import transpose
-from .by_slice import drawn_slice, parameter_generator
-from .described import Description, description_of
+from .dynamic_shapes import DynamicShape, dynamic_shape_of
+from .initial_slices import drawn_slice, parameter_generator
 from .numpy_calls import ForNumpy, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
@@ -40,7 +40,7 @@ class Tensor(ForNumpy):
 
     input_data  array-like, scalar or Tensor
     dtype       numpy dtype or its name; default: that of the data, Python floats become float32
-    shape, init  instead of input_data: an Initializer, drawn when first read; or no values, see `described.py`
+    shape, init  instead of input_data: an Initializer, drawn when first read; or no values, see `dynamic_shapes.py`
 
     Attributes: `array` (the numpy array), `shape`, `dtype` (numpy dtype).
     """
@@ -323,21 +323,21 @@ class Initial(Tensor):
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # all is done
 
     def __repr__(self) -> str:
-        return super().__repr__() if description_of(self) is None else f"Tensor{self.shape, str(self.dtype)}"
+        return super().__repr__() if dynamic_shape_of(self) is None else f"Tensor{self.shape, str(self.dtype)}"
 
     def __str__(self) -> str:
-        return super().__str__() if description_of(self) is None else repr(self)
+        return super().__str__() if dynamic_shape_of(self) is None else repr(self)
 
     @staticmethod
     @checked("Tensor")
     def of(input_data: Any = None, dtype: Any = None, shape: Any = None, init: Any = None) -> Initial:
-        """`Tensor(shape=, dtype=, init=)`; without a rule a description of an input, see `described.py`."""
+        """`Tensor(shape=, dtype=, init=)`; without a rule an input of a dynamic shape, see `dynamic_shapes.py`."""
         if input_data is not None or shape is None or dtype is None:
             what = f"input_data={shorten(input_data)}, shape={shorten(shape)}, dtype={shorten(dtype)}"
             raise ArgumentTypeError(what, where="Tensor", allowed="A shape and a dtype, and no input_data")
         if init is None:
-            described = Description(shape)
-            return Initial(described.draw, described.shape, dtype)
+            dynamic = DynamicShape(shape)
+            return Initial(dynamic.draw, dynamic.shape, dtype)
         if not hasattr(init, "draw"):
             raise ArgumentTypeError(f"init={shorten(init)}", where="Tensor", allowed="An Initializer, such as Normal()")
         shape = tuple(shape) if isinstance(shape, (list, tuple)) else (shape,)

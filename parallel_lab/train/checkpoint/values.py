@@ -24,7 +24,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.optimizer import Optimizer
 from ...nn.optim.state_shapes import dims_of_state, layout_of_state, shape_of_state
-from ...nn.tensor.by_slice import is_elsewhere
+from ...nn.tensor.initial_slices import is_on_another_stage
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import RankTensor, Tensor
 from .records import TensorRecord, place_in
@@ -101,7 +101,7 @@ def network_records(
     """
     found = {}
     for parameter in network.get_parameters():
-        if (choose is None or choose(parameter.name)) and not is_elsewhere(parameter):
+        if (choose is None or choose(parameter.name)) and not is_on_another_stage(parameter):
             found[parameter.name] = record_of(parameter, integrated=integrated, where=f"parameter {parameter.name!r}")
     for optimizer in optimizers_of(network):
         found.update(optimizer_records(optimizer, integrated=integrated, choose=choose))
@@ -114,7 +114,7 @@ def optimizer_records(
     """{name: record} of an optimizer's states and scalars, as `network_records`. A rank's own: whole if integrated."""
     found, rank = {}, _rank()
     for parameter in optimizer.parameters:
-        if is_elsewhere(parameter):
+        if is_on_another_stage(parameter):
             continue
         name, shape = parameter.name, parameter.full_shape
         held = optimizer.state_layouts.get(name) or parameter.layout
@@ -190,7 +190,7 @@ def load_records(
     parameters = {p.name: p for p in target.get_parameters()}
     by_name = _matched(list(parameters), records, strict)
     for name, parameter in parameters.items():
-        if is_elsewhere(parameter):
+        if is_on_another_stage(parameter):
             used.update(by_name.get(name, ()) and [by_name[name]])  # another stage's: its ranks take it
         elif name in by_name:
             changes.append(_parameter_change(parameter, records[by_name[name]], strict))
@@ -326,7 +326,7 @@ def _optimizer_change(
         held = optimizer.state_layouts.get(name)
         kinds = _kinds(optimizer, parameter)
         given = {kind: f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" in records}
-        if is_elsewhere(parameter):
+        if is_on_another_stage(parameter):
             used |= set(given.values())
             continue
         missing += [f"{kind}.{name}" for kind in kinds if kind not in given]
@@ -369,7 +369,7 @@ def _optimizer_change(
         for p in optimizer.parameters:
             # a parameter without states in the checkpoint keeps those it has, or starts with those of the first step;
             # what another rank alone holds stays where it is
-            if p.name not in states and p.name not in optimizer.state_owners and not is_elsewhere(p):
+            if p.name not in states and p.name not in optimizer.state_owners and not is_on_another_stage(p):
                 layouts[p.name] = optimizer.state_layouts.get(p.name) or whole(len(p.full_shape))
                 place = place_in(layouts[p.name], _rank())
                 taken = optimizer.take_states({p.name: (p.full_shape, layouts[p.name])}, place)

@@ -1,11 +1,11 @@
-"""Inputs that are only described, by a dtype and a shape with dims that may be unknown; `Symbol` says more of a dim.
+"""Inputs of a dynamic shape: a dtype, and dims that may be unknown. A `Symbol` says what is known about a dim.
 
     rows = Symbol(divisor=8)
     net.set_inputs(Tensor(shape=[rows, None, 3], dtype="float32"))
     net.compile()     # for sizes that fit, (8, 8, 3) on 8 devices, as the plan says
 
-Programs here are made for known shapes: one for each that a call brings. A description is refused where values are
-asked for, and stands for sizes that fit it where something is compiled for it.
+Programs here are made for known shapes: one for each that a call brings. A Tensor with a dynamic shape has no values
+and refuses to be read; where something is compiled for it, sizes that fit stand for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceEr
 
 
 class Symbol:
-    """What is known of an unknown dim.
+    """What is known about an unknown dim.
 
     max, min            bounds of its size; a max that is not above min bounds nothing
     divisor, remainder  it is divisor * n + remainder
@@ -53,8 +53,8 @@ class Symbol:
 ANY = Symbol()
 
 
-class Description:
-    """The dims of a described input. Stands where an Initializer does, and refuses to draw."""
+class DynamicShape:
+    """The dims of an input without values. Stands where an Initializer does, and refuses to draw."""
 
     def __init__(self, shape: Any) -> None:
         if not isinstance(shape, (list, tuple)):
@@ -70,13 +70,13 @@ class Description:
 
     def sizes(self, devices: int, chosen: dict[int, int]) -> tuple[int, ...]:
         """A shape that fits; `chosen` are the sizes of unique Symbols, by id."""
-        made = []
+        sizes = []
         for n in self.dims:
             if isinstance(n, Symbol):
                 size = n.size(devices)
                 n = chosen.setdefault(id(n), size) if n.unique else size
-            made.append(n)
-        return tuple(made)
+            sizes.append(n)
+        return tuple(sizes)
 
     def fits(self, shape: Sequence[int], chosen: dict[int, int]) -> bool:
         """Whether an input may have this shape. `chosen` gets the sizes of unique Symbols, by id."""
@@ -87,46 +87,46 @@ class Description:
         )
 
 
-def description_of(value: Any) -> Description | None:
-    """The Description that a Tensor was made from; None of others."""
+def dynamic_shape_of(value: Any) -> DynamicShape | None:
+    """The dims of a Tensor that was made without values; None for any other."""
     rule = getattr(getattr(value, "draw", None), "__self__", None)
-    return rule if isinstance(rule, Description) else None
+    return rule if isinstance(rule, DynamicShape) else None
 
 
-Told = Sequence[Any] | Mapping[str, Any]  # the inputs of a call that were told before it: all in order, or some by name
+Examples = Sequence[Any] | Mapping[str, Any]  # what the inputs of a call have to look like: all in order, or by name
 
 
-def check_described(
-    where: str, fn: Callable, told: Told, args: Sequence[Any], named: Mapping[str, Any], by: str = "set_inputs"
+def check_inputs_fit(
+    where: str, fn: Callable, examples: Examples, args: Sequence[Any], named: Mapping[str, Any], by: str = "set_inputs"
 ) -> None:
-    """Raise unless the inputs of a call to `fn` fit what was told of them, where that is a Tensor: shape and dtype.
+    """Raise unless the inputs of a call to `fn` have the shapes and dtypes of those examples that are Tensors.
 
-    by  what told them: "set_inputs", or "input_signature" of `jit`. By MindSpore's documents a shape that does not fit
-        is a ValueError (ShapeError) for the first, a TypeError (ArgumentTypeError) for the second
+    by  where the examples come from: "set_inputs", or "input_signature" of `jit`. By MindSpore's documents a shape
+        that does not fit is a ValueError (ShapeError) for the first, a TypeError (ArgumentTypeError) for the second
     """
     names = list(inspect.signature(fn).parameters)
-    given: Sequence[Any] = [*args, *(named[name] for name in names if name in named)]
-    if isinstance(told, Mapping):
-        every = {**dict(zip(names, args, strict=False)), **named}
-        known_names = [name for name in told if name in every]
-        told, given = [told[n] for n in known_names], [every[n] for n in known_names]
-    elif told and len(told) != len(given):
-        raise ArgumentError(f"{len(given)} inputs", where=where, allowed=f"As many as {by} was given: {len(told)}")
+    inputs: Sequence[Any] = [*args, *(named[name] for name in names if name in named)]
+    if isinstance(examples, Mapping):
+        by_name = {**dict(zip(names, args, strict=False)), **named}
+        shared = [name for name in examples if name in by_name]
+        examples, inputs = [examples[n] for n in shared], [by_name[n] for n in shared]
+    elif examples and len(examples) != len(inputs):
+        allowed = f"As many as {by} was given: {len(examples)}"
+        raise ArgumentError(f"{len(inputs)} inputs", where=where, allowed=allowed)
     chosen: dict[int, int] = {}
-    for known, value in zip(told, given, strict=False):
-        if not is_tensor(known) or description_of(value) is not None:
+    for example, value in zip(examples, inputs, strict=False):
+        if not is_tensor(example) or dynamic_shape_of(value) is not None:
             continue
         if not is_tensor(value):
             raise ArgumentTypeError(f"the input {shorten(value)}", where=where, allowed=f"A Tensor, as {by} was given")
-        description = description_of(known) or Description(known.shape)
-        if not description.fits(tuple(value.shape), chosen):
+        expected = dynamic_shape_of(example) or DynamicShape(example.shape)
+        if not expected.fits(tuple(value.shape), chosen):
             fault = ShapeError if by == "set_inputs" else ArgumentTypeError
-            allowed = f"The shape that {by} was given: {list(description.dims)}"
+            allowed = f"The shape that {by} was given: {list(expected.dims)}"
             raise fault(f"an input of shape {tuple(value.shape)}", where=where, allowed=allowed)
-        if str(value.dtype) != str(known.dtype):
-            raise ArgumentTypeError(
-                f"an input of dtype {value.dtype}", where=where, allowed=f"That of {by}: {known.dtype}"
-            )
+        if str(value.dtype) != str(example.dtype):
+            allowed = f"That of {by}: {example.dtype}"
+            raise ArgumentTypeError(f"an input of dtype {value.dtype}", where=where, allowed=allowed)
 
 
 def is_tensor(value: Any) -> bool:
@@ -135,13 +135,13 @@ def is_tensor(value: Any) -> bool:
 
 
 def sized(inputs: Sequence[Any], devices: int) -> tuple[list[Any], str]:
-    """(the inputs, with zeros of sizes that fit for described ones; what was done, for notes)."""
+    """(the inputs, with zeros of sizes that fit where they have no values; which sizes these are, for notes)."""
     chosen: dict[int, int] = {}
-    made, told = list(inputs), []
+    filled, notes = list(inputs), []
     for at, value in enumerate(inputs):
-        if (description := description_of(value)) is not None:
-            shape = description.sizes(devices, chosen)
-            made[at] = np.broadcast_to(np.zeros((), value.dtype), shape)
-            if -1 in description.shape:
-                told.append(f"{list(description.shape)} as {list(shape)}")
-    return made, f"unknown sizes: {', '.join(told)}; another size compiles again" if told else ""
+        if (dynamic := dynamic_shape_of(value)) is not None:
+            shape = dynamic.sizes(devices, chosen)
+            filled[at] = np.broadcast_to(np.zeros((), value.dtype), shape)
+            if -1 in dynamic.shape:
+                notes.append(f"{list(dynamic.shape)} as {list(shape)}")
+    return filled, f"unknown sizes: {', '.join(notes)}; another size compiles again" if notes else ""

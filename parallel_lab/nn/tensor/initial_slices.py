@@ -38,14 +38,15 @@ def parameter_generator(name: str) -> np.random.Generator:
 
 
 def rule_of(parameter: Any) -> Any:
-    """What draws a parameter's first values, with `draw(generator, shape)`; None: they were given."""
+    """What draws a parameter's first values, with `draw(generator, shape)`; None: it was made from values."""
     return parameter._initial
 
 
-class Elsewhere:
-    """The rule of a Parameter whose values this rank does not have: those of another pipeline stage. Drawing raises.
+class OnAnotherStage:
+    """The rule of a Parameter whose values this rank does not have, because it lies on another pipeline stage: drawing
+    raises.
 
-    holders  who has them, for the error
+    holders  the ranks that have them, for the error
     """
 
     def __init__(self, name: str, holders: str) -> None:
@@ -57,9 +58,9 @@ class Elsewhere:
         raise WorldError(what, where=caller().place, allowed=allowed, hint=hint)
 
 
-def is_elsewhere(parameter: Any) -> bool:
+def is_on_another_stage(parameter: Any) -> bool:
     """Whether a Parameter's values are on ranks of another pipeline stage alone."""
-    return parameter.has_init and isinstance(parameter._initial.draw, Elsewhere)
+    return parameter.has_init and isinstance(parameter._initial.draw, OnAnotherStage)
 
 
 def drawn_slice(initial: Any, index: int | None, shape: Any) -> np.ndarray:
@@ -72,10 +73,10 @@ def drawn_slice(initial: Any, index: int | None, shape: Any) -> np.ndarray:
 
 
 def hold_slice(parameter: Any, layout: Any) -> None:
-    """Let a Parameter hold this rank's slice by a layout so written. Raises ArgumentTypeError, ArgumentError."""
+    """Let a Parameter hold this rank's slice by a layout in this form. Raises ArgumentTypeError, ArgumentError."""
     rank = frozen().global_rank if current_world() is None else current_world().rank
-    found = _layout_of(layout, parameter.full_shape, rank)
-    parameter.hold(cut(parameter.full().asnumpy(), found, rank), found)
+    tensor_layout = _layout_of(layout, parameter.full_shape, rank)
+    parameter.hold(cut(parameter.full().asnumpy(), tensor_layout, rank), tensor_layout)
 
 
 def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
@@ -92,16 +93,16 @@ def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
     if not uniform:
         raise ArgumentError("layout of a split in unequal parts", where=where, allowed="uniform_split=True")
     try:
-        found = TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
-        found.check_rank(rank)
-        found = found if not group else _shared(found, group, rank)
-        expected = found.slice_shape(shape)
+        layout = TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
+        layout.check_rank(rank)
+        layout = _shared(layout, group, rank) if group else layout
+        expected = layout.slice_shape(shape)
     except (LayoutError, TypeError, ValueError) as error:
         hint = f"The whole has shape {shape}, this is rank {rank}"
         raise ArgumentError(f"layout={shorten(form)}: {error}", where=where, hint=hint) from None
     if tuple(part) != expected:
         raise ArgumentError(f"slice shape {list(part)} of layout={shorten(form)}", where=where, allowed=f"{expected}")
-    return found
+    return layout
 
 
 def _shared(layout: TensorLayout, group: str, rank: int) -> TensorLayout:
