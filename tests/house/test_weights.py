@@ -22,9 +22,9 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_000, 8_800),
     "graph.trace": (13_750, 13_750),
-    "graph.compiler": (26_400, 26_900),
-    "train.session": (23_900, 34_700),
-    "lab.costs.model": (16_000, 24_700),
+    "graph.compiler": (25_200, 25_700),
+    "train.session": (20_200, 31_400),
+    "lab.costs.model": (13_400, 23_900),
 }
 LATE_IMPORTS = 90  # statements inside functions that import from the package
 
