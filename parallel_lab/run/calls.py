@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from ..base.dtypes import plain_array
 from ..base.errors import CollectiveMismatch, shorten
@@ -23,6 +24,9 @@ TWO_LINES = (
     "If two source lines are meant to meet, let all ranks run one line, or give both calls of comm the same tag=...; "
     "Parameters of two names meet as Tensors: w.value()"
 )
+
+Group = Iterable[int] | None  # ranks in order; None: all of them
+Out = np.ndarray | None  # an array that receives the result; None: a new one
 
 _OPERATORS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "ops") + os.sep
 
@@ -59,12 +63,12 @@ class Calls:
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
-        self.state: dict = {}
+        self.state: dict[str, Any] = {}
         self.recording, self.step = False, 0
         self.records: list[MessageRecord] = []
         self._world = tuple(range(world_size))
 
-    def _members(self, kind: str, group: Iterable[int] | None, origin: str) -> tuple[int, ...]:
+    def _members(self, kind: str, group: Group, origin: str) -> tuple[int, ...]:
         """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be a group of ranks."""
         if group is None:
             return self._world
@@ -84,7 +88,8 @@ class Calls:
         """Start a request; see `begin`."""
         raise NotImplementedError
 
-    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
+    def _ask(self, kind: str, group: Group, tag: str, **fields: Any) -> Any:
+        """This rank's reply: an array, or None where the call gives this rank nothing."""
         value = fields.get("value")
         if value is not None:
             fields["value"] = plain_array(value, order="C", where=kind)
@@ -93,7 +98,7 @@ class Calls:
 
     # working while a message travels
 
-    def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = "float32") -> np.ndarray:
         """A new array, contents arbitrary, in memory that other ranks can read, if there is any: saves a copy."""
         return np.empty(shape, dtype)
 
@@ -107,7 +112,9 @@ class Calls:
         """
         return self._begin(request, bool(request.origin))
 
-    def start(self, kind: str, x=None, group=None, *, tag: str = "", **fields) -> Handle:
+    def start(
+        self, kind: str, x: ArrayLike | None = None, group: Group = None, *, tag: str = "", **fields: Any
+    ) -> Handle:
         """Start a request by name, and go on while it travels.
 
             handle = comm.start("all_reduce", x, reduce="sum")
@@ -126,47 +133,62 @@ class Calls:
 
     # the calls
 
-    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def all_reduce(
+        self, x: ArrayLike, reduce: str = "sum", group: Group = None, *, out: Out = None, tag: str = ""
+    ) -> np.ndarray:
         """x of any shape, equal on all members, combined in group order; into `out` (which may be x) if given."""
         return self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
 
-    def all_gather(self, x, dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def all_gather(
+        self, x: ArrayLike, dim: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
+    ) -> np.ndarray:
         """The members' values joined along `dim` in group order.  (..., s, ...) -> (..., n * s, ...)."""
         return self._ask("all_gather", group, tag, value=x, dim=dim, out=out)
 
     def reduce_scatter(
-        self, x, reduce: str = "sum", dim: int = 0, group=None, *, out=None, tag: str = ""
+        self, x: ArrayLike, reduce: str = "sum", dim: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
     ) -> np.ndarray:
         """This rank's piece, along `dim`, of the combination.  (..., n * s, ...) -> (..., s, ...)."""
         return self._ask("reduce_scatter", group, tag, value=x, reduce=reduce, dim=dim, out=out)
 
     def all_to_all(
-        self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = ""
+        self,
+        x: ArrayLike,
+        split_dim: int = 0,
+        concat_dim: int = 0,
+        group: Group = None,
+        *,
+        out: Out = None,
+        tag: str = "",
     ) -> np.ndarray:
         """x split along split_dim, piece i to member i; what arrives is joined along concat_dim in group order."""
         return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim, out=out)
 
     def halo_exchange(
-        self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
+        self, x: ArrayLike, window: tuple[int, int, int, int], dim: int = 0, group: Group = None, *, tag: str = ""
     ) -> np.ndarray:
         """This rank's window (step, origin, length, part) of all slices.  (..., part, ...) -> (..., length, ...)."""
         return self._ask("halo_exchange", group, tag, value=x, window=window, dim=dim)
 
     def halo_reduce(
-        self, x, window: tuple[int, int, int, int], dim: int = 0, group=None, *, tag: str = ""
+        self, x: ArrayLike, window: tuple[int, int, int, int], dim: int = 0, group: Group = None, *, tag: str = ""
     ) -> np.ndarray:
         """The sum of all windows' parts of a slice, halo_exchange's adjoint. (..., length, ...) -> (..., part, ...)."""
         return self._ask("halo_reduce", group, tag, value=x, window=window, dim=dim)
 
-    def exchange(self, x, route: tuple, group=None, *, tag: str = "") -> np.ndarray:
+    def exchange(self, x: ArrayLike, route: tuple[Any, ...], group: Group = None, *, tag: str = "") -> np.ndarray:
         """This rank's slice of the new layout of `route` (`Route.attr`), from every rank's slice of the old one."""
         return self._ask("exchange", group, tag, value=x, route=route)
 
-    def exchange_reduce(self, x, route: tuple, group=None, *, tag: str = "") -> np.ndarray:
+    def exchange_reduce(
+        self, x: ArrayLike, route: tuple[Any, ...], group: Group = None, *, tag: str = ""
+    ) -> np.ndarray:
         """What was taken of this rank's slice comes back and is added up: exchange's adjoint, new slice to old."""
         return self._ask("exchange_reduce", group, tag, value=x, route=route)
 
-    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def broadcast(
+        self, x: ArrayLike | None = None, root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
+    ) -> np.ndarray:
         """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
         if self.rank == root or x is None:
             return self._ask("broadcast", group, tag, value=x, root=root, out=out)
@@ -174,28 +196,47 @@ class Calls:
         return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype), out=out)
 
     def reduce(
-        self, x, reduce: str = "sum", root: int = 0, group=None, *, out=None, tag: str = ""
+        self, x: ArrayLike, reduce: str = "sum", root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
     ) -> np.ndarray | None:
         """The combination on the root, None elsewhere (where there is no `out`)."""
         return self._ask("reduce", group, tag, value=x, reduce=reduce, root=root, out=out)
 
-    def gather(self, x, dim: int = 0, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray | None:
+    def gather(
+        self, x: ArrayLike, dim: int = 0, root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
+    ) -> np.ndarray | None:
         """The members' values joined along `dim` on the root, None elsewhere (where there is no `out`)."""
         return self._ask("gather", group, tag, value=x, dim=dim, root=root, out=out)
 
-    def scatter(self, x=None, dim: int = 0, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+    def scatter(
+        self,
+        x: ArrayLike | None = None,
+        dim: int = 0,
+        root: int = 0,
+        group: Group = None,
+        *,
+        out: Out = None,
+        tag: str = "",
+    ) -> np.ndarray:
         """This rank's piece of the root's value along `dim`; x is read on the root only."""
         return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root, out=out)
 
-    def barrier(self, group=None, *, tag: str = "") -> None:
+    def barrier(self, group: Group = None, *, tag: str = "") -> None:
         """Return when all members have called it."""
         self._ask("barrier", group, tag)
 
-    def send(self, x, to: int, *, sr_tag: int = 0) -> None:
+    def send(self, x: ArrayLike, to: int, *, sr_tag: int = 0) -> None:
         """Hand x to rank `to`; returns when it is copied, whether or not the other is ready."""
         self._ask("send", (self.rank, to), "", value=x, sr_tag=sr_tag)
 
-    def recv(self, source: int, shape=None, dtype=None, *, sr_tag: int = 0, out=None) -> np.ndarray:
+    def recv(
+        self,
+        source: int,
+        shape: Iterable[int] | None = None,
+        dtype: DTypeLike | None = None,
+        *,
+        sr_tag: int = 0,
+        out: Out = None,
+    ) -> np.ndarray:
         """The next value that rank `source` sent with this sr_tag; shape and dtype, where given, must be those sent."""
         shape, dtype = None if shape is None else tuple(shape), None if dtype is None else str(np.dtype(dtype))
         return self._ask("recv", (source, self.rank), "", shape=shape, dtype=dtype, sr_tag=sr_tag, out=out)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -101,7 +101,7 @@ class Request:
                 what = f"the value {shorten(self.value)} is not an array"
                 raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
-    def descriptor(self) -> tuple:
+    def descriptor(self) -> tuple[Any, ...]:
         """What all members must agree on, shapes too (equal parts); None fits anything: off a root is no value."""
         definition = MESSAGES[self.kind]
         if not definition.is_collective or not definition.sender:
@@ -219,8 +219,8 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         if name == definition.cut and value.shape[dim] % parts:
             what = f": dim {dim} of size {value.shape[dim]} cannot be split into {parts} equal pieces"
             refuse(ShapeError, what, f"A dim that divides by {parts}", "Pad the value, or use another dim")
-    fault = definition.fault_of and definition.fault_of(value.shape, vars(request), parts)
-    if fault:
+    fault = definition.fault_of(value.shape, vars(request), parts) if definition.fault_of is not None else None
+    if fault is not None:
         refuse(ShapeError, f": {fault[0]}", fault[1])
     if request.out is not None and (definition.receiver == "all" or request.root == rank):
         wanted, dtype = reply_shape(request), value.dtype.newbyteorder("=")
@@ -245,7 +245,8 @@ def _check_out(request: Request, rank: int, refuse: Callable[..., NoReturn]) -> 
 
 def reply_shape(request: Request) -> tuple[int, ...]:
     """Shape of the reply to a request that has a value."""
-    return MESSAGES[request.kind].reply_shape(request.value.shape, vars(request), len(request.group))
+    value = cast(np.ndarray, request.value)
+    return MESSAGES[request.kind].reply_shape(value.shape, vars(request), len(request.group))
 
 
 def _ranks_text(ranks: Collection[int]) -> str:
@@ -315,6 +316,7 @@ def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
         [side == "all" or rank == first.root for rank in group] for side in (definition.sender, definition.receiver)
     )
     values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
+    assert definition.answer is not None, f"a {first.kind} is delivered, not answered"
     replies = definition.answer(values, vars(first))
     return [reply if gets else None for reply, gets in zip(replies, receives, strict=True)]
 

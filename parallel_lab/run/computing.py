@@ -36,6 +36,6 @@ def computing(plan: Plan) -> Generator[None]:
     if any(value.dtype == BFLOAT16 for value in plan.value_table.values()):
         load_bfloat16()
     scaled = any(state.kind == LOSS_SCALE for state in plan.states)
-    quiet = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
+    quiet: dict[str, Any] = dict.fromkeys(("over", "invalid", "divide"), "ignore") if scaled else {}
     with one_blas_thread(), np.errstate(**quiet):
         yield

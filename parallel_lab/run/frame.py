@@ -24,7 +24,7 @@ from ..graph.plan import Plan
 class MicroBatch:
     """A rank's arrays as one micro-batch sees them: its own, kept as `env[name, number]`, before those of the step."""
 
-    def __init__(self, plan: Plan, env: dict, number: int, step: int) -> None:
+    def __init__(self, plan: Plan, env: dict[Any, np.ndarray], number: int, step: int) -> None:
         self.env, self.number = env, number
         # every micro-batch has random masks of its own, and goes on with the parameters as it received them
         counts = {"step": step * plan.micro_batches + number, "micro_batch": number}
@@ -80,6 +80,7 @@ class Frame(OnRank):
     ) -> None:
         super().__init__(plan, rank, arrays, **others)
         self.arrays, self.step, self.keep_all = arrays, step, keep_all
+        self.env: Any = arrays
         self.replaced: list[str] = [] if replaced is None else replaced
         self.stage = plan.stage_of(rank)
         self.actions = [a for a in self.stage.actions if phases is None or a.program in phases]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ def full_value(plan: Plan, name: str, full: np.ndarray) -> np.ndarray:
     return full.astype(value.dtype, copy=False)
 
 
-def gather_value(plan: Plan, name: str, slices: list[np.ndarray]) -> np.ndarray:
+def gather_value(plan: Plan, name: str, slices: Sequence[Any]) -> np.ndarray:
     """The full tensor from the slices of the first stage that has it, partial results combined in rank order; else its
     first rank's, or the only holder's.
     """

@@ -11,7 +11,7 @@ micro-batch makes is `env[name, number]`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def rank_step(
     rank: int,
     env: Env,
     *,
-    phases: Iterable[str] | None = None,
+    phases: Collection[str] | None = None,
     step: int = 0,
     ticks: bool = False,
     observe: Callable[..., None] | None = None,
@@ -80,7 +80,7 @@ def rank_step(
             start_s, request, handle, runs = time.perf_counter(), None, None, instr.runs_on(rank)
             if runs:
                 kind = KINDS[instr.kind]
-                if not kind.asks:
+                if kind.run is not None:
                     result = kind.run(frame, instr)
                 elif kind.asks == "wait":
                     handle = frame.env[instr.ins[0]]
@@ -93,7 +93,7 @@ def rank_step(
                 else:
                     request = request_of(instr, rank, frame.env, action.micro_batch)
                     result = yield request
-                    if result is None and kind.message.receiver == "root":
+                    if result is None and MESSAGES[request.kind].receiver == "root":
                         result = _nothing(plan.value(instr.out))
                 frame.put(instr, result)
             if travelling and progress is not None:

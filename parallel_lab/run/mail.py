@@ -6,8 +6,8 @@ A key names a queue. The simulator has (pair of ranks, sr_tag), a real rank (sou
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,10 +21,10 @@ class Mail:
     """kept: messages that nobody has asked for;  asked: who takes the next ones, called with the message"""
 
     def __init__(self) -> None:
-        self.kept: dict[Hashable, deque[Any]] = {}
-        self.asked: dict[Hashable, deque[Taker]] = {}
+        self.kept: dict[tuple[Any, ...], deque[Any]] = {}
+        self.asked: dict[tuple[Any, ...], deque[Taker]] = {}
 
-    def put(self, key: Hashable, message: Any) -> None:
+    def put(self, key: tuple[Any, ...], message: Any) -> None:
         """A message has come."""
         taker = self.taker(key)
         if taker is None:
@@ -32,12 +32,12 @@ class Mail:
         else:
             taker(message)
 
-    def take(self, key: Hashable) -> Any | None:
+    def take(self, key: tuple[Any, ...]) -> Any | None:
         """The oldest message that is kept; None if there is none."""
         queue = self.kept.get(key)
         return queue.popleft() if queue else None
 
-    def ask(self, key: Hashable, taker: Taker) -> None:
+    def ask(self, key: tuple[Any, ...], taker: Taker) -> None:
         """`taker` gets the next message that nobody else has asked for before, now or when it comes."""
         message = self.take(key)
         if message is None:
@@ -45,7 +45,7 @@ class Mail:
         else:
             taker(message)
 
-    def taker(self, key: Hashable) -> Taker | None:
+    def taker(self, key: tuple[Any, ...]) -> Taker | None:
         """Who has asked first, and is handed the next message by the caller; None: nobody waits."""
         queue = self.asked.get(key)
         return queue.popleft() if queue else None
@@ -59,7 +59,7 @@ def expected(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> tuple
 
 def received(request: Request, sent: Request) -> np.ndarray:
     """What `sent` holds as reply to the recv `request`. Raises CollectiveMismatch for another shape or dtype."""
-    value = sent.value
+    value = cast(np.ndarray, sent.value)  # every send has one
     shape, dtype = expected(request, value.shape, value.dtype)
     if (shape, dtype) != (value.shape, value.dtype):
         source, target = request.group

@@ -15,6 +15,7 @@ import dataclasses
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,7 @@ class _Engine:
         self.sent[request.group] = self.sent.get(request.group, 0) + 1
         self.mail.put((request.group, request.sr_tag), kept)
 
-    def counted(self, request: Request, key: tuple) -> Request:
+    def counted(self, request: Request, key: tuple[Any, ...]) -> Request:
         """The request with its number among those of this key."""
         if request.number is not None:
             return request
@@ -174,8 +175,9 @@ class _Engine:
                 if sent is not None:
                     replies[rank] = delivered(received(request, sent), request)
                 continue
-            members = [self.waiting.get(r) for r in request.group]
-            if all(isinstance(m, Request) and m.group == request.group and m.kind != "recv" for m in members):
+            calls = [self.waiting.get(r) for r in request.group]
+            members = [call for call in calls if isinstance(call, Request) and call.group == request.group]
+            if len(members) == len(calls) and all(member.kind != "recv" for member in members):
                 replies.update(zip(request.group, answer(members), strict=True))
         if not replies:
             raise self.deadlock()
@@ -204,7 +206,7 @@ class _Engine:
             if left:
                 raise CollectiveMismatch(not_waited_for(rank, left[0].request))
         for pair, count in sorted(self.sent.items()):
-            left = [message for (of, _), queue in self.mail.kept.items() if of == pair for message in queue]
+            left = [message for key, queue in self.mail.kept.items() if key[0] == pair for message in queue]
             if left:
                 source, target = pair
                 sent = f"{count} message{'s' if count != 1 else ''} to rank {target}"
@@ -297,7 +299,7 @@ class Simulator:
             programs = []
             for rank in self.ranks:
                 self.envs[rank].update(step_inputs(plan, rank, inputs))
-                seen = None if observe is None else (lambda *what, rank=rank: observe(rank, *what))
+                seen = None if observe is None else partial(observe, rank)
                 options = {"phases": phases, "step": number, "observe": seen, "replaced": replaced}
                 programs.append(rank_step(plan, rank, self.envs[rank], **options))
             try:

@@ -39,7 +39,7 @@ PACKAGE_LINES = {
     "catalog": 8_000,
     "graph": 8_100,
     "cost": 8_900,
-    "run": 1_400,
+    "run": 1_450,
     "processes": 13_300,
     "train": 10_700,
     "lab": 30_850,
