@@ -8,7 +8,7 @@
     parallel-lab plan                how to train a transformer on thousands of devices (plan_command.py)
     parallel-lab bench               speed next to PyTorch's and MPI's (bench_command.py)
     parallel-lab run, msrun          a script on N ranks (run_command.py)
-    parallel-lab site public         the lessons as static pages with working labs (site_command.py)
+    parallel-lab site public         the lessons as static pages, and the reference (site_command.py, reference.py)
     parallel-lab grade submitted     points of a class, per student and part (grade_command.py)
     parallel-lab course, wall        a class: an nbgrader course; what was handed in, on a page (class_commands.py)
 

@@ -1,8 +1,9 @@
-"""`parallel-lab site OUT`: the lessons as static pages, run, with labs that work, and an index page.
+"""`parallel-lab site OUT`: the lessons as static pages, run, with labs that work; an index page; the reference.
 
 Every notebook is run in a kernel of its own and becomes one page: text, code, outputs, and each lab as the page that it
 is without a kernel (lab/shared/page.py), with all that it can replay. The pages need no network; a
-Content-Security-Policy forbids every request. OUT appears when all pages are there, or not at all.
+Content-Security-Policy forbids every request. The reference (`reference.py`) is made from the docstrings, and left out
+where pdoc is missing. OUT appears when all pages are there, or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from ..base.files import shipped_folder
 from ..lab.shared.page import FRONT_END
 from ..lab.shared.replay import WHOLE_PAGES
 from .options import option, subcommand
+from .reference import has_pdoc, write_reference
 
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
+REFERENCE = "reference"
 CELL_LIMIT_S = 600
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
@@ -82,16 +85,17 @@ def add_parser(subparsers: Any) -> None:
             option("out", metavar="OUT", help="the folder to make; one that this command made before is replaced"),
             option("--lesson", nargs="+", metavar="NN", default=None, help="only these lessons, by number: 01 04"),
         ),
-        help="write the lessons as static pages with working labs",
+        help="write the lessons as static pages with working labs, and the reference",
         description="Runs the lessons, and writes each as a page that needs no kernel and no network, with an index. "
-        "Labs on it keep the choices that were computed beforehand.",
+        "Labs on it keep the choices that were computed beforehand. Next to them lies the reference of all public "
+        "names, with a search (pip install 'parallel-lab[docs]').",
         epilog="examples:\n  parallel-lab site public\n  parallel-lab site public --lesson 01 02\n",
     )
 
 
 def _site(args: argparse.Namespace) -> int:
     paths = chosen_lessons(args.lesson)
-    print(f"Site: {write_site(Path(args.out), paths, tell=lambda text: print(text, flush=True))}")
+    print(f"Site: {write_site(Path(args.out), paths, tell=lambda text: print(text, flush=True), reference=True)}")
     return 0
 
 
@@ -104,9 +108,14 @@ def chosen_lessons(numbers: Iterable[str] | None) -> list[Path]:
     return [known[number] for number in dict.fromkeys(known if numbers is None else numbers)]
 
 
-def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None) -> Path:
-    """The pages of these notebooks, and `index.html`, in the folder `out`. Raises DataFileError where something else is
-    there or nothing can be written, ParallelLabError where a cell fails that must not.
+def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, *, reference: bool = False) -> Path:
+    """The pages of these notebooks, and `index.html`, in the folder `out`.
+
+    tell       receives a line about what is done
+    reference  also the pages of all public names, in `out/reference`; without pdoc a line says what is missing
+
+    Raises DataFileError where something else is there or nothing can be written, ParallelLabError where a cell fails
+    that must not.
     """
     out = out.expanduser().resolve()
     index = out / "index.html"
@@ -124,13 +133,24 @@ def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None) 
                 page = path.with_suffix(".html").name
                 (part / page).write_text(_lesson_page(book), encoding="utf-8")
                 lessons.append((page, *_about(book)))
-            (part / "index.html").write_text(_index_page(lessons), encoding="utf-8")
+            with_reference = reference and _write_reference(part / REFERENCE, tell)
+            (part / "index.html").write_text(_index_page(lessons, with_reference), encoding="utf-8")
             _put(part, out)
         finally:
             shutil.rmtree(part, ignore_errors=True)
     except OSError as error:
         raise DataFileError(f"cannot be written: {error.strerror or error}", where=str(out)) from error
     return out
+
+
+def _write_reference(folder: Path, tell: Any) -> bool:
+    """Whether it is there: False without pdoc."""
+    if not has_pdoc():
+        tell("without the reference: pdoc is not installed (pip install 'parallel-lab[docs]')")
+        return False
+    tell("writing the reference")
+    tell(f"{write_reference(folder)} names are in it")
+    return True
 
 
 def _put(part: Path, out: Path) -> None:
@@ -204,7 +224,8 @@ def _about(book: Any) -> tuple[str, str]:
     return title.lstrip("# ").strip(), " ".join(first.split())
 
 
-def _index_page(lessons: Iterable[tuple[str, str, str]]) -> str:
+def _index_page(lessons: Iterable[tuple[str, str, str]], with_reference: bool = False) -> str:
     items = (f'<li><a href="{page}">{escape(title)}</a><br>{escape(first)}</li>' for page, title, first in lessons)
     body = "<h1>parallel_lab</h1>\n<p>Lessons with labs that work on the page: no kernel, no network.</p>\n<ul>\n"
-    return FRAME.format(mark=MARK, title="parallel_lab", style=STYLE, body=f"{body}{chr(10).join(items)}\n</ul>")
+    link = f'\n<p><a href="{REFERENCE}/index.html">The reference</a>: every public name.</p>' if with_reference else ""
+    return FRAME.format(mark=MARK, title="parallel_lab", style=STYLE, body=f"{body}{chr(10).join(items)}\n</ul>{link}")

@@ -35,7 +35,12 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     """From the index to a lesson, in whose lab a choice that was computed changes the picture; nothing is asked for."""
     out = tmp_path / "public"
     assert main(["site", str(out), "--lesson", "01", "06"]) == 0
-    assert sorted(file.name for file in out.iterdir()) == ["01_quickstart.html", "06_chains.html", "index.html"]
+    assert sorted(file.name for file in out.iterdir()) == [
+        "01_quickstart.html",
+        "06_chains.html",
+        "index.html",
+        "reference",
+    ]
     assert [file.name for file in tmp_path.iterdir()] == ["public"]
     context, asked, broken = browser.new_context(offline=True), [], []
     page = context.new_page()
@@ -55,6 +60,16 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     frame = page.frame_locator("iframe").first
     frame.locator("[data-command=set_devices][data-value='4']").click()
     expect(frame.locator(".pl-cards [role=radio]")).to_have_count(4)
+    page.get_by_role("link", name="All lessons").click()
+    page.get_by_role("link", name="The reference").click()
+    page.get_by_role("searchbox").fill("squared_difference")
+    first = page.locator(".search-result").first
+    expect(first).to_contain_text("parallel_lab.ops.squared_difference")
+    first.get_by_role("link").first.click()
+    expect(page.locator("#squared_difference")).to_contain_text("(...) -> broadcast (...)")
+    page.goto((out / "reference" / "parallel_lab.html").as_uri())
+    page.get_by_role("link", name="All lessons").click()
+    expect(page.get_by_role("heading", name="parallel_lab")).to_be_visible()
     context.close()
     assert not asked and not broken
 

@@ -68,7 +68,7 @@ def test_every_foreign_package_that_is_imported_is_declared():
         line.split(">=")[0]
         for line in [
             *PROJECT["dependencies"],
-            *(line for extra in ("mpi", "oracle", "search", "classroom") for line in EXTRAS[extra]),
+            *(line for extra in ("mpi", "oracle", "search", "classroom", "docs") for line in EXTRAS[extra]),
         ]
     }
     foreign = imported_packages() - set(sys.stdlib_module_names) - {"parallel_lab"}

@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "train": 10_700,
     "lab": 30_850,
     "mindspore": 5_700,
-    "cli": 2_400,
+    "cli": 2_600,
 }
 # an evening with the kernel: (file, what is read of it: names of functions and classes; None: all)
 KERNEL: list[tuple[str, tuple[str, ...] | None]] = [
@@ -67,7 +67,7 @@ KERNEL: list[tuple[str, tuple[str, ...] | None]] = [
 MOST_OF_THE_KERNEL = 4_800
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_800, 119_800, 97_400
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_800, 119_800, 97_700
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {

@@ -85,6 +85,7 @@ class ExponentialDecayLR(_Decay):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         try:
             return self.learning_rate * float(self.decay_rate) ** self.p(step)
         except OverflowError:
@@ -99,6 +100,7 @@ class NaturalExpDecayLR(_Decay):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         return self.learning_rate * math.exp(-self.decay_rate * self.p(step))
 
 
@@ -107,6 +109,7 @@ class InverseDecayLR(_Decay):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         return self.learning_rate / (1 + self.decay_rate * self.p(step))
 
 
@@ -120,6 +123,7 @@ class CosineDecayLR(_Formula):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         share = min(step / self.decay_steps, 1)
         return self.min_lr + 0.5 * (self.max_lr - self.min_lr) * (1 + math.cos(math.pi * share))
 
@@ -143,6 +147,7 @@ class PolynomialDecayLR(_Formula):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         span = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.update_decay_steps else 1)
         left = (1 - min(step, span) / span) ** self.power
         return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate
@@ -157,6 +162,7 @@ class WarmUpLR(_Formula):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         return self.learning_rate * min(step / self.warmup_steps, 1)
 
 
@@ -169,6 +175,7 @@ class _Listed(_Formula):
 
     @_at_step
     def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
         if step >= len(self.rates):
             given = f"step {step} of a list with {len(self.rates)} rates"
             hint = "Give a longer list, or train fewer steps"
