@@ -70,6 +70,24 @@ def test_imports_go_down_or_stay():
     assert not upward, "\n".join(upward)
 
 
+# floors inside a room: what the files of a folder may import of the others
+LAB = "parallel_lab.lab."
+LAB_FLOORS = {"pictures": (), "shared": ("pictures",), "code": ("shared", "pictures")}
+
+
+@pytest.mark.parametrize("folder", LAB_FLOORS)
+def test_what_labs_share_lies_below_them_and_pictures_below_that(folder):
+    own = (f"{LAB}{folder}", *(f"{LAB}{other}" for other in LAB_FLOORS[folder]))
+    upward = [
+        f"{short(MODULES[module])}:{line} imports {target}"
+        for module in MODULES
+        if module.startswith(f"{LAB}{folder}.")
+        for target, line in targets(module)
+        if target.startswith(LAB) and not target.startswith(own)
+    ]
+    assert not upward, "\n".join(upward)
+
+
 def find_cycle(edges: dict[str, set[str]]) -> list[str] | None:
     """One cycle of a directed graph as [a, b, ..., a], or None."""
     state: dict[str, int] = {}  # 1: on the way, 2: done

@@ -17,6 +17,7 @@ from parallel_lab.cost.time import step_time_s
 from parallel_lab.lab.classroom.roll import FORMAT, hand_in, read_class
 from parallel_lab.lab.classroom.wall import wall_page
 from parallel_lab.lab.lessons import slicing
+from parallel_lab.lab.quickstart.prediction import Prediction
 from parallel_lab.lab.shared import prediction
 from tests.browser.lab_page import CHROMIUM
 
@@ -135,7 +136,7 @@ def test_what_is_predicted_in_cells_of_lessons_is_handed_in_as_it_was_before_the
         for number in numbers:
             slicing.compare({**blank, "sent": number}, show=number is None)
         slicing.compare({**blank, "sent": 7})  # too late for all three
-        prediction.Prediction(slice_of_w=shape).compare(plan)
+        Prediction(slice_of_w=shape).compare(plan)
         hand_in(tmp_path / f"{name}.json", learner=name)
     roll = read_class(tmp_path)
     assert roll.refused == () and roll.right[sent] == ("192",)

@@ -184,7 +184,7 @@ def test_the_plan_groups_as_the_rules_do(subject, parallel_mode, mode):
         lab.set_index([0, count // 2])
     elif mode == "size":
         lab.set_size(1)
-    assert joined(lab.groups) == joined(lab._case.groups(lab._mode, parallel_mode, lab._given))
+    assert joined(lab.groups) == joined(lab._case.groups(lab._mode, parallel_mode, lab._settings))
 
 
 def test_positions_behind_the_last_gradient_are_told():

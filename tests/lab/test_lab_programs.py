@@ -20,7 +20,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.mindspore.runs import by_launcher
-from tests.recorded.lab_programs import CASES, STEPS, devices_of, one_device_losses
+from tests.recorded.lab_programs import CASES, STEPS, devices_of, network_job, one_device_losses
 from tests.recorded.record_lab_programs import CLOSE, digest
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded/lab_programs.json").read_text())
@@ -60,7 +60,7 @@ def test_data_and_initial_values_of_a_program_are_those_of_the_lab_bit_for_bit(c
         _, net, _ = job.compile(None)
         parameters, batches = net.trainable_params(), job.batches
     else:
-        job = lab._job_made() if isinstance(lab, FusionLab) else lab._job()
+        job = network_job(lab)
         parameters, batches = job.net.trainable_params(), job.batches
     assert len(names["batches"]) == len(batches)
     for mine, theirs in zip(batches, names["batches"], strict=True):
@@ -201,11 +201,11 @@ def test_a_program_that_is_pasted_into_a_fresh_lab_sets_it(case):
         fresh.set_code(lab.code())
         assert fresh._strategies == lab._strategies
     elif isinstance(lab, FusionLab):
-        fresh = FusionLab(lab._subject.name, lab._devices)
+        fresh = FusionLab(lab.subject.name, lab._devices)
         fresh.set_code(lab.code())
         assert (fresh.parallel_mode, fresh.groups) == (lab.parallel_mode, lab.groups)
     elif isinstance(lab, MemoryLab):
-        fresh = MemoryLab(lab._subject.name, lab.settings.devices, "Lamb")
+        fresh = MemoryLab(lab.subject.name, lab.settings.devices, "Lamb")
         fresh.set_code(lab.code())
         assert fresh.settings == lab.settings
     else:

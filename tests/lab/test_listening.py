@@ -6,7 +6,7 @@ import threading
 import time
 
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.shared.lab import RunsOneThing
+from parallel_lab.lab.shared.running import RunsOneThing
 
 PATIENCE_S = 30.0
 

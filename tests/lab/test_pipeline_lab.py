@@ -12,7 +12,7 @@ from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.schedules import make_schedule, schedule_names
 from parallel_lab.cost.schedules.order import KINDS
 from parallel_lab.graph.compiler import compile_network
-from parallel_lab.lab.pipeline import code_out
+from parallel_lab.lab.pipeline import code as pipeline_code
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.sections import percent
 from parallel_lab.lab.pipeline.settings import cells_of
@@ -375,9 +375,9 @@ def test_a_strategy_inside_a_stage_has_a_lane_per_stage():
 def test_only_another_number_of_layers_compiles_for_the_programs(monkeypatch):
     compiled = []
     monkeypatch.setattr(
-        code_out, "compile_network", lambda *args, **how: compiled.append(1) or compile_network(*args, **how)
+        pipeline_code, "compile_network", lambda *args, **how: compiled.append(1) or compile_network(*args, **how)
     )
-    code_out._compiled.cache_clear()
+    pipeline_code._compiled.cache_clear()
     lab = PipelineLab("stack", 2, 2)
     lab.snapshot()
     for stages, micro_batches, schedule in ((4, 2, "1f1b"), (4, 8, "gpipe"), (8, 8, "gpipe"), (2, 4, "interleaved")):

@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.events import Event
-from parallel_lab.lab.shared.prediction import Comparison, Prediction
+from parallel_lab.lab.quickstart.prediction import Prediction
+from parallel_lab.lab.shared.prediction import Comparison
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.crossed import each_of
 

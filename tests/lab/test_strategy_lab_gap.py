@@ -3,7 +3,7 @@
 import pytest
 
 from parallel_lab.base.cluster import get_cluster
-from parallel_lab.lab.strategy.gap import FAR, gap_of
+from parallel_lab.lab.strategy.machine import FAR, gap_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 

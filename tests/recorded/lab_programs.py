@@ -14,6 +14,7 @@ import numpy as np
 from parallel_lab.base.settings.context import default_settings
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.compiled import job_of as memory_job
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.subjects import get_subject
@@ -121,6 +122,11 @@ def devices_of(lab: Any) -> int:
     return lab.plan.device_num
 
 
+def network_job(lab: FusionLab | MemoryLab) -> Any:
+    """The network of the lab, with its data."""
+    return lab._plans.job(lab._setup()) if isinstance(lab, FusionLab) else memory_job(lab.subject.name, lab.width)
+
+
 def one_device_losses(lab: Any) -> list[float]:
     """The losses of the lab's network, data and optimizer on one device, undivided: what every program must give."""
     if isinstance(lab, PipelineLab):
@@ -131,7 +137,7 @@ def one_device_losses(lab: Any) -> list[float]:
         net, optimizer, batches = job_of(lab._net, lab._data, {})
         plan = lab._compile({}, devices=1)
     else:
-        job = lab._job_made() if isinstance(lab, FusionLab) else lab._job()
+        job = network_job(lab)
         optimizer = job.optimizer if isinstance(lab, FusionLab) else job.optimizer(lab.settings.optimizer)
         how = {"device_num": 1, "dataset_strategy": "full_batch"}
         if isinstance(lab, MemoryLab):

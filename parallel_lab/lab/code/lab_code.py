@@ -16,13 +16,14 @@ import numpy as np
 
 from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import write_whole
+from ..shared.lab import Lab
 from ..shared.problems import get_problem
 from ..shared.sections import Section, code
 from .data import FILES
 from .program import LABELS, TARGETS
 
 
-class WritesCode:
+class WritesCode(Lab):
     """A lab whose setting can be had as programs. What it shows of them is kept until the setting changes.
 
     paste_example   a line of MindSpore that sets the lab (`set_code`), shown in the empty field
@@ -31,7 +32,6 @@ class WritesCode:
     paste_example: str
 
     _kept_codes: tuple[Any, dict[str, str]] | None = None
-    is_branch: bool = False  # as of a Lab
 
     def _codes(self) -> dict[str, str]:
         """The programs by target."""

@@ -4,17 +4,17 @@
     print(lab.to_text())
     lab.fastest                     # by recursive_doubling up to 117 KiB, then by halving_doubling
 
-Of a lab this file is all there is: choices, their commands, and sections (`shared/sections.py`). Its numbers are in
+This file is the whole lab: settings (`shared/settings.py`) and sections (`shared/sections.py`). Its numbers are in
 `lines.py`; text, page, link, file and widget follow from the declaration.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 from ...base.units import bytes_text
-from ..shared.lab import Choice, Lab, LabRun
+from ..shared.lab import Lab, LabRun, setting
 from ..shared.sections import code, curves, table
 from .lines import Line, Part, fastest, line_at, lines_of
 
@@ -37,8 +37,6 @@ class CostLab(Lab):
     """
 
     scripts = ("shared/curves.js", "shared/plain_lab.js")
-    commands = ("set_kind", "set_ranks", "set_alpha_us", "set_gigabytes_per_s", "set_size")
-    looks: ClassVar[dict[str, str]] = {"set_size": "size"}
     free = ("kind", "ranks", "alpha_us", "gigabytes_per_s")
     frame_height_px = 780
 
@@ -51,38 +49,27 @@ class CostLab(Lab):
         size: int = 1 << 17,
     ) -> None:
         super().__init__()
-        given = {"kind": kind, "ranks": ranks, "alpha_us": alpha_us, "gigabytes_per_s": gigabytes_per_s, "size": size}
-        self._set(**given)
-        self._offered(**given)
+        self._begin(kind=kind, ranks=ranks, alpha_us=alpha_us, gigabytes_per_s=gigabytes_per_s, size=size)
 
-    def choices(self) -> dict[str, Choice]:
-        return {
-            "kind": Choice("collective", self._kind, KINDS),
-            "ranks": Choice("ranks", self._ranks, RANKS),
-            "alpha_us": Choice("alpha", self._alpha_us, ALPHAS),
-            "gigabytes_per_s": Choice("1 / beta", self._gigabytes_per_s, SPEEDS),
-            "size": Choice("S", self._size, SIZES),
-        }
-
+    @setting("collective", KINDS)
     def set_kind(self, kind: str) -> None:
         """Another collective."""
-        self._choose(kind=kind)
 
+    @setting("ranks", RANKS)
     def set_ranks(self, ranks: int) -> None:
         """Another number of ranks."""
-        self._choose(ranks=ranks)
 
+    @setting("alpha", ALPHAS)
     def set_alpha_us(self, alpha_us: int) -> None:
         """Microseconds to start a message: 1, 5, 25 or 100."""
-        self._choose(alpha_us=alpha_us)
 
+    @setting("1 / beta", SPEEDS)
     def set_gigabytes_per_s(self, speed: int) -> None:
         """What a link carries, in 10^9 bytes per second: 1, 10 or 100."""
-        self._choose(gigabytes_per_s=speed)
 
+    @setting("S", SIZES, look=True)
     def set_size(self, size: int) -> None:
         """Bytes of S in the table."""
-        self._look(size=size)
 
     # ---- what there is ----
 

@@ -20,34 +20,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, Self
 
 from ...base.checks import is_int
 from ...base.cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
-from ...base.errors import ArgumentError, ParallelLabError, shorten
-from ...base.settings.checks import FUSION_WORDINGS, SETTINGS, check_comm_fusion, check_fusion_indices, integer
+from ...base.errors import ArgumentError, shorten
+from ...base.settings.checks import FUSION_WORDINGS, SETTINGS, check_fusion_indices, integer
 from ...base.settings.fusion_rules import indices_of
 from ...base.units import time_text
 from ...graph.plan import Plan
-from ..code.data import DATA
-from ..code.exports import code_of_fusion
 from ..code.lab_code import WritesCode
-from ..code.pasted import fault, read_code
-from ..code.program import TARGETS, Program, program_of
-from ..shared.lab import Choice, ComparesRuns
+from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
-from .case import MODES, Case, Score, Settings, network_case, paper_case
+from ..shared.running import ComparesRuns
+from .case import MODES, Score, Settings
+from .code import PARALLEL_MODES, codes_of, mindspore_lines, settings_in
+from .compiled import Plans, Setup
 from .lanes import Lanes, overlap_lanes, plan_lanes
 from .run import RunResult, check_result, trained
-from .sections import config_view, export_line, fusion_sections, lanes_view, status_text, tried_view
-from .subjects import GOLF, GOLF_LINE, SUBJECTS, Job, get_subject
+from .sections import config_view, fusion_sections, lanes_view, status_text, tried_view
+from .subjects import SUBJECTS, Subject, get_subject
 
 DEVICES = (2, 4, 8)
-PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
 LARGEST_TEXT = 2000  # characters of a typed list
-KEPT = 32  # plans
-
-_Key = tuple[Any, ...]
 
 
 class FusionLab(ComparesRuns, WritesCode):
@@ -64,21 +59,9 @@ class FusionLab(ComparesRuns, WritesCode):
 
     scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
     commands = (
-        *(
-            "set_subject",
-            "set_devices",
-            "set_parallel_mode",
-            "set_mode",
-            "set_config",
-            "set_wording",
-            "set_cluster",
-            "set_code",
-        ),
-        *("set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best", "show_source"),
-        *("run_simulated", "run_measured", "stop"),
-        *COMMANDS,
+        *("set_config", "set_code", "set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best"),
+        *("run_simulated", "run_measured", "stop", *COMMANDS),
     )
-    looks: ClassVar[dict[str, str]] = {"show_source": "source"}
     paste_example = 'net.comm_fusion({"allreduce": {"mode": "size", "config": 8}})'
     replayed = ("mode", "devices", "parallel_mode", "wording")
     free = ("devices", "parallel_mode", "wording")
@@ -94,79 +77,79 @@ class FusionLab(ComparesRuns, WritesCode):
         cluster: str | Cluster | None = None,
     ) -> None:
         super().__init__()
-        self._subject = get_subject(subject)
-        self._devices = self.one_of(devices, DEVICES, "devices")
-        self._parallel_mode = self.one_of(parallel_mode, PARALLEL_MODES, "parallel_mode")
+        self._settings, self._mode = Settings(), "auto"
+        self._begin(subject=get_subject(subject).name, devices=devices, parallel_mode=parallel_mode)
         self._cluster = self._checked_cluster(cluster)
         self._own_line: Link | None = None
-        self._mode, self._given = "auto", Settings()
-        self._job: Job | None = None
-        self._plans: dict[str, Plan] = {}  # by their settings
-        self._cases: dict[_Key, Case] = {}
-        self._scores: dict[_Key, Score] = {}
+        self._plans = Plans()
         self._tried: Lanes | None = None  # the grouping before this one, and what both are of
-        self._tried_of: _Key | None = None
+        self._tried_of: Setup | None = None
         self._own_try = False  # at the puzzle: a grouping between the two extremes, shorter than both
-        self._wholes: dict[tuple[str, int], Program] = {}
         self._update()
 
     # ---- choosing what is looked at ----
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen now."""
-        cluster = self._costs().name
-        return {
-            "subject": Choice("gradients of", self._subject.name, SUBJECTS),
-            "devices": Choice("devices", self._devices, DEVICES),
-            "parallel_mode": Choice("parallel mode", self._parallel_mode, PARALLEL_MODES),
-            "mode": Choice("fusion", self._mode, MODES),
-            "wording": Choice("an index", self._given.wording, FUSION_WORDINGS),
-            "cluster": Choice("profile", cluster, dict.fromkeys([*(c.name for c in CLUSTERS), cluster])),
-            "source": self.sources(),
-        }
+    @setting("gradients of", SUBJECTS, only_new=True)
+    def set_subject(self, name: str) -> dict[str, Any]:
+        """Another network, or the puzzle. Index and ids are forgotten: they belong to a list."""
+        return {"mode": "off" if self._mode == "off" else "auto", "settings": Settings(), "own_line": None}
+
+    @setting("devices", DEVICES)
+    def set_devices(self, n: int) -> None:
+        """Another number of ranks: 2, 4 or 8."""
+
+    @setting("parallel mode", PARALLEL_MODES)
+    def set_parallel_mode(self, mode: str) -> None:
+        """ "data_parallel" or "semi_auto_parallel"."""
+
+    @setting("fusion", MODES)
+    def set_mode(self, mode: str) -> dict[str, Any]:
+        """One of MODES. For "index" and "ids" that were never given, those that make the present messages."""
+        now = self._settings
+        if mode == "index" and not now.indices:
+            groups = self._case.by_position(self.groups)
+            return {"indices": indices_of(groups, now.wording) or (self._plans.last_position(self._setup()),)}
+        return {"ids": self._as_ids(self.groups)} if mode == "ids" and not now.ids else {}
+
+    @setting("an index", FUSION_WORDINGS)
+    def set_wording(self, wording: str) -> None:
+        """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
+
+    @setting(
+        "profile",
+        lambda lab: dict.fromkeys([*(c.name for c in CLUSTERS), lab.cluster.name]),
+        value=lambda lab: lab.cluster.name,
+        typed=True,
+    )
+    def set_cluster(self, cluster: str | Cluster) -> dict[str, Any]:
+        """The profile of predicted and simulated times: name or Cluster. Raises ArgumentError: unknown, too small."""
+        return {"cluster": self._checked_cluster(cluster), "own_line": None}
+
+    show_source = ComparesRuns.show_source
 
     def calls(self) -> list[list[Any]]:
-        """Those of the choices; each mode that was given something, and last the one that is on."""
+        """Those of the settings; each mode that was given something, and last the one that is on."""
         with self._lock:
             known = {call[0]: call for call in super().calls()}
             last = [known.pop(name) for name in ("set_mode", "show_source")]
-            given, plain, own = self._given, Settings(), self._own_line
-            config = {"index": given.indices, "ids": [given.ids[name] for name in self._case.names if given.ids]}
-            if given.size_mb != plain.size_mb:
-                config["size"] = (given.size_mb,)
+            now, plain, own = self._settings, Settings(), self._own_line
+            config = {"index": now.indices, "ids": [now.ids[name] for name in self._case.names if now.ids]}
+            if now.size_mb != plain.size_mb:
+                config["size"] = (now.size_mb,)
             texts = {mode: " ".join(map(str, numbers)) for mode, numbers in config.items() if numbers}
-            asked = [call for mode, text in texts.items() for call in (["set_mode", mode], ["set_config", text])]
+            modes = [call for mode, text in texts.items() for call in (["set_mode", mode], ["set_config", text])]
             line = [] if own is None else [["set_line", own.alpha_s, own.beta_s_per_byte]]
-            return [*known.values(), *line, *asked, *last]
+            return [*known.values(), *line, *modes, *last]
 
     def replays(self) -> Iterable[list[Any]]:
         """The choices, and the cuts; of the puzzle, where only they matter, the modes and the cuts."""
-        on_paper = self._subject.job is None
+        on_paper = self.subject.job is None
         yield from (call for call in super().replays() if not on_paper or call[0] == "set_mode")
         cuts, count = self.cuts, len(self._case.names)
         yield from (["add_cut", at] for at in range(1, count) if at not in cuts)
         yield from (["remove_cut", cut] for cut in cuts)
         for cut, low, high in zip(cuts, (0, *cuts), (*cuts[1:], count), strict=False):
             yield from (["move_cut", cut, to] for to in range(low + 1, high) if to != cut)
-
-    def set_subject(self, name: str) -> None:
-        """Another network, or the puzzle. Index and ids are forgotten: they belong to a list."""
-        subject = get_subject(name)
-        if subject is not self._subject:
-            mode = "off" if self._mode == "off" else "auto"
-            self._change(subject=subject, job=None, given=Settings(), own_line=None, mode=mode)
-
-    def set_devices(self, n: int) -> None:
-        """Another number of ranks: 2, 4 or 8."""
-        self._choose(devices=n)
-
-    def set_parallel_mode(self, mode: str) -> None:
-        """ "data_parallel" or "semi_auto_parallel"."""
-        self._choose(parallel_mode=mode)
-
-    def set_cluster(self, cluster: str | Cluster) -> None:
-        """The profile of predicted and simulated times: name or Cluster. Raises ArgumentError: unknown, too small."""
-        self._change(cluster=self._checked_cluster(cluster), own_line=None)
 
     def set_line(self, alpha_s: float | str, beta_s_per_byte: float | str) -> None:
         """What a message costs: alpha_s to start and beta_s_per_byte per byte. Of the puzzle a whole message, of a
@@ -185,37 +168,22 @@ class FusionLab(ComparesRuns, WritesCode):
 
     # ---- choosing messages ----
 
-    def set_mode(self, mode: str) -> None:
-        """One of MODES. For "index" and "ids" that were never given, those that make the present messages."""
-        with self._lock:
-            self._offered(mode=mode)
-            given = self._given
-            if mode == "index" and not given.indices:
-                groups = self._case.by_position(self.groups)
-                given = replace(given, indices=indices_of(groups, given.wording) or (self._last_position(),))
-            if mode == "ids" and not given.ids:
-                given = replace(given, ids=self._as_ids(self.groups))
-            self._change(mode=mode, given=given)
-
-    def _give(self, mode: str, **settings: Any) -> None:
-        """A mode with its setting."""
-        self._change(mode=mode, given=replace(self._given, **settings))
-
     def set_size(self, threshold_mb: int) -> None:
         """Mode "size" with this threshold in MB (int; 1024 * 1024 bytes; semi_auto_parallel: 262144 elements)."""
-        self._give("size", size_mb=integer(0)("FusionLab.set_size", "threshold_mb", threshold_mb, SETTINGS))
+        self._change(mode="size", size_mb=integer(0)("FusionLab.set_size", "threshold_mb", threshold_mb, SETTINGS))
 
     def set_index(self, indices: Sequence[int]) -> None:
         """Mode "index": positions at which messages end, as `comm_fusion` takes them."""
-        self._give("index", indices=tuple(check_fusion_indices("FusionLab.set_index", "indices", list(indices))))
+        checked = check_fusion_indices("FusionLab.set_index", "indices", list(indices))
+        self._change(mode="index", indices=tuple(checked))
 
     def set_ids(self, ids: Mapping[str, int]) -> None:
         """Mode "ids": `comm_fusion` of some parameters; others keep theirs. Equal ids share a message, 0 is alone."""
         with self._lock:
             for name in ids:
                 self.one_of(name, self._case.names, "parameter", "FusionLab.set_ids")
-            given = {n: integer(0)("FusionLab.set_ids", f"ids[{n!r}]", number, SETTINGS) for n, number in ids.items()}
-            self._give("ids", ids={**(self._given.ids or self._as_ids(self.groups)), **given})
+            checked = {n: integer(0)("FusionLab.set_ids", f"ids[{n!r}]", value, SETTINGS) for n, value in ids.items()}
+            self._change(mode="ids", ids={**(self._settings.ids or self._as_ids(self.groups)), **checked})
 
     def set_config(self, text: str) -> None:
         """What "size", "index" or "ids" (backward's order: "1 1 2") is set to, as text. Raises ArgumentError."""
@@ -243,52 +211,7 @@ class FusionLab(ComparesRuns, WritesCode):
         """Parallel mode and fusion from lines of MindSpore: `set_auto_parallel_context(comm_fusion=...)`, the same of
         AutoParallel, `parameter.comm_fusion = 2`; read, not executed. Raises ArgumentError and changes nothing.
         """
-        found = read_code(text)
-        changes: dict[str, Any] = {}
-        if mode := found.value("parallel_mode"):
-            mode = {"semi_auto": "semi_auto_parallel"}.get(mode, mode)
-            changes["parallel_mode"] = self.one_of(mode, PARALLEL_MODES, "parallel_mode")
-        if "comm_fusion" in found.settings:
-            changes |= self._of_config(*found.settings["comm_fusion"])
-        elif found.ids:
-            changes |= {"mode": "ids", "given": replace(self._given, ids=self._of_ids(found.ids))}
-        if not changes:
-            raise found.nothing_for("fusion")
-        self._change(**changes)
-
-    def _of_config(self, line: int, config: Any) -> dict[str, Any]:
-        """Mode and settings of a `comm_fusion` dict."""
-        try:
-            check_comm_fusion("set_code", "comm_fusion", config)
-        except ParallelLabError as error:
-            raise fault(line, str(error)) from None
-        if config.get("openstate") is False:
-            return {"mode": "off"}
-        part = config.get("allreduce")
-        if part is None:
-            raise fault(
-                line, f"comm_fusion {shorten(config)} is not about gradients", "A key 'allreduce', or 'openstate'"
-            )
-        mode, given = part["mode"], self._given
-        if mode == "size":
-            given = replace(given, size_mb=part["config"])
-        elif mode == "index":
-            given = replace(given, indices=tuple(part["config"]), wording="inclusive")
-        return {"mode": mode, "given": given}
-
-    def _of_ids(self, ids: Mapping[str, tuple[int, int]]) -> dict[str, int]:
-        """comm_fusion of every parameter: of those that are named, or whose names begin so; the others keep 1."""
-        chosen = dict.fromkeys(self._case.names, 1)
-        for name, (line, number) in ids.items():
-            mine = [n for n in chosen if n == name or n.startswith(f"{name}.")]
-            if not mine:
-                raise fault(line, f"there is no parameter {shorten(name)}", f"One of {', '.join(chosen)}")
-            chosen |= dict.fromkeys(mine, integer(0)("set_code", f"comm_fusion of {name}, line {line}", number))
-        return chosen
-
-    def set_wording(self, wording: str) -> None:
-        """How positions are counted: "inclusive" as the real system does, "first_n" as the seeds' text reads."""
-        self._give(self._mode, **self._offered(wording=wording))
+        self._change(**settings_in(text, self._case.names))
 
     def set_cuts(self, cuts: Sequence[int]) -> None:
         """Messages from gradient 0 and each cut on, in the order of backward: mode "index" where it can, else "ids"."""
@@ -324,13 +247,29 @@ class FusionLab(ComparesRuns, WritesCode):
         own that beats one message with everything, and every gradient alone. Raises ArgumentError before.
         """
         with self._lock:
-            if self._subject.job is None and not self._own_try:
+            if self.subject.job is None and not self._own_try:
                 what = "there is no grouping of your own yet that beats one message, and each gradient alone"
                 hint = "Set cuts until the step is shorter than both; par is shown then"
                 raise ArgumentError(what, where="FusionLab.show_best", hint=hint)
             self._send_as(self._case.best_groups())
 
     # ---- what there is ----
+
+    def branch(self) -> Self:
+        other = super().branch()
+        other._plans = self._plans.copy()
+        return other
+
+    @property
+    def subject(self) -> Subject:
+        """The network that is looked at, or the puzzle."""
+        return SUBJECTS[self._subject]
+
+    @property
+    def cluster(self) -> Cluster:
+        """Where it runs, with a line of one's own in it."""
+        cluster, own = self._cluster or cluster_for(self._devices), self._own_line
+        return cluster if own is None else replace(cluster, link=own, node_link=cluster.node_link and own)
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -362,37 +301,40 @@ class FusionLab(ComparesRuns, WritesCode):
     @property
     def comm_fusion(self) -> dict[str, Any]:
         """The present setting, as `set_auto_parallel_context(comm_fusion=...)` takes it; {} for "off" and "ids"."""
-        return self._setting(self._mode)
+        return self._plans.comm_fusion(self._setup(), self._mode, self._settings)
 
     @property
     def score(self) -> Score:
         """The predicted step beside par. Of a network, what packing costs is counted in both."""
         with self._lock:
-            key = self._key()
-            if key not in self._scores:
-                self._scores[key] = self._case.score(self._parallel_mode)
-            return replace(self._scores[key], step_s=self._lanes.step_s)
+            score = self._plans.score(self._setup(), self._settings)
+            return replace(score, step_s=self._lanes.step_s)
 
     # ---- running ----
 
     def _in_words(self) -> str:
-        text = config_view(self, self._given, self._mode, self._case.names, self._last_position())["text"]
-        mode = f"fusion {self._mode} {text}".rstrip()
-        return f"{self._subject.label}, {self._devices} devices, {self._parallel_mode.replace('_', ' ')}, {mode}"
+        mode = f"fusion {self._mode} {self._config_view()['text']}".rstrip()
+        return f"{self.subject.label}, {self._devices} devices, {self._parallel_mode.replace('_', ' ')}, {mode}"
+
+    def _config_view(self, beyond: int = 0) -> dict[str, Any]:
+        last = self._plans.last_position(self._setup()) + beyond
+        return config_view(self, self._settings, self._mode, self._case.names, last)
 
     def _told(self, result: RunResult) -> str:
         sent = f"{result.sent} message{'' if result.sent == 1 else 's'}"
         return f"{time_text(result.step_s)} a step, {time_text(result.unfused_s)} without fusion, {sent}"
 
     def _work_of(self, source: str, steps: int) -> partial:
-        if self._subject.job is None:
+        setup = self._setup()
+        if setup.on_paper:
             hint = "Take the subject 'chain': a network with gradients of these proportions"
-            raise ArgumentError(f"{self._subject.label} is on paper", where=f"FusionLab.run_{source}", hint=hint)
-        given = (self._job_made(), self._plan, self._compiled("off"), self._costs(), steps)
-        return partial(trained, source, *given, self._run_is_stopped)
+            raise ArgumentError(f"{setup.subject.label} is on paper", where=f"FusionLab.run_{source}", hint=hint)
+        unfused = self._plans.plan(setup, "off", self._settings)
+        job = self._plans.job(setup)
+        return partial(trained, source, job, self._plan, unfused, setup.costs, steps, self._run_is_stopped)
 
-    def _settings_now(self) -> _Key:
-        return (*self._key(), self._mode, self._given)
+    def _settings_now(self) -> Any:
+        return self._setup(), self._mode, self._settings
 
     def _check_result(self, result: RunResult) -> None:
         self._work_of(result.source, result.steps)  # raises where nothing can run
@@ -406,24 +348,23 @@ class FusionLab(ComparesRuns, WritesCode):
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
-            line, on_paper, run = self._case.line, self._subject.job is None, self._run.to_dict()
-            given = line if on_paper else self._costs().link_for(range(self._devices))
+            on_paper, run = self.subject.job is None, self._run.to_dict()
+            line = self._case.line if on_paper else self.cluster.link_for(range(self._devices))
             lanes = {"predicted": self._lanes, **{name: result.lanes for name, result in self._results.items()}}
             lanes_of = {name: lanes_view(found, self._case) for name, found in lanes.items()}
-            last = self._last_position() + (self._given.wording == "first_n")
-            config = config_view(self, self._given, self._mode, self._case.names, last)
+            config = self._config_view(self._settings.wording == "first_n")
             return {
                 "version": 1,
                 "title": "Fusion Lab",
                 "status": status_text(self._lanes, self.score),
                 **self.chosen(),
-                "notes": [f"{self._subject.note}.", config["hint"], *self._tried_note()],
+                "notes": [f"{self.subject.note}.", config["hint"], *self._tried_note()],
                 "config": config,
                 "line": {
                     "own": self._own_line is not None,
                     "per": "message" if on_paper else "hop",
-                    "alpha_s": given.alpha_s,
-                    "beta_s_per_byte": given.beta_s_per_byte,
+                    "alpha_s": line.alpha_s,
+                    "beta_s_per_byte": line.beta_s_per_byte,
                 },
                 "cuts": list(self.cuts),
                 "axis_s": self._axis_s(),
@@ -453,7 +394,7 @@ class FusionLab(ComparesRuns, WritesCode):
         why = f"sending takes {sending}, of which {exposed} lie after the end of backward at "
         why += time_text(lanes.backward_s)
         text = "For how many ms are messages sent after backward has ended, with nothing left to compute?"
-        key = f"exposed of {self._subject.name}, {self._devices}, {self._mode}, {self.groups}"
+        key = f"exposed of {self._subject}, {self._devices}, {self._mode}, {self.groups}"
         right = (float(f"{exposed_ms:.3g}"),)
         return [Question(key, text, right, why, unit="ms", within=0.1, hides=("picture", "below", "tables"))]
 
@@ -462,126 +403,59 @@ class FusionLab(ComparesRuns, WritesCode):
         line = self._case.line
         start, per_mib = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
         text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mib} per MiB (m: its size)."
-        if self._subject.job is None:
+        if self.subject.job is None:
             return text
-        costs, n = self._costs(), self._devices
+        costs, n = self.cluster, self._devices
         hops = f"{2 * (n - 1)} hops of {time_text(costs.link.alpha_s)} on profile {costs.name!r}"
         return f"{text} An all_reduce of {n} ranks has {hops}."
 
     def export(self) -> str:
         """The lines that ask MindSpore for these messages; its positions are inclusive, whatever the wording here."""
-        given, setting = self._given, self.comm_fusion
-        if self._mode == "index" and given.wording == "first_n":
-            setting = self._inclusive()
-        return export_line(self._mode, setting, given.ids, self._parallel_mode)
-
-    def _inclusive(self) -> dict[str, Any]:
-        """The index by MindSpore's own count."""
-        ends = [first - 1 for first in self._given.indices if first] or [self._last_position()]
-        return {"allreduce": {"mode": "index", "config": ends}}
+        return mindspore_lines(self._setup(), self._plans, self._mode, self._settings)
 
     # ---- inside ----
 
     def _update(self) -> None:
         """Case, plan and lanes of the present settings."""
-        case = self._case_now()
-        if self._subject.job is None:
-            groups = case.groups(self._mode, self._parallel_mode, self._given)
+        setup = self._setup()
+        case = self._plans.case(setup, self._settings)
+        if setup.on_paper:
+            groups = case.groups(self._mode, self._parallel_mode, self._settings)
             extremes = [case.overlap(g).step_s for g in (range(len(groups)), [0] * len(groups))]
             self._own_try |= case.overlap(groups).step_s < min(extremes) * (1 - 1e-9)
             plan, lanes = None, overlap_lanes(case.overlap(groups, after_backward=self._mode == "off"))
         else:
-            plan = self._compiled(self._mode)
-            lanes = plan_lanes(plan, self._costs())
-        before, key = getattr(self, "_lanes", None), self._key()
-        if key != self._tried_of:  # another network, or other costs: no try of this one
-            self._tried, self._tried_of = None, key
+            plan = self._plans.plan(setup, self._mode, self._settings)
+            lanes = plan_lanes(plan, setup.costs)
+        before = getattr(self, "_lanes", None)
+        if setup != self._tried_of:  # another network, or other costs: no try of this one
+            self._tried, self._tried_of = None, setup
         elif before is not None and before.groups != lanes.groups:
             self._tried = before
         self._case, self._plan, self._lanes = case, plan, lanes
         self._forget_runs()
 
-    def _code_key(self) -> _Key:
+    def _code_key(self) -> Any:
         return self._settings_now()
 
     def _codes(self) -> dict[str, str]:
-        if self._plan is None:
-            lines = f"# {self._subject.label} is on paper; the subject 'chain' is a network of these proportions\n"
-            return dict.fromkeys(TARGETS, lines) | {"mindspore": self.export()}
-        local = self._parallel_mode == "data_parallel"
-        title = f"{self._subject.label}, gradients fused by {self._mode!r}, {self._devices} ranks"
-        job, data = self._job_made(), DATA[self._subject.data]
-        program = program_of(self._plan, job.optimizer, data, title)
-        whole = replace(self._whole_program(data), title=title) if local else program
-        setting = dict(self.comm_fusion)
-        if self._mode == "index" and self._given.wording == "first_n":
-            setting = self._inclusive()
-        return code_of_fusion(program, whole, self._mode, setting, self._given.ids or {}, local)
+        return codes_of(self._setup(), self._plans, self._mode, self._settings, self._plan)
 
-    def _whole_program(self, data: str) -> Program:
-        """The network on global shapes, its batch split: nothing in it depends on fusion."""
-        key = self._subject.name, self._devices
-        if key not in self._wholes:
-            job = self._job_made()
-            plan = job.compile(devices=self._devices, parallel_mode="semi_auto_parallel", comm_fusion={})
-            self._wholes[key] = program_of(plan, job.optimizer, data, "")
-        return self._wholes[key]
-
-    def _key(self) -> _Key:
-        return self._subject.name, self._devices, self._parallel_mode, self._costs(), self._own_line
-
-    def _costs(self) -> Cluster:
-        cluster, own = self._cluster or cluster_for(self._devices), self._own_line
-        return cluster if own is None else replace(cluster, link=own, node_link=cluster.node_link and own)
-
-    def _job_made(self) -> Job:
-        if self._job is None:
-            self._job = self._subject.job()
-        return self._job
-
-    def _compiled(self, mode: str) -> Plan:
-        """The plan of the subject, of a new network where one has ids: it keeps those of its parameters for good."""
-        if mode == "ids" or (
-            self._job is not None and any(p.comm_fusion_given for p in self._job.net.trainable_params())
-        ):
-            self._job = None
-        ids = self._given.ids if mode == "ids" else None
-        how = {"devices": self._devices, "parallel_mode": self._parallel_mode, "comm_fusion": self._setting(mode)}
-        how |= {"ids": ids, "fusion_index": self._given.wording}
-        key = f"{self._subject.name} {how}"
-        if key not in self._plans:
-            while len(self._plans) >= KEPT:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = self._job_made().compile(**how)
-        return self._plans[key]
-
-    def _setting(self, mode: str) -> dict[str, Any]:
-        return self._given.comm_fusion(mode, self._last_position() + 1)
-
-    def _last_position(self) -> int:
-        return len(self._job_made().net.trainable_params() if self._subject.job else GOLF) - 1
-
-    def _case_now(self) -> Case:
-        key = self._key()
-        if key not in self._cases:
-            if self._subject.job is None:
-                self._cases[key] = paper_case(self._own_line or GOLF_LINE)
-            else:
-                off, each = self._compiled("off"), self._compiled("each")
-                self._cases[key] = network_case(self._job_made(), off, each, self._costs())
-        return self._cases[key]
+    def _setup(self) -> Setup:
+        return Setup(self._subject, self._devices, self._parallel_mode, self.cluster, self._own_line)
 
     def _as_ids(self, groups: Sequence[int]) -> dict[str, int]:
         return {name: group + 1 for name, group in zip(self._case.names, groups, strict=True)}
 
     def _send_as(self, groups: tuple[int, ...]) -> None:
         """These messages, by index if there is a list for them, else by ids."""
-        wording = self._given.wording
+        wording = self._settings.wording
         indices = indices_of(self._case.by_position(groups), wording)
         if indices is None:
-            self._give("ids", ids=self._as_ids(groups))
+            self._change(mode="ids", ids=self._as_ids(groups))
         else:  # one message: a position that cuts nothing
-            self._give("index", indices=indices or (self._last_position() + (wording == "first_n"),))
+            last = self._plans.last_position(self._setup()) + (wording == "first_n")
+            self._change(mode="index", indices=indices or (last,))
 
     def _checked_cluster(self, cluster: str | Cluster | None) -> Cluster | None:
         found = None if cluster is None else get_cluster(cluster)

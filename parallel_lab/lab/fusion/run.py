@@ -18,7 +18,7 @@ from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...graph.plan import Plan
 from ...train.session import Session
-from ..shared.lab import Stopped, executor_of
+from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 from .lanes import Lanes, event_lanes
 from .subjects import Job

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ...graph.plan import Plan
 from ..exercises import check, hint
+from ..quickstart.prediction import Prediction
 from ..shared.equality import Equality, prove_equal
 from ..shared.networks import NETWORKS, QuickNet, apply_strategies
-from ..shared.prediction import Prediction
 from ..shared.problems import get_problem
 
 __all__ = ["Prediction", "QuickNet", "check", "forward_messages", "hint", "prove"]

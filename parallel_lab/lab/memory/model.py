@@ -13,35 +13,39 @@ simulated ranks and on worker processes, and says which.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from ...base.checks import Check, flag, size_or_none
 from ...base.errors import ArgumentError, ParallelLabError
 from ...base.settings.checks import SETTINGS, integer
 from ...base.units import bytes_text
 from ...graph.plan import Plan
-from ..code.data import DATA, stack_of_memory
-from ..code.exports import code_of_memory
 from ..code.lab_code import WritesCode
-from ..code.pasted import read_code
-from ..code.program import program_of
 from ..pictures.charts import Chart, memory_chart, zero_chart
-from ..shared.lab import Choice, ComparesRuns
+from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
-from .count import MOMENTS, Count, predicted_ranks
+from ..shared.running import ComparesRuns
+from .code import codes_of, settings_in
+from .compiled import compiled, every_level, job_of, ranks_of
+from .count import MOMENTS, Count
 from .facts import ParameterFact, parameter_facts
-from .puzzle import ACCUMULATIONS, Par, Score, find_par, fullest
+from .puzzle import Par, Score, find_par, fullest
 from .run import RunResult, check_result, counted
-from .sections import KINDS, export_line, memory_sections, notes, status_text, steps_of
-from .subjects import LEVELS, OPTIMIZERS, SUBJECTS, WIDTHS, Job, Settings, get_subject
+from .sections import KINDS, memory_sections, notes, status_text, steps_of
+from .subjects import (
+    ACCUMULATIONS,
+    DEVICES,
+    LEVELS,
+    OPTIMIZERS,
+    SHARD_SIZES,
+    SUBJECTS,
+    WIDTHS,
+    Settings,
+    Subject,
+    get_subject,
+)
 from .zero import parse_count, zero_table
-
-DEVICES = (2, 4, 8)
-SHARD_SIZES = (-1, 2, 4, 8)
-KEPT_JOBS = 4  # the widest holds some 40 MB
-KEPT = 48  # plans; a lesson goes to and fro between few
 
 _Key = tuple[str, int, Settings]
 
@@ -59,17 +63,10 @@ class MemoryLab(ComparesRuns, WritesCode):
     """
 
     scripts, styles = ("memory/memory_bars.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
-    commands = (
-        *("set_subject", "set_width", "set_devices", "set_parallel_mode", "set_optimizer", "set_level"),
-        *("set_threshold", "set_shard_size", "set_accumulation", "set_accumulation_shard", "set_capacity"),
-        *("select_rank", "show_moment", "show_source", "set_zero", "run_simulated", "run_measured", "stop"),
-        *("find_par", "show_best", "set_code"),
-        *COMMANDS,
-    )
-    looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
+    commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
     paste_example = 'net.hsdp(optimizer_level="level2")'
     replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
-    also_kept = ("set_width", "set_threshold", "set_accumulation_shard", "set_capacity", "set_zero")
+    also_kept = ("set_zero",)
     against = ("with these settings", "without optimizer parallel")
     steps, result_type = 20, RunResult
 
@@ -82,15 +79,12 @@ class MemoryLab(ComparesRuns, WritesCode):
         level: str | None = None,
     ) -> None:
         super().__init__()
-        self._subject = get_subject(subject)
-        self._width, self._capacity = self._subject.width, self._subject.capacity_bytes
+        self._subject = get_subject(subject).name
+        self._width, self._capacity = self.subject.width, self.subject.capacity_bytes
         levels = LEVELS[self.one_of(parallel_mode, LEVELS, "parallel_mode")]
-        self._settings = Settings(
-            self.one_of(devices, DEVICES, "devices"),
-            parallel_mode,
-            self.one_of(optimizer, OPTIMIZERS, "optimizer"),
-            self.one_of(("level1" if "level1" in levels else "off") if level is None else level, levels, "level"),
-        )
+        level = ("level1" if "level1" in levels else "off") if level is None else level
+        self._settings = Settings()
+        self._begin(devices=devices, parallel_mode=parallel_mode, optimizer=optimizer, level=level)
         self._pars: dict[tuple[int, str, int], Par | None] = {}
         self._rank, self._moment = 0, "states"
         self._zero = zero_table(7.5e9, 64, 12)
@@ -98,138 +92,100 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     # ---- choosing what is looked at ----
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen now."""
-        settings = self._settings
-        return {
-            "subject": Choice("network", self._subject.name, SUBJECTS),
-            "devices": Choice("ranks", settings.devices, DEVICES),
-            "parallel_mode": Choice("mode", settings.parallel_mode, tuple(LEVELS)),
-            "optimizer": Choice("optimizer", settings.optimizer, tuple(OPTIMIZERS)),
-            "level": Choice("optimizer parallel", settings.level, LEVELS[settings.parallel_mode]),
-            "shard_size": Choice("shared by", settings.shard_size, [n for n in SHARD_SIZES if n <= settings.devices]),
-            "accumulation": Choice("micro-batches", settings.accumulation, ACCUMULATIONS),
-            "moment": Choice("moment", self._moment, MOMENTS),
-            "source": self.sources(),
-            "rank": Choice("rank", self._rank, range(settings.devices)),
-        }
-
-    def calls(self) -> list[list[Any]]:
-        """Those of the choices, and what is typed."""
-        with self._lock:
-            known, settings, zero = super().calls(), self._settings, self._zero
-            width = [["set_width", self._width]] if self._width else []
-            more = [
-                ["set_threshold", settings.threshold_kb],
-                ["set_accumulation_shard", settings.accumulation_shard],
-                ["set_capacity", str(self._capacity)],
-                ["set_zero", zero["parameters"], zero["degree"], zero["optimizer_bytes"]],
-            ]
-            return [known[0], *width, *known[1:], *more]
-
-    def set_subject(self, name: str) -> None:
+    @setting("network", SUBJECTS, only_new=True)
+    def set_subject(self, name: str) -> dict[str, Any]:
         """Another network, with the width and the capacity line that go with it."""
-        subject = get_subject(name)
-        if subject is not self._subject:
-            self._change(subject=subject, width=subject.width, capacity=subject.capacity_bytes)
+        return {"width": SUBJECTS[name].width, "capacity": SUBJECTS[name].capacity_bytes}
 
-    def set_width(self, width: int | float | str) -> None:
+    @setting(typed=True, value=lambda lab: lab._width or None)
+    def set_width(self, width: int | float | str) -> dict[str, Any]:
         """Another width of the stack: a multiple of 16 up to 1024. Raises ArgumentError for another network."""
-        if not self._subject.width:
-            what = f"{self._subject.label} has no width"
+        if not self.subject.width:
+            what = f"{self.subject.label} has no width"
             raise ArgumentError(what, where="MemoryLab.set_width", hint="Take the subject 'stack'")
-        self._change(width=Check(_MULTIPLES, _read_width)("MemoryLab.set_width", "width", width))
+        return {"width": Check(_MULTIPLES, _read_width)("MemoryLab.set_width", "width", width)}
 
-    def set_devices(self, n: int) -> None:
+    @setting("ranks", DEVICES)
+    def set_devices(self, n: int) -> dict[str, Any]:
         """Another number of ranks: 2, 4 or 8. A shard size that is then too large becomes -1."""
         size = self._settings.shard_size
-        self._compile(devices=self.one_of(n, DEVICES, "devices"), shard_size=size if size <= n else -1)
+        return {"shard_size": size if size <= n else -1}
 
-    def set_parallel_mode(self, mode: str) -> None:
+    @setting("mode", tuple(LEVELS))
+    def set_parallel_mode(self, mode: str) -> dict[str, Any]:
         """ "data_parallel" or "semi_auto_parallel". A level that the mode does not have becomes "off"."""
-        levels = LEVELS[self.one_of(mode, LEVELS, "parallel_mode")]
         level = self._settings.level
-        self._compile(parallel_mode=mode, level=level if level in levels else "off")
+        return {"level": level if level in LEVELS[mode] else "off"}
 
+    @setting("optimizer", tuple(OPTIMIZERS))
     def set_optimizer(self, name: str) -> None:
         """ "SGD" (no states), "Momentum" (one), "Adam", "AdamWeightDecay", "Lamb" (two)."""
-        self._compile(**self._offered(optimizer=name))
 
+    @setting("optimizer parallel", lambda lab: LEVELS[lab.settings.parallel_mode])
     def set_level(self, level: str) -> None:
         """A level that the mode has. Raises what compiling raises where it cannot work (weight grouping with Adam)."""
-        self._compile(**self._offered(level=level))
 
-    def set_threshold(self, threshold_kb: int | float | str) -> None:
-        """parallel_optimizer_threshold, in KB: smaller parameters stay whole."""
-        self._compile(threshold_kb=integer(0)("MemoryLab.set_threshold", "threshold_kb", threshold_kb, SETTINGS))
-
-    def set_shard_size(self, ranks: int) -> None:
+    @setting("shared by", lambda lab: [n for n in SHARD_SIZES if n <= lab.settings.devices], typed=True)
+    def set_shard_size(self, ranks: int) -> dict[str, Any]:
         """optimizer_weight_shard_size: how many ranks share a slice; -1: all that hold the same one."""
-        self._compile(shard_size=self.one_of(ranks, SHARD_SIZES, "shard_size"))
+        return {"shard_size": self.one_of(ranks, SHARD_SIZES, "shard_size")}
 
+    @setting("micro-batches", ACCUMULATIONS)
     def set_accumulation(self, parts: int) -> None:
         """grad_accumulation_step: micro-batches per step, 1, 2 or 4."""
-        self._compile(**self._offered(accumulation=parts))
 
-    def set_accumulation_shard(self, on: bool) -> None:
-        """gradient_accumulation_shard: keep level1's accumulated gradients in slices (sent per micro-batch)."""
-        self._compile(accumulation_shard=flag("MemoryLab", "accumulation_shard", on))
-
-    def set_code(self, text: str) -> None:
-        """Mode, optimizer and optimizer parallel from lines of MindSpore: `set_auto_parallel_context(...)`,
-        `hsdp(...)`, `nn.Adam(...)`, `nn.GradAccumulation(net, 2)`; read, not executed. Raises ArgumentError and changes
-        nothing.
-        """
-        found = read_code(text)
-        config = dict(found.value("parallel_optimizer_config") or {})
-        names = {"threshold": "parallel_optimizer_threshold", "shard_size": "optimizer_weight_shard_size"}
-        config |= {names.get(n, n): found.value(n) for n in (*names, "optimizer_level") if n in found.settings}
-        mode = found.value("parallel_mode", self._settings.parallel_mode)
-        mode = self.one_of({"semi_auto": "semi_auto_parallel"}.get(mode, mode), LEVELS, "parallel_mode")
-        changes: dict[str, Any] = {"parallel_mode": mode}
-        on = found.value("enable_parallel_optimizer", bool(config) or self._settings.level != "off")
-        level = "grouping" if mode == "data_parallel" else config.get("optimizer_level", "level1")
-        changes["level"] = self.one_of(level if on else "off", LEVELS[mode], "optimizer_level")
-        if "parallel_optimizer_threshold" in config:
-            kb = config["parallel_optimizer_threshold"]
-            changes["threshold_kb"] = integer(0)("set_code", "parallel_optimizer_threshold", kb)
-        if "optimizer_weight_shard_size" in config:
-            changes["shard_size"] = self.one_of(config["optimizer_weight_shard_size"], SHARD_SIZES, "shard_size")
-        if "gradient_accumulation_shard" in config:
-            changes["accumulation_shard"] = flag(
-                "set_code", "accumulation_shard", config["gradient_accumulation_shard"]
-            )
-        if "optimizer" in found.settings:
-            changes["optimizer"] = self.one_of(found.value("optimizer"), OPTIMIZERS, "optimizer")
-        if "GradAccumulation" in found.settings:
-            changes["accumulation"] = self.one_of(found.value("GradAccumulation"), ACCUMULATIONS, "micro_size")
-        if not {*found.settings} & {"parallel_mode", "enable_parallel_optimizer", "optimizer", "GradAccumulation"} | {
-            *config
-        }:
-            raise found.nothing_for("setting of memory")
-        self._compile(**changes)
-
-    def set_capacity(self, capacity: int | str | None) -> None:
-        """A device's memory, a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or blank: no line."""
-        self._capacity = size_or_none("MemoryLab", "capacity", capacity)
-        self._changed("picture")
-
-    def select_rank(self, rank: int) -> None:
-        """The rank whose step and traffic are shown."""
-        self._look(rank=rank)
-
+    @setting("moment", MOMENTS, look=True)
     def show_moment(self, moment: str) -> None:
         """When: "states" (model states, each at its most), "peak" (of the step), "training" (peak of forward and
         backward), "resident" (between steps).
         """
-        self._look(moment=moment)
+
+    show_source = ComparesRuns.show_source
+
+    @setting("rank", lambda lab: range(lab.settings.devices), look=True)
+    def select_rank(self, rank: int) -> None:
+        """The rank whose step and traffic are shown."""
+
+    @setting(typed=True, value=lambda lab: lab.settings.threshold_kb)
+    def set_threshold(self, threshold_kb: int | float | str) -> dict[str, Any]:
+        """parallel_optimizer_threshold, in KB: smaller parameters stay whole."""
+        return {"threshold_kb": integer(0)("MemoryLab.set_threshold", "threshold_kb", threshold_kb, SETTINGS)}
+
+    @setting(typed=True)
+    def set_accumulation_shard(self, on: bool) -> dict[str, Any]:
+        """gradient_accumulation_shard: keep level1's accumulated gradients in slices (sent per micro-batch)."""
+        return {"accumulation_shard": flag("MemoryLab", "accumulation_shard", on)}
+
+    @setting(typed=True, by_itself=True, value=lambda lab: str(lab.capacity_bytes))
+    def set_capacity(self, capacity: int | str | None) -> None:
+        """A device's memory, a line across the bars: bytes, or a text such as "4 MiB"; None, 0 or blank: no line."""
+        self._capacity = size_or_none("MemoryLab", "capacity", capacity)
+        self._changed("picture")
 
     def set_zero(self, parameters: float | str, degree: float | str, optimizer_bytes: float | str = 12) -> None:
         """The ZeRO paper's table: parameters (7.5e9 or "7.5B"), ranks, bytes of optimizer state per parameter (K)."""
         self._zero = zero_table(parse_count(parameters), degree, optimizer_bytes)
         self._changed("picture")
 
+    def calls(self) -> list[list[Any]]:
+        """Those of the settings, and the ZeRO paper's table."""
+        with self._lock:
+            zero = self._zero
+            return [*super().calls(), ["set_zero", zero["parameters"], zero["degree"], zero["optimizer_bytes"]]]
+
+    def set_code(self, text: str) -> None:
+        """Mode, optimizer and optimizer parallel from lines of MindSpore: `set_auto_parallel_context(...)`,
+        `hsdp(...)`, `nn.Adam(...)`, `nn.GradAccumulation(net, 2)`; read, not executed. Raises ArgumentError and changes
+        nothing.
+        """
+        self._change(**settings_in(text, self._settings))
+
     # ---- what there is ----
+
+    @property
+    def subject(self) -> Subject:
+        """The network that is looked at."""
+        return SUBJECTS[self._subject]
 
     @property
     def settings(self) -> Settings:
@@ -249,12 +205,12 @@ class MemoryLab(ComparesRuns, WritesCode):
     @property
     def plan(self) -> Plan:
         """The compiled plan."""
-        return self._planned(self._settings)
+        return compiled(*self._key())[0]
 
     @property
     def off(self) -> Plan:
         """The plan of the same settings without optimizer parallel."""
-        return self._planned(_off(self._settings))
+        return compiled(*self._key(self._settings.without()))[0]
 
     @property
     def facts(self) -> tuple[ParameterFact, ...]:
@@ -269,33 +225,27 @@ class MemoryLab(ComparesRuns, WritesCode):
     @property
     def parameter_count(self) -> int:
         """Elements of all trainable parameters."""
-        return self._job().parameter_count
+        return job_of(self._subject, self._width).parameter_count
 
     def ranks(self, source: str = "predicted") -> tuple[Count, ...]:
         """What every rank holds and sends. Raises ArgumentError for a source that was not run."""
         if source != "predicted":
             return self._results[self.one_of(source, tuple(self._results), "source")].ranks
-        return self._counted(self._settings)
+        return ranks_of(*self._key())
 
     def ranks_without(self) -> tuple[Count, ...]:
         """As predicted `ranks`, without optimizer parallel."""
-        return self._counted(_off(self._settings))
+        return ranks_of(*self._key(self._settings.without()))
 
     def levels(self) -> dict[str, tuple[Count, ...] | ParallelLabError]:
         """Per level of the mode what every rank would hold and send; of one that cannot be, the error that says why."""
-        found: dict[str, tuple[Count, ...] | ParallelLabError] = {}
-        for level in LEVELS[self._settings.parallel_mode]:
-            try:
-                found[level] = self._counted(replace(self._settings, level=level))
-            except ParallelLabError as error:
-                found[level] = error
-        return found
+        return every_level(*self._key())
 
     @property
     def score(self) -> Score:
         """The puzzle's score: (parameters, whether they fit). Raises ArgumentError for another network or no line."""
         with self._lock:
-            if not self._subject.width or not self._capacity:
+            if not self.subject.width or not self._capacity:
                 hint = "Take the subject 'stack', and set_capacity('4 MiB')"
                 raise ArgumentError("there is nothing to score", where="MemoryLab.score", hint=hint)
             source = next((s for s in ("measured", "simulated") if s in self._results), "predicted")
@@ -307,18 +257,18 @@ class MemoryLab(ComparesRuns, WritesCode):
     # ---- running ----
 
     def _in_words(self) -> str:
-        s, width = self._settings, f" of width {self._width}" if self._subject.width else ""
-        return f"{self._subject.label}{width}, {s.devices} ranks, {s.optimizer}, {s.level}"
+        s, width = self._settings, f" of width {self._width}" if self.subject.width else ""
+        return f"{self.subject.label}{width}, {s.devices} ranks, {s.optimizer}, {s.level}"
 
     def _told(self, result: RunResult) -> str:
         return f"{bytes_text(fullest(result.ranks).peak_bytes)} on the fullest rank, at its fullest moment"
 
     def _work_of(self, source: str, steps: int) -> partial:
-        given = (self._job(), self._settings, self.plan, self.off, steps)
-        return partial(counted, source, *given, self._run_is_stopped)
+        job = job_of(self._subject, self._width)
+        return partial(counted, source, job, self._settings, self.plan, self.off, steps, self._run_is_stopped)
 
     def _settings_now(self) -> _Key:
-        return self._key(self._settings)
+        return self._key()
 
     def _check_result(self, result: RunResult) -> None:
         check_result(result, self._settings.devices)
@@ -370,15 +320,15 @@ class MemoryLab(ComparesRuns, WritesCode):
                 "title": "Memory Lab",
                 "status": status_text(self),
                 **self.chosen(),
-                "notes": notes(self, self._subject.note),
-                "width": width if self._subject.width else None,
+                "notes": notes(self, self.subject.note),
+                "width": width if self.subject.width else None,
                 "threshold_kb": self._settings.threshold_kb,
                 "accumulation_shard": self._settings.accumulation_shard,
                 "capacity": {"bytes": self._capacity, "text": bytes_text(self._capacity) if self._capacity else ""},
                 "rank": self._rank,
                 "steps_of": {name: steps_of(found) for name, found in counts.items()},
                 "zero": self._zero,
-                "par": self._subject.width and self._pars.get(self._par_key()) is not None,
+                "par": self.subject.width and self._pars.get(self._par_key()) is not None,
                 "predict": self.asked(),
                 "sections": {**memory_sections(self), **self.code_sections()},
                 "run": {**run, "can": run["state"] != "running"},
@@ -390,7 +340,7 @@ class MemoryLab(ComparesRuns, WritesCode):
         parts = ", ".join(f"{KINDS[kind][0]} {bytes_text(size)}" for kind, size in most.at("peak").items() if size)
         text = f"How many KiB does the fullest rank hold at its fullest moment (optimizer parallel: {settings.level})?"
         right = (float(f"{most.peak_bytes / 1024:.4g}"),)
-        key = f"peak of {self._subject.name}, {self._width}, {settings}"
+        key = f"peak of {self._subject}, {self._width}, {settings}"
         hides = ("memory", "tables")
         return [Question(key, text, right, f"{parts}, predicted", unit="KiB", within=0.1, hides=hides)]
 
@@ -407,64 +357,23 @@ class MemoryLab(ComparesRuns, WritesCode):
     # ---- inside ----
 
     def _code_key(self) -> _Key:
-        return self._key(self._settings)
+        return self._key()
 
     def _codes(self) -> dict[str, str]:
-        s, name = self._settings, self._subject.data
-        data = DATA[name] if name else stack_of_memory(self._width)
-        title = f"{self._subject.label}, {s.optimizer}, optimizer parallel {s.level!r}, {s.devices} ranks"
-        job = self._job()
-        program = program_of(self.plan, job.optimizer(s.optimizer), data, title)
-        whole = program
-        if s.parallel_mode == "data_parallel" and s.level == "off":
-            split = self._planned(replace(s, parallel_mode="semi_auto_parallel"))
-            whole = program_of(split, job.optimizer(s.optimizer), data, title)
-        return code_of_memory(program, whole, s, export_line(s))
-
-    def _compile(self, **fields: Any) -> None:
-        self._change(settings=replace(self._settings, **fields))
+        return codes_of(*self._key())
 
     def _update(self) -> None:
         """Plans of the present settings."""
-        self._counted(_off(self._settings))
-        self._counted(self._settings)
+        ranks_of(*self._key(self._settings.without()))
+        ranks_of(*self._key())
         self._forget_runs()
         self._rank = min(self._rank, self._settings.devices - 1)
 
-    def _job(self) -> Job:
-        return _job_of(self._subject.name, self._width)
-
-    def _key(self, settings: Settings) -> _Key:
-        return self._subject.name, self._width, settings
+    def _key(self, settings: Settings | None = None) -> _Key:
+        return self._subject, self._width, self._settings if settings is None else settings
 
     def _par_key(self) -> tuple[int, str, int]:
         return self._settings.devices, self._settings.optimizer, self._capacity
-
-    def _planned(self, settings: Settings) -> Plan:
-        return _compiled(*self._key(settings))[0]
-
-    def _counted(self, settings: Settings) -> tuple[Count, ...]:
-        return _compiled(*self._key(_off(settings) if settings.level == "off" else settings))[1]
-
-
-@lru_cache(maxsize=KEPT_JOBS)
-def _job_of(subject: str, width: int) -> Job:
-    """The network and its data. Kept for all labs: training takes copies of its parameters."""
-    return get_subject(subject).job(width)
-
-
-@lru_cache(maxsize=KEPT)
-def _compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, tuple[Count, ...]]:
-    """The plan, and what every rank holds and sends by it. Kept for all labs: only the arguments matter."""
-    plan = _job_of(subject, width).compile(settings)
-    return plan, predicted_ranks(plan)
-
-
-def _off(settings: Settings) -> Settings:
-    """The same without optimizer parallel; what only matters with it as it is by default."""
-    plain = Settings()
-    kept = {name: getattr(plain, name) for name in ("threshold_kb", "shard_size", "accumulation_shard")}
-    return replace(settings, level="off", **kept)
 
 
 _MULTIPLES = f"A multiple of {WIDTHS.step} from {WIDTHS[0]} to {WIDTHS[-1]}"

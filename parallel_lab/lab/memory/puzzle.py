@@ -17,9 +17,7 @@ from itertools import product
 
 from ...base.errors import ParallelLabError
 from .count import Count, predicted_ranks
-from .subjects import LEVELS, WIDTHS, Job, Settings, get_subject
-
-ACCUMULATIONS = (1, 2, 4)
+from .subjects import ACCUMULATIONS, LEVELS, WIDTHS, Job, Settings, get_subject
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
 from ...train.session import Session, initial_values
 from ..shared.equality import Equality, compare_sessions, nudge
-from ..shared.lab import executor_of
+from ..shared.running import executor_of
 from .count import PHASES, PURPOSES, Count, measured_ranks, simulated_ranks
 from .subjects import Job, Settings
 

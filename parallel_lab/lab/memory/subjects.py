@@ -11,7 +11,7 @@ parameters the rules leave whole.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,9 @@ OPTIMIZERS: dict[str, Callable[[list[Parameter]], nn.Optimizer]] = {
     "Lamb": lambda parameters: nn.Lamb(parameters, 0.001),
 }
 
+DEVICES = (2, 4, 8)
+SHARD_SIZES = (-1, 2, 4, 8)
+ACCUMULATIONS = (1, 2, 4)
 STACK_LAYERS = 8  # as many parameters as ranks: weight grouping deals out one each
 STACK_ROWS = 512  # 64 per rank of 8: activations that can be seen beside the weights
 WIDTHS = range(16, 1025, 16)  # of the stack: 2, 4 and 8 ranks can share the rows of a weight
@@ -72,6 +75,16 @@ class Settings:
     shard_size: int = -1
     accumulation: int = 1
     accumulation_shard: bool = True
+
+    def replaced(self, **fields: Any) -> Settings:
+        """The same with other fields."""
+        return replace(self, **fields)
+
+    def without(self) -> Settings:
+        """The same without optimizer parallel; what only matters with it as it is by default."""
+        plain = Settings()
+        kept = {name: getattr(plain, name) for name in ("threshold_kb", "shard_size", "accumulation_shard")}
+        return replace(self, level="off", **kept)
 
     def config(self) -> dict[str, Any]:
         """The fields of ParallelConfig that are not as they are by default."""

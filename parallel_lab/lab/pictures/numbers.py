@@ -17,7 +17,6 @@ import numpy as np
 from ...graph.plan import Plan
 from ...run.simulator import Simulator
 from ...train.session import initial_values
-from ..shared.sections import Section, table
 from .picture import TensorEntry
 
 CELLS = 16  # of a map, each way; a slice with more rows or columns is shrunk to so many
@@ -94,17 +93,3 @@ def number_text(value: float | None) -> str:
     ('0.0123', '-1.23e+06', 'not a number')
     """
     return "not a number" if value is None else f"{value:.{DIGITS}g}"
-
-
-def numbers_section(numbers: Mapping[str, Any], title: str) -> Section:
-    """The map as a table: a row per row of cells."""
-
-    def span(ends: Sequence[int]) -> str:
-        first, stop = ends
-        return str(first) if stop == first + 1 else f"{first}:{stop}"
-
-    heads = ["", *map(span, numbers["columns"])]
-    rows = [
-        [span(ends), *map(number_text, values)] for ends, values in zip(numbers["rows"], numbers["values"], strict=True)
-    ]
-    return table(title, dict.fromkeys(heads, "text"), rows, small=f"{numbers['source']}; {numbers['rule']}")

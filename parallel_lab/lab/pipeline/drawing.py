@@ -16,9 +16,12 @@ from typing import Any
 from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from ...cost.schedules import Fault, Schedule
-from ...cost.schedules.order import KINDS
+from ...cost.schedules.auto import Work, auto_schedule
+from ...cost.schedules.order import KINDS, loop, shape_v
 from ...cost.schedules.text import read_action
-from .settings import Cells, Settings, cells_of, with_cells
+from .settings import DRAWN, Cells, Settings, cells_of, with_cells
+
+LARGEST_TEXT = 100_000  # characters of a schedule
 
 
 def faults_of(settings: Settings, schedule: Schedule) -> list[Fault]:
@@ -139,7 +142,24 @@ def still_missing(schedule: Schedule) -> int:
     return kinds * schedule.parts * schedule.micro_batches - len(drawn)
 
 
-def checked_text(settings: Settings, drawn: Schedule, where: str) -> Schedule:
+def read_schedule(settings: Settings, text: str) -> Schedule:
+    """A schedule from a text, a line per rank, or from PyTorch's CSV. Raises ArgumentError where it cannot be read or
+    does not fit the stages.
+    """
+    where, s = "PipelineLab.load", settings
+    if not isinstance(text, str) or len(text) > LARGEST_TEXT:
+        what = f"a text of {len(text)} characters" if isinstance(text, str) else f"text {shorten(text)}"
+        raise ArgumentError(what, where=where, allowed=f"A text of at most {LARGEST_TEXT} characters")
+    read = Schedule.from_csv if "," in text else Schedule.from_text
+    drawn = _on_ranks(s, read(text), where)
+    same = all(set(mine) <= set(known) for mine, known in zip(drawn.holds, s.schedule.holds, strict=True))
+    how = {"parts": s.schedule.parts if same else max(drawn.parts, s.stages), "micro_batches": s.micro_batches}
+    if same:
+        how["holds"] = s.schedule.holds
+    return read(text, name=DRAWN, **how)
+
+
+def _on_ranks(settings: Settings, drawn: Schedule, where: str) -> Schedule:
     """A schedule that was read from a text, on the lab's ranks. Raises ArgumentError where it does not fit them."""
     if len(drawn) != settings.stages:
         what = f"the schedule has {len(drawn)} rank{'s' if len(drawn) != 1 else ''}"
@@ -149,6 +169,26 @@ def checked_text(settings: Settings, drawn: Schedule, where: str) -> Schedule:
         what, allowed = f"there is a micro-batch {most}", f"0 to {settings.micro_batches - 1}: set micro-batches first"
         raise ArgumentError(what, where=where, allowed=allowed)
     return drawn
+
+
+def found_schedule(settings: Settings) -> Schedule:
+    """A good schedule for the present times and cap. Raises ArgumentError where nothing was found that fits the cap."""
+    s = settings
+    chunks, place = _place(s.schedule, s.stages)
+    shares = tuple(t / chunks for t in s.times)
+    cap = s.cap if s.cap is not None else s.micro_batches * chunks
+    work = Work.on(s.stages, s.micro_batches, cap, chunks=chunks, place=place, times=shares, latency=s.latency)
+    return with_cells(s.schedule, cells_of(auto_schedule(work)))
+
+
+def _place(schedule: Schedule, stages: int) -> tuple[int, str]:
+    """(parts on a rank, how they lie) of a schedule, as a search takes it. Raises ArgumentError for two copies."""
+    chunks = max(1, schedule.parts // stages)
+    for place, holds in (("loop", loop(stages, chunks)), ("v", shape_v(stages, chunks))):
+        if schedule.holds == holds:
+            return chunks, place
+    what = "the parts of this schedule lie in an order of their own"
+    raise ArgumentError(what, where="PipelineLab.search", allowed="Parts that go around, or down and up again")
 
 
 def _ranks(settings: Settings, rank: Any, where: str) -> Cells:

@@ -26,26 +26,28 @@ from ...base.checks import integer, is_int
 from ...base.errors import ArgumentError, shorten
 from ...base.system import cores, without_processes
 from ...cost.schedules import Fault, Schedule, schedule_names
-from ...cost.schedules.auto import Work, auto_schedule
-from ...cost.schedules.naming import find
-from ...cost.schedules.order import loop, shape_v
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
-from ..code.pasted import read_code
-from ..shared.lab import Choice, RunsOneThing
+from ..shared.lab import setting
+from ..shared.running import RunsOneThing
 from . import drawing
-from .code_out import codes_of
-from .run import Given, PipelineRun, RunResult
+from .code import codes_of, settings_in
+from .run import Given, PipelineRun, RunResult, prepared
 from .sections import EARLIER_RUNS, found_rows, pipeline_sections, runs_view, schedule_view
-from .settings import DRAWN, Settings
-from .subjects import STRATEGIES, STRATEGY_LABELS, SUBJECTS, Job, get_subject
+from .settings import (
+    CHUNKS,
+    DRAWN,
+    MICRO_BATCHES,
+    STAGES,
+    Settings,
+    checked_cap,
+    checked_latency,
+    checked_times,
+    typed_setting,
+)
+from .subjects import STRATEGY_LABELS, SUBJECTS, get_subject
 from .waits import why_waiting
 
-STAGES = (2, 3, 4, 6, 8)
-MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
-CHUNKS = (1, 2, 3, 4)
-MOST_WORKERS = 16  # processes of one run
-LARGEST_TEXT = 100_000  # characters of a schedule
 HISTORY = 200  # settings that can be gone back to
 
 
@@ -66,24 +68,9 @@ class PipelineLab(RunsOneThing, WritesCode):
     scripts = ("pipeline/lanes.js", "pipeline/pipeline_lab.js")
     styles = ("pipeline/pipeline_lab.css",)
     commands = (
-        *("set_net", "set_stages", "set_micro_batches", "set_schedule", "set_chunks", "set_strategy", "set_cores"),
-        *(
-            "set_typed",
-            "toggle_recompute",
-            "set_rank",
-            "put",
-            "put_next",
-            "move",
-            "move_onto",
-            "remove",
-            "clear_rank",
-            "clear",
-            "undo",
-            "redo",
-        ),
-        *("load", "set_code", "search", "run_simulated", "run_measured", "stop"),
+        *("set_typed", "toggle_recompute", "put", "put_next", "move", "move_onto", "remove", "clear_rank", "clear"),
+        *("undo", "redo", "load", "set_code", "search", "run_simulated", "run_measured", "stop"),
     )
-    looks: ClassVar[dict[str, str]] = {"set_rank": "rank"}
     paste_example = "net = nn.PipelineCell(net, micro_size=8)"
     earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
     replayed = ("schedule", "stages", "micro_batches", "chunks")
@@ -110,7 +97,6 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0
-        self._job: tuple[Any, Job] | None = None
         self._run: PipelineRun = PipelineRun(steps=self.steps)
         self._said = ""  # of a run that a change has ended
         known = self.one_of(schedule, schedule_names(), "schedule")
@@ -118,146 +104,94 @@ class PipelineLab(RunsOneThing, WritesCode):
             get_subject(net).name,
             self.one_of(stages, STAGES, "stages"),
             self.one_of(micro_batches, MICRO_BATCHES, "micro_batches"),
-            strategy=self.one_of(strategy, STRATEGIES, "strategy"),
+            strategy=self.one_of(strategy, STRATEGY_LABELS, "strategy"),
         ).with_name(known, None if chunks is None else self.one_of(chunks, CHUNKS, "chunks"))
-        begin = replace(begin, times=_times(times), latency=_time(latency, "latency"), cap=_cap(cap))
-        self._settings = _checked(begin)
+        begin = replace(begin, times=checked_times(times), latency=checked_latency(latency), cap=checked_cap(cap))
+        self._settings = begin.checked()
 
     # ---- what is chosen ----
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen now."""
-        s = self._settings
-        names = [*schedule_names(), *([s.name] if s.name not in schedule_names() else [])]
-        fixed = find(s.named).chunks
-        parts = (fixed,) if fixed else CHUNKS
-        return {
-            "net": Choice("network", s.net, SUBJECTS),
-            "stages": Choice("stages", s.stages, STAGES),
-            "micro_batches": Choice("micro-batches", s.micro_batches, MICRO_BATCHES),
-            "schedule": Choice("schedule", s.name, dict.fromkeys(names)),
-            "chunks": Choice("parts on a rank", s.chunks, parts if s.chunks in parts else (*parts, s.chunks)),
-            "strategy": Choice("inside a stage", s.strategy, STRATEGY_LABELS),
-            "cores": Choice("cores of simulated ranks", s.cores, {0: "own", cores(): f"{cores()} shared"}),
-            "rank": Choice("rank", self._rank, range(s.stages)),
-        }
-
-    def calls(self) -> list[list[Any]]:
-        """Those of the choices, what is typed, and the schedule that was drawn."""
-        with self._lock:
-            s, known = self._settings, {call[0]: call for call in super().calls()}
-            known["set_schedule"] = ["set_schedule", s.named]
-            typed = [["set_typed", name, text] for name, text in self._typed().items()]
-            again = [["toggle_recompute", rank] for rank in s.recompute]
-            drawn = [] if s.drawn is None else [["load", s.drawn.text()]]
-            return [*known.values(), *typed, *again, *drawn]
-
+    @setting("network", SUBJECTS)
     def set_net(self, net: str) -> None:
         """Another network."""
-        self._to(replace(self._settings, **self._offered(net=net)))
 
-    def set_stages(self, stages: int) -> None:
+    @setting("stages", STAGES)
+    def set_stages(self, stages: int) -> dict[str, Any]:
         """Another number of ranks, with the named schedule. Raises ArgumentError where it is not defined for them."""
-        now = replace(self._settings, drawn=None, **self._offered(stages=stages))
-        self._to(replace(now, recompute=tuple(r for r in now.recompute if r < stages)))
+        return {"drawn": None, "recompute": tuple(r for r in self._settings.recompute if r < stages)}
 
-    def set_micro_batches(self, micro_batches: int) -> None:
+    @setting("micro-batches", MICRO_BATCHES)
+    def set_micro_batches(self, micro_batches: int) -> dict[str, Any]:
         """Another number of pieces of a batch, with the named schedule."""
-        self._to(replace(self._settings, drawn=None, **self._offered(micro_batches=micro_batches)))
+        return {"drawn": None}
 
+    @setting("schedule", lambda lab: lab.settings.known_schedules, value=lambda lab: lab.settings.name, by_itself=True)
     def set_schedule(self, schedule: str) -> None:
         """A schedule by name, for the present stages and micro-batches; what was drawn is left (`undo` brings it)."""
         if schedule == DRAWN and self._settings.drawn is not None:
             return
         self._to(self._settings.with_name(self.one_of(schedule, schedule_names(), "schedule")))
 
-    def set_chunks(self, chunks: int) -> None:
+    @setting("parts on a rank", lambda lab: lab.settings.known_chunks)
+    def set_chunks(self, chunks: int) -> dict[str, Any]:
         """Parts on each rank, for the named schedule."""
-        given = self._offered(chunks=chunks)["chunks"]
-        self._to(self._settings.with_name(self._settings.named, given))
+        return {"drawn": None}
+
+    @setting("inside a stage", STRATEGY_LABELS)
+    def set_strategy(self, strategy: str) -> None:
+        """How the products of a stage are split: "one" device, or 2 that split "batch" or "inner" dim."""
+
+    @setting("cores of simulated ranks", lambda lab: {0: "own", cores(): f"{cores()} shared"})
+    def set_cores(self, cores: int) -> None:
+        """Whether simulated ranks share this machine's cores, as worker processes do, or have one each (0)."""
+
+    @setting("rank", lambda lab: range(lab.settings.stages), look=True)
+    def set_rank(self, rank: int) -> None:
+        """The rank whose actions are listed."""
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the settings, what is typed, and the schedule that was drawn."""
+        with self._lock:
+            s, known = self._settings, {call[0]: call for call in super().calls()}
+            known["set_schedule"] = ["set_schedule", s.named]
+            typed = [["set_typed", name, text] for name, text in s.typed().items()]
+            again = [["toggle_recompute", rank] for rank in s.recompute]
+            drawn = [] if s.drawn is None else [["load", s.drawn.text()]]
+            return [*known.values(), *typed, *again, *drawn]
 
     def set_code(self, text: str) -> None:
         """Stages, micro-batches and schedule from lines of MindSpore: AutoParallel's `pipeline(stages=...)`,
         `set_auto_parallel_context(pipeline_stages=...)`, `nn.PipelineCell(net, micro_size=...)`; read, not executed.
         Raises ArgumentError and changes nothing.
         """
-        found, s = read_code(text), self._settings
-        config = found.value("pipeline_config") or {}
-        stages = found.first("stages", "pipeline_stages")
-        micro_batches = found.value("PipelineCell")
-        name = config.get("pipeline_scheduler", found.value("scheduler"))
-        interleave = config.get("pipeline_interleave", found.value("interleave", False))
-        if stages is None and micro_batches is None and name is None:
-            raise found.nothing_for("pipeline")
-        name = "interleaved" if interleave and name in (None, "1f1b") else name or s.named
-        now = replace(
-            s,
-            stages=s.stages if stages is None else self.one_of(stages, STAGES, "stages"),
-            micro_batches=s.micro_batches
-            if micro_batches is None
-            else self.one_of(micro_batches, MICRO_BATCHES, "micro_size"),
-            drawn=None,
-        )
-        now = replace(now, recompute=tuple(r for r in now.recompute if r < now.stages))
-        self._to(now.with_name(self.one_of(name, schedule_names(), "scheduler")))
-
-    def set_strategy(self, strategy: str) -> None:
-        """How the products of a stage are split: "one" device, or 2 that split "batch" or "inner" dim."""
-        self._to(replace(self._settings, **self._offered(strategy=strategy)))
-
-    def set_cores(self, cores: int) -> None:
-        """Whether simulated ranks share this machine's cores, as worker processes do, or have one each (0)."""
-        self._to(replace(self._settings, **self._offered(cores=cores)))
+        self._to(settings_in(text, self._settings))
 
     def set_times(self, forward: float, backward: float, weights: float) -> None:
         """Times of F, B and W of a whole stage; a backward that is not divided takes B + W."""
-        self._to(replace(self._settings, times=_times((forward, backward, weights))))
+        self._change(times=checked_times((forward, backward, weights)))
 
     def set_latency(self, latency: float) -> None:
         """Time from the end of an action to when its message is there."""
-        self._to(replace(self._settings, latency=_time(latency, "latency")))
+        self._change(latency=checked_latency(latency))
 
     def set_cap(self, cap: int | None = None) -> None:
         """Micro-batches x parts whose activations a rank can keep; None: any number. What does not fit is marked."""
-        self._to(replace(self._settings, cap=_cap(cap)))
+        self._change(cap=checked_cap(cap))
 
     def set_typed(self, field: str, text: str) -> None:
         """Times, latency or cap from what was typed: "1:1:1", "0.5", "4" ("" and "none": no cap)."""
-        where = "PipelineLab"
-        words = text.replace(":", " ").replace(",", " ").split()[:9] if len(text) < 100 else ["?"]
-        count = {"times": 3, "latency": 1, "cap": 1}[self.one_of(field, ("times", "latency", "cap"), "field")]
-        if field == "cap" and words in ([], ["none"], ["-"], ["–"]):
-            self.set_cap()
-            return
-        try:
-            numbers = [float(word) for word in words]
-        except ValueError:
-            numbers = []
-        if len(numbers) != count:
-            examples = {"times": "Three numbers, for F, B and W: 1:1:1", "latency": "A number", "cap": "A whole number"}
-            raise ArgumentError(f"{field} {shorten(text)}", where=where, allowed=examples[field])
-        if field == "cap":
-            cap = int(numbers[0]) if numbers[0].is_integer() else numbers[0]
-            self._to(replace(self._settings, cap=_cap(cap)))
-        elif field == "times":
-            self.set_times(*numbers)
-        else:
-            self.set_latency(numbers[0])
+        self._change(**typed_setting(field, text))
 
     def set_recompute(self, ranks: Sequence[int]) -> None:
-        """The ranks whose layers run forward again in backward, in place of keeping their results."""
+        """The ranks whose layers run forward again in backward, instead of keeping their results."""
         for rank in ranks:
             self._known_rank(rank, "set_recompute")
-        self._to(replace(self._settings, recompute=tuple(sorted(set(ranks)))))
+        self._change(recompute=tuple(sorted(set(ranks))))
 
     def toggle_recompute(self, rank: int) -> None:
         """One rank more or less of them."""
         self._known_rank(rank, "toggle_recompute")
         self.set_recompute(tuple({*self._settings.recompute} ^ {rank}))
-
-    def set_rank(self, rank: int) -> None:
-        """The rank whose actions are listed."""
-        self._look(rank=rank)
 
     # ---- drawing ----
 
@@ -296,34 +230,14 @@ class PipelineLab(RunsOneThing, WritesCode):
         """A schedule from its text, a line per rank ("0F0 0B0"), or from PyTorch's CSV (with commas). What cannot run
         is marked and not refused. Raises ArgumentError where it cannot be read or does not fit the stages.
         """
-        where = "PipelineLab.load"
-        if not isinstance(text, str) or len(text) > LARGEST_TEXT:
-            what = f"a text of {len(text)} characters" if isinstance(text, str) else f"text {shorten(text)}"
-            raise ArgumentError(what, where=where, allowed=f"A text of at most {LARGEST_TEXT} characters")
-        s = self._settings
-        read = Schedule.from_csv if "," in text else Schedule.from_text
-        found = drawing.checked_text(s, read(text), where)
-        same = all(set(mine) <= set(known) for mine, known in zip(found.holds, s.schedule.holds, strict=True))
-        parts = s.schedule.parts if same else max(found.parts, s.stages)
-        what = {"parts": parts, "micro_batches": s.micro_batches}
-        if same:
-            what["holds"] = s.schedule.holds
-        self._draw(read(text, name=DRAWN, **what))
+        self._draw(drawing.read_schedule(self._settings, text))
 
     def search(self) -> None:
         """A good schedule for the present times and cap, found fast; divided backwards where W takes time.
 
         Raises ArgumentError where nothing was found that fits the cap.
         """
-        s = self._settings
-        chunks, place = _place(s.schedule, s.stages)
-        shares = [t / chunks for t in s.times]
-        cap = s.cap if s.cap is not None else s.micro_batches * chunks
-        work = Work.on(
-            s.stages, s.micro_batches, cap, chunks=chunks, place=place, times=tuple(shares), latency=s.latency
-        )
-        found = auto_schedule(work)
-        self._draw(drawing.with_cells(s.schedule, drawing.cells_of(found)))
+        self._draw(drawing.found_schedule(self._settings))
 
     def undo(self) -> None:
         """Back to the settings before the last change, drawn schedules among them; nothing where there are none."""
@@ -390,7 +304,7 @@ class PipelineLab(RunsOneThing, WritesCode):
 
     def compiled(self) -> Plan:
         """The plan that runs the schedule. Raises ArgumentError where it cannot run, or is not complete."""
-        return self._given("PipelineLab.compiled").plan
+        return self._prepared("PipelineLab.compiled").plan
 
     # ---- running ----
 
@@ -418,7 +332,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         with self._lock:
             if self._run.goes_on:
                 return
-            given, before = self._given(where), self._run
+            given, before = self._prepared(where), self._run
             run = PipelineRun("running", steps=steps, label=self._settings.label)
             if "measured" not in sources and before.state != "recorded":
                 run.goes_on_from(before)
@@ -432,22 +346,8 @@ class PipelineLab(RunsOneThing, WritesCode):
 
         self._start(f"{sources[0]}: compiled", work, "the run failed", run)
 
-    def _given(self, where: str) -> Given:
-        s = self._settings
-        if faults := self.faults:
-            raise ArgumentError(f"this schedule cannot run: {faults[0].text}", where=where)
-        if not self.complete:
-            missing = drawing.still_missing(s.schedule)
-            what = f"{missing} action{' is' if missing == 1 else 's are'} still to draw"
-            left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
-            raise ArgumentError(what, where=where, hint=f"Next of {left[0]}" if left else "")
-        if s.devices > MOST_WORKERS:
-            what = f"{s.stages} stages x {STRATEGIES[s.strategy]} devices are {s.devices} ranks"
-            raise ArgumentError(what, where=where, allowed=f"At most {MOST_WORKERS}")
-        job = get_subject(s.net).job(s.schedule.parts, s.micro_batches)
-        plan, net, optimizer = job.compile(s.schedule, s.strategy, s.recomputed)
-        exact = s.strategy == "one" and not s.two_copies
-        return Given(plan, net, optimizer, job.compile(None), job.batches, exact, s.cores or None)
+    def _prepared(self, where: str) -> Given:
+        return prepared(self._settings, self.faults, where)
 
     # ---- forms ----
 
@@ -460,7 +360,7 @@ class PipelineLab(RunsOneThing, WritesCode):
                 "title": "Pipeline Lab",
                 **self.chosen(),
                 "notes": [f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
-                "typed": self._typed(),
+                "typed": s.typed(),
                 "recompute": list(s.recompute),
                 "can_undo": bool(self._past),
                 "can_redo": bool(self._future),
@@ -474,11 +374,6 @@ class PipelineLab(RunsOneThing, WritesCode):
                 },
                 **self.progress(),
             }
-
-    def _typed(self) -> dict[str, str]:
-        s = self._settings
-        times, cap = ":".join(f"{t:g}" for t in s.times), "none" if s.cap is None else str(s.cap)
-        return {"times": times, "latency": f"{s.latency:g}", "cap": cap}
 
     def record(self) -> Any:
         return self._run.record()
@@ -515,18 +410,27 @@ class PipelineLab(RunsOneThing, WritesCode):
         return codes_of(self._settings)
 
     def _to(self, settings: Settings) -> None:
-        """Other settings, if they are possible; what was run is an earlier run then, and `undo` goes back."""
+        """Other settings, if they are possible."""
         with self._lock:
-            if settings == self._settings:
-                return
-            settings = _checked(settings)
-            self._past = [*self._past[-HISTORY + 1 :], self._settings]
-            self._future = []
-            self._show(settings)
-        self._changed("picture")
+            changed = self._adopt(settings)
+        if changed:
+            self._changed("picture")
+
+    def _take(self, **changes: Any) -> bool:
+        return self._adopt(replace(self._settings, **changes))
+
+    def _adopt(self, settings: Settings) -> bool:
+        """What was run is an earlier run then, and `undo` goes back; False: all is as it was."""
+        if settings == self._settings:
+            return False
+        settings = settings.checked()
+        self._past = [*self._past[-HISTORY + 1 :], self._settings]
+        self._future = []
+        self._show(settings)
+        return True
 
     def _draw(self, drawn: Schedule) -> None:
-        self._to(replace(self._settings, drawn=drawn))
+        self._change(drawn=drawn)
 
     def _go(self, source: list[Settings], target: list[Settings]) -> None:
         with self._lock:
@@ -554,38 +458,3 @@ class PipelineLab(RunsOneThing, WritesCode):
         if not is_int(rank, 0, self._settings.stages - 1):
             allowed = f"0 to {self._settings.stages - 1}"
             raise ArgumentError(f"rank {shorten(rank)}", where=f"PipelineLab.{command}", allowed=allowed)
-
-
-def _checked(settings: Settings) -> Settings:
-    """Settings whose schedule is defined. Raises ArgumentError."""
-    assert settings.schedule is not None
-    return settings
-
-
-def _place(schedule: Schedule, stages: int) -> tuple[int, str]:
-    """(parts on a rank, how they lie) of a schedule, as a search takes it. Raises ArgumentError for two copies."""
-    chunks = max(1, schedule.parts // stages)
-    for place, holds in (("loop", loop(stages, chunks)), ("v", shape_v(stages, chunks))):
-        if schedule.holds == holds:
-            return chunks, place
-    what = "the parts of this schedule lie in an order of their own"
-    raise ArgumentError(what, where="PipelineLab.search", allowed="Parts that go around, or down and up again")
-
-
-def _time(given: Any, what: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= 1e6:
-        raise ArgumentError(f"{what} {shorten(given)}", where="PipelineLab", allowed="A number from 0 to 1,000,000")
-    return float(given)
-
-
-def _times(given: Sequence[Any]) -> tuple[float, float, float]:
-    forward, backward, weights = (_time(t, f"time of {kind}") for t, kind in zip(given, "FBW", strict=True))
-    if not forward + backward + weights:
-        raise ArgumentError("times 0, 0 and 0", where="PipelineLab", allowed="One of them above 0")
-    return forward, backward, weights
-
-
-def _cap(given: Any) -> int | None:
-    if given is not None and not is_int(given, 1, 10_000):
-        raise ArgumentError(f"cap {shorten(given)}", where="PipelineLab", allowed="A whole number from 1, or none")
-    return given

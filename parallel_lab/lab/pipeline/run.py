@@ -12,7 +12,7 @@ action is no part of it.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,16 +21,20 @@ import numpy as np
 from ... import nn
 from ...base.errors import ArgumentError
 from ...base.events import Event
-from ...cost.schedules import Schedule
+from ...cost.schedules import Fault, Schedule
 from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..memory.count import Count, measured_ranks, simulated_ranks
 from ..shared.equality import Equality, equality_rows, nudge
-from ..shared.lab import EXECUTORS, Stopped
 from ..shared.records import losses_taken, losses_written, part_of, taken, written
+from ..shared.running import EXECUTORS, Stopped
 from ..strategy.training import Training
+from .drawing import next_missing, still_missing
+from .settings import Settings
+from .subjects import STRATEGIES, get_subject
 
+MOST_WORKERS = 16  # processes of one run
 RECORDED = 5  # steps whose times count
 
 
@@ -93,6 +97,25 @@ class Given:
     batches: tuple[tuple[np.ndarray, ...], ...]
     exact: bool
     cores: int | None = None
+
+
+def prepared(settings: Settings, faults: Sequence[Fault], where: str) -> Given:
+    """What a run of the settings needs. Raises ArgumentError where the schedule cannot run or is not complete."""
+    s = settings
+    if faults:
+        raise ArgumentError(f"this schedule cannot run: {faults[0].text}", where=where)
+    if not s.timed.complete:
+        missing = still_missing(s.schedule)
+        what = f"{missing} action{' is' if missing == 1 else 's are'} still to draw"
+        left = [f"rank {rank}: {', '.join(names)}" for rank, names in next_missing(s.schedule).items()]
+        raise ArgumentError(what, where=where, hint=f"Next of {left[0]}" if left else "")
+    if s.devices > MOST_WORKERS:
+        what = f"{s.stages} stages x {STRATEGIES[s.strategy]} devices are {s.devices} ranks"
+        raise ArgumentError(what, where=where, allowed=f"At most {MOST_WORKERS}")
+    job = get_subject(s.net).job(s.schedule.parts, s.micro_batches)
+    plan, net, optimizer = job.compile(s.schedule, s.strategy, s.recomputed)
+    exact = s.strategy == "one" and not s.two_copies
+    return Given(plan, net, optimizer, job.compile(None), job.batches, exact, s.cores or None)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from ...cost.schedules import Fault
 from ..shared.earlier import EarlierRun, earlier_runs
 from ..shared.sections import Section, code, table
 from . import drawing
-from .code_out import our_code, torch_csv
+from .code import our_code, torch_csv
 from .run import RunResult
 from .settings import Settings, cells_of
 from .waits import all_waits, gaps, name_of, number

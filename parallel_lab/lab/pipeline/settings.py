@@ -12,11 +12,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...cost.schedules import Schedule, Timing, make_schedule
+from ...base.checks import is_int
+from ...base.errors import ArgumentError, shorten
+from ...cost.schedules import Schedule, Timing, make_schedule, schedule_names
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import Key, key_of
+from ..shared.lab import Lab
 from .subjects import STRATEGIES, STRATEGY_LABELS
 
+STAGES = (2, 3, 4, 6, 8)
+MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
+CHUNKS = (1, 2, 3, 4)
 DRAWN = "drawn"  # the name of a schedule that somebody has changed
 # schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
 GO_AROUND = ("interleaved", "breadth_first")
@@ -71,6 +77,28 @@ class Settings:
             was_free = find(self.named).chunks is None
             chunks = known or max(self.chunks if was_free else 1, 2 if name in GO_AROUND else 1)
         return replace(self, named=name, chunks=chunks, drawn=None)
+
+    def checked(self) -> Settings:
+        """The same. Raises ArgumentError where their schedule is not defined."""
+        assert self.schedule is not None
+        return self
+
+    @property
+    def known_schedules(self) -> dict[str, None]:
+        """Names of schedules, the present one among them."""
+        return dict.fromkeys([*schedule_names(), self.name])
+
+    @property
+    def known_chunks(self) -> tuple[int, ...]:
+        """Parts on a rank that the schedule can have."""
+        fixed = find(self.named).chunks
+        parts = (fixed,) if fixed else CHUNKS
+        return parts if self.chunks in parts else (*parts, self.chunks)
+
+    def typed(self) -> dict[str, str]:
+        """Times, latency and cap as they are typed: `typed_setting` reads them."""
+        cap = "none" if self.cap is None else str(self.cap)
+        return {"times": ":".join(f"{t:g}" for t in self.times), "latency": f"{self.latency:g}", "cap": cap}
 
     @property
     def label(self) -> str:
@@ -272,3 +300,52 @@ def runnable(schedule: Schedule, cells: Cells) -> tuple[int, ...]:
             for key in inside:
                 ready += waiting.pop(key, ())
     return tuple(counts)
+
+
+# ---- what is typed ----
+
+
+TYPED = {"times": (3, "Three numbers, for F, B and W: 1:1:1"), "latency": (1, "A number"), "cap": (1, "A whole number")}
+NO_CAP = ([], ["none"], ["-"], ["–"])
+
+
+def typed_setting(field: str, text: str) -> dict[str, Any]:
+    """Times, latency or cap from a text: "1:1:1", "0.5", "4" ("" and "none": no cap). Raises ArgumentError."""
+    words = text.replace(":", " ").replace(",", " ").split()[:9] if len(text) < 100 else ["?"]
+    count, example = TYPED[Lab.one_of(field, tuple(TYPED), "field", "PipelineLab")]
+    if field == "cap" and words in NO_CAP:
+        return {"cap": None}
+    try:
+        numbers = [float(word) for word in words]
+    except ValueError:
+        numbers = []
+    if len(numbers) != count:
+        raise ArgumentError(f"{field} {shorten(text)}", where="PipelineLab", allowed=example)
+    if field == "times":
+        return {"times": checked_times(numbers)}
+    number = numbers[0]
+    if field == "cap":
+        return {"cap": checked_cap(int(number) if number.is_integer() else number)}
+    return {"latency": checked_latency(number)}
+
+
+def checked_latency(latency: Any, what: str = "latency") -> float:
+    """A time, if it is a number from 0 to 1,000,000."""
+    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 0 <= latency <= 1e6:
+        raise ArgumentError(f"{what} {shorten(latency)}", where="PipelineLab", allowed="A number from 0 to 1,000,000")
+    return float(latency)
+
+
+def checked_times(times: Sequence[Any]) -> tuple[float, float, float]:
+    """Times of F, B and W, one of them above 0."""
+    forward, backward, weights = (checked_latency(t, f"time of {kind}") for t, kind in zip(times, "FBW", strict=True))
+    if not forward + backward + weights:
+        raise ArgumentError("times 0, 0 and 0", where="PipelineLab", allowed="One of them above 0")
+    return forward, backward, weights
+
+
+def checked_cap(cap: Any) -> int | None:
+    """A whole number from 1, or None."""
+    if cap is not None and not is_int(cap, 1, 10_000):
+        raise ArgumentError(f"cap {shorten(cap)}", where="PipelineLab", allowed="A whole number from 1, or none")
+    return cap

@@ -18,7 +18,8 @@ from typing import Any
 
 from ...base.errors import ArgumentError
 from ...cost.recompute import Choice as Predicted, choose_recompute, predict_choice
-from ..shared.lab import Choice, LabRun, RunsOneThing
+from ..shared.lab import LabRun, setting
+from ..shared.running import RunsOneThing
 from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
@@ -37,21 +38,21 @@ class RecomputeLab(RunsOneThing):
     """
 
     scripts, styles = ("recompute/recompute_lab.js",), ("recompute/recompute_lab.css",)
-    commands = ("set_cap", "toggle", "keep_all", "recompute_all", "count", "show_par", "stop")
+    commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop")
     also_kept = ("toggle",)
     frame_height_px = 760
 
     def __init__(self, cap: int = 40) -> None:
         super().__init__()
-        self._cap: int = self.one_of(cap, CAPS, "cap", "RecomputeLab")
+        self._begin(cap=cap)
         self._again = (False,) * len(LAYERS)
         self._own: dict[int, float] = {}  # cap -> the least work of an own choice that fits
         self._shown = False  # whether the present choice is one that was shown
         self._counted: dict[tuple[bool, ...], Counted] = {}
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen from a list."""
-        return {"cap": Choice("memory for", self._cap, CAPS)}
+    @setting("memory for", CAPS)
+    def set_cap(self, cap: int) -> None:
+        """Another cap, in results."""
 
     def calls(self) -> list[list[Any]]:
         """The cap, and the layers that are recomputed."""
@@ -67,10 +68,6 @@ class RecomputeLab(RunsOneThing):
         return {**self.snapshot(), "every": {"signs": SIGNS, "numbers": every_choice(), **texts}}
 
     # ---- commands ----
-
-    def set_cap(self, cap: int) -> None:
-        """Another cap, in results."""
-        self._choose(cap=cap)
 
     def toggle(self, layer: int) -> None:
         """Recompute a layer that is kept, or keep one that is recomputed."""

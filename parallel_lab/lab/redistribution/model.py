@@ -27,7 +27,7 @@ from ...layout.redistribution_steps import Exchange, Step, move, received_elemen
 from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
-from ..shared.lab import Choice, Lab, LabRun
+from ..shared.lab import Lab, LabRun, setting
 from ..shared.sections import code, table
 
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
@@ -63,67 +63,48 @@ class RedistributionLab(Lab):
         "redistribution/redistribution_lab.js",
     )
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
-    looks: ClassVar[dict[str, str]] = {"set_rank": "rank", "to": "at"}
+    looks: ClassVar[dict[str, str]] = {"to": "at"}
     free = ("have", "want", "copies", "steps")
-    commands: ClassVar[tuple[str, ...]] = (
-        *("set_devices", "set_have", "set_want", "set_copies", "set_steps", "set_rank"),
-        *("to", "next", "back", "reset"),
-    )
+    commands = ("to", "next", "back", "reset")
 
     def __init__(
         self, devices: int = 8, have: str = "8 x 1", want: str = "1 x 8", copies: str = "copies", steps: str = "gather"
     ) -> None:
         super().__init__()
-        where = type(self).__name__
-        self._devices: int = self.one_of(devices, DEVICES, "devices", where)
-        self._have: str = self.one_of(have, strategies(devices), "have", where)
-        self._want: str = self.one_of(want, strategies(devices), "want", where)
-        self._copies: str = self.one_of(copies, COPIES, "copies", where)
-        self._steps: str = self.one_of(steps, STEPS, "steps", where)
+        self._begin(devices=devices, have=have, want=want, copies=copies, steps=steps)
         self._rank = self._at = 0
         self._update()
 
-    def choices(self) -> dict[str, Choice]:
-        known = strategies(self._devices)
-        return {
-            "devices": Choice("ranks", self._devices, DEVICES),
-            "have": Choice("from", self._have, known),
-            "want": Choice("to", self._want, known),
-            "copies": Choice("ranks with the same slice hold", self._copies, COPIES),
-            "steps": Choice("way", self._steps, STEPS),
-            "rank": Choice("rank", self._rank, range(self._devices)),
-        }
+    @setting("ranks", DEVICES)
+    def set_devices(self, devices: int) -> dict[str, Any]:
+        """So many ranks; strategies that they cannot have become the widest split of the rows."""
+        known, widest = strategies(devices), f"{devices} x 1"
+        have, want = (each if each in known else widest for each in (self._have, self._want))
+        return {"have": have, "want": want, "rank": min(self._rank, devices - 1)}
+
+    @setting("from", lambda lab: strategies(lab._devices))
+    def set_have(self, have: str) -> None:
+        """The layout that the tensor has, as a strategy."""
+
+    @setting("to", lambda lab: strategies(lab._devices))
+    def set_want(self, want: str) -> None:
+        """The layout that is needed."""
+
+    @setting("ranks with the same slice hold", COPIES)
+    def set_copies(self, copies: str) -> None:
+        """What ranks with the same slice hold: "copies" or "addends"."""
+
+    @setting("way", STEPS)
+    def set_steps(self, steps: str) -> None:
+        """How to move: "gather", "all_to_all" or "exact"."""
+
+    @setting("rank", lambda lab: range(lab._devices), look=True)
+    def set_rank(self, rank: int) -> None:
+        """Whose groups are shown."""
 
     def calls(self) -> list[list[Any]]:
         """Those of the choices, and the place."""
         return [*super().calls(), ["to", self._at]]
-
-    def set_devices(self, devices: int) -> None:
-        """So many ranks; strategies that they cannot have become the widest split of the rows."""
-        self.one_of(devices, DEVICES, "devices")
-        known, widest = strategies(devices), f"{devices} x 1"
-        have, want = (each if each in known else widest for each in (self._have, self._want))
-        self._change(devices=devices, have=have, want=want, rank=min(self._rank, devices - 1))
-
-    def set_have(self, have: str) -> None:
-        """The layout that the tensor has, as a strategy."""
-        self._choose(have=have)
-
-    def set_want(self, want: str) -> None:
-        """The layout that is needed."""
-        self._choose(want=want)
-
-    def set_copies(self, copies: str) -> None:
-        """What ranks with the same slice hold: "copies" or "addends"."""
-        self._choose(copies=copies)
-
-    def set_steps(self, steps: str) -> None:
-        """How to move: "gather", "all_to_all" or "exact"."""
-        self._choose(steps=steps)
-
-    def set_rank(self, rank: int) -> None:
-        """Whose groups are shown."""
-        self._look(rank=rank)
 
     # ---- stepping ----
 

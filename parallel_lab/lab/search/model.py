@@ -15,36 +15,32 @@ times of a run are predicted, simulated and measured, and say which.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from functools import lru_cache
+from functools import partial
 from typing import Any, ClassVar
 
 from ...base.checks import number, size_or_none
 from ...base.errors import ArgumentError
 from ...base.system import without_processes
-from ...base.units import bytes_text
 from ...graph.plan import Plan
-from ..code.exports import code_of_strategies
-from ..code.lab_code import WritesCode, shard_line
-from ..code.pasted import named_strategies, read_code
-from ..code.program import program_of
+from ..code.lab_code import WritesCode
 from ..shared.earlier import EarlierRun
-from ..shared.lab import Choice, LabRun, RunsOneThing
+from ..shared.lab import LabRun, setting
 from ..shared.records import taken, written
+from ..shared.running import RunsOneThing
 from ..strategy.operators import parse_strategy
+from .arguments import Arguments, candidates_of
+from .code import codes_of, example_line, strategies_in
 from .run import STEPS, RunResult, check_result, run_both
 from .sections import own_text, run_text, search_sections, search_text, status_text
 from .space import CLUSTERS, COSTS, LONG, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
 from .subjects import SUBJECTS
-from .views import net_view, point_view
+from .views import candidates_view, plan_view, point_view
 
 DEVICES = (2, 4, 8)
 FACTORS = ("0.01", "0.1", "1", "10", "100")  # of a bandwidth
 LATENCIES = ("0", "0.1", "1", "10")
 WEIGHTS = ("0", "0.5", "1", "2", "10")
-MOST_CAPS = 8  # on the list
 MOST_DRAWN = 6  # plans of the front of a long network that a page of its own can draw
-KEPT = 64  # arguments
 WINNER, OWN = "winner", "yours"
 
 
@@ -63,14 +59,13 @@ class SearchLab(WritesCode, RunsOneThing):
     scripts = ("pictures/slices.js", "search/search_plot.js", "search/search_lab.js")
     styles = ("search/search_lab.css",)
     commands = (
-        *("set_net", "set_devices", "set_mode", "set_costs", "set_cluster", "set_bandwidth", "set_latency"),
-        *("set_capacity", "set_weight", "set_pin", "clear_arguments", "set_own", "set_own_strategy", "take"),
-        *("select_operator", "select_point", "to", "run", "stop", "set_code"),
+        *("set_weight", "set_pin", "clear_arguments", "set_own_strategy", "take"),
+        *("select_point", "to", "run", "stop", "set_code"),
     )
-    looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
+    looks: ClassVar[dict[str, str]] = {"select_point": "point", "to": "at"}
     replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
     free = ("mode", "capacity", "bandwidth", "latency")
-    also_kept = ("set_weight", "set_pin", "set_own_strategy", "set_capacity", "set_bandwidth", "set_latency")
+    also_kept = ("set_weight", "set_pin", "set_own_strategy")
     frame_height_px = 860
     words = staticmethod(search_text)
 
@@ -83,9 +78,7 @@ class SearchLab(WritesCode, RunsOneThing):
         cluster: str = "laptop",
     ) -> None:
         super().__init__()
-        known = {"net": SUBJECTS, "devices": DEVICES, "mode": MODES, "costs": COSTS, "cluster": CLUSTERS}
-        given = {"net": net, "devices": devices, "mode": mode, "costs": costs, "cluster": cluster}
-        self._set(**{name: self.one_of(value, known[name], name) for name, value in given.items()})
+        self._begin(net=net, devices=devices, mode=mode, costs=costs, cluster=cluster)
         self._bandwidth = self._latency = 1.0
         self._capacity, self._operator, self._point, self._at = 0, "", WINNER, 0
         self._pins: Strategies = {}
@@ -97,21 +90,65 @@ class SearchLab(WritesCode, RunsOneThing):
 
     # ---- choosing ----
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen now."""
-        presets = {name: name for name in SUBJECTS[self._net].presets}
-        return {
-            "net": Choice("network", self._net, SUBJECTS),
-            "devices": Choice("devices", self._devices, DEVICES),
-            "cluster": Choice("on", self._cluster, CLUSTERS),
-            "mode": Choice("search", self._mode, MODES),
-            "costs": Choice("costs", self._costs, COSTS),
-            "bandwidth": Choice("bandwidth", f"{self._bandwidth:g}", _factors(FACTORS, self._bandwidth)),
-            "latency": Choice("latency", f"{self._latency:g}", _factors(LATENCIES, self._latency)),
-            "capacity": Choice("a device has", str(self._capacity or ""), self._caps()),
-            "own": Choice("yours", "" if self._changed_own else self._own, presets),
-            "operator": Choice("operator", self._operator, [c.name for c in self.space.operators]),
-        }
+    @setting("network", SUBJECTS, only_new=True)
+    def set_net(self, name: str) -> dict[str, Any]:
+        """Another network, without pins and cap, and with its first preset as the own choice."""
+        fresh = {"pins": {}, "capacity": 0, "own": next(iter(SUBJECTS[name].presets)), "changed_own": {}}
+        return {"operator": "", **fresh}
+
+    @setting("devices", DEVICES)
+    def set_devices(self, n: int) -> dict[str, Any]:
+        """Another number of devices, without pins and cap, and with the own preset for it."""
+        return {"pins": {}, "capacity": 0, "changed_own": {}}
+
+    @setting("on", CLUSTERS)
+    def set_cluster(self, name: str) -> None:
+        """Where it runs: "laptop", "gpu_node" or "two_nodes"."""
+
+    @setting("search", MODES)
+    def set_mode(self, name: str) -> None:
+        """How is searched: one of MODES."""
+
+    @setting("costs", COSTS)
+    def set_costs(self, name: str) -> dict[str, Any]:
+        """By which costs: "time" or "mindspore". Weights count again as they are."""
+        return {"weights": {}, "capacity": 0}
+
+    @setting(
+        "bandwidth", lambda lab: _factors(FACTORS, lab._bandwidth), value=lambda lab: f"{lab._bandwidth:g}", typed=True
+    )
+    def set_bandwidth(self, times: int | float | str) -> dict[str, Any]:
+        """Links (of "two_nodes" those between them) that carry so many times as many bytes per second."""
+        return {"bandwidth": _BANDWIDTH("SearchLab", "bandwidth", _read(times))}
+
+    @setting(
+        "latency", lambda lab: _factors(LATENCIES, lab._latency), value=lambda lab: f"{lab._latency:g}", typed=True
+    )
+    def set_latency(self, times: int | float | str) -> dict[str, Any]:
+        """Messages that begin after so many times the time."""
+        return {"latency": _FACTOR("SearchLab", "latency", _read(times))}
+
+    @setting(
+        "a device has", lambda lab: lab._arguments().caps(), value=lambda lab: str(lab._capacity or ""), typed=True
+    )
+    def set_capacity(self, capacity: int | str | None) -> dict[str, Any]:
+        """A device's memory: bytes, or a text such as "4 KiB"; None, 0 or blank: any. Raises StrategyError where no
+        plan needs as little.
+        """
+        return {"capacity": size_or_none("SearchLab", "capacity", capacity)}
+
+    @setting(
+        "yours",
+        lambda lab: {name: name for name in SUBJECTS[lab._net].presets},
+        value=lambda lab: "" if lab._changed_own else lab._own,
+    )
+    def set_own(self, name: str) -> dict[str, Any]:
+        """The own choice: one of the network's presets."""
+        return {"changed_own": {}}
+
+    @setting("operator", lambda lab: [c.name for c in lab.space.operators], look=True)
+    def select_operator(self, operator: str) -> None:
+        """The operator whose candidates and slices are shown."""
 
     def calls(self) -> list[list[Any]]:
         """Those of the choices; weights, pins and own strategies one by one; then what is looked at."""
@@ -137,50 +174,13 @@ class SearchLab(WritesCode, RunsOneThing):
         rest = [call for call in choices if call not in first]
         return [["clear_arguments"], *first, *pins, *pinned[:own], *weights, *rest, *pinned[own:]]
 
-    def set_net(self, name: str) -> None:
-        """Another network, without pins and cap, and with its first preset as the own choice."""
-        if self.one_of(name, SUBJECTS, "net") != self._net:
-            fresh = {"pins": {}, "capacity": 0, "own": next(iter(SUBJECTS[name].presets)), "changed_own": {}}
-            self._change(net=name, operator="", **fresh)
-
-    def set_devices(self, n: int) -> None:
-        """Another number of devices, without pins and cap, and with the own preset for it."""
-        self._change(**self._offered(devices=n), pins={}, capacity=0, changed_own={})
-
-    def set_mode(self, name: str) -> None:
-        """How is searched: one of MODES."""
-        self._choose(mode=name)
-
-    def set_costs(self, name: str) -> None:
-        """By which costs: "time" or "mindspore". Weights count again as they are."""
-        self._change(**self._offered(costs=name), weights={}, capacity=0)
-
-    def set_cluster(self, name: str) -> None:
-        """Where it runs: "laptop", "gpu_node" or "two_nodes"."""
-        self._choose(cluster=name)
-
-    def set_bandwidth(self, times: int | float | str) -> None:
-        """Links (of "two_nodes" those between them) that carry so many times as many bytes per second."""
-        self._change(bandwidth=_BANDWIDTH("SearchLab", "bandwidth", _read(times)))
-
-    def set_latency(self, times: int | float | str) -> None:
-        """Messages that begin after so many times the time."""
-        self._change(latency=_FACTOR("SearchLab", "latency", _read(times)))
-
-    def set_capacity(self, capacity: int | str | None) -> None:
-        """A device's memory: bytes, or a text such as "4 KiB"; None, 0 or blank: any. Raises StrategyError where no
-        plan needs as little.
-        """
-        self._change(capacity=size_or_none("SearchLab", "capacity", capacity))
-
     def set_weight(self, term: str, weight: int | float | str) -> None:
         """So many times what a term counts in the sum that the search makes least; 1 is as it is."""
         known = [t.name for t in self.space.problem.terms]
         self.one_of(term, known, "term", "SearchLab.set_weight")
-        given = _FACTOR("SearchLab", "weight", _read(weight))
-        self._change(
-            weights={**{t: w for t, w in self._weights.items() if t != term}, **({term: given} if given != 1 else {})}
-        )
+        factor = _FACTOR("SearchLab", "weight", _read(weight))
+        others = {t: w for t, w in self._weights.items() if t != term}
+        self._change(weights={**others, **({} if factor == 1 else {term: factor})})
 
     def set_pin(self, operator: str, strategy: str | tuple | None) -> None:
         """Give an operator one of its candidates, whatever the search would take; None: take the pin out."""
@@ -193,10 +193,6 @@ class SearchLab(WritesCode, RunsOneThing):
     def clear_arguments(self) -> None:
         """No pins, no cap, every term as it is, links as they are."""
         self._change(pins={}, capacity=0, weights={}, bandwidth=1.0, latency=1.0)
-
-    def set_own(self, name: str) -> None:
-        """The own choice: one of the network's presets."""
-        self._change(**self._offered(own=name), changed_own={})
 
     def set_own_strategy(self, operator: str, strategy: str | tuple) -> None:
         """Another strategy for an operator of the own choice. Raises what compiling raises."""
@@ -217,24 +213,14 @@ class SearchLab(WritesCode, RunsOneThing):
         """The own choice from lines of MindSpore, such as "self.matmul.shard(((2, 4), (4, 1)))"; they are read, not
         executed. Raises ArgumentError naming the line, and changes nothing then.
         """
-        found = read_code(text)
-        if not found.strategies:
-            raise found.nothing_for("strategy")
-        wanted = named_strategies(found, {c.name: c.op_class for c in self.space.operators})
-        self._change_own({**self._changed_own, **{name: one.strategy for name, one in wanted.items()}})
+        self._change_own({**self._changed_own, **strategies_in(text, self.space)})
 
     @property
     def paste_example(self) -> str:
         """The first operator that has a choice, with the last one of its candidates."""
-        operators = self.space.operators
-        one = next((o for o in operators if len(o.candidates) > 1), operators[0])
-        return shard_line(one.name, one.candidates[-1])
+        return example_line(self.space)
 
     # ---- looking ----
-
-    def select_operator(self, operator: str) -> None:
-        """The operator whose candidates and slices are shown."""
-        self._look(operator=operator)
 
     def select_point(self, point: str) -> None:
         """The plan that is drawn: "winner", "yours", "front 3", or the best one with a candidate."""
@@ -259,11 +245,11 @@ class SearchLab(WritesCode, RunsOneThing):
     @property
     def argued(self) -> Argued:
         """What the search makes of it."""
-        return self._argued_with()
+        return self._arguments().argued
 
     def argued_with(self, **other: Any) -> Argued:
         """The same with other settings: bandwidth, latency, pins, capacity, weights or mode."""
-        return self._argued_with(**other)
+        return self._arguments().other(**other).argued
 
     @property
     def winner(self) -> Point:
@@ -303,7 +289,7 @@ class SearchLab(WritesCode, RunsOneThing):
     def candidates(self, operator: str | None = None) -> list[Candidate]:
         """The best plan with each candidate of an operator (of the one in sight): the chosen one, then by cost."""
         name = self._operator if operator is None else self._choice_of(operator).name
-        return _candidates(self.argued, name)
+        return candidates_of(self.argued, name)
 
     def points(self) -> dict[str, Point]:
         """What can be drawn, beside the best plans with each candidate: the winner, the own choice, the front."""
@@ -423,51 +409,20 @@ class SearchLab(WritesCode, RunsOneThing):
 
     def _operator_part(self, operator: str) -> dict[str, Any]:
         """What depends on the operator that is looked at."""
-        rows = []
-        found = self.candidates(operator)
-        chosen = next((one.own for one in found if one.chosen), {})
-        counts = {t.name: t.weight for t in self.argued.whole.terms}
-        for one in found:
-            term, more = one.term
-            here = one.own[term] - chosen.get(term, 0.0)
-            rows.append(
-                {
-                    **point_view(self.point_name(one, operator), one.point),
-                    "strategy": str(one.strategy),
-                    "own": [float(f"{value:.4g}") for value in one.own.values()],
-                    "term": term,
-                    "more": float(f"{more:.4g}"),
-                    "elsewhere": abs(here * counts[term]) < abs(more) / 2,
-                    "chosen": one.chosen,
-                    "pinned": self._pins.get(operator) == one.strategy,
-                }
-            )
-        return {"candidates": rows}
+        name_of = partial(self.point_name, operator=operator)
+        return candidates_view(self.argued, self.candidates(operator), name_of, self._pins.get(operator))
 
     def _point_part(self, name: str, point: Point) -> dict[str, Any]:
         """What depends on the plan that is drawn."""
-        view = point_view(name, point)
-        return {"net_of": net_view(self.space.plan(point.strategies), point.strategies), "shown": view}
+        return plan_view(self.space, name, point)
 
     # ---- inside ----
 
-    def _setting(self, **other: Any) -> Setting:
-        setting = Setting(self._net, self._devices, self._cluster, self._costs, self._bandwidth, self._latency)
-        return setting._replace(**other)
+    def _setting(self) -> Setting:
+        return Setting(self._net, self._devices, self._cluster, self._costs, self._bandwidth, self._latency)
 
-    def _argued_with(self, **other: Any) -> Argued:
-        factors = {name: other.pop(name) for name in ("bandwidth", "latency") if name in other}
-        given = {"mode": self._mode, "pins": self._pins, "capacity": self._capacity, "weights": self._weights, **other}
-        pins, weights = (tuple(sorted(given.pop(name).items())) for name in ("pins", "weights"))
-        return _argued(self._setting(**factors), given["mode"], pins, given["capacity"], weights)
-
-    def _caps(self) -> dict[str, str]:
-        """Caps at which the winner changes: what plans of the front need."""
-        free = self._argued_with(capacity=0)
-        sizes = sorted({point.memory_bytes for point in free.front if point.memory_bytes < free.best.memory_bytes})
-        every = -(-len(sizes) // MOST_CAPS) if sizes else 1
-        known = {*sizes[::every], *([self._capacity] if self._capacity else [])}
-        return {"": "any memory", **{str(size): bytes_text(size) for size in sorted(known, reverse=True)}}
+    def _arguments(self) -> Arguments:
+        return Arguments(self._setting(), self._mode, self._pins, self._capacity, self._weights)
 
     def _choice_of(self, operator: str) -> Any:
         names = [choice.name for choice in self.space.operators]
@@ -501,27 +456,8 @@ class SearchLab(WritesCode, RunsOneThing):
 
     def _codes(self) -> dict[str, str]:
         """The winner's program."""
-        plan, job = self.plan, self.space.subject.job
-        nodes = tuple(
-            replace(n, strategy_source="user" if n.strategy_source == "searched" else n.strategy_source)
-            if not n.name.startswith("loss_fn.")
-            else n
-            for n in plan.graph.nodes
-        )
-        given = replace(plan, graph=replace(plan.graph, nodes=nodes))
         title = f"{self.space.subject.label}, {MODES[self._mode]}, {self._devices} ranks"
-        return code_of_strategies(program_of(given, job.optimizer, self.space.subject.data, title))
-
-
-@lru_cache(maxsize=KEPT)
-def _argued(setting: Setting, mode: str, pins: tuple, capacity: int, weights: tuple) -> Argued:
-    """Kept for all labs: only the arguments matter."""
-    return Argued(space_of(setting), mode, dict(pins), capacity, dict(weights))
-
-
-@lru_cache(maxsize=4 * KEPT)
-def _candidates(argued: Argued, operator: str) -> list[Candidate]:
-    return argued.candidates(operator)
+        return codes_of(self.plan, self.space, title)
 
 
 _FACTOR, _BANDWIDTH = number(0, 1e6), number(0, 1e6, above=True)

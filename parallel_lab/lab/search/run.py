@@ -21,8 +21,8 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
 from ..shared.equality import Equality, compare_sessions, nudge
-from ..shared.lab import Stopped, executor_of
 from ..shared.problems import TrainingJob
+from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 
 STEPS = 10  # of a run, after those that warm up, and of the comparison

@@ -4,13 +4,13 @@ with the slices of every result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
 from ..pictures.picture import TensorEntry, first_read, tensor_entries, tensor_picture
-from .space import Point
+from .space import Argued, Candidate, Point, Space
 
 SHOWN = ("rank", "block", "slice", "addend", "addends", "text")  # of a card
 
@@ -19,6 +19,36 @@ def point_view(name: str, point: Point) -> dict[str, Any]:
     """Where a plan lies: cost and bytes per device, predicted."""
     terms = [float(f"{value:.4g}") for value in point.terms.values()]
     return {"id": name, "cost": float(f"{point.cost:.4g}"), "memory": point.memory_bytes, "terms": terms}
+
+
+def plan_view(space: Space, name: str, point: Point) -> dict[str, Any]:
+    """What a snapshot has of the plan that is drawn."""
+    return {"net_of": net_view(space.plan(point.strategies), point.strategies), "shown": point_view(name, point)}
+
+
+def candidates_view(
+    argued: Argued, candidates: list[Candidate], name_of: Callable[[Candidate], str], pin: Any
+) -> dict[str, Any]:
+    """What a snapshot has of an operator: the best plan with each of its candidates.  pin: the one that it must have"""
+    rows = []
+    chosen = next((one.own for one in candidates if one.chosen), {})
+    counts = {t.name: t.weight for t in argued.whole.terms}
+    for one in candidates:
+        term, more = one.term
+        here = one.own[term] - chosen.get(term, 0.0)
+        rows.append(
+            {
+                **point_view(name_of(one), one.point),
+                "strategy": str(one.strategy),
+                "own": [float(f"{value:.4g}") for value in one.own.values()],
+                "term": term,
+                "more": float(f"{more:.4g}"),
+                "elsewhere": abs(here * counts[term]) < abs(more) / 2,
+                "chosen": one.chosen,
+                "pinned": pin == one.strategy,
+            }
+        )
+    return {"candidates": rows}
 
 
 def net_view(plan: Plan, strategies: Mapping[str, Strategy]) -> list[dict[str, Any]]:

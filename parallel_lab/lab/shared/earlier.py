@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ...base.errors import ArgumentError
 from .records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, taken
@@ -48,33 +48,9 @@ class EarlierRun:
         return {"label": self.label, "steps": self.steps, "losses": list(self.losses)}
 
 
-class KeepsEarlier:
-    """The part of a lab that is about its earlier runs.
-
-    earlier_columns   of their table: the settings, and what a run has found
-    """
-
-    earlier_columns: ClassVar[Mapping[str, str]] = COLUMNS
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._earlier: list[EarlierRun] = []
-
-    @property
-    def earlier(self) -> list[EarlierRun]:
-        """What was run with other settings, the newest last."""
-        return list(self._earlier)
-
-    def earlier_record(self) -> list[Any]:
-        return earlier_written(self._earlier)
-
-    def take_earlier(self, record: Any) -> None:
-        self._earlier = earlier_taken(record, self.earlier_columns)
-        self._changed("picture")
-
-    def _keep_earlier(self, *runs: EarlierRun) -> None:
-        """These are earlier runs from now on; the oldest ones are forgotten."""
-        self._earlier = [*self._earlier, *runs][-EARLIER:]
+def newest(runs: Iterable[EarlierRun]) -> list[EarlierRun]:
+    """The last few of them: older ones are forgotten."""
+    return list(runs)[-EARLIER:]
 
 
 def thinned(losses: Sequence[float]) -> tuple[float, ...]:

@@ -23,7 +23,7 @@ from ...base.units import table_lines
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
-from .lab import Stopped
+from .running import Stopped
 from .sections import html_table
 
 HEAD = ("tensor", "largest difference", "rounding bound", "verdict")

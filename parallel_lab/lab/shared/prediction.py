@@ -1,8 +1,7 @@
-"""Predict first: what a learner expects of a plan, kept before the reveal, then laid beside what the plan says and what
-was counted.
+"""Predict first: what a learner expects, kept before the reveal, then compared with what a formula or a plan says and
+what was counted.
 
-    guess = Prediction(slice_of_w=(8, 16), group_of_rank_5=(4, 5, 6, 7), messages=7, bytes=2820)
-    guess.compare(lab.plan, lab.events)
+    Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
 
 A question that is still open keeps its answer covered (`show=True` uncovers it). A wrong answer that is a known
 misconception is answered with the reason, not only with the right number. The first answer to each question of a lesson
@@ -11,108 +10,17 @@ is kept for the class (`first_answers`): it was given before the reveal.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import ArgumentError, escape, shorten
-from ...base.events import Event
 from ...base.units import table_lines
-from ...graph.plan import Plan
-from ..pictures.picture import message_table
 from .sections import html_table
 
-RANK = 5
 COVERED = "?"  # what an open question shows
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Answers before the run; None = not answered.
-
-    slice_of_w        shape of the slice of `w` that rank 5 holds
-    group_of_rank_5   ranks whose addends of the first MatMul's result rank 5 needs, itself included
-    messages          messages that rank 5 takes part in during one training step (an inserted slice is none)
-    bytes             bytes of all arrays that rank 5 hands to these messages
-    """
-
-    slice_of_w: tuple[int, ...] | None = None
-    group_of_rank_5: tuple[int, ...] | None = None
-    messages: int | None = None
-    bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _plain(getattr(self, field.name), field.name))
-
-    def compare(self, plan: Plan, events: Iterable[Event] = (), *, show: bool = False) -> Comparison:
-        """The answers, planned and (of a recorded run) counted. show: those of open questions too.
-
-        Raises ArgumentError for a plan without rank 5 or `w`.
-        """
-        if plan.device_num <= RANK or "w" not in plan.value_table:
-            what = f"plan {plan.graph.name!r} on {plan.device_num} devices"
-            raise ArgumentError(what, where="Prediction", allowed="The quickstart network on 8 devices")
-        table = [m for m in message_table(plan, RANK, events) if m["group"]]
-        first = plan.graph.nodes[0].name
-        adding = next((tuple(m["group"]) for m in table if m["operator"] == first and m["phase"] == "forward"), (RANK,))
-        counted = [m["bytes_counted"] for m in table if m["bytes_counted"] is not None]
-        slice_of_w = plan.value("w").slice_shape
-        size = sum(m["bytes_predicted"] for m in table)
-        rows = (
-            ("slice of w on rank 5", self.slice_of_w, slice_of_w, None, self._about_slice(plan, slice_of_w)),
-            ("ranks that add up with rank 5", self.group_of_rank_5, adding, None, self._about_group(adding)),
-            (
-                "messages of rank 5 in one step",
-                self.messages,
-                len(table),
-                len(counted) or None,
-                self._about_messages(table),
-            ),
-            (
-                "bytes rank 5 contributes in one step",
-                self.bytes,
-                size,
-                sum(counted) if counted else None,
-                self._about_bytes(table),
-            ),
-        )
-        return _FIRST.keep("01", Comparison(rows, show))
-
-    # ---- known misconceptions ----
-
-    def _about_slice(self, plan: Plan, right: tuple[int, ...]) -> str:
-        whole = plan.value("w").shape
-        given = self.slice_of_w
-        if given == whole:
-            return "That is the whole of w: the second tuple of the strategy splits it."
-        if given == tuple(reversed(right)):
-            return (
-                "The counts are per dim, in order: (4, 1) splits the rows (height) 4 ways and leaves the columns whole."
-            )
-        return f"w is {whole}; each dim is divided by its count."
-
-    def _about_group(self, right: tuple[int, ...]) -> str:
-        if self.group_of_rank_5 is not None and set(self.group_of_rank_5) == {1, 5}:
-            text = "1 and 5 hold the same slice of w: they meet in backward. In forward those add up that hold the "
-            return text + "same rows of x."
-        text = "The last axis of the device matrix runs fastest: 4 neighbours share the rows of x and split the "
-        return text + "sum over k."
-
-    def _about_messages(self, table: list[dict[str, Any]]) -> str:
-        forward = sum(m["phase"] == "forward" for m in table)
-        if self.messages == forward:
-            text = f"{forward} is forward alone: every all_reduce forward has one backward, and gradients of "
-            return text + "replicated parameters are added up."
-        return f"{forward} forward, {len(table) - forward} backward; the loss itself takes one."
-
-    def _about_bytes(self, table: list[dict[str, Any]]) -> str:
-        if self.bytes is not None and self.bytes * 4 == sum(m["bytes_predicted"] for m in table):
-            return "Those are elements: a float32 has 4 bytes."
-        return " + ".join(str(m["bytes_predicted"]) for m in table) + " bytes, in the order of the messages."
 
 
 @dataclass(frozen=True)
@@ -148,7 +56,11 @@ class Comparison:
         for key, (question, right, counted, why) in rows.items():
             shown = show or answers[key] is not None
             found.append((question, answers[key], right, _counted(counted) if shown else None, why))
-        return _FIRST.keep(lesson, cls(tuple(found), show))
+        return cls(tuple(found), show).kept(lesson)
+
+    def kept(self, lesson: str) -> Comparison:
+        """The same; the answers that are new are kept for `hand_in`, unless the lesson is ""."""
+        return _FIRST.keep(lesson, self)
 
     @staticmethod
     def verdict(yours: Any, right: Any) -> str:
@@ -253,21 +165,6 @@ def _same(yours: Any, right: Any) -> bool:
         return bool(yours == right) or (not isinstance(yours, str) and tuple(yours) == right)
     except (TypeError, ValueError):
         return False
-
-
-def _plain(value: Any, question: str) -> Any:
-    """An answer as an int or a tuple of ints: [8, 16] is as good as (8, 16), and 7.0 as 7."""
-    if value is None or isinstance(value, int):
-        return value
-    try:
-        numbers = tuple(value) if not isinstance(value, float) else (value,)
-        if isinstance(value, str) or any(n != int(n) for n in numbers):
-            raise ValueError
-    except (TypeError, ValueError):
-        what = f"{question}={shorten(value)}"
-        raise ArgumentError(what, where="Prediction", allowed="A whole number, or several in a tuple") from None
-    whole = tuple(int(n) for n in numbers)
-    return whole[0] if isinstance(value, float) else whole
 
 
 def _text(value: Any) -> str:

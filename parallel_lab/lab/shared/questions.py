@@ -22,6 +22,7 @@ from typing import Any
 from ...base.checks import flag, number
 from ...base.errors import ArgumentError
 from .prediction import Comparison
+from .settings import ModelWithSettings
 
 VARIABLE = "PARALLEL_LAB_PREDICT"
 COMMANDS = ("set_predict", "answer", "skip", "ask")
@@ -86,10 +87,11 @@ class Question:
         return facts
 
 
-class Asks:
-    """What a lab needs to ask first: `Lab` is one."""
+class ModelWithQuestions(ModelWithSettings):
+    """A model that can ask before it shows; off at first."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._predict = asks_at_first()
         self._answers: dict[str, Answer] = {}
         self._asked: dict[str, Question] = {}

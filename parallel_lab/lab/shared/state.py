@@ -24,45 +24,26 @@ from urllib.parse import quote
 from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
 from ...base.files import read_regular, write_whole
 from ...base.plain_json import parse_json
+from .questions import ModelWithQuestions
 
 FORMAT, VERSION = "parallel_lab lab", 1
 MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
 MOST_CALLS = 500
 MOST_OPTIONS = 20
 RECORDS = ("earlier", "record")  # parts of a state that are long
-VERBS = ("set", "choose", "select", "show")  # of commands that set a choice
 
 
-class Kept:
-    """The part of a lab that is about its state.
+class ModelWithFile(ModelWithQuestions):
+    """A model whose settings, and what has run with them, can be kept in a file.
 
-    commands    what a view may ask: names of methods, whose annotations say what arguments may be
-    looks       those that only choose what is looked at, and which part of the snapshot each one sets
-    also_kept   those that `calls` uses although there is no choice of their name
+    also_kept   commands that `calls` uses although they are not of a setting
     """
 
-    commands: ClassVar[tuple[str, ...]] = ()
-    looks: ClassVar[Mapping[str, str]] = {}
     also_kept: ClassVar[tuple[str, ...]] = ()
 
     def options(self) -> dict[str, Any]:
         """Arguments of the class that no command sets."""
         return {}
-
-    def calls(self) -> list[list[Any]]:
-        """The commands that make a new lab of this kind what this one is: one for each choice that has a command."""
-        calls = []
-        for name, choice in self.choices().items():
-            command = self.command_of(name)
-            if command is not None and choice.value in choice.known:
-                calls.append([command, choice.value])
-        return calls
-
-    @classmethod
-    def command_of(cls, name: str) -> str | None:
-        """The command that sets a choice, such as set_mode of "mode"; None if there is none."""
-        found = (f"{verb}_{name}" for verb in VERBS)
-        return next((command for command in found if command in cls.commands), None)
 
     def record(self) -> Any:
         """What has run, as plain data; None: nothing."""
@@ -122,6 +103,7 @@ class Kept:
             raise DataFileError(f"options {shorten(options)}", where=where, allowed=f"Such as {known}")
         lab = cls(**options)
         kept = {"set_predict", *cls.looks, *cls.also_kept, *map(cls.command_of, lab.choices())}
+        kept |= {one.command for one in cls.declared.values()}
 
         def do(calls: list[list[Any]]) -> None:
             for call in calls:

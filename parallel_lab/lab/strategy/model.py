@@ -14,43 +14,34 @@ command waits for it.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
-
-import numpy as np
 
 from ...base.checks import integer
 from ...base.errors import ParallelLabError
-from ...base.events import Event
-from ...base.settings.context import default_settings
 from ...graph.plan import Plan
+from ..code.lab_code import WritesCode
 from ..pictures import picture
-from ..pictures.duals import redistribution_of, with_duals
-from ..pictures.graph_strip import graph_strip
-from ..pictures.layers import flow_graph, plan_layers
-from ..pictures.numbers import simulated_step, slice_numbers
-from ..shared.lab import Choice, RunsOneThing
+from ..pictures.charts import Chart, timeline_chart
+from ..shared.lab import setting
 from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
-from .ask import strategy_questions
-from .exports import StrategyExports
-from .gap import Machine
-from .operators import Operators, first_tensor, layer_of_entries, parse_strategy, same_source
-from .plans import Plans, Setting, job_of, own_copy
-from .sections import pair_status, rank_status, strategy_text, tensor_status
-from .training import PACES, Training
+from .code import codes_of, example_line, strategies_in
+from .machine import Machine
+from .operators import Operators, first_tensor, parse_strategy, same_source
+from .pictures import PHASES, Pictures
+from .plans import Plans, Setting, job_of
+from .questions import strategy_questions
+from .sections import pair_status, strategy_text
+from .training_lab import TrainingLab
 
 DEVICES = (1, 2, 4, 8)
-PHASES = ("forward", "backward")
 FUSIONS = {"alone": "single", "fused": "fused"}  # gradient sums
 OPTIMIZERS = {"whole": "whole", "sliced": "sliced"}  # what ranks with the same parameter keep of its states
-SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
-MOST_STEPS = 100_000
 
 
-class StrategyLab(StrategyExports, RunsOneThing):
+class StrategyLab(WritesCode, TrainingLab):
     """A small network, its strategies, and a training run to watch.
 
     net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
@@ -72,13 +63,10 @@ class StrategyLab(StrategyExports, RunsOneThing):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
-        *("set_net", "set_devices", "set_data", "set_preset", "set_strategy", "set_code"),
-        *("set_fusion", "set_optimizer"),
-        *("select_tensor", "select_phase", "select_rank", "select_message", "to", "show_numbers", *COMMANDS),
-        *("run", "pause", "resume", "stop", "reset", "set_speed", "set_steps", "fit_machine"),
+        *("set_strategy", "set_code", "select_message", "to", "show_numbers", *COMMANDS),
+        *("run", "pause", "resume", "stop", "reset", "set_steps", "fit_machine"),
     )
-    looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
-    looks |= {"select_phase": "phase", "select_rank": "rank"}
+    looks: ClassVar[dict[str, str]] = {"select_message": "message", "to": "at"}
     replayed = ("preset", "devices", "data", "net")
     also_kept = ("set_strategy", "set_steps", "show_numbers")
     often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")
@@ -96,23 +84,20 @@ class StrategyLab(StrategyExports, RunsOneThing):
         simple: bool = False,
         tour: bool = False,
     ) -> None:
-        super().__init__()
-        self._tour = tour
-        self._simple, self._speed = simple, self.one_of(speed, PACES, "speed")
-        self._fusion, self._optimizer, self._said = "alone", "whole", ""
+        super().__init__(steps, speed)
+        self._simple, self._tour = simple, tour
+        self._fusion, self._optimizer = "alone", "whole"
         self._plans = Plans()
+        self._pictures = Pictures(self._plans)
         self._net = self.one_of(net, NETWORKS, "net")
-        self._devices, self._steps = self.one_of(devices, DEVICES, "devices"), steps
+        self._devices = self.one_of(devices, DEVICES, "devices")
         self._data = self._checked_data(problems_of(NETWORKS[net].kind)[0] if data is None else data)
-        self._run: Training = Training(steps=steps)
         self._typed: dict[str, tuple[str, str]] = {}
         self._phase = "forward"
         self._message: int | None = None  # the selected one, and
         self._moves: dict[str, Any] | None = None  # of a redistribution, what moves in it
         self._at = 0  # frames that are done
         self._numbers = False  # whether those of the slice are shown
-        self._ranks: tuple[Plan, Any] | None = None  # a plan, and its simulated first step
-        self._lanes: tuple[tuple[Event, ...], dict[str, Any]] | None = None  # of the measured step
         self._machine = Machine(DEVICES[-1])  # that predictions are made for
         self._rank = min(5, devices - 1)
         self._preset, self._tensor = next(iter(NETWORKS[net].presets)), ""
@@ -120,21 +105,61 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     # ---- choosing ----
 
-    def choices(self) -> dict[str, Choice]:
-        """What can be chosen now."""
-        presets = {name: name for name in NETWORKS[self._net].presets}
-        return {
-            "net": Choice("net", self._net, NETWORKS),
-            "devices": Choice("devices", self._devices, DEVICES),
-            "data": Choice("data", self._data, {n: get_problem(n) for n in problems_of(NETWORKS[self._net].kind)}),
-            "preset": Choice("preset", self._preset if self._strategies == self._given else "", presets),
-            "phase": Choice("phase", self._phase, PHASES),
-            "rank": Choice("rank", self._rank, range(self._devices)),
-            "tensor": Choice("tensor", self._tensor, [e.value for e in self._entries()]),
-            "speed": Choice("speed", self._speed, SPEEDS),
-            "fusion": Choice("gradient sums", self._fusion, FUSIONS),
-            "optimizer": Choice("optimizer states", self._optimizer, OPTIMIZERS),
-        }
+    @setting("net", NETWORKS)
+    def set_net(self, name: str) -> dict[str, Any]:
+        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run, whose curve
+        stays.
+        """
+        known = problems_of(NETWORKS[name].kind)
+        fresh = {} if name == self._net else {"preset": next(iter(NETWORKS[name].presets)), "tensor": ""}
+        return {"data": self._data if self._data in known else known[0], **fresh}
+
+    @setting("devices", DEVICES)
+    def set_devices(self, n: int) -> None:
+        """Another number of ranks, with the strategies of the chosen preset for it. A training goes on with them."""
+
+    @setting("data", lambda lab: {n: get_problem(n) for n in problems_of(NETWORKS[lab._net].kind)}, typed=True)
+    def set_data(self, name: str) -> dict[str, Any]:
+        """Other data: one of PROBLEMS that the network takes. Ends a run, whose curve stays."""
+        return {"data": self._checked_data(name)}
+
+    @setting(
+        "preset",
+        lambda lab: {name: name for name in NETWORKS[lab._net].presets},
+        value=lambda lab: lab._preset if lab._strategies == lab._given else "",
+    )
+    def set_preset(self, name: str) -> dict[str, Any]:
+        """Take one of the network's sets of strategies, such as "data parallel". Raises ArgumentError. A training goes
+        on with them.
+        """
+        return {"tensor": ""}
+
+    @setting("phase", PHASES, look=True)
+    def select_phase(self, phase: str) -> None:
+        """Look at the tensor ("forward") or at its gradient ("backward")."""
+
+    @setting("rank", lambda lab: range(lab._devices), look=True)
+    def select_rank(self, rank: int) -> None:
+        """The rank whose holdings, groups and messages are shown."""
+
+    @setting("tensor", lambda lab: [e.value for e in lab._entries()], look=True)
+    def select_tensor(self, tensor: str) -> None:
+        """The tensor to look at, by its id in the snapshot."""
+        self._look_at_message(None)
+
+    set_speed = TrainingLab.set_speed
+
+    @setting("gradient sums", FUSIONS, by_itself=True)
+    def set_fusion(self, name: str) -> None:
+        """Sum gradients "alone", one message each, or "fused" into few. A training goes on that way."""
+        self._resettle(fusion=name)
+
+    @setting("optimizer states", OPTIMIZERS, by_itself=True)
+    def set_optimizer(self, name: str) -> None:
+        """Optimizer parallel: ranks with the same parameter keep its states "whole", or each a slice of parameter and
+        states ("sliced"). A training goes on that way.
+        """
+        self._resettle(optimizer=name)
 
     def options(self) -> dict[str, Any]:
         return {"simple": self._simple, "tour": self._tour}
@@ -162,31 +187,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
         first = [call for call in choices if call[0] in ("set_preset", "set_devices")]
         return [*first, *strategies, *(call for call in choices if call not in first)]
 
-    def set_net(self, name: str) -> None:
-        """Another network, with its first preset, and with data it takes. Raises ArgumentError; ends a run, whose curve
-        stays.
-        """
-        with self._lock:
-            known = problems_of(NETWORKS[self.one_of(name, NETWORKS, "net")].kind)
-            changes = {"net": name, "data": self._data if self._data in known else known[0]}
-            if name != self._net:
-                changes |= {"preset": next(iter(NETWORKS[name].presets)), "tensor": ""}
-            self._change(**changes)
-
-    def set_devices(self, n: int) -> None:
-        """Another number of ranks, with the strategies of the chosen preset for it. A training goes on with them."""
-        self._choose(devices=n)
-
-    def set_fusion(self, name: str) -> None:
-        """Sum gradients "alone", one message each, or "fused" into few. A training goes on that way."""
-        self._resettle(fusion=name)
-
-    def set_optimizer(self, name: str) -> None:
-        """Optimizer parallel: ranks with the same parameter keep its states "whole", or each a slice of parameter and
-        states ("sliced"). A training goes on that way.
-        """
-        self._resettle(optimizer=name)
-
     def _resettle(self, **given: str) -> None:
         """Other settings with the same strategies."""
         with self._lock:
@@ -199,18 +199,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 raise
         self._changed("picture")
 
-    def set_data(self, name: str) -> None:
-        """Other data: one of PROBLEMS that the network takes. Ends a run, whose curve stays."""
-        with self._lock:
-            self._change(data=self._checked_data(name))
-
-    def set_preset(self, name: str) -> None:
-        """Take one of the network's sets of strategies, such as "data parallel". Raises ArgumentError. A training goes
-        on with them.
-        """
-        with self._lock:
-            self._change(**self._offered(preset=name), tensor="")
-
     def _checked_data(self, name: str) -> str:
         what = f"data for the network {self._net!r}:" if name in PROBLEMS else "data"
         return self.one_of(name, problems_of(NETWORKS[self._net].kind), what)
@@ -221,7 +209,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._look_at_message(None)
         self._take_preset()
         self._rank = min(self._rank, self._devices - 1)
-        if self._tensor not in self.choices()["tensor"].known:
+        if self._tensor not in {e.value for e in self._entries()}:
             self._tensor = first_tensor(self._plan, self._strategies, NETWORKS[self._net].look)
         self._after_change()
 
@@ -236,7 +224,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def _after_change(self) -> None:
         """A training that goes on takes its next step with the present plan. Where it cannot, it ends and says so."""
-        run, now = self._run, self._settings()
+        run, now = self._run, self._in_words()
         same = all(run.settings.get(key) == now[key] for key in ("net", "data"))
         if run.goes_on and run.state != "stopping" and same:
             run.ask_to_switch(self._plan, now)
@@ -263,13 +251,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
                     self._adopt(wanted, plan)
         self._changed("picture")
 
-    def select_tensor(self, tensor: str) -> None:
-        """The tensor to look at, by its id in the snapshot."""
-        with self._lock:
-            known = self._offered(tensor=tensor)
-            self._look_at_message(None)
-        self._look(**known)
-
     def select_message(self, number: int) -> None:
         """A message to look at, by its number: with its partner (the backward of a forward message), its tensor, and
         what moves in its redistribution.
@@ -284,11 +265,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
 
     def _look_at_message(self, number: int | None) -> None:
         self._message, self._at = number, 0
-        self._moves = None if number is None else self._moves_of(number)
-
-    def _moves_of(self, number: int) -> dict[str, Any] | None:
-        plan = self._plan
-        return self._plans.drawn(plan, ("moves", number), lambda: redistribution_of(plan, number))
+        self._moves = None if number is None else self._pictures.moves(self._plan, number)
 
     def to(self, number: int) -> None:
         """To where so many frames of the selected message's redistribution are done."""
@@ -297,123 +274,27 @@ class StrategyLab(StrategyExports, RunsOneThing):
             self._at = integer(0, last)("StrategyLab.to", "move", number)
         self._changed("picture")
 
-    def select_phase(self, phase: str) -> None:
-        """Look at the tensor ("forward") or at its gradient ("backward")."""
-        self._look(phase=phase)
-
-    def select_rank(self, rank: int) -> None:
-        """The rank whose holdings, groups and messages are shown."""
-        self._look(rank=rank)
-
     def show_numbers(self, on: bool) -> None:
         """Show the numbers in the slice that is looked at: of the first step, simulated once for each plan."""
         with self._lock:
             self._numbers = on
         self._changed("picture")
 
-    def _slice_numbers(self, entry: picture.TensorEntry, drawn: dict[str, Any]) -> dict[str, Any] | None:
-        if not self._numbers:
-            return None
-        if self._ranks is None or self._ranks[0] is not self._plan:
-            net, optimizer, batches = self._job()
-            with default_settings():
-                self._ranks = (self._plan, simulated_step(self._plan, net, optimizer, batches[0]))
-        found = slice_numbers(self._plan, self._ranks[1], entry, self._phase, self._rank, drawn)
-        return None if found is None else {**found, "source": "simulated: first step, before the update"}
-
     def questions(self) -> list[Question]:
         """Of the selected message its bytes; which edge carries most; who holds the same part of the tensor."""
         return strategy_questions(self._plan, self._rank, self._message, self._tensor, bool(self._facts.layers))
 
-    # ---- training ----
+    # ---- what is trained ----
 
-    def run(self) -> None:
-        """Train from the initial parameters, one worker process per rank. Returns at once; nothing during a run."""
-        with self._lock:
-            if self._run.goes_on:
-                return
-            how = {"steps": self._steps, "pace": PACES[self._speed], "settings": self._settings()}
-            training, self._said = Training("starting", **how), ""
-            one_device = self._compile({}, devices=1)
-            self._keep_curve()
-            # everything the thread needs is taken here: the lab may be set to another network while it works
-            given, sensitive = (self._plan, one_device, *self._job()), get_problem(self._data).sensitive
+    def _prepared(self) -> tuple[Any, ...]:
+        return self._plan, self._compile({}, devices=1), *self._job()
 
-        def work() -> None:
-            training.work(*given, sensitive=sensitive, lock=self._lock, tell=lambda what: self._tell(training, what))
+    @property
+    def sensitive(self) -> bool:
+        """Whether rounding may grow in this training."""
+        return get_problem(self._data).sensitive
 
-        self._start("", work, "", training)
-
-    def pause(self) -> None:
-        """Halt after the present step."""
-        with self._lock:
-            if self._run.state != "running":
-                return
-            self._run.pause()
-        self._changed("run")
-
-    def resume(self) -> None:
-        """Go on after a pause."""
-        with self._lock:
-            if self._run.state != "paused":
-                return
-            self._run.resume()
-        self._changed("run")
-
-    def set_speed(self, name: str) -> None:
-        """How many steps a second a run takes at most: "slow", "medium" or "full". Acts on a run that goes on, too."""
-        with self._lock:
-            self._set(**self._offered(speed=name))
-            self._run.pace = PACES[name]
-            self._run.end_part()
-        self._changed("picture")
-
-    def set_steps(self, steps: int) -> None:
-        """Steps of a run, 1 to 100,000; also of the one that goes on, if any."""
-        steps = integer(1, MOST_STEPS)("StrategyLab.set_steps", "steps", steps)
-        with self._lock:
-            self._steps = steps
-            if self._run.goes_on or self._run.state == "idle":
-                self._run.steps = max(steps, len(self._run.parallel))
-                self._run.end_part()
-        self._changed("picture")
-
-    def stop(self) -> None:
-        """End the run after the present step; what was measured stays."""
-        with self._lock:
-            if not self._run.goes_on:
-                return
-            self._run.ask_to_end()
-            self._run.state = "stopping"
-        self._changed("run")
-
-    def reset(self) -> None:
-        """Forget the run and the earlier ones: curves, counts and times."""
-        with self._lock:
-            self._end_training()
-            self._earlier, self._said = [], ""
-        self._changed("run")
-        self._changed("picture")
-
-    def idle_run(self) -> Training:
-        return Training(steps=self._steps)
-
-    def _end_training(self) -> None:
-        """Detach the present run, so that its thread changes nothing any more, and ask it to end. Its curve stays."""
-        self._keep_curve()
-        training, self._run = self._run, self.idle_run()
-        if training.goes_on:
-            at = len(training.parallel)
-            stays = "; its curve stays" if at else ""
-            self._said = f"the run before (of {training.label}) was ended after step {at} by this change{stays}"
-        training.ask_to_end()
-
-    def _keep_curve(self) -> None:
-        """The present run is an earlier one from now on."""
-        if self._run.parallel:
-            self._keep_earlier(self._run.as_earlier())
-
-    def _settings(self) -> dict[str, str]:
+    def _in_words(self) -> dict[str, str]:
         """What is set, in words; strategies only where they are not the preset's."""
         changed = {n: v for n, v in self._strategies.items() if v != self._given[n]}
         return {
@@ -433,11 +314,6 @@ class StrategyLab(StrategyExports, RunsOneThing):
         """The plan behind the picture."""
         return self._plan
 
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """What was measured of the present plan in the last step that was looked at; empty before there was one."""
-        return self._run.events_of(self._plan)
-
     def _setting(self) -> Setting:
         return Setting(self._net, self._data, self._devices, self._fusion == "fused", self._optimizer == "sliced")
 
@@ -456,37 +332,28 @@ class StrategyLab(StrategyExports, RunsOneThing):
         self._given = self._strategies = self._plans.fitting(self._setting(), wanted)
         self._plan = self._compile(self._strategies)
 
-    # ---- looking ----
+    # ---- forms ----
 
     def page_snapshot(self) -> dict[str, Any]:
         """The snapshot, and what it has of every other tensor, phase and rank."""
         with self._lock:
-            entries = self._entries()
-            pictures = {f"{e.value}|{phase}": self._tensor_part(e, phase) for e in entries for phase in PHASES}
-            ranks = {str(n): self._rank_part(n) for n in range(self._devices)}
             shot = self.snapshot()
-            messages = {"null": {"moves": None, "status_message": ""}}
-            for m in shot["messages"]:
-                there = {} if m["tensor"] is None else {"tensor": m["tensor"], "phase": m["phase"]}
-                shown = {"moves": self._moves_of(m["number"]), "status_message": pair_status(m)}
-                messages[str(m["number"])] = {**shown, **there, "at": 0}
+            looks = self._pictures.all_looks(self._plan, shot["messages"], self.events, self._machine.profile)
             here = {f"{self._tensor}|{self._phase}|{self._rank}": {"numbers": shot["numbers"]}, "*": {"numbers": None}}
-            looks = {"message": messages, "tensor|phase": pictures, "rank": ranks, "tensor|phase|rank": here}
-            return {**shot, "looks": looks}
+            return {**shot, "looks": {**looks, "tensor|phase|rank": here}}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
-            plan = self._plan
+            plan, shown, layers, profile = self._plan, self._pictures, self._facts.layers, self._machine.profile
             entries = self._entries()
-            entry = next(e for e in entries if e.value == self._tensor)
-            tensor, rank = self._tensor_part(entry, self._phase), self._rank_part(self._rank)
-            messages = rank["messages"]
-            timeline, told = self._timeline(), "" if self._message is None else pair_status(messages[self._message - 1])
-            layers, layer_of = (
-                plan_layers(plan, self._facts.layers) if self._facts.layers else {},
-                layer_of_entries(plan, self._facts.layers),
-            )
+            entry = shown.entry(plan, self._tensor)
+            tensor, rank = shown.tensor(plan, entry, self._phase), shown.rank(plan, self._rank, self.events, profile)
+            messages, timeline, numbers = rank["messages"], self._timeline(), None
+            pair = "" if self._message is None else pair_status(messages[self._message - 1])
+            if self._numbers:
+                drawn = tensor["picture"]["drawn"]
+                numbers = shown.numbers(plan, entry, self._phase, self._rank, drawn, self._job)
             return {
                 "version": 1,
                 "title": "Strategy Lab",
@@ -497,17 +364,8 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 "said": self._said,
                 **self.chosen(),
                 "operators": self._operators().shown({e.value for e in entries}),
-                "graph": flow_graph(plan, messages, layers) if layers else graph_strip(plan, messages),
-                "tensors": [
-                    {
-                        "id": e.value,
-                        "label": e.label,
-                        "shape": list(plan.value(e.base).shape),
-                        "dtype": plan.value(e.base).dtype,
-                        "layer": layer_of(e),
-                    }
-                    for e in entries
-                ],
+                "graph": shown.graph(plan, messages, layers),
+                "tensors": shown.tensors(plan, layers),
                 "tensor": self._tensor,
                 "phase": self._phase,
                 "phases": list(PHASES),
@@ -515,7 +373,7 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 "message": self._message,
                 "moves": self._moves,
                 "at": self._at,
-                "numbers": self._slice_numbers(entry, tensor["picture"]["drawn"]),
+                "numbers": numbers,
                 "predict": self.asked(),
                 "numbers_shown": self._numbers,
                 **tensor,
@@ -525,41 +383,56 @@ class StrategyLab(StrategyExports, RunsOneThing):
                 "sections": {} if self._simple else self.code_sections(),
                 "gap": self._machine.gap(plan, timeline, messages, self._rank),
                 "fit": self._machine.to_dict(),
-                "status_message": told,
-                "status": told or f"{tensor['status_tensor']} {rank['status_rank']}",
+                "status_message": pair,
+                "status": pair or f"{tensor['status_tensor']} {rank['status_rank']}",
             }
 
     def _entries(self) -> tuple[picture.TensorEntry, ...]:
-        return self._plans.drawn(self._plan, "entries", lambda: picture.tensor_entries(self._plan))
-
-    def _tensor_part(self, entry: picture.TensorEntry, phase: str) -> dict[str, Any]:
-        """What depends on the tensor and the phase that are looked at."""
-        shown, cards = self._plans.drawn(
-            self._plan, (entry.value, phase), lambda: list(picture.tensor_picture(self._plan, entry, phase))
-        )
-        return {"picture": shown, "cards": cards, "status_tensor": tensor_status(shown, self._devices)}
-
-    def _rank_part(self, rank: int) -> dict[str, Any]:
-        """What depends on the rank that is looked at."""
-        plan, events, profile = self._plan, self.events, self._machine.profile
-
-        def messages() -> list[dict[str, Any]]:
-            return with_duals(plan, picture.message_table(plan, rank, events, profile))
-
-        table = messages() if events else self._plans.drawn(plan, ("messages", rank, profile), messages)
-        detail = self._plans.drawn(plan, ("rank", rank), lambda: picture.rank_detail(plan, rank))
-        told = {"messages": table, "message_totals": picture.totals(table)}
-        return {"rank_detail": detail, **told, "status_rank": rank_status(rank, table, self._devices)}
+        return self._pictures.entries(self._plan)
 
     def _timeline(self) -> dict[str, Any]:
-        """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
-        plan, events, profile = self._plan, self.events, self._machine.profile
-        if not events:
-            return self._plans.drawn(plan, ("lanes", profile), lambda: picture.timeline_lanes(plan, (), profile))
-        if self._lanes is None or self._lanes[0] is not events:
-            self._lanes = events, picture.timeline_lanes(plan, events)
-        recorded = {"source": "measured (recorded)"} if self._run.state == "recorded" else {}
-        return {**own_copy(self._lanes[1]), **recorded}
+        lanes = self._pictures.timeline(self._plan, self.events, self._machine.profile)
+        recorded = self.events and self._run.state == "recorded"
+        return {**lanes, "source": "measured (recorded)"} if recorded else lanes
+
+    def charts(self) -> dict[str, Callable[[], Chart]]:
+        """ "timeline": one step, event by event; "loss": this run, one device, and earlier runs."""
+        return {"timeline": lambda: timeline_chart(self._timeline()), **super().charts()}
+
+    # ---- as code ----
+
+    def set_code(self, text: str) -> None:
+        """Strategies (and device_num) from lines of MindSpore, such as "self.matmul.shard(((2, 4), (4, 1)))"; they are
+        read, not executed. Raises ArgumentError naming the line, and changes nothing then.
+        """
+        plain = dict.fromkeys(self._strategies)
+
+        def compiled(some: Mapping[str, Any], devices: int) -> Plan:
+            return self._compile({**plain, **some}, **self._offered(devices=devices))
+
+        with self._lock:
+            changed, devices = strategies_in(text, self._operators(), self._devices, compiled)
+            if self._offered(devices=devices)["devices"] != self._devices:
+                self._take(devices=devices)
+            strategies = {**self._strategies, **changed}
+            for name in changed:
+                self._typed.pop(name, None)
+            if strategies != self._strategies:
+                self._adopt(strategies, self._compile(strategies))
+        self._changed("picture")
+
+    @property
+    def paste_example(self) -> str:
+        """The first operator that has a choice, with the last one of its strategies."""
+        return self._plans.drawn(self._plan, "paste_example", lambda: example_line(self._operators()))
+
+    def _code_key(self) -> Any:
+        return self._plan
+
+    def _codes(self) -> dict[str, str]:
+        return self._plans.drawn(self._plan, "codes", lambda: codes_of(self._plan, self._setting(), self._job()[1]))
+
+    # ---- measuring this machine ----
 
     def fit_machine(self) -> None:
         """Measure this machine for some seconds, and predict with its own profile from now on, in place of "laptop".
@@ -575,14 +448,3 @@ class StrategyLab(StrategyExports, RunsOneThing):
     def _operators(self) -> Operators:
         facts = self._facts
         return Operators(self._plan, self._strategies, self._given, self._typed, facts.composed, facts.layers)
-
-    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
-        """Losses from step `since` on, as float32: "parallel" and "single"."""
-        return self._run.loss_arrays(since)
-
-    def progress(self) -> dict[str, Any]:
-        """The parts of the snapshot that change with every step: "run" and "loss"."""
-        with self._lock:
-            run, loss = self._run.run_state(self._devices), self._run.loss(self._plan, self._devices)
-            run["can"]["reset"] |= bool(self._earlier)
-            return {"run": run, "loss": loss}

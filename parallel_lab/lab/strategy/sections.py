@@ -14,7 +14,7 @@ from typing import Any
 from ...base.units import bytes_text
 from ...ops.machine.opdef import OpDef
 from ..pictures.moves import move_lines
-from ..pictures.numbers import numbers_section
+from ..pictures.numbers import number_text
 from ..shared.sections import Section, loss_text, open_question, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
@@ -246,3 +246,17 @@ def shapes_text(op: OpDef, shapes: tuple[tuple[int, ...], ...]) -> str:
     for name, shape in zip(op.tensors, shapes, strict=True):
         names.setdefault(shape, []).append(name)
     return ", ".join(f"{', '.join(those)} {shape}" for shape, those in names.items())
+
+
+def numbers_section(numbers: Mapping[str, Any], title: str) -> Section:
+    """The map as a table: a row per row of cells."""
+
+    def span(ends: Sequence[int]) -> str:
+        first, stop = ends
+        return str(first) if stop == first + 1 else f"{first}:{stop}"
+
+    heads = ["", *map(span, numbers["columns"])]
+    rows = [
+        [span(ends), *map(number_text, values)] for ends, values in zip(numbers["rows"], numbers["values"], strict=True)
+    ]
+    return table(title, dict.fromkeys(heads, "text"), rows, small=f"{numbers['source']}; {numbers['rule']}")

@@ -29,7 +29,7 @@ from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
 from ..shared.earlier import EarlierRun, thinned
 from ..shared.equality import nudge, rounding_bound
-from ..shared.lab import LabRun, executor_of
+from ..shared.lab import LabRun
 from ..shared.records import (
     LONGEST,
     MOST_LOSSES,
@@ -40,6 +40,7 @@ from ..shared.records import (
     part_of,
     taken,
 )
+from ..shared.running import executor_of
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVES = ("parallel", "single", "nudged")

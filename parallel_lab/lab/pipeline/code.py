@@ -1,24 +1,51 @@
-"""The present pipeline as code: in our own words, as the CSV of PyTorch's pipeline runtime, and as whole programs.
+"""The present pipeline as code: read from lines of MindSpore, and written in our own words, as the CSV of PyTorch's
+pipeline runtime, and as whole programs.
 
 print(our_code(settings)); print(torch_csv(settings)); print(codes_of(settings)["mindspore"])
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from ...base.errors import ParallelLabError
 from ...base.settings.context import default_settings
+from ...cost.schedules import schedule_names
 from ...graph.compiler import compile_network
 from ...graph.passes import PASSES
 from ...graph.plan import Plan
 from ...nn.tensor.parameter import Parameter
 from ..code.data import stack_of_pipeline, text_of_pipeline
 from ..code.exports import NoForm, in_words
+from ..code.pasted import read_code
 from ..code.pipelines import code_of_pipeline, in_parts
 from ..code.program import TARGETS, Program, program_of
-from .settings import DRAWN, Settings
+from ..shared.lab import Lab
+from .settings import DRAWN, MICRO_BATCHES, STAGES, Settings
 from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, STRATEGIES, SUBJECTS, get_subject, layers_of
+
+
+def settings_in(text: str, now: Settings) -> Settings:
+    """The settings that these lines ask for. Raises ArgumentError, with the line, where they cannot be."""
+    lines = read_code(text)
+    config = lines.value("pipeline_config") or {}
+    stages = lines.first("stages", "pipeline_stages")
+    micro_batches = lines.value("PipelineCell")
+    name = config.get("pipeline_scheduler", lines.value("scheduler"))
+    interleave = config.get("pipeline_interleave", lines.value("interleave", False))
+    if stages is None and micro_batches is None and name is None:
+        raise lines.nothing_for("pipeline")
+    name = "interleaved" if interleave and name in (None, "1f1b") else name or now.named
+    given = {"stages": (stages, STAGES, "stages"), "micro_batches": (micro_batches, MICRO_BATCHES, "micro_size")}
+    fields = {field: _one_of(*check) for field, check in given.items() if check[0] is not None}
+    fields["recompute"] = tuple(r for r in now.recompute if r < fields.get("stages", now.stages))
+    return replace(now, drawn=None, **fields).with_name(_one_of(name, schedule_names(), "scheduler"))
+
+
+def _one_of(value: Any, known: Any, what: str) -> Any:
+    return Lab.one_of(value, known, what, "PipelineLab")
 
 
 def our_code(settings: Settings) -> str:

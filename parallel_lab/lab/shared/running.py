@@ -1,0 +1,281 @@
+"""Labs that run something: one thing at a time in a helper thread, beside the notebook.
+
+    class FusionLab(ComparesRuns):
+        against, steps, result_type = ("with this fusion", "without"), 8, RunResult
+
+A run that has ended with other settings stays as an earlier one (earlier.py).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self
+
+from ...base.checks import integer
+from ...base.errors import ArgumentError, Interrupted, ParallelLabError, shorten
+from ...base.system import without_processes
+from ...ops.kernels.threads import trim_memory
+from .earlier import COLUMNS, EarlierRun, earlier_taken, earlier_written, newest
+from .lab import Lab, LabRun
+from .records import taken, written
+from .settings import Choice, setting
+
+LISTEN_S = 0.1  # how long wait() may not hear an interrupt
+EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
+
+
+def executor_of(source: str) -> str:
+    """Of a Session; what cannot be measured is simulated, and the lab says so (`without_processes`)."""
+    return EXECUTORS["simulated" if without_processes() else source]
+
+
+class Stopped(Exception):
+    """Raised in a run, and never out of it: its result is no longer wanted."""
+
+
+class RunsOneThing(Lab):
+    """Runs one thing at a time in a helper thread, and says how it went.
+
+    earlier_columns   of the table of earlier runs: the settings, and what a run has found
+    """
+
+    earlier_columns: ClassVar[Mapping[str, str]] = COLUMNS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._run = LabRun()  # the present or last one
+        self._earlier: list[EarlierRun] = []
+
+    @property
+    def earlier(self) -> list[EarlierRun]:
+        """What was run with other settings, the newest last."""
+        return list(self._earlier)
+
+    def earlier_record(self) -> list[Any]:
+        return earlier_written(self._earlier)
+
+    def take_earlier(self, record: Any) -> None:
+        self._earlier = earlier_taken(record, self.earlier_columns)
+        self._changed("picture")
+
+    def _keep_earlier(self, *runs: EarlierRun) -> None:
+        """These are earlier runs from now on; the oldest ones are forgotten."""
+        self._earlier = newest([*self._earlier, *runs])
+
+    def idle_run(self) -> LabRun:
+        """As there is before anything has run."""
+        return LabRun()
+
+    def branch(self) -> Self:
+        other = super().branch()
+        if other._run.goes_on:
+            other._run = other.idle_run()
+        return other
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.
+        Ctrl-C ends the waiting (Interrupted), not the run.
+        """
+        try:
+            return self._wait(timeout)
+        except KeyboardInterrupt:
+            raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
+
+    def _wait(self, timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
+        # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
+        # waits without limit; the notebook's interrupt went unheard.
+        while (
+            (run := self._run).thread not in (None, threading.current_thread())
+            and not run.ended.is_set()
+            and (end is None or time.monotonic() < end)
+        ):
+            run.ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+        return not self._run.goes_on
+
+    def stop(self) -> None:
+        """Ask the run, if any, to end: a training does after its present step. Returns at once; `wait()` waits."""
+        self._run.stop.set()
+
+    def close(self) -> None:
+        """Forget the listeners, stop a run that goes on and wait for its end, and let workers go that nobody uses."""
+        super().close()
+        self.stop()
+        self.wait()
+        if self._run.thread is not None:
+            from ...processes.shm import release_pools  # what has never run needs no processes
+
+            release_pools()
+
+    def _run_is_stopped(self) -> bool:
+        """Whether the result of the present run is no longer wanted."""
+        return self._run.stop.is_set()
+
+    def _go_on(self) -> None:
+        """Raise Stopped if it is not."""
+        if self._run_is_stopped():
+            raise Stopped
+
+    def _start(
+        self, text: str, work: Callable[[], str | None], failed: str = "the run failed", run: LabRun | None = None
+    ) -> None:
+        """Do `work` in a helper thread; it returns what to say of it, `failed` is said of an error. Nothing happens
+        while a run goes on.
+
+        run   one that knows more than a LabRun does
+        """
+        with self._lock:
+            if self._run.goes_on:
+                return
+            run = self._run = LabRun("running") if run is None else run
+            run.text = text
+            run.thread = threading.Thread(
+                target=self._work, args=(run, work, failed), name=type(self).__name__, daemon=True
+            )
+            run.thread.start()
+        self._changed("run")
+
+    def _work(self, run: LabRun, work: Callable[[], str | None], failed: str) -> None:
+        end: tuple[str, str, str | None] = ("done", "", None)
+        try:
+            end = ("done", work() or "", None)
+        except Stopped:
+            end = ("stopped", "stopped; nothing was kept of it", None)
+        except ParallelLabError as error:
+            end = ("failed", failed, str(error))
+        except BaseException as error:
+            # a defect: the views must not say "running" for ever; whatever watches threads gets it too
+            end = ("failed", failed, f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            trim_memory()  # of the computation on one device, too
+            with self._lock:
+                run.state, run.text, run.error = end
+            try:
+                self._tell(run, "run")
+                self._tell(run, "picture")
+            finally:
+                run.ended.set()
+
+    def _tell(self, run: LabRun, what: str) -> None:
+        """What has changed, if the run is still the one that is shown."""
+        if run is self._run:
+            self._changed(what)
+
+
+class ComparesRuns(RunsOneThing):
+    """A model whose settings can be run, beside a run without its subject. `_source`: "predicted", or the shown run."""
+
+    against: ClassVar[tuple[str, str]]  # what is compared: "with this fusion", "without"
+    steps: ClassVar[int]  # of a run, unless told otherwise
+    result_type: ClassVar[type]  # a frozen dataclass with a `source`
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._results: dict[str, Any] = {}
+        self._ran_as = ""  # settings of the results, in words
+        self._recorded: set[str] = set()  # sources whose results were read from a file
+        self._source = "predicted"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """What was run with the present settings: "simulated", "measured"."""
+        return dict(self._results)
+
+    def sources(self) -> Choice:
+        """Whose numbers can be shown."""
+        names = ("predicted", *self._results)
+        return Choice("source", self._source, {n: self.said(n) for n in names} if self._recorded else names)
+
+    def said(self, source: str) -> str:
+        """A source as it is shown: what was read from a file is no measurement of here and now."""
+        return f"{source} (recorded)" if source in self._recorded else source
+
+    @setting("source", lambda lab: lab.sources().known, look=True)
+    def show_source(self, source: str) -> None:
+        """Whose numbers are shown: "predicted", or "simulated" or "measured" once that was run."""
+
+    def run_simulated(self, steps: int | None = None) -> None:
+        """Simulate the settings, and the network without what the lab is about. Returns at once; `wait()` waits."""
+        self._start_run("simulated", steps)
+
+    def run_measured(self, steps: int | None = None) -> None:
+        """The same on worker processes, one per rank."""
+        self._start_run("measured", steps)
+
+    def record(self) -> Any:
+        """The results by source; None: nothing has run."""
+        return {source: written(result) for source, result in self._results.items()} or None
+
+    def take_record(self, record: Any) -> None:
+        """Show these results, as recorded ones. Raises ArgumentError for others than such a lab has."""
+        if record is None:
+            return
+        where, found = type(self).__name__, {}
+        if not isinstance(record, Mapping) or not record or not set(record) <= EXECUTORS.keys():
+            raise ArgumentError("the record", where=where, allowed=f"Results of {' and '.join(EXECUTORS)}")
+        with self._lock:
+            for source in record:
+                found[source] = taken(self.result_type, record[source], source)
+                if found[source].source != source:
+                    raise ArgumentError(f"a result of {shorten(found[source].source)}", where=source)
+                self._check_result(found[source])
+            self._results, self._recorded, self._ran_as = found, set(found), self._in_words()
+            self._run = LabRun("recorded", f"recorded: {' and '.join(found)} numbers are of an earlier run")
+        self._changed("picture")
+
+    def _check_result(self, result: Any) -> None:
+        """Raise ArgumentError for a result that cannot be of the present settings."""
+        raise NotImplementedError
+
+    def _forget_runs(self) -> None:
+        """What was run before is not about the present settings: it is an earlier run from now on."""
+        for recorded in (True, False):
+            found = {name: result for name, result in self._results.items() if (name in self._recorded) is recorded}
+            rows = tuple((name, self._told(result)) for name, result in found.items())
+            self._keep_earlier(*([EarlierRun(self._ran_as, rows, recorded=recorded)] if rows else []))
+        self._results, self._recorded, self._source = {}, set(), "predicted"
+        if not self._run.goes_on:
+            self._run = LabRun()
+
+    def _in_words(self) -> str:
+        """The present settings, as an earlier run is called."""
+        raise NotImplementedError
+
+    def _told(self, result: Any) -> str:
+        """What a run has found, in words."""
+        raise NotImplementedError
+
+    def _work_of(self, source: str, steps: int) -> Callable[[], Any]:
+        """What runs the present settings, and gives the result."""
+        raise NotImplementedError
+
+    def _settings_now(self) -> Any:
+        """What a result is about; another one when it comes makes the result worthless."""
+        raise NotImplementedError
+
+    def _done(self, source: str, steps: int) -> str:
+        """What is said of a run that has ended."""
+        raise NotImplementedError
+
+    def _start_run(self, source: str, steps: int | None) -> None:
+        steps = self.steps if steps is None else integer(1)(f"{type(self).__name__}.run_{source}", "steps", steps)
+        why = without_processes() if source == "measured" else ""
+        source, note = ("simulated", f"; {why}") if why else (source, "")
+        with self._lock:
+            settings, work, words = self._settings_now(), self._work_of(source, steps), self._in_words()
+
+        def run() -> str:
+            result = work()
+            with self._lock:
+                if settings != self._settings_now():  # the lab shows something else by now
+                    return f"{source}: the settings have changed since"
+                self._results[source], self._ran_as = result, words
+                self._recorded.discard(source)
+            return self._done(source, steps) + note
+
+        this, other = self.against
+        self._start(f"{source}: {steps} steps {this} and {steps} {other}{note}", run, f"{source} failed")

@@ -1,0 +1,302 @@
+"""What a learner sets in a lab: a setting is declared where its command is, once.
+
+    class CostLab(Lab):
+        commands = ("reset",)                       # those that are not settings
+
+        @setting("ranks", (2, 4, 8))
+        def set_ranks(self, ranks: int) -> None:
+            \"\"\"Another number of ranks.\"\"\"
+
+        @setting("rank", lambda lab: range(lab._ranks), look=True)
+        def set_rank(self, rank: int) -> None:
+            \"\"\"The rank whose messages are shown.\"\"\"
+
+From the declaration follow the choice that views offer (`choices`), the command that checks a value and takes it, what
+a page may ask (`commands`), what is kept in files and links (`calls`), and the text of the command. The value lies in
+the attribute of the same name with an underscore, or in the field of that name where a lab holds its settings as one
+frozen value (`_settings`).
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+
+VERBS = ("set", "choose", "select", "show")  # of commands that set something
+TYPE_WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", type(None): "None"}
+
+
+class Choice(NamedTuple):
+    """A thing that a learner chooses: its name for people, the choice, and the known values (with labels, if any)."""
+
+    label: str
+    value: Any
+    known: Iterable[Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As a snapshot has it: "label", "value" and "choices"."""
+        labels = self.known if isinstance(self.known, Mapping) else {}
+        labels = {name: getattr(label, "label", label) for name, label in labels.items()}
+        choices = [{"value": k, "label": labels[k]} if isinstance(labels.get(k), str) else k for k in self.known]
+        return {"label": self.label, "value": self.value, "choices": choices}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting.
+
+    name, command   "ranks", "set_ranks"
+    label           its name for people; "": a view offers no choice, the value is typed
+    known           values that can be chosen (with labels, if a Mapping), or a function of the lab
+    value           what is set now, as it is shown and kept; a function of the lab
+    look            it only chooses what is looked at
+    """
+
+    name: str
+    command: str
+    label: str
+    known: Iterable[Any] | Callable[[Any], Iterable[Any]]
+    value: Callable[[Any], Any]
+    look: bool
+
+    def choice(self, lab: Any) -> Choice:
+        """What can be chosen now."""
+        return Choice(self.label, self.value(lab), self.known(lab) if callable(self.known) else self.known)
+
+    def call(self, lab: Any) -> list[Any] | None:
+        """The command that sets it as it is now; None where no command can, or nothing is set."""
+        choice = self.choice(lab)
+        fits = choice.value in choice.known if self.label else choice.value is not None
+        return [self.command, choice.value] if fits else None
+
+
+def setting(
+    label: str = "",
+    known: Iterable[Any] | Callable[[Any], Iterable[Any]] = (),
+    *,
+    value: Callable[[Any], Any] | None = None,
+    look: bool = False,
+    typed: bool = False,
+    only_new: bool = False,
+    by_itself: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+    """Make a method that says what a command takes the command itself, see `Setting`.
+
+    The command refuses what is not among the known values (ArgumentError), takes the value and what the method returns,
+    a dict of further changes, and tells the views.
+
+    typed       any value may be given: the method checks it, and all changes are those that it returns
+    only_new    what is set already is not set again
+    by_itself   the method does everything; only what views offer, and what is kept, follows
+    """
+
+    def declare(method: Callable[..., Any]) -> Callable[..., None]:
+        name = method.__name__.partition("_")[2]
+        form = inspect.signature(method)
+
+        @functools.wraps(method)
+        def command(lab: Any, *given: Any, **named: Any) -> None:
+            if by_itself:
+                method(lab, *given, **named)
+                return
+            value = form.bind(lab, *given, **named).args[1]
+            with lab._lock:
+                changes = {} if typed else lab._offered(**{name: value})
+                if only_new and value == lab._value(name):
+                    return
+                changes |= method(lab, value) or {}
+                changed = lab._set(**changes) if look else lab._take(**changes)
+            if changed:
+                lab._changed("picture")
+
+        command.__signature__ = form.replace(return_annotation="None")  # type: ignore[attr-defined]
+        now = value or (lambda lab: lab._value(name))
+        command.setting = Setting(name, method.__name__, label, known, now, look)  # type: ignore[attr-defined]
+        return command
+
+    return declare
+
+
+class ModelWithSettings:
+    """A model that tells its views when it changes, with settings. `__init__` must run before the first change.
+
+    commands   what a page may ask: names of methods, whose annotations say what arguments may be. A class names those
+               that are not settings; `setting` adds the others before them
+    looks      commands that only choose what is looked at, and which part of the snapshot each one sets
+    declared   {name: its `Setting`}
+    """
+
+    commands: ClassVar[tuple[str, ...]] = ()
+    looks: ClassVar[Mapping[str, str]] = {}
+    declared: ClassVar[Mapping[str, Setting]] = {}
+    is_branch: bool = False  # a copy: a setting that a page is computed for
+    _settings: Any = None  # those that a lab holds as one frozen value
+
+    def __init_subclass__(cls, **how: Any) -> None:
+        super().__init_subclass__(**how)
+        found: dict[str, Setting] = {}
+        for part in reversed(cls.__mro__):
+            for member in vars(part).values():
+                if one := getattr(member, "setting", None):
+                    found.pop(one.name, None)  # a class may name an inherited one in its own order
+                    found[one.name] = one
+        cls.declared = found
+        cls.commands = tuple(dict.fromkeys((*(one.command for one in found.values()), *cls.commands)))
+        cls.looks = {**{one.command: one.name for one in found.values() if one.look}, **cls.looks}
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[..., None]] = []
+        self._lock = threading.RLock()
+
+    # ---- listeners ----
+
+    def on_change(self, callback: Callable[..., None]) -> Callable[[], None]:
+        """Call `callback` after every change, perhaps from a helper thread; returns a function that ends it.
+        Some models add what changed: "picture", "run", or "loss" at every step of a training.
+        """
+        self._listeners.append(callback)
+
+        def unsubscribe() -> None:
+            with suppress(ValueError):  # called twice, or after the model has forgotten all
+                self._listeners.remove(callback)
+
+        return unsubscribe
+
+    def _changed(self, *what: str) -> None:
+        for callback in list(self._listeners):
+            callback(*what)
+
+    def close(self) -> None:
+        """Forget the listeners."""
+        self._listeners.clear()
+
+    # ---- what can be set ----
+
+    def choices(self) -> dict[str, Choice]:
+        """What can be chosen now, by the name of the setting."""
+        return {name: one.choice(self) for name, one in self.declared.items() if one.label}
+
+    def chosen(self) -> dict[str, Any]:
+        """`choices` as a snapshot has them."""
+        return {name: choice.shown() for name, choice in self.choices().items()}
+
+    def calls(self) -> list[list[Any]]:
+        """The commands that make a new lab of this kind what this one is: one for each setting that has a command."""
+        calls = [one.call(self) for one in self.declared.values()]
+        for name, choice in self.choices().items():
+            command = None if name in self.declared else self.command_of(name)
+            if command is not None and choice.value in choice.known:
+                calls.append([command, choice.value])
+        return [call for call in calls if call is not None]
+
+    @classmethod
+    def command_of(cls, name: str) -> str | None:
+        """The command that sets a choice, such as set_mode of "mode"; None if there is none."""
+        names = (f"{verb}_{name}" for verb in VERBS)
+        return next((command for command in names if command in cls.commands), None)
+
+    @classmethod
+    def argument_types(cls, command: str) -> list[tuple[type, ...]]:
+        """Per argument that a page gives a command (all but those that default to None) the types it may have."""
+        method = getattr(cls, command)
+        parameters = inspect.signature(method).parameters.items()
+        given = [name for name, p in parameters if name != "self" and p.default is not None]
+        return [get_args(hint) or (hint,) for name, hint in get_type_hints(method).items() if name in given]
+
+    @classmethod
+    def check_command(cls, name: Any, arguments: tuple[Any, ...], where: str) -> None:
+        """Raise ParallelLabError for unknown commands and other types of arguments. True and False are not numbers."""
+        if not isinstance(name, str) or name not in cls.commands:
+            known = ", ".join(cls.commands)
+            raise ParallelLabError(f"unknown command {shorten(name)}", where=where, allowed=f"One of {known}")
+        types_of = cls.argument_types(name)
+        fits = len(arguments) == len(types_of) and all(
+            isinstance(value, (*types, int) if float in types else types)
+            and (bool in types or not isinstance(value, bool))
+            for value, types in zip(arguments, types_of, strict=True)
+        )
+        if not fits:
+            names = (" or ".join(TYPE_WORDS.get(t, t.__name__) for t in types) for types in types_of)
+            allowed = f"Expected {', '.join(names) or 'no arguments'}"
+            what = shorten(arguments[0]) if len(arguments) == len(types_of) == 1 else f"arguments {shorten(arguments)}"
+            raise ParallelLabError(what, where=f"{where}, {name}", allowed=allowed)
+
+    @classmethod
+    def one_of(cls, value: Any, known: Any, what: str, where: str | None = None) -> Any:
+        """`value`, if it is one of `known` ints and texts. Raises ArgumentError for others, and for True and False."""
+        if isinstance(value, bool) or not isinstance(value, (int, str)) or value not in known:
+            where = cls.__name__ if where is None else where
+            allowed = f"One of {', '.join(map(str, known))}"
+            raise ArgumentError(f"{what} {shorten(value)}", where=where, allowed=allowed)
+        return value
+
+    # ---- changing it ----
+
+    def _begin(self, **values: Any) -> None:
+        """The first values. Raises ArgumentError for what is not offered."""
+        self._set(**values)
+        self._offered(**values)
+
+    def _offered(self, **values: Any) -> dict[str, Any]:
+        """The values, if they are among the choices. Raises ArgumentError."""
+        for name, value in values.items():
+            one = self.declared.get(name)
+            self.one_of(value, (one.choice(self) if one else self.choices()[name]).known, name)
+        return values
+
+    def _look(self, **values: Any) -> None:
+        """Choose what is looked at: it changes nothing that is computed."""
+        with self._lock:
+            self._set(**self._offered(**values))
+        self._changed("picture")
+
+    def _choose(self, **values: Any) -> None:
+        """Choose among what is offered; raises what `_update` raises, and changes nothing then."""
+        with self._lock:
+            changed = self._take(**self._offered(**values))
+        if changed:
+            self._changed("picture")
+
+    def _change(self, **changes: Any) -> None:
+        """The same for values that were checked."""
+        with self._lock:
+            changed = self._take(**changes)
+        if changed:
+            self._changed("picture")
+
+    def _take(self, **changes: Any) -> bool:
+        """Set them and compute what follows; False: all is as it was."""
+        before = dict(vars(self))
+        try:
+            self._set(**changes)
+            self._update()
+        except ParallelLabError:
+            vars(self).update(before)
+            raise
+        return True
+
+    def _value(self, name: str) -> Any:
+        """What a setting is now."""
+        held = self._settings
+        return getattr(held, name) if name in _names_of(held) else getattr(self, f"_{name}")
+
+    def _set(self, **changes: Any) -> bool:
+        held = {name: changes.pop(name) for name in _names_of(self._settings) if name in changes}
+        if held:
+            self._settings = replace(self._settings, **held)
+        vars(self).update({f"_{name}": value for name, value in changes.items()})
+        return True
+
+    def _update(self) -> None:
+        """Compute what follows from the choices."""
+
+
+def _names_of(held: Any) -> tuple[str, ...]:
+    return () if held is None else tuple(field.name for field in fields(held))
