@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..base.collector import without_collector
 from ..base.dtypes import kind_of
 from ..base.errors import ShapeError, TracedCommunication, TraceError, shorten
 from ..base.settings.context import get_auto_parallel_context
@@ -19,7 +20,6 @@ from ..nn.feeding import GradAccumulation, WithLossCell
 from ..nn.optim.several_optimizers import as_optimizer
 from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.parameter import Parameter
-from ..ops.kernels.threads import without_collector
 from ..ops.machine.primitive import Primitive
 from .compile_task import Task, check
 from .forms import Slot, leaves

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..base.collector import without_collector
 from ..base.dtypes import as_dtype
 from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import slice_text
-from ..ops.kernels.threads import without_collector
 from .actions import Action
 from .copies import COPIES, runs_on_host
 from .instr_text import global_shapes, message_shapes, tensor_text

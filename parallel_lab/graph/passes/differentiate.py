@@ -26,8 +26,7 @@ from ...base.errors import PlanError, TraceError
 from ...base.hooks import current_tracer
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
-from ...ops.collectives.definitions import MESSAGES
-from ...ops.collectives.primitives import without_gradient
+from ...ops.collectives.definitions import MESSAGES, without_gradient
 from ...ops.machine.opdef import OpDef, dtype_name
 from ...ops.machine.registry import OPS
 from ..ir import Draft, Instr, Value, attr_pairs, counted, fresh_name, result_names

@@ -579,3 +579,9 @@ _DEFS = (
 )
 MESSAGES: dict[str, CollectiveDef] = {d.kind: d for d in _DEFS}
 COLLECTIVES = tuple(d.kind for d in _DEFS if d.is_collective)
+
+
+def without_gradient(name: str, reduce: str) -> ArgumentError:
+    """The error to raise where a message that combines values in this way is differentiated."""
+    what, hint = f"{name} with op {reduce!r} has no gradient", "ops.stop_gradient(x) before it"
+    return ArgumentError(what, where=name, allowed="op 'sum'", hint=hint)

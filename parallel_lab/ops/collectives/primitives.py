@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import checked, integer
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, shorten
+from ...base.errors import ArgumentTypeError, ShapeError, WorldArgumentError, shorten
 from ..machine.calling import Operator
 from ..machine.opdef import CALLS, OpDef
 from ..machine.registry import OPS
 from .base import REDUCTION, Communication, a_group, checked_root, group_of, members_of, name_of, origin_of
 from .deferred import hold, holdable
-from .definitions import MESSAGES
+from .definitions import MESSAGES, without_gradient
 
 __all__ = [
     "AllGather",
@@ -148,12 +148,6 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
     )
     made.vjp(vjp)
     return made
-
-
-def without_gradient(name: str, reduce: str) -> ArgumentError:
-    """The error to raise where a message that combines values in this way is differentiated."""
-    what, hint = f"{name} with op {reduce!r} has no gradient", "ops.stop_gradient(x) before it"
-    return ArgumentError(what, where=name, allowed="op 'sum'", hint=hint)
 
 
 def _exchange(kind: str, x: np.ndarray, group: str | None, operand: str = "", **attrs: Any) -> np.ndarray | None:

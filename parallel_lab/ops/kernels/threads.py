@@ -1,5 +1,4 @@
-"""Work of one operator spread over threads, where the matrix library uses several; memory kept between steps, and
-no garbage collection where all is kept.
+"""Work of one operator spread over threads, where the matrix library uses several; memory kept between steps.
 
 OpenBLAS splits every single product among its threads; for the small products of a convolution (a tile of a few
 samples) that is slower than one thread (measured: 12 ms against 7.7 ms, and several times that while other programs use
@@ -11,13 +10,11 @@ A rank has one BLAS thread (ranks do not fight over cores), so it runs everythin
 
 from __future__ import annotations
 
-import gc
 import itertools
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import lru_cache, wraps
-from typing import Any
+from functools import lru_cache
 
 from ...base.system import c_function
 
@@ -96,19 +93,3 @@ def trim_memory() -> None:
     trim = c_function("malloc_trim")
     if trim is not None:
         trim(0)
-
-
-def without_collector(build: Callable) -> Callable:
-    """Decorate a function that makes very many lasting objects: the collector would take half of the time in vain."""
-
-    @wraps(build)
-    def uncollected(*args: Any, **kwargs: Any) -> Any:
-        if not gc.isenabled():
-            return build(*args, **kwargs)
-        gc.disable()
-        try:
-            return build(*args, **kwargs)
-        finally:
-            gc.enable()
-
-    return uncollected
