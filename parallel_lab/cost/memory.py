@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from ..base.cluster import Cluster
 from ..graph.actions import Action
 from ..graph.copies import TO_DEVICE
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 from .time import is_view
 

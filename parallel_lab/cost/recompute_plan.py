@@ -22,7 +22,7 @@ from ..base.checks import function, integer
 from ..base.cluster import Cluster, get_cluster
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..graph.actions import Action
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 from ..graph.recomputed import asks_to_recompute
 from ..nn import Cell, CellList, SequentialCell

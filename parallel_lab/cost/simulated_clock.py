@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from ..base.cluster import Cluster
 from ..graph.actions import Action
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
 from .shared_cores import SharedCores

@@ -18,7 +18,7 @@ from ..base.cluster import Cluster, Device, Host, Link
 from ..base.errors import ArgumentError, PlanError
 from ..graph.actions import Action, Stage
 from ..graph.copies import COPIES, runs_on_host
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.kinds import KINDS
 from ..graph.plan import PHASES, Plan
 from ..ops.collectives.definitions import MESSAGES

@@ -30,7 +30,7 @@ from ..base.errors import ArgumentError, PlanError
 from ..base.events import Event, EventLog
 from ..graph.actions import Action, Stage
 from ..graph.copies import COPIES
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from .ir import Instr
+from .instr import Instr
 
 # kind of action -> what it runs
 PROGRAMS = {"F": "forward", "B": "backward", "W": "weights", "reduce": "reduce", "update": "update"}

@@ -23,7 +23,8 @@ from ..nn.cell import Cell
 from ..nn.optim.held_states import HeldStates
 from ..nn.tensor.dynamic_shapes import sized
 from .forms import input_names
-from .ir import Shape, at_compile
+from .instr import Shape
+from .ir import at_compile
 from .passes import PASSES, Pass
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num

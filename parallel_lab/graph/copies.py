@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from .instr import Instr
 from .instr_checks import Makers
 from .instr_text import Shown
-from .ir import Instr
 
 TO_HOST, TO_DEVICE = "copy_to_host", "copy_to_device"
 COPIES = {TO_HOST: "CopyToHost", TO_DEVICE: "CopyToDevice"}  # kind -> class name

@@ -9,7 +9,8 @@ import numpy as np
 
 from .actions import OF_STEP, Stage
 from .insert_copies import with_copies
-from .ir import Draft, Instr
+from .instr import Instr
+from .ir import Draft
 from .plan import PHASES, Plan, State
 from .stage_programs import divided, orders_of, splits_backward, stage_programs
 

@@ -15,7 +15,7 @@ from ..ops.collectives.definitions import MESSAGES
 from ..ops.machine.opdef import OPS
 from ..ops.machine.sharding import sharding_rule
 from ..ops.machine.split_labels import ShardingRule
-from .ir import Instr, Pairs, Value
+from .instr import Instr, Pairs, Value
 
 # The instruction that made each value known so far; None for what the plan is given.
 Makers = dict[str, Instr | None]

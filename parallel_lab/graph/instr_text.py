@@ -14,7 +14,7 @@ import numpy as np
 from ..layout.route import box_size
 from ..layout.tensor_layout import slice_text
 from ..ops.collectives.definitions import MESSAGES
-from .ir import Instr, Value
+from .instr import Instr, Value
 
 
 class Shown(NamedTuple):

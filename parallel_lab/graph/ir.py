@@ -10,32 +10,21 @@ One program serves all ranks: an `Instr` names axes of a device matrix, from whi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from ..base.dtypes import as_dtype
 from ..base.errors import ParallelLabError
 from ..base.origin import Origin
 from ..base.settings.config import ParallelConfig
 from ..layout.named_layout import AnyStrategy, strategy_counts
-from ..layout.tensor_layout import TensorLayout, ranks_along
-from ..ops.collectives.definitions import MESSAGES
-from ..ops.collectives.halo import Halo
+from ..layout.tensor_layout import TensorLayout
 from ..ops.machine.opdef import CALLS, OPS, OpDef, Results
+from .instr import Instr, Pairs, Shape, Value
 
-Shape = tuple[int, ...]
-Pairs = tuple[tuple[str, Any], ...]
-
-SKIP = ""  # in place of a parameter's name: whether the optimizer's step does nothing
-
-
-def attr_pairs(attrs: dict[str, Any]) -> Pairs:
-    """Attributes as a sorted, hashable tuple."""
-    return tuple(sorted(attrs.items()))
+SKIP = ""  # instead of a parameter's name: whether the optimizer's step does nothing
 
 
 def fresh_name(base: str, taken: Container[str]) -> str:
@@ -52,7 +41,7 @@ def fresh_name(base: str, taken: Container[str]) -> str:
 
 
 def result_names(name: str, results: Results) -> tuple[str, ...]:
-    """Names of what the operator `name` gives: its own, or "topk.0" and "topk.1" of several.
+    """Names of the results of operator `name`: its own, or "topk.0" and "topk.1" where there are several.
 
     >>> result_names("topk", Results(((4,), (4,)), ("float32", "int32"), several=True))
     ('topk.0', 'topk.1')
@@ -101,24 +90,31 @@ class GraphInput:
 class Node:
     """One operator of the graph.
 
-    name       unique, and readable: "d1.matmul"
-    outs       names of the values it makes: its own, or of several results "d1.topk.0", "d1.topk.1"; shapes, dtypes:
-               theirs
-    op         name in the registry;  op_class: MindSpore's class name;  ins: names of its operands
-    strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
-    strategy_reason   why it was chosen, in a sentence, of one that was propagated
-    out_strategy  how partial sums leave the result split: None, as it follows from `strategy`
-    cross_batch   leave a split reduction as each rank has it;  sync: in data_parallel mode, average the result over
-                  all ranks (True), over groups of them or not (False); None: it does not look across samples
-    nd_tp      a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
-    target     "CPU": it runs on the host (`set_device`); "": on its device
-    phase      "forward"; "update" if it needs gradients; "after" if it needs what the update has made of parameters
-    once       of a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
-               for what is done once, with the first of them, "last" with the last
-    stage      of a pipeline the part of the network that it belongs to; -1: as the learner has not said
+    What the learner wrote, as traced:
+    name         unique, and readable: "d1.matmul";  op: name in the registry;  op_class: MindSpore's class name
+    ins, attrs   names of its operands, its attributes
+    outs, shapes, dtypes   the values it makes: its own name, or of several results "d1.topk.0", "d1.topk.1"
+    origin       Cell path, file:line
+    phase        "forward"; "update" if it needs gradients; "after" if it needs what the update has made of parameters
+
+    How it is split:
+    strategy, strategy_source, strategy_origin   None until the strategies pass; "user", "default" or "propagated"; the
+                 line of the learner's `shard`
+    strategy_reason   why a propagated one was chosen, in a sentence
+    out_strategy   how partial sums leave the result split: None, as it follows from `strategy`
+    by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
     own_rows     a slice that each rank takes of its own rows, so that nothing moves:
                  `add_prim_attr("skip_redistribution", True)`
-    by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
+    nd_tp        a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
+    cross_batch  leave a split reduction as each rank has it
+    sync         in data_parallel mode, average the result over all ranks (True), over groups of them or not (False);
+                 None: it does not look across samples
+
+    Where and when it runs:
+    stage        the part of a pipeline that it belongs to; -1: the learner has not said
+    once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
+                 for what is done once, with the first of them, "last" with the last
+    target       "CPU": it runs on the host (`set_device`); "": on its device
     recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
     """
 
@@ -153,7 +149,7 @@ class Node:
 
     @property
     def follows(self) -> bool:
-        """Whether it has no layout of its own: a view; a write without a strategy, which lies as its Parameter does."""
+        """Whether its layout is its operand's: a view; a write without a strategy, which lies as its Parameter does."""
         op = self.opdef
         return op.view or (op.writes and op.signature == "...,...->..." and self.strategy is None)
 
@@ -192,9 +188,9 @@ class Graph:
     assigns  (parameter, value): what `construct` writes into parameters that are not trained, at the end of the forward
              program (running statistics) or, if it was made from gradients, of the update program
 
-    Of a function that asks for gradients itself (`value_and_grad` in a training step):
+    In a function that asks for gradients itself (`value_and_grad` in a training step):
 
-    seeds      the values that are differentiated, one for each time it asks; none: the outputs, together
+    seeds      the values that are differentiated, one for each time it asks; (): the outputs, together
     gradients  (gradient input, what it is the gradient for, the number of the seed)
     updates    (parameter, value): what the optimizer is called with; (SKIP, value): a bool, true where it does nothing
     updated    (input, parameter whose new value it is)
@@ -224,13 +220,13 @@ class Graph:
 
     @cached_property
     def _shapes(self) -> dict[str, Shape]:
-        made = (pair for n in self.nodes for pair in zip(n.outs, n.shapes, strict=True))
-        return {i.name: i.shape for i in self.inputs} | dict(made)
+        results = (pair for n in self.nodes for pair in zip(n.outs, n.shapes, strict=True))
+        return {i.name: i.shape for i in self.inputs} | dict(results)
 
     @cached_property
     def _dtypes(self) -> dict[str, str]:
-        made = (pair for n in self.nodes for pair in zip(n.outs, n.dtypes, strict=True))
-        return {i.name: i.dtype for i in self.inputs} | dict(made)
+        results = (pair for n in self.nodes for pair in zip(n.outs, n.dtypes, strict=True))
+        return {i.name: i.dtype for i in self.inputs} | dict(results)
 
     @cached_property
     def read(self) -> frozenset[str]:
@@ -247,7 +243,7 @@ class Graph:
         return self._nodes_by_name.get(name)
 
     def maker(self, name: str) -> str:
-        """The operator that makes the value `name`; of what the graph is given, the name itself."""
+        """The operator that makes the value `name`; for an input of the graph, its own name."""
         node = self.node(name)
         return name if node is None else node.name
 
@@ -276,9 +272,9 @@ class Graph:
         return tuple(self._shapes[name] for name in node.ins)
 
     def numbered(self, instrs: Iterable[Instr]) -> tuple[Instr, ...]:
-        """Instructions with the part of a pipeline and of a step in which the operator runs that each belongs to."""
-        said = {n.name: {"once": n.once, "stage": max(n.stage, 0)} for n in self.nodes if n.once or n.stage > 0}
-        return tuple(replace(i, **said[i.name]) if i.name in said else i for i in instrs)
+        """Instructions with the pipeline part and the micro-batch (`once`) of the operators they belong to."""
+        places = {n.name: {"once": n.once, "stage": max(n.stage, 0)} for n in self.nodes if n.once or n.stage > 0}
+        return tuple(replace(i, **places[i.name]) if i.name in places else i for i in instrs)
 
     def text(self) -> str:
         """One line per operator."""
@@ -294,167 +290,8 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class Value:
-    """A value: global shape (without a layout: the slice's) and placement; layout None: scratch values of a rank."""
-
-    shape: Shape
-    dtype: str
-    layout: TensorLayout | None
-
-    @cached_property
-    def slice_shape(self) -> Shape:
-        return self.shape if self.layout is None else self.layout.slice_shape(self.shape)
-
-    @property
-    def slice_bytes(self) -> int:
-        return math.prod(self.slice_shape) * as_dtype(self.dtype).itemsize
-
-
-@dataclass(frozen=True)
-class Instr:
-    """One instruction of the program of every rank.
-
-    kind           one of `kinds.KINDS`
-    outs, ins      value names; of several results that of one that nothing reads is "": it is not kept
-    name           operator  ("d1.matmul"), or the parameter of a message; op: of compute
-    attrs          operator attributes, or dim / split_dim / concat_dim / reduce / window / route / fusion of a
-                   communication, with `parameter` whose gradient or slice it carries. Of a start: these, `message`,
-                   the kind of communication, and, of a bucket, `members`, its parameters. Of a concat: `rows`, for its
-                   operands stand as (rows, size / rows) side by side; of a split: `rows`, start, stop (columns of such
-                   an array), `member` (number of the concat's operand), shape. Of communication that the network
-                   itself calls: `group`, its ranks; axes and device matrix then only say how many there are
-    axes, device_matrix   which ranks take part: those that differ along `axes`; or which part a rank keeps (slice)
-    offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
-    reason         why a communication or a slice is here, in a sentence
-    owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
-    once           "first", "last": with the first or last micro-batch that its program runs for; "": with each
-    stage          the part of a pipelined network that it belongs to; -1 in an update: to all that read its results. A
-                   recv with the attributes `source` and `shift` brings a value from the part `source`, whose ranks are
-                   that many before its own
-    """
-
-    kind: str
-    outs: tuple[str, ...]
-    ins: tuple[str, ...]
-    name: str = ""
-    op: str = ""
-    op_class: str = ""
-    attrs: Pairs = ()
-    axes: tuple[int, ...] = ()
-    device_matrix: Shape = ()
-    offset_axes: tuple[tuple[int, ...], ...] = ()
-    strategy: AnyStrategy | None = None
-    reason: str = ""
-    origin: Origin = field(default_factory=Origin)
-    owner: int | None = None
-    once: str = ""
-    stage: int = 0
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        """The values it makes that anything reads."""
-        return self.outs if len(self.outs) == 1 else tuple(name for name in self.outs if name)
-
-    @property
-    def out(self) -> str:
-        """The value it makes; of several the first that anything reads."""
-        return self.outs[0] or self.kept[0]
-
-    @property
-    def of_step(self) -> bool:
-        """Whether what it makes belongs to the whole step, and not to one micro-batch."""
-        return bool(self.once) or self.kind == "accumulate"
-
-    def runs_on(self, rank: int) -> bool:
-        """Whether `rank` runs this instruction."""
-        return self.owner is None or self.owner == rank
-
-    def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute, or `default` where it is not given."""
-        for key, value in self.attrs:  # a few: a dict would take longer to make
-            if key == name:
-                return value
-        return default
-
-    @property
-    def opdef(self) -> OpDef:
-        return OPS[self.op]
-
-    @property
-    def message(self) -> str:
-        """The kind of message that this instruction sends, at once or to be waited for; "" if it sends none."""
-        if self.kind == "start":
-            return self.attr("message")
-        return self.kind if self.kind in MESSAGES else ""
-
-    @property
-    def carried(self) -> tuple[str, ...]:
-        """The parameters whose gradients or slices a message brings, of a wait too; () of others."""
-        alone = self.attr("parameter")
-        return self.attr("members") or (() if alone is None else (alone,))
-
-    @property
-    def in_place(self) -> bool:
-        """Whether what a start sends is replaced by what comes back: a bucket, which nothing else reads, by its sum."""
-        return self.attr("message") == "all_reduce" and self.attr("members") is not None
-
-    @property
-    def is_communication(self) -> bool:
-        return self.kind == "start" or self.kind in MESSAGES
-
-    @property
-    def by_hand(self) -> tuple[int, ...]:
-        """The ranks of a message that the network itself calls, or of its gradient; of others ()."""
-        return self.attr("group", ()) if self.message or self.kind == "wait" else ()
-
-    @property
-    def group_size(self) -> int:
-        if self.attr("shift") is not None:
-            return 2
-        return len(self.by_hand) or math.prod(self.device_matrix[-1 - a] for a in self.axes)
-
-    @property
-    def halo(self) -> Halo:
-        """The windows of a halo_exchange or halo_reduce."""
-        return Halo(*self.attr("window"), members=self.group_size)
-
-    @property
-    def how(self) -> Any:
-        """What says which pieces a message sends: the window of a halo, the route of an exchange; None of others."""
-        return self.attr("window") or self.attr("route")
-
-    def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes of an operand that `rank` hands over: all; the pieces for others; off a root nothing."""
-        definition = MESSAGES.get(self.message)
-        if definition is not None and not definition.gives(rank, self.attr("root")):
-            return 0
-        if definition is None or not definition.piecewise:
-            return operand_bytes
-        return definition.payload_bytes(operand_bytes, self.group_size, self.how, self.position(rank))
-
-    def group(self, rank: int) -> tuple[int, ...]:
-        """The ranks `rank` communicates with here, itself included, ascending; of a border (source, destination)."""
-        shift = self.attr("shift")
-        if shift is not None:
-            return (rank, rank + shift) if self.attr("message", self.kind) == "send" else (rank - shift, rank)
-        return self.by_hand or ranks_along(self.device_matrix, self.axes, rank)
-
-    def position(self, rank: int, axes: tuple[int, ...] | None = None) -> int:
-        """Which of the parts along `axes` (default: the instruction's own) is this rank's, outer axis first."""
-        strides, stride = [], 1
-        for size in reversed(self.device_matrix):
-            strides.append(stride)
-            stride *= size
-        number = 0
-        for axis in self.axes if axes is None else axes:
-            size = self.device_matrix[-1 - axis]
-            number = number * size + rank // strides[axis] % size
-        return number
-
-
-@dataclass(frozen=True)
 class Training:
-    """What is to be done beside computing the outputs, and the learner's objects that passes need for it.
+    """What is to be done besides computing the outputs, and the learner's objects that passes need for it.
 
     differentiated   whether gradients are asked for
     optimizer        an `nn.Optimizer`, or None;  parameters: the Parameters by name
@@ -471,10 +308,16 @@ class Training:
 class Draft:
     """A program in the making: what every pass takes and returns.
 
-    graph       the traced network, with strategies once chosen
-    values      name -> Value
-    programs    "forward", "backward", "update" -> instructions
+    graph, config, notes   the traced network, with strategies once chosen; the settings; (pass, text) per pass that ran
+    training    what passes need besides the program
+
+    The program:
+    values      name -> Value;  programs: "forward", "backward", "update" -> instructions
+    outputs     values of the program that the network returns;  host: values in the memory of the host
     bridges     values of the graph that the update program or the caller reads -> the program's values
+    schedule    the actions of every pipeline stage: what `compile` was given, or pass `stages` has made
+
+    Gradients and the update:
     gradients   a parameter (or an input) -> the value that holds its synchronised gradient
     value_gradients   a forward value -> its gradient as the ranks hold it (partial sums over replicas)
     updates     (parameter, value that the optimizer updates it with) where that is not the gradient as it stands
@@ -482,9 +325,6 @@ class Draft:
     states      optimizer states: (name, parameter or "", the optimizer's name for it);  optimizer: its rule
     owners      (parameter, the only rank that updates it and holds its states), where there is one
     order       names of the parameters as the optimizer has them, or the network: what fusion by index counts
-    schedule    the actions of every pipeline stage: what `compile` was given, or pass `stages` has made
-    host        values that lie in the memory of the host, and not of the device
-    training    what passes need beside the program;  notes: one (pass, text) per pass that ran
     """
 
     graph: Graph

@@ -23,9 +23,9 @@ from ..base.errors import ShapeError
 from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.opdef import OPS
 from .copies import COPIES, copied, copy_fault, shown_copy
+from .instr import Instr, attr_pairs
 from .instr_checks import Makers, accumulate_fault, compute_fault, halo_fault, move_fault
 from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
-from .ir import Instr, attr_pairs
 
 Env = dict[str, np.ndarray]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .actions import OF_STEP, PROGRAMS, Action, Stage
-from .ir import Instr
+from .instr import Instr
 
 Pairs = tuple[tuple[str, str], ...]
 Dead = dict[int, tuple[str, ...]]  # position in a program -> what nothing reads after it

@@ -29,7 +29,8 @@ from ..base.settings.config import ParallelConfig
 from ..layout.named_layout import Layout, LayoutStrategy
 from ..layout.tensor_layout import TensorLayout
 from .actions import OF_STEP, Action, Stage
-from .ir import Graph, GraphInput, Instr, Node, Value
+from .instr import Instr, Value
+from .ir import Graph, GraphInput, Node
 from .lifetimes import Dead, dead_after, replacements
 
 PHASES = ("forward", "backward", "weights", "reduce", "update")

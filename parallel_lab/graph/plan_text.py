@@ -19,8 +19,8 @@ from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import slice_text
 from .actions import Action
 from .copies import COPIES, runs_on_host
+from .instr import Instr, Value, attr_pairs
 from .instr_text import global_shapes, message_shapes, tensor_text
-from .ir import Instr, Value, attr_pairs
 from .kinds import KINDS, class_name
 
 

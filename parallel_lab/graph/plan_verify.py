@@ -29,8 +29,8 @@ from typing import Any
 from ..base.errors import ParallelLabError, PlanError, message
 from .actions import OF_STEP, Stage
 from .copies import place_fault
+from .instr import Instr
 from .instr_checks import Makers
-from .ir import Instr
 from .kinds import KINDS
 
 _OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked at where it comes out

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .ir import Pairs, attr_pairs
+from .instr import Pairs, attr_pairs
 
 OPTIONS = {"mp_comm_recompute": True, "parallel_optimizer_comm_recompute": False, "recompute_slice_activation": False}
 

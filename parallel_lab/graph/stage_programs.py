@@ -26,7 +26,8 @@ from dataclasses import replace
 
 from ..base.errors import StrategyError
 from .actions import OF_STEP, PROGRAMS, Action
-from .ir import Draft, Instr, Value, at_compile, attr_pairs, fresh_name
+from .instr import Instr, Value, attr_pairs
+from .ir import Draft, at_compile, fresh_name
 from .passes.stages import border_of
 from .placement import Placement, placement_of
 

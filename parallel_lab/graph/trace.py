@@ -25,7 +25,8 @@ from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
 from .forms import computed, map_form, slot_for
-from .ir import Graph, GraphInput, Node, Pairs, attr_pairs, fresh_name, result_names
+from .instr import Pairs, attr_pairs
+from .ir import Graph, GraphInput, Node, fresh_name, result_names
 from .recomputed import region_of, wish_of
 from .traced_step import TracedStep
 from .traced_value import TracedValue

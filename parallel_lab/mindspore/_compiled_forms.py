@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..graph.compiler import Compiled
+from ..graph.instr import Instr
 from ..graph.instr_text import shown_slice
-from ..graph.ir import Graph, Instr, Node
+from ..graph.ir import Graph, Node
 from ..graph.kinds import class_name
 from ..graph.plan import Plan
 from ..graph.plan_text import bucket_messages, buckets_of

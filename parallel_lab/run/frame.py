@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.actions import Action
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.kinds import Env, OnRank
 from ..graph.plan import Plan
 

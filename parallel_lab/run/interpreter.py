@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.ir import Instr, Value
+from ..graph.instr import Instr, Value
 from ..graph.kinds import KINDS, Env, class_name
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES

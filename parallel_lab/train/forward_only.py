@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ..base.errors import PlanError
 from ..graph.actions import Action, Stage
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 
 

@@ -24,7 +24,7 @@ from ..base.settings.checks import LOCAL_MODES
 from ..graph.actions import Action
 from ..graph.compiler import Compiled
 from ..graph.forms import fill_form
-from ..graph.ir import Instr
+from ..graph.instr import Instr
 from ..graph.plan import Plan
 from ..layout.slices import cut, gather_full, is_split
 from ..nn.tensor.initial_slices import OnAnotherStage, is_on_another_stage

@@ -14,7 +14,7 @@ from parallel_lab.cost.search import eliminate, time_problem
 from parallel_lab.cost.search.time_model import TimeModel
 from parallel_lab.cost.time import message_time_s
 from parallel_lab.graph.compiler import compile_steps
-from parallel_lab.graph.ir import Instr, attr_pairs
+from parallel_lab.graph.instr import Instr, attr_pairs
 from parallel_lab.graph.passes.parallelize import step_attrs
 from parallel_lab.layout.redistribution import plan_redistribution
 from tests.cost.test_strategy_search import Small, ones

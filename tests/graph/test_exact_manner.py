@@ -13,7 +13,7 @@ from parallel_lab.base.errors import PlanError, StrategyError
 from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.cost.search.time_model import TimeModel
 from parallel_lab.cost.time import message_time_s
-from parallel_lab.graph.ir import attr_pairs
+from parallel_lab.graph.instr import attr_pairs
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.route import route_of
 from parallel_lab.layout.tensor_layout import TensorLayout

@@ -10,7 +10,7 @@ import pytest
 from parallel_lab import StrategyError, compile, nn
 from parallel_lab.base.cluster import Cluster, Device, Link
 from parallel_lab.cost import instr_time_s, message_bytes, predict_memory, predict_timeline, sent_bytes
-from parallel_lab.graph.ir import Value, attr_pairs
+from parallel_lab.graph.instr import Value, attr_pairs
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.lab.pictures.picture import message_table, tensor_entries

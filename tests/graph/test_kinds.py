@@ -8,7 +8,7 @@ from parallel_lab import Simulator, compile, nn
 from parallel_lab.base.cluster import Link, get_cluster
 from parallel_lab.base.errors import CollectiveMismatch
 from parallel_lab.cost import instr_time_s, message_time_s
-from parallel_lab.graph.ir import Instr, Value, attr_pairs
+from parallel_lab.graph.instr import Instr, Value, attr_pairs
 from parallel_lab.graph.kinds import KINDS, KindDef, class_name
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.ops.collectives.definitions import COLLECTIVES, MESSAGES, CollectiveDef, combine, formula, of_n

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from parallel_lab.graph.ir import Instr
+from parallel_lab.graph.instr import Instr
 from parallel_lab.graph.lifetimes import last_uses, replacements
 from parallel_lab.lab.memory.subjects import LEVELS, OPTIMIZERS, Settings, get_subject
 

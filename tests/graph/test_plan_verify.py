@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import PlanError, compile, nn
 from parallel_lab.graph.actions import Action
-from parallel_lab.graph.ir import Value, attr_pairs
+from parallel_lab.graph.instr import Value, attr_pairs
 from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.crossed import each_of
 from tests.recorded.nets import Quick

@@ -25,7 +25,7 @@ import numpy as np
 from ... import nn
 from ...graph.actions import Stage
 from ...graph.compiler import compile_network
-from ...graph.ir import Instr, Value
+from ...graph.instr import Instr, Value
 from ...graph.plan import Plan
 from ...nn.models.gpt import GPT, LanguageModelLoss
 from ...nn.models.strategies import tensor_parallel

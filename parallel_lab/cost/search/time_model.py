@@ -24,7 +24,8 @@ import numpy as np
 from ...base.cluster import Cluster, Link
 from ...base.dtypes import as_dtype, kind_of
 from ...base.settings.config import ParallelConfig
-from ...graph.ir import Draft, Graph, GraphInput, Instr, Node, Value
+from ...graph.instr import Instr, Value
+from ...graph.ir import Draft, Graph, GraphInput, Node
 from ...graph.passes.differentiate import differentiate
 from ...graph.passes.parallelize import Builder
 from ...layout.redistribution import plan_redistribution

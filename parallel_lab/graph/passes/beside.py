@@ -16,7 +16,8 @@ from typing import Any
 
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.sharding import sharding_rule
-from ..ir import Graph, Node, Value
+from ..instr import Value
+from ..ir import Graph, Node
 from .candidates import choose_from_inputs
 
 

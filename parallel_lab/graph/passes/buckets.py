@@ -22,7 +22,8 @@ from typing import Any
 
 from ...base.settings import fusion_rules
 from ...layout.tensor_layout import canonical_axes
-from ..ir import Draft, GraphInput, Instr, Value, attr_pairs
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, GraphInput
 
 # what comm_fusion calls them
 _FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}

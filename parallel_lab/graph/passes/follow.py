@@ -18,7 +18,8 @@ from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
-from ..ir import Draft, Graph, GraphInput, Instr, Node, Value, attr_pairs, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, Graph, GraphInput, Node, fresh_name
 from .beside import follow_parameters
 from .candidates import choose_from_inputs
 from .parallelize import Builder, View, output_value

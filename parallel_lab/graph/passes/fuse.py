@@ -24,7 +24,8 @@ import itertools
 from dataclasses import dataclass, field, replace
 
 from ...ops.collectives.definitions import MESSAGES
-from ..ir import Draft, Instr, Value, attr_pairs, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, fresh_name
 from .buckets import Member, called_together, members_of, shared_buckets, unreached
 
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...nn.optim.weight_groups import update_owners
-from ..ir import Draft, Instr, attr_pairs, fresh_name
+from ..instr import Instr, attr_pairs
+from ..ir import Draft, fresh_name
 
 
 def group_updates(draft: Draft) -> Draft:

@@ -29,7 +29,8 @@ from ...base.dtypes import kind_of
 from ...base.errors import OptimizerParallelError
 from ...base.settings.config import ParallelConfig
 from ...layout.tensor_layout import TensorLayout
-from ..ir import Draft, GraphInput, Instr, Value, at_compile, attr_pairs, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, GraphInput, at_compile, fresh_name
 
 KB = 1024  # the unit of parallel_optimizer_threshold
 LOCAL_OPS = ("cast", "transpose")  # made again from a gathered parameter rather than kept

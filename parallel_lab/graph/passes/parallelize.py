@@ -23,7 +23,8 @@ from ...ops.collectives.definitions import MESSAGES
 from ...ops.collectives.halo import Halo
 from ...ops.machine.sharding import result_layouts, sharding_rule
 from ...ops.machine.split_labels import ShardingRule
-from ..ir import Draft, GraphInput, Instr, Node, Value, attr_pairs, counted, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, GraphInput, Node, counted, fresh_name
 from .beside import beside, follow_parameters, ordered
 from .dataset_strategy import input_values
 

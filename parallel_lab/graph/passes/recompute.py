@@ -27,9 +27,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...ops.collectives.definitions import MESSAGES
-from ..ir import Draft, Graph, Instr, Node, Value, attr_pairs, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, Graph, Node, fresh_name
 from ..recomputed import asks_to_recompute
-from .differentiate import one_sided
+from .message_gradients import one_sided
 from .optimizer_shard import LOCAL_OPS, is_parameter_gather, shared_layout
 
 WHY = "recompute: computed again for backward, so that it did not have to stay in memory"

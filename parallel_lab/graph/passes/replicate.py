@@ -19,7 +19,8 @@ from dataclasses import replace
 from ...base.errors import TracedCommunication
 from ...layout.tensor_layout import axes_of_groups, ranks_along
 from ...ops.collectives.definitions import MESSAGES
-from ..ir import Draft, Instr, Node, Value, attr_pairs, counted, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, Node, counted, fresh_name
 from .dataset_strategy import input_values
 
 DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch

@@ -24,7 +24,8 @@ from dataclasses import replace
 
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.origin import Origin
-from ..ir import Draft, Graph, Instr, Node, Value, at_compile, attr_pairs, fresh_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import Draft, Graph, Node, at_compile, fresh_name
 from ..placement import Placement, given_schedule, named_placement, named_schedule, placement_of
 
 # ---- parts of the network ----

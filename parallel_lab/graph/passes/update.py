@@ -24,8 +24,10 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.global_norm import Totals, added, nonfinite
 from ...nn.optim.state_shapes import ShapeAndDtype, layout_of_state, shape_of_state
 from ...ops.machine.registry import OPS
-from ..ir import SKIP, Draft, Instr, Value, at_compile, attr_pairs, fresh_name
-from .differentiate import LocalRecorder, loss_scale_name
+from ..instr import Instr, Value, attr_pairs
+from ..ir import SKIP, Draft, at_compile, fresh_name
+from .differentiate import loss_scale_name
+from .local_recorder import LocalRecorder
 
 
 def scale_loss(draft: Draft) -> Draft:

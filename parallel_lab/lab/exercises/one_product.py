@@ -24,7 +24,7 @@ from ...base.errors import StrategyError
 from ...base.units import table_lines
 from ...cost.time import sent_bytes
 from ...graph.compiler import compile_network
-from ...graph.ir import Value
+from ...graph.instr import Value
 from ...graph.plan import Plan
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import Tensor

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...cost.time import sent_bytes
 from ...graph.compiler import compile_network
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.passes import PASSES
 from ...graph.plan import Plan
 from ...train.session import Session

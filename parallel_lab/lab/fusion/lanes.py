@@ -18,7 +18,7 @@ from ...base.events import Event
 from ...cost.overlap import Gradient, Overlap
 from ...cost.time import single_stage
 from ...cost.timeline import predict_timeline
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 
 Timed = tuple[str, Instr, float, float]  # phase, instruction, start, end (of a start: of its journey)

@@ -24,7 +24,7 @@ from ...base.system import resident_bytes
 from ...cost.memory import MEMORY_KINDS, MemoryPoint, predict_memory, value_kinds
 from ...cost.time import sent_bytes
 from ...graph.actions import Action
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
 from ...run.computing import computing

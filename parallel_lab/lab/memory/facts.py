@@ -18,7 +18,7 @@ import numpy as np
 
 from ...base.units import bytes_text
 from ...cost.time import is_view
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.passes.optimizer_shard import LOCAL_OPS, accumulates_slices
 from ...graph.plan import Plan
 

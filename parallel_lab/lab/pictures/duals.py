@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...layout.redistribution import plan_redistribution
 from ...ops.collectives.definitions import MESSAGES

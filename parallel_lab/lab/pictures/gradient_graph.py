@@ -17,7 +17,7 @@ import numpy as np
 
 from ...base.errors import ArgumentError, escape
 from ...base.units import table_lines
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...run.simulator import Simulator
 from .numbers import number_text

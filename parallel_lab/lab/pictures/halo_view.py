@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...graph.ir import Instr
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...layout.tensor_layout import slice_text
 

@@ -19,7 +19,8 @@ from ...base.events import Event, one_after_the_other
 from ...cost.memory import predict_memory
 from ...cost.time import instr_time_s, message_bytes
 from ...cost.timeline import predict_timeline
-from ...graph.ir import Node, Value
+from ...graph.instr import Value
+from ...graph.ir import Node
 from ...graph.kinds import class_name
 from ...graph.plan import Plan
 from ...layout.tensor_layout import TensorLayout, slice_text
