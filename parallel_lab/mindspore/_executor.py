@@ -36,7 +36,8 @@ from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
-from ..train.compiled import after_compiling, still_holds
+from ..train.compiled_program import still_holds
+from ..train.first_step import begin
 from ._compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
 from ._ir_files import write_graph_files
 
@@ -100,7 +101,7 @@ class CellGraphExecutor:
         is_new = known is None or not still_holds(known.made)
         if is_new:
             made = _program(network, inputs, {**options, "note": note})
-            after_compiling(made, None)
+            begin(made, None, made.plan.config)
             # without a dataset MindSpore gives every rank what the first operator wants
             splits = config.parallel_mode in SHARDED_MODES
             fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)

@@ -10,7 +10,7 @@ How a step runs follows from the parallel mode and from whether this process is 
                                     that adds up gradients itself runs at once, or with a DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
 
-A process that is no rank, with a device_num above 1: compiled for so many and not run (`runner.Rehearsal`).
+A process that is no rank, with a device_num above 1: compiled for so many and not run (`compiled_program.Rehearsal`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any, cast
 
@@ -13,13 +13,12 @@ import numpy as np
 from ..base.errors import PlanError
 from ..base.events import Event, to_dicts
 from ..cost.simulated_clock import Ran
+from ..graph.kinds import Env
 from ..graph.plan import Plan
-from ..run.communicator import Start, Wait
 from ..run.computing import computing
 from ..run.full_values import held_slices
-from ..run.interpreter import Env, rank_step
-from .finite import PlanCheck, gradients_of
 from .plan_switch import RankMoves, move_on_rank, size_of
+from .program import Program, drive
 from .replicas import of_plan
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
@@ -78,38 +77,39 @@ def ran_events(
 
 
 def load_values(comm: Any, key: str, plan: Plan, values: Env) -> None:
-    """Keep a plan, and this rank's slices of parameters and states, under `key`."""
+    """Keep a program, with this rank's slices of parameters and states, under `key`."""
     _keep(comm, key, plan, held_slices(plan, comm.rank, values), 0)
 
 
 def load_slices(comm: Any, key: str, plan: Plan, env: Env, step: int) -> None:
-    """Keep a plan, and copies of what are this rank's slices already, under `key`, after so many steps."""
+    """Keep a program, with copies of what are this rank's slices already, under `key`, after so many steps."""
     _keep(comm, key, plan, {name: np.array(part, order="C") for name, part in env.items()}, step)
 
 
 def switch_values(comm: Any, key: str, plan: Plan, moves: RankMoves, step: int) -> tuple[int, int, int]:
     """Bring what is kept under `key` into the slices of another plan: (bytes sent, messages sent, bytes held now)."""
-    env, sent, messages = drive(move_on_rank(moves, comm.rank, comm.state[key]["env"]), comm)
+    env, sent, messages = drive(move_on_rank(moves, comm.rank, comm.state[key].env), comm)
     comm.barrier(tag="all ranks have their new slices")  # until then all have the old ones, if something fails
     _keep(comm, key, plan, env, step)
     return sent, messages, size_of([env])
 
 
-def _keep(comm: Any, key: str, plan: Plan, env: Env, step: int) -> None:
-    comm.state[key] = {"plan": plan, "env": env, "left": (step, [])}
+def _keep(comm: Any, key: str, plan: Plan, env: Env, taken: int) -> None:
+    program = comm.state[key] = Program(plan, comm, env, taken=taken)
+    program.copies = of_plan(plan, comm)
 
 
 def run_forward(comm: Any, key: str, plan: Plan, inputs: Env, step: int) -> None:
     """Run a plan that trains nothing, on full inputs of its own and the values kept under `key`."""
-    env = comm.state[key]["env"]
-    env.update(held_slices(plan, comm.rank, inputs | plan.constant_arrays))
+    forward = Program(plan, comm, comm.state[key].env)
+    forward.env.update(held_slices(plan, comm.rank, inputs | plan.constant_arrays))
     with computing(plan):
-        step_on(comm, plan, env, step=step, show=comm.report)
+        forward.step(step, show=comm.report)
 
 
 def left_behind(comm: Any, key: str) -> tuple[int, list[str]]:
     """How many steps this rank has ended, and what has its new value of the step after them."""
-    return comm.state[key]["left"]
+    return comm.state[key].left
 
 
 def drop_values(comm: Any, key: str) -> None:
@@ -119,7 +119,7 @@ def drop_values(comm: Any, key: str) -> None:
 
 def collect(comm: Any, key: str, names: list[str]) -> dict[str, np.ndarray]:
     """This rank's values of these names; those it does not hold are missing."""
-    env, plan = comm.state[key]["env"], comm.state[key]["plan"]
+    env, plan = comm.state[key].env, comm.state[key].plan
     names = [n for n in names if plan.held_by(n, comm.rank)]
     missing = [n for n in names if n not in env]
     if missing:
@@ -149,17 +149,13 @@ def train_rank(
     batches  full inputs of the steps, gone round, from step `first` on: all ranks of a machine read the same memory,
              and a rank copies its slices of one batch at a time
     """
-    session = comm.state[key]
-    plan, env = session["plan"], session["env"]
+    program: Program = comm.state[key]
+    plan, env = program.plan, program.env
     constants = held_slices(plan, comm.rank, plan.constant_arrays)
     losses: list[float] = []
     reported, last_report = 0, time.perf_counter()
     recorded: deque[tuple[int, Record]] = deque(maxlen=record)
-    session["left"] = first, []
-    if "copies" not in session:
-        session["copies"] = of_plan(plan, comm)
-    copies = session["copies"]
-    check = PlanCheck(plan, comm.rank, env, gradients_of(plan)) if finite else None
+    program.left = first, []
     with computing(plan):
         for step in range(first, first + steps):
             if not comm.agree_to_continue(step):
@@ -167,17 +163,8 @@ def train_rank(
             env.update(held_slices(plan, comm.rank, batches[(step - first) % len(batches)]))
             env.update(constants)
             env.update(rates_of_step(rates, step - first))
-            if copies is not None and copies.due():
-                copies.compare({n: env[n] for n in copies.names if plan.held_by(n, comm.rank)}, {}, step)
             seen = Record() if record else None
-            replaced = session["left"][1]
-            if check is not None:
-                check.begin(step)
-            more = {"phases": phases, "step": step, "observe": seen, "show": comm.report, "replaced": replaced}
-            step_on(comm, plan, env, None if check is None else check.look, **more)
-            if check is not None:
-                check.end()
-            session["left"] = step + 1, []
+            program.step(step, finite=finite, phases=phases, observe=seen, show=comm.report)
             losses.append(float(env[plan.outputs[0]].reshape(-1)[0]))
             if seen is not None:
                 recorded.append((step, seen))
@@ -189,33 +176,5 @@ def train_rank(
         comm.barrier(tag="all ranks have ended the recorded steps")
     if comm.rank == 0 and reported < len(losses):
         comm.report(losses[reported:])
-    found = ((step, seen.ran[0], "measured", seen.busy_s[0]) for step, seen in recorded)
-    return losses, to_dicts(event for one in found for event in ran_events(comm.rank, *one))
-
-
-def step_on(comm: Any, plan: Plan, env: Env, look: Callable | None = None, **options: Any) -> Env:
-    """One step of a plan on this rank. comm: None for a plan of one device. look: as in `drive`; options: those of
-    `rank_step`.
-    """
-    if comm is None:
-        return drive(rank_step(plan, 0, env, **options), None)
-    return drive(rank_step(plan, comm.rank, env, empty=comm.empty, progress=comm.progress, **options), comm, look)
-
-
-def drive(program: Any, comm: Any, look: Callable | None = None) -> Any:
-    """Run one rank's generator; `comm` answers what it asks for.  look: called with each request before"""
-    reply = None
-    while True:
-        try:
-            asked = program.send(reply)
-        except StopIteration as end:
-            return end.value
-        if look is not None and not isinstance(asked, Wait):
-            look(asked.request if isinstance(asked, Start) else asked)
-        match asked:
-            case Start(request):
-                reply = comm.begin(request)
-            case Wait(handle):
-                reply = handle.wait()
-            case _:
-                reply = comm.answer(asked)
+    steps_seen = ((step, seen.ran[0], "measured", seen.busy_s[0]) for step, seen in recorded)
+    return losses, to_dicts(event for one in steps_seen for event in ran_events(comm.rank, *one))

@@ -42,7 +42,7 @@ PACKAGE_LINES = {
     "cost": 8_900,
     "run": 1_450,
     "processes": 13_300,
-    "train": 10_700,
+    "train": 10_750,
     "lab": 31_200,
     "mindspore": 5_700,
     "cli": 2_600,

@@ -61,7 +61,7 @@ def test_what_is_a_ranks_own_may_differ(worlds):
 
 def spoiled(comm, key, name, by):
     if comm.rank == 1:
-        comm.state[key]["env"][name] = comm.state[key]["env"][name] + np.float32(by)
+        comm.state[key].env[name] = comm.state[key].env[name] + np.float32(by)
 
 
 def test_a_session_on_processes_compares_the_slices_that_several_ranks_hold(pools):

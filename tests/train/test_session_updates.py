@@ -29,7 +29,7 @@ def updated(plan):
 def _spoil(comm, key, name, rank):
     """Give a state of one rank a shape that its update stumbles over."""
     if comm.rank == rank:
-        comm.state[key]["env"][name] = np.zeros(3, np.float32)
+        comm.state[key].env[name] = np.zeros(3, np.float32)
 
 
 def spoil(session, name, rank):

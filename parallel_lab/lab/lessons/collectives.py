@@ -7,7 +7,7 @@ import numpy as np
 
 from ...processes.measure import fit_link, median_s
 from ...processes.shm import WorkerPool
-from ...train.rank_steps import drive
+from ...train.program import drive
 from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_algorithm
 from ..collectives.all_reduce_menu import AllReduceMenu
 from ..exercises import check, hint, par

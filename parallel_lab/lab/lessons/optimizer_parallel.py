@@ -7,7 +7,7 @@ import numpy as np
 
 from ...cost.zero import STAGES, zero_memory, zero_traffic
 from ...processes.shm import WorkerPool
-from ...train.rank_steps import drive
+from ...train.program import drive
 from ...train.session import Session, initial_values
 from ..exercises import check, hint, par
 from ..memory.count import simulated_ranks

@@ -31,7 +31,7 @@ from ...run.computing import computing
 from ...run.full_values import slice_value, step_inputs
 from ...run.interpreter import Env
 from ...run.simulator import Simulator
-from ...train.rank_steps import step_on
+from ...train.program import step_on
 
 MOMENTS = {"states": "model states", "peak": "fullest moment", "training": "before the update"}
 MOMENTS |= {"resident": "between steps"}

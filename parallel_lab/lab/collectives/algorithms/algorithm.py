@@ -31,7 +31,7 @@ from ....base.origin import caller
 from ....ops.collectives.definitions import MESSAGES, Formula, combine
 from ....run.communicator import Request, check_request
 from ....run.simulator import simulate
-from ....train.rank_steps import drive
+from ....train.program import drive
 from .rounds import ROOTED, Phase, Send
 from .table import algorithm_names, formula_texts, recipe_of, rounds_of
 from .walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
