@@ -36,6 +36,7 @@ from ..base.cluster import Link
 from ..base.errors import ArgumentError, shorten
 from ..base.settings.fusion_rules import Groups, buckets_of
 from ..ops.collectives.definitions import MESSAGES
+from .clock import Clock, Message, Task
 
 AMOUNT = number(0)
 
@@ -78,7 +79,7 @@ class BucketTime:
 
     members    positions of its gradients, in the order of backward
     ready_s    when the last of them is ready;  start_s, end_s: when it travels, later if the line is busy
-    hidden_s   seconds of travelling beside backward computation
+    hidden_s   seconds of travelling during backward computation
     exposed_s  seconds of travelling after it
     unpack_s   seconds of the rank, once the message is complete: unpacking, and the gradients' own work
     """
@@ -161,25 +162,36 @@ def predict_overlap(
         raise ArgumentError(what, where="predict_overlap", allowed="One per gradient")
     cost, buckets = packing or _FREE, buckets_of(groups)
     sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
-    packs = [0.0] * len(gradients)  # seconds of packing behind each gradient
-    for bucket, size in zip(buckets, sizes, strict=True):
-        packs[bucket[-1]] = cost.pack_s(size, len(bucket))
+    messages = [Message(link.time_s(size), (0,), "line") for size in sizes]
+    last_of = {bucket[-1]: n for n, bucket in enumerate(buckets)}
+    backward: list[Task] = []  # of a bucket the last gradient's packing comes behind it, then its message
+    for position, gradient in enumerate(gradients):
+        backward.append(Task(gradient.compute_s, (), (), 0.0, None, None, gradient))
+        if (n := last_of.get(position)) is not None:
+            if packing is not None:
+                backward.append(Task(cost.pack_s(sizes[n], len(buckets[n]))))
+            if not after_backward:
+                backward.append(Task(None, (), (), 0.0, messages[n]))
+    backward.append(Task(rest_s))
+    at_the_end = [Task(message=messages[last_of[position]]) for position in sorted(last_of)] if after_backward else []
     ready: list[float] = []
-    clock = 0.0
-    for gradient, pack_s in zip(gradients, packs, strict=True):
-        ready.append(clock + gradient.compute_s)
-        clock = ready[-1] + pack_s
-    backward_s = clock + rest_s
-    when = [backward_s if after_backward else ready[bucket[-1]] + packs[bucket[-1]] for bucket in buckets]
+
+    def done(_lane: int, task: Task, _came_s: float, _start_s: float, end_s: float) -> None:
+        if task.what is not None:
+            ready.append(end_s)
+
+    clock = Clock([backward + at_the_end])
+    clock.run(done)
+    backward_s = clock.at_s[0]
     line: list[BucketTime] = []
-    free = 0.0
-    for n in sorted(range(len(buckets)), key=lambda at: (when[at], buckets[at][-1])):
-        bucket, size = buckets[n], sizes[n]
-        start = max(free, when[n])
-        free = start + link.time_s(size)
-        hidden = min(max(backward_s - start, 0.0), free - start)
+    for position in sorted(last_of):
+        n = last_of[position]
+        message, bucket = messages[n], buckets[n]
+        start_s, end_s = message.begin_s, message.end_s
+        hidden_s = min(max(backward_s - start_s, 0.0), end_s - start_s)
         unpack_s = cost.unpack_all_s([gradients[position] for position in bucket])
-        line.append(BucketTime(bucket, size, when[n], start, free, hidden, free - start - hidden, unpack_s))
+        exposed_s = end_s - start_s - hidden_s
+        line.append(BucketTime(bucket, sizes[n], message.came[0], start_s, end_s, hidden_s, exposed_s, unpack_s))
     return Overlap(tuple(gradients), tuple(ready), tuple(line), backward_s)
 
 

@@ -5,21 +5,20 @@
 
 Local work moves a rank's own clock. A message starts for all members of its group when the last of them arrives (those
 before it wait) and ends for all of them together. A message that is started travels on its rank's line while the rank
-goes on, one after the other: it begins when all members have come to it and their lines are free, and who waits for it
-goes on when it has ended. Ranks run one program on equal slices, so their clocks only part where groups use different
-links or a rank is slowed down on purpose; else one clock stands for all, and 4096 ranks cost what one does.
+goes on, one after the other: it begins when all members have come to it and their lines are free, and a rank that waits
+for it goes on when it has ended. A copy between device and host travels on a line of its own, one in each direction;
+the instruction that reads it waits for it, and the device waits for what the host computes.
 
-A copy between device and host travels on a line of its own, one in each direction, and who reads it waits for it; the
-device waits for what the host computes.
-
-The stages of a pipeline have clocks of their own. What one sends another occupies neither: it is there when the link
-has brought it, and who needs it waits.
+The stages of a pipeline are the lanes of a clock (`clock.py`). Ranks of a stage run one program on equal slices, so
+their times only differ where groups use different links or a rank is slowed down on purpose; else one number stands for
+all, and 4096 ranks cost what one does. What one stage sends another occupies neither: it is there when the link has
+brought it, and what needs it waits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -32,6 +31,7 @@ from ..graph.actions import Action, Stage
 from ..graph.copies import COPIES
 from ..graph.instr import Instr
 from ..graph.plan import Plan
+from .clock import Clock, Message, Task, Time
 from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
 
 MOST_EVENTS = 5_000_000  # that a timeline returns: of about half a kilobyte each
@@ -75,24 +75,29 @@ def predict_timeline(
     if (events := sum(each[plan.stage_of(rank).first] for rank in shown)) > MOST_EVENTS:
         what, hint = f"{events:,} events of {len(shown)} ranks", "Give ranks=(0,), or ranks=() for the end of the step"
         raise ArgumentError(what, where="predict_timeline", allowed=f"At most {MOST_EVENTS:,}", hint=hint)
-    arrivals: dict[tuple[int, int], np.ndarray] = {}
-    clocks = [_StageClock(plan, stage, cluster, factors, shown, step, arrivals) for stage in plan.stages]
-    moved = True
-    while moved:  # a stage that waits for another one goes on in the next round
-        moved = any(clock.advance() for clock in clocks)
-    waiting = [clock.stage.first for clock in clocks if not clock.done]
+    stages = [_StageTasks(plan, stage, cluster, factors, shown, step, n) for n, stage in enumerate(plan.stages)]
+    starts = [0.0 if stage.symmetric else np.zeros(stage.stage.count) for stage in stages]
+    symmetric = all(stage.symmetric for stage in stages)
+    clock = Clock([stage.tasks() for stage in stages], None, max if symmetric else np.maximum, starts)
+
+    def done(number: int, task: Task, came_s: Time, start_s: Time, end_s: Time) -> None:
+        if task.what is not None:
+            stages[number].show(task, clock.there, came_s, start_s, end_s)
+
+    clock.run(done)
+    waiting = [stage.stage.first for stage, is_done in zip(stages, clock.is_done, strict=True) if not is_done]
     if waiting:
         what = f"the stages of ranks {waiting} wait for ever"
         raise PlanError(what, where="predict_timeline", allowed="A schedule in which every action's inputs come to be")
-    lanes = {rank: lane for clock in clocks for rank, lane in clock.lanes.items()}
+    lanes = {rank: lane for stage in stages for rank, lane in stage.lanes.items()}
     log = EventLog(tuple(e for rank in shown for e in lanes[rank]))
-    return Timeline(log, max(clock.end_s for clock in clocks), all(clock.symmetric for clock in clocks))
+    return Timeline(log, max(float(np.max(at)) for at in (*clock.at_s, *clock.free_s.values())), symmetric)
 
 
-class _StageClock:
-    """The clocks of a stage's ranks, one for all while they are alike, moved by its program until it has to wait.
+class _StageTasks:
+    """A stage's program as tasks of one lane, whose times are numbers while the ranks are alike, or one per rank.
 
-    arrivals   (tag, micro-batch; -1 once) of what was sent to another stage -> when each rank's part is there
+    number  of the lane;  lanes:  events of the ranks that are shown
     """
 
     def __init__(
@@ -103,37 +108,30 @@ class _StageClock:
         factors: np.ndarray | None,
         shown: tuple[int, ...],
         step: int,
-        arrivals: dict[tuple[int, int], np.ndarray],
+        number: int,
     ) -> None:
-        self.plan, self.stage, self.cluster, self.step, self.arrivals = plan, stage, cluster, step, arrivals
+        self.plan, self.stage, self.cluster, self.step, self.number = plan, stage, cluster, step, number
         self.factors = None if factors is None else factors[stage.first : stage.first + stage.count]
         instrs = [i for _, program in stage.programs for i in program]
         owned = any(i.owner is not None for i in instrs)  # work that one rank does alone
         alike = all(len(set(self.spans(i).tolist())) == 1 for i in instrs if i.is_communication)
         self.symmetric = self.factors is None and not owned and alike
-        self.clocks = np.zeros(1 if self.symmetric else stage.count)
-        self.lines = self.clocks.copy()
-        self.due: dict[str, np.ndarray] = {}  # when what was started will be complete
-        self.lines_to = dict.fromkeys(COPIES, self.clocks)  # when the line to the host, and the one back, is free
-        self.there: dict[str, np.ndarray] = {}  # when a copy has arrived
         self.host = frozenset(plan.host)
         self.lanes: dict[int, list[Event]] = {rank: [] for rank in shown if rank in stage.ranks}
         self.parts: dict[int, list[Instr | float]] = {}
-        self.program = ((a, work) for a in stage.actions for work in self.part(a))
-        self.next: tuple[Action, Instr | float] | None = next(self.program, None)
 
-    @property
-    def done(self) -> bool:
-        return self.next is None
-
-    @property
-    def end_s(self) -> float:
-        return float(max(line.max() for line in (self.clocks, self.lines, *self.lines_to.values())))
+    def tasks(self) -> Iterator[Task]:
+        """The tasks, in order."""
+        copied: dict[str, Message] = {}  # name of a copy -> the last one of it
+        due: dict[str, Message] = {}  # name of what was started -> its message
+        for action in self.stage.actions:
+            for work in self.part(action):
+                yield Task(work) if isinstance(work, float) else self.task(action, work, copied, due)
 
     def part(self, action: Action) -> list[Instr | float]:
-        """What an action runs; where nobody looks and all ranks are alike, work in a row is a number of seconds."""
+        """What an action runs; where no rank is shown and all are alike, work in a row is a number of seconds."""
         part = self.stage.part(action)
-        if self.host:  # copies go on beside the work
+        if self.host:  # copies go on next to the work
             return [instr for _, instr in part]
         if id(part) not in self.parts:
             work: list[Instr | float] = []
@@ -141,7 +139,9 @@ class _StageClock:
                 alone = (
                     not self.lanes and self.symmetric and instr.kind not in ("start", "wait") and not is_border(instr)
                 )
-                seconds = float(self.ends(instr, np.zeros(1))[1][0]) if alone else None
+                seconds = None
+                if alone:
+                    seconds = self.message(instr).travel(0.0)[1] if instr.is_communication else self.work_s(instr)
                 if seconds is not None and work and isinstance(work[-1], float):
                     work[-1] += seconds
                 else:
@@ -149,77 +149,42 @@ class _StageClock:
             self.parts[id(part)] = work
         return self.parts[id(part)]
 
-    def advance(self) -> bool:
-        """Run until the end, or until something of another stage is not there yet. Whether anything was run."""
-        moved = False
-        while self.next is not None and self.ready(*self.next):
-            action, work = self.next
-            if isinstance(work, float):
-                self.clocks = self.clocks + work
-            else:
-                self.run(action, work)
-            self.next, moved = next(self.program, None), True
-        return moved
-
-    def ready(self, action: Action, work: Instr | float) -> bool:
-        return isinstance(work, float) or not takes_border(work) or border_key(work, action) in self.arrivals
-
-    def run(self, action: Action, instr: Instr) -> None:
-        overlapped, ready = instr.kind in ("start", *COPIES), self.clocks
-        for name in instr.ins:
-            if name in self.there:
-                ready = np.maximum(ready, self.there[name])
-        if instr.kind not in COPIES:
-            self.clocks = ready
+    def task(self, action: Action, instr: Instr, copied: dict[str, Message], due: dict[str, Message]) -> Task:
+        """An instruction as a task. It waits for the copies that it reads; a copy of a copy does that on its line."""
+        copies = tuple(copied[name] for name in instr.ins if name in copied)
+        needs = [(copy, 0.0) for copy in copies]
+        what = action, instr, copies
         if is_border(instr):
-            starts = ends = self.clocks
             if takes_border(instr):
-                starts = ends = np.maximum(self.clocks, self.arrivals[border_key(instr, action)])
-            elif instr.message == "send":
-                arrives = self.message(instr, self.clocks)[1]
-                self.arrivals[border_key(instr, action)] = arrives
-        elif instr.kind in COPIES:  # a line in each direction; who reads the copy waits for it
-            starts, ends = self.ends(instr, np.maximum(ready, self.lines_to[instr.kind]))
-            self.lines_to[instr.kind] = self.there[instr.out] = ends
-        elif overlapped:
-            starts, ends = self.message(instr, np.maximum(self.clocks, self.lines))
-            self.lines = self.due[instr.out] = ends
-        elif instr.kind == "wait":
-            starts = ends = np.maximum(self.clocks, self.due.pop(instr.ins[0]))
-        else:
-            starts, ends = self.ends(instr, self.clocks)
-        for rank, lane in self.lanes.items():
-            if instr.runs_on(rank):
-                lane += self.events(action, instr, rank, starts, ends)
-        self.clocks = self.clocks if overlapped else ends
+                return Task(needs=[*needs, (border_key(instr, action), 0.0)], what=what)
+            if instr.message == "send":
+                return Task(
+                    needs=needs, message=self.message(instr, border_key(instr, action), after=copies), what=what
+                )
+            return Task(needs=needs, what=what)
+        if instr.kind in COPIES:
+            copied[instr.out] = message = Message(self.work_s(instr), (self.number,), instr.kind, after=copies)
+            return Task(message=message, what=what)
+        if instr.kind == "wait":
+            return Task(needs=[*needs, (due.pop(instr.ins[0]), 0.0)], what=what)
+        if not instr.is_communication:
+            return Task(self.work_s(instr), needs, what=what)
+        message = self.message(instr, after=copies)
+        if instr.kind == "start":
+            due[instr.out] = message
+            return Task(needs=needs, message=message, what=what)
+        return Task(needs=[*needs, (message, 0.0)], message=message, what=what)
 
-    def ends(self, instr: Instr, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """When work that is not waited for later starts and ends."""
-        if instr.is_communication:
-            return self.message(instr, clocks)
+    def work_s(self, instr: Instr) -> Time:
+        """Seconds of local work or of a copy: a number, or one per rank."""
         work_s = own_time_s(self.plan, instr, self.cluster, self.host)
-        works = 1.0 if instr.owner is None else np.arange(len(clocks)) == instr.owner
+        works = 1.0 if instr.owner is None else np.arange(self.stage.count) == instr.owner
         slower = 1.0 if self.factors is None or instr.kind in COPIES else self.factors
-        return clocks, clocks + works * work_s * slower
+        return works * work_s * slower
 
-    def message(self, instr: Instr, clocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """When a message starts and ends: for every rank, or once for all where there is one clock."""
-        spans = self.spans(instr)
-
-        def seconds(across: bool) -> float:
-            return plan_message_time_s(self.plan, instr, self.cluster, self.cluster.link_over(spans=across))
-
-        if len(clocks) == 1:
-            return clocks, clocks + seconds(bool(spans[0]))
-        starts = clocks
-        if not is_border(instr):
-            members = tuple(-1 - axis for axis in instr.axes)
-            last = clocks.reshape(instr.device_matrix).max(axis=members, keepdims=True)
-            starts = np.broadcast_to(last, instr.device_matrix).reshape(-1)
-        durations = np.zeros(len(clocks))
-        for across in set(spans.tolist()):
-            durations[spans == across] = seconds(across)
-        return starts, starts + durations
+    def message(self, instr: Instr, key: Hashable = None, after: tuple[Message, ...] = ()) -> Message:
+        """A message of the stage's ranks, on their lines if it is started."""
+        return _StageMessage(self, instr, key, after)
 
     def spans(self, instr: Instr) -> np.ndarray:
         """For every rank of the stage, whether its message goes to another node."""
@@ -230,26 +195,71 @@ class _StageClock:
             return ranks // per_node != peers // per_node
         return _spans(instr.device_matrix, instr.axes, per_node, self.stage.first)
 
-    def events(self, action: Action, instr: Instr, rank: int, starts: np.ndarray, ends: np.ndarray) -> list[Event]:
+    def show(self, task: Task, there: Mapping[Hashable, Time], came_s: Time, start_s: Time, end_s: Time) -> None:
+        """Add what the lanes show of a task."""
+        (action, instr, copies), message = task.what, task.message
+        if instr.kind not in COPIES:  # what it reads has arrived
+            for copy in copies:
+                came_s = np.maximum(came_s, there[copy])
+        if message is not None and not is_border(instr):
+            start_s, end_s = message.begin_s, message.end_s
+        elif task.work_s is None:
+            start_s = end_s
+        for rank, lane in self.lanes.items():
+            if instr.runs_on(rank):
+                at = 0 if self.symmetric else rank - self.stage.first
+                times = (float(t if np.ndim(t) == 0 else t[at]) for t in (came_s, start_s, end_s))
+                lane += self.events(action, instr, rank, *times)
+
+    def events(
+        self, action: Action, instr: Instr, rank: int, arrived_s: float, start_s: float, end_s: float
+    ) -> list[Event]:
         """What a rank's lane shows of an instruction."""
-        at = 0 if self.symmetric else rank - self.stage.first
         waits, overlapped = instr.kind == "wait", instr.kind in ("start", *COPIES)
         group = instr.group(rank) if instr.is_communication or waits else ()
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
         name = instr.ins[0] if waits else instr.out
         common = {"rank": rank, "step": self.step, "phase": action.program, "name": name, "op": op, "group": group}
         common |= {"micro_batch": action.micro_batch, "source": "predicted"}
-        arrived_s, start_s, end_s = float(self.clocks[at]), float(starts[at]), float(ends[at])
-        found = []
+        events = []
         if waits or (start_s > arrived_s and not overlapped):
-            found.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, **common))
+            events.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, **common))
         if not waits:
             kind = "communication" if instr.is_communication else "compute"
             sent = {"bytes": message_bytes(self.plan, instr, rank), "overlapped": overlapped}
             if instr.kind in COPIES:
                 sent["bytes"] = self.plan.value(instr.out).slice_bytes
-            found.append(Event(kind=kind, start_s=start_s, end_s=end_s, **sent, **common))
-        return found
+            events.append(Event(kind=kind, start_s=start_s, end_s=end_s, **sent, **common))
+        return events
+
+
+class _StageMessage(Message):
+    """A message of a stage's ranks: it begins for all members of a group when the last one has come."""
+
+    __slots__ = ("instr", "stage")
+
+    def __init__(self, stage: _StageTasks, instr: Instr, key: Hashable, after: tuple[Message, ...]) -> None:
+        line = "started" if instr.kind == "start" and not is_border(instr) else None
+        super().__init__(None, (stage.number,), line, key, after)
+        self.stage, self.instr = stage, instr
+
+    def seconds(self, across: bool) -> float:
+        """How long it takes, over the link between nodes or within one."""
+        cluster = self.stage.cluster
+        return plan_message_time_s(self.stage.plan, self.instr, cluster, cluster.link_over(spans=across))
+
+    def travel(self, begin_s: Time) -> tuple[Time, Time]:
+        instr, spans = self.instr, self.stage.spans(self.instr)
+        if np.ndim(begin_s) == 0:
+            return begin_s, begin_s + self.seconds(bool(spans[0]))
+        if not is_border(instr):
+            members = tuple(-1 - axis for axis in instr.axes)
+            last = begin_s.reshape(instr.device_matrix).max(axis=members, keepdims=True)
+            begin_s = np.broadcast_to(last, instr.device_matrix).reshape(-1)
+        durations = np.zeros(len(begin_s))
+        for across in set(spans.tolist()):
+            durations[spans == across] = self.seconds(across)
+        return begin_s, begin_s + durations
 
 
 def _factors(plan: Plan, slowdown: Mapping[int, float]) -> np.ndarray | None:

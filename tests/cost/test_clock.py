@@ -13,6 +13,8 @@ from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.simulated_clock import predicted_run, virtual_clock
 from parallel_lab.lab.exercises.two_products import Chain
 from parallel_lab.train.rank_steps import ran_events
+from tests.crossed import first
+from tests.graph.random_pipelines import compiled, draw_by_hand, draw_named
 from tests.graph.test_pipeline import planned as planned_pipeline
 
 FUSED = {"comm_fusion": {kind: {"mode": "size", "config": 1} for kind in ("allreduce", "allgather", "reducescatter")}}
@@ -65,6 +67,24 @@ def test_simulated_times_are_the_predicted_ones(name, devices):
             lane = bar["pid"], bar["tid"]
             assert bar["ts"] >= bars.get(lane, 0) - 0.002, bar  # whole nanoseconds
             bars[lane] = bar["ts"] + bar["dur"]
+
+
+ONE_NODE = Cluster("one node", get_cluster("laptop").device, Link(3e-6, 2e-9), devices_per_node=8)
+TWO_LINKS = Cluster("two links", ONE_NODE.device, ONE_NODE.link, 3, node_count=3, node_link=Link(1e-4, 1e-8))
+
+
+@pytest.mark.parametrize("cluster", [ONE_NODE, TWO_LINKS], ids=lambda cluster: cluster.name)
+@pytest.mark.parametrize(("draw", "seed"), first(3, [(f, n) for n in range(12) for f in (draw_named, draw_by_hand)]))
+def test_work_of_random_pipelines_is_simulated_when_it_is_predicted_to_the_bit(draw, seed, cluster):
+    """All messages show in when work begins: one that waited for a line that it does not need came too late."""
+    plan = compiled(draw(seed))[0]
+    clock = virtual_clock(predicted_run(plan, cluster), cluster)
+    simulated = [e for rank, mine in enumerate(clock) for e in ran_events(rank, 0, mine, "simulated")]
+    times = [
+        [(e.rank, e.phase, e.micro_batch, e.name, e.start_s, e.end_s) for e in events if e.kind == "compute"]
+        for events in (simulated, predict_timeline(plan, cluster).log)
+    ]
+    assert times[0] == times[1] != []
 
 
 def test_an_exact_exchange_has_its_time_on_the_simulators_clock():

@@ -3,11 +3,9 @@
     start of an action = the later of   the end of the action before it on its rank
                                         the end of what it waits for (+ the link's latency, from another rank)
 
-A message delays who waits for it and occupies no rank. Times are per part, so stages may be uneven. A backward that is
-not divided takes backward + weights.
-
-Ranks that share `cores` cores: at most so many actions run at a time, and the others wait in turn, first come, first
-served (`cost/shared_cores.py`).
+A message delays the action that needs it and occupies no rank. Times are per part, so stages may be uneven. A backward
+that is not divided takes backward + weights. Where ranks share cores, at most so many actions run at a time, and the
+others wait in turn (`cost/shared_cores.py`).
 
 Rule of start times: Qi et al. 2024, "Zero Bubble Pipeline Parallelism", section 2.
 """
@@ -21,8 +19,9 @@ from functools import cached_property
 
 from ...base.errors import ArgumentError, PlanError
 from ...graph.actions import Action
+from ..clock import Clock, Task
 from ..shared_cores import SharedCores
-from .order import Key, Order, key_of
+from .order import Order, key_of
 
 Times = float | Sequence[float]
 Latency = float | Mapping[tuple[int, int], float]
@@ -33,7 +32,7 @@ class Timing:
     """When the actions of a schedule ran.
 
     starts, ends  seconds (or the unit of the times given), per rank, per action
-    work          time that each rank computes: on shared cores, who waits for one is idle
+    work          time that each rank computes: on shared cores, a rank that waits for one is idle
     """
 
     starts: tuple[tuple[float, ...], ...]
@@ -100,48 +99,61 @@ def run_clock(
         raise ArgumentError(f"cores={cores}", where="schedule clock", allowed="At least 1")
     if after and cores is not None:
         raise ArgumentError("after with cores", where="schedule clock", allowed="One of them")
-    where, lists = order.where, []
-    for rank in range(len(order.ranks)):
-        cells = []
-        for cell in order.cells(rank):
-            if len(cell) == 1:
-                needs = order.needs(cell[0])
-            else:
-                inside = {key_of(a) for a in cell}
-                needs = [key for a in cell for key in order.needs(a) if key not in inside]
-            if pair is not None and cell[0].kind == "F" and len(cell) > 1:
-                took = pair[cell[0].stage]
-            else:
-                took = sum(_time(order, a, times) for a in cell)
-            early = ahead(cell[0]) if ahead else 0.0
-            from_rank = [(key, where.get(key, rank)) for key in needs]
-            delays = [(k, _delay(latency, r, rank) - (early if r != rank else 0.0)) for k, r in from_rank]
-            cells.append((cell, took, delays))
-        lists.append(cells)
-    rest = [[math.fsum(map(after, cell)) if after else 0.0 for cell, _, _ in cells] for cells in lists]
-    spans = _alone(order, lists, rest) if cores is None or cores >= len(lists) else _shared(order, lists, cores)
-    sizes = [[len(cell) for cell, _, _ in cells] for cells in lists]
-    starts, ends = (
-        tuple(
-            tuple(v[i] for v, k in zip(s, z, strict=True) for _ in range(k)) for s, z in zip(spans, sizes, strict=True)
-        )
-        for i in (0, 1)
-    )
-    work = (sum(took for _, took, _ in cells) + sum(more) for cells, more in zip(lists, rest, strict=True))
+    lists = [_tasks(order, rank, times, pair, latency, ahead, after) for rank in range(len(order.ranks))]
+    spans: list[list[tuple[float, float]]] = [[] for _ in lists]
+
+    def done(rank: int, task: Task, _came_s: float, start_s: float, end_s: float) -> None:
+        spans[rank].extend([(start_s, end_s)] * len(task.owner))
+
+    clock = Clock(lists, None if cores is None or cores >= len(lists) else SharedCores(cores))
+    clock.run(done)
+    if not all(clock.is_done):
+        raise _stuck(order, clock.tasks)
+    starts, ends = (tuple(tuple(span[i] for span in lane) for lane in spans) for i in (0, 1))
+    work = (sum(task.work_s for task in tasks) + sum(task.rest_s for task in tasks) for tasks in lists)
     return Timing(starts, ends, tuple(work))
 
 
+def _tasks(
+    order: Order,
+    rank: int,
+    times: Sequence[Sequence[float]],
+    together: Sequence[float] | None,
+    latency: Latency,
+    ahead: Callable[[Action], float] | None,
+    after: Callable[[Action], float] | None,
+) -> list[Task]:
+    """What a rank does: actions that run as one are one task, which owns its core."""
+    where, tasks = order.where, []
+    for cell in order.cells(rank):
+        keys = tuple(key_of(action) for action in cell)
+        if len(cell) == 1:
+            needs = order.needs(cell[0])
+        else:
+            needs = [key for action in cell for key in order.needs(action) if key not in keys]
+        if together is not None and cell[0].kind == "F" and len(cell) > 1:
+            work_s = together[cell[0].stage]
+        else:
+            work_s = sum(_time(order, action, times) for action in cell)
+        early_s = ahead(cell[0]) if ahead else 0.0
+        delays = []
+        for key in needs:
+            source = where.get(key, rank)
+            delays.append((key, _delay(latency, source, rank) - (early_s if source != rank else 0.0)))
+        rest_s = math.fsum(map(after, cell)) if after else 0.0
+        tasks.append(Task(work_s, delays, keys, rest_s, None, cell))
+    return tasks
+
+
 _NAMES = ("forward", "backward", "weights")
-_Cells = list[list[tuple[tuple[Action, ...], float, list[tuple[Key, float]]]]]
-_Spans = list[list[tuple[float, float]]]
 
 
 def _per_part(name: str, times: Times, parts: int) -> Sequence[float]:
-    found = [times] * parts if isinstance(times, int | float) else list(times)
-    if len(found) != parts or any(not t >= 0 for t in found):
+    each = [times] * parts if isinstance(times, int | float) else list(times)
+    if len(each) != parts or any(not t >= 0 for t in each):
         allowed = f"A number, or one for each of {parts} parts, none below 0"
         raise ArgumentError(f"{name}={times!r}", where="schedule clock", allowed=allowed)
-    return found
+    return each
 
 
 def _delay(latency: Latency, source: int, target: int) -> float:
@@ -157,80 +169,7 @@ def _time(order: Order, action: Action, times: Sequence[Sequence[float]]) -> flo
     return forward if action.kind == "F" else weights
 
 
-def _stuck(order: Order, done: Sequence[int], lists: _Cells) -> PlanError:
-    heads = [
-        f"rank {r}: {cells[n][0][0]}" for r, (n, cells) in enumerate(zip(done, lists, strict=True)) if n < len(cells)
-    ]
+def _stuck(order: Order, tasks: Sequence[Task | None]) -> PlanError:
+    heads = [f"rank {rank}: {task.owner[0]}" for rank, task in enumerate(tasks) if task is not None]
     what = f"no rank can go on: {', '.join(heads[:8])}"
     return PlanError(what, where=f"schedule {order.name!r}", hint="schedule.check() says what is missing")
-
-
-def _alone(order: Order, lists: _Cells, rest: Sequence[Sequence[float]]) -> _Spans:
-    """Every rank on a core of its own: each goes on as far as it can, then the rank that waited for it.  rest: seconds
-    that an action takes when readers have its result; they belong to its span.
-    """
-    ended: dict[Key, float] = {}
-    spans: _Spans = [[] for _ in lists]
-    free = [0.0] * len(lists)
-    waiting: dict[Key, list[int]] = {}
-    ready = list(range(len(lists)))
-    while ready:
-        rank = ready.pop()
-        cells, span = lists[rank], spans[rank]
-        while len(span) < len(cells):
-            cell, took, needs = cells[len(span)]
-            start = free[rank]
-            for key, delay in needs:
-                if key not in ended:
-                    waiting.setdefault(key, []).append(rank)
-                    break
-                start = max(start, ended[key] + delay)
-            else:
-                end = start + took
-                free[rank] = end + rest[rank][len(span)]
-                span.append((start, free[rank]))
-                for action in cell:
-                    key = key_of(action)
-                    ended[key] = end
-                    ready += waiting.pop(key, ())
-                continue
-            break
-    if any(len(s) < len(c) for s, c in zip(spans, lists, strict=True)):
-        raise _stuck(order, [len(s) for s in spans], lists)
-    return spans
-
-
-def _shared(order: Order, lists: _Cells, cores: int) -> _Spans:
-    """Ranks that share cores (`cost/shared_cores.py`)."""
-    spans: _Spans = [[] for _ in lists]
-    arrived: dict[Key, float] = {}  # end of an action
-    waiting: dict[Key, list[int]] = {}
-    shared = SharedCores(cores)
-
-    def look(rank: int) -> None:
-        if len(spans[rank]) < len(lists[rank]):
-            when = shared.now
-            for key, delay in lists[rank][len(spans[rank])][2]:
-                if key not in arrived:
-                    waiting.setdefault(key, []).append(rank)
-                    return
-                when = max(when, arrived[key] + delay)
-            shared.at(when, rank)  # from then on its next action can run
-
-    for rank in range(len(lists)):
-        look(rank)
-    for rank, start in shared.turns():
-        cell, took, _ = lists[rank][len(spans[rank])]
-        if start is None:
-            shared.work(rank, took, cell)
-            continue
-        spans[rank].append((start, shared.now))
-        for action in cell:
-            key = key_of(action)
-            arrived[key] = shared.now
-            for other in waiting.pop(key, ()):
-                look(other)
-        look(rank)
-    if any(len(s) < len(c) for s, c in zip(spans, lists, strict=True)):
-        raise _stuck(order, [len(s) for s in spans], lists)
-    return spans
