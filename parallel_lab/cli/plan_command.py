@@ -5,7 +5,7 @@
     parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes
     parallel-lab plan --net gpt3_175b --devices 1024 --html plan.html --json plan.json
 
-Without --point: the outer search (`cost/scale/outer.py`). With it: one prediction, number by number with its formula.
+Without --point: the outer search (`cost/planner/outer.py`). With it: one prediction, number by number with its formula.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..base.files import check_writable, write_whole
 from .options import option, subcommand, whole_number
 
 if TYPE_CHECKING:
-    from ..cost.scale import Machine, PlanPoint, Transformer
+    from ..cost.planner import Machine, PlanPoint, Transformer
 
 _COUNT = whole_number(1)
 _SIZES = {"layers": 24, "hidden": 2048, "heads": None, "seq_length": 2048, "vocab_size": 51200}
@@ -47,7 +47,7 @@ _POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batc
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from ..cost.scale import predict_point, search_plans
+    from ..cost.planner import predict_point, search_plans
     from .plan_page import point_page, search_page
 
     for file in (args.json, args.html):
@@ -78,7 +78,7 @@ def _give(args: argparse.Namespace, text: str, numbers: dict, made: Callable[[],
 
 
 def _model(args: argparse.Namespace) -> Transformer:
-    from ..cost.scale import Transformer, get_transformer
+    from ..cost.planner import Transformer, get_transformer
 
     given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
     if args.net != "gpt":
@@ -93,14 +93,14 @@ def _model(args: argparse.Namespace) -> Transformer:
 
 
 def _machine(args: argparse.Namespace) -> Machine:
-    from ..cost.scale import get_machine, read_machine
+    from ..cost.planner import get_machine, read_machine
 
     is_file = args.cluster.endswith(".json") or Path(args.cluster).is_file()
     return (read_machine if is_file else get_machine)(args.cluster, args.devices)
 
 
 def _point(text: str) -> PlanPoint:
-    from ..cost.scale import PlanPoint
+    from ..cost.planner import PlanPoint
 
     given: dict[str, Any] = {}
     for part in text.split(","):

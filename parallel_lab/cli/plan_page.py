@@ -14,8 +14,7 @@ from ..lab.quickstart.report_page import page
 from .results import html_table
 
 if TYPE_CHECKING:
-    from ..cost.scale import Prediction
-    from ..cost.scale.outer import Found, Verdict
+    from ..cost.planner import Found, Prediction, Verdict
 
 GIB = 2**30  # bytes
 DRAWN = 3  # times the fastest step: slower points stand in the tables only

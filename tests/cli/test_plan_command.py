@@ -8,7 +8,7 @@ import pytest
 
 from parallel_lab.cli import main as cli
 from parallel_lab.cli.plan_page import found_chart
-from parallel_lab.cost.scale import PlanPoint, Transformer, get_machine, predict_point, search_plans
+from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, predict_point, search_plans
 
 SIZES = ("--layers", "4", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
 SMALL = ["plan", *SIZES, "--devices", "8"]

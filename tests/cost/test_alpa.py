@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, Parameter, compile, nn, ops
-from parallel_lab.cost.scale import alpa_cost, alpa_pipeline_s, choose_stages
+from parallel_lab.cost.planner import alpa_cost, alpa_pipeline_s, choose_stages
 from parallel_lab.cost.search import Mesh, search
 from parallel_lab.run.simulator import Simulator
 

@@ -31,7 +31,7 @@ from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import sharding_rule
 from ...ops.machine.split_labels import ShardingRule, strategy_operands
-from ..alpa import alpa_cost
+from ..planner.alpa import alpa_cost
 from .cost_model import CostModel
 from .mindspore_model import held_bytes
 from .places import DATASET, Link, configured

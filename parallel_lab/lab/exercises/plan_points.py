@@ -15,7 +15,8 @@ from functools import lru_cache
 
 from ...base.errors import ArgumentError, shorten
 from ...base.units import bytes_text, table_lines, time_text
-from ...cost.scale import (
+from ...cost.planner import (
+    Found,
     PlanPoint,
     Prediction,
     Transformer,
@@ -24,7 +25,6 @@ from ...cost.scale import (
     search_plans,
     space as all_plans,
 )
-from ...cost.scale.outer import Found
 
 DEVICES, BATCH, QUESTIONS = 64, 64, 20
 MODEL = Transformer("30 B", layers=48, hidden=7168, heads=56, seq_length=4096, source="a model of the lesson's own")

@@ -11,7 +11,7 @@ from ...base.cluster import get_cluster
 from ...base.settings.context import default_settings
 from ...base.units import bytes_text, table_lines, time_text
 from ...cost.memory import predict_memory
-from ...cost.scale import PlanPoint, search_plans
+from ...cost.planner import PlanPoint, search_plans
 from ...cost.schedules import make_schedule
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network

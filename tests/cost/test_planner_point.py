@@ -7,8 +7,8 @@ import pytest
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, ParallelLabError
 from parallel_lab.cost import predict_memory, predict_timeline
-from parallel_lab.cost.scale import PlanPoint, Transformer, get_machine, machine_names, predict_point, read_machine
-from parallel_lab.cost.scale.block import compile_block, compile_gpt, compile_single, read_part
+from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, machine_names, predict_point, read_machine
+from parallel_lab.cost.planner.block import compile_block, compile_gpt, compile_single, read_part
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.schedules.clock import run_clock
 

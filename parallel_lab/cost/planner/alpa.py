@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ..base.checks import checked, choice, integer, number, sequence_of
-from ..base.errors import ArgumentError
-from ..base.units import time_text
+from ...base.checks import checked, choice, integer, number, sequence_of
+from ...base.errors import ArgumentError
+from ...base.units import time_text
 
 _COUNT = integer(1)
 

@@ -6,8 +6,8 @@ import pytest
 
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.errors import ArgumentError, ParallelLabError
-from parallel_lab.cost.scale import Machine, PlanPoint, Transformer, get_machine, predict_point, search_plans, space
-from parallel_lab.cost.scale.predict import Pricing
+from parallel_lab.cost.planner import Machine, PlanPoint, Transformer, get_machine, predict_point, search_plans, space
+from parallel_lab.cost.planner.predict import Pricing
 from tests.crossed import first
 
 MODEL, BATCH = Transformer("small", 8, 64, 4, 32, 256), 16

@@ -3,7 +3,8 @@
 import pytest
 
 from parallel_lab.base.errors import ParallelLabError
-from parallel_lab.cost.scale import TRANSFORMERS, Transformer, alpa_cost, alpa_pipeline_s, get_transformer
+from parallel_lab.cost import planner, scale
+from parallel_lab.cost.planner import TRANSFORMERS, Transformer, alpa_cost, alpa_pipeline_s, get_transformer
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.stage_division import balance
 
@@ -187,3 +188,8 @@ def test_every_model_has_a_source_and_a_name_of_its_own():
 def test_wrong_inputs_are_refused(wrong):
     with pytest.raises(ParallelLabError):
         wrong()
+
+
+def test_the_planner_is_found_under_its_former_name_too():
+    assert all(getattr(scale, name) is value for name, value in vars(planner).items() if not name.startswith("_"))
+    assert scale.search_plans is planner.search_plans
