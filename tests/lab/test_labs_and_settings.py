@@ -14,7 +14,8 @@ from parallel_lab.cost.time import message_bytes
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.pictures.graph_strip import graph_strip
-from parallel_lab.lab.pictures.picture import message_table, timeline_lanes
+from parallel_lab.lab.pictures.lanes import timeline_lanes
+from parallel_lab.lab.pictures.picture import message_table
 from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.quickstart.result import messages_of
 from parallel_lab.lab.shared import networks

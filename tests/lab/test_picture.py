@@ -12,6 +12,7 @@ import pytest
 from parallel_lab.base.events import Event
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.lab.pictures.graph_strip import graph_strip
+from parallel_lab.lab.pictures.lanes import timeline_lanes
 from parallel_lab.lab.pictures.layers import flow_graph, operator_of, plan_layers
 from parallel_lab.lab.pictures.picture import (
     drawn_dims,
@@ -19,7 +20,6 @@ from parallel_lab.lab.pictures.picture import (
     rank_detail,
     tensor_entries,
     tensor_picture,
-    timeline_lanes,
     totals,
 )
 from parallel_lab.lab.shared.networks import NETWORKS, operator_layers

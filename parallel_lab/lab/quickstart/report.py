@@ -22,7 +22,8 @@ from ...base.files import version, write_whole
 from ...base.units import bytes_text, time_text
 from ...cost.memory import predict_memory
 from ...graph.plan import Plan
-from ..pictures.picture import tensor_entries, tensor_picture, timeline_lanes
+from ..pictures.lanes import timeline_lanes
+from ..pictures.picture import tensor_entries, tensor_picture
 from .report_page import page
 from .result import QuickstartResult, groups_text, ranks_text
 

@@ -17,7 +17,7 @@ from ...base.units import time_text
 from ...graph.plan import Plan
 from ...processes.measure import fit_link, measure_device, measured_cluster
 from ...processes.shm import get_pool
-from ..pictures import picture
+from ..pictures.lanes import timeline_lanes
 from ..shared.lab import LabRun
 
 FAR = 3.0  # times: from here on the lab says why
@@ -84,7 +84,7 @@ class Machine:
         if lanes["source"] != "measured":
             return None
         if self._predicted is None or self._predicted[0] is not plan or self._predicted[1] is not self.profile:
-            self._predicted = plan, self.profile, picture.timeline_lanes(plan, (), self.profile)["end"] * 1e-6
+            self._predicted = plan, self.profile, timeline_lanes(plan, (), self.profile)["end"] * 1e-6
         return gap_of(self._predicted[2], lanes, messages, rank, self.profile, cores())
 
     def start_fit(self, devices: int, changed: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from ...graph.plan import Plan
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
+from ..pictures.lanes import timeline_lanes
 from ..pictures.layers import flow_graph, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
 from .operators import layer_of_entries
@@ -86,10 +87,10 @@ class Pictures:
     def timeline(self, plan: Plan, events: Events, profile: Cluster) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
         if not events:
-            return self._plans.drawn(plan, ("lanes", profile), lambda: picture.timeline_lanes(plan, (), profile))
+            return self._plans.drawn(plan, ("lanes", profile), lambda: timeline_lanes(plan, (), profile))
         kept = self._lanes
         if kept is None or kept[0] is not events:
-            self._lanes = kept = events, picture.timeline_lanes(plan, events)
+            self._lanes = kept = events, timeline_lanes(plan, events)
         return own_copy(kept[1])
 
     def numbers(
