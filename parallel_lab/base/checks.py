@@ -160,7 +160,7 @@ def fitting(function: Function) -> Function:
 
 
 def fitting_class(cls: type) -> type:
-    """`fitting` for what makes objects of a class, such as a dataclass."""
+    """`fitting` for makers of objects of a class, such as a dataclass."""
     name = "__init__" if "__init__" in vars(cls) else "__new__"
     setattr(cls, name, fitting(vars(cls)[name]))
     return cls
@@ -301,7 +301,9 @@ def _is(value: Any, kinds: Kinds) -> bool:
 
 
 def no_tensor(kind: type[ParallelLabError], where: str, what: str, value: Any, number: bool) -> ParallelLabError:
-    """The error for what is no tensor. what: the text before the value; number: whether a number would do, too."""
+    """The error for a value that is not a tensor. what: the text before the value; number: whether a number would do,
+    too.
+    """
     unwrapped = isinstance(value, (list, tuple)) or (isinstance(value, (bool, int, float)) and not number)
     allowed = f"A Tensor or an array of numbers{', or a number' if number else ''}"
     hint = "Fill what is masked: x.filled(0)" if is_masked(value) else "Write Tensor(...)" if unwrapped else ""

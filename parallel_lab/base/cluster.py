@@ -77,7 +77,7 @@ class Device:
 class Host:
     """The computer that the devices of a node are in: its memory, which they share, and what each of them has of it.
 
-    memory_bytes                  of the node, for what all its ranks keep there
+    memory_bytes                  of the node, for all that its ranks keep there
     link                          between a device and the host, in each direction; every device has one of its own
     flops_per_s, memory_bandwidth_bytes_per_s, overhead_s   as of a Device, of the part that computes for one rank
     """
@@ -152,7 +152,7 @@ class Cluster:
         return self.link_over(spans=len({self.node_of(rank) for rank in group}) > 1)
 
     def link_over(self, *, spans: bool) -> Link:
-        """The link of a group of which is known whether it spans nodes."""
+        """The link of a group that is known to span nodes, or not to."""
         return cast(Link, self.node_link) if spans else self.link  # several nodes have a link between them
 
     def with_nodes(self, node_count: int, node_link: Link | None = None) -> Cluster:

@@ -2,8 +2,8 @@
 
 numpy has it from `ml_dtypes`, which is imported when a bfloat16 is first asked for. There it is of kind "V", meets no
 other dtype, and its sums add up in bfloat16. So nothing here computes in it: operators get float32, and what they
-return is rounded (`OpDef.compute`), as matrix units with float32 accumulators do. Promotion is MindSpore's: beside ints
-bfloat16 stays, beside float16 it becomes float32, and beside wider floats it gives way to them.
+return is rounded (`OpDef.compute`), as matrix units with float32 accumulators do. Promotion is MindSpore's: with ints
+bfloat16 stays, with float16 it becomes float32, and with wider floats it gives way to them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .errors import ArgumentTypeError, MissingPackage, ShapeError, shorten
 BFLOAT16, FLOAT32 = "bfloat16", np.dtype(np.float32)
 LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss in half precision
 HALF = ("float16", BFLOAT16)  # what is summed in float32 where gradient_fp32_sync says so
-COMPUTE = (*HALF, "float32", "float64")  # what a network can be told to compute in
+COMPUTE = (*HALF, "float32", "float64")  # what a network can compute in
 
 
 def as_dtype(given: Any) -> np.dtype:
-    """np.dtype(given), which knows "bfloat16" too. TypeError for what is none; MissingPackage without ml_dtypes."""
+    """np.dtype(given), which knows "bfloat16" too. TypeError for anything else; MissingPackage without ml_dtypes."""
     if isinstance(given, str) and given == BFLOAT16:
         load_bfloat16()
     if not isinstance(given, (str, type, np.dtype)):  # numpy reads the dtype of an array, and None as float64
@@ -89,12 +89,12 @@ UNMASKED = "Arrays without a mask: it would be lost, and what it hides count"
 
 
 def scalar_dtype(dtype: Any) -> np.dtype:
-    """The dtype of learning rates and the like beside parameters of this one: in bfloat16, 0.999 would be 1."""
+    """The dtype of learning rates and the like for parameters of this one: in bfloat16, 0.999 would be 1."""
     dtype = as_dtype(dtype)
     return FLOAT32 if is_bfloat16(dtype) else dtype
 
 
-UNPROMOTED = ("uint16", "uint32", "uint64")  # beside bools and themselves only
+UNPROMOTED = ("uint16", "uint32", "uint64")  # with bools and themselves only
 _CATEGORY = {"b": 0, "u": 1, "i": 1, "f": 2}
 
 
@@ -148,8 +148,8 @@ def number_result(dtypes: Sequence[Any], **_: object) -> str:
 
 
 def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
-    """The dtype of a Python number beside tensors: theirs, if it is of the number's category or of a higher one; else
-    int64 for an int beside bools, float32 for a float. Raises ShapeError beside unsigned ints of more than 8 bits.
+    """The dtype of a Python number among tensors: theirs, if it is of the number's category or of a higher one; else
+    int64 for an int with bools, float32 for a float. Raises ShapeError with unsigned ints of more than 8 bits.
 
     >>> [str(beside_number(2.5, (d,))) for d in ("float16", "int32", "bool")], str(beside_number(2, ("bool",)))
     (['float16', 'float32', 'float32'], 'int64')
@@ -163,7 +163,7 @@ def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
 
 
 def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
-    """A Python number as a 0-d array, in the dtype that it takes beside the `others`."""
+    """A Python number as a 0-d array, in the dtype that it takes among the `others`."""
     dtypes = [str(o.dtype) for o in others if hasattr(o, "dtype")]
     if not dtypes:
         return np.asarray(value, np.float32 if isinstance(value, float) else None)

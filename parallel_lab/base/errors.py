@@ -199,7 +199,7 @@ class WorkersClosed(ParallelLabError, RuntimeError):
 
 
 class WorldError(ParallelLabError, RuntimeError):
-    """A call that needs a world of ranks where there is no world, or the wrong one: no `init`, or a process alone."""
+    """A call that needs a world of ranks where no world exists, or the wrong one: no `init`, or a process alone."""
 
 
 class NotLaunched(WorldError):

@@ -195,7 +195,8 @@ class EventLog:
     def bubbles(self) -> dict[int, float]:
         """{step: the part of it in which ranks do not compute, on average over the ranks}: of a pipeline, its bubble.
 
-        Who waits for a message or for a core is idle: measured work counts while a core was at it (`Event.work_s`).
+        A rank that waits for a message or for a core is idle: measured work counts while a core was at it
+        (`Event.work_s`).
 
         >>> work = [Event(rank, 0, "forward", "compute", "a", "Add", rank + 0.0, rank + 3.0) for rank in (0, 1)]
         >>> EventLog(tuple(work)).bubbles()
@@ -358,6 +359,6 @@ def _bar(event: Event, origin_s: float) -> dict[str, Any]:
 def save_chrome_trace(events: Iterable[Event], path: str | os.PathLike[str]) -> Path:
     """Write `chrome_trace(events)` as JSON, symbolic links followed, and return the path; no reader sees a part of it.
 
-    Raises DataFileError if it cannot be written, or is no regular file.
+    Raises DataFileError if it cannot be written, or is not a regular file.
     """
     return write_whole(path, json.dumps(chrome_trace(events), separators=(",", ":"), allow_nan=False) + "\n")

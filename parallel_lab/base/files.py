@@ -8,7 +8,7 @@ may be anything, and where the files that came with the package are.
 A rename replaces whatever has the name, so what is there is looked at first: the file behind a symbolic link is written
 and the link stays, and a folder, a pipe or a device is refused.
 
-What a writer that was killed left beside the file is removed by the next one. A part is locked by its writer, and the
+What a writer that was killed left next to the file is removed by the next one. A part is locked by its writer, and the
 system unlocks what the dead held: a process number would not do, for numbers are given out again, and mean nothing to
 another container.
 """
@@ -47,8 +47,8 @@ _PART = re.compile(r"\.parallel_lab-[0-9a-f]{16}\.part")
 
 
 def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Path:
-    """The file that `write_whole` would write, symbolic links followed. Raises DataFileError if it is no regular file,
-    read-only, or in a folder where no file can be made: tried, as permissions do not tell (/proc, the superuser).
+    """The file that `write_whole` would write, symbolic links followed. Raises DataFileError if it is not a regular
+    file, read-only, or in a folder where no file can be made: tried, as permissions do not tell (/proc, the superuser).
     """
     try:
         real, _ = _target(path)
@@ -185,7 +185,7 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
 
 @contextlib.contextmanager
 def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
-    """A new file beside `real` (a rename is atomic within one file system), open for writing and locked. Where there
+    """A new file next to `real` (a rename is atomic within one file system), open for writing and locked. Where there
     are no locks the caller closes it, before it gets another name.
 
     Not from tempfile, whose files only their owner may read. Its name is short: that of `real` may fill the limit.
@@ -233,7 +233,7 @@ def _remove_dead_parts(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Bring the rename to the disk. The file itself is safe, so a file system that cannot do this is no error."""
+    """Bring the rename to the disk. The file itself is safe, so a file system that cannot do this is not an error."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

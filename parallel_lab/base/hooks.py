@@ -34,7 +34,7 @@ def current_world() -> Any:
 
 
 def set_world(world: Any) -> None:
-    """Make `world` the one that operators use; None: this process is no rank any more."""
+    """Make `world` the one that operators use; None: this process is not a rank any more."""
     global _world
     _world = world
 
@@ -61,7 +61,7 @@ def set_cell_runner(runner: Any) -> None:
 
 @contextmanager
 def cells_at_once() -> Iterator[None]:
-    """Inside, Cells run at once in every parallel mode: what they compute (a rate, say) is no tensor of a network."""
+    """Inside, Cells run at once in every parallel mode: their result (a rate, say) is not a tensor of a network."""
     global _cell_runner
     runner, _cell_runner = _cell_runner, _at_once
     try:

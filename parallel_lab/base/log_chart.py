@@ -2,8 +2,8 @@
 
     log_chart("all_reduce", [Series("ours", ((4096, 12e-6), (65536, 40e-6)))], alt="...")
 
-No script, no style sheet: the text takes the page's colour (`currentColor`), a series is told by its mark and its name
-as well as by its colour.
+No script, no style sheet: the text takes the page's colour (`currentColor`), a series is recognised by its mark and its
+name as well as by its colour.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Series:
     spread   (low, high) of each y, drawn as a bar; () for none
     line     whether the points are joined
     marks    whether each point has a mark
-    dashed   for what was computed, not measured
+    dashed   for a computed line, not a measured one
     """
 
     name: str
@@ -66,7 +66,7 @@ def log_chart(
         parts.append(f'<path d="M{_LEFT} {at_y(y)}H{right}" stroke="currentColor" stroke-opacity=".18"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{at_y(y) + 4}" text-anchor="end">{escape(time_text(y))}</text>')
     ticks = _ticks(x_low, x_high, 4)
-    for x in ticks[:: -(-len(ticks) // 7)]:  # seven labels fit beside each other
+    for x in ticks[:: -(-len(ticks) // 7)]:  # seven labels fit next to each other
         parts.append(f'<path d="M{at_x(x)} {_TOP}V{bottom}" stroke="currentColor" stroke-opacity=".1"/>')
         parts.append(f'<text x="{at_x(x)}" y="{bottom + 16}" text-anchor="middle">{escape(bytes_text(x))}</text>')
     parts.append(f'<text x="{right}" y="{bottom + 31}" text-anchor="end" fill-opacity=".75">{escape(x_name)}</text>')
@@ -115,7 +115,7 @@ def _ticks(low: float, high: float, base: int) -> list[float]:
 
 
 def _mark(number: int, x: float, y: float, colour: str) -> str:
-    """One of four shapes, filled or hollow: eight series are told apart without their colour."""
+    """One of four shapes, filled or hollow: eight series can be distinguished without their colour."""
     r, hollow = _MARK, number % 8 >= 4
     shape = (
         f'circle cx="{x}" cy="{y}" r="{r}"',

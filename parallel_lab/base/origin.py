@@ -29,7 +29,7 @@ class Origin:
 
     file, line, text   the learner's source line ("" and 0 if unknown)
     scope              Cell path in MindSpore's form, such as "Default/network-WithLossCell/_backbone-Net"
-    made_by            name of the pass that made it; "" for what the learner wrote
+    made_by            name of the pass that made it; "" for instructions that the learner wrote
     """
 
     file: str = ""

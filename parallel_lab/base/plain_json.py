@@ -71,7 +71,7 @@ def parse_json(
 def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabError]) -> Iterator[Any]:
     """The entries of the list `key` in the object that a file of ASCII holds, one after the other: of a file of any
     length one piece is in memory. Raises `error` as parse_json does; an entry has at most MAX_ENTRY_BYTES, and millions
-    of entries of a byte or two, each of which takes as long as a long one, are refused.
+    of entries of a byte or two, each as slow as a long one, are refused.
 
     >>> import io
     >>> list(entries_of(io.BytesIO(b'{"a": [1, 2], "b": [{"c": 3}, 4]}'), "b", "here", ParallelLabError))
@@ -146,7 +146,7 @@ def memory_needed(data: bytes, text: str) -> int:
 
 
 def dump_json(value: Any) -> str:
-    """`value` as JSON on one line. Raises ValueError for NaN and infinity, TypeError for what JSON has no form for."""
+    """`value` as JSON on one line. Raises ValueError for NaN and infinity, TypeError for values that JSON lacks."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 

@@ -10,7 +10,7 @@ Linux: it is what `pytest -m portable` does.
     sent_descriptors           a file with a name, in the user's own folder (processes/own_folder.py)
     abstract_sockets, peers    sockets in that folder, which nobody else may enter
     futex                      a rank that waits sleeps and looks, for longer and longer
-    parent_signal              a rank looks twice a second whether its parent lives, beside the pipe that tells it
+    parent_signal              a rank looks twice a second whether its parent lives, besides the pipe that tells it
     process_ends, waits        the end of a process is looked for
     states                     `ps` tells what a process does, and nothing the load of the machine
     affinity, peer_memory      ranks run where the system lets them; large values go through the buffers
@@ -137,7 +137,7 @@ def require_processes(where: str) -> None:
 
 
 def c_function(name: str, *, use_errno: bool = False) -> Any:
-    """A function of the C library of Linux, None elsewhere, or where the library has none of that name."""
+    """A function of the C library of Linux, None elsewhere, or where the library lacks that name."""
     linux = SYSTEM.name == "Linux" and not SYSTEM.portable
     return getattr(ctypes.CDLL(None, use_errno=use_errno), name, None) if linux else None
 
@@ -159,7 +159,7 @@ def cores() -> int:
 
 
 def end_of_process(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends, -1 where there is none; ProcessLookupError."""
+    """A descriptor that becomes readable when the process ends, -1 where the system lacks them; ProcessLookupError."""
     if pid <= 0 or not SYSTEM.process_ends:
         return -1
     try:

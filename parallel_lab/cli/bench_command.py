@@ -135,7 +135,7 @@ def _say_where(args: argparse.Namespace) -> int:
 
 def add_parser(subparsers: Any) -> None:
     """Add `bench` to the command's subcommands."""
-    texts = {"help": "measure speed and memory on this machine, beside PyTorch and MPI"}
+    texts = {"help": "measure speed and memory on this machine, next to PyTorch and MPI"}
     bench = subparsers.add_parser("bench", description="Measures speed and memory on this machine.", **texts)
     kinds = bench.add_subparsers(title="benchmarks", metavar="BENCHMARK", dest="benchmark", required=True)
     benchmarks = developers_benchmarks()

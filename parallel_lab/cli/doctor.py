@@ -381,7 +381,7 @@ def check_hosts(file: str, interface: str = "") -> Result:
 
 def read_slots(file: str | os.PathLike[str]) -> dict[str, int]:
     """{host: ranks} of a hostfile: lines "NAME slots=RANKS", one rank where nothing is said; # begins a comment. Raises
-    DataFileError for what cannot be read, names no host, or asks for more ranks than there can be.
+    DataFileError for a file that cannot be read, names no host, or asks for more ranks than there can be.
     """
     try:
         text = read_regular(file, _LARGEST_HOSTFILE).decode("utf-8")

@@ -13,7 +13,7 @@
     parallel-lab course, wall        a class: an nbgrader course; what was handed in, on a page (class_commands.py)
 
 Exit codes: 0 done; 1 the doctor found a problem, or JupyterLab ended with one; 2 wrong arguments, or an error of ours,
-told in one line; 130 interrupted.
+shown in one line; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("parallel-lab: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader has gone (`parallel-lab doctor | head -1`): nothing more can be told
+    except BrokenPipeError:  # the reader has gone (`parallel-lab doctor | head -1`): nothing more can be shown
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

@@ -100,7 +100,7 @@ def _site(args: argparse.Namespace) -> int:
 
 
 def chosen_lessons(numbers: Iterable[str] | None) -> list[Path]:
-    """The notebooks of the lessons, or of some. Raises ArgumentError for a number that is none."""
+    """The notebooks of the lessons, or of some. Raises ArgumentError for a number that does not exist."""
     known = {path.name[:2]: path for path in sorted(shipped_folder("notebooks").glob("*.ipynb"))}
     for number in numbers or ():
         if number not in known:
@@ -154,7 +154,7 @@ def _write_reference(folder: Path, tell: Any) -> bool:
 
 
 def _put(part: Path, out: Path) -> None:
-    """The new folder in the place of the old one, which goes last."""
+    """The new folder replaces the old one, which goes last."""
     old = part.with_suffix(".old")
     if out.exists():
         out.rename(old)

@@ -127,11 +127,6 @@ class Clock:
                 self._end(lane, self.tasks[lane], self.at_s[lane], began_s, self.cores.now, done)
             self._go_on(lane, done)
 
-    @property
-    def is_done(self) -> list[bool]:
-        """Whether each lane has come to its end."""
-        return [task is None for task in self.tasks]
-
     def _go_on(self, lane: int, done: Callable) -> None:
         there, later, cores = self.there, self.later, self.cores
         while (task := self.tasks[lane]) is not None:

@@ -4,7 +4,7 @@ in what one of them alone holds (optimizer states in weight grouping).
     params        parameter slices                     optimizer     optimizer states (the learning rate too)
     inputs        slices of data and constants         activations   forward results that backward reads
     grads         synchronised parameter gradients     gathered      sharded parameters, gathered for use
-    workspace     everything else: operands on their way, new values beside the old ones that they replace
+    workspace     everything else: operands on their way, new values next to the old ones that they replace
 
 A value lives from the instruction that makes it to its last use (`Plan.last_uses`), a parameter or state until its new
 value replaces it (`Plan.replacements`); a reshape is a view of its operand and takes no bytes; while an instruction
@@ -186,7 +186,7 @@ class _Memory:
         self.block[name], self.kinds[name], self.sizes[name] = name, kind, plan.value(name).slice_bytes
 
     def _find_blocks(self, plan: Plan, rank: int) -> None:
-        """The block of every value the programs make, and its kind, which depends on who reads it later."""
+        """The block of every value the programs make, and its kind, which depends on its later readers."""
         forward: set[str] = set()
         buckets: set[str] = set()  # arrived, and not split up yet
         programs = plan.stage_of(rank).programs

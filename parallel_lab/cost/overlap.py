@@ -148,8 +148,7 @@ def predict_overlap(
 ) -> Overlap:
     """What the grouping makes of the step.
 
-    groups          per gradient its group, equal numbers share a message (see
-                    `parallel_lab/base/settings/fusion_rules.py`)
+    groups          per gradient its group, equal numbers share a message (`base/settings/fusion_rules.py`)
     link            of one message as a whole: for a collective `all_reduce_line`
     rest_s          seconds of backward after the last gradient
     after_backward  every message waits for the whole of backward: no overlap
@@ -160,7 +159,8 @@ def predict_overlap(
     if len(gradients) != len(groups):
         what = f"{len(groups)} group numbers for {len(gradients)} gradients"
         raise ArgumentError(what, where="predict_overlap", allowed="One per gradient")
-    cost, buckets = packing or _FREE, buckets_of(groups)
+    cost = packing or _FREE
+    buckets = sorted(buckets_of(groups), key=lambda bucket: bucket[-1])  # as they get ready
     sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
     messages = [Message(link.time_s(size), (0,), "line") for size in sizes]
     last_of = {bucket[-1]: n for n, bucket in enumerate(buckets)}
@@ -173,7 +173,7 @@ def predict_overlap(
             if not after_backward:
                 backward.append(Task(None, (), (), 0.0, messages[n]))
     backward.append(Task(rest_s))
-    at_the_end = [Task(message=messages[last_of[position]]) for position in sorted(last_of)] if after_backward else []
+    at_the_end = [Task(message=message) for message in messages] if after_backward else []
     ready: list[float] = []
 
     def done(_lane: int, task: Task, _came_s: float, _start_s: float, end_s: float) -> None:
@@ -184,14 +184,12 @@ def predict_overlap(
     clock.run(done)
     backward_s = clock.at_s[0]
     line: list[BucketTime] = []
-    for position in sorted(last_of):
-        n = last_of[position]
-        message, bucket = messages[n], buckets[n]
+    for bucket, size, message in zip(buckets, sizes, messages, strict=True):
         start_s, end_s = message.begin_s, message.end_s
         hidden_s = min(max(backward_s - start_s, 0.0), end_s - start_s)
         unpack_s = cost.unpack_all_s([gradients[position] for position in bucket])
         exposed_s = end_s - start_s - hidden_s
-        line.append(BucketTime(bucket, sizes[n], message.came[0], start_s, end_s, hidden_s, exposed_s, unpack_s))
+        line.append(BucketTime(bucket, size, message.came[0], start_s, end_s, hidden_s, exposed_s, unpack_s))
     return Overlap(tuple(gradients), tuple(ready), tuple(line), backward_s)
 
 

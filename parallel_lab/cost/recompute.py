@@ -68,10 +68,10 @@ def predict_choice(layers: Sequence[Layer], recompute: Sequence[bool]) -> Choice
 
 
 def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
-    """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
+    """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if nothing fits.
 
     Exact. When a layer runs, in memory are what the layers before it keep, and its own inside; so the state is (layer,
-    bytes that the layers up to it keep). Of two ways to the same layer the one with fewer bytes and less
+    bytes that the layers up to it keep). Among two ways to the same layer the one with fewer bytes and less
     time is as good for all that follows, and the other one is dropped.
     """
     best: dict[int, tuple[float, tuple[bool, ...]]] = {0: (0.0, ())}  # bytes kept -> (extra time, choices)
@@ -94,7 +94,7 @@ def choose_recompute(layers: Sequence[Layer], cap_bytes: int) -> Choice:
 
 
 def _least_peak(layers: Sequence[Layer]) -> int:
-    """The smallest peak of all choices: from the last layer back, beside what those before it keep."""
+    """The smallest peak of all choices: from the last layer back, in addition to what those before it keep."""
     least = 0  # of the layers behind
     for layer in reversed(layers):
         least = min(max(layer.inside_bytes, layer.keeps(again) + least) for again in (False, True))
@@ -137,7 +137,7 @@ class Moments:
         return Choice(tuple(map(bool, recompute)), self.work_s + extra, extra, int(bytes_then[comes].max()))
 
     def choose(self, cap_bytes: int) -> Choice:
-        """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if there is none.
+        """The choice with the least extra time whose peak is within the cap. Raises ArgumentError if nothing fits.
 
         Exact: layers are decided one after the other, and of two ways to decide the first ones, one that takes less
         time and holds less at every moment which can still matter is as good for all that follows.
@@ -223,8 +223,8 @@ def choose_checkpoints(layers: Sequence[Layer], cap_bytes: int) -> Checkpoints:
 
     In memory: inputs that are kept, and the inside of the layer that runs backward, or the input and output of the one
     that runs forward. The chain's own input counts while it is needed. cost(i, j, m): layers i to j backward in m bytes
-    beside the input of i. Either i is the only one, or the input of some k > i is kept, the rest is done, and then i to
-    k - 1 in all of m:
+    in addition to the input of i. Either i is the only one, or the input of some k > i is kept, the rest is done, and
+    then i to k - 1 in all of m:
 
         cost(i, j, m) = min over k of  forward(i .. k-1) + cost(k, j, m - input(k)) + cost(i, k-1, m)
     """
@@ -234,7 +234,7 @@ def choose_checkpoints(layers: Sequence[Layer], cap_bytes: int) -> Checkpoints:
         time.append(time[-1] + layer.forward_s)
 
     def passing(i: int, k: int) -> int:
-        """Bytes beside the input of i while layers i to k - 1 run forward: input and output of one of them."""
+        """Bytes in addition to the input of i while layers i to k - 1 run forward: input and output of one of them."""
         inputs = [layers[n].input_bytes if n > i else 0 for n in range(i, k + 1)]
         return max(a + b for a, b in itertools.pairwise(inputs))
 

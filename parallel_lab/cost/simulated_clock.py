@@ -84,10 +84,6 @@ def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], clust
     counts: Counter[tuple] = Counter()
     due: dict[str, Message | Hashable] = {}  # name of what was started -> the collective, or a send's key
 
-    def number(*what: object) -> int:
-        counts[what] += 1
-        return counts[what] - 1
-
     for entry in ran:
         action, instr, start_s, end_s, handed_over, _ = entry
         if instr.kind == "wait":
@@ -98,7 +94,8 @@ def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], clust
             tasks.append(Task(end_s - start_s or None, owner=action, what=(entry, None)))  # no time: no core is needed
         elif instr.message in ("send", "recv"):
             group, tag = instr.group(rank), instr.attr("sr_tag")
-            which = border_key(instr, action)[1] if is_border(instr) else number(group, tag, instr.message)
+            counts[group, tag, instr.message] += 1
+            which = border_key(instr, action)[1] if is_border(instr) else counts[group, tag, instr.message]
             key = due[instr.out] = group, tag, which
             if instr.message == "send":
                 took_s = message_time_s("send", handed_over, 2, cluster.link_for(group))
@@ -107,7 +104,8 @@ def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], clust
                 tasks.append(Task(needs=((key, 0.0),) if instr.kind == "recv" else (), what=(entry, None)))
         else:
             group, started = instr.group(rank), instr.kind == "start"
-            key = group, started, number(group, started)
+            counts[group, started] += 1
+            key = group, started, counts[group, started]
             meeting = due[instr.out] = meetings.setdefault(key, _Meeting(instr, group, cluster))
             # of a broadcast the root alone has something to hand over
             meeting.handed_over = max(meeting.handed_over, handed_over)

@@ -56,7 +56,7 @@ class StageDivision:
 def balance(costs: Sequence[float], stages: int) -> tuple[int, ...]:
     """How many of these layers each stage gets, in order, so that the largest sum of a stage is the least there is.
 
-    Every stage gets at least one layer. Of equal divisions the one whose last stage has the most layers; the layers
+    Every stage gets at least one layer. Among equal divisions the one whose last stage has the most layers; the layers
     before it are divided by the same rule. Raises ArgumentError for fewer layers than stages, and costs that are no
     finite numbers of at least 0.
 

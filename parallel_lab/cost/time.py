@@ -69,7 +69,7 @@ def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
 
 
 def operand_of(instr: Instr, handed_over_bytes: int, group_size: int) -> float:
-    """Bytes of an operand of which the rank that sends most hands over so many: all, or of pieces those for others."""
+    """Bytes of an operand when the rank that sends most hands over so many: all, or of pieces those for others."""
     definition = MESSAGES[instr.message]
     if not definition.piecewise or group_size == 1:
         return handed_over_bytes

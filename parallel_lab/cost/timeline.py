@@ -27,7 +27,7 @@ import numpy as np
 from ..base.cluster import Cluster
 from ..base.errors import ArgumentError, PlanError
 from ..base.events import Event, EventLog
-from ..graph.actions import Action, Stage
+from ..graph.actions import Action
 from ..graph.copies import COPIES
 from ..graph.instr import Instr
 from ..graph.plan import Plan
@@ -75,7 +75,7 @@ def predict_timeline(
     if (events := sum(each[plan.stage_of(rank).first] for rank in shown)) > MOST_EVENTS:
         what, hint = f"{events:,} events of {len(shown)} ranks", "Give ranks=(0,), or ranks=() for the end of the step"
         raise ArgumentError(what, where="predict_timeline", allowed=f"At most {MOST_EVENTS:,}", hint=hint)
-    stages = [_StageTasks(plan, stage, cluster, factors, shown, step, n) for n, stage in enumerate(plan.stages)]
+    stages = [_StageTasks(plan, number, cluster, factors, shown, step) for number in range(len(plan.stages))]
     starts = [0.0 if stage.symmetric else np.zeros(stage.stage.count) for stage in stages]
     symmetric = all(stage.symmetric for stage in stages)
     clock = Clock([stage.tasks() for stage in stages], None, max if symmetric else np.maximum, starts)
@@ -85,7 +85,7 @@ def predict_timeline(
             stages[number].show(task, clock.there, came_s, start_s, end_s)
 
     clock.run(done)
-    waiting = [stage.stage.first for stage, is_done in zip(stages, clock.is_done, strict=True) if not is_done]
+    waiting = [stage.stage.first for stage, task in zip(stages, clock.tasks, strict=True) if task is not None]
     if waiting:
         what = f"the stages of ranks {waiting} wait for ever"
         raise PlanError(what, where="predict_timeline", allowed="A schedule in which every action's inputs come to be")
@@ -101,15 +101,9 @@ class _StageTasks:
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        stage: Stage,
-        cluster: Cluster,
-        factors: np.ndarray | None,
-        shown: tuple[int, ...],
-        step: int,
-        number: int,
+        self, plan: Plan, number: int, cluster: Cluster, factors: np.ndarray | None, shown: tuple[int, ...], step: int
     ) -> None:
+        stage = plan.stages[number]
         self.plan, self.stage, self.cluster, self.step, self.number = plan, stage, cluster, step, number
         self.factors = None if factors is None else factors[stage.first : stage.first + stage.count]
         instrs = [i for _, program in stage.programs for i in program]
@@ -135,13 +129,14 @@ class _StageTasks:
             return [instr for _, instr in part]
         if id(part) not in self.parts:
             work: list[Instr | float] = []
+            alike = self.symmetric and not self.lanes
             for _, instr in part:
-                alone = (
-                    not self.lanes and self.symmetric and instr.kind not in ("start", "wait") and not is_border(instr)
-                )
+                alone = alike and instr.kind not in ("start", "wait") and not is_border(instr)
                 seconds = None
-                if alone:
-                    seconds = self.message(instr).travel(0.0)[1] if instr.is_communication else self.work_s(instr)
+                if alone and instr.is_communication:
+                    seconds = _StageMessage(self, instr).travel(0.0)[1]
+                elif alone:
+                    seconds = self.work_s(instr)
                 if seconds is not None and work and isinstance(work[-1], float):
                     work[-1] += seconds
                 else:
@@ -158,9 +153,8 @@ class _StageTasks:
             if takes_border(instr):
                 return Task(needs=[*needs, (border_key(instr, action), 0.0)], what=what)
             if instr.message == "send":
-                return Task(
-                    needs=needs, message=self.message(instr, border_key(instr, action), after=copies), what=what
-                )
+                sent = _StageMessage(self, instr, border_key(instr, action), copies)
+                return Task(needs=needs, message=sent, what=what)
             return Task(needs=needs, what=what)
         if instr.kind in COPIES:
             copied[instr.out] = message = Message(self.work_s(instr), (self.number,), instr.kind, after=copies)
@@ -169,7 +163,7 @@ class _StageTasks:
             return Task(needs=[*needs, (due.pop(instr.ins[0]), 0.0)], what=what)
         if not instr.is_communication:
             return Task(self.work_s(instr), needs, what=what)
-        message = self.message(instr, after=copies)
+        message = _StageMessage(self, instr, after=copies)
         if instr.kind == "start":
             due[instr.out] = message
             return Task(needs=needs, message=message, what=what)
@@ -181,10 +175,6 @@ class _StageTasks:
         works = 1.0 if instr.owner is None else np.arange(self.stage.count) == instr.owner
         slower = 1.0 if self.factors is None or instr.kind in COPIES else self.factors
         return works * work_s * slower
-
-    def message(self, instr: Instr, key: Hashable = None, after: tuple[Message, ...] = ()) -> Message:
-        """A message of the stage's ranks, on their lines if it is started."""
-        return _StageMessage(self, instr, key, after)
 
     def spans(self, instr: Instr) -> np.ndarray:
         """For every rank of the stage, whether its message goes to another node."""
@@ -238,7 +228,7 @@ class _StageMessage(Message):
 
     __slots__ = ("instr", "stage")
 
-    def __init__(self, stage: _StageTasks, instr: Instr, key: Hashable, after: tuple[Message, ...]) -> None:
+    def __init__(self, stage: _StageTasks, instr: Instr, key: Hashable = None, after: tuple[Message, ...] = ()) -> None:
         line = "started" if instr.kind == "start" and not is_border(instr) else None
         super().__init__(None, (stage.number,), line, key, after)
         self.stage, self.instr = stage, instr

@@ -28,7 +28,7 @@ _MIX = 0x9E3779B1  # odd 32-bit constant (golden ratio): spreads the call number
 
 @dataclass(frozen=True)
 class Meeting(Request):
-    """A barrier before a call that is made of messages (`how`: of which ones). Members compare `call`."""
+    """A barrier before a call that is made of messages (`how`: which ones). Members compare `call`."""
 
     call: Request | None = None
     how: str = ""
@@ -163,7 +163,7 @@ class CheckedCalls(Calls):
     def named(
         self, kind: str, x: np.ndarray, operand: str, group: tuple[int, ...], origin: str, **fields: Any
     ) -> np.ndarray | None:
-        """A call of an operator with a Parameter.  operand: its name, compared beside `origin`"""
+        """A call of an operator with a Parameter.  operand: its name, compared in addition to `origin`"""
         value: np.ndarray | None = np.asarray(x, order="C")
         if not MESSAGES[kind].gives(self.rank, fields.get("root")):
             fields |= {"shape": value.shape, "dtype": str(value.dtype)} if kind == "broadcast" else {}

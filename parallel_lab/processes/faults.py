@@ -1,4 +1,4 @@
-"""Errors that end a rank or a run: what peers and the notebook are told, and what is printed.
+"""Errors that end a rank or a run: the texts for peers and for the notebook, and what is printed.
 Who raised first prints a traceback; a rank that was only stopped by that prints one line.
 """
 
@@ -114,7 +114,7 @@ def traceback_text(error: BaseException, trace: TracebackType | None) -> str:
 
 
 def error_report(error: BaseException) -> bytes:
-    """What the notebook is told about an exception that ended a rank's function, for `outcome.load_report`."""
+    """The notebook's report of an exception that ended a rank's function, for `outcome.load_report`."""
     own_fault = getattr(error, "secondary", None)
     return dill.dumps(
         {

@@ -8,8 +8,8 @@ no fault yet. The others share a line. And a root's line meets the same line of 
     9       12
     8       12        both have met other lines, and never each other: the calls are in another order
 
-A root that loops over one line while the others have a line for each call is no fault: their lines meet no other one.
-What cannot be told is told by a tag: equal tags are meant to meet, and others are not.
+A root that loops over one line while the others have a line for each call is not a fault: their lines meet no other
+one. What cannot be seen is shown by a tag: equal tags are meant to meet, and others are not.
 """
 
 from __future__ import annotations

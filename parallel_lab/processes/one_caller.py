@@ -54,7 +54,7 @@ class OneCaller:
         return self.thread == FORKED
 
     def anybody_may_call(self) -> None:
-        """A run begins: whoever calls first is the one that calls."""
+        """A run begins: the thread that calls first is the one that calls."""
         if not self.forked:
             self.thread, self._mark = NOBODY, None
 
@@ -80,7 +80,7 @@ class OneCaller:
             self.raise_fault("CollectiveMismatch", text, ranks=[self.rank])
 
     def _until_it_ends(self) -> weakref.ref:
-        """Told by the present thread, at its end: whoever calls then is another one, whatever its number."""
+        """Told by the present thread, at its end: the thread that calls then is another one, whatever its number."""
         kept = weakref.ref(self)
         if not hasattr(_of_thread, "mark"):
             _of_thread.mark = _Mark()

@@ -7,9 +7,9 @@
 
 A lock ends with the process that holds it, however it ends, and nobody is fooled by a number that was given out again.
 So what a killed process has left is removed by those who see its end (`remove_if_dead`), or by the next one that makes
-a folder. Whoever removes looks first: anybody may make something in a temporary folder, a link for instance. Only
-folders like these, in a user's folder that is safe, lose their files, one by one; nothing is removed with all that is
-below it.
+a folder. The process that removes looks first: anybody may make something in a temporary folder, a link for instance.
+Only folders like these, in a user's folder that is safe, lose their files, one by one; nothing is removed with all that
+is below it.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _remove_files(folder: Path, but: str = "") -> None:
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(folder), key=lambda name: name == LOCK):
             if name != but:
-                with contextlib.suppress(OSError):  # a folder, which is none of ours
+                with contextlib.suppress(OSError):  # a folder, which is not ours
                     os.unlink(folder / name)
         if not but:
             os.rmdir(folder)

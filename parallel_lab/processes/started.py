@@ -4,7 +4,7 @@
     ...                                                   # computing; comm.progress() now and then
     total = handle.wait()
 
-There is no helper thread. What was started goes on in `progress`, in `done`, in `begin`, and in every wait of the rank,
+No helper thread is used. What was started goes on in `progress`, in `done`, in `begin`, and in every wait of the rank,
 whatever it waits for. Started collectives meet apart from the others, so it does not matter what a rank asks for in
 between. Replies are handed out in the order of the starts.
 """

@@ -6,7 +6,7 @@
 
     idle for a while: what the last job has used is given back; for long: ranks that keep nothing are released
 
-`Supervisor.tick(now, facts)` is told what a transport sees and returns what it has to do. It reads no clock and holds
+`Supervisor.tick(now, facts)` receives what a transport sees and returns what it has to do. It reads no clock and holds
 neither processes nor memory, so a test walks through every transition on a virtual clock. The transports are thin: the
 pools (job_pool.py with shm/pool.py and mpi/pool.py), the launcher (launch/processes.py) and the hub (world/hub.py).
 
@@ -179,7 +179,7 @@ class Supervisor:
         self.rest(0.0)
         self.state = "starting"
 
-    # what is told from outside
+    # news from outside
 
     def begin_run(self, now: float) -> None:
         """The ranks have received a job."""
@@ -307,7 +307,7 @@ class Supervisor:
             self._stop("fault", now)
             name = "" if starting else "timeout_s = "
             return [StopRun(LATE, f"{stall.text} for more than {name}{limit_s:g} s.", stall.ranks)]
-        key = () if starting else stall.ranks  # who starts late is told once, though others come meanwhile
+        key = () if starting else stall.ranks  # a late start is reported once, though others come meanwhile
         if stall.waited_s < min(warn_s, limit_s) or key in self._warned:
             return []
         self._warned.add(key)

@@ -6,8 +6,8 @@
 
 A refusal names the key, the value (at most 80 characters of it) and what is allowed. Its class is the one that
 MindSpore documents for that key, and always a `ContextError` (a ValueError): TypeError for a wrong type, KeyError for a
-wrong key inside a dict, RuntimeError for what MindSpore refuses when it compiles. numpy's numbers are refused, and an
-int is no float. What is stored is plain: subclasses of int, float, str, list, tuple or dict by the base class.
+wrong key inside a dict, RuntimeError where MindSpore refuses a value when it compiles. numpy's numbers are refused, and
+an int is not a float. What is stored is plain: subclasses of int, float, str, list, tuple or dict by the base class.
 
 `context.py` uses these for its functions, the class `AutoParallel` for its methods: same refusals, same words.
 """
@@ -182,7 +182,7 @@ def check_comm_fusion(where: str, key: str, value: Any, errors: Errors = SETTING
     "allreduce" knows the modes auto (config None), size (config MB) and index (config as `check_fusion_indices`);
     "allgather" and "reducescatter" know auto and size. Raises ContextTypeError for a part of the wrong type,
     ContextKeyError for a wrong or missing key and for an unknown mode, ContextError for a size below 0. MindSpore
-    ignores a config beside mode "auto", and keys beside "mode" and "config": here they are refused.
+    ignores a config next to mode "auto", and keys other than "mode" and "config": here they are refused.
     """
     plain: dict[str, Any] = {}
     for name, part in _known_parts(where, key, value, ("openstate", *FUSED_MESSAGES)):
@@ -195,7 +195,7 @@ def check_comm_fusion(where: str, key: str, value: Any, errors: Errors = SETTING
 
 
 def comm_fusion_of_2_10(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> dict[str, Any]:
-    """`check_comm_fusion`, which takes no notice of a config beside mode "auto": so does MindSpore 2.10 (recorded)."""
+    """`check_comm_fusion`, which takes no notice of a config next to mode "auto": so does MindSpore 2.10 (recorded)."""
     plain = value
     if type(value) is dict:
         plain = {name: {**part, "config": None} if _is_auto(part) else part for name, part in value.items()}

@@ -107,10 +107,10 @@ def _value(key: str) -> Any:
 
 
 def set_auto_parallel_context(**settings: Any) -> None:
-    """Change parallel settings; their meaning is told at `ParallelConfig`, their ranges in `tables.py`; what
+    """Change parallel settings; their meaning is explained at `ParallelConfig`, their ranges in `tables.py`; what
     nothing reads is kept and returned (`mindspore/_settings.py`).
 
-    Beside the fields of ParallelConfig there are keys that stand for others: full_batch (dataset_strategy "full_batch"
+    Besides the fields of ParallelConfig there are keys that stand for others: full_batch (dataset_strategy "full_batch"
     or not; True: all ranks have to feed the same batch, which is not compared), sharding_propagation and
     auto_parallel_search_mode (search_mode), all_reduce_fusion_config (comm_fusion, allreduce by index), and the dicts
     parallel_optimizer_config, strategy_ckpt_config and pipeline_config. The folder of a strategy_ckpt_save_file or
@@ -142,7 +142,7 @@ def get_auto_parallel_context(attr_key: str) -> Any:
 
     device_num and global_rank read 1 and 0 until they are set (`is_set` tells). comm_fusion holds every kind of
     message. With compat "2.10" a dataset_strategy of tuples reads as nested lists. Raises ContextError for an unknown
-    key, ContextTypeError for a key that is no text.
+    key, ContextTypeError for a key that is not a text.
     """
     key = _known_key("get_auto_parallel_context", attr_key)
     if key in _READ:
@@ -217,7 +217,7 @@ def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]
 
 
 def _check_pynative(mode: int, parallel_mode: str, dataset_strategy: Any, where: str) -> None:
-    """Raise ContextError for what PyNative mode cannot run."""
+    """Raise ContextError for settings that PyNative mode cannot run."""
     if mode != PYNATIVE_MODE:
         return
     hint = "Set mode=GRAPH_MODE first, with set_context"

@@ -165,9 +165,9 @@ def distances_from_loss(costs: Sequence[float], readers: Sequence[Sequence[int]]
     costs     computation cost of each operator, inputs first (bytes of its slices, in MindSpore's cost model)
     readers   per operator the later operators that read its result; none: it ends at the loss
 
-    A parameter lies as far as the operator that reads it; if several do, as far as the furthest. Of several ways to the
-    loss the longest counts. (MindSpore's walk adds the ways up, which for a chain is the same, and in a network with
-    shortcuts grows with the number of ways.)
+    A parameter lies as far as the operator that reads it; if several do, as far as the furthest. Among several ways to
+    the loss the longest counts. (MindSpore's walk adds the ways up, which for a chain is the same, and in a network
+    with shortcuts grows with the number of ways.)
 
     >>> distances_from_loss([5.0, 3.0, 1.0], [[1], [2], []])
     (9.0, 4.0, 1.0)

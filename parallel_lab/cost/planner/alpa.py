@@ -1,4 +1,5 @@
-"""Alpa's numbers beside ours: its costs of collectives, its latency of a pipeline, its choice of stages and sub-meshes.
+"""Alpa's numbers next to ours: its costs of collectives, its latency of a pipeline, its choice of stages and
+sub-meshes.
 
     found = choose_stages(time_s, layers=8, devices=4, micro_batches=16)       time_s(first, last, devices)
     found.stages          ((0, 4, 2), (4, 8, 2)): layers 0 to 3 on two devices, 4 to 7 on two
@@ -113,7 +114,7 @@ def choose_stages(
 
         @cache
         def rest(first: int, left: int, stages: int) -> tuple[float, tuple]:
-            """Of the layers from `first` on, on exactly `left` devices, in exactly so many stages."""
+            """The least sum for layers `first` and later, on exactly `left` devices, in exactly so many stages."""
             if stages == 0:
                 return (0.0, ()) if first == layers and left == 0 else (math.inf, ())
             found: tuple[float, tuple] = math.inf, ()

@@ -8,9 +8,9 @@ A GPT of three blocks on three pipeline stages is compiled with the real compile
     last     a block, the scores, the loss  stage 2
 
 A part of n blocks is its kind and (n - 1) times `middle`. A group of the plan that reaches both copies reaches all d
-of them in a larger one; slices of a rank do not depend on d. Of micro-batches that are powers of two, whose rows divide
-alike, all numbers are affine, so that one and two sequences are compiled. A network of 96 layers on 4096 devices costs
-what these cost, and the clock over its parts is that of the whole plan (tests/cost/test_scale_point.py).
+of them in a larger one; slices of a rank do not depend on d. Among micro-batches that are powers of two, whose rows
+divide alike, all numbers are affine, so that one and two sequences are compiled. A network of 96 layers on 4096 devices
+costs what these cost, and the clock over its parts is that of the whole plan (tests/cost/test_planner_point.py).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Part:
     last                messages between copies, behind the last backward;  update;  scalars: of it, once a rank
     parameters          numbers in a rank's slices;  input_bytes: of one micro-batch
     kept_bytes          of a micro-batch from forward to backward;  replicated_bytes: what all t ranks keep alike of it
-    spare_bytes         beside all that, at each instruction of forward and backward;  update_bytes: of the update
+    spare_bytes         in addition, at each instruction of forward and backward;  update_bytes: of the update
     border_bytes        of what goes to the next part, and comes back as a gradient
     """
 

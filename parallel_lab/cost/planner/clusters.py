@@ -9,7 +9,7 @@ with changes or all of it: {"preset": "dgx_a100", "node_link": {"alpha_s": 1e-5,
 
 From data sheets: peak (half precision, dense), memory, its bandwidth, links per direction and device. Choices, equal
 for all: large products reach 0.7 of the peak, messages 0.8 of a link, 5 us an instruction, 5 us a message in a node and
-10 us between nodes. How near published steps come with them: tests/cost/test_scale_point.py.
+10 us between nodes. How near published steps come with them: tests/cost/test_planner_point.py.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Transformer:
 
     @property
     def parameters(self) -> int:
-        """Of all layers, the tokens and the positions."""
+        """Parameters of all layers, the tokens and the positions."""
         return self.layers * self.layer_parameters + (self.vocab_size + self.seq_length) * self.hidden
 
     @checked("Transformer.step_flops", batch=number(0), recompute=_KIND, as_printed=flag)

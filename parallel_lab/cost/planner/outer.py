@@ -3,7 +3,7 @@
     found = search_plans("gpt3_175b", get_machine("dgx_a100", 1024), batch=1536)
     print(found.winner.explain())
     print(found.text())                  winner, the line of time against memory, what was refused and why
-    print(found.why(found.verdicts[7]))  one point beside the winner, term by term
+    print(found.why(found.verdicts[7]))  one point next to the winner, term by term
 
 Every point of the space is looked at. In turn it is refused where it does not fit the model, where its states alone are
 more than the memory, where its prediction is, or where no schedule could make it faster than a point that was predicted
@@ -102,7 +102,7 @@ class Found:
         return {kind: found[kind] for kind in ("best", *_TOLD)}
 
     def why(self, verdict: Verdict) -> str:
-        """What a point is refused for; of one that could be, its terms beside the winner's, and which decides."""
+        """Why a point is refused; for one that could be, its terms next to the winner's, and the one that decides."""
         head = f"{verdict.point.text()}: {verdict.reason or 'on the line of time against memory'}"
         if verdict.kind in ("misfit", "states"):
             return head
@@ -120,7 +120,7 @@ class Found:
         return "\n".join(lines)
 
     def text(self, most: int = 12) -> str:
-        """The line of time against memory (at most so many points of it), and how many were refused for what."""
+        """The line of time against memory (at most so many points of it), and how many were refused, by reason."""
         counts, devices = self.counts, self.winner.point.devices
         head = f"{self.model.name} on {devices} devices of {self.machine.cluster.name}, batch {self.batch}"
         rows = [("step", "MFU", "waiting", "memory", "plan")]

@@ -47,7 +47,7 @@ class PlanPoint:
     level              ZeRO: 0 nothing is divided among copies, 1 optimizer states, 2 gradients too, 3 parameters too
     recompute          "none", "attention", "full"
     sequence_parallel  norms, sums and what they keep are divided among the ranks of a layer
-    overlap            messages between copies travel beside the last backward, one per block
+    overlap            messages between copies travel during the last backward, one per block
     """
 
     data: int = 1
@@ -116,7 +116,7 @@ def misfit(model: Transformer, point: PlanPoint, cluster: Cluster) -> str:
 
 
 def schedule_of(point: PlanPoint) -> Schedule | str:
-    """The schedule of a point, or why there is none."""
+    """The schedule of a point, or why it cannot be made."""
     name = "1f1b" if point.stages == 1 else point.schedule
     return _schedule(name, point.stages, point.micro_batches, point.chunks)
 
@@ -152,7 +152,7 @@ class Prediction:
 
     step_s        until the last rank is done
     compute_s, tensor_s, copies_s, update_s   of the rank that is done last, copies: exposed; with waiting_s the step
-    waiting_s     of it: for other stages (the bubble) and for what they send
+    waiting_s     of it: for other stages (the bubble) and their messages
     border_s      of waiting_s, what it is more than with borders that take no time; None: not looked at
     memory        bytes of the rank that holds most, by kind (MEMORY_PARTS)
     worst_stage   its stage

@@ -38,7 +38,7 @@ Often = tuple[tuple[float, Message], ...]  # how often a message is sent
 
 
 class Seconds(NamedTuple):
-    """Of some work: local instructions, messages among the ranks of a layer, messages that reach all copies."""
+    """Seconds of some work: local instructions, messages among the ranks of a layer, messages that reach all copies."""
 
     compute: float
     tensor: float
@@ -114,7 +114,7 @@ class PartTime:
 
     @cached_property
     def busy(self) -> Seconds:
-        """Of a micro-batch."""
+        """Seconds of a micro-batch."""
         return _sum([(1, self.forward), (1, self.backward), (1, self.behind)])
 
     def amount(self, name: str) -> float:
@@ -122,8 +122,8 @@ class PartTime:
         return math.fsum(k * getattr(part, name) for k, part in self.terms)
 
     def spare_bytes(self, sums: bool) -> float:
-        """The most beside what is kept. Gradients are added to sums (if there are any) at the end of a backward: then
-        those of all blocks are there, and nothing is kept any more of that micro-batch.
+        """The most in addition to what is kept. Gradients are added to sums (if there are any) at the end of a
+        backward: then those of all blocks are there, and nothing is kept any more of that micro-batch.
         """
         part = self.terms[0][1] if self.terms[0][0] > 0 else self.terms[-1][1]
         gradients = FLOAT_BYTES * (self.amount("parameters") - part.parameters)
@@ -170,7 +170,7 @@ def _with(work: Work, messages: Sequence[Message]) -> Work:
 
 
 def _overlapped(seconds: dict[str, Seconds], once: Often, rates: _Rates, blocks: int) -> Seconds:
-    """What is left of the messages between copies where one per block goes beside the last backward."""
+    """What is left of the messages between copies where one per block travels during the last backward."""
     gradients = [(k, m) for k, m in once if m.kind in ("all_reduce", "reduce_scatter") and m.copies]
     size = math.fsum(k * m.size_bytes for k, m in gradients)
     if not size:
@@ -290,7 +290,7 @@ class Pricing:
     # ---- together ----
 
     def predict(self, *, whole: bool = True) -> Prediction:
-        """whole: with the clock run a second time, for what borders cost."""
+        """whole: with the clock run a second time, for the cost of borders."""
         point, borders = self.point, self.borders()
         step_s, stage = self.clock(borders)
         busy, update = self.busy(stage), self.update(stage)

@@ -1,14 +1,14 @@
 """Why a schedule cannot run: its faults, in order, each with a sentence.
 
     placement    an action on a rank that does not hold the part; a backward on another rank than its forward; copies of
-                 a part of which another part has fewer
+                 a part that another part has fewer of
     number       a part, micro-batch or kind of action that the schedule does not have
     twice        an action listed two times                 never   one that is missing
     memory       a forward for which the rank has no room
     input        an action before another of the same rank that it needs
     deadlock     ranks that wait for each other in a circle
 
-After a fault the check goes on as if that action had been in order, so that one mistake is told once.
+After a fault the check goes on as if that action had been in order, so that one mistake is reported once.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _of_memory(order: Order, caps: Sequence[int]) -> Iterator[Fault]:
     frees = "W" if order.splits_backward else "B"
     for rank, lane in enumerate(order.ranks):
         kept: list[Key] = []
-        early: set[Key] = set()  # backwards before their forward, which are told as input
+        early: set[Key] = set()  # backwards before their forward, which are reported as input
         full = False
         for at, action in enumerate(lane):
             part, kind, n = key_of(action)
@@ -189,7 +189,7 @@ def _of_waits(order: Order) -> Iterator[Fault]:
     for rank, cells in enumerate(lists):  # what a rank does too late for itself
         for i, cell in enumerate(cells):
             for j, action in enumerate(cell):
-                # of a backward's needs its own forward is the plainest: it is told first
+                # of a backward's needs its own forward is the plainest: it is reported first
                 for key in reversed(order.needs(action)) if not _number(order, action) else ():
                     other, later = where.get(key, (-1, 0))
                     before = {key_of(a) for a in cell[:j]}

@@ -107,7 +107,7 @@ def run_clock(
 
     clock = Clock(lists, None if cores is None or cores >= len(lists) else SharedCores(cores))
     clock.run(done)
-    if not all(clock.is_done):
+    if any(clock.tasks):
         raise _stuck(order, clock.tasks)
     starts, ends = (tuple(tuple(span[i] for span in lane) for lane in spans) for i in (0, 1))
     work = (sum(task.work_s for task in tasks) + sum(task.rest_s for task in tasks) for tasks in lists)

@@ -131,7 +131,7 @@ class Order:
             at += size
 
     def held(self, rank: int) -> list[int]:
-        """Micro-batches x parts of which a rank keeps activations after each of its actions: from F to the end of its
+        """Micro-batches x parts whose activations a rank keeps after each of its actions: from F to the end of its
         backward, which is W where the backward is divided."""
         now, counts = 0, []
         for action in self.ranks[rank]:

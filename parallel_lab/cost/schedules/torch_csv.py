@@ -135,7 +135,7 @@ def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
 
 
 def _read(word: str, where: str) -> tuple[int, str, int] | None:
-    """Part, letter and micro-batch of a word; None for what is no computation."""
+    """Part, letter and micro-batch of a word; None if it is not a computation."""
     found = _WORD.fullmatch(word)
     if not found or (not found[3]) != (found[2] in ("UNSHARD", "RESHARD", "REDUCE_GRAD")):
         raise ArgumentError(f"{shorten(word)} is no action", where=where, allowed=_FORMS)

@@ -5,7 +5,7 @@
                              by taking out one operator after the other (`eliminate.py`)
     recursive_programming    halves every product again and again (`recursive.py`)
 
-Beside them a search in seconds, proved to be the least, that says what else there was (`strategy_search.py`):
+Besides them a search in seconds, proved to be the least, that says what else there was (`strategy_search.py`):
 
     found = search(net, x, label, loss=loss, device_num=8, cluster="two_nodes")
     print(found.text())

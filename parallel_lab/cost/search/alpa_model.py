@@ -67,7 +67,7 @@ class Mesh:
         return math.prod(self.shape)
 
     def cost(self, kind: str, size_bytes: float, axis: int) -> float:
-        """Of a collective on a value of so many bytes over one axis; nothing over an axis of one device."""
+        """The cost of a collective on a value of so many bytes over one axis; nothing over an axis of one device."""
         n = self.shape[axis]
         return alpa_cost(kind, size_bytes, n, self.alpha[axis], self.beta[axis]) if n > 1 else 0.0
 

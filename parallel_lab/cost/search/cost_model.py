@@ -1,7 +1,7 @@
 """From a traced network to a problem: candidates of every operator, and what a model of costs says of them.
 
 A model is a `CostModel` with the names of its terms, the prices of an operator's candidates, and the price of bringing
-a tensor from one layout to another. Reshapes lie on the way between two operators. Of a Parameter that several
+a tensor from one layout to another. Reshapes lie on the way between two operators. A Parameter that several
 operators read, candidates that split it differently cannot stand together.
 """
 
@@ -54,7 +54,7 @@ class CostModel(Places):
         return led & leading
 
     def known_rules(self, node: Node) -> list[ShardingRule]:
-        """`rules_of`, once for all operators of which it says the same."""
+        """`rules_of`, once for all operators that it says the same about."""
         parameters = [self.parameter(name) for name in node.ins]
         same = tuple(None if p is None else parameters.index(p) for p in parameters)
         shapes, own = self.graph.operand_shapes(node), (self.also.get(node.name), same)

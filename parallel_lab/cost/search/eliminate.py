@@ -14,7 +14,7 @@ the answer. Going back, every table says the candidate of the operator it was ma
 In each round the first of these that fits anywhere is done (MindSpore, dp_algo_costmodel). Tables over more than two
 operators may arise of stars; they are exact, and refused when they grow beyond `MOST_CELLS`.
 
-With a memory limit an entry of a table is a *front*: (cost, bytes) pairs of which none is both dearer and larger than
+With a memory limit an entry of a table is a *front*: (cost, bytes) pairs, none both dearer and larger than
 another. `approximate` keeps of those whose costs are within that ratio only one; the answer may be worse by as much for
 every step.
 """
@@ -120,7 +120,7 @@ def eliminate(problem: Problem, memory_limit: int | None = None, *, approximate:
 
 
 def pareto(problem: Problem, *, approximate: float = 0.0) -> tuple[Solution, ...]:
-    """The plans of which no other is both cheaper and smaller, the cheapest first. Raises as `eliminate` does.
+    """The plans that no other one beats in cost and size, the cheapest first. Raises as `eliminate` does.
 
     approximate   above 0: of those whose costs are within this ratio only one
     """
@@ -264,7 +264,7 @@ class _Elimination:
             self.steps.append(Elimination(kind, label, tuple(names[:kept]), cells))
 
     def replace(self, tables: Sequence[_Table], made: _Table) -> None:
-        """Put the table that was made in the place of those it was made of."""
+        """Replace the tables by the one that was made of them."""
         joined = {id(table) for table in tables}
         for number in {n for table in tables for n in table.over}:
             self.around[number] = [table for table in self.around[number] if id(table) not in joined]
@@ -292,7 +292,7 @@ class _Elimination:
         return array.reshape(shape)
 
     def front(self, cost: np.ndarray, memory: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of the last axis the entries worth keeping, cheapest first, and where they stood."""
+        """The last axis' entries worth keeping, cheapest first, and where they stood."""
         if self.limit is None:
             best = cost.argmin(axis=-1)[..., None]
             return np.take_along_axis(cost, best, -1), np.take_along_axis(memory, best, -1), best

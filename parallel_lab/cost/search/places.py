@@ -1,4 +1,4 @@
-"""The graph that strategies are searched for: operators as places, and who reads what of whom.
+"""The graph that strategies are searched for: operators as places, and which one reads which.
 
 A reshape is a place (reshapes in a row are one), so is a parameter that several operators read, and the dataset, which
 is all inputs that are fed. Constants have no place, nor has a parameter with one reader.

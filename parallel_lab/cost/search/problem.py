@@ -133,7 +133,7 @@ class Problem:
         return {choice.name: choice.candidates[c] for choice, c in zip(self.choices, chosen, strict=True)}
 
     def chosen(self, strategies: Mapping[str, Strategy]) -> tuple[int, ...]:
-        """The other way round. Raises ArgumentError for an operator without strategy, or one that is no candidate."""
+        """The other way round. Raises ArgumentError for an operator whose strategy is missing or not a candidate."""
         return tuple(self._candidate(choice, strategies) for choice in self.choices)
 
     def _candidate(self, choice: Choice, strategies: Mapping[str, Strategy]) -> int:
@@ -176,7 +176,7 @@ class Problem:
 
     def weighed(self, **weights: float) -> Problem:
         """This problem with other weights of terms, by name. Raises ArgumentError for an unknown term, and for a
-        weight that is no finite number of at least 0.
+        weight that is not a finite number of at least 0.
         """
         known = {term.name for term in self.terms}
         if not set(weights) <= known:

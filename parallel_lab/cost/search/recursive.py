@@ -10,7 +10,7 @@ least, in elements of the tensors as they are by then:
 More where a neighbour that was decided before it on this level is cut otherwise: 16 times the tensor between them. A
 dim of odd size is not cut; a product whose columns were cut does not cut the contraction any more, nor the other way
 round; rows win ties, then columns. The lightest product decides first: its dearest cut says how heavy it is. All other
-operators are split as what they read is split, or else as who reads them wants it.
+operators are split as what they read is split, or else as their readers want it.
 
 Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core, whose operators of other
 kinds have costs of their own. Order and ties are those that its recorded strategies follow.)
@@ -103,7 +103,7 @@ def recursive_search(graph: Graph, config: ParallelConfig) -> tuple[dict[str, St
     """({operator: strategy}, what was decided on each level).
 
     Raises StrategyError for more devices than the setting recursive_most_devices (MindSpore: 1024), and for a count
-    that is no power of two: devices are halved until one is left.
+    that is not a power of two: devices are halved until one is left.
     """
     if config.device_num & (config.device_num - 1):
         what, hint = f"{config.device_num} devices", "Use dynamic_programming"
@@ -230,7 +230,7 @@ class _Recursive(Places):
     # ---- all others ----
 
     def others(self) -> None:
-        """Operators of other kinds: first forward, by what they read, then backward, by who reads them."""
+        """Operators of other kinds: first forward, by what they read, then backward, by their readers."""
         waiting = [node for node in self.nodes.values() if node.name not in self.rules]
         for backward in (False, True, False):
             for node in list(reversed(waiting) if backward else waiting):

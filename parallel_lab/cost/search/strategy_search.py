@@ -60,7 +60,7 @@ class Candidate:
         if self.chosen:
             return "chosen"
         total = sum(self.more.values())
-        if total < 0:  # the chosen one is no optimum
+        if total < 0:  # the chosen one is not an optimum
             term, amount = min(self.more.items(), key=lambda pair: pair[1])
             return f"{amount_text(-total, unit)} less; {amount_text(-amount, unit)} less of {term}"
         term, amount = max(self.more.items(), key=lambda pair: pair[1])
@@ -87,7 +87,7 @@ class Asked:
     def solved(
         self, problem: Problem | None, method: str, limit: int | None, pinned: Mapping[str, Strategy]
     ) -> tuple[Problem, Solution]:
-        """What a method takes, and of which problem: a walk may leave the candidates that others look at.
+        """What a method takes, and from which problem: a walk may leave the candidates that others look at.
 
         problem  None: that of the network;  pinned: strategies that are given
         """
@@ -136,7 +136,7 @@ class Found:
 
     @property
     def unit(self) -> str:
-        """Of the weighed sum: "s", or "" where terms of other weights are added."""
+        """The unit of the weighed sum: "s", or "" where terms of other weights are added."""
         weights = {term.weight for term in self.problem.terms}
         return self.problem.terms[0].unit if weights == {1.0} else ""
 
@@ -272,8 +272,8 @@ def search(
                   Alpa's numbers, and strategies of layouts on it
     memory_limit  bytes of a device; None: any
 
-    Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster, a limit that is no number
-    above 0, and costs that are too large to be added; what `compile` raises.
+    Raises StrategyError where nothing fits; ArgumentError for an unknown method or cluster, a limit that is not a
+    number above 0, and costs that are too large to be added; what `compile` raises.
     """
     choice(*METHODS, *WALKS)("search", "method", method)
     if not isinstance(costs, Mesh):

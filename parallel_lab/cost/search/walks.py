@@ -1,7 +1,7 @@
 """The two modes that make no sum least: sharding_propagation and recursive_programming walk through the network.
 
-What propagation compared when it settled an operator is told term by term, in the order in which terms count: the first
-in which two candidates differ decides between them, whatever comes behind.
+What propagation compared when it settled an operator is shown term by term, in the order in which terms count: the
+first in which two candidates differ decides between them, whatever comes behind.
 
     matmul2: settled behind relu
       ((1, 4), (4, 1))  chosen
@@ -38,7 +38,7 @@ def walk(
 ) -> tuple[dict[str, Strategy], tuple]:
     """({operator: strategy}, steps) of one of `WALKS`.
 
-    given   strategies of operators beside those that the network gives; recursive_programming looks at neither, and
+    given   strategies of operators besides those that the network gives; recursive_programming looks at neither, and
             they take the place of what it found
 
     Raises StrategyError where propagation is given none at all; see `recursive_search`.
@@ -123,7 +123,7 @@ def _decided(settled: Settled, mine: tuple, other: tuple) -> tuple[str, float]:
 def flip(
     graph: Graph, config: ParallelConfig, settled: Settled, strategy: Strategy, given: Mapping[str, Strategy]
 ) -> tuple[str, Strategy] | None:
-    """(a neighbour, a strategy of it) with which propagation gives the operator `strategy`; None: there is none.
+    """(a neighbour, a strategy of it) with which propagation gives the operator `strategy`; None: not one does.
 
     A neighbour's strategies that leave the tensor as the operator would want it, each tried by a walk of its own.
     """

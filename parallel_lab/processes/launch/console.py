@@ -78,7 +78,7 @@ class Console:
         if self._files:
             try:
                 self._files[rank].write(data)
-            except OSError as error:  # a full disk is no reason to lose the run as well
+            except OSError as error:  # a full disk is not a reason to lose the run as well
                 self._lose_logs(error)
         *lines, rest = (self._rest[rank] + data).split(b"\n")
         if len(rest) > LONGEST_LINE:
@@ -174,7 +174,7 @@ class Console:
 
     @contextlib.contextmanager
     def _reader_may_go(self) -> Iterator[None]:
-        """A reader that has gone (`| head -2`) is told once: what ends the run must not fail on every line."""
+        """A reader that has gone (`| head -2`) is reported once: what ends the run must not fail on every line."""
         try:
             yield
         except OSError:

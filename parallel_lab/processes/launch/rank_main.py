@@ -135,7 +135,7 @@ def comes_from_interrupt(error: BaseException | None) -> bool:
 
 
 def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Tell the peers, then print; in one line what only follows from another rank's error. Of a Ctrl-C the launcher
+    """Tell the peers, then print; in one line what only follows from another rank's error. About a Ctrl-C the launcher
     has told everybody, and what it has cut off may be the import of what would be needed here.
     """
     if asked_to_end and (isinstance(error, ImportError) or comes_from_interrupt(error)):

@@ -286,9 +286,9 @@ def fit_link(
     """Measure messages between real workers for some seconds, and fit. `ranks`: a number of workers, started and ended
     for this, or a pool (WorkerPool, MpiPool), which stays. `kind`: "send", half of a round trip between ranks 0 and 1,
     or "all_reduce" of all ranks after a barrier, the slowest rank's time, or "behind_work", which on a busy machine is
-    what a training meets: who waits for others loses the core. `sizes_bytes`: multiples of 4, behind work of 4 per
-    rank, ascending; `repeats`, `warm_ups`: per size. Raises ArgumentError (fewer than two ranks, wrong sizes), and what
-    workers raise.
+    what a training meets: a rank that waits for others loses the core. `sizes_bytes`: multiples of 4, behind work of 4
+    per rank, ascending; `repeats`, `warm_ups`: per size. Raises ArgumentError (fewer than two ranks, wrong sizes), and
+    what workers raise.
     """
     samples, world_size = message_samples(ranks, kind, tuple(sizes_bytes), repeats, warm_ups)
     taking_part = 2 if kind == "send" else world_size

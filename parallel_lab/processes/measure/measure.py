@@ -76,7 +76,7 @@ def measure_device(ranks: Any) -> Device:
     """What one rank computes with while all of `ranks` (a number of workers, or a pool) compute. Takes about two
     seconds. flops_per_s: a float32 product of 512 x 512 matrices; memory_bandwidth_bytes_per_s: a copy of 16 MiB, a
     byte read and written; overhead_s: one instruction of a plan on a 4 x 4 tensor; memory_bytes: free memory per rank
-    (the laptop profile's if unknown). Raises ArgumentError for what is no number of workers and no pool.
+    (the laptop profile's if unknown). Raises ArgumentError unless it is a number of workers or a pool.
     """
     from ...graph.compiler import compile_network
     from ...ops.activation import relu

@@ -4,7 +4,7 @@ Measured without this: a rank that raises prints its traceback, blocks in MPI_Fi
 
     an exception nobody caught, in any thread   its traceback with the rank, then MPI_Abort: mpirun ends the others
     sys.exit with a code that is not 0          one line, then MPI_Abort with that code
-    a normal end while others still wait        they are told, and raise; a rank that still computes is waited for, as
+    a normal end while others still wait        they hear of it, and raise; a rank that still computes is waited for, as
                                                 MPI_Finalize does
     a normal end of all                         each says that it is through; MPI is finished when all are
     death by a signal, os._exit                 mpirun sees it and ends the others

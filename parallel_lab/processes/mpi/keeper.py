@@ -5,7 +5,7 @@
 Measured without it: a notebook that is killed leaves mpirun and its ranks, and an mpirun that is killed leaves Open
 MPI's segments in /dev/shm. The keeper ends everything when its standard input ends (the notebook closed it, or is gone)
 or when mpirun has ended: it kills mpirun and all descendants, also stopped ones and those whose parents have died (it
-is their subreaper), then removes the world's own folders, where mpirun and its ranks were told to put whatever they
+is their subreaper), then removes the world's own folders, where mpirun and its ranks were asked to put whatever they
 need. It lives in a session of its own, so that no signal to the notebook's group reaches it. If the keeper is killed,
 mpirun dies with it (parent-death signal), ranks lose their sockets, the notebook removes folders.
 

@@ -120,7 +120,7 @@ class Hosts:
 
 def _on_one_machine() -> dict[str, str]:
     """What lets Open MPI's ranks talk through shared memory alone: otherwise each of them listens on all interfaces
-    (`ss -ltnp`). mpirun itself does whatever it is told: the keeper looks after its sockets.
+    (`ss -ltnp`). mpirun itself does whatever it is asked: the keeper looks after its sockets.
     """
     own_memory = "vader" if re.search(r"\b4\.\d+\.\d+", _version_text(find_mpirun() or "mpirun")) else "sm"
     loopback = "lo0" if sys.platform == "darwin" else "lo"

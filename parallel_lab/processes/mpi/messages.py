@@ -2,7 +2,7 @@
 
 A send copies its value, which MPI takes from there: the array may be reused at once, and nobody waits for a receiver.
 What comes goes to the oldest recv of its tag, straight into its `out`; what comes before anybody asks for its tag is
-kept. Of a source that nothing is asked of nothing is taken.
+kept. Nothing is taken from a source that nothing is asked of.
 """
 
 from __future__ import annotations

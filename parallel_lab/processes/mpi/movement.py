@@ -44,9 +44,9 @@ from .handshake import Arrival, Asked, Handshake, pack_arrival
 SMALL_BYTES = 2048
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _ROOT_GIVES = ("broadcast", "scatter")
-# What the library adds itself when it is asked to: floats, whose sums depend on the order anyway. Of integers Open MPI
-# 4.1 gives other sums (measured: int8 100 + 100 = 127, it saturates; the smaller of two uint64 above 2**63 is the wrong
-# one).
+# What the library adds itself when it is asked to: floats, whose sums depend on the order anyway. With integers Open
+# MPI 4.1 gives other sums (measured: int8 100 + 100 = 127, it saturates; the smaller of two uint64 above 2**63 is the
+# wrong one).
 _NATIVE_DTYPES, _NATIVE_REDUCERS = ("float32", "float64", "complex64", "complex128"), ("sum", "prod", "mean")
 
 

@@ -284,7 +284,7 @@ class MpiPool(JobPool):
                 self._look()
 
     def _named_by_mpirun(self, seen: int) -> int:
-        """The rank of which mpirun says that it ended first; else `seen`, whose socket ended first."""
+        """The rank that ended first, as mpirun says; else `seen`, whose socket ended first."""
         found = _ENDED.search(" ".join(self._lines))
         rank = int(next(filter(None, found.groups()))) if found else seen
         return rank if rank < self.world_size else seen

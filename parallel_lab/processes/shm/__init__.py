@@ -13,7 +13,7 @@ The plain data path reads in this order: collectives, groups, barrier.
     pool, worker_main      the notebook's side: run, submit, stop; the process of a rank
     launch, server_preload starting workers
     attach, shared_world   processes that become ranks by themselves, and who looks after them
-    watch                  who waits for whom
+    watch                  which ranks wait for which
 """
 
 from ...base.interrupts import AFTER_IMPORT_S, held

@@ -1,4 +1,4 @@
-"""A process that is no worker of a pool becomes a rank: a script under a launcher, or one that met others by itself.
+"""A process that is not a worker of a pool becomes a rank: a script under a launcher, or one that met others by itself.
 
     launcher:  block = SharedBlock(layout.size_bytes);  Place(rank, ...) into the environment of each rank's process,
                descriptors passed on
@@ -74,7 +74,7 @@ def launched_place() -> Place | None:
 
 
 class _Printing:
-    """Where `comm.report` of a script goes: there is no notebook at the other end, so the console shows it."""
+    """Where `comm.report` of a script goes: no notebook is at the other end, so the console shows it."""
 
     @staticmethod
     def send_bytes(data: bytes) -> None:

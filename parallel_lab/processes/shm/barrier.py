@@ -43,7 +43,7 @@ TRUST_S = 0.05
 LOOKS_AT_OTHERS = 2
 # sleeps at the beginning of a run after which a rank goes to its core again: it may have been woken on another
 SETTLING = 8
-PUBLISH_S = 2e-3  # waits longer than this are told to the watch (watch.py)
+PUBLISH_S = 2e-3  # waits longer than this are shown to the watch (watch.py)
 SHORTEST_SLEEP_S, BUSY_SLEEP_S, MAX_SLEEP_S, LONG_WAIT_S, MAX_LONG_SLEEP_S = 2e-5, 2e-4, 1e-3, 1.0, 5e-3
 
 yield_core = getattr(os, "sched_yield", lambda: time.sleep(0))
@@ -264,7 +264,7 @@ class WaitLoop(OneCaller):
                         self._publish_behind()
                         if published is not None:
                             self.check_left(published)
-                # nobody rings for a fault, nor for what this rank has to do for others meanwhile
+                # nobody rings for a fault, nor for things that this rank has to do for others meanwhile
                 if bell is None or self.futex is None:
                     longest_s = MAX_SLEEP_S if waited < LONG_WAIT_S else MAX_LONG_SLEEP_S
                     time.sleep(min(max(waited / 8, SHORTEST_SLEEP_S), longest_s))

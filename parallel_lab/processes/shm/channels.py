@@ -4,7 +4,7 @@ A send never waits for a receiver that does something else: what does not fit th
 rank's next request, wait or end of run; of a send that was started it stays where it is until the handle is waited for.
 So two ranks that both send first do not block each other (a 1F1B pipeline does that), and any size fits. A message is a
 head of 256 bytes, with its tag, then the data. It goes to the oldest recv of its tag, straight into its `out`; what
-comes before anybody asks for its tag is kept. Of a source that nothing is asked of nothing is taken.
+comes before anybody asks for its tag is kept. Nothing is taken from a source that nothing is asked of.
 
     source: sent += 1, ring[written % size] = bytes, written += n
     receiver: waits for written, copies out, read += n; at the end received += 1
@@ -71,7 +71,7 @@ def _said(head: bytes) -> list:
 
 
 class More(Condition):
-    """That `source` has written more than was read; who waits for long tells which message it waits for."""
+    """That `source` has written more than was read; a rank that waits for long tells which message it waits for."""
 
     def __init__(self, channels: Channels, source: int) -> None:
         self.words, layout, rank = channels.words, channels.map, channels.rank

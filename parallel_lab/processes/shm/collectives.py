@@ -1,4 +1,5 @@
-"""The collectives through the arena: who writes which bytes, who reads them, and in which order they are added.
+"""The collectives through the arena: which rank writes which bytes, which ones read them, and in which order they are
+added.
 
 Every rank has two buffers. A step is: write to one of them, meet, read the members' buffers of the same parity; the
 next step uses the other one, so one barrier per step is enough (a member can be at most one step behind, and still

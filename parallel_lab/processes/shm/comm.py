@@ -96,7 +96,7 @@ class Communicator(CheckedCalls):
 
     def empty(self, shape: int | tuple[int, ...], dtype="float32") -> np.ndarray:
         """A new array, contents arbitrary, where other ranks can read it too: a collective copies nothing in. An
-        ordinary one where that memory is used up. Raises SharedMemoryTooSmall when the system has none left.
+        ordinary one where that memory is used up. Raises SharedMemoryTooSmall when the system has nothing left.
         """
         if self._loop.forked:
             self._loop.check_caller()

@@ -2,7 +2,7 @@
 
 Never a fork of the kernel: it has threads, and a fork that meets one inside BLAS or holding a lock hangs. A fork server
 is started once per process from a clean interpreter, with everything preloaded; each worker is then a cheap fork of
-that. Where there is no fork server each worker is a clean interpreter itself, which takes it a second.
+that. Without a fork server each worker is a clean interpreter itself, which takes it a second.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def end_server() -> None:
 
 def start_processes(make_processes: Callable[[int], None]) -> None:
     """Call `make_processes(pid of their parent)`, which starts workers, with everything arranged. The parent is the
-    fork server, or where there is none this process. A server that died is replaced once, and `make_processes` called
+    fork server, or without one this process. A server that died is replaced once, and `make_processes` called
     again.
 
     Raises WorldError for a server that dies again, WorldTimeout for one that does not answer within START_LIMIT_S.

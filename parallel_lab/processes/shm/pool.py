@@ -256,8 +256,8 @@ _pools = PoolTable(lambda world_size: WorkerPool(world_size, idle_s=idle_limit_s
 
 def get_pool(world_size: int) -> WorkerPool:
     """The pool of this size of this process: made when first asked for, and again when it was lost. A few idle pools of
-    other sizes are kept (they use no processor time); the one used longest ago is closed first. Workers of which
-    nothing was asked for two minutes (PARALLEL_LAB_IDLE_S, in seconds) end, unless they keep values.
+    other sizes are kept (they use no processor time); the one used longest ago is closed first. Workers that
+    nothing was asked of for two minutes (PARALLEL_LAB_IDLE_S, in seconds) end, unless they keep values.
     """
     return _pools.get(world_size)
 

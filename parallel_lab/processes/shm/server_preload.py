@@ -49,5 +49,5 @@ def _arrange(names: list[str]) -> None:
     atexit.register(_remove_socket)
 
 
-if PRELOAD in os.environ:  # in the server: what imports all files, to run their examples, is no server
+if PRELOAD in os.environ:  # in the server: what imports all files, to run their examples, is not a server
     _arrange(os.environ.pop(PRELOAD).split())

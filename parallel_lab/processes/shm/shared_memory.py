@@ -85,8 +85,8 @@ def reserve(fd: int, start: int, size: int) -> None:
 
 
 class Parcel:
-    """`size` bytes that are written once, by whoever fills `memory`, and read by many processes where they lie: `send`
-    hands them over, `received` maps them there. Raises SharedMemoryTooSmall.
+    """`size` bytes that are written once, by the code that fills `memory`, and read by many processes where they lie:
+    `send` hands them over, `received` maps them there. Raises SharedMemoryTooSmall.
 
     folder   gives the folder for its file, where a descriptor cannot be handed over: it must live until all receivers
              have it, which is when they have done what it is for

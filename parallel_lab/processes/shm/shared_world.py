@@ -23,7 +23,7 @@ class SharedWorld:
         self.pids: list[int | None] = [None] * self.world_size
         self._watch = Watch(arena)
         self._left: set[int] = set()
-        self._dead: dict[int, tuple[str, dict]] = {}  # what is told of each
+        self._dead: dict[int, tuple[str, dict]] = {}  # what is known of each
         arena.begin_run(1)
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 from ...base.dtypes import BFLOAT16, is_bfloat16, load_bfloat16
 from ...base.errors import ShapeError
 
-TURN_BYTES = 2 << 20  # several ranks' cores together have caches for this and for what is written meanwhile
+TURN_BYTES = 2 << 20  # several ranks' cores together have caches for this and for bytes written meanwhile
 
 
 def positive_dim(dim: int, ndim: int, what: str) -> int:

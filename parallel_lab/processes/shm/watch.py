@@ -1,4 +1,4 @@
-"""Looking at who waits for whom.
+"""Looking at which ranks wait for which.
 
 A rank that waits longer than a moment publishes the word it waits for and the rank that will write it. Following those
 edges from a waiting rank leads to the rank that keeps everybody waiting, or back to a rank already passed: then nobody

@@ -35,9 +35,9 @@ from .comm import Communicator
 from .shared_memory import Parcel, SharedBlock
 
 PR_SET_PDEATHSIG, PR_SET_TIMERSLACK = 1, 29  # linux/prctl.h
-PARCEL, TRIM = b"P", b"T"  # what is no job: one follows as a `Parcel`; give freed memory back
+PARCEL, TRIM = b"P", b"T"  # not a job: one follows as a `Parcel`; give freed memory back
 TIMER_SLACK_NS = 1_000  # sleeps of 20 us would otherwise take 70 (the default slack is 50 us)
-LOOK_S = 0.5  # how often a worker looks whether its parent lives, beside the pipe that tells it
+LOOK_S = 0.5  # how often a worker looks whether its parent lives, besides the pipe that tells it
 
 
 @dataclass
@@ -112,7 +112,9 @@ def _end_with(start: WorkerStart) -> Callable[[], NoReturn]:
     ending = threading.Lock()
 
     def end() -> NoReturn:
-        with ending:  # two threads may see that the notebook is gone, and with it whoever would remove its folder
+        with (
+            ending
+        ):  # two threads may see that the notebook is gone, and with it the process that would remove its folder
             if start.folder:
                 remove_if_dead(start.folder)
             os._exit(0)

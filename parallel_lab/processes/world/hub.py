@@ -47,8 +47,9 @@ LATE_START_S = 10.0  # a rank that comes to `init` this much later than another 
 @dataclass(frozen=True)
 class RendezvousSpec:
     """What all processes know before they meet: the socket's `name` and `what` readers call it ("rank table
-    hccl.json"); `hub`, who waits there ("rank 0", "the scheduler"); `world_size`; `launcher`, how they were started,
-    for messages; `limit_s` for all to come, from `limit_variable`; `timeout_s`, `warn_after_s` as for a launcher.
+    hccl.json"); `hub`, which process waits there ("rank 0", "the scheduler"); `world_size`; `launcher`, how they were
+    started, for messages; `limit_s` for all to come, from `limit_variable`; `timeout_s`, `warn_after_s` as for a
+    launcher.
     """
 
     name: str
@@ -85,7 +86,7 @@ def peer_identity(connection: Connection) -> tuple[int, int]:
 
 
 def watched_process(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; -1 where the system has none, or it has ended."""
+    """A descriptor that becomes readable when the process ends; -1 where the system lacks them, or it has ended."""
     with contextlib.suppress(ProcessLookupError):
         return end_of_process(pid)
     return -1
@@ -175,7 +176,7 @@ class Hub:
 
     def collect(self) -> None:
         """Wait for every rank, then hand out ranks and memory. Raises WorldTimeout naming the missing ranks, WorldError
-        for one that ended meanwhile; those that came are told the same.
+        for one that ended meanwhile; those that came receive the same.
         """
         plan, end = self.plan, time.monotonic() + self.plan.limit_s
         needed = plan.world_size - (self.own_rank is not None)
@@ -268,7 +269,7 @@ class Hub:
         if peer.connection.closed:
             return
         for descriptor in (peer.connection, peer.process):
-            with contextlib.suppress(KeyError, ValueError):  # it is not registered, or the system has none
+            with contextlib.suppress(KeyError, ValueError):  # it is not registered, or the system lacks them
                 self.selector.unregister(descriptor)
         peer.close()
 

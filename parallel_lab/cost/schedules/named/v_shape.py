@@ -14,10 +14,11 @@ description1.md) gives (p + 2) // 2 and (p + 4) // 3 micro-batches of two parts 
 
 Fewer cost pace. A micro-batch stays on a rank for 4 p + 4 units at least, in its two parts together, and a rank that is
 never idle gets one every 6: nobody keeps fewer than (4 p + 4) / 6. With a cap K below that (10 % over a third of 1F1B's
-is, up to 10 stages) a micro-batch takes (4 p + 4) / K instead of 6, so the bubble grows with their number. Of patterns
-that repeat every 6 units, with up to 4 units of pause, none keeps fewer than v_min (all tried, 2 to 33 stages). For
-v_half the shortest steps under a cap of p are known to be 59, 77 and 89 units for p = 4, 5, 6 and m = 2 p (proved by
-constraint programming): 0.61, 0.71 and 0.57 of 1F1B's bubble, so both fractions within 10 % cannot be had there.
+is, up to 10 stages) a micro-batch takes (4 p + 4) / K instead of 6, so the bubble grows with their number. Among
+patterns that repeat every 6 units, with up to 4 units of pause, none keeps fewer than v_min (all tried, 2 to 33
+stages). For v_half the shortest steps under a cap of p are known to be 59, 77 and 89 units for p = 4, 5, 6 and m = 2 p
+(proved by constraint programming): 0.61, 0.71 and 0.57 of 1F1B's bubble, so both fractions within 10 % cannot be had
+there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     call_sites      a source line that calls again is answered from what its first call found out
     single_step     values that fit a buffer: one step, prepared
-    small_sum       sums of small values: one barrier, and who comes last adds
+    small_sum       sums of small values: one barrier, and the last rank to come adds
     large_sum       sums of large values: three stages at a time; values in shared arrays are added where they lie
     in_place        other large values, read where they lie
     messages        send and recv of what fits its ring whole

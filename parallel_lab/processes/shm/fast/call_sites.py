@@ -38,7 +38,9 @@ from .single_step import OneStep, fits_one_step
 from .small_sum import SmallSum
 
 REPEATABLE = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-SMALL_BYTES = 64 * 1024  # up to here who comes last adds everything: n times the reading, one barrier instead of two
+SMALL_BYTES = (
+    64 * 1024
+)  # up to here the last rank to come adds everything: n times the reading, one barrier instead of two
 SHARED_FROM_BYTES = 4096  # of a started value; looking where a value lies takes a microsecond
 
 
@@ -151,7 +153,7 @@ class FastCommunicator(FastMessages, Communicator):
     def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
         """x combined in group order.  x: any shape, equal on all members -> same shape, in `out` (or x) if given.
 
-        tag   a name that is compared in place of the source line: in a loop over tensors, tag=name shows a rank that
+        tag   a name that is compared instead of the source line: in a loop over tensors, tag=name shows a rank that
               takes them in another order, which nothing else can. A Parameter brings its own name
         """
         if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or (type(out) is np.ndarray)):
@@ -183,7 +185,7 @@ class FastCommunicator(FastMessages, Communicator):
                 key = (kind, *key, tag, signature, place, *rest.values())  # in the order in which the method names them
             try:
                 site = self._sites.get(key)
-            except TypeError:  # a group of what is no rank, or the like
+            except TypeError:  # a group of something other than ranks, or the like
                 key = None
             if site is not None and not self.recording:
                 return self._repeat(site, value, out)

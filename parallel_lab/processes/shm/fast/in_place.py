@@ -2,7 +2,7 @@
 
     tell where my value lies | meet | read what I need of everybody's | meet
 
-Where some member's value cannot be read, all take the plain way; beside the copies a barrier is little.
+Where some member's value cannot be read, all take the plain way; next to the copies a barrier is little.
 """
 
 from __future__ import annotations

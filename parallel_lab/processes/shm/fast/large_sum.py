@@ -28,7 +28,7 @@ from .peer_memory import BLOCK_BYTES as PEER_BLOCK_BYTES, PEER, PeerMemory, Peer
 RANGE_BYTES = 1 << 19
 PIECE_BYTES = 128 * 1024  # what is added at a time: it stays in the second-level cache while it goes round
 KEPT_SETS = 64  # sets of prepared views of values in shared arrays; a training step has one per bucket
-KEPT_PIECES = 64  # pieces of a set; more of them are made each time, which is little beside adding them
+KEPT_PIECES = 64  # pieces of a set; more of them are made each time, which is little compared with adding them
 
 
 class LargeSum:

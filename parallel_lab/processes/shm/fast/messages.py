@@ -35,7 +35,7 @@ from ..shared_memory import NEEDS_FENCE, fence
 from .peer_memory import PeerMemory
 from .placed import PlacedChannels
 
-FAR_BYTES = 512 << 10  # of a value in the block; smaller ones are through the ring before their place is told
+FAR_BYTES = 512 << 10  # of a value in the block; smaller ones are through the ring before their place is known
 
 Give = Callable[[np.ndarray], bool]
 Take = Callable[[np.ndarray | None], np.ndarray | None]
@@ -62,7 +62,7 @@ class FastMessages(Communicator):
             try:
                 key = id(frame.f_code), frame.f_lasti, x.dtype, x.shape, to, sr_tag
                 place = self._places.get(key)
-            except TypeError:  # what is no rank
+            except TypeError:  # not a rank
                 key = place = None
             if place is not None and place[1](x):
                 return

@@ -215,7 +215,7 @@ def _token(pid: int, rank: int) -> int:
 
 
 def _system_call():
-    """process_vm_readv; None where the system has none."""
+    """process_vm_readv; None where the system lacks it."""
     call = c_function("process_vm_readv", use_errno=True)
     if call is None or not SYSTEM.peer_memory:
         return None

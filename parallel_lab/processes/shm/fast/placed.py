@@ -9,10 +9,10 @@ sender's own memory, where the receiver can read that (`peer_memory.py`).
                  it is copied to the heap at once
 
 A receiver that waits says so: in `ring_waits` stands more than has been written, and whether it can read the sender's
-memory. It stays there until more comes, so who reads that knows that its message is taken now. For any other receiver a
-sender looks as long as a copy would take: who waits so long and copies then loses half its time at most (ski rental;
-Karlin et al. 1988). As long it looks for a receiver that has not taken what is parked, and may take it soon: the same
-memory is used again, out of the cache.
+memory. It stays there until more comes, so a rank that reads that knows that its message is taken now. For any other
+receiver a sender looks as long as a copy would take: a sender that waits so long and copies then loses half its time at
+most (ski rental; Karlin et al. 1988). As long it looks for a receiver that has not taken what is parked, and may take
+it soon: the same memory is used again, out of the cache.
 
 Both may act at once: the receiver reads what is lent while its sender gives up. So who has read looks whether a record
 has come meanwhile. None has: the sender was waiting all the time, and the value is whole. Else the receiver reads
@@ -41,8 +41,8 @@ LEAST_PATIENCE_S, COPY_BYTES_PER_S = 50e-6, 8e9  # a yield or two; as long as co
 # of a value that is being read: so long its sender looks before it sleeps, and no longer, as a core that falls idle
 # takes over readers of the other one (alone, two ranks take 0.7 times as long for 1 MiB)
 SPUN_BYTES = 1 << 20
-LENT = 1 << 60  # in the place of a head: the sender waits, or a record follows
-MOVED = b"\xff" * 8  # in place of a head's length, which is positive
+LENT = 1 << 60  # instead of a head: the sender waits, or a record follows
+MOVED = b"\xff" * 8  # instead of a head's length, which is positive
 RECORD = MOVED.ljust(HEAD_BYTES)
 YIELDS, OTHERS = 8, 4  # at least, in that time; ranks of one core that copy as much
 
@@ -73,7 +73,7 @@ class PlacedChannels(Channels):
             self.lend(value, place, pack_head(value.dtype, value.shape, sr_tag), to)
 
     def lendable(self, value: np.ndarray, to: int) -> int:
-        """Where `to` can read a value while this rank waits; -1: it cannot, or there is no room to tell it."""
+        """Where `to` can read a value while this rank waits; -1: it cannot, or no room is left to say so."""
         words, (_, written, read, waits, _, _), size = self.words, self._pair(self.rank, to), self.map.ring_bytes
         place = self.arrays.position(value)
         if to == self.rank or self.pending.get(to) or not self.comes(waits, 1, value.nbytes):
@@ -150,7 +150,7 @@ class PlacedChannels(Channels):
             if words[word] >= value:
                 return True
             now = clock()
-            # what other ranks of this core copy meanwhile is no loss; where they compute, it takes longer
+            # what other ranks of this core copy meanwhile is not a loss; where they compute, it takes longer
             copying = now - before < STOLEN_S + OTHERS * patience_s
             left_s -= min(now - before, patience_s / YIELDS) if copying else patience_s
         return False

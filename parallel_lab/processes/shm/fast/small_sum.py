@@ -1,8 +1,8 @@
 """all_reduce and reduce of small values: one barrier.
 
-Everybody writes its value to its buffer and comes to the barrier. Who comes last adds all of them in group order, and
-announces where the sum lies; the others read it there. Two that come at the same moment may both find that everybody is
-there: both add, each into its own memory, and the bits are the same; whichever announces last is read.
+Everybody writes its value to its buffer and comes to the barrier. The last one to come adds all of them in group order,
+and announces where the sum lies; the others read it there. Two that come at the same moment may both find that
+everybody is there: both add, each into its own memory, and the bits are the same; whichever announces last is read.
 """
 
 from __future__ import annotations
