@@ -6,7 +6,8 @@ found among the taught ones, when names are listed, and when a plan contains one
 `tests/house/test_catalog.py` computes which names belong here.
 """
 
-from .. import ops as _ops
-from . import ops  # noqa: F401
+from .. import nn as _nn, ops as _ops
+from . import nn, ops  # noqa: F401
 
 _ops.publish()
+_nn.publish(nn.LAYERS)

@@ -134,7 +134,7 @@ CONVERTED = {  # since 2.7
     "convert_checkpoint_by_rank": f"{CHECKPOINT}:transform_checkpoint_by_rank",
     "convert_checkpoints": f"{CHECKPOINT}:transform_checkpoints",
 }
-LOSS_SCALE_MANAGERS = _of("parallel_lab.nn.optim.amp", "FixedLossScaleManager DynamicLossScaleManager")
+LOSS_SCALE_MANAGERS = _of("parallel_lab.nn", "FixedLossScaleManager DynamicLossScaleManager")
 LOSS_SCALES = {
     **_of("parallel_lab.nn.optim.amp", "LossScaler StaticLossScaler DynamicLossScaler"),
     **_of("parallel_lab.nn.optim.global_norm", "all_finite"),
@@ -211,7 +211,7 @@ PRIMITIVES = {
     "PrimitiveWithCheck": "parallel_lab.nn.tensor.custom:PrimitiveWithInfer",
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
-CLIPS = _of("parallel_lab.nn.optim.clip", "clip_by_global_norm clip_by_norm")
+CLIPS = _of("parallel_lab.nn", "clip_by_global_norm clip_by_norm")
 OPERATORS = {
     **OPERATOR_FORMS,
     **FUNCTIONS,
@@ -309,7 +309,12 @@ PAGES: dict[str, Page] = {
         "parallel_lab.nn",
     ),
     **_several(
-        "Losses.", "nn.loss nn.loss.loss", {}, "parallel_lab.nn.layers.losses", "parallel_lab.nn.layers.class_losses"
+        "Losses.",
+        "nn.loss nn.loss.loss",
+        {},
+        "parallel_lab.nn.layers.losses",
+        "parallel_lab.nn.layers.class_losses",
+        "parallel_lab.catalog.nn.losses",
     ),
     "nn.optim": _nn("Optimizers.", OPTIMIZERS),
     "nn.optim.momentum": _nn("Momentum.", "Momentum"),
@@ -349,6 +354,7 @@ PAGES: dict[str, Page] = {
         "ops.composite ops.composite.base",
         {**COMPOSITE, **GRADIENTS},
         "parallel_lab.nn.optim.clip",
+        "parallel_lab.catalog.nn.clipping",
     ),
     **_several(
         "Gradients of operators of one's own.",
@@ -381,7 +387,7 @@ PAGES: dict[str, Page] = {
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
     "mint.optim": Page(
-        "Optimizers in PyTorch's words.", names=_of("parallel_lab.nn.optim.pytorch_rules", "Adam AdamW SGD")
+        "Optimizers in PyTorch's words.", names=_of("parallel_lab.catalog.nn.pytorch_optimizers", "Adam AdamW SGD")
     ),
     "mint.nn.functional": Page(
         "Functions of layers.",

@@ -12,171 +12,31 @@ from ..ops.machine.registry import PRIMITIVES as _PRIMITIVES
 from ..ops.spellings import NAMES as _NAMES
 from . import initializer, utils
 from .cell import Cell, ShardedCell, shard
-from .feeding import GradAccumulation, GradAccumulationCell, MicroBatchInterleaved, Pipeline, PipelineCell, WithLossCell
-from .layers.activation import (
-    ACTIVATIONS,
-    CELU,
-    ELU,
-    GELU,
-    GLU,
-    FastGelu,
-    Hardtanh,
-    HShrink,
-    HSigmoid,
-    HSwish,
-    LeakyReLU,
-    LogSigmoid,
-    LogSoftmax,
-    Mish,
-    PReLU,
-    ReLU,
-    ReLU6,
-    SeLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softmin,
-    Softplus,
-    SoftShrink,
-    Softsign,
-    Tanh,
-    Tanhshrink,
-    Threshold,
-    get_activation,
-)
-from .layers.basic import CellList, ClipByNorm, Dense, Flatten, Identity, SequentialCell
-from .layers.class_losses import CrossEntropyLoss, NLLLoss, SoftmaxCrossEntropyExpand, SoftmaxCrossEntropyWithLogits
-from .layers.conv import (
-    AdaptiveAvgPool2d,
-    AdaptiveMaxPool2d,
-    AvgPool1d,
-    AvgPool2d,
-    AvgPool3d,
-    Conv1d,
-    Conv1dTranspose,
-    Conv2d,
-    Conv2dTranspose,
-    Conv3d,
-    MaxPool1d,
-    MaxPool2d,
-    MaxPool3d,
-    Upsample,
-)
-from .layers.dropout import Dropout, Dropout1d, Dropout2d, Dropout3d
-from .layers.embedding import Embedding, EmbeddingLookup, MultiFieldEmbeddingLookup
-from .layers.further_losses import (
-    CosineEmbeddingLoss,
-    DiceLoss,
-    GaussianNLLLoss,
-    HingeEmbeddingLoss,
-    MarginRankingLoss,
-    MultiLabelSoftMarginLoss,
-    PoissonNLLLoss,
-    RMSELoss,
-    SoftMarginLoss,
-    TripletMarginLoss,
-)
-from .layers.losses import (
-    BCELoss,
-    BCEWithLogitsLoss,
-    HuberLoss,
-    KLDivLoss,
-    L1Loss,
-    LossBase,
-    MAELoss,
-    MSELoss,
-    SmoothL1Loss,
-)
-from .layers.normalization import (
-    BatchNorm1d,
-    BatchNorm2d,
-    BatchNorm3d,
-    GroupNorm,
-    InstanceNorm1d,
-    InstanceNorm2d,
-    InstanceNorm3d,
-    LayerNorm,
-    RMSNorm,
-    SyncBatchNorm,
-)
-from .layers.padding import (
-    ConstantPad1d,
-    ConstantPad2d,
-    ConstantPad3d,
-    CosineSimilarity,
-    Pad,
-    PixelShuffle,
-    ReflectionPad1d,
-    ReflectionPad2d,
-    ReflectionPad3d,
-    ReplicationPad1d,
-    ReplicationPad2d,
-    ReplicationPad3d,
-    Softmax2d,
-    ZeroPad2d,
-)
-from .layers.recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
-from .layers.transformer import (
-    MultiheadAttention,
-    Transformer,
-    TransformerDecoder,
-    TransformerDecoderLayer,
-    TransformerEncoder,
-    TransformerEncoderLayer,
-)
+from .feeding import GradAccumulation, PipelineCell, WithLossCell
+from .layers.activation import ACTIVATIONS, GELU, ReLU, Tanh, get_activation
+from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
+from .layers.class_losses import CrossEntropyLoss
+from .layers.conv import Conv1d, Conv1dTranspose, Conv2d, Conv2dTranspose, Conv3d, MaxPool2d
+from .layers.dropout import Dropout
+from .layers.losses import BCEWithLogitsLoss, LossBase, MSELoss
+from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm, SyncBatchNorm
+from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from .optim.amp import (
     DynamicLossScaleManager,
     DynamicLossScaler,
     DynamicLossScaleUpdateCell,
-    FixedLossScaleManager,
     FixedLossScaleUpdateCell,
     LossScaler,
     StaticLossScaler,
 )
-from .optim.clip import GradientClip, clip_by_global_norm, clip_by_norm, clip_by_value
-from .optim.further_rules import ASGD, AdaMax, ProximalAdagrad, Rprop
+from .optim.clip import GradientClip
 from .optim.global_norm import all_finite
-from .optim.grad_reducer import DistributedGradReducer, PipelineGradReducer
-from .optim.lars import LARS
-from .optim.lr_schedule import (
-    CosineDecayLR,
-    ExponentialDecayLR,
-    InverseDecayLR,
-    LearningRateSchedule,
-    NaturalExpDecayLR,
-    PolynomialDecayLR,
-    WarmUpLR,
-    cosine_decay_lr,
-    exponential_decay_lr,
-    inverse_decay_lr,
-    natural_exp_decay_lr,
-    piecewise_constant_lr,
-    polynomial_decay_lr,
-    warmup_lr,
-)
+from .optim.grad_reducer import DistributedGradReducer
+from .optim.lr_schedule import LearningRateSchedule
 from .optim.optimizer import Optimizer
-from .optim.rules import (
-    FTRL,
-    SGD,
-    AdaFactor,
-    Adagrad,
-    Adam,
-    AdamOffload,
-    AdamWeightDecay,
-    Lamb,
-    LazyAdam,
-    Momentum,
-    RMSProp,
-)
+from .optim.rules import SGD, Adam, AdamWeightDecay, Lamb, Momentum
 from .tensor.parameter import Parameter, ParameterTuple
-from .wrap import (
-    ForwardValueAndGrad,
-    ParameterUpdate,
-    TrainOneStepCell,
-    TrainOneStepWithLossScaleCell,
-    WithEvalCell,
-    WithGradCell,
-)
+from .wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
 
 # everything imported above, but not the modules that the imports leave here
 _public = ["initializer", "utils"]

@@ -61,7 +61,7 @@ class WithLossCell(Cell):
 # ---- micro-batches ----
 
 
-class _MicroBatches(Cell):
+class MicroBatches(Cell):
     """Runs a network per micro-batch and adds the results: i of M has rows [i B / M, (i + 1) B / M) of every input."""
 
     _one_by_one = False  # whether each runs forward and backward before the next, where they are compiled
@@ -92,7 +92,7 @@ class _MicroBatches(Cell):
     def _in_one(self) -> tuple[Cell, int]:
         """(network, micro-batches) as one level: parts of parts are rows in their order, sums of sums the sum."""
         self._check_feeding()
-        if not (self._one_by_one and isinstance(self.network, _MicroBatches) and self.network._one_by_one):
+        if not (self._one_by_one and isinstance(self.network, MicroBatches) and self.network._one_by_one):
             return self.network, self._count
         network, count = self.network._in_one()
         return network, self._count * count
@@ -120,7 +120,7 @@ def _added(total: Any, result: Any) -> Any:
     return add(total, result)
 
 
-class GradAccumulation(_MicroBatches):
+class GradAccumulation(MicroBatches):
     """A batch in `micro_size` parts, one after the other: (inputs) -> the sum of what the network returns for them.
 
     micro_size  how many parts (not how large they are)
@@ -138,21 +138,7 @@ class GradAccumulation(_MicroBatches):
     _one_by_one = True
 
 
-GradAccumulationCell = GradAccumulation
-
-
-class MicroBatchInterleaved(_MicroBatches):
-    """The results of `interleave_num` parts of a batch, added: one part's messages can travel while another computes.
-
-    Divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
-    """
-
-    @kept(interleave_num=integer(1))
-    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
-        super().__init__(network, interleave_num)
-
-
-class PipelineCell(_MicroBatches):
+class PipelineCell(MicroBatches):
     """A network in pipeline stages, fed with `micro_size` micro-batches: (inputs) -> the sum of what it returns for
     them.
 
@@ -200,9 +186,6 @@ class PipelineCell(_MicroBatches):
         self._check_feeding()
         check_compiled(type(self).__name__)
         return super().construct(*inputs)
-
-
-Pipeline = PipelineCell
 
 
 def check_compiled(where: str) -> None:

@@ -1,4 +1,4 @@
-"""Cells around a network: one training step, gradients as a Cell. Micro-batches are in `feeding.py`.
+"""Cells around a network: one training step, also with a scaled loss. Micro-batches are in `feeding.py`.
 
     step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
     loss = step(x, label)                     # forward, backward, all ranks' gradients (data_parallel), update
@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import checked, flag, instance, kept
-from ..base.dtypes import kind_of
+from ..base.checks import checked, flag, instance
 from ..base.errors import ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
@@ -26,9 +25,8 @@ from ..ops.elementwise import add, cast, div
 from ..ops.logic import greater, isfinite, logical_not
 from ..ops.reduce import reduce_sum
 from ..ops.unary import stop_gradient
-from ..ops.writes import assign
 from .cell import Cell
-from .feeding import NETWORK, WithLossCell
+from .feeding import NETWORK
 from .layers.basic import Identity
 from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
 from .optim.global_norm import all_finite, in_dtype_of
@@ -38,11 +36,6 @@ from .tensor.autograd import value_and_grad, weighted_sum
 from .tensor.functional import GradOperation, HyperMap
 from .tensor.parameter import Parameter, ParameterTuple
 from .tensor.tensor import Tensor
-
-
-def _weights_of(network: Any) -> tuple[Parameter, ...]:
-    return tuple(network.trainable_params()) if hasattr(network, "trainable_params") else ()
-
 
 # ---- one step ----
 
@@ -83,7 +76,7 @@ class TrainOneStepCell(Cell):
         scaler = self.optimizer.loss_scaler
         # with a loss scale an overflow is what the scaler looks for, not a surprise
         with nullcontext() if scaler is None else np.errstate(over="ignore", invalid="ignore"):
-            loss, grads = _loss_and_gradients(self.network, self.weights, inputs, self.sens, scaler)
+            loss, grads = loss_and_gradients(self.network, self.weights, inputs, self.sens, scaler)
             grads = self.grad_reducer(grads)
         self.optimizer(grads)
         if not self.return_grad:
@@ -91,7 +84,7 @@ class TrainOneStepCell(Cell):
         return loss, {p.name: g for p, g in zip(self.weights, grads, strict=True)}
 
 
-def _loss_and_gradients(
+def loss_and_gradients(
     network: Callable, weights: Iterable[Parameter], inputs: Iterable[Any], sens: Any, scaler: LossScaler | None = None
 ) -> tuple[Any, tuple[Any, ...]]:
     """(result, gradients of sens times the loss for the weights), all results counted. scaler: scales the loss."""
@@ -165,7 +158,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         status, scale = self.start_overflow_check(None, self.scale_sense)
         # an overflow is expected here: it lowers the scale
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            loss, grads = _loss_and_gradients(self.network, self.weights, inputs, scale)
+            loss, grads = loss_and_gradients(self.network, self.weights, inputs, scale)
             # added up over the ranks first: what is not finite on one is so on all, and all skip the step
             grads = self.grad_reducer(grads)
         overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
@@ -174,77 +167,4 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         return loss, overflow, scale
 
 
-class ParameterUpdate(Cell):
-    """Gives a Parameter a new value when it is called.  x: shape and dtype of the parameter -> x."""
-
-    @checked(param=instance(Parameter, "A Parameter"))
-    def __init__(self, param: Parameter) -> None:
-        super().__init__(auto_prefix=False)
-        self._param = param
-
-    def construct(self, x: Any) -> Any:
-        assign(self._param, x)
-        return x
-
-
 # ---- gradients, evaluation ----
-
-
-class WithGradCell(Cell):
-    """Gradients of a network's trainable parameters: (inputs, label) -> a tuple; loss_fn None: the network is the loss.
-
-    sens  a number or tensor: the gradient of the loss itself; None: 1
-    """
-
-    @checked(network=NETWORK, loss_fn=NETWORK | None)
-    def __init__(self, network: Cell, loss_fn: Any = None, sens: Any = None) -> None:
-        super().__init__(auto_prefix=False)
-        self.network, self.loss_fn, self.sens = network, loss_fn, sens
-        self.network_with_loss = network if loss_fn is None else WithLossCell(network, loss_fn)
-        self.__dict__["weights"] = ParameterTuple(_weights_of(network))
-
-    def construct(self, *inputs: Any) -> tuple[Any, ...]:
-        return _loss_and_gradients(self.network_with_loss, self.weights, inputs, self.sens)[1]
-
-
-class WithEvalCell(Cell):
-    """For evaluation: (data, label) -> (loss, outputs, label). add_cast_fp32: loss in float32 of float16 outputs."""
-
-    @checked(network=NETWORK, loss_fn=NETWORK, add_cast_fp32=flag)
-    def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
-        super().__init__(auto_prefix=False)
-        self._network, self._loss_fn, self.add_cast_fp32 = network, loss_fn, add_cast_fp32
-
-    def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
-        outputs = self._network(data)
-        if self.add_cast_fp32:
-            outputs = cast(outputs, "float32")
-            label = cast(label, "float32") if kind_of(label.dtype) == "f" else label
-        return self._loss_fn(outputs, label), outputs, label
-
-
-class ForwardValueAndGrad(Cell):
-    """A network's result and its gradients: (inputs[, sens]) -> (result, gradients).
-
-    weights      Parameters to differentiate for (with get_by_list)
-    get_all, get_by_list, sens_param  as in GradOperation
-    """
-
-    @checked(network=NETWORK)
-    @kept(get_all=flag, get_by_list=flag, sens_param=flag)
-    def __init__(
-        self,
-        network: Any,
-        weights: Any = None,
-        get_all: bool = False,
-        get_by_list: bool = False,
-        sens_param: bool = False,
-    ) -> None:
-        super().__init__(auto_prefix=False)
-        self.network = network
-        weights = _weights_of(network) if weights is None else weights
-        self.__dict__["weights"] = ParameterTuple([weights] if isinstance(weights, Parameter) else weights)
-        self.grad = GradOperation(get_all, get_by_list, sens_param)
-
-    def construct(self, *inputs: Any) -> tuple[Any, Any]:
-        return self.grad.with_value(self.network, list(self.weights) if self.get_by_list else None, inputs)

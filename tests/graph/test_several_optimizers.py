@@ -6,7 +6,7 @@ import pytest
 from parallel_lab import Session, TraceError, compile, nn, ops, value_and_grad
 from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.compiler import compile_program
-from parallel_lab.nn.optim.amp import FixedLossScaleManager
+from parallel_lab.nn import FixedLossScaleManager
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of

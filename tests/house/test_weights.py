@@ -36,7 +36,7 @@ PACKAGE_LINES = {
     "base": 4_600,
     "layout": 2_200,
     "ops": 19_000,
-    "nn": 11_000,
+    "nn": 8_450,
     "catalog": 8_000,
     "graph": 8_250,
     "cost": 8_900,

@@ -101,7 +101,7 @@ SAMPLES = {
         "rank_list_for_transform transform_checkpoints transform_checkpoint_by_rank merge_sliced_parameter "
         "build_searched_strategy",
     ),
-    **same("", AMP, "FixedLossScaleManager DynamicLossScaleManager"),
+    **same("", NN, "FixedLossScaleManager DynamicLossScaleManager"),
     **same("amp", AMP, "DynamicLossScaler StaticLossScaler"),
     **same("amp", "parallel_lab.nn.optim.global_norm", "all_finite"),
     **same("common.api", TRAIN, "jit"),

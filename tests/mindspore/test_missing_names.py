@@ -13,7 +13,7 @@ from parallel_lab.mindspore._lookup import HINTS, homes
 from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of
-from tests.mindspore.imports import FACADE, TENSOR, page, target
+from tests.mindspore.imports import FACADE, PARAMETER, TENSOR, page, target
 
 NEVER = {
     ("nn", "Sofmax"): "Softmax",
@@ -92,7 +92,7 @@ def test_a_subclass_of_a_missing_layer_is_refused_where_it_is_defined():
 BORROWED = {
     ("nn.wrap.cell_wrapper", "Cell"): "parallel_lab.nn:Cell",
     ("nn.optim.lazyadam", "Tensor"): f"{TENSOR}:Tensor",
-    ("common.dtype", "Parameter"): f"{TENSOR}:Parameter",
+    ("common.dtype", "Parameter"): f"{PARAMETER}:Parameter",
     ("ops.function.math_func", "MatMul"): "parallel_lab.ops:MatMul",
     ("communication._comm_helper", "GlobalComm"): "parallel_lab.train.communication:GlobalComm",
 }

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import nn, ops
 from parallel_lab.graph.compiler import compile_program
-from parallel_lab.nn.optim.amp import DynamicLossScaleManager, FixedLossScaleManager
+from parallel_lab.nn import DynamicLossScaleManager, FixedLossScaleManager
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train import mixed

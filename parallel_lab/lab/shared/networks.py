@@ -258,7 +258,10 @@ NETWORKS: dict[str, Network] = {
 # ---- strategies by operator name ----
 
 
-LAYERS = "parallel_lab.nn.layers."  # where Cells of the library are; those of models and labs are networks
+LAYERS = (
+    "parallel_lab.nn.layers.",
+    "parallel_lab.catalog.nn.",
+)  # where Cells of the library are; those of models and labs are networks
 CONTAINERS = (nn.CellList, nn.SequentialCell)
 
 

@@ -7,18 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ...base.checks import Check, checked, choice, flag, floating, integer, kept, number, text
+from ...base.checks import checked, flag, kept, text
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops import activation
-from ...ops.elementwise import mul, neg, sub
-from ...ops.join import split_parts
-from ...ops.machine.opdef import OpDef
+from ...ops.machine.calling import Operator
 from ...ops.machine.primitive import Primitive
+from ...ops.machine.tables import Table
 from ..cell import Cell
-from ..initializer import initializer
-from ..tensor.parameter import Parameter
 
 
 class OneOperator(Cell):
@@ -37,59 +32,14 @@ class OneOperator(Cell):
         return getattr(self, self.operator.op.name)(x)
 
 
-def _elementwise(name: str, operator: OpDef, formula: str) -> type[OneOperator]:
-    """The layer class of an operator without settings."""
+def elementwise(name: str, operator: Operator, formula: str, module: str = __name__) -> type[OneOperator]:
+    """The layer class of an operator without settings. module: the one that has it under this name."""
     text = f"{formula}  x: (...) -> (...)."
-    return type(name, (OneOperator,), {"operator": operator.primitive, "__doc__": text, "__module__": __name__})
+    return type(name, (OneOperator,), {"operator": operator.primitive, "__doc__": text, "__module__": module})
 
 
-ReLU = _elementwise("ReLU", activation.relu, "max(x, 0).")
-ReLU6 = _elementwise("ReLU6", activation.relu6, "min(max(x, 0), 6).")
-SiLU = _elementwise("SiLU", activation.silu, "x * sigmoid(x).")
-Sigmoid = _elementwise("Sigmoid", activation.sigmoid, "1 / (1 + exp(-x)).")
-Softplus = _elementwise("Softplus", activation.softplus, "log(1 + exp(x)), without overflow.")
-HSigmoid = _elementwise("HSigmoid", activation.hsigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
-HSwish = _elementwise("HSwish", activation.hswish, "x times HSigmoid of x.")
-Tanh = _elementwise("Tanh", activation.tanh, "Hyperbolic tangent.")
-Mish = _elementwise("Mish", activation.mish, "x * tanh(softplus(x)).")
-SeLU = _elementwise("SeLU", activation.selu, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
-Softsign = _elementwise("Softsign", activation.softsign, "x / (1 + |x|).")
-FastGelu = _elementwise("FastGelu", activation.fast_gelu, "x * sigmoid(1.702 x), which is near GELU.")
-
-
-class LeakyReLU(OneOperator):
-    """x where x > 0, alpha * x elsewhere.  x: (...) -> (...). Default alpha: MindSpore's."""
-
-    operator = activation.leaky_relu.primitive
-
-    @kept(alpha=number())
-    def __init__(self, alpha: float = 0.2) -> None:
-        self._begin(negative_slope=alpha)
-
-
-class PReLU(Cell):
-    """x where x > 0, weight * x elsewhere.  x: (n, c, ...) -> like x. channel: 1 or c trained weights, w at first."""
-
-    @checked(channel=integer(1))
-    def __init__(self, channel: int = 1, w: Any = 0.25) -> None:
-        super().__init__()
-        if isinstance(w, int):  # True too
-            raise ArgumentTypeError(f"w={w}", where="PReLU", allowed="A float, a Tensor of floats, or an initializer")
-        self.w = Parameter(initializer(w, (channel,), np.float32), name="a")
-        self.prelu = activation.prelu.primitive()
-
-    def construct(self, x: Any) -> Any:
-        return self.prelu(x, self.w)
-
-
-class ELU(OneOperator):
-    """x where x > 0, exp(x) - 1 elsewhere.  x: (...) -> (...). alpha: 1.0, as in MindSpore; `ops.Elu` takes others."""
-
-    operator = activation.elu.primitive
-
-    @kept(alpha=choice(1.0))
-    def __init__(self, alpha: float = 1.0) -> None:
-        self._begin(alpha=alpha)
+ReLU = elementwise("ReLU", activation.relu, "max(x, 0).")
+Tanh = elementwise("Tanh", activation.tanh, "Hyperbolic tangent.")
 
 
 class GELU(OneOperator):
@@ -102,136 +52,8 @@ class GELU(OneOperator):
         self._begin(approximate="tanh" if approximate else "none")
 
 
-def _read_slope(value: Any) -> float:
-    if floating().read(value) == 0:
-        raise ValueError
-    return float(value)
-
-
-_SLOPE = Check("A finite float other than 0", _read_slope)
-
-
-class CELU(OneOperator):
-    """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...). alpha: not 0."""
-
-    operator = activation.celu.primitive
-
-    @kept(alpha=_SLOPE)
-    def __init__(self, alpha: float = 1.0) -> None:
-        self._begin(alpha=alpha)
-
-
-class HShrink(OneOperator):
-    """x where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
-
-    operator = activation.hardshrink.primitive
-
-    @kept(lambd=floating(0))
-    def __init__(self, lambd: float = 0.5) -> None:
-        self._begin(lambd=lambd)
-
-
-class SoftShrink(HShrink):
-    """x, lambd nearer to 0, where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
-
-    operator = activation.soft_shrink.primitive
-
-
-class Hardtanh(OneOperator):
-    """x, at least min_val and at most max_val.  x: (...) -> (...)."""
-
-    operator = activation.hardtanh.primitives["Hardtanh"]
-
-    @kept(min_val=number(), max_val=number())
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        if min_val >= max_val:
-            what = f"min_val={min_val} and max_val={max_val}"
-            raise ArgumentError(what, where="Hardtanh", allowed="min_val below max_val")
-        self._begin(min_val=min_val, max_val=max_val)
-
-
-class Threshold(Cell):
-    """x where x > threshold, `value` elsewhere.  x: (...) -> (...)."""
-
-    @kept(threshold=number(), value=number())
-    def __init__(self, threshold: float, value: float) -> None:
-        super().__init__()
-        self.threshold_op = activation.threshold.primitive()
-
-    def construct(self, x: Any) -> Any:
-        return self.threshold_op(x, self.threshold, self.value)
-
-
-class Tanhshrink(Cell):
-    """x - tanh(x).  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tanh, self.sub = activation.tanh.primitive(), sub.primitive()
-
-    def construct(self, x: Any) -> Any:
-        return self.sub(x, self.tanh(x))
-
-
-class GLU(Cell):
-    """The first half along `axis` times the sigmoid of the second.  x: (..., 2n, ...) -> (..., n, ...)."""
-
-    @kept(axis=integer())
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.split = split_parts.primitive(axis=axis, output_num=2)
-        self.sigmoid = activation.sigmoid.primitive()
-        self.mul = mul.primitive()
-
-    def construct(self, x: Any) -> Any:
-        first, second = self.split(x)
-        return self.mul(first, self.sigmoid(second))
-
-
-class LogSigmoid(Cell):
-    """log(1 / (1 + exp(-x))), without overflow: minus the softplus of -x.  x: (...) -> (...)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.neg1, self.softplus, self.neg2 = neg.primitive(), activation.softplus.primitive(), neg.primitive()
-
-    def construct(self, x: Any) -> Any:
-        return self.neg2(self.softplus(self.neg1(x)))
-
-
-class Softmax(OneOperator):
-    """exp(x) / sum of exp(x) along `axis`.  x: (...) -> (...)."""
-
-    operator = activation.softmax.primitive
-
-    @kept(axis=integer())
-    def __init__(self, axis: int = -1) -> None:
-        self._begin(axis=axis)
-
-
-class Softmin(Cell):
-    """softmax of -x along `axis`.  x: (...) -> (...)."""
-
-    @kept(axis=integer())
-    def __init__(self, axis: int = -1) -> None:
-        super().__init__()
-        self.neg, self.softmax = neg.primitive(), activation.softmax.primitive(axis=axis)
-
-    def construct(self, x: Any) -> Any:
-        return self.softmax(self.neg(x))
-
-
-class LogSoftmax(Softmax):
-    """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
-
-    operator = activation.log_softmax.primitive
-
-
-_NAMED = (ReLU, GELU, Sigmoid, Tanh, Softmax, LogSoftmax, ReLU6, LeakyReLU)
-_NAMED += (PReLU, ELU, SiLU, HSwish, HSigmoid, LogSigmoid, Mish, SeLU, CELU, Softsign, HShrink, SoftShrink, Softmin)
-_NAMED += (Hardtanh, Tanhshrink)
-# MindSpore's names (nn.get_activation)
-ACTIVATIONS: dict[str, type[Cell]] = {cell.__name__.lower(): cell for cell in _NAMED} | {"fast_gelu": FastGelu}
+# MindSpore's names (nn.get_activation); the catalogue has more
+ACTIVATIONS: Table[type[Cell]] = Table(relu=ReLU, gelu=GELU, tanh=Tanh)
 
 
 @checked(prim_name=text | None)

@@ -13,14 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import flag, integer, kept, sequence_of
+from ...base.checks import flag, integer, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
-from ...ops.elementwise import bias_add, cast, div, maximum, mul
+from ...ops.elementwise import bias_add
 from ...ops.linalg import matmul
 from ...ops.machine.primitive import Primitive
-from ...ops.reduce import reduce_sum
 from ...ops.shape import flatten, reshape, shape as shape_of
-from ...ops.unary import sqrt, square
 from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
 from ..tensor.parameter import Parameter
@@ -47,25 +45,6 @@ class Identity(Cell):
 
     def construct(self, x: Any) -> Any:
         return x
-
-
-class ClipByNorm(Cell):
-    """Scaled so that the L2 norm over `axis` is at most clip_norm.  x: (...), clip_norm: a number or () -> (...).
-
-    axis  an int or several; None: of all elements
-    """
-
-    @kept(axis=sequence_of(integer(), "An int, or a tuple of ints", one=True) | None)
-    def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
-        super().__init__()
-
-    def construct(self, x: Any, clip_norm: Any) -> Any:
-        if not hasattr(x, "dtype"):
-            raise ArgumentTypeError(f"x is {shorten(x)}", where=self._where(), allowed="A Tensor")
-        wide = cast(x, "float32") if x.dtype.itemsize < 4 else x
-        norm = sqrt(reduce_sum(square(wide), self.axis, keep_dims=True))
-        limit = cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
-        return cast(div(mul(wide, limit), maximum(norm, limit)), str(x.dtype))
 
 
 class Weighted(Cell):

@@ -1,4 +1,4 @@
-"""Cross-entropy losses: fused, weighted, from log-probabilities, and expanded into small operators.
+"""Cross-entropy of classes: fused, weighted.
 
     loss = nn.CrossEntropyLoss(weight=Tensor([1.0, 2.0, 1.0]), ignore_index=-100)
 
@@ -13,28 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import flag, floating, integer, kept
+from ...base.checks import floating, integer, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
-from ...ops import unary
 from ...ops.class_losses import (
     class_cross_entropy,
     cross_entropy_of,
     label_weight,
-    nll,
-    nll_of,
     softmax_cross_entropy,
     sparse_cross_entropy,
-    sparse_softmax_cross_entropy,
 )
-from ...ops.elementwise import add, div, mul, sub
-from ...ops.gather import one_hot
-from ...ops.reduce import reduce_max, reduce_mean, reduce_sum
-from ...ops.shape import reshape, scalar_to_array, shape as shape_of, transpose
-from ..cell import Cell
+from ...ops.elementwise import add, div, mul
+from ...ops.reduce import reduce_sum
+from ...ops.shape import reshape, transpose
 from ..tensor.tensor import Tensor
-from .losses import FormulaLoss, LossBase
+from .losses import FormulaLoss
 
-__all__ = ["CrossEntropyLoss", "NLLLoss", "SoftmaxCrossEntropyExpand", "SoftmaxCrossEntropyWithLogits"]
+__all__ = ["CrossEntropyLoss"]
 
 
 def _class_weights(weight: Any, where: str) -> Tensor | None:
@@ -51,7 +45,7 @@ def _class_weights(weight: Any, where: str) -> Tensor | None:
     return Tensor(values if values.dtype.kind == "f" else values.astype(np.float32))
 
 
-class _ClassLoss(FormulaLoss):
+class ClassLoss(FormulaLoss):
     """What losses with class weights and ignored samples share."""
 
     parts = (("sum_weights", reduce_sum.primitive), ("div", div.primitive))
@@ -63,7 +57,7 @@ class _ClassLoss(FormulaLoss):
         self.label_weight = label_weight.primitive(ignore_index=ignore_index)
 
 
-class CrossEntropyLoss(_ClassLoss):
+class CrossEntropyLoss(ClassLoss):
     """Cross-entropy of a softmax.  logits: (n, c), labels: (n,) int classes or (n, c) class weights -> () or (n,).
 
     With further dims every position is a sample: logits (n, c, d1, ...), labels (n, d1, ...) or (n, c, d1, ...) -> ()
@@ -99,73 +93,3 @@ class CrossEntropyLoss(_ClassLoss):
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return cross_entropy_of(self, logits, labels, self._where())
-
-
-class NLLLoss(_ClassLoss):
-    """Minus the log-probability of each sample's class.  logits: (n, c, ...) log-probabilities, labels: (n, ...) int ->
-    () or (n, ...).
-
-    weight        (c,), one number per class that multiplies its samples' losses
-    ignore_index  class number of samples to leave out; a mean does not count them. Default None: every label is a class
-    reduction     "mean": the sum of weighted losses divided by the sum of the weights; "sum"; "none"
-
-    Operators: `nll` (NLLLoss) and, for a mean, `label_weight`, `reduce_sum`, `sum_weights`, `div`.
-    """
-
-    formula = nll_of
-
-    def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
-        super().__init__(weight, ignore_index, reduction)
-        self.nll = nll.primitive(reduction="none", ignore_index=ignore_index)
-
-
-class SoftmaxCrossEntropyWithLogits(LossBase):
-    """Cross-entropy of a softmax.  logits: (a, c), labels: (a, c), or (a,) int if sparse -> () or, by default, (a,).
-
-    As MindSpore's, by default nothing is reduced. The class dim stays whole in a parallel program. Operators: for a
-    mean over class numbers `sparse_softmax_cross_entropy`, else `softmax_cross_entropy`, after `one_hot` if sparse.
-    """
-
-    @kept(sparse=flag)
-    def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
-        super().__init__(reduction)
-        self.softmax_cross_entropy = softmax_cross_entropy.primitive()
-        self.sparse_softmax_cross_entropy = sparse_softmax_cross_entropy.primitive()
-        self.one_hot = one_hot.primitive()
-
-    def construct(self, logits: Any, labels: Any) -> Any:
-        if self.sparse and self.reduction == "mean":
-            return self.sparse_softmax_cross_entropy(logits, labels)
-        if self.sparse:
-            on, off = (Tensor(value, str(logits.dtype)) for value in (1.0, 0.0))
-            labels = self.one_hot(labels, shape_of(logits)[-1], on, off)
-        return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
-
-
-class SoftmaxCrossEntropyExpand(Cell):
-    """Mean cross-entropy written with small operators, each with its own strategy, also along the class dim.
-
-    logits: (a, c), labels: (a, c) class weights, or (a,) int class numbers if sparse -> ().
-
-    The logarithm is taken of the softmax itself, as the formula says: a probability that underflows to 0 gives an
-    infinite loss, where the fused operators stay finite.
-    """
-
-    @kept(sparse=flag)
-    def __init__(self, sparse: bool = False) -> None:
-        super().__init__()
-        self.max, self.sub, self.exp = reduce_max.primitive(keep_dims=True), sub.primitive(), unary.exp.primitive()
-        self.sum, self.div, self.log = reduce_sum.primitive(keep_dims=True), div.primitive(), unary.log.primitive()
-        self.onehot = one_hot.primitive()
-        self.on_value = Tensor(1.0, np.float32)
-        self.off_value = Tensor(0.0, np.float32)
-        self.mul, self.sum_cross_entropy = mul.primitive(), reduce_sum.primitive(keep_dims=False)
-        self.mul2, self.mean = mul.primitive(), reduce_mean.primitive(keep_dims=False)
-
-    def construct(self, logit: Any, label: Any) -> Any:
-        exp = self.exp(self.sub(logit, self.max(logit, -1)))
-        softmax = self.div(exp, self.sum(exp, -1))
-        if self.sparse:
-            label = self.onehot(label, shape_of(logit)[1], self.on_value, self.off_value)
-        loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
-        return self.mean(self.mul2(scalar_to_array(-1.0), loss), -1)

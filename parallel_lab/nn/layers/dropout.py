@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import checked, number, probability
+from ...base.checks import number, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
 from ...ops.dropout import dropout_at, dropout_key
@@ -60,22 +60,3 @@ class Dropout(Cell):
 
     def extend_repr(self) -> str:
         return f"p={self.p}"
-
-
-class _ChannelDropout(Dropout):
-    dims = 2
-
-    @checked(p=probability)
-    def __init__(self, p: float = 0.5) -> None:
-        super().__init__(p=p)
-
-
-def _channels(name: str, shape: str) -> type[_ChannelDropout]:
-    text = "Whole channels set to 0 with probability p, the others divided by 1 - p; in training only."
-    form = {"rank": shape.count(",") + 1, "__doc__": f"{text}  x: {shape} -> {shape}.", "__module__": __name__}
-    return type(name, (_ChannelDropout,), form)
-
-
-Dropout1d = _channels("Dropout1d", "(n, c, l)")
-Dropout2d = _channels("Dropout2d", "(n, c, h, w)")
-Dropout3d = _channels("Dropout3d", "(n, c, d, h, w)")

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import fitting, flag, integer, kept, number
+from ...base.checks import fitting, integer, kept, number
 from ...base.dtypes import LOSS_SCALE
 from ...base.hooks import current_tracer
 from ...ops.elementwise import add, cast, div, maximum, mul
@@ -168,27 +168,19 @@ class _OlderNames(LossScaler):
         return self.scale_value
 
 
-class _Manager(_OlderNames):
+class LossScaleManager(_OlderNames):
+    """What both managers add to their scaler: methods under MindSpore's names."""
+
     def get_drop_overflow_update(self) -> bool:
+        """Whether a step whose gradients are not finite is skipped."""
         return self.drop_overflow_update
 
     def update_loss_scale(self, overflow: bool) -> None:
+        """`adjust` by whether there was an overflow."""
         self.adjust(not overflow)
 
 
-class FixedLossScaleManager(_Manager, StaticLossScaler):
-    """A scale that stays. drop_overflow_update=False: update also with gradients that are not finite."""
-
-    @kept(drop_overflow_update=flag)
-    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
-        super().__init__(self._scale("loss_scale", loss_scale))
-
-    def get_update_cell(self) -> FixedLossScaleUpdateCell | None:
-        """What a training loop calls with (loss_scale, overflow); None if steps are never skipped."""
-        return FixedLossScaleUpdateCell(self.scale_value) if self.drop_overflow_update else None
-
-
-class DynamicLossScaleManager(_Manager, DynamicLossScaler):
+class DynamicLossScaleManager(LossScaleManager, DynamicLossScaler):
     """`DynamicLossScaler` with the defaults and methods of MindSpore's manager."""
 
     @fitting

@@ -8,7 +8,7 @@ Gradients travel in buckets: laid side by side in memory that all ranks can read
 of it. All buckets are started before the first is waited for. Sums are made element by element in rank order, so no
 result depends on the buckets, to the bit.
 
-Rules: MindSpore, nn.DistributedGradReducer, nn.PipelineGradReducer; which gradients share a bucket: its grad_reducer.py
+Rules: MindSpore, nn.DistributedGradReducer; which gradients share a bucket: its grad_reducer.py
 and CommunicationOpFusion.
 """
 
@@ -29,16 +29,16 @@ from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_pa
 from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes
 from ...ops.collectives.base import members_of, origin_of
 from ...ops.collectives.primitives import AllReduce
-from ...ops.elementwise import cast, div, mul
+from ...ops.elementwise import cast, mul
 from ..cell import Cell
-from ..feeding import check_compiled
 from ..tensor.arithmetic import Arithmetic
 from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
 from .parameter_groups import one_gradient_each
 
 
-def _parameters(where: str, parameters: Any) -> ParameterTuple:
+def parameter_tuple(where: str, parameters: Any) -> ParameterTuple:
+    """What a reducer was given, as a ParameterTuple. Raises ArgumentTypeError."""
     if isinstance(parameters, (Arithmetic, np.ndarray)) or not isinstance(parameters, Iterable):
         allowed = "A list of Parameters: optimizer.parameters"
         raise ArgumentTypeError(f"parameters={shorten(parameters)}", where=where, allowed=allowed)
@@ -143,7 +143,7 @@ class DistributedGradReducer(Cell):
         group: str | None = None,
     ) -> None:
         super().__init__(auto_prefix=False)
-        self.__dict__["parameters"] = _parameters("DistributedGradReducer", parameters)
+        self.__dict__["parameters"] = parameter_tuple("DistributedGradReducer", parameters)
         self.mean = get_auto_parallel_context("gradients_mean") if mean is None else mean
         self.degree, self.group = degree, group
         self.fusion_type = fusion_type
@@ -234,34 +234,3 @@ class DistributedGradReducer(Cell):
 def _summed(all_reduce: Any, gradient: Any, wide: bool) -> Any:
     """The sum over the ranks, in the dtype in which it travels."""
     return all_reduce(cast(gradient, "float32") if wide and str(gradient.dtype) in HALF else gradient)
-
-
-class PipelineGradReducer(Cell):
-    """Gradients that a pipeline has accumulated, ready for the optimizer: a tuple -> a tuple.
-
-    parameters   those the gradients are of, in their order
-    scale_sense  gradients are divided by it
-    opt_shard    whether the optimizer is split among the ranks; None: as the context says
-
-    The sum over micro-batches and ranks is what `value_and_grad` gives, so gradients pass through. In stages
-    (pipeline_stages above 1) it belongs into a compiled step: raises ContextConflictError outside of one.
-    """
-
-    @checked(opt_shard=flag | None)
-    def __init__(
-        self, parameters: Iterable[Parameter], scale_sense: float = 1.0, opt_shard: bool | None = None
-    ) -> None:
-        super().__init__(auto_prefix=False)
-        where = "PipelineGradReducer"
-        if isinstance(scale_sense, bool) or not isinstance(scale_sense, (int, float, Arithmetic)):
-            raise ArgumentTypeError(f"scale_sense={shorten(scale_sense)}", where=where, allowed="A number above 0")
-        self.__dict__["accu_grads"] = _parameters(where, parameters)
-        self.scale_sense, self.opt_shard = scale_sense, opt_shard
-
-    def construct(self, grads: Any) -> tuple[Any, ...]:
-        where = "PipelineGradReducer"
-        grads = one_gradient_each(where, grads, self.accu_grads)
-        check_compiled(where)
-        if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
-            return tuple(grads)
-        return tuple(div(g, self.scale_sense) for g in grads)

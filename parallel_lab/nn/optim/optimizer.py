@@ -8,7 +8,7 @@
 computes, called in a trace it is recorded. Every state has the dims of its parameter, or some of them
 (`dims_of_state`), so a slice of a state belongs to the same slice of its parameter, and a rank can update what it
 holds. A rule that needs a norm of the whole asks `place.total` for it. What all gradients go through before the rule
-(loss scale, clipping) is `prepared`. The rules are in `rules.py` and `lars.py`.
+(loss scale, clipping) is `prepared`. The rules are in `rules.py`.
 """
 
 from __future__ import annotations

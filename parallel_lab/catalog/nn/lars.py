@@ -10,10 +10,10 @@ import numpy as np
 
 from ...base.checks import flag, function, number
 from ...base.errors import ArgumentTypeError, shorten
+from ...nn.cell import Cell
+from ...nn.optim.global_norm import in_dtype_of, norm
+from ...nn.optim.optimizer import Optimizer, State, plain_number
 from ...ops.elementwise import add, div, minimum, mul
-from ..cell import Cell
-from .global_norm import in_dtype_of, norm
-from .optimizer import Optimizer, State, plain_number
 
 
 class LARS(Optimizer):

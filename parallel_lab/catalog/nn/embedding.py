@@ -14,6 +14,10 @@ import numpy as np
 from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of, text
 from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
 from ...base.settings.context import get_auto_parallel_context
+from ...nn.cell import Cell
+from ...nn.initializer import initializer
+from ...nn.tensor.parameter import Parameter
+from ...nn.tensor.tensor import Initial, Tensor
 from ...ops.arithmetic import div_no_nan
 from ...ops.elementwise import add, div, maximum, mul
 from ...ops.gather import embedding_lookup, gather, one_hot
@@ -25,10 +29,6 @@ from ...ops.scattering import unsorted_segment_max, unsorted_segment_sum
 from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ...ops.spellings import tensor_operand
 from ...ops.unary import abs_, sqrt, square
-from ..cell import Cell
-from ..initializer import initializer
-from ..tensor.parameter import Parameter
-from ..tensor.tensor import Initial, Tensor
 
 
 def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None = None) -> Initial:

@@ -23,6 +23,10 @@ import numpy as np
 
 from ...base.checks import checked, choice, flag, integer, kept, probability
 from ...base.errors import ShapeError
+from ...nn.cell import Cell
+from ...nn.initializer import Uniform, initializer
+from ...nn.layers.dropout import Dropout
+from ...nn.tensor.parameter import Parameter
 from ...ops.activation import relu, sigmoid, tanh
 from ...ops.creation import zeros
 from ...ops.elementwise import bias_add, cast, mul
@@ -30,10 +34,6 @@ from ...ops.join import concat, split_parts, stack, unstack
 from ...ops.linalg import matmul
 from ...ops.logic import greater, select
 from ...ops.shape import reshape, shape as shape_of, transpose
-from ..cell import Cell
-from ..initializer import Uniform, initializer
-from ..tensor.parameter import Parameter
-from .dropout import Dropout
 
 State = tuple[Any, ...]
 FORMS = {"num_layers": integer(1), **dict.fromkeys(("has_bias", "batch_first", "bidirectional"), flag)}

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...base.checks import checked, flag, integer, kept, number
+from ...nn.cell import Cell
+from ...nn.layers.losses import LossBase, factor_tensor
 from ...ops.elementwise import add, div, mul, sub
 from ...ops.further_losses import (
     cosine_embedding_loss,
@@ -22,8 +24,6 @@ from ...ops.further_losses import (
 from ...ops.losses import mse_loss
 from ...ops.reduce import reduce_sum
 from ...ops.unary import sqrt, square
-from ..cell import Cell
-from .losses import LossBase, factor_tensor
 
 
 class CosineEmbeddingLoss(LossBase):

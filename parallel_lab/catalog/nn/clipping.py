@@ -1,0 +1,121 @@
+"""Gradient clipping by hand, for tensors of a training loop: by value, by norm, by the norm of several together.
+
+    grads = nn.clip_by_global_norm(grads, 1.0)
+
+The setting that an optimizer takes is `GradientClip` (`nn/optim/clip.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+from ...base.checks import checked, flag, integer, kept, number, sequence_of
+from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...nn.cell import Cell
+from ...nn.optim.clip import clip_factor, clip_range
+from ...nn.optim.global_norm import added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
+from ...ops.elementwise import cast, div, maximum, minimum, mul, power
+from ...ops.machine.operand_checks import is_operand
+from ...ops.reduce import reduce_max, reduce_sum
+from ...ops.unary import abs_, sqrt, square
+
+
+def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
+    """Every element brought into the range.  x: (...) -> (...), or a list or tuple of such -> tuple.
+
+    The bounds are numbers or Tensors, one may be None. Raises ArgumentError if both are None or cross.
+    """
+    if clip_value_min is None and clip_value_max is None:
+        allowed = "clip_value_min, clip_value_max or both"
+        raise ArgumentError("no bound is given", where="clip_by_value", allowed=allowed)
+    if isinstance(clip_value_min, Real) and isinstance(clip_value_max, Real):
+        clip_range("clip_by_value", clip_value_min, clip_value_max)
+    if isinstance(x, (list, tuple)):
+        return tuple(clip_by_value(one, clip_value_min, clip_value_max) for one in x)
+    if clip_value_max is not None:
+        x = minimum(x, clip_value_max)
+    return x if clip_value_min is None else maximum(x, clip_value_min)
+
+
+@checked(max_norm=number(0, above=True), error_if_nonfinite=flag)
+def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> Any:
+    """Scaled so that the norm is at most `max_norm`.  x: (...) -> (...), or a list or tuple of such, by the norm of all
+    elements together -> tuple.
+
+    norm_type           p of the p-norm, at least 1; math.inf: the largest absolute value
+    error_if_nonfinite  raise ArgumentError if the norm is not finite (it is read, so not while a network is compiled)
+
+    MindSpore's clip_by_norm; without the 1e-6 that is added to the norm there.
+    """
+    where = "clip_by_norm"
+    if isinstance(norm_type, bool) or not isinstance(norm_type, Real) or not norm_type >= 1:
+        raise ArgumentError(f"norm_type={shorten(norm_type)}", where=where, allowed="A number, at least 1, or math.inf")
+    given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
+    _check_tensors(x, given, where, "At least one Tensor")
+    norm = _norm_of_all(given, float(norm_type))
+    if error_if_nonfinite and not all_finite((norm,)):
+        hint = "Look for inf and nan in the gradients, or use a loss scaler"
+        raise ArgumentError("the norm is not finite", where=where, hint=hint)
+    scaled = _scaled(given, clip_factor(norm, max_norm))
+    return scaled if isinstance(x, (list, tuple)) else scaled[0]
+
+
+def _norm_of_all(xs: tuple[Any, ...], p: float) -> Any:
+    if p == 2:
+        return sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
+    sizes = [abs_(one) for one in xs]
+    if math.isinf(p):
+        largest = [of_the_whole(one, reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
+        return functools.reduce(maximum, largest)
+    powers = [of_the_whole(one, reduce_sum(power(size, p))) for one, size in zip(xs, sizes, strict=True)]
+    return power(added(powers), 1 / p)
+
+
+@checked(clip_norm=number(0, above=True))
+def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any = None) -> tuple[Any, ...]:
+    """All scaled by one factor, so that the L2 norm of all elements together is at most `clip_norm`.  x: list or tuple
+    of (...) -> tuple.
+
+    Of gradients that a compiled call has returned as slices all elements count: every rank has to call it.
+
+    use_norm  the global norm, if it is known already: a number or a 0-d Tensor
+    """
+    where, given = "clip_by_global_norm", tuple(x) if isinstance(x, (list, tuple)) else ()
+    _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
+    if isinstance(use_norm, Real):
+        factor = clip_norm / max(number(0)(where, "use_norm", use_norm), clip_norm)
+        return tuple(as_slice_of(one, mul(one, factor)) for one in given)
+    return _scaled(given, clip_factor(_norm_of_all(given, 2) if use_norm is None else use_norm, clip_norm))
+
+
+def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
+    return tuple(as_slice_of(one, mul(one, in_dtype_of(one, factor))) for one in xs)
+
+
+def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> None:
+    """ArgumentTypeError unless there is at least one tensor, and nothing else."""
+    if not given or not all(map(is_operand, given)):
+        raise ArgumentTypeError(f"x is {shorten(x)}", where=where, allowed=allowed)
+
+
+class ClipByNorm(Cell):
+    """Scaled so that the L2 norm over `axis` is at most clip_norm.  x: (...), clip_norm: a number or () -> (...).
+
+    axis  an int or several; None: of all elements
+    """
+
+    @kept(axis=sequence_of(integer(), "An int, or a tuple of ints", one=True) | None)
+    def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
+        super().__init__()
+
+    def construct(self, x: Any, clip_norm: Any) -> Any:
+        if not hasattr(x, "dtype"):
+            raise ArgumentTypeError(f"x is {shorten(x)}", where=self._where(), allowed="A Tensor")
+        wide = cast(x, "float32") if x.dtype.itemsize < 4 else x
+        norm = sqrt(reduce_sum(square(wide), self.axis, keep_dims=True))
+        limit = cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
+        return cast(div(mul(wide, limit), maximum(norm, limit)), str(x.dtype))

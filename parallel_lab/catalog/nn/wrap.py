@@ -1,0 +1,160 @@
+"""Cells around a network: its gradients, its evaluation, micro-batches one beside another, reducers and managers that
+scripts for MindSpore name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ...base.checks import checked, flag, instance, integer, kept
+from ...base.dtypes import kind_of
+from ...base.errors import ArgumentTypeError, shorten
+from ...nn.cell import Cell
+from ...nn.feeding import NETWORK, GradAccumulation, MicroBatches, PipelineCell, WithLossCell, check_compiled
+from ...nn.optim.amp import FixedLossScaleUpdateCell, LossScaleManager, StaticLossScaler
+from ...nn.optim.grad_reducer import parameter_tuple
+from ...nn.optim.parameter_groups import one_gradient_each
+from ...nn.tensor.arithmetic import Arithmetic
+from ...nn.tensor.functional import GradOperation
+from ...nn.tensor.parameter import Parameter, ParameterTuple
+from ...nn.wrap import loss_and_gradients
+from ...ops.elementwise import cast, div
+from ...ops.writes import assign
+
+
+class FixedLossScaleManager(LossScaleManager, StaticLossScaler):
+    """A scale that stays. drop_overflow_update=False: update also with gradients that are not finite."""
+
+    @kept(drop_overflow_update=flag)
+    def __init__(self, loss_scale: float = 128.0, drop_overflow_update: bool = True) -> None:
+        super().__init__(self._scale("loss_scale", loss_scale))
+
+    def get_update_cell(self) -> FixedLossScaleUpdateCell | None:
+        """What a training loop calls with (loss_scale, overflow); None if steps are never skipped."""
+        return FixedLossScaleUpdateCell(self.scale_value) if self.drop_overflow_update else None
+
+
+class PipelineGradReducer(Cell):
+    """Gradients that a pipeline has accumulated, ready for the optimizer: a tuple -> a tuple.
+
+    parameters   those the gradients are of, in their order
+    scale_sense  gradients are divided by it
+    opt_shard    whether the optimizer is split among the ranks; None: as the context says
+
+    The sum over micro-batches and ranks is what `value_and_grad` gives, so gradients pass through. In stages
+    (pipeline_stages above 1) it belongs into a compiled step: raises ContextConflictError outside of one.
+    """
+
+    @checked(opt_shard=flag | None)
+    def __init__(
+        self, parameters: Iterable[Parameter], scale_sense: float = 1.0, opt_shard: bool | None = None
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        where = "PipelineGradReducer"
+        if isinstance(scale_sense, bool) or not isinstance(scale_sense, (int, float, Arithmetic)):
+            raise ArgumentTypeError(f"scale_sense={shorten(scale_sense)}", where=where, allowed="A number above 0")
+        self.__dict__["accu_grads"] = parameter_tuple(where, parameters)
+        self.scale_sense, self.opt_shard = scale_sense, opt_shard
+
+    def construct(self, grads: Any) -> tuple[Any, ...]:
+        where = "PipelineGradReducer"
+        grads = one_gradient_each(where, grads, self.accu_grads)
+        check_compiled(where)
+        if isinstance(self.scale_sense, (int, float)) and self.scale_sense == 1:
+            return tuple(grads)
+        return tuple(div(g, self.scale_sense) for g in grads)
+
+
+def _weights_of(network: Any) -> tuple[Parameter, ...]:
+    return tuple(network.trainable_params()) if hasattr(network, "trainable_params") else ()
+
+
+class ParameterUpdate(Cell):
+    """Gives a Parameter a new value when it is called.  x: shape and dtype of the parameter -> x."""
+
+    @checked(param=instance(Parameter, "A Parameter"))
+    def __init__(self, param: Parameter) -> None:
+        super().__init__(auto_prefix=False)
+        self._param = param
+
+    def construct(self, x: Any) -> Any:
+        assign(self._param, x)
+        return x
+
+
+class WithGradCell(Cell):
+    """Gradients of a network's trainable parameters: (inputs, label) -> a tuple; loss_fn None: the network is the loss.
+
+    sens  a number or tensor: the gradient of the loss itself; None: 1
+    """
+
+    @checked(network=NETWORK, loss_fn=NETWORK | None)
+    def __init__(self, network: Cell, loss_fn: Any = None, sens: Any = None) -> None:
+        super().__init__(auto_prefix=False)
+        self.network, self.loss_fn, self.sens = network, loss_fn, sens
+        self.network_with_loss = network if loss_fn is None else WithLossCell(network, loss_fn)
+        self.__dict__["weights"] = ParameterTuple(_weights_of(network))
+
+    def construct(self, *inputs: Any) -> tuple[Any, ...]:
+        return loss_and_gradients(self.network_with_loss, self.weights, inputs, self.sens)[1]
+
+
+class WithEvalCell(Cell):
+    """For evaluation: (data, label) -> (loss, outputs, label). add_cast_fp32: loss in float32 of float16 outputs."""
+
+    @checked(network=NETWORK, loss_fn=NETWORK, add_cast_fp32=flag)
+    def __init__(self, network: Cell, loss_fn: Any, add_cast_fp32: bool = False) -> None:
+        super().__init__(auto_prefix=False)
+        self._network, self._loss_fn, self.add_cast_fp32 = network, loss_fn, add_cast_fp32
+
+    def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
+        outputs = self._network(data)
+        if self.add_cast_fp32:
+            outputs = cast(outputs, "float32")
+            label = cast(label, "float32") if kind_of(label.dtype) == "f" else label
+        return self._loss_fn(outputs, label), outputs, label
+
+
+class ForwardValueAndGrad(Cell):
+    """A network's result and its gradients: (inputs[, sens]) -> (result, gradients).
+
+    weights      Parameters to differentiate for (with get_by_list)
+    get_all, get_by_list, sens_param  as in GradOperation
+    """
+
+    @checked(network=NETWORK)
+    @kept(get_all=flag, get_by_list=flag, sens_param=flag)
+    def __init__(
+        self,
+        network: Any,
+        weights: Any = None,
+        get_all: bool = False,
+        get_by_list: bool = False,
+        sens_param: bool = False,
+    ) -> None:
+        super().__init__(auto_prefix=False)
+        self.network = network
+        weights = _weights_of(network) if weights is None else weights
+        self.__dict__["weights"] = ParameterTuple([weights] if isinstance(weights, Parameter) else weights)
+        self.grad = GradOperation(get_all, get_by_list, sens_param)
+
+    def construct(self, *inputs: Any) -> tuple[Any, Any]:
+        return self.grad.with_value(self.network, list(self.weights) if self.get_by_list else None, inputs)
+
+
+GradAccumulationCell = GradAccumulation
+
+
+class MicroBatchInterleaved(MicroBatches):
+    """The results of `interleave_num` parts of a batch, added: one part's messages can travel while another computes.
+
+    Divide the loss by interleave_num where a mean is wanted. Checks as GradAccumulation.
+    """
+
+    @kept(interleave_num=integer(1))
+    def __init__(self, network: Cell, interleave_num: int = 2) -> None:
+        super().__init__(network, interleave_num)
+
+
+Pipeline = PipelineCell
