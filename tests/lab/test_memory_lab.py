@@ -13,8 +13,9 @@ from parallel_lab.lab.memory.count import MOMENTS, predicted_ranks, simulated_ra
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.memory.puzzle import choices, find_par
 from parallel_lab.lab.memory.sections import KINDS, changed_text
-from parallel_lab.lab.memory.subjects import STACK_LAYERS, SUBJECTS, WIDTHS, Settings, get_subject
+from parallel_lab.lab.memory.subjects import SUBJECTS, WIDTHS, Settings, get_subject
 from parallel_lab.lab.memory.zero import parse_count, zero_table
+from parallel_lab.lab.shared.jobs import STACK_LAYERS
 from parallel_lab.nn.optim.weight_groups import GROUPED_OPTIMIZERS
 from parallel_lab.train.session import initial_values
 from tests.crossed import each_of

@@ -12,7 +12,8 @@ from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
 from parallel_lab.lab.memory.facts import formulas, parameter_facts
 from parallel_lab.lab.memory.model import DEVICES, MemoryLab
 from parallel_lab.lab.memory.run import counted
-from parallel_lab.lab.memory.subjects import LEVELS, OPTIMIZERS, STACK_LAYERS, SUBJECTS, Settings, get_subject
+from parallel_lab.lab.memory.subjects import LEVELS, OPTIMIZERS, SUBJECTS, Settings, get_subject
+from parallel_lab.lab.shared.jobs import STACK_LAYERS
 from parallel_lab.nn.optim.weight_groups import GROUPED_OPTIMIZERS
 from parallel_lab.processes.shm import close_all
 from parallel_lab.train.session import initial_values

@@ -190,7 +190,7 @@ def test_mindspores_costs_are_searched_too(net):
 @pytest.mark.parametrize("net", ["quickstart", "gap", "megatron", "transformer"])
 def test_the_winners_program_gives_the_losses_of_one_device_on_processes(net, tmp_path):
     lab = SearchLab(net, 4)
-    job = lab.space.subject.job
+    job = lab.space.subject.kept
     plan = compile_network(job.net, *job.batches[0], loss=job.loss, optimizer=job.optimizer, device_num=1)
     with Session(plan, job.net, job.optimizer) as session:
         wanted = np.asarray(session.train(job.batches, STEPS), np.float64)

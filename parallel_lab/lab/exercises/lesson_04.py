@@ -19,7 +19,8 @@ from ...base.units import time_text
 from ...cost.overlap import all_reduce_line, best_threshold, equal_buckets_step_s, predict_overlap
 from ...train.session import Session
 from ..fusion import case as golf
-from ..fusion.subjects import GOLF, GOLF_LINE, MB, ChainNet, Job
+from ..fusion.subjects import GOLF, GOLF_LINE, MB, Job
+from ..shared.jobs import ChainNet
 from .book import Exercise
 from .ideas import Idea, compare_number, recognised, slip
 from .running import ask, listed
@@ -172,7 +173,7 @@ def _chain(widths: Sequence[int], rows: int, seed: int) -> Job:
     rng = np.random.default_rng(seed)
     x, y = (rng.normal(size=(rows, width)).astype(np.float32) for width in (widths[0], widths[-1]))
     net = ChainNet(widths)
-    return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+    return Job(net, nn.MSELoss(), ((x, y),), lambda parameters: nn.SGD(parameters, 0.01))
 
 
 def _buckets_by_size(answer: Any) -> Iterator[Part]:

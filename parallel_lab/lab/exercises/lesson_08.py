@@ -16,7 +16,8 @@ from ...graph.plan import Plan
 from ...train.session import initial_values
 from ..memory.count import Count, predicted_ranks, simulated_ranks
 from ..memory.puzzle import Par, choices, find_par
-from ..memory.subjects import LEVELS, STACK_LAYERS, WIDTHS, Job, Settings, get_subject
+from ..memory.subjects import LEVELS, WIDTHS, Job, Settings, get_subject
+from ..shared.jobs import STACK_LAYERS
 from .book import Exercise
 from .ideas import Idea, compare_number, slip
 from .running import ask, read_number

@@ -22,7 +22,7 @@ from ...cost.search import Found, propagate_strategies, search
 from ...cost.search.search_modes import with_strategies
 from ...cost.time import sent_bytes
 from ...ops.machine.primitive import Strategy
-from ..search.subjects import ProductChain
+from ..shared.jobs import ProductChain
 
 ROWS, WIDTHS, DEVICES = 1024, (64, 64, 1024, 64), 8
 GIVEN: dict[str, Strategy] = {"matmul1": ((1, 1), (1, 8))}

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
-
-from ... import nn
 from ...base.cluster import Link
 from ...base.settings.context import default_settings
 from ...cost.overlap import Gradient
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
-from ..shared.lab import Lab
+from ..shared import jobs
+from ..shared.jobs import JOBS, Subject, named
 from ..shared.networks import NETWORKS
-from ..shared.problems import TrainingJob, get_problem
 
 MB = 1024 * 1024  # bytes; what MindSpore calls a MB
 
@@ -34,29 +30,9 @@ MB = 1024 * 1024  # bytes; what MindSpore calls a MB
 GOLF = tuple(Gradient(f"g{n}", mb * MB, 1e-3) for n, mb in enumerate((8, 1, 1, 4, 2, 8, 16, 8, 16, 4)))
 GOLF_LINE = Link(alpha_s=1e-3, beta_s_per_byte=0.25e-3 / MB)
 
-# Widths of layers whose weights are 4, 16, 8, 16, 8, 2, 4, 1, 1, 8 times UNIT^2 elements: golf's sizes from the first
-# layer to the last
-UNIT = 256
-CHAIN_WIDTHS = tuple(int(UNIT * factor) for factor in (2, 2, 8, 1, 16, 0.5, 4, 1, 1, 1, 8))
-CHAIN_ROWS = 64
-
-
-class ChainNet(nn.Cell):
-    """Dense layers without bias, tanh between them.  x: (rows, widths[0]) -> (rows, widths[-1])."""
-
-    def __init__(self, widths: tuple[int, ...]) -> None:
-        super().__init__()
-        self.layers = nn.CellList([nn.Dense(i, o, has_bias=False) for i, o in pairwise(widths)])
-        self.tanh = nn.Tanh()
-
-    def construct(self, x: Any) -> Any:
-        for number, layer in enumerate(self.layers):
-            x = layer(self.tanh(x) if number else x)
-        return x
-
 
 @dataclass(frozen=True, eq=False)
-class Job(TrainingJob):
+class Job(jobs.Job):
     """One that is compiled with a fusion."""
 
     def compile(
@@ -89,45 +65,20 @@ class Job(TrainingJob):
         return tuple(p.name for p in self.optimizer.parameters if p.name in set(sent))
 
 
-@dataclass(frozen=True)
-class Subject:
-    """Something whose gradients are sent; `job` makes network, loss, optimizer and data, None: a puzzle on paper.
-    data: the name of its data, where programs are written (`lab/code/data.py`)
-    """
-
-    name: str
-    label: str
-    note: str
-    job: Callable[[], Job] | None = None
-    data: str = ""
-
-
-def _chain() -> Job:
-    draw = np.random.default_rng(7)
-    x = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[0])).astype(np.float32)
-    y = draw.normal(size=(CHAIN_ROWS, CHAIN_WIDTHS[-1])).astype(np.float32)
-    with default_settings():
-        net = ChainNet(CHAIN_WIDTHS)
-        return Job(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01), ((x, y),))
+def _job(name: str, *data: str) -> Callable[[], Job]:
+    return lambda: Job(**vars(JOBS[name](*data)))
 
 
 def _network(name: str, data: str, note: str) -> Subject:
     """A network of the labs, with the data of that name."""
-
-    def job() -> Job:
-        problem = get_problem(data)
-        with default_settings():
-            net = NETWORKS[name].factory(problem)
-            return Job(net, problem.loss(), problem.optimizer(net.trainable_params()), problem.batches)
-
-    return Subject(name, NETWORKS[name].label, note, job, data)
+    return Subject(name, NETWORKS[name].label, note, _job(name, data), data)
 
 
 _GOLF = "ten gradients on paper: 1 ms of backward each, messages of 1 ms + 0.25 ms per MiB"
 _CHAIN = "ten Dense layers without bias; weights of 0.25 MiB to 4 MiB, a quarter of golf's"
 _SUBJECTS = (
     Subject("golf", "fusion golf (puzzle)", _GOLF),
-    Subject("chain", "a quarter of golf's sizes, a network", _CHAIN, _chain, "chain"),
+    Subject("chain", "a quarter of golf's sizes, a network", _CHAIN, _job("chain"), "chain"),
     _network("dense", "digits", "two Dense layers on handwritten digits"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits"),
     _network("transformer", "text", "a one-block GPT that learns to count in words"),
@@ -137,4 +88,4 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    return SUBJECTS[Lab.one_of(name, SUBJECTS, "subject", "FusionLab")]
+    return named(SUBJECTS, name, "subject", "FusionLab")

@@ -20,10 +20,11 @@ from ...train.session import Session
 from ..exercises import check, hint, par
 from ..fusion.case import Settings
 from ..fusion.model import FusionLab
-from ..fusion.subjects import ChainNet, get_subject
+from ..fusion.subjects import get_subject
 from ..pictures.charts import fit_chart
 from ..pictures.plotted import plotted
 from ..shared.equality import Equality, bits_of, compare_sessions
+from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
 from ..shared.step_times import step_times
 

@@ -10,10 +10,10 @@ from ...cost.schedules import make_schedule
 from ...cost.timeline import predict_timeline
 from ...train.session import initial_values
 from ..exercises import check, hint, par
-from ..fusion.subjects import ChainNet
 from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject
 from ..recompute.chain import LAYERS, RESULT_BYTES, compiled, count
+from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
 
 KEEP = (False,) * len(LAYERS)

@@ -10,10 +10,10 @@ from ...cost.timeline import predict_timeline
 from ...train.session import initial_values
 from ..exercises import check, hint, par
 from ..exercises.verdict import Note
-from ..fusion.subjects import ChainNet
 from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject
 from ..shared.equality import Equality, bits_of
+from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
 
 SMALLER = "1F1B has a smaller bubble"  # of MISCONCEPTIONS

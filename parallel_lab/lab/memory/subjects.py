@@ -21,10 +21,9 @@ from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.tensor.parameter import Parameter
-from ..fusion.subjects import ChainNet
-from ..shared.lab import Lab
+from ..shared import jobs
+from ..shared.jobs import JOBS, named
 from ..shared.networks import NETWORKS
-from ..shared.problems import get_problem
 
 LEVELS = {
     "data_parallel": {
@@ -51,8 +50,6 @@ OPTIMIZERS: dict[str, Callable[[list[Parameter]], nn.Optimizer]] = {
 DEVICES = (2, 4, 8)
 SHARD_SIZES = (-1, 2, 4, 8)
 ACCUMULATIONS = (1, 2, 4)
-STACK_LAYERS = 8  # as many parameters as ranks: weight grouping deals out one each
-STACK_ROWS = 512  # 64 per rank of 8: activations that can be seen beside the weights
 WIDTHS = range(16, 1025, 16)  # of the stack: 2, 4 and 8 ranks can share the rows of a weight
 
 
@@ -113,6 +110,11 @@ class Job:
     batches: tuple[tuple[np.ndarray, ...], ...]
     _optimizers: dict[str, nn.Optimizer] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, job: jobs.Job) -> Job:
+        """A job of the table, with any of the optimizers."""
+        return cls(job.net, job.loss, job.batches)
+
     def optimizer(self, name: str) -> nn.Optimizer:
         """The optimizer of that name, always the same one."""
         if name not in self._optimizers:
@@ -135,40 +137,27 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Subject(jobs.Subject):
     """A network whose memory is looked at; `job` makes it, of a width if `width` (the one to begin with) is not 0.
     capacity_bytes   memory of a device to begin with; 0: no line
-    data             name of its data, where programs are written (`lab/code/data.py`)
     """
 
-    name: str
-    label: str
-    note: str
-    job: Callable[[int], Job]
     width: int = 0
     capacity_bytes: int = 0
-    data: str = ""
 
 
 def _stack(width: int) -> Job:
-    draw = np.random.default_rng(11)
-    x, y = (draw.normal(size=(STACK_ROWS, width)).astype(np.float32) for _ in range(2))
-    return Job(ChainNet((width,) * (STACK_LAYERS + 1)), nn.MSELoss(), ((x, y),))
+    return Job.of(JOBS["stack"](width))
 
 
 def _network(name: str, data: str, note: str) -> Subject:
     """A network of the labs, with the data of that name."""
-
-    def job(_: int) -> Job:
-        problem = get_problem(data)
-        return Job(NETWORKS[name].factory(problem), problem.loss(), problem.batches)
-
-    return Subject(name, NETWORKS[name].label, note, job, data=data)
+    return Subject(name, NETWORKS[name].label, note, lambda width: Job.of(JOBS[name](data)), data)
 
 
 _STACK = "eight Dense layers without bias, tanh between them, 512 rows"
 _SUBJECTS = (
-    Subject("stack", "eight equal layers", _STACK, _stack, width=256, capacity_bytes=4 * 1024 * 1024),
+    Subject("stack", "eight equal layers", _STACK, _stack, width=jobs.STACK_WIDTH, capacity_bytes=4 * 1024 * 1024),
     _network("dense", "digits", "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits: small weights"),
     _network("transformer", "text", "a one-block GPT that learns to count in words: many small parameters"),
@@ -179,4 +168,4 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    return SUBJECTS[Lab.one_of(name, SUBJECTS, "subject", "MemoryLab")]
+    return named(SUBJECTS, name, "subject", "MemoryLab")

@@ -27,7 +27,7 @@ from ...nn.tensor.parameter import Parameter
 from ...ops.activation import relu
 from ...ops.elementwise import add
 from ...ops.linalg import matmul
-from ..shared.lab import Lab
+from ..shared.jobs import Subject, named
 from ..shared.problems import get_problem
 
 LAYERS = 8  # at least; as many more as make the parts equal
@@ -118,16 +118,6 @@ def layers_of(parts: int) -> int:
     return parts * -(-LAYERS // parts)
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A network for a pipeline.  job: of (parts, micro-batches)."""
-
-    name: str
-    label: str
-    note: str
-    job: Callable[[int, int], Job]
-
-
 def _stack(layers: int, strategy: str) -> nn.Cell:
     net = StackNet(STACK_WIDTH, layers)
     for block in net.blocks if strategy == "inner" else ():
@@ -171,4 +161,4 @@ SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
 
 def get_subject(name: str) -> Subject:
     """The subject of that name. Raises ArgumentError for another one."""
-    return SUBJECTS[Lab.one_of(name, SUBJECTS, "net", "PipelineLab")]
+    return named(SUBJECTS, name, "net", "PipelineLab")

@@ -36,4 +36,4 @@ def codes_of(plan: Plan, space: Space, title: str) -> dict[str, str]:
         return replace(node, strategy_source="user") if searched else node
 
     chosen = replace(plan, graph=replace(plan.graph, nodes=tuple(map(written, plan.graph.nodes))))
-    return code_of_strategies(program_of(chosen, space.subject.job.optimizer, space.subject.data, title))
+    return code_of_strategies(program_of(chosen, space.subject.kept.optimizer, space.subject.data, title))

@@ -21,7 +21,7 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
 from ..shared.equality import Equality, compare_sessions, nudge
-from ..shared.problems import TrainingJob
+from ..shared.jobs import Job
 from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 
@@ -60,7 +60,7 @@ class RunResult:
 
 
 def run_both(
-    job: TrainingJob, plans: Mapping[str, Plan], cluster: Cluster, stopped: Callable[[], bool] | None = None
+    job: Job, plans: Mapping[str, Plan], cluster: Cluster, stopped: Callable[[], bool] | None = None
 ) -> RunResult:
     """Each plan trained from the network's first values. Raises Stopped if told so."""
     with default_settings():
@@ -72,7 +72,7 @@ def run_both(
 
 
 def _ran(
-    name: str, plan: Plan, one_device: Plan, job: TrainingJob, cluster: Cluster, stopped: Callable[[], bool] | None
+    name: str, plan: Plan, one_device: Plan, job: Job, cluster: Cluster, stopped: Callable[[], bool] | None
 ) -> PlanRun:
     times: dict[str, list[float]] = {}
     for source in ("simulated", "measured"):

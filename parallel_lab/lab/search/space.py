@@ -133,7 +133,7 @@ class Space:
     def __init__(self, setting: Setting) -> None:
         self.setting, self.profile = setting, setting.profile()
         self.subject = SUBJECTS[setting.net]
-        job = self.subject.job
+        job = self.subject.kept
         self.how: dict[str, Any] = {"loss": job.loss, "optimizer": job.optimizer, "device_num": setting.devices}
         self.how |= {"dataset_strategy": "full_batch"}
         given = {"method": "dynamic_programming", "costs": setting.costs, "cluster": self.profile}
@@ -167,7 +167,7 @@ class Space:
             given = self.subject.presets[name](self.setting.devices)
             with default_settings():
                 net = self.subject.with_strategies(given)
-                plan = compile_network(net, *self.subject.job.batches[0], **{**self.how, "optimizer": None})
+                plan = compile_network(net, *self.subject.kept.batches[0], **{**self.how, "optimizer": None})
             nodes = ((choice.name, plan.graph.node(choice.name)) for choice in self.operators)
             self._presets[name] = tuple((operator, node.strategy) for operator, node in nodes)
         return self._presets[name]
@@ -178,7 +178,7 @@ class Space:
             graph = with_strategies(self.draft.graph, self.draft.config, strategies, {})
             if self.setting.costs == "mindspore":
                 return mindspore_problem(graph, self.draft.config)
-            states = len(self.subject.job.optimizer.state_names)
+            states = len(self.subject.kept.optimizer.state_names)
             return time_problem(graph, self.draft.config, self.profile, states=states)
 
 

@@ -34,16 +34,6 @@ CLICKS, FIELDS, FEATURES = 64, 4, 16  # clicks: samples per batch, fields per sa
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingJob:
-    """A network ready to be compiled and trained; `batches` are global inputs of one step each."""
-
-    net: nn.Cell
-    loss: nn.Cell
-    optimizer: nn.Optimizer
-    batches: tuple[tuple[np.ndarray, ...], ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Problem:
     """Data, loss and optimizer, and the sizes a network needs.
 

@@ -17,7 +17,8 @@ from ...base.settings.context import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ..pictures.layers import operator_of
-from ..shared.networks import NETWORKS, apply_strategies, operator_layers, operator_primitives
+from ..shared.jobs import JOBS
+from ..shared.networks import apply_strategies, operator_layers, operator_primitives
 from ..shared.problems import get_problem
 
 FUSED = {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}
@@ -53,10 +54,10 @@ class Facts(NamedTuple):
 
 def job_of(net: str, data: str, strategies: Strategies) -> tuple[Any, Any, list]:
     """(network with its first values and these strategies, optimizer, batches)."""
-    problem = get_problem(data)
+    job = JOBS[net](data)
     with default_settings():
-        made = apply_strategies(NETWORKS[net].factory(problem), strategies)
-        return made, problem.optimizer(made.trainable_params()), list(problem.batches)
+        apply_strategies(job.net, strategies)
+    return job.net, job.optimizer, list(job.batches)
 
 
 class Plans:
