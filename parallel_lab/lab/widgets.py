@@ -29,7 +29,7 @@ def open_lab(path: str | os.PathLike[str]) -> Any:
 
 
 def lab_of_state(state: Any, where: str = "state") -> Any:
-    """The lab of a `state`, whichever it is. Raises DataFileError for what is none."""
+    """The lab of a `state`, whichever it is. Raises DataFileError for anything else."""
     state = checked_state(state, where)
     kind = state["kind"]
     if kind not in LABS:

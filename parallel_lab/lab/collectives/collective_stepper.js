@@ -55,7 +55,7 @@ function arcs(s, ui) {
   const arc = (m) => {
     const right = m.destination > m.source, apart = Math.abs(m.source - m.destination);
     const lean = (right ? 0.05 : -0.15) * Math.min(pitch, 140);
-    // two messages between the same ranks keep apart: those to the right run higher, and each starts and ends beside
+    // two messages between the same ranks keep apart: those to the right run higher, and each starts and ends next to
     // the middle of the card; a cubic reaches 3/4 of the way to its controls
     const peak = 6 + (apart / furthest) * (height - 18) + (right ? 5 : 0), top = round(base - peak / 0.75);
     const a = round(x(m.source) + lean), b = round(x(m.destination) - lean);

@@ -6,7 +6,7 @@
     stepper.show(custom_algorithm("all_reduce", my_rounds, ranks=4))      # your own list of sends
 
 State, commands, `snapshot()`; every control of the widget is one of these method calls. A command that is refused
-raises a ParallelLabError and changes nothing. What is counted comes from the list of sends, the formula beside it from
+raises a ParallelLabError and changes nothing. What is counted comes from the list of sends, the formula next to it from
 the papers; times are predicted by alpha-beta-gamma.
 """
 

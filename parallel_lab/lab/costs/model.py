@@ -33,7 +33,7 @@ class CostLab(Lab):
     alpha_us, gigabytes_per_s   microseconds to start a message, and what a link carries
     size     bytes of S for which the algorithms are compared in a table
 
-    Raises ArgumentError for what is not offered.
+    Raises ArgumentError for values that are not offered.
     """
 
     scripts = ("shared/curves.js", "shared/plain_lab.js")

@@ -1,4 +1,4 @@
-"""Faults on purpose: a small training on real ranks, one thing wrong with it, and what is told and what is not."""
+"""Faults on purpose: a small training on real ranks with one thing wrong: what is reported, and what goes unnoticed."""
 
 from .clinic import FAULTS, Diagnosis, inject, table
 

@@ -1,11 +1,11 @@
-"""One fault in a training on real ranks: who waits for whom, what the error says, or that nobody says anything.
+"""One fault in a training on real ranks: which rank waits for which, what the error says, or that nobody says anything.
 
     print(inject("other order", rank=2))        # CollectiveMismatch, with both calls and both lines
     print(inject("bit flip"))                   # no error at all: only a comparison shows it
     table(inject(fault) for fault in FAULTS)
 
 Four ranks fit three weights to their own rows, six steps; in each step they add up the gradient and the loss. The fault
-happens in step 3 on one rank. A fault that is told ends the run on every rank; of the others the weights are compared,
+happens in step 3 on one rank. A fault that is noticed ends the run on every rank; otherwise the weights are compared,
 between the ranks and with one device on all rows.
 """
 
@@ -27,7 +27,7 @@ from ...base.errors import ArgumentError, CollectiveMismatch, CollectiveTimeout,
 from ...base.units import table_lines, time_text
 from ...processes.shm import WorkerPool
 
-WIDEST = 36, 48  # letters in a line of a table, what happens and what is told: a notebook shows about 100 in all
+WIDEST = 36, 48  # letters in a line of a table, what happens and what is said: a notebook shows about 100 in all
 FAULTS = {
     "none": "nothing is wrong",
     "skipped step": "one rank leaves out step 3 and its two messages",
@@ -50,7 +50,7 @@ class Diagnosis:
     """What came of a fault.
 
     told      name of the error that every rank got; "" where the run went through;  text: what it says
-    after_s   until it was told, or the run was over
+    after_s   until an error came, or the run was over
     blamed    ranks that the error names: one that did not come, or two whose calls do not match
     waiting   those that waited for one that did not come
     apart     largest difference between the weights of two ranks;  off: from those of one device; None without weights
@@ -70,7 +70,7 @@ class Diagnosis:
 
     @property
     def silent(self) -> bool:
-        """Whether the weights are wrong and nobody was told."""
+        """Whether the weights are wrong and no error came."""
         return not self.told and max(self.apart or 0.0, self.off or 0.0) > ROUNDING
 
     @property
@@ -145,7 +145,7 @@ def rows_of(rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gradient_of(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the mean of squares."""
+    """The gradient of the mean of squares."""
     return 2 * x.T @ (x @ w - y) / len(y)
 
 

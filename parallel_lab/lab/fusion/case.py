@@ -155,7 +155,7 @@ def paper_case(line: Link) -> Case:
 
 
 def network_case(job: Job, off: Plan, each: Plan, cluster: Cluster) -> Case:
-    """Of a network, from its plans without fusion and with every gradient alone."""
+    """The case of a network, from its plans without fusion and with every gradient alone."""
     lanes = {"off": plan_lanes(off, cluster), "each": plan_lanes(each, cluster)}
     gradients, rest_s = gradients_of(lanes["each"])
     sent = tuple(name for m in lanes["off"].messages for name in m.members)

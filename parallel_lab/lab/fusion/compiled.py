@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
     @property
     def on_paper(self) -> bool:
-        """Whether there is no network: the puzzle."""
+        """Whether it is the puzzle, without a network."""
         return self.subject.job is None
 
 

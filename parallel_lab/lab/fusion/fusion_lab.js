@@ -67,7 +67,7 @@ function ticks(span) {
 
 const middle = (lane, height) => Y[lane] + Y[height] / 2;
 
-// The blocks of forward and of the update, beside the lanes.
+// The blocks of forward and of the update, next to the lanes.
 function sideBlock(name, x, time) {
   const cx = round(x + SIDE / 2 - 2);
   return html`<g class="pl-fu-side">

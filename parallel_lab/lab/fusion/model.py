@@ -54,7 +54,7 @@ class FusionLab(ComparesRuns, WritesCode):
     cluster        profile for predicted and simulated times: a name, or a Cluster such as `cost.measured_cluster(fit)`
                    (then this machine's own)
 
-    Listeners (`on_change`) are told "picture" or "run". `close()` forgets all listeners.
+    Listeners (`on_change`) receive "picture" or "run". `close()` forgets all listeners.
     """
 
     scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
@@ -152,9 +152,9 @@ class FusionLab(ComparesRuns, WritesCode):
             yield from (["move_cut", cut, to] for to in range(low + 1, high) if to != cut)
 
     def set_line(self, alpha_s: float | str, beta_s_per_byte: float | str) -> None:
-        """What a message costs: alpha_s to start and beta_s_per_byte per byte. Of the puzzle a whole message, of a
-        network one hop between ranks (an all_reduce of n ranks has 2 (n - 1) of them). Raises ArgumentError for what is
-        no time, among it every text.
+        """What a message costs: alpha_s to start, beta_s_per_byte per byte. In the puzzle that is a whole message, in
+        a network one hop between ranks (an all_reduce of n ranks has 2 (n - 1) of them). Raises ArgumentError unless
+        both are times; a text is not.
         """
         for name, given in (("alpha", alpha_s), ("beta", beta_s_per_byte)):
             if isinstance(given, str):
@@ -229,11 +229,11 @@ class FusionLab(ComparesRuns, WritesCode):
         self.set_cuts([to if c == cut else c for c in self.cuts])
 
     def add_cut(self, at: int) -> None:
-        """Two messages in place of one."""
+        """Two messages instead of one."""
         self.set_cuts([*self.cuts, at])
 
     def remove_cut(self, cut: int) -> None:
-        """One message in place of two."""
+        """One message instead of two."""
         self._known_cut(cut, "remove_cut")
         self.set_cuts([c for c in self.cuts if c != cut])
 
@@ -243,7 +243,7 @@ class FusionLab(ComparesRuns, WritesCode):
             raise ArgumentError(f"there is no cut {shorten(cut)}", where=where, allowed=f"One of {self.cuts}")
 
     def show_best(self) -> None:
-        """The solution: the grouping that `cost.overlap.best_grouping` finds. Of the puzzle only after a try of one's
+        """The solution: the grouping that `cost.overlap.best_grouping` finds. For the puzzle only after a try of one's
         own that beats one message with everything, and every gradient alone. Raises ArgumentError before.
         """
         with self._lock:
@@ -305,7 +305,7 @@ class FusionLab(ComparesRuns, WritesCode):
 
     @property
     def score(self) -> Score:
-        """The predicted step beside par. Of a network, what packing costs is counted in both."""
+        """The predicted step next to par. For a network, both count what packing costs."""
         with self._lock:
             score = self._plans.score(self._setup(), self._settings)
             return replace(score, step_s=self._lanes.step_s)

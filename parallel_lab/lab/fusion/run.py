@@ -86,7 +86,7 @@ def trained(
 
 
 def check_result(result: RunResult, names: Sequence[str]) -> None:
-    """Raise ArgumentError where a recorded result is none of gradients with these names."""
+    """Raise ArgumentError where a recorded result is not about gradients with these names."""
     lanes = result.lanes
     members = [name for sent in lanes.messages for name in sent.members]
     times = [(box.start_s, box.end_s) for box in lanes.boxes] + [(m.start_s, m.end_s) for m in lanes.messages]

@@ -1,4 +1,4 @@
-"""One module per lesson, with all that its notebook uses beside `parallel_lab` itself.
+"""One module per lesson, with all that its notebook uses besides `parallel_lab` itself.
 
 The course has 13 lessons, and their numbers stay: 01 quickstart, 02 messages and collectives, 03 data parallel,
 04 fusion, 05 slicing one product, 06 chains and redistribution, 07 gradients travel backwards, 08 optimizer parallel,

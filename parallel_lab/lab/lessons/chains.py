@@ -45,7 +45,7 @@ def _moved() -> dict[str, list[tuple[np.ndarray, int]]]:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside formulas, and beside what eight processes hold and send."""
+    """The answers next to formulas, and next to what eight processes hold and send."""
     lab = RedistributionLab(8, "8 x 1", "1 x 8")
     return Comparison.of(
         prediction,

@@ -33,7 +33,7 @@ COUNTS = (4, 8, 16, 32, 64)
 
 
 def propagated(pins: Mapping[str, Strategy] | None = None) -> str:
-    """What propagation makes of the chain with these pins beside matmul1's, and what a rank sends in a step."""
+    """What propagation makes of the chain with these pins besides matmul1's, and what a rank sends in a step."""
     strategies = spread(pins or {})
     lines = [f"{name}  {strategy}" for name, strategy in strategies.items()]
     return "\n".join([*lines, f"{sent_bytes_of(strategies):,} bytes sent by a rank, counted in the plan's messages"])
@@ -72,7 +72,7 @@ def training(schedule: str, micro_batches: int) -> str:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside the formulas, and beside plans that were compiled and searched."""
+    """The answers next to the formulas, and next to plans that were compiled and searched."""
     times = sent_bytes_of(spread({})) / round(least().best.cost)
     speed = step_of_ranks(32, *EXAMPLE) / step_of_ranks(64, *EXAMPLE)
     steps = {count: _pipeline("1f1b", count, ROWS)[0] for count in (16, 64)}
@@ -97,7 +97,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 
 def prove(pins: Mapping[str, Strategy]) -> str:
-    """Propagation's plan and that of these pins, trained on worker processes, each beside one device."""
+    """Propagation's plan and that of these pins, trained on worker processes, each next to one device."""
     plans = {}
     for name, given in (("propagation", {}), ("with the pin", pins)):
         with default_settings():

@@ -35,7 +35,7 @@ def _sent() -> dict[str, tuple[int, int]]:
 
 
 def count_messages() -> None:
-    """Print what rank 0 sends with three algorithms, counted on four processes, beside the formulas."""
+    """Print what rank 0 sends with three algorithms, counted on four processes, next to the formulas."""
     for name, (messages, size_bytes) in _sent().items():
         formula = algorithm("all_reduce", name, ranks=RANKS).formula
         print(f"{name:20} {messages} messages, {size_bytes} bytes counted on rank 0;", end=" ")
@@ -43,7 +43,7 @@ def count_messages() -> None:
 
 
 def compare(prediction: dict[str, Any], fit: Any, *, show: bool = False) -> Comparison:
-    """The answers beside formulas and the count. fit: of this machine's links, for the two that are about time."""
+    """The answers next to formulas and the count. fit: of this machine's links, for the two that are about time."""
     n, ring, doubling = RANKS, *(algorithm("all_reduce", name, ranks=RANKS) for name in NAMES[:2])
 
     def faster(size_bytes: float) -> str:
@@ -69,7 +69,7 @@ def compare(prediction: dict[str, Any], fit: Any, *, show: bool = False) -> Comp
 
 
 def time_algorithms(fit: Any) -> None:
-    """Print the times of three algorithms and sizes on four processes, beside those that alpha and beta predict."""
+    """Print the times of three algorithms and sizes on four processes, next to those that alpha and beta predict."""
 
     def seconds(comm: Any, name: str, size_bytes: int) -> float:
         x = np.ones(size_bytes // 4, np.float32)
@@ -105,7 +105,7 @@ def prove_own(ring_reduce_scatter: Any) -> str:
 
 
 def prove() -> str:
-    """Of each algorithm: whether processes give the simulator's bits, and how far both are from the exact sum."""
+    """For each algorithm: whether processes give the simulator's bits, and how far both are from the exact sum."""
     arrays, exact = _addends()
 
     def reduced(comm: Any, name: str, arrays: list[np.ndarray]) -> np.ndarray:

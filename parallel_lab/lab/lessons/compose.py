@@ -12,7 +12,7 @@ __all__ = ["check", "compare", "hint", "layouts_text", "par", "train"]
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside what plans say, and what is counted on simulated ranks."""
+    """The answers next to what plans say, and what is counted on simulated ranks."""
     pairs = {(dp, 8 // dp): Composed(Layout(dp, 8 // dp)) for dp in (1, 2, 4, 8)}
 
     def of(composed: Composed, what: str, counted: bool = False) -> int:

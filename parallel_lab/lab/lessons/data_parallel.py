@@ -94,7 +94,7 @@ def compare(
     *,
     show: bool = False,
 ) -> Comparison:
-    """The answers beside what the lesson's cells computed.
+    """The answers next to what the lesson's cells computed.
 
     one, four   trained on one device, and on four ranks that sum
     factors     of w's gradient, by parallel mode and gradients_mean (`gradient_factors`)
@@ -117,7 +117,7 @@ def compare(
 def compare_rest(
     prediction: Mapping[str, Any], ranks_mean: np.ndarray, all_rows: np.ndarray, means: Any, *, show: bool = False
 ) -> Comparison:
-    """The last two answers beside the gradients of `short_last_batch`, and the running means of the four ranks."""
+    """The last two answers next to the gradients of `short_last_batch`, and the running means of the four ranks."""
     equal, own = bool(np.allclose(ranks_mean, all_rows)), "different" if np.ptp(means) else "same"
     return Comparison.of(
         prediction,

@@ -76,12 +76,12 @@ def _sizes(indices: tuple[int, ...]) -> list[int]:
 
 
 def gradients_per_message(indices: Iterable[int]) -> list[int]:
-    """Of a network with 41 parameters, fused by these indices: counted in a step, in the order of sending."""
+    """Messages of a network with 41 parameters, fused by these indices: counted in a step, in the order of sending."""
     return list(_sizes(tuple(indices)))
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside the closed form for equal messages, and beside a count message by message."""
+    """The answers next to the closed form for equal messages, and next to a count message by message."""
     line = Link(alpha_s=2e-3, beta_s_per_byte=0.25e-3 / MB)
     six = [Gradient(f"g{n}", 4 * MB, 2e-3) for n in range(6)]
     by_formula = {k: round(1e3 * equal_buckets_step_s(12e-3, 24 * MB, k, line), 3) for k in (6, 1, 3)}
@@ -117,7 +117,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
-    """The answer on numbers beside the tensors of these proofs, bit for bit."""
+    """The answer on numbers next to the tensors of these proofs, bit for bit."""
     row = ("weights after training", "same", bits_of(proofs), "every element is the same sum in the same order")
     return Comparison.of(prediction, lesson="04", show=show, numbers=row)
 
@@ -139,7 +139,7 @@ def three_times(name: str, modes: Iterable[tuple[str, Settings]], cluster: Any, 
 
 
 def proof(name: str, mode: str, settings: Settings) -> Equality:
-    """Ten steps of a network on two processes, fused and unfused, beside each other."""
+    """Ten steps of a network on two processes, fused and unfused, side by side."""
     job = get_subject(name).job()
     setting = settings.comm_fusion(mode, len(job.net.trainable_params()))
     plans = [job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=fusion) for fusion in (setting, {})]

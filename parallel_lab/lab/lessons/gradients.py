@@ -63,7 +63,7 @@ def graph(rank: int = 5) -> GradientGraph:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside the plan, and beside the numbers of a run."""
+    """The answers next to the plan, and next to the numbers of a run."""
     plan = Chain(GATHERING).plan
     back = [instr for _, instr in plan.instructions("backward") if instr.is_communication]
     mirror = next(instr for instr in back if instr.out.startswith("w.grad"))
@@ -111,7 +111,7 @@ def drift(steps: int = 20) -> str:
 
 
 def prove() -> Any:
-    """Every gradient of the quickstart's network on eight processes, beside one device."""
+    """Every gradient of the quickstart's network on eight processes, next to one device."""
     problem = get_problem("seed")
     net = apply_strategies(NETWORKS["quickstart"].factory(problem), GATHERING)
     how = {"loss": problem.loss(), "optimizer": problem.optimizer(net.trainable_params())}

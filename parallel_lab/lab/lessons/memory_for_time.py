@@ -30,7 +30,7 @@ def activations_mib(schedule: str, again: tuple[int, ...] = ()) -> list[float]:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside formulas, and beside what is counted on simulated ranks."""
+    """The answers next to formulas, and next to what is counted on simulated ranks."""
     forward = sum(layer.forward_s for layer in LAYERS)
     found = [predict_choice(LAYERS, choice).peak_bytes for choice in (KEEP, AGAIN)]
 

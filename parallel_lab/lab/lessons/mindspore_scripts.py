@@ -39,7 +39,7 @@ def losses_of(name: str) -> list[np.ndarray]:
 
 
 def compare(prediction: dict[str, Any], slices: Any, strategies: Any, *, show: bool = False) -> Comparison:
-    """The answers beside what the scripts of the lesson have written in the present folder.
+    """The answers next to what the scripts of the lesson have written in the present folder.
 
     slices      of w, of every rank;  strategies: as `chosen_strategies` found them
     """

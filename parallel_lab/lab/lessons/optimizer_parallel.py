@@ -34,7 +34,7 @@ def _counted(**settings: Any) -> Any:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside the paper's formulas, and beside what is counted on simulated ranks."""
+    """The answers next to the paper's formulas, and next to what is counted on simulated ranks."""
     each = {"param_bytes": 4, "grad_bytes": 4, "optimizer_bytes": 8}
     bars = [zero_memory(524_288, 8, stage, **each).total_bytes / 2**20 for stage in STAGES]
     times = [zero_traffic(524_288, 8, stage) / zero_traffic(524_288, 8, 0) for stage in STAGES]
@@ -68,7 +68,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 
 def prove(zero1_step: Any) -> str:
-    """Three steps of a ZeRO-1 step on four processes, beside plain data parallel."""
+    """Three steps of a ZeRO-1 step on four processes, next to plain data parallel."""
     gradients = np.random.default_rng(0).normal(size=(3, 4, 48))
 
     def mine(comm: Any, gradients: np.ndarray) -> np.ndarray:

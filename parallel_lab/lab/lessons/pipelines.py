@@ -52,7 +52,7 @@ def activations(name: str, micro_batches: int) -> list[int]:
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside formulas, schedules, and activations that are counted on simulated ranks."""
+    """The answers next to formulas, schedules, and activations that are counted on simulated ranks."""
 
     def step(name: str, micro_batches: int) -> int:
         return round(make_schedule(name, 4, micro_batches).clock(1, 1, 0).makespan)
@@ -87,6 +87,6 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
-    """The answer on numbers beside the tensors of these proofs, bit for bit."""
+    """The answer on numbers next to the tensors of these proofs, bit for bit."""
     row = ("losses and parameters", "same", bits_of(proofs), "the same sums in the same order, only at other times")
     return Comparison.of(prediction, lesson="09", show=show, numbers=row)

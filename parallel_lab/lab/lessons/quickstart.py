@@ -23,7 +23,7 @@ def forward_messages(plan: Plan, rank: int) -> str:
 
 
 def prove() -> Equality:
-    """The quickstart with its strategies, 20 steps on eight processes, beside one device."""
+    """The quickstart with its strategies, 20 steps on eight processes, next to one device."""
     problem, quickstart = get_problem("seed"), NETWORKS["quickstart"]
     net = apply_strategies(quickstart.factory(problem), quickstart.preset(8))
     how = {"loss": problem.loss(), "optimizer": problem.optimizer(net.trainable_params())}

@@ -14,7 +14,7 @@ __all__ = ["LARGE", "STRATEGIES", "Product", "Request", "check", "compare", "hin
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
-    """The answers beside the compiled product, and beside arrays on eight simulated ranks."""
+    """The answers next to the compiled product, and next to arrays on eight simulated ranks."""
     found = Product(pair(2, 4, 1))
     return Comparison.of(
         prediction,
@@ -37,7 +37,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
 
 
 def prove() -> str:
-    """Every strategy on 8 simulated ranks, and one on real processes, beside numpy's product, bit for bit."""
+    """Every strategy on 8 simulated ranks, and one on real processes, next to numpy's product, bit for bit."""
     x, w = arrays()
     tried = [pair(*each) for each in counts()]
     equal = sum(bool((Product(strategy).run() == x @ w).all()) for strategy in tried)

@@ -68,7 +68,7 @@ class Timeline(tuple[MemoryPoint, ...]):
 class Count:
     """One rank over one step: what it held per instruction, and {(purpose, kind): (messages, bytes to send at best)}.
     grown_bytes: measured only, growth of the worker's resident set from before its arrays came to after the step
-    (pages, allocator and interpreter included); None where it cannot be told.
+    (pages, allocator and interpreter included); None where the system does not say.
     """
 
     rank: int

@@ -5,7 +5,7 @@ of two plans.
     facts[0].ways, facts[0].why                 8, ""
     formulas(plan, facts, rank=0)               {("gradients", "reduce_scatter"): Formula("7/8 x 2 MiB", 1835008.0)}
 
-The formulas know the parameters and the rules, and not the messages of the plan; the lab shows both beside each other.
+The formulas know the parameters and the rules, and not the messages of the plan; the lab shows both side by side.
 """
 
 from __future__ import annotations

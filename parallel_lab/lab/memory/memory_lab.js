@@ -1,4 +1,4 @@
-// The Memory Lab: controls, the key beside the bars, and its sections. The drawings are in memory_bars.js; what all
+// The Memory Lab: controls, the key next to the bars, and its sections. The drawings are in memory_bars.js; what all
 // labs share is in page.js and sections.js.
 
 const SOURCES = {
@@ -56,7 +56,7 @@ function memory(s, ui) {
     <figure class="pl-mm-figure">${bars(s, ui)}</figure></section>${key(s, ui)}</div>`;
 }
 
-// The bytes of the chosen rank beside those without optimizer parallel.
+// The bytes of the chosen rank next to those without optimizer parallel.
 function key(s, ui) {
   const { bars: [off, ...ranks], kinds } = forChoices(s.sections.memory, s), held = ranks[s.rank];
   const number = (size) => html`<td class="pl-number">${size ? bytesText(size) : "–"}</td>`;

@@ -53,7 +53,7 @@ _Key = tuple[str, int, Settings]
 class MemoryLab(ComparesRuns, WritesCode):
     """One training step of a network, and what every rank holds of it.
 
-    subject        one of memory_subjects.SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
+    subject        one of SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
     devices        2, 4 or 8 ranks
     optimizer      "SGD", "Momentum", "Adam", "AdamWeightDecay" or "Lamb"
     parallel_mode  "data_parallel" or "semi_auto_parallel": the optimizer parallel is something else in each
@@ -194,7 +194,7 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     @property
     def width(self) -> int:
-        """Of the stack; 0 for another network."""
+        """The width of the stack; 0 for another network."""
         return self._width
 
     @property
@@ -280,7 +280,7 @@ class MemoryLab(ComparesRuns, WritesCode):
     def find_par(self) -> None:
         """Search the largest stack under the line with this optimizer and devices. Returns at once; `wait()` waits.
 
-        Raises ArgumentError where there is no puzzle, and unless a stack of one's own is under the line now, with
+        Raises ArgumentError without a puzzle, and unless a stack of one's own is under the line now, with
         optimizer parallel.
         """
         if not self.score.fits or self._settings.level == "off":

@@ -58,7 +58,7 @@ def counted(
 
 
 def check_result(result: RunResult, devices: int) -> None:
-    """Raise ArgumentError where a recorded result is none of so many ranks."""
+    """Raise ArgumentError where a recorded result is not about so many ranks."""
     points = [point for count in result.ranks for point in count.timeline]
     kinds, traffic = len(MEMORY_KINDS), [key for count in result.ranks for key in count.traffic]
     for fits, what, allowed in (

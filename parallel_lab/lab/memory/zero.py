@@ -15,7 +15,7 @@ DEGREES = (1, 4, 16, 64, 256, 1024)  # the rows of the paper's table 1
 DEVICE_GB = 32  # the device of its table 2
 GB = 1e9  # as the paper counts
 LONGEST = 40  # characters of a typed number
-MOST_RANKS, MOST_BYTES = 2**20, 1024  # beyond them a table of figures is no table any more
+MOST_RANKS, MOST_BYTES = 2**20, 1024  # beyond them a table of figures stops being readable
 SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -60,7 +60,7 @@ def zero_table(parameters: float, degree: int, optimizer_bytes: float) -> dict[s
     stages   for `degree` ranks per stage: GB of each part, elements a rank sends per step, the largest model for a
              device of 32 GB
 
-    Raises ArgumentError for what is no number of ranks or bytes, or a very large one.
+    Raises ArgumentError unless they are numbers of ranks and bytes, and not very large.
     """
     for what, given, most in (("degree", degree, MOST_RANKS), ("optimizer_bytes", optimizer_bytes, MOST_BYTES)):
         if isinstance(given, (int, float)) and not given <= most:

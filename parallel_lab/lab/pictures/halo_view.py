@@ -2,7 +2,7 @@
 
 A convolution whose height is split reads a row or two of its neighbours' slices
 (`ops/collectives/halo.py`). The value it reads lies on the ranks like the tensor it is made of, and overlaps: a card
-shows the rank's own slice and, in their own colours, the strips of the slices beside it.
+shows the rank's own slice and, in their own colours, the strips of the neighbouring slices.
 """
 
 from __future__ import annotations

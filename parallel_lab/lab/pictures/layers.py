@@ -75,7 +75,7 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
     of_parameter = parameter_layers(plan, layers)
 
     def place(name: str) -> str:
-        """The node of the drawing that a value comes from; "" for what is not drawn."""
+        """The node of the drawing that a value comes from; "" where it is not drawn."""
         if name.startswith(LOSS):
             return "loss"
         name = plan.graph.maker(name)

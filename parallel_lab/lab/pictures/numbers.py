@@ -36,7 +36,7 @@ def simulated_step(plan: Plan, net: Any, optimizer: Any, batch: Sequence[Any]) -
 def slice_numbers(
     plan: Plan, ranks: Simulator, entry: TensorEntry, phase: str, rank: int, drawn: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The map of one rank's slice of a tensor, or of its gradient; None where it has none."""
+    """The map of one rank's slice of a tensor, or of its gradient; None where that is missing."""
     name = entry.value if phase == "forward" else dict(plan.value_gradients).get(entry.value)
     if name is None or name not in ranks.envs[rank]:
         return None
@@ -82,7 +82,7 @@ def heat_map(array: np.ndarray, start: Sequence[int], drawn: Mapping[str, Any]) 
 
 
 def _rounded(value: float) -> float | None:
-    """Six digits are more than are shown; None for what is no number."""
+    """Six digits are more than are shown; None unless it is finite."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 

@@ -38,7 +38,7 @@ class TensorEntry:
 
     value   its name in the plan;  source: the graph value it is a form of ("matmul" for "matmul.for.relu")
     owner   the operator it belongs to, whose strategy gave it its layout; "" for data as it is fed
-    base    the value whose layout says where it lies: itself, but for what is read with a halo;  placed_by: the
+    base    the value whose layout says where it lies: itself, unless it is read with a halo;  placed_by: the
             operator that gave that layout
     """
 
@@ -120,7 +120,7 @@ def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
     operand_shapes = tuple(shapes[i] for i in node.ins)
     rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)
     found = [label_name(node, operand_shapes, label) for label in rule.labels]
-    # a table's "dim 0" beside that of the numbers it is asked for
+    # a table's "dim 0" next to that of the numbers it is asked for
     return [
         label_name(node, operand_shapes, c, qualified=True) if found.count(name) > 1 else name
         for c, name in zip(rule.labels, found, strict=True)
@@ -161,7 +161,7 @@ def drawn_dims(splits: tuple[int, ...], halo: Iterable[int] = ()) -> dict[str, i
     others in order.
 
     {"down", "across", "panels"}: a dim, or None; "panels" is a third dim that is split, drawn as pictures side by side,
-    and "parts" how many. More than three split dims would need 16 ranks. Of four dims the third runs down: the height
+    and "parts" how many. More than three split dims would need 16 ranks. With four dims the third runs down: the height
     of a picture (n, c, h, w).
 
     >>> drawn_dims((2, 1, 4, 1), [2]), drawn_dims((8,))
@@ -322,7 +322,7 @@ def _holding(value: Value) -> str:
 
 
 def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
-    """Each group once, with what it is for: the kinds of its messages, and of which names in which phase."""
+    """Each group once, with what it is for: the kinds of its messages, their names and phases."""
     found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:

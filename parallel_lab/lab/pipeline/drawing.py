@@ -4,7 +4,7 @@ that was not there.
     drawn = moved(settings, 0, 3, onto=0, to=5)            a Schedule, or an ArgumentError that says why not
     left_to_do(schedule, 0)                                "0F4", "0B1", "0W1": the next of every kind, per part
 
-A position counts the cells of a rank; actions that run as one are one cell. An action that is missing is no fault of a
+A position counts the cells of a rank; actions that run as one are one cell. A missing action is not a fault of a
 schedule that somebody draws: it is still to do.
 """
 
@@ -42,8 +42,8 @@ def changed(settings: Settings, cells: Cells, where: str, about: Sequence[str] =
 
 
 def _kind_of(fault: Fault) -> tuple[Any, ...]:
-    """What makes two faults the same before and after a change. A full memory or a deadlock is told at one action of
-    many."""
+    """What makes two faults the same before and after a change. A full memory or a deadlock is reported at one action
+    of many."""
     return (fault.kind, fault.rank) if fault.kind in ("memory", "deadlock") else (fault.kind, fault.rank, fault.action)
 
 
@@ -94,7 +94,7 @@ def moved(settings: Settings, rank: int, position: int, onto: int, to: int) -> S
 
 
 def removed(settings: Settings, rank: int, position: int) -> Schedule:
-    """A cell less. What needs it cannot run any more, which is no fault: it is still to do."""
+    """A cell less. What needs it cannot run any more, which is not a fault: it is still to do."""
     where = "PipelineLab.remove"
     cells = _ranks(settings, rank, where)
     cells[rank].pop(_position(position, len(cells[rank]), "position", where))
@@ -126,7 +126,7 @@ def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
 
 
 def next_missing(schedule: Schedule) -> dict[int, list[str]]:
-    """Of each rank whose lane is not complete: the next of every kind that it must still do. Weight gradients only
+    """For each rank whose lane is not complete: the next of every kind that it must still do. Weight gradients only
     where some backward is divided; elsewhere they may be drawn (`left_to_do`), and nothing waits for them."""
     found = {}
     for rank in range(len(schedule)):

@@ -15,7 +15,7 @@ const ranLanes = (s) => Object.entries(s.ran);
 
 // ---- where things lie ----
 
-// Heights of a lane's rows; few lanes are taller. Of what ran there is a thin row each.
+// Heights of a lane's rows; few lanes are taller. What ran has a thin row each.
 function heights(s) {
   const { length } = s.lanes, ran = ranLanes(s).length;
   const cell = length > 6 ? (ran ? 17 : 25) : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
@@ -40,7 +40,7 @@ function geometry(s, ui) {
   return { h, left, right, width: round(right + behind), scrolls, axis, longer, x, most, per, top, bottom };
 }
 
-// Scroll lanes so far that x, a place in their picture, is in sight beside the names.
+// Scroll lanes so far that x, a place in their picture, is in sight next to the names.
 function bringInSight(root, x) {
   const box = root.querySelector(".pl-pi-scroll[data-scrolls]");
   if (!box) return;
@@ -227,7 +227,7 @@ function laneNames(s, { rank, parts }, g) {
   const y = g.top(rank), again = s.recompute.includes(rank) ? "↻" : "", below = y + g.h.cell + 1;
   const source = ([name], row) => html`<text class="pl-pi-source" x="${g.left - 4}"
     y="${round(below + row * (g.h.thin + 1) + g.h.thin / 2)}">${name[0]}</text>`;
-  // above the line of an "s": "5 13" beside it would be read as 13 seconds
+  // above the line of an "s": "5 13" next to it would be read as 13 seconds
   const higher = parts.length > 1 && g.h.ran;
   const held = html`<text class="pl-pi-parts" x="0" y="${round(higher ? below - 4 : below + 5)}">${parts.join(" ")}</text>`;
   return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2 - (higher ? 4 : 0))}"

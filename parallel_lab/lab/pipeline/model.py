@@ -62,7 +62,7 @@ class PipelineLab(RunsOneThing, WritesCode):
     times          of F, B and W of a whole stage;  latency: of a message;  cap: micro-batches x parts a rank can keep
     strategy       inside a stage: "one" device, or 2: "batch", "inner"
 
-    Listeners (`on_change`) are told "picture", "run" or, at every step of a training, "loss".
+    Listeners (`on_change`) receive "picture", "run" or, at every step of a training, "loss".
     """
 
     scripts = ("pipeline/lanes.js", "pipeline/pipeline_lab.js")
@@ -240,7 +240,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._draw(drawing.found_schedule(self._settings))
 
     def undo(self) -> None:
-        """Back to the settings before the last change, drawn schedules among them; nothing where there are none."""
+        """Back to the settings before the last change, drawn schedules among them; does nothing at the first ones."""
         self._go(self._past, self._future)
 
     def redo(self) -> None:
@@ -379,7 +379,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         return self._run.record()
 
     def take_record(self, record: Any) -> None:
-        """Show what was run with this schedule, as a recorded run. Raises ArgumentError for what is none."""
+        """Show what was run with this schedule, as a recorded run. Raises ArgumentError for anything else."""
         if record is not None:
             with self._lock:
                 self._run = PipelineRun.of_record(record, self._settings.schedule)

@@ -157,7 +157,7 @@ function handlers(view) {
   // what was refused at a place was read there: once somebody goes on it is not told again
   const goOn = () => { if (ui.tried) ui.told = view.snapshot.last_error; ui.tried = null; };
   const focus = (key) => { select(key); view.draw(); root.querySelector(`[data-item="${CSS.escape(key)}"]`)?.focus(); };
-  // a command at a place: what is refused is told there, and what is made gets the focus
+  // a command at a place: a refusal is shown there, and what is made gets the focus
   const ask = (command, given, rank, position, time) => {
     ui.tried = { rank, time };
     ui.then = { rank, position };

@@ -1,4 +1,4 @@
-"""A schedule on ranks: simulated and on worker processes, with the same micro-batches on one device beside it.
+"""A schedule on ranks: simulated and on worker processes, with the same micro-batches on one device next to it.
 
     run = PipelineRun("running", steps=20)
     run.work(given, sources=("simulated", "measured"), tell=print)
@@ -6,7 +6,7 @@
 
 A rank's lane is read off the events of one step: an action lasts from where its message has come (or from the first
 thing that it computes) to the last thing that it computes; it is busy while it computes. The update behind the last
-action is no part of it.
+action is not part of it.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _values(
 
 
 def check_result(result: RunResult, schedule: Schedule) -> None:
-    """Raise ArgumentError where a recorded result is none of the schedule."""
+    """Raise ArgumentError where a recorded result is not about the schedule."""
     ranks, steps = len(schedule), [str(action) for lane in schedule.ranks for action in lane]
     ran = [one for lane in result.lanes for one in lane]
     equality = result.equality

@@ -43,7 +43,7 @@ class Settings:
     recompute      ranks whose layers run forward again in backward
     strategy       inside a stage, by name
     cores          processor cores that simulated ranks share; 0: each has its own
-    drawn          the schedule that is shown in place of the named one, once it was changed
+    drawn          the schedule that is shown instead of the named one, once it was changed
     """
 
     net: str = "stack"

@@ -26,7 +26,7 @@ class Prediction:
 
     slice_of_w        shape of the slice of `w` that rank 5 holds
     group_of_rank_5   ranks whose addends of the first MatMul's result rank 5 needs, itself included
-    messages          messages that rank 5 takes part in during one training step (an inserted slice is none)
+    messages          messages that rank 5 takes part in during one training step (an inserted slice does not count)
     bytes             bytes of all arrays that rank 5 hands to these messages
     """
 

@@ -46,7 +46,7 @@ class QuickstartReport(QuickstartResult):
     def to_html(self, path: str | os.PathLike[str], title: str | None = None) -> Path: ...
     def to_html(self, path: str | os.PathLike[str] | None = None, title: str | None = None) -> str | Path:
         """The page as text, or, with `path`, the file that was written (whole, or as it was before). DataFileError: it
-        cannot be written, or is no regular file.  title: of the page, in place of network and ranks
+        cannot be written, or is not a regular file.  title: of the page, instead of network and ranks
         """
         text = report_page(self, version(), title)
         return text if path is None else write_whole(path, text)
@@ -190,7 +190,7 @@ def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, fram
 
 
 def _number(number: int, block: Box, beside: float, hatched: bool) -> str:
-    """The number of a slice: in its block, on a plate if that is hatched, or beside the frame of a block too small."""
+    """The number of a slice: in its block, on a plate if that is hatched, or next to the frame of a block too small."""
     x, y, w, h = block
     if min(w, h) < 9:
         return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
@@ -281,7 +281,7 @@ def _labels(ticks: Sequence[float]) -> list[str]:
 
 
 def _text_width(text: str) -> float:
-    """Units that a tick label takes at most: 12 units high (`.tick`), of which digits of wide fonts are 0.65 wide."""
+    """Units that a tick label takes at most: 12 units high (`.tick`); digits of wide fonts are 0.65 of that wide."""
     return 7.8 * len(text)
 
 

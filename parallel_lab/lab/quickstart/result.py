@@ -38,7 +38,7 @@ MESSAGE_HEAD = ("#", "phase", "operator", "collective", "groups", "bytes predict
 class Message:
     """One communication instruction, or inserted slice, of the step.
 
-    group, groups     rank 0's group, and all groups that run it side by side; a slice, which moves nothing, has none
+    group, groups     rank 0's group, and all groups that run it side by side; empty for a slice, which moves nothing
     bytes_predicted, bytes_counted      operand that one rank hands over: from the plan's shapes, and from the arrays
     time_predicted_s, time_measured_s   cost model; median over ranks and recorded steps, with waiting for the others
     """

@@ -204,7 +204,7 @@ class RecomputeLab(RunsOneThing):
 
 @cache
 def every_choice() -> str:
-    """Of all choices (in the order in which layer 0 changes fastest) 2 x 12 + 2 numbers, a sign of SIGNS for each:
+    """For every choice (in the order in which layer 0 changes fastest) 2 x 12 + 2 numbers, a sign of SIGNS for each:
     results at every moment, results at the peak, products recomputed.
     """
     found = []

@@ -9,7 +9,7 @@ between, what it receives, and the least that any steps would need.
 
 A layout is written as a strategy, slices per dim: "2 x 4". Ranks that are left hold copies, or the partial sums of a
 sum that is still pending. What moves is drawn frame by frame (`pictures/moves.py`); `at` frames are done. A table sets
-the three ways to plan steps beside the least that any would need.
+the three ways to plan steps next to the least that any would need.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class RedistributionLab(Lab):
     copies   what ranks with the same slice hold: "copies", or "addends" (partial sums)
     steps    "gather" (MindSpore's default), "all_to_all" (its enable_alltoall) or "exact" (pieces that are lacked)
 
-    Raises ArgumentError for what is not among these.
+    Raises ArgumentError for other values.
     """
 
     scripts: ClassVar[tuple[str, ...]] = (

@@ -206,7 +206,7 @@ class SearchLab(WritesCode, RunsOneThing):
         self._change_own({name: s for name, s in found.strategies.items() if s != base[name]})
 
     def _change_own(self, changed: Mapping[str, Any]) -> None:
-        self.space.plan({**dict(self.space.preset(self._own)), **changed})  # raises for what cannot be
+        self.space.plan({**dict(self.space.preset(self._own)), **changed})  # raises where it is impossible
         self._change(changed_own=dict(changed))
 
     def set_code(self, text: str) -> None:
@@ -292,7 +292,7 @@ class SearchLab(WritesCode, RunsOneThing):
         return candidates_of(self.argued, name)
 
     def points(self) -> dict[str, Point]:
-        """What can be drawn, beside the best plans with each candidate: the winner, the own choice, the front."""
+        """What can be drawn, besides the best plans with each candidate: the winner, the own choice, the front."""
         front = {f"front {n}": point for n, point in enumerate(self.argued.front, 1)}
         return {WINNER: self.winner, OWN: self.own, **front}
 
@@ -340,7 +340,7 @@ class SearchLab(WritesCode, RunsOneThing):
         return None if self._result is None else written(self._result)
 
     def take_record(self, record: Any) -> None:
-        """Show this result, as a recorded one. Raises ArgumentError for what no such lab has run."""
+        """Show this result, as a recorded one. Raises ArgumentError unless such a lab has run it."""
         if record is None:
             return
         found = taken(RunResult, record, "run")
@@ -464,7 +464,7 @@ _FACTOR, _BANDWIDTH = number(0, 1e6), number(0, 1e6, above=True)
 
 
 def _read(given: int | float | str) -> Any:
-    """A number that a page has sent as text; a text that is none stays one, for the check to refuse."""
+    """A number that a page has sent as text; any other text stays one, for the check to refuse."""
     try:
         return float(given) if isinstance(given, str) else given
     except ValueError:

@@ -105,7 +105,7 @@ def _ran(
 
 
 def check_result(result: RunResult) -> None:
-    """Raise ArgumentError where a recorded result is none of two plans."""
+    """Raise ArgumentError where a recorded result is not about two plans."""
     times = [(p.predicted_s, p.simulated_s, p.quickest_s, p.measured_s, p.slowest_s) for p in result.plans]
     for fits, what, allowed in (
         ([p.name for p in result.plans] == ["winner", "yours"], "plans", "winner and yours"),

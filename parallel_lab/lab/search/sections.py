@@ -59,7 +59,7 @@ def change_text(one: Point, other: Point) -> str:
 
 
 def amount(argued: Argued, value: float) -> str:
-    """A weighed sum; of weighed seconds that are none any more, as a count of them."""
+    """A weighed sum; weighed seconds are no longer seconds: a count of them."""
     return amount_text(value, argued.unit)
 
 

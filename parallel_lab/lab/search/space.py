@@ -3,7 +3,7 @@
     space = space_of(Setting("quickstart", devices=8))
     argued = Argued(space, mode="exact", pins={"matmul": ((8, 1), (1, 1))}, capacity=0, weights={})
     argued.winner.cost, argued.winner.memory_bytes      of the plan that the search takes
-    argued.front                                        of which no other is both cheaper and smaller
+    argued.front                                        the points that no other beats in cost and memory
     argued.candidates("matmul")                         the best plan with each candidate, and the term that decides
 
 Costs and bytes are predicted, by the model of costs that the setting names; nothing runs.
@@ -114,13 +114,13 @@ class Candidate(NamedTuple):
 
 
 def deciding(more: Mapping[str, float]) -> tuple[str, float]:
-    """Of differences by term the largest in the direction of their sum: ("partial sums", 5.6e-05)."""
+    """Among differences by term the largest in the direction of their sum: ("partial sums", 5.6e-05)."""
     sign = 1 if sum(more.values()) >= 0 else -1
     return max(more.items(), key=lambda pair: sign * pair[1])
 
 
 class Step(NamedTuple):
-    """A step of a search.  operator: "" for what is about several;  done: operators that are dealt with by then"""
+    """A step of a search.  operator: "" where it is about several;  done: operators that are dealt with by then"""
 
     text: str
     operator: str
@@ -150,7 +150,7 @@ class Space:
         return tuple(choice for choice in self.problem.choices if choice.name)
 
     def plan(self, strategies: Mapping[str, Strategy]) -> Plan:
-        """The network compiled with these strategies; kept. Raises ParallelLabError for what cannot stand together."""
+        """The network compiled with these strategies; kept. Raises ParallelLabError where they do not go together."""
         key = repr(tuple(strategies.items()))
         if key not in self._plans:
             with default_settings():
@@ -258,7 +258,7 @@ class Argued:
 
     @cached_property
     def front(self) -> tuple[Point, ...]:
-        """Plans (with the pins) of which no other is both cheaper and smaller, the cheapest first."""
+        """Plans (with the pins) that no other beats in both cost and memory, the cheapest first."""
         step = FRONT_STEP if len(self.space.operators) > LONG else 0.0
         found = [self.point(self.problem.strategies(one.chosen)) for one in pareto(self.problem, approximate=step)]
         return tuple(found)
@@ -292,7 +292,7 @@ class Argued:
     def _own_of_winner(self, number: int) -> dict[str, float]:
         try:
             return self._around(self.whole, number, self.whole.chosen(self.winner.strategies))
-        except ArgumentError:  # a search by rules may take what is no candidate
+        except ArgumentError:  # a search by rules may leave the candidates
             problem = self.space.priced(self.winner.strategies)
             return self._around(problem, number, (0,) * len(problem.choices))
 
@@ -371,5 +371,5 @@ class Argued:
 
     @property
     def unit(self) -> str:
-        """Of sums of terms."""
+        """The unit of sums of terms."""
         return self.whole.terms[0].unit

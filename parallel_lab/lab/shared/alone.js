@@ -1,5 +1,5 @@
 // A lab on a page of its own: no kernel listens. What the lab itself computed beforehand (lab/shared/replay.py) is looked
-// up, what is looked at is taken from the parts that lie beside each state, and everything else is off and says why.
+// up, what is looked at is taken from the parts that lie next to each state, and everything else is off and says why.
 //
 // The settings stand in the address: #state=... is what lab.link() gives, and follows what the reader chooses.
 
@@ -169,7 +169,7 @@ async function mountAlone(spec, root, base, packed) {
     return [...(spec.settings?.(now()) ?? replay.settings(at)), ...looking.filter(([, value]) => value !== null)];
   };
   const address = () => {
-    if (!replay?.settings(at) || location.protocol === "about:") return; // in a frame of text there is no address
+    if (!replay?.settings(at) || location.protocol === "about:") return; // a frame of text has no address
     const fields = new URLSearchParams(location.hash.slice(1));
     fields.set(key, JSON.stringify({ kind: replay.kind, version: 1, calls: calls() }));
     try { history.replaceState(null, "", `#${fields}`); } catch { /* a frame that may not */ }

@@ -1,4 +1,4 @@
-// The section "curves" (sections.py): times over sizes, both axes logarithmic. A curve is told by its dashes and by the
+// The section "curves" (sections.py): times over sizes, both axes logarithmic. A curve is recognised by its dashes and by the
 // name at its end as well as by its colour.
 
 const CV = { left: 62, right: 10, top: 16, bottom: 34, height: 252 }; // pixels

@@ -1,4 +1,4 @@
-"""The proof beside every claim: a split run equals one device, tensor by tensor, to rounding.
+"""The proof next to every claim: a split run equals one device, tensor by tensor, to rounding.
 
     proof = prove_equal(net, batches, loss=nn.MSELoss(), optimizer=opt, device_num=8, steps=20, executor="processes")
     print(proof)            a table: tensor, largest difference, rounding bound, verdict

@@ -32,7 +32,7 @@ UNIT = 256
 CHAIN_WIDTHS = tuple(int(UNIT * factor) for factor in (2, 2, 8, 1, 16, 0.5, 4, 1, 1, 1, 8))
 CHAIN_ROWS = 64
 STACK_LAYERS = 8  # as many parameters as ranks: weight grouping deals out one each
-STACK_ROWS = 512  # 64 per rank of 8: activations that can be seen beside the weights
+STACK_ROWS = 512  # 64 per rank of 8: activations that can be seen next to the weights
 STACK_WIDTH = 256
 PRODUCTS = {"gap": (1024, (64, 64, 1024, 64)), "wide": (512, (64, 64, 256, 2048))}  # rows, widths
 

@@ -63,7 +63,7 @@ class Lab(ModelWithFile):
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __repr__(self) -> str:
-        """What a cell shows that ends with the model, which is no view: how to see it."""
+        """What a cell shows that ends with the model, which is not a view: how to see it."""
         name = type(self).__name__
         return f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.to_html(path)>"
 
@@ -109,7 +109,7 @@ class Lab(ModelWithFile):
         """Everything shown, as one page that needs no kernel and no network: its text, or, with `path`, the file that
         was written (whole, or as it was before; DataFileError where it cannot be).
 
-        title      in place of the snapshot's own
+        title      instead of the snapshot's own
         controls   False: the picture alone, for a slide
         height     of the page in pixels, for a frame that must not grow; what does not fit scrolls
         limits     how many settings the page can show without a kernel, and how long they may take to compute
@@ -184,12 +184,12 @@ def pages_of(
 
 @dataclass
 class LabRun:
-    """One run beside the notebook, and how it goes.
+    """One run in the background, and how it goes.
 
     state   "idle", "starting", "running", "paused", "stopping", "done", "stopped" or "failed"; "recorded": read from a
             file, as another lab has run it
     stop    set when the result is no longer wanted: the work then raises Stopped when it next looks
-    ended   set after the listeners were told of the end: who waits finds views that show it
+    ended   set after the listeners have heard of the end: views show it when `wait()` returns
     """
 
     state: str = "idle"

@@ -235,7 +235,7 @@ class LabView(anywidget.AnyWidget):
         return self._lab.to_html(path, title, **how)
 
     def _repr_html_(self) -> str:
-        """The page of its own in a frame, for front-ends that show no widgets. It is in the cell's output beside
+        """The page of its own in a frame, for front-ends that show no widgets. It is in the cell's output next to
         the widget, as the lab was when the cell ran; `jupyter_nbconvert_config.json`, installed to etc/jupyter, makes
         nbconvert take it. Each frame carries its script, deflated: a cell may be run again, moved or deleted, and
         viewers keep frames apart from the page around them.

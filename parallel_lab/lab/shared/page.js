@@ -145,7 +145,7 @@ function notices(found) {
   return html`<div class="pl-notices" role="alert">${Object.entries(found).filter(([, text]) => text).map(one)}</div>`;
 }
 
-// How the run beside the notebook goes, and the button that ends it.
+// How the run in the background goes, and the button that ends it.
 function runLine(run, name, ui) {
   if (!run.text) return "";
   const going = run.state === "running";
@@ -159,7 +159,7 @@ function head(s, controls, ui) {
     ${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" aria-live="polite">${micro(s.status)}</p>`}${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
-// A number as people type it; a text that is none stays one: the model says what is wrong with it.
+// A number as people type it; any other text stays one: the model says what is wrong with it.
 const numberOf = (text) => {
   const plain = text.trim().replace(",", ".");
   return plain !== "" && Number.isFinite(Number(plain)) ? Number(plain) : text;
@@ -209,7 +209,7 @@ function followTheme(root, scale, changed) {
 // A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
 //   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
 //   measure     (ui, root): the room there is
-//   numbers     commands that take a number, beside those of `choice` and `segments`
+//   numbers     commands that take a number, besides those of `choice` and `segments`
 //   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
@@ -386,7 +386,7 @@ function floats(view) {
   return new Float32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 }
 
-// `render` and `mountPage` of a lab. Beside what `mount` takes:
+// `render` and `mountPage` of a lab. Besides what `mount` takes:
 //   alone       {command: (snapshot, arguments, base) => what then differs}: what a page of its own works out by itself
 //   possible    (snapshot, command, value, base): whether it can;  along: {command: what else is looked at then}
 //   leads       (settings, call): those that a command leads to, where the replay itself does not say
@@ -428,7 +428,7 @@ function lab(spec) {
       }
     };
     const other = () => { ahead = {}; refresh(); };
-    // Nothing is on that would do nothing: Jupyter marks views of a saved notebook that never had a kernel. Of one that
+    // Nothing is on that would do nothing: Jupyter marks views of a saved notebook that never had a kernel. One that
     // ends under a view JupyterLab tells its own listeners alone (anywidget 0.11 takes the mark's away).
     const { widget_manager: manager } = model, process = manager?.kernel;
     let ended = manager !== undefined && "kernel" in manager && !process;

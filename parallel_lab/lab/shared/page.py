@@ -57,7 +57,7 @@ ONE = """<div id="lab{n}" data-kind="{kind}"></div>
 <details class="pl-words" id="words{n}"{scale}><summary>The same in words</summary><pre>{words}</pre></details>
 <script type="application/json" id="snapshot{n}">{snapshot}</script>
 <script type="text/plain" id="replay{n}">{replay}</script>"""
-# The whole script, packed: for a page inside a cell's output, of which a notebook has many.
+# The whole script, packed: for a page inside a cell's output: a notebook has many.
 PACKED = """const bytes = Uint8Array.from(atob("{packed}"), (c) => c.charCodeAt(0));
 const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
 const script = document.createElement("script");
@@ -135,7 +135,7 @@ def _one(lab: LabOnPage, number: str, room: int) -> str:
 
 
 def _zoom(scale: float) -> str:
-    """The attribute of what is written beside a lab, as large as the lab itself."""
+    """The attribute of what is written next to a lab, as large as the lab itself."""
     return "" if scale == 1 else f' style="zoom: {scale:g}"'
 
 

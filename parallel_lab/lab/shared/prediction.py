@@ -42,8 +42,8 @@ class Comparison:
             Comparison.of(prediction, rounds=("rounds in a ring", 6, counted, "3 to add up, 3 to hand out"))
 
         lesson  its number, such as "02": the first answers are kept for `hand_in`; "" keeps none
-        The last may be a dict: what is wrong with an answer, by the answer, and under None what is told of any other.
-        `counted` may be a function: it is called for what is shown only, so that an open question costs nothing.
+        The last may be a dict: what is wrong with an answer, by the answer, and under None the text for any other.
+        `counted` may be a function: it is called only where it is shown, so that an open question costs nothing.
 
         Raises ArgumentError for answers that are no dict, and for a key without an answer.
         """
@@ -74,7 +74,7 @@ class Comparison:
 
     @property
     def ask(self) -> str:
-        """What to do about open questions; empty where there are none."""
+        """What to do about open questions; empty where all are answered."""
         if not self.open:
             return ""
         count = "Predict first: no question" if self.open == len(self.rows) else f"{self.open} question"
@@ -106,7 +106,7 @@ class Comparison:
 
 
 class FirstAnswers:
-    """Of each question of a lesson the answer that was compared first: every later one has seen what is right."""
+    """For each question of a lesson the answer that was compared first: every later one has seen what is right."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[str, Any]] = {}
@@ -148,7 +148,7 @@ def _said(value: Any) -> str:
 
 
 def _about(yours: Any, why: str | Mapping[Any, str]) -> str:
-    """What is told of a wrong answer: of this one, if it is that of a known wrong model, else of any."""
+    """The text for a wrong answer: for this one, if it is that of a known wrong model, else for any."""
     if isinstance(why, str):
         return why
     known = (text for wrong, text in why.items() if wrong is not None and _same(yours, wrong))

@@ -200,7 +200,7 @@ def _batches(inputs: np.ndarray, labels: np.ndarray) -> tuple[tuple[np.ndarray, 
 
 
 def _read_only(*arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    """The arrays, closed for writing: a problem is shared by everyone who asks for it."""
+    """The arrays, closed for writing: everyone shares one problem."""
     for array in arrays:
         array.flags.writeable = False
     return arrays

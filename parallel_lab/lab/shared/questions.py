@@ -3,7 +3,7 @@
     lab = CollectiveStepper("all_reduce", "ring", 4)
     lab.set_predict(True)           # "How many rounds ...?", and what answers it is covered
     lab.answer(lab.question().key, 6)
-    lab.predictions()               # what was answered, beside what is right and why
+    lab.predictions()               # what was answered, next to what is right and why
 
 A lab says what it would ask now (`Lab.questions`); it asks one question at a time. One that was answered, or skipped,
 is never asked again, and another one only when something else is looked at, or on demand (`ask`). Answers are kept
@@ -71,7 +71,7 @@ class Question:
         return any(math.isclose(answer, right, rel_tol=self.within, abs_tol=0.0) for right in self.right)
 
     def read(self, answer: Any, where: str) -> Answer:
-        """An answer as it is kept. Raises ArgumentError for what can be none."""
+        """An answer as it is kept. Raises ArgumentError for what cannot be an answer."""
         if self.by == "select_tensor":
             return str(answer)
         given = number()(where, "answer", answer)
@@ -121,8 +121,8 @@ class ModelWithQuestions(ModelWithSettings):
         self._changed("picture")
 
     def answer(self, key: str, value: int | float | str) -> None:
-        """Answer the open question. Raises ArgumentError for another one (an answer that is kept stays), or for what is
-        no answer.
+        """Answer the open question. Raises ArgumentError for another one (an answer that is kept stays), or for what
+        cannot be an answer.
         """
         self._keep(key, lambda question, where: question.read(value, where), "answer")
 

@@ -107,7 +107,7 @@ def part_of(record: Any, where: str, *names: str) -> list[Any]:
 
 
 def losses_written(losses: Iterable[float]) -> list[float | None]:
-    """A curve of float32, which nine digits name; null for what is not finite."""
+    """A curve of float32, which nine digits name; null where it is not finite."""
     return [float(f"{y:.9g}") if math.isfinite(y) else None for y in losses]
 
 
@@ -141,7 +141,7 @@ def events_written(events: Iterable[Event]) -> dict[str, Any]:
 
 
 def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
-    """The events of a step of so many ranks again. Raises ArgumentError, also where a rank has none."""
+    """The events of a step of so many ranks again. Raises ArgumentError, also where a rank has no event."""
     what, groups, rows = part_of(record, where, *EVENTS)
     if len(_list(rows, f"{where}.rows")) > MOST_EVENTS:
         _refuse(len(rows), f"{where}.rows", f"At most {MOST_EVENTS}")

@@ -9,12 +9,13 @@ Breadth first: everything that is one command away from the lab as it stands, th
 commands (`Lab.replays`) are really done, on copies of the lab; a page looks their results up and computes nothing. One
 that the lab refuses is refused on the page, with the same words.
 
-What only chooses what is looked at (`Lab.looks`) makes no state: the parts of a snapshot that it changes lie beside it,
-in "looks": {"tensor|phase": {"w|forward": {...}}}, and a section holds its own in "of" (sections.py). Where such a part
-is itself something that is looked at, choosing the one brings the other along. "*" stands for all that is not listed.
+What only chooses what is looked at (`Lab.looks`) makes no state: the parts of a snapshot that it changes lie next to
+it, in "looks": {"tensor|phase": {"w|forward": {...}}}, and a section holds its own in "of" (sections.py). Where such a
+part is itself something that is looked at, choosing the one brings the other along. "*" stands for all that is not
+listed.
 
-States have most of their parts in common. `pack` writes every different part once, those of one place beside each
-other, and a state as what differs from the state before it; then it deflates the text.
+States have most of their parts in common. `pack` writes every different part once, those of one place side by
+side, and a state as what differs from the state before it; then it deflates the text.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from ...base.errors import ArgumentError, ParallelLabError
 
 Call = Sequence[Any]  # a command and its arguments
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
-DEEP = 5  # levels of a snapshot whose parts are told apart: sections, a section, its "of", one choice, its rows
+DEEP = 5  # levels of a snapshot whose parts are distinguished: sections, a section, its "of", one choice, its rows
 
 
 class Limits(NamedTuple):

@@ -1,4 +1,4 @@
-"""Labs that run something: one thing at a time in a helper thread, beside the notebook.
+"""Labs that run something: one thing at a time in a helper thread, while the notebook goes on.
 
     class FusionLab(ComparesRuns):
         against, steps, result_type = ("with this fusion", "without"), 8, RunResult
@@ -27,7 +27,7 @@ EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session,
 
 
 def executor_of(source: str) -> str:
-    """Of a Session; what cannot be measured is simulated, and the lab says so (`without_processes`)."""
+    """The executor of a Session; what cannot be measured is simulated, and the lab says so (`without_processes`)."""
     return EXECUTORS["simulated" if without_processes() else source]
 
 
@@ -167,7 +167,7 @@ class RunsOneThing(Lab):
 
 
 class ComparesRuns(RunsOneThing):
-    """A model whose settings can be run, beside a run without its subject. `_source`: "predicted", or the shown run."""
+    """Its settings can be run, along with a run without its subject. `_source`: "predicted", or the shown run."""
 
     against: ClassVar[tuple[str, str]]  # what is compared: "with this fusion", "without"
     steps: ClassVar[int]  # of a run, unless told otherwise
@@ -191,7 +191,7 @@ class ComparesRuns(RunsOneThing):
         return Choice("source", self._source, {n: self.said(n) for n in names} if self._recorded else names)
 
     def said(self, source: str) -> str:
-        """A source as it is shown: what was read from a file is no measurement of here and now."""
+        """A source as it is shown: what was read from a file was not measured here and now."""
         return f"{source} (recorded)" if source in self._recorded else source
 
     @setting("source", lambda lab: lab.sources().known, look=True)

@@ -1,7 +1,7 @@
 // Sections of a snapshot (lab/shared/sections.py) as HTML: tables with bars in their cells, code to copy, notes. A lab
 // draws the others itself, from `forChoices(section, s)`.
 
-// The section for what is chosen.
+// The section as it is chosen.
 function forChoices(section, s) {
   if (!section.by) return section;
   return { ...section, ...section.of[section.by.map((name) => valueOf(s[name])).join("|")] };

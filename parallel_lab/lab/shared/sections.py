@@ -64,7 +64,7 @@ def curves(title: str, axis: str, x: Sequence[float], times_s: Mapping[str, Sequ
 
 
 def picked(section: Section, shot: Mapping[str, Any]) -> Section:
-    """The section for what is chosen."""
+    """The section as it is chosen."""
     if "by" not in section:
         return section
     values = (shot[name]["value"] if isinstance(shot[name], Mapping) else shot[name] for name in section["by"])
@@ -143,7 +143,7 @@ def _table(section: Section) -> Iterable[str]:
 
 
 def cell_text(value: Any, how: str) -> str:
-    """One cell: "-" for what is not known, a text as it is, else by its format."""
+    """One cell: "-" where it is not known, a text as it is, else by its format."""
     if value is None:
         return "-"
     return value if isinstance(value, str) else FORMATS.get(how, str)(value)
@@ -234,7 +234,7 @@ def _loss(section: Section) -> Iterable[str]:
 
 
 def loss_text(loss: float | None) -> str:
-    """A loss; None stands for one that is no number."""
+    """A loss; None stands for NaN and infinity."""
     return "no number" if loss is None or loss != loss else f"{loss:.6g}"
 
 
@@ -253,7 +253,7 @@ TEXTS: dict[str, Callable[[Section], Iterable[str]]] = {
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], styles: Sequence[str] = ()) -> str:
-    """A table for `_repr_html_`, all texts escaped.  styles: CSS of each column, beside being left-aligned."""
+    """A table for `_repr_html_`, all texts escaped.  styles: CSS of each column, besides being left-aligned."""
     styles = [f"text-align:left{style}" for style in styles or [""] * len(head)]
     titles = "".join(f"<th scope='col' style='text-align:left'>{escape(text)}</th>" for text in head)
     cells = ([f"<td style='{s}'>{escape(cell)}</td>" for s, cell in zip(styles, row, strict=True)] for row in rows)

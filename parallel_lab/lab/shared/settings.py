@@ -198,7 +198,7 @@ class ModelWithSettings:
 
     @classmethod
     def command_of(cls, name: str) -> str | None:
-        """The command that sets a choice, such as set_mode of "mode"; None if there is none."""
+        """The command that sets a choice, such as set_mode of "mode"; None without such a command."""
         names = (f"{verb}_{name}" for verb in VERBS)
         return next((command for command in names if command in cls.commands), None)
 
@@ -240,7 +240,7 @@ class ModelWithSettings:
     # ---- changing it ----
 
     def _begin(self, **values: Any) -> None:
-        """The first values. Raises ArgumentError for what is not offered."""
+        """The first values. Raises ArgumentError for values that are not offered."""
         self._set(**values)
         self._offered(**values)
 

@@ -50,7 +50,7 @@ class ModelWithFile(ModelWithQuestions):
         return None
 
     def take_record(self, record: Any) -> None:
-        """Show what another lab with these settings has run. Raises ParallelLabError for what is no record of one."""
+        """Show what another lab with these settings has run. Raises ParallelLabError unless it is a record of that."""
         if record is not None:
             raise ArgumentError("a record", where=type(self).__name__, allowed="None: such a lab runs nothing")
 
@@ -59,7 +59,7 @@ class ModelWithFile(ModelWithQuestions):
         return []
 
     def take_earlier(self, record: Any) -> None:
-        """Show what another lab has run with other settings. Raises ParallelLabError for what is no record of that."""
+        """Show what another lab has run with other settings. Raises ParallelLabError unless it is a record of that."""
         if record != []:
             raise ArgumentError("earlier runs", where=type(self).__name__, allowed="None: such a lab runs nothing")
 
@@ -119,7 +119,7 @@ class ModelWithFile(ModelWithQuestions):
         do([call for call in state["calls"] if call[0] not in cls.looks])
         try:
             lab.take_record(state.get("record"))
-            if "earlier" in state:  # older files have none
+            if "earlier" in state:  # older files lack it
                 lab.take_earlier(state["earlier"])
         except ParallelLabError as error:
             raise refusal(where, ["record"], error) from error

@@ -10,7 +10,7 @@ simulated   the ranks' numpy work as timed here one after the other, on a clock 
             messages from the cost model
 measured    one worker process per rank; ranks share the cores that there are
 
-With cores=2 the first two share two cores as well, in turn (`cost/clock.py`). Of a pipeline the bubble is told
+With cores=2 the first two share two cores as well, in turn (`cost/clock.py`). For a pipeline the bubble is given
 too, each time from the events and in one way (`EventLog.bubbles`): the part of a step in which ranks are not on a core
 computing, on average over the ranks.
 """

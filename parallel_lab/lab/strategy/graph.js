@@ -23,7 +23,7 @@ function drawing(label, about, width, height, content) {
     data-roving="1">${content}</svg></section>`;
 }
 
-// Where there is no room to draw: the tensors, as buttons.
+// Without room to draw: the tensors, as buttons.
 function edgeList(s, ui) {
   const { nodes, edges } = s.graph, none = edges.every((e) => e.tensor !== s.tensor);
   const labels = Object.fromEntries(nodes.map((n) => [n.id, n.label]));

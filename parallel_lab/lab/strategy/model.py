@@ -7,7 +7,7 @@
     print(lab.to_text())
 
 State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused
-raises a ParallelLabError and changes nothing, except `set_strategy`: a refused strategy is kept beside its operator
+raises a ParallelLabError and changes nothing, except `set_strategy`: a refused strategy is kept with its operator
 with the reason, and the picture stays at the last good one. Training runs in worker processes under a helper thread; no
 command waits for it.
 """
@@ -52,7 +52,7 @@ class StrategyLab(WritesCode, TrainingLab):
     simple   for a first lesson: head, one operator's strategy, the picture and the loss; nothing else is shown
     tour     whether the page begins with a tour, which a reader ends for ever with one click (`tour.js`)
 
-    Listeners (`on_change`) are told "picture", "run" or "loss". `close()` ends a running training and forgets all
+    Listeners (`on_change`) receive "picture", "run" or "loss". `close()` ends a running training and forgets all
     listeners.
     """
 
@@ -214,7 +214,7 @@ class StrategyLab(WritesCode, TrainingLab):
         self._after_change()
 
     def _adopt(self, strategies: dict[str, Any], plan: Plan) -> None:
-        """Other strategies or settings, and their plan, in place of the present ones."""
+        """Other strategies or settings, and their plan, instead of the present ones."""
         self._strategies, self._plan = strategies, plan
         self._look_at_message(None)
         self._after_change()
@@ -281,7 +281,7 @@ class StrategyLab(WritesCode, TrainingLab):
         self._changed("picture")
 
     def questions(self) -> list[Question]:
-        """Of the selected message its bytes; which edge carries most; who holds the same part of the tensor."""
+        """The selected message's bytes; which edge carries most; who holds the same part of the tensor."""
         return strategy_questions(self._plan, self._rank, self._message, self._tensor, bool(self._facts.layers))
 
     # ---- what is trained ----
@@ -435,7 +435,7 @@ class StrategyLab(WritesCode, TrainingLab):
     # ---- measuring this machine ----
 
     def fit_machine(self) -> None:
-        """Measure this machine for some seconds, and predict with its own profile from now on, in place of "laptop".
+        """Measure this machine for some seconds, and predict with its own profile from now on, instead of "laptop".
         Returns at once, `wait()` waits; nothing while it is measured or a training goes on.
         """
         if not (self._run.goes_on or self._machine.fit.goes_on):

@@ -4,7 +4,7 @@
 const messageAt = (s, number) => s.messages.find((m) => m.number === number);
 const selectedMessage = (s) => messageAt(s, s.message);
 
-// How a row of the table, or a number on the graph, looks beside the selected message.
+// How a row of the table, or a number on the graph, looks next to the selected message.
 function pairLook(s, m) {
   if (m.number === s.message) return " pl-picked";
   return m.dual !== null && m.dual === s.message ? " pl-dual" : "";

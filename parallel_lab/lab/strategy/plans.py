@@ -30,7 +30,7 @@ Strategies = Mapping[str, Any]
 
 
 class Setting(NamedTuple):
-    """What a plan depends on beside the strategies.  fused: gradient sums;  sliced: optimizer states"""
+    """What a plan depends on besides the strategies.  fused: gradient sums;  sliced: optimizer states"""
 
     net: str
     data: str
@@ -40,10 +40,10 @@ class Setting(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Of a network's operators, whatever their strategies and the devices are.
+    """Facts of a network's operators, whatever their strategies and the devices are.
 
     names      in order of the network
-    composed   {operator made of others: (declaration, shapes of operands, attributes)}: it is no node of a plan
+    composed   {operator made of others: (declaration, shapes of operands, attributes)}: it is not a node of a plan
     layers     {operator: its layer}; empty for a network that is shown operator by operator
     """
 
@@ -70,7 +70,7 @@ class Plans:
         self._lock = threading.Lock()
 
     def plan(self, setting: Setting, strategies: Strategies) -> Plan:
-        """The plan; the same object as long as it is kept. Raises ParallelLabError for what is refused."""
+        """The plan; the same object as long as it is kept. Raises ParallelLabError where that is refused."""
         # by their text: for Python ((True, 2),) is ((1, 2),), and lists have no hash
         key = setting, repr({name: strategy for name, strategy in strategies.items() if strategy is not None})
         with self._lock:
@@ -96,7 +96,7 @@ class Plans:
         return own_copy(parts[part])
 
     def facts(self, net: str, data: str) -> Facts:
-        """Of the operators, from the plan for one device."""
+        """Facts of the operators, from the plan for one device."""
         if (net, data) not in self._facts:
             plan, made = _compiled(Setting(net, data, 1), {})
             primitives = operator_primitives(made)

@@ -517,7 +517,7 @@ const tables = (s, ui) => tabs(ui, {
   ...codeTabs(s, ui),
 });
 
-// What the style sheet's columns leave: for the graph and the tables, for the cards, and for one of two beside another.
+// What the style sheet's columns leave: for the graph and the tables, for the cards, and for two side by side.
 function measure(ui, root) {
   ui.width = Math.floor(root.clientWidth || 940) - 8;
   const main = ui.width > 760 ? ui.width - 214 : ui.width;

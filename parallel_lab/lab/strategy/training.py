@@ -1,4 +1,4 @@
-"""The training run of the Strategy Lab: real processes, and one device beside them step by step.
+"""The training run of the Strategy Lab: real processes, and one device next to them step by step.
 
     training = Training(steps=100)
     training.work(plan, one_device_plan, net, optimizer, batches, sensitive=False, tell=print)
@@ -138,7 +138,7 @@ class Training(LabRun):
         lock: threading.RLock,
         tell: Callable[[str], None],
     ) -> None:
-        """The run on processes, one device beside it step by step, then what was measured.
+        """The run on processes, one device next to it step by step, then what was measured.
 
         sensitive   rounding may grow: train a nudged copy, too
         lock        held where the state changes;  tell: called with "run" or "loss" when it has

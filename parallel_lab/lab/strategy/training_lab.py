@@ -1,4 +1,4 @@
-"""A lab that trains a network on worker processes, beside one device, while one looks at it: run, pause, resume, stop.
+"""A lab that trains a network on worker processes, and on one device, while one looks at it: run, pause, resume, stop.
 
     class StrategyLab(WritesCode, TrainingLab):
         def _prepared(self): return plan, one_device_plan, net, optimizer, batches
@@ -181,7 +181,7 @@ class TrainingLab(RunsOneThing):
             return self._run.record(self.plan) if self._run.parallel else None
 
     def take_record(self, record: Any) -> None:
-        """Show this run, as a recorded one. Raises ArgumentError for what no such lab has run."""
+        """Show this run, as a recorded one. Raises ArgumentError unless such a lab has run it."""
         if isinstance(record, Mapping) and set(record) == {"run", "earlier"}:  # as older files have it
             earlier = taken(tuple[tuple[Plain, Plain, Plain], ...], record["earlier"], "earlier")
             self.take_earlier([[settings, [], steps, losses] for settings, steps, losses in earlier])

@@ -16,8 +16,8 @@ A chunk is a part of the data, with one place on every rank. Where chunks lie at
 
 S is the whole tensor (all_reduce, reduce_scatter: what one rank hands over; all_gather: the result; all_to_all: what
 all ranks hold together). Sources: Thakur, Rabenseifner, Gropp 2005 (ring, recursive doubling and halving, Rabenseifner,
-binomial trees, pairwise, folding of what is no power of two); Bruck et al. 1997; Chan et al. 2007 (chains, scatter and
-all_gather, lower bounds).
+binomial trees, pairwise, folding for other counts than powers of two); Bruck et al. 1997; Chan et al. 2007 (chains,
+scatter and all_gather, lower bounds).
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def rounds_of(kind: str, name: str, ranks: int, root: int = 0, segments: int | N
     root       position of the root, for broadcast, reduce, scatter and gather
     segments   chunks in which a chain ("ring" of broadcast and reduce) passes the data on; default: `ranks`
 
-    Raises ArgumentError for what is not known, and for a number of ranks that the algorithm cannot take.
+    Raises ArgumentError for unknown names, and for a number of ranks that the algorithm cannot take.
     """
     recipe, where = recipe_of(kind, name), f"{kind} by {name}"
     ranks, root = check_ranks(kind, ranks, root, where)

@@ -51,7 +51,7 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Fault:
-    """The first fault: `round` from 1 (None: only the end is wrong); `rank`, `chunk`: None where it is no chunk's."""
+    """The first fault: `round` from 1 (None: only the end is wrong); `rank`, `chunk`: None for several."""
 
     text: str
     round: int | None = None
@@ -170,7 +170,7 @@ def check_algorithm(
 
 
 def check_ranks(kind: str, ranks: Any, root: Any, where: str = "") -> tuple[int, int]:
-    """Number of ranks and position of the root. Raises ArgumentError for what a collective cannot have."""
+    """Number of ranks and position of the root. Raises ArgumentError where a collective cannot have them."""
     where = where or kind
     ranks, root = integer(1)(where, "ranks", ranks), integer(0)(where, "root", root)
     if root >= ranks:
