@@ -122,6 +122,7 @@ class Cluster:
 
     @property
     def device_num(self) -> int:
+        """Devices of all nodes."""
         return self.devices_per_node * self.node_count
 
     def check_device_num(self, device_num: int) -> None:

@@ -76,6 +76,7 @@ class Event:
 
     @property
     def duration_s(self) -> float:
+        """Seconds from its start to its end."""
         return self.end_s - self.start_s
 
     @property

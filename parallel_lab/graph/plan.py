@@ -78,10 +78,12 @@ class Plan:
 
     @property
     def device_num(self) -> int:
+        """Ranks of all stages."""
         return sum(stage.count for stage in self.stages)
 
     @cached_property
     def value_table(self) -> dict[str, Value]:
+        """{name: Value} of everything that the programs name."""
         return dict(self.values)
 
     def value(self, name: str) -> Value:
@@ -136,6 +138,7 @@ class Plan:
 
     @property
     def data_inputs(self) -> tuple[GraphInput, ...]:
+        """The inputs that are fed at each step."""
         return tuple(i for i in self.graph.inputs if i.role == "data")
 
     @property

@@ -146,6 +146,7 @@ class Layout:
 
     @property
     def device_num(self) -> int:
+        """Ranks of the device matrix, without the axis "interleaved_parallel"."""
         return math.prod(self.plain().device_matrix)
 
     def plain(self) -> Layout:

@@ -204,10 +204,12 @@ class TensorLayout:
 
     @property
     def device_num(self) -> int:
+        """Ranks of the device matrix."""
         return math.prod(self.device_matrix)
 
     @property
     def ndim(self) -> int:
+        """Dims of the tensor."""
         return len(self.tensor_map)
 
     def axis_size(self, axis: int) -> int:
@@ -237,6 +239,7 @@ class TensorLayout:
 
     @property
     def is_partial(self) -> bool:
+        """Whether several ranks hold addends of the value (or maxima, minima) that are still to be reduced."""
         return any(self.axis_size(a) > 1 for a in self.partial)
 
     def check_shape(self, shape: tuple[int, ...], where: str = "") -> None:
@@ -281,6 +284,7 @@ class TensorLayout:
         return tuple(reversed(found))
 
     def check_rank(self, rank: int) -> None:
+        """Raise LayoutError unless there is such a rank."""
         if not 0 <= rank < self.device_num:
             raise LayoutError(f"rank {rank} does not exist", allowed=f"Ranks run from 0 to {self.device_num - 1}")
 

@@ -258,6 +258,7 @@ class Cell(Hooks):
 
     @property
     def pipeline_stage(self) -> int | None:
+        """The pipeline stage that runs this Cell, counted from 0; None: that of the Cell around it."""
         return self._pipeline_stage
 
     @pipeline_stage.setter

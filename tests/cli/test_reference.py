@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from functools import cached_property
 from html import unescape
 
 import pytest
@@ -40,6 +41,16 @@ def test_a_public_method_has_a_docstring_unless_it_is_as_short_as_its_name(modul
 
 
 FEW = ("base.errors", "base.units", "layout.tensor_layout", "lab.faults")
+
+
+@pytest.mark.parametrize("module", doors()[:9], ids=lambda module: module.__name__)  # what scripts use first
+def test_a_property_of_a_public_class_has_a_docstring(module):
+    bare = []
+    for name, value in shown(module).items():
+        for attribute, found in vars(value).items() if inspect.isclass(value) else ():
+            if isinstance(found, property | cached_property) and not attribute.startswith("_"):
+                bare += [] if inspect.getdoc(found) else [f"{name}.{attribute}"]
+    assert not bare
 
 
 @pytest.fixture(

@@ -201,6 +201,7 @@ class LabRun:
 
     @property
     def goes_on(self) -> bool:
+        """Whether it has begun and not ended."""
         return self.state in ("starting", "running", "paused", "stopping")
 
     def to_dict(self) -> dict[str, Any]:

@@ -28,11 +28,11 @@ from .numpy_calls import plain
 from .tensor import Initial, Tensor, as_array
 
 
-def _flag(name: str) -> property:
+def _flag(name: str, meaning: str) -> property:
     """An attribute of a Parameter that is True or False."""
     slot = f"_{name}"
     write = lambda self, value: setattr(self, slot, flag(f"Parameter {self.name!r}", name, value))  # noqa: E731
-    return property(lambda self: getattr(self, slot), write)
+    return property(lambda self: getattr(self, slot), write, doc=meaning)
 
 
 @fitting_methods
@@ -61,8 +61,9 @@ class Parameter(Tensor):
     __slots__ += ("_layerwise_parallel", "_parallel_optimizer", "_parallel_optimizer_comm_recompute")
     is_variable = True
     unique = cache_enable = is_param_ps = False  # of MindSpore's tables on hosts; kept, as what a script notes here
-    layerwise_parallel, parallel_optimizer = _flag("layerwise_parallel"), _flag("parallel_optimizer")
-    parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute")  # kept, without effect
+    layerwise_parallel = _flag("layerwise_parallel", "In data and hybrid parallel: its gradient stays local.")
+    parallel_optimizer = _flag("parallel_optimizer", "In optimizer parallel: its states may be split among replicas.")
+    parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute", "Kept, without effect.")
 
     @checked(
         "Parameter",
@@ -126,7 +127,7 @@ class Parameter(Tensor):
         """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
         return self._drawn()
 
-    has_init = property(lambda self: self._data is None)
+    has_init = property(lambda self: self._data is None, doc="Whether the values are still to be drawn.")
 
     def init_data(self, layout: tuple[Any, ...] | None = None, set_sliced: bool = False) -> Parameter:
         """Draw the values now, if they were not yet; with a layout hold this rank's slice. Returns self.
@@ -175,16 +176,19 @@ class Parameter(Tensor):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Elements per dim: of this rank's slice, or in a trace of the whole tensor."""
         if self.layout is not None and current_tracer.get() is not None:
             return self.full_shape  # a network is written, and traced, for whole tensors
         return self._initial.shape if self._data is None else self._data.shape
 
     @property
     def dtype(self) -> np.dtype:
+        """The numpy dtype."""
         return self._initial.dtype if self._data is None else self._data.dtype
 
     @property
     def requires_grad(self) -> bool:
+        """Whether training changes it."""
         return self._requires_grad
 
     @requires_grad.setter
@@ -193,10 +197,13 @@ class Parameter(Tensor):
 
     @property
     def comm_fusion(self) -> int:
+        """Number of the message that carries its gradient; 0: a message of its own."""
         return 1 if self._comm_fusion is None else self._comm_fusion
 
-    # whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`
-    comm_fusion_given = property(lambda self: self._comm_fusion is not None)
+    comm_fusion_given = property(
+        lambda self: self._comm_fusion is not None,
+        doc="Whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`.",
+    )
 
     @comm_fusion.setter
     def comm_fusion(self, value: int) -> None:

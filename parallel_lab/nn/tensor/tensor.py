@@ -78,9 +78,9 @@ class Tensor(ForNumpy):
         """The tensor itself, as in MindSpore; `asnumpy()` is its array."""
         return self
 
-    shape = property(lambda self: self.array.shape)
-    dtype = property(lambda self: self.array.dtype)
-    requires_grad = property(lambda self: self.node is not None)
+    shape = property(lambda self: self.array.shape, doc="Elements per dim, a tuple of ints.")
+    dtype = property(lambda self: self.array.dtype, doc="The numpy dtype.")
+    requires_grad = property(lambda self: self.node is not None, doc="Whether the tape recorded how it was computed.")
 
     def asnumpy(self) -> np.ndarray:
         """The numpy array itself (not a copy)."""

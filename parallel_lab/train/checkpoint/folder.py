@@ -67,10 +67,12 @@ class Manifest:
 
     @property
     def world_size(self) -> int:
+        """Ranks that saved it: a file each."""
         return len(self.files)
 
     @property
     def where(self) -> str:
+        """The folder, for messages."""
         return str(self.folder)
 
     def read(self, number: int, names: set[str]) -> file_format.Checkpoint:
