@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 
-def without_collector(build: Callable) -> Callable:
+def without_collector(build: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a function that makes very many lasting objects: the collector would take half of the time in vain."""
 
     @wraps(build)

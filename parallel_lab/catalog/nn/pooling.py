@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...base.checks import Check, checked, choice, flag, integer, kept
@@ -44,7 +45,7 @@ class AvgPool2d(Pool):
 class _RowPool(Cell):
     """Pooling of rows: of pictures of height 1.  x: (n, c, l) -> (n, c, ol)."""
 
-    def __init__(self, pool: type[Pool], **options: Any) -> None:
+    def __init__(self, pool: Callable[..., Pool], **options: Any) -> None:
         super().__init__()
         check_padding(self)
         sides = (0, 0, *(self.padding if isinstance(self.padding, tuple) else (self.padding,) * 2))

@@ -85,7 +85,7 @@ def update_rule(
     on_host: bool = False,
     offloads: bool = False,
     check: Callable[[Optimizer, dict[str, Any]], None] = lambda optimizer, given: None,
-) -> Callable[[Callable], type[Optimizer]]:
+) -> Callable[[Callable], Any]:
     """Declare an optimizer by its rule: see the text of this file.
 
     states          {state: number that every element starts with}, or a function of the optimizer that gives them;

@@ -37,7 +37,7 @@ class _Served:
     def __init__(self) -> None:
         told = json.loads(os.environ.pop(ADDRESS_VARIABLE))
         self.sending = threading.Lock()
-        self.jobs: queue.SimpleQueue[tuple[int, bool, bytes]] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[tuple[int, bool, Any, bytes]] = queue.SimpleQueue()
         self.lock = threading.Lock()
         self.early: list[tuple] = []  # what was asked of a run before it began
         address, key = told.pop("address"), bytes.fromhex(told.pop("key"))
