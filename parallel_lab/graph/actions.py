@@ -65,7 +65,7 @@ class Stage:
         runs: dict[tuple[str, int], list[Action]] = {}
         for action in self.actions:
             runs.setdefault((action.program, action.stage), []).append(action)
-        found: dict[Action, tuple[tuple[int, Instr], ...]] = {}
+        by_action: dict[Action, tuple[tuple[int, Instr], ...]] = {}
         for (phase, part), actions in runs.items():
             whole, parts = enumerate(self.program(phase)), {}
             program = [(at, instr) for at, instr in whole if phase in OF_STEP or instr.stage == part]
@@ -73,8 +73,8 @@ class Stage:
                 now = ("", *["first"] * (action is actions[0]), *["last"] * (action is actions[-1]))
                 if now not in parts:
                     parts[now] = tuple((position, instr) for position, instr in program if instr.once in now)
-                found[action] = parts[now]
-        return found
+                by_action[action] = parts[now]
+        return by_action
 
     def ends(self, action: Action) -> bool:
         """Whether this is the last time that its part of the program runs in a step."""
@@ -95,10 +95,10 @@ class Stage:
 
     @cached_property
     def _turns(self) -> dict[int, tuple[int, ...]]:
-        found: dict[int, list[int]] = {}
+        numbers_of: dict[int, list[int]] = {}
         for action in sorted((a for a in self.actions if a.kind == "F"), key=lambda a: a.micro_batch):
-            found.setdefault(action.stage, []).append(action.micro_batch)
-        return {part: tuple(numbers) for part, numbers in found.items()}
+            numbers_of.setdefault(action.stage, []).append(action.micro_batch)
+        return {part: tuple(numbers) for part, numbers in numbers_of.items()}
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -185,9 +185,9 @@ def _trace_note(task: Task, traced: Traced) -> str:
     """How large the network is, and what has no effect."""
     text = f"{len(traced.graph.nodes)} operators, {len(traced.parameters)} parameters"
     if task.config.parallel_mode == "stand_alone":
-        asked = max(task.asked_device_num, get_auto_parallel_context("device_num"))
-        if asked > 1:
-            text += f"; for one device: parallel_mode is stand_alone, where device_num={asked} has no effect"
+        device_num = max(task.asked_device_num, get_auto_parallel_context("device_num"))
+        if device_num > 1:
+            text += f"; for one device: parallel_mode is stand_alone, where device_num={device_num} has no effect"
     return f"{text}; {task.note}" if task.note else text
 
 

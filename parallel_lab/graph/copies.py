@@ -29,7 +29,7 @@ def copied(on: Any, instr: Instr) -> np.ndarray:
     return np.array(on.env[instr.ins[0]], order="C")
 
 
-def copy_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def copy_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     """A copy has shape, dtype and layout of its operand."""
     a, b = plan.value(instr.ins[0]), plan.value(instr.out)
     if (a.shape, a.dtype, a.layout) == (b.shape, b.dtype, b.layout):

@@ -74,15 +74,15 @@ def is_tensor(value: Any) -> bool:
 
 def tensors_of(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
     """(arguments with a Slot for every tensor, the tensors), those in tuples, lists and dicts too."""
-    found: list[Any] = []
+    tensors: list[Any] = []
 
     def slot(value: Any) -> Any:
         if not is_tensor(value):
             return value
-        found.append(value)
-        return Slot(len(found) - 1)
+        tensors.append(value)
+        return Slot(len(tensors) - 1)
 
-    return map_form(slot, args), found
+    return map_form(slot, args), tensors
 
 
 def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
@@ -109,8 +109,8 @@ def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
 def input_names(fn: Callable, count: int) -> list[str]:
     """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
     try:
-        known = inspect.signature(fn).parameters.values()
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        known = ()
-    names = [p.name for p in known if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        parameters = ()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return [names[i] if i < len(names) else f"input{i}" for i in range(count)]

@@ -21,35 +21,35 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
     placed = with_copies(draft, *stage_programs(draft))
     orders = orders_of(draft, placed.programs)
-    draft, found = replace(draft, host=tuple(sorted(placed.host)), **placed.pairs), placed.programs
+    draft, stage_parts = replace(draft, host=tuple(sorted(placed.host)), **placed.pairs), placed.programs
     values = placed.values
     if splits_backward(orders):
-        found = [divided(mine, draft) for mine in found]
-    programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in found]
+        stage_parts = [divided(mine, draft) for mine in stage_parts]
+    programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in stage_parts]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
     used |= {s for s, _, _ in draft.states}
-    given = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient", "updated")}
-    used |= given.union(draft.outputs)
-    made = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
+    inputs = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient", "updated")}
+    used |= inputs.union(draft.outputs)
+    plan_fields = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     n, stages = draft.config.device_num, []
     for mine, actions in zip(programs, orders, strict=True):
         has = {(phase, 0 if phase in OF_STEP else i.stage) for phase, program in mine for i in program}
         done = tuple(a for a in actions if (a.program, a.stage) in has)  # nothing to do: no gradient was asked for
         stages.append(Stage(n * len(stages), n, mine, done))
-    made["stages"] = tuple(stages)
-    made["values"] = tuple((name, value) for name, value in sorted(values.items()) if name in used)
-    made["states"] = tuple(State(*s) for s in draft.states)
+    plan_fields["stages"] = tuple(stages)
+    plan_fields["values"] = tuple((name, value) for name, value in sorted(values.items()) if name in used)
+    plan_fields["states"] = tuple(State(*s) for s in draft.states)
     texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
-    made["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
-    return Plan(**made).verify()
+    plan_fields["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
+    return Plan(**plan_fields).verify()
 
 
 def _kept(program: tuple[Instr, ...], read: set[str]) -> tuple[Instr, ...]:
     """A program in which of several results only those have a name that are `read`, or else the first."""
-    made = []
+    instrs = []
     for instr in program:
         if len(instr.outs) > 1:
             outs = tuple(name if name in read else "" for name in instr.outs)
             instr = replace(instr, outs=outs if any(outs) else (instr.outs[0], *outs[1:]))
-        made.append(instr)
-    return tuple(made)
+        instrs.append(instr)
+    return tuple(instrs)

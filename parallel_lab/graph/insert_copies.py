@@ -77,11 +77,11 @@ class _Copies:
         self.end_pairs()
         done: Programs = {}
         for phase, program in self.programs.items():
-            made: list[Instr] = []
+            instrs: list[Instr] = []
             for at, instr in enumerate(program):
                 own = replace(instr, ins=ins[phase, at]) if ins[phase, at] != instr.ins else instr
-                made += [*self.before.get((phase, at), ()), own, *self.behind.get((phase, at), ())]
-            done[phase] = tuple(made)
+                instrs += [*self.before.get((phase, at), ()), own, *self.behind.get((phase, at), ())]
+            done[phase] = tuple(instrs)
         return done
 
     def landed(self, program: tuple[Instr, ...]) -> tuple[Instr, ...]:
@@ -112,9 +112,9 @@ class _Copies:
         label = self.copies.get((name, kind))
         if label is not None:
             return label
-        made = self.maker.get(name)
-        if kind == TO_HOST and made is not None:
-            self.put(self.behind, made, name, kind, self.instr(made))
+        maker = self.maker.get(name)
+        if kind == TO_HOST and maker is not None:
+            self.put(self.behind, maker, name, kind, self.instr(maker))
         else:
             self.put(self.before, (phase, at), name, kind, self.instr((phase, at)))
         return self.copies[name, kind]
@@ -145,10 +145,10 @@ class _Copies:
         """With which micro-batch a copy is made: as the value; what the whole step has is copied once."""
         if self.draft.graph.micro_batches == 1:
             return ""
-        made = self.maker.get(self.original.get(name, name))
-        if made is None:
+        place = self.maker.get(self.original.get(name, name))
+        if place is None:
             return "first"
-        maker = self.instr(made)
+        maker = self.instr(place)
         return maker.once or ("last" if maker.kind == "accumulate" else "")
 
     def end_pairs(self) -> None:
@@ -167,8 +167,8 @@ class _Copies:
             return source
         kind = TO_HOST if target in self.host else TO_DEVICE
         if (source, kind) not in self.copies:
-            made = self.maker[source]
-            self.put(self.behind, made, source, kind, self.instr(made))
+            place = self.maker[source]
+            self.put(self.behind, place, source, kind, self.instr(place))
         return self.copies[source, kind]
 
     # ---- memory_offload ----
@@ -187,11 +187,11 @@ class _Copies:
         needed = {n for i in self.programs.get("backward", ()) if not makes_on_host(i, self.host) for n in i.ins}
         kept = needed & last.keys() - self.host - set(self.draft.outputs)
         for name in sorted(kept, key=last.__getitem__):
-            made = self.instr(self.maker[name])
-            asked = self.draft.config.memory_offload or self.ahead.get(made.name)
-            if asked and self.values[name].shape and made.kind != "start":
+            maker = self.instr(self.maker[name])
+            leaves = self.draft.config.memory_offload or self.ahead.get(maker.name)
+            if leaves and self.values[name].shape and maker.kind != "start":
                 near = self.instr(("forward", last[name]))
-                self.put(self.behind, ("forward", last[name]), name, TO_HOST, replace(near, name=made.name))
+                self.put(self.behind, ("forward", last[name]), name, TO_HOST, replace(near, name=maker.name))
                 self.returned[name] = ""
 
     def bring_back(self, name: str, at: int) -> str:

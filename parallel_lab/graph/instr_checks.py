@@ -24,16 +24,16 @@ Makers = dict[str, Instr | None]
 MOST_RANKS, MOST_ELEMENTS = 16, 16_384
 
 
-def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def compute_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     """What is wrong with an operator's slice shapes, or with layouts its strategy does not give; or ""."""
     op, ins = OPS.get(instr.op), [plan.value(name) for name in instr.ins]
     if op is None:
         return f"operator {instr.op!r} is not registered"
     attrs = dict(instr.attrs)
-    made = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
-    if len(made.shapes) != len(instr.outs):
-        return f"{instr.op_class} gives {len(made.shapes)} results, the instruction names {len(instr.outs)}"
-    for name, shape, dtype in zip(instr.outs, made.shapes, made.dtypes, strict=True):
+    results = op.infer(tuple(v.slice_shape for v in ins), tuple(v.dtype for v in ins), attrs, instr.name)
+    if len(results.shapes) != len(instr.outs):
+        return f"{instr.op_class} gives {len(results.shapes)} results, the instruction names {len(instr.outs)}"
+    for name, shape, dtype in zip(instr.outs, results.shapes, results.dtypes, strict=True):
         if name and (shape, dtype) != ((out := plan.value(name)).slice_shape, out.dtype):
             gives = f"{instr.op_class} on slices {[v.slice_shape for v in ins]} gives {shape} {dtype}"
             return f"{gives}, the table says {out.slice_shape} {out.dtype}"
@@ -45,32 +45,32 @@ def compute_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
         rule = sharding_rule(op, whole, dict(node.attrs), instr.strategy, plan.config.device_num)
     except ParallelLabError as error:
         return str(error)
-    for name, have, want in _slices_read(plan, instr, rule, known):
+    for name, have, want in _slices_read(plan, instr, rule, makers):
         if have.layout is None and have.shape:
             return f"%{name} has no layout"
         if have.layout is not None and have.shape and not have.layout.same_placement(want):
             wants = f"{instr.op_class} with strategy {instr.strategy} wants {want}"
             return f"%{name} is laid out as {have.layout}, {wants}"
     for name, layout in zip(instr.outs, rule.outs, strict=True):
-        given = plan.value(name).layout if name else layout
-        if given is None:
+        layout_now = plan.value(name).layout if name else layout
+        if layout_now is None:
             return f"%{name} has no layout"
         expected = layout.whole() if node.keeps_own_part(plan.config.device_num) else layout
-        if name and not given.same_placement(expected):
-            return f"the result is laid out as {expected}, the table says {given}"
+        if name and not layout_now.same_placement(expected):
+            return f"the result is laid out as {expected}, the table says {layout_now}"
     return ""
 
 
-def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> list[tuple[str, Value, TensorLayout]]:
+def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, makers: Makers) -> list[tuple[str, Value, TensorLayout]]:
     """(name, value, layout the strategy wants) of operands; of a windowed one, of the slices behind its windows.
 
     Raises PlanError unless the windowed operand was made by just the halo_exchanges that the strategy asks for.
     """
     first = instr.ins[0] if instr.ins else ""
     for dim, axes, window in reversed(rule.windows):
-        maker = known.get(first)
-        made = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
-        if made != ("halo_exchange", dim, axes, rule.out.device_matrix, window):
+        maker = makers.get(first)
+        exchange = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
+        if exchange != ("halo_exchange", dim, axes, rule.out.device_matrix, window):
             what = f"%{first} is not a halo_exchange along dim {dim} of windows {window}"
             raise PlanError(what, where=f"{instr.op_class} with strategy {instr.strategy}")
         first = maker.ins[0]
@@ -78,7 +78,7 @@ def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, known: Makers) -> 
     return [(name, plan.value(name), want) for name, want in zip(names, rule.ins, strict=True)]
 
 
-def accumulate_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def accumulate_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     """A sum over micro-batches is what they give."""
     source, out = plan.value(instr.ins[0]), plan.value(instr.out)
     if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
@@ -86,21 +86,21 @@ def accumulate_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     return f"%{instr.ins[0]} is {source.slice_shape} {source.dtype}, its sum {out.slice_shape} {out.dtype}"
 
 
-def halo_fault(instr: Instr, source: Value, out: Value, known: Makers, phase: str) -> str:
+def halo_fault(instr: Instr, source: Value, out: Value, makers: Makers, phase: str) -> str:
     """A halo's slices lie along its group; its windows, without layout, come from slices or other windows."""
     dim, halo = instr.attr("dim"), instr.halo
     have, gives, (before, after) = source.slice_shape, out.slice_shape, halo.extents(instr.kind)
-    wanted = tuple(after if d == dim else size for d, size in enumerate(have))
-    if have[dim] != before or wanted != gives:
+    expected = tuple(after if d == dim else size for d, size in enumerate(have))
+    if have[dim] != before or expected != gives:
         shapes = f"a slice {have} with window {instr.attr('window')} along dim {dim}"
-        return f"{instr.kind} of {shapes} takes {before} elements and gives {wanted}, the table says {gives}"
+        return f"{instr.kind} of {shapes} takes {before} elements and gives {expected}, the table says {gives}"
     fault = halo.fault()
     if fault:
         return f"{instr.kind}: {fault}"
     slices, windows = (source, out) if instr.kind == "halo_exchange" else (out, source)
     if windows.layout is not None:
         return f"{instr.kind}: windows overlap, so they have no layout, but the table says {windows.layout}"
-    layout, maker = slices.layout, known.get(instr.ins[0])
+    layout, maker = slices.layout, makers.get(instr.ins[0])
     if layout is None:
         chained = maker is not None and maker.kind == "halo_exchange" and maker.attr("dim") != dim
         return "" if chained or phase != "forward" else f"%{instr.ins[0]} has no layout"
@@ -131,15 +131,15 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
     if instr.kind == "reshape":
         if math.prod(have) != math.prod(gives):
             return f"reshape of a slice {have} to {gives}"
-        wanted, cut = instr.attr("shape"), None
+        expected, cut = instr.attr("shape"), None
     elif instr.kind == "slice":
         cut = instr.attr("dim")
-        wanted = tuple(size // n if d == cut else size for d, size in enumerate(have))
+        expected = tuple(size // n if d == cut else size for d, size in enumerate(have))
     else:
         cut = instr.attr(definition.cut) if definition.cut else None
-        wanted = definition.reply_shape(have, dict(instr.attrs), n)
-    if wanted != gives or (cut is not None and have[cut] % n):
-        return f"{instr.kind} of a slice {have} over {n} ranks gives {wanted}, the table says {gives}"
+        expected = definition.reply_shape(have, dict(instr.attrs), n)
+    if expected != gives or (cut is not None and have[cut] % n):
+        return f"{instr.kind} of a slice {have} over {n} ranks gives {expected}, the table says {gives}"
     reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
     if source.layout is not None and source.layout.is_partial and reduce not in (None, source.layout.reduce):
         return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"

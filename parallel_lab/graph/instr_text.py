@@ -66,8 +66,8 @@ def shown_compute(plan: Any, instr: Instr, rank: int) -> Shown:
     if out.layout is None or (instr.strategy is None and any(v.layout is None and v.shape for v in ins)):
         return Shown(facts=facts)
     whole = ", ".join(str(shape) for shape in global_shapes(plan, instr))
-    made = ", ".join(str(plan.value(name).shape) if name else "_" for name in instr.outs)
-    return Shown(facts=facts, after=(f"    # global: ({whole}) -> {made}",))
+    shapes = ", ".join(str(plan.value(name).shape) if name else "_" for name in instr.outs)
+    return Shown(facts=facts, after=(f"    # global: ({whole}) -> {shapes}",))
 
 
 def shown_slice(plan: Any, instr: Instr, rank: int) -> Shown:

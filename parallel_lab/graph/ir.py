@@ -283,8 +283,8 @@ class Graph:
         for n in self.nodes:
             chosen = f"  strategy {n.strategy} ({n.strategy_source})" if n.strategy is not None else ""
             call = f"{n.op_class}({', '.join('%' + i for i in n.ins)})"
-            made = ", ".join(f"{shape} {dtype}" for shape, dtype in zip(n.shapes, n.dtypes, strict=True))
-            lines.append(f"  {', '.join('%' + o for o in n.outs)} = {call}{chosen}    # {made}, {n.origin.place}")
+            results = ", ".join(f"{shape} {dtype}" for shape, dtype in zip(n.shapes, n.dtypes, strict=True))
+            lines.append(f"  {', '.join('%' + o for o in n.outs)} = {call}{chosen}    # {results}, {n.origin.place}")
         lines.append(f"  return {', '.join('%' + o for o in self.outputs)}")
         return "\n".join(lines)
 

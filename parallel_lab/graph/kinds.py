@@ -137,14 +137,14 @@ def _vjp_slice(back: Any, instr: Instr, gradients: Any) -> None:
     fields = {"op": op.name, "op_class": op.class_name, "attrs": attr_pairs(attrs)}
     fields |= {"offset_axes": (instr.axes,), "device_matrix": instr.device_matrix}
     fields["reason"] = "backward of a slice: zeros where the rank had dropped elements"
-    made, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
-    back.give(instr.ins[0], back.rec.emit("compute", made, (operand,), f"{instr.out}.grad", **fields))
+    value, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
+    back.give(instr.ins[0], back.rec.emit("compute", value, (operand,), f"{instr.out}.grad", **fields))
 
 
 def _vjp_reshape(back: Any, instr: Instr, gradients: Any) -> None:
-    made, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
+    value, operand = back.gradient_value(instr.ins[0]), back.array(gradients[0]).name
     attrs = attr_pairs({"shape": back.values[instr.ins[0]].slice_shape})
-    back.give(instr.ins[0], back.rec.emit("reshape", made, (operand,), f"{instr.out}.grad", attrs=attrs))
+    back.give(instr.ins[0], back.rec.emit("reshape", value, (operand,), f"{instr.out}.grad", attrs=attrs))
 
 
 # ---- concat, start, wait, split: several messages in one bucket, which travels while the rank computes ----
@@ -166,7 +166,7 @@ def _run_split(on: OnRank, instr: Instr) -> np.ndarray:
     return np.ascontiguousarray(columns).reshape(instr.attr("shape"))
 
 
-def _concat_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def _concat_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     ins, out, rows = [plan.value(name) for name in instr.ins], plan.value(instr.out), instr.attr("rows")
     sizes = [math.prod(v.slice_shape) for v in ins]
     whole = all(size % rows == 0 for size in sizes) and {v.dtype for v in ins} == {out.dtype}
@@ -180,15 +180,15 @@ def _layout_phase(plan: Any, phase: str) -> str:
     return "" if plan.config.local else phase
 
 
-def _start_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def _start_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     # what travels alone has its layouts; of a bucket each part is looked at where it comes out
     phase = "" if instr.attr("members") is not None else _layout_phase(plan, phase)
     reply = replace(instr, kind=instr.message)
     return move_fault(reply, plan.value(instr.ins[0]), plan.value(instr.out), phase)
 
 
-def _wait_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
-    source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), known.get(instr.ins[0])
+def _wait_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), makers.get(instr.ins[0])
     if maker is None or maker.kind != "start":
         return f"%{instr.ins[0]} was not started"
     if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
@@ -196,11 +196,11 @@ def _wait_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
     return f"%{instr.ins[0]} brings {source.slice_shape} {source.dtype}, the table says {out.slice_shape} {out.dtype}"
 
 
-def _split_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def _split_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     """A part that is taken out of a bucket is what a message of its own would have brought."""
-    maker, member = known.get(instr.ins[0]), instr.attr("member")
-    start = known.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
-    concat = known.get(start.ins[0]) if start is not None else None
+    maker, member = makers.get(instr.ins[0]), instr.attr("member")
+    start = makers.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
+    concat = makers.get(start.ins[0]) if start is not None else None
     if concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
         return f"%{instr.ins[0]} is not a bucket that has arrived"
     parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
@@ -240,14 +240,14 @@ def _run_print(on: OnRank, instr: Instr) -> np.ndarray:
 # ---- messages ----
 
 
-def _move_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def _move_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     return move_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
 
 
-def _halo_fault(plan: Any, instr: Instr, known: Makers, phase: str) -> str:
+def _halo_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     if instr.group_size < 2:
-        return _move_fault(plan, instr, known, phase)
-    return halo_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), known, phase)
+        return _move_fault(plan, instr, makers, phase)
+    return halo_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), makers, phase)
 
 
 def kind_of_message(definition: CollectiveDef) -> KindDef:

@@ -26,15 +26,15 @@ def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pa
     A source made elsewhere, and a target that another assignment reads, wait for the end, when all that is left is
     replaced at once: two parameters may exchange their values.
     """
-    made = {name: position for position, instr in enumerate(program) for name in instr.kept}
+    makers = {name: position for position, instr in enumerate(program) for name in instr.kept}
     read = {name: position for position, instr in enumerate(program) for name in instr.ins}
     sources = {source for _, source in assignments}
-    found: dict[int, Pairs] = {}
+    by_position: dict[int, Pairs] = {}
     for target, source in assignments:
-        in_place = source in made and target not in sources
-        position = max(made[source], read.get(target, 0)) if in_place else len(program) - 1
-        found[position] = (*found.get(position, ()), (target, source))
-    return found
+        in_place = source in makers and target not in sources
+        position = max(makers[source], read.get(target, 0)) if in_place else len(program) - 1
+        by_position[position] = (*by_position.get(position, ()), (target, source))
+    return by_position
 
 
 def last_uses(
@@ -84,20 +84,20 @@ def dead_after(
         for number, runs in orders.items():
             if action.of_step or action.micro_batch == number:
                 runs.append((action.program, action.stage))
-    found: dict[Action, Dead] = {}
-    known: dict[tuple[int, str, bool], Dead] = {}
+    by_action: dict[Action, Dead] = {}
+    by_part: dict[tuple[int, str, bool], Dead] = {}
     for action in stage.actions:
         runs, ends = tuple(orders[action.micro_batch]), stage.ends(action)
         own = tables[runs] if runs in tables else tables.setdefault(runs, table(runs))
         key = (id(own), action.program, ends)
-        if key not in known:
-            known[key] = _joined(own[action.program], of_step[action.program] if ends else {}, of_micro_batch)
-        found[action] = known[key]
-    return found
+        if key not in by_part:
+            by_part[key] = _joined(own[action.program], of_step[action.program] if ends else {}, of_micro_batch)
+        by_action[action] = by_part[key]
+    return by_action
 
 
 def _joined(own: Dead, of_step: Dead, of_micro_batch: frozenset[str]) -> Dead:
-    found = {at: tuple(n for n in names if n in of_micro_batch) for at, names in own.items()}
+    of_both = {at: tuple(n for n in names if n in of_micro_batch) for at, names in own.items()}
     for at, names in of_step.items():
-        found[at] = (*found.get(at, ()), *(n for n in names if n not in of_micro_batch))
-    return {at: names for at, names in found.items() if names}
+        of_both[at] = (*of_both.get(at, ()), *(n for n in names if n not in of_micro_batch))
+    return {at: names for at, names in of_both.items() if names}

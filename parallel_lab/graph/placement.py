@@ -53,22 +53,22 @@ def given_schedule(draft: Draft) -> Any:
     if faults:
         more = f" ({len(faults) - 1} more: schedule.check() lists them)" if len(faults) > 1 else ""
         raise ArgumentError(f"{faults[0]}{more}", where=where)
-    for what, has, wanted in (("ranks", len(schedule), stages), ("micro-batches", schedule.micro_batches, count)):
-        if has != wanted:
+    for what, has, expected in (("ranks", len(schedule), stages), ("micro-batches", schedule.micro_batches, count)):
+        if has != expected:
             hint = f"Set pipeline_stages={len(schedule)}, and feed it by nn.PipelineCell(net, {schedule.micro_batches})"
-            raise ArgumentError(f"it has {has} {what}", where=where, allowed=f"As the network: {wanted}", hint=hint)
+            raise ArgumentError(f"it has {has} {what}", where=where, allowed=f"As the network: {expected}", hint=hint)
     return schedule
 
 
 def named_placement(draft: Draft) -> Placement | None:
     """Where the schedule `pipeline_scheduler` has its parts; None: they go around, as many as the network has."""
     name, stages = draft.config.pipeline_scheduler, draft.config.pipeline_stages
-    made = schedule_maker()(name, stages, 2 * stages, 1)  # every schedule is defined for so many micro-batches
-    parts = 1 + max(action.stage for mine in made for action in mine)
+    schedule = schedule_maker()(name, stages, 2 * stages, 1)  # every schedule is defined for so many micro-batches
+    parts = 1 + max(action.stage for mine in schedule for action in mine)
     if parts == stages and not draft.training.differentiated:
         return None  # one copy of a network is enough for what it predicts
-    found = placement_of(made, parts)
-    return None if found.ways == (tuple(k % stages for k in range(parts)),) else found
+    placement = placement_of(schedule, parts)
+    return None if placement.ways == (tuple(k % stages for k in range(parts)),) else placement
 
 
 def named_schedule(draft: Draft, parts: int) -> Any:

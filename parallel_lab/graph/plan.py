@@ -88,11 +88,11 @@ class Plan:
 
     def value(self, name: str) -> Value:
         """The Value called `name`. Raises PlanError with near names if it does not exist."""
-        found = self.value_table.get(name)
-        if found is None:
+        value = self.value_table.get(name)
+        if value is None:
             near = difflib.get_close_matches(name, self.value_table, 3)
             raise PlanError(f"no value {name!r}", where="plan", hint=f"Near: {', '.join(near)}" if near else "")
-        return found
+        return value
 
     def stage_of(self, rank: int) -> Stage:
         """The stage that `rank` belongs to. Raises PlanError for a rank that does not exist."""
@@ -105,8 +105,10 @@ class Plan:
     @cached_property
     def _owner_of(self) -> dict[str, int]:
         parameters = dict(self.owners)
-        found = {s.name: parameters[s.parameter] for s in self.states if s.parameter in parameters}
-        return found | {name: i.owner for _, i in self.instructions() if i.owner is not None for name in i.kept}
+        owners_of_states = {s.name: parameters[s.parameter] for s in self.states if s.parameter in parameters}
+        return owners_of_states | {
+            name: i.owner for _, i in self.instructions() if i.owner is not None for name in i.kept
+        }
 
     def owner_of(self, name: str) -> int | None:
         """The only rank that ever holds the value `name`; None: all do."""
@@ -123,10 +125,10 @@ class Plan:
     @cached_property
     def _names(self) -> tuple[set[str], ...]:
         """What the ranks of each stage hold: values of their programs, and states of parameters among these."""
-        found = [set(stage.names) for stage in self.stages]
-        for names in found:
+        by_stage = [set(stage.names) for stage in self.stages]
+        for names in by_stage:
             names.update(s.name for s in self.states if s.parameter in names)
-        return tuple(found)
+        return tuple(by_stage)
 
     def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:
         """(phase, instruction) in the order they run, stage by stage."""
@@ -149,14 +151,14 @@ class Plan:
     @cached_property
     def scalars(self) -> dict[str, np.ndarray]:
         """Numbers written in the programs, as 0-d arrays. Their names are "number:dtype"."""
-        known = {i.name: np.asarray(i.value, i.dtype) for i in self.graph.inputs if i.role == "scalar"}
+        numbers = {i.name: np.asarray(i.value, i.dtype) for i in self.graph.inputs if i.role == "scalar"}
         for name, value in self.values:
             text, _, dtype = name.rpartition(":")
             scalar = value.layout is None and not value.shape and dtype == value.dtype
-            number = _number(text) if scalar and name not in known else None
+            number = _number(text) if scalar and name not in numbers else None
             if number is not None:
-                known[name] = np.asarray(number, dtype)
-        return known
+                numbers[name] = np.asarray(number, dtype)
+        return numbers
 
     @cached_property
     def constant_arrays(self) -> dict[str, np.ndarray]:
@@ -176,12 +178,12 @@ class Plan:
     def _lifetimes(self) -> tuple[Any, ...]:
         keep = {i.name for i in self.graph.inputs} | {s.name for s in self.states} | set(self.scalars)
         keep |= set(self.outputs) | {source for _, source in self.forward_assignments} | {g for _, g in self.gradients}
-        found = []
+        by_stage = []
         for stage, names in zip(self.stages, self._names, strict=True):
             new = tuple(pair for pair in self.assignments if pair[0] in names or len(self.stages) == 1)
             replaced = replacements(stage.program("update"), new)
-            found.append((replaced, dead_after(stage, self.of_micro_batch, replaced, keep)))
-        return tuple(found)
+            by_stage.append((replaced, dead_after(stage, self.of_micro_batch, replaced, keep)))
+        return tuple(by_stage)
 
     @property
     def micro_batches(self) -> int:

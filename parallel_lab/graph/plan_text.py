@@ -65,9 +65,9 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
     nodes = [n for n in plan.graph.nodes if n.opdef.view or n.name in forward]
     written = [_view_entry(plan, n, names) if n.opdef.view else forward[n.name] for n in nodes]
     described: dict[str, list[dict[str, Any]]] = {"parameter": [], "data": []}
-    for given in plan.graph.inputs:
-        if given.role in described and given.name in plan.value_table and plan.held_by(given.name, rank):
-            described[given.role].append(_input_entry(plan, given, rank - stage.first))
+    for source in plan.graph.inputs:
+        if source.role in described and source.name in plan.value_table and plan.held_by(source.name, rank):
+            described[source.role].append(_input_entry(plan, source, rank - stage.first))
     return {
         "rank": rank,
         "device_num": plan.device_num,
@@ -81,8 +81,8 @@ def rank_view(plan, rank: int) -> dict[str, Any]:
 
 
 def _copy_entry(instr: Instr, out: Value, action: Action) -> dict[str, Any]:
-    made = {"name": instr.out, "kind": instr.kind, "value": instr.ins[0], "bytes": out.slice_bytes}
-    return made | {"phase": action.program, "micro_batch": action.micro_batch, "reason": instr.reason}
+    entry = {"name": instr.out, "kind": instr.kind, "value": instr.ins[0], "bytes": out.slice_bytes}
+    return entry | {"phase": action.program, "micro_batch": action.micro_batch, "reason": instr.reason}
 
 
 def _op_entry(
@@ -128,12 +128,12 @@ def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
 def buckets_of(program: tuple[Instr, ...]) -> dict[str, tuple[Instr, list[Instr]]]:
     """{the start of a bucket: (the concat that fills it, the splits that empty it)}."""
     by_out = {i.out: i for i in program}
-    found: dict[str, tuple[Instr, list[Instr]]] = {}
+    buckets: dict[str, tuple[Instr, list[Instr]]] = {}
     for split in program:
         if split.kind == "split":
             start = by_out[by_out[split.ins[0]].ins[0]]
-            found.setdefault(start.out, (by_out[start.ins[0]], []))[1].append(split)
-    return found
+            buckets.setdefault(start.out, (by_out[start.ins[0]], []))[1].append(split)
+    return buckets
 
 
 def bucket_messages(
@@ -184,14 +184,14 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
     }
 
 
-def _input_entry(plan, given, rank: int) -> dict[str, Any]:
-    value = plan.value(given.name)
+def _input_entry(plan, source, rank: int) -> dict[str, Any]:
+    value = plan.value(source.name)
     tensor_map = [axes[0] if len(axes) == 1 else list(axes) or -1 for axes in value.layout.tensor_map]
     return {
-        "name": given.name,
+        "name": source.name,
         "global": list(value.shape),
         "slice": list(value.slice_shape),
-        "dtype": given.dtype,
+        "dtype": source.dtype,
         "layout": {"device_matrix": list(value.layout.device_matrix), "tensor_map": tensor_map},
         "index": _index(value, rank),
     }
@@ -235,8 +235,8 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
                 mine = [pair for pair in plan.assignments if plan.held_by(pair[0], rank)]
                 lines += [f"%{target} <- {numbers.get(source, source)}" for target, source in mine]
     if "forward" in phases:
-        known = [o for o in plan.outputs if o in numbers]
-        lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in known))
+        outputs = [o for o in plan.outputs if o in numbers]
+        lines.append("# returns " + ", ".join(f"{numbers[o]} ({plan.value(o).layout})" for o in outputs))
     return "\n".join(lines)
 
 

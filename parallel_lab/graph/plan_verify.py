@@ -38,7 +38,7 @@ _OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked 
 
 def verify_plan(plan) -> None:
     """Raise PlanError at the first instruction that breaks a rule."""
-    made = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
+    inputs = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
     ranks, wanted = [r for stage in plan.stages for r in stage.ranks], range(len(plan.stages) * plan.config.device_num)
     if ranks != list(wanted):
         allowed = f"Ranks 0 to {len(wanted) - 1}, each once"
@@ -46,7 +46,7 @@ def verify_plan(plan) -> None:
     everything: Makers = {}
     host = frozenset(plan.host)
     for stage in plan.stages:
-        known: Makers = dict.fromkeys(made)
+        makers: Makers = dict.fromkeys(inputs)
         programs, order = dict(stage.programs), [(a.program, a.stage, a.micro_batch) for a in stage.actions]
         wanted = {
             (phase, k, n)
@@ -64,11 +64,11 @@ def verify_plan(plan) -> None:
                 if (phase, position) in checked:
                     continue
                 checked.add((phase, position))
-                if fault := _fault(plan, stage, instr, known, phase, host):
+                if fault := _fault(plan, stage, instr, makers, phase, host):
                     what = message(fault, where=f"plan, {phase} instruction {position}")
                     raise PlanError(f"{what}\n{_around(program, position)}")
-                known.update(dict.fromkeys(instr.kept, instr))
-        everything |= known
+                makers.update(dict.fromkeys(instr.kept, instr))
+        everything |= makers
     if fault := _fault_of_waits(plan):
         raise PlanError(fault, where="plan schedule", allowed="An order in which every action has what it reads")
     for fault in _faults_of_results(plan, everything):
@@ -94,12 +94,12 @@ def _fault_of_waits(plan: Any) -> str:
     return "; ".join(f"a stage waits for {key} before {action}" for key, action in names)
 
 
-def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:
+def _faults_of_results(plan: Any, makers: Makers) -> Iterator[str]:
     """What is wrong with buckets, gradients, new values and outputs, after all instructions have run."""
     assigned = (*plan.forward_assignments, *plan.assignments)
     new = [(f"the new value of {target}", source) for target, source in assigned]
     for what, name in (*new, *((f"the gradient of {name}", gradient) for name, gradient in plan.gradients)):
-        if name not in known:
+        if name not in makers:
             yield f"{what}, {name!r}, is never made"
     for stage in plan.stages:
         instrs = [i for _, program in stage.programs for i in program]
@@ -126,7 +126,7 @@ def _faults_of_results(plan: Any, known: Makers) -> Iterator[str]:
         if a.layout is None or (b.layout is not None and not a.layout.same_placement(b.layout)):
             yield f"{target!r} is laid out as {a.layout} and takes a value laid out as {b.layout}"
     for name in plan.outputs:
-        if name not in known:
+        if name not in makers:
             yield f"output {name!r} is never made"
 
 
@@ -141,20 +141,20 @@ def _around(program: tuple[Instr, ...], position: int) -> str:
 
 def _is_number(plan: Any, name: str) -> bool:
     """Whether every rank knows a value as a number, in whichever memory."""
-    given = plan.graph.input(name)
-    return name in plan.scalars or (given is not None and given.is_number)
+    source = plan.graph.input(name)
+    return name in plan.scalars or (source is not None and source.is_number)
 
 
-def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str, host: frozenset[str]) -> str:
+def _fault(plan, stage: Stage, instr: Instr, makers: Makers, phase: str, host: frozenset[str]) -> str:
     kind = KINDS.get(instr.kind)
     if kind is None:
         return f"kind {instr.kind!r} is not known"
-    missing = [n for n in instr.ins if n not in known]
+    missing = [n for n in instr.ins if n not in makers]
     if missing:
         return f"%{missing[0]} is read before it is made"
-    made = instr.kept
-    if not made or not known.keys().isdisjoint(made):
-        return f"%{next(n for n in made if n in known)} is made twice" if made else f"{instr.kind} makes nothing"
+    results = instr.kept
+    if not results or not makers.keys().isdisjoint(results):
+        return f"%{next(n for n in results if n in makers)} is made twice" if results else f"{instr.kind} makes nothing"
     if instr.owner is not None and instr.is_communication:
         return f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
     if instr.owner is not None and not 0 <= instr.owner < plan.device_num:
@@ -164,7 +164,7 @@ def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str, host: fr
     if elsewhere is not None:
         holder = f"rank {plan.owner_of(elsewhere)} alone"
         return f"%{elsewhere} is held by {holder}, and read by {'all' if reader is None else reader}"
-    unknown = [n for n in made if n not in plan.value_table]
+    unknown = [n for n in results if n not in plan.value_table]
     if unknown:
         return f"%{unknown[0]} has no entry in the value table"
     size = math.prod(instr.device_matrix)
@@ -181,6 +181,6 @@ def _fault(plan, stage: Stage, instr: Instr, known: Makers, phase: str, host: fr
     if phase == "update" and partial is not None and instr.kind not in ("all_reduce", *_OF_BUCKETS):
         return f"%{partial} is a partial sum, and updates take whole gradients"
     try:
-        return kind.verify(plan, instr, known, phase)
+        return kind.verify(plan, instr, makers, phase)
     except ParallelLabError as error:
         return str(error)

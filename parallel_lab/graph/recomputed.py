@@ -29,20 +29,20 @@ def region_of(cell: Any, around: Pairs, number: int) -> Pairs:
     return attr_pairs({**({"offload": ahead} if ahead else {**OPTIONS, **options}), "region": number})
 
 
-def wish_of(primitive: Any, region: Pairs) -> Pairs:
-    """How an operator of a region is recomputed: as the region says, unless the Primitive itself has been told."""
-    said = None if primitive is None else primitive.prim_attrs.get("recompute")
-    if said is None or (not said and offloads(region)):
+def option_of(primitive: Any, region: Pairs) -> Pairs:
+    """How an operator of a region is recomputed: as the region says, unless the Primitive itself says otherwise."""
+    chosen = None if primitive is None else primitive.prim_attrs.get("recompute")
+    if chosen is None or (not chosen and offloads(region)):
         return region
     region = () if offloads(region) else region
-    return attr_pairs({**OPTIONS, **dict(region), "alone": True}) if said else ()
+    return attr_pairs({**OPTIONS, **dict(region), "alone": True}) if chosen else ()
 
 
-def offloads(wish: Pairs) -> int:
+def offloads(option: Pairs) -> int:
     """How many operators before its reader what waits on the host is brought back; 0: it does not wait there."""
-    return dict(wish).get("offload", 0)
+    return dict(option).get("offload", 0)
 
 
-def asks_to_recompute(wish: Pairs) -> bool:
+def asks_to_recompute(option: Pairs) -> bool:
     """Whether results are to be recomputed."""
-    return bool(wish) and not offloads(wish)
+    return bool(option) and not offloads(option)

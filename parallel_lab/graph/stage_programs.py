@@ -122,8 +122,8 @@ class _Cut:
                 for stage in self.stages_of(home, way):
                     self.bring("update", source, stage, None, way)
         for name in self.draft.outputs:
-            told = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
-            for stage in range(self.count) if told else ():
+            broadcast = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
+            for stage in range(self.count) if broadcast else ():
                 self.bring(last, name, stage, None, 0)  # every rank tells its loss
         sides = zip(self.first, self.found, self.last, strict=True)
         return [
@@ -260,14 +260,14 @@ class _Cut:
 def divided(programs: Programs, draft: Draft) -> Programs:
     """A stage's programs with those gradients of parameters apart that no gradient of an activation is made from."""
     program = programs.get("backward", ())
-    made = {name for i in draft.program("forward") if not i.once for name in i.outs}
-    wanted = {gradient for value, gradient in draft.value_gradients if value in made}
+    results = {name for i in draft.program("forward") if not i.once for name in i.outs}
+    gradients = {gradient for value, gradient in draft.value_gradients if value in results}
     first: set[int] = set()
     for at in reversed(range(len(program))):
         instr = program[at]
-        if (instr.attr("message") == "send" and not instr.once) or wanted.intersection(instr.outs):
+        if (instr.attr("message") == "send" and not instr.once) or gradients.intersection(instr.outs):
             first.add(at)
-            wanted.update(instr.ins)
+            gradients.update(instr.ins)
     # what runs once with the last micro-batch waits for all gradients
     first -= {at for at in first if program[at].once == "last"}
     parts = {"backward": [], "weights": []}  # type: dict[str, list[Instr]]

@@ -27,7 +27,7 @@ from ..ops.machine.registry import OPS
 from .forms import computed, map_form, slot_for
 from .instr import Pairs, attr_pairs
 from .ir import Graph, GraphInput, Node, fresh_name, result_names
-from .recomputed import region_of, wish_of
+from .recomputed import option_of, region_of
 from .traced_step import TracedStep
 from .traced_value import TracedValue
 
@@ -278,44 +278,46 @@ class Tracer(TracedStep):
         base = self._base(op_class, primitive)
         where = f"{op_class} {base!r}" + (f" ({origin.place})" if origin.place else "")
         shapes = tuple(v.shape for v in values)
-        made = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
+        results = op.infer(shapes, tuple([dtype_name(v.dtype) for v in values]), attrs, where)
         name = self.named(base)
-        asked: dict[str, Any] = {}
+        choices: dict[str, Any] = {}
         if primitive is not None:
             self.primitives[id(primitive)] = primitive
-            said = primitive.prim_attrs
-            nd_tp = said.get("enable_nd_tp") is True
-            asked = {
+            prim_attrs = primitive.prim_attrs
+            nd_tp = prim_attrs.get("enable_nd_tp") is True
+            choices = {
                 "strategy": as_strategy(primitive.in_strategy, nd_tp),
                 "strategy_source": "user" if primitive.in_strategy is not None else "",
                 "strategy_origin": primitive.strategy_origin,
                 "out_strategy": as_strategy(primitive.out_strategy),
                 "nd_tp": nd_tp,
-                "cross_batch": said.get("cross_batch") is True,
-                "sync": said.get("sync"),
-                "own_rows": said.get("skip_redistribution") is True,
-                "target": "CPU" if said.get("primitive_target") == "CPU" else "",
+                "cross_batch": prim_attrs.get("cross_batch") is True,
+                "sync": prim_attrs.get("sync"),
+                "own_rows": prim_attrs.get("skip_redistribution") is True,
+                "target": "CPU" if prim_attrs.get("primitive_target") == "CPU" else "",
             }
         node = Node(
             name=name,
             op=op.name,
             op_class=op_class,
             ins=tuple(v.name for v in values),
-            attrs=attr_pairs({**attrs, "shape": made.shapes[0]} if op.view else attrs),
-            outs=tuple(map(self.named, result_names(name, made))) if made.several else (name,),
-            shapes=made.shapes,
-            dtypes=made.dtypes,
+            attrs=attr_pairs({**attrs, "shape": results.shapes[0]} if op.view else attrs),
+            outs=tuple(map(self.named, result_names(name, results))) if results.several else (name,),
+            shapes=results.shapes,
+            dtypes=results.dtypes,
             origin=origin,
             phase=self.phase_of(values, variable),
             once=self.once,
             stage=self.scopes[-1].stage,
-            by_batch=asked.get("strategy") is None and self.scopes[-1].by_batch,
-            recompute=wish_of(primitive, self.scopes[-1].region),
-            **asked,
+            by_batch=choices.get("strategy") is None and self.scopes[-1].by_batch,
+            recompute=option_of(primitive, self.scopes[-1].region),
+            **choices,
         )
         self.nodes.append(node)
         self.note(node, variable)
-        return made.form([TracedValue(*out, self) for out in zip(node.outs, made.shapes, made.dtypes, strict=True)])
+        return results.form(
+            [TracedValue(*out, self) for out in zip(node.outs, results.shapes, results.dtypes, strict=True)]
+        )
 
     @staticmethod
     def _class_name(op: OpDef, values: list[TracedValue]) -> str:

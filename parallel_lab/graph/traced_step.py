@@ -64,27 +64,27 @@ class TracedStep:
                 what, where = f"{name!r} is read after an optimizer's step", caller(self.scope_text()).place
                 allowed, hint = "Reads before a step that an overflow may skip", "Read the new value in the next call"
                 raise NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
-            given, label = self.inputs[name], self.named(f"{name}.updated")
+            parameter, label = self.inputs[name], self.named(f"{name}.updated")
             self.updated[name], self.renewed[label] = label, name
-            self.inputs[label] = GraphInput(label, "updated", given.shape, given.dtype)
+            self.inputs[label] = GraphInput(label, "updated", parameter.shape, parameter.dtype)
             self.late.add(label)
             self.after.add(label)
         return self.updated[name]
 
-    def variable(self, op_class: str, given: Any) -> Parameter:
+    def variable(self, op_class: str, target: Any) -> Parameter:
         """The Parameter that an operator is to give a value: itself, or what an earlier one has returned for it."""
         names = {self.assigns.get(name): key for key, name in self.parameters.items()}
-        key = names.get(given.name) if isinstance(given, TracedValue) else id(given)
-        found = next((p for p in self.kept if id(p) == key), given)
+        key = names.get(target.name) if isinstance(target, TracedValue) else id(target)
+        parameter = next((p for p in self.kept if id(p) == key), target)
         where = caller(self.scope_text()).place
-        if not isinstance(found, Parameter):
-            what = f"{op_class} is to give {shorten(given)} a value"
+        if not isinstance(parameter, Parameter):
+            what = f"{op_class} is to give {shorten(target)} a value"
             raise TraceError(what, where=where, allowed="A Parameter", hint="Make it a Parameter of the Cell")
-        name = self._own_parameter(found)
+        name = self._own_parameter(parameter)
         if name in self.updated and name in self.assigns and self.assigns[name] != self.updated[name]:
             what = f"{name!r} is given a value before and after the optimizer's step"
             raise TraceError(what, where=where, allowed="One of both in a compiled function")
-        return found
+        return parameter
 
     def note(self, node: Node, variable: Parameter | None) -> None:
         """Which values an operator has made, and the Parameter that it gave a value."""
@@ -119,39 +119,39 @@ class TracedStep:
                 still.update(node.outs)
         pairs = (*self.assigns.items(), *self.updates)
         early = {*outputs, *self.seeds, *(name for name, _ in self.prints), *(value for _, value in pairs)}
-        made = []
+        moved = []
         for node in reversed(nodes):
             if node.phase == "forward" and still.issuperset(node.outs) and not early.intersection(node.outs):
                 node = replace(node, phase="after")
             elif node.phase != "after":
                 early.update(node.ins)
-            made.append(node)
-        return tuple(reversed(made))
+            moved.append(node)
+        return tuple(reversed(moved))
 
     # ---- gradients and updates, called by autograd and optimizers ----
 
-    def gradients(self, output: Any, wanted: Sequence[Any]) -> list[TracedValue]:
+    def gradients(self, output: Any, sources: Sequence[Any]) -> list[TracedValue]:
         """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
         where = caller(self.scope_text()).place
         value = self.operand(output, [])
-        known = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
-        if not known or kind_of(value.dtype) != "f":
+        differentiable = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
+        if not differentiable or kind_of(value.dtype) != "f":
             allowed = "A float that operators have made, and not from gradients or after an optimizer's step"
             raise TraceError(f"{value.name!r} ({value.dtype}) is to be differentiated", where=where, allowed=allowed)
-        made = []
-        for x in wanted:
+        gradients = []
+        for x in sources:
             source = self._own_parameter(x) if isinstance(x, Parameter) else self.operand(x, []).name
-            given = self.inputs.get(source)
-            if given is None or given.role not in ("parameter", "data"):
+            graph_input = self.inputs.get(source)
+            if graph_input is None or graph_input.role not in ("parameter", "data"):
                 allowed = "Parameters, and inputs of the compiled function"
                 raise TraceError(f"the gradient for {source!r} is asked for", where=where, allowed=allowed)
             name = self.named(f"{source}.gradient")
-            self.inputs[name] = GraphInput(name, "gradient", given.shape, given.dtype)
+            self.inputs[name] = GraphInput(name, "gradient", graph_input.shape, graph_input.dtype)
             self.targets[name] = source, len(self.seeds)
             self.late.add(name)
-            made.append(TracedValue(name, given.shape, given.dtype, self))
+            gradients.append(TracedValue(name, graph_input.shape, graph_input.dtype, self))
         self.seeds = (*self.seeds, value.name)
-        return made
+        return gradients
 
     def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """The optimizer's step with these gradients, one per parameter, in the update program. All optimizers' steps

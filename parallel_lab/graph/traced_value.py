@@ -57,9 +57,9 @@ class TracedValue(Arithmetic):
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
         """Raise TraceError: `what` is not among the operators that can be compiled."""
-        given = f"{what} of {self.name!r} (shape {self.shape}, {self.dtype}) is not an operator yet"
+        call = f"{what} of {self.name!r} (shape {self.shape}, {self.dtype}) is not an operator yet"
         allowed = "A network that is compiled uses the operators of parallel_lab.ops"
-        raise kind(message(given, where=caller().place, allowed=allowed, hint=hint))
+        raise kind(message(call, where=caller().place, allowed=allowed, hint=hint))
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """`array + x` reaches this through numpy, and is recorded; numpy functions on x are refused."""

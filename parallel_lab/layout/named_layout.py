@@ -61,20 +61,20 @@ class Layout:
     dims: tuple[Dim, ...] | None = None
 
     def __post_init__(self) -> None:
-        given = f"Layout({shorten(self.device_matrix)}, {shorten(self.alias_name)})"
-        _check_matrix(self.device_matrix, given)
-        _check_names(self.alias_name, given)
+        where = f"Layout({shorten(self.device_matrix)}, {shorten(self.alias_name)})"
+        _check_matrix(self.device_matrix, where)
+        _check_names(self.alias_name, where)
         if len(self.device_matrix) != len(self.alias_name):
             what = f"device_matrix has {len(self.device_matrix)} axes and alias_name {len(self.alias_name)} names"
-            raise LayoutError(what, where=given, allowed="One name per axis")
+            raise LayoutError(what, where=where, allowed="One name per axis")
         if self.rank_list is not None:
-            check_rank_list(self.rank_list, math.prod(self.device_matrix), given)
+            check_rank_list(self.rank_list, math.prod(self.device_matrix), where)
         if self.dims is not None:
             if not isinstance(self.dims, tuple):
-                raise LayoutTypeError(f"dims={shorten(self.dims)}", where=given, allowed="A tuple, or None")
-            self._check_dims(f"{given}({', '.join(map(shorten, self.dims))})")
+                raise LayoutTypeError(f"dims={shorten(self.dims)}", where=where, allowed="A tuple, or None")
+            self._check_dims(f"{where}({', '.join(map(shorten, self.dims))})")
 
-    def _check_dims(self, given: str) -> None:
+    def _check_dims(self, where: str) -> None:
         used: dict[str, int] = {}
         for position, entry in enumerate(self.dims or ()):
             for name in entry if isinstance(entry, tuple) else (entry,):
@@ -83,16 +83,16 @@ class Layout:
                     what = f"dim {position} is given {shorten(entry)}, with {part}"
                     hint = "Write 'None' for a dim that stays whole" if name is None else ""
                     allowed = f"Per dim one of {(*self.alias_name, WHOLE)}, or a tuple of them"
-                    raise LayoutTypeError(what, where=given, allowed=allowed, hint=hint)
+                    raise LayoutTypeError(what, where=where, allowed=allowed, hint=hint)
                 if name == WHOLE:
                     continue
                 if name not in self.alias_name:
                     allowed = f"One of {(*self.alias_name, WHOLE)}"
-                    raise LayoutError(f"no axis {shorten(name)}", where=given, allowed=allowed)
+                    raise LayoutError(f"no axis {shorten(name)}", where=where, allowed=allowed)
                 if name in used:
                     twice = f"dims {used[name]} and {position}" if used[name] != position else f"dim {position} twice"
                     what = f"the axis {name!r} splits {twice}"
-                    raise LayoutError(what, where=given, allowed="An axis splits one dim, once")
+                    raise LayoutError(what, where=where, allowed="An axis splits one dim, once")
                 used[name] = position
 
     def __call__(self, *dims: Dim) -> Layout:
@@ -153,8 +153,8 @@ class Layout:
         """The layout without the axis "interleaved_parallel"."""
         if not self.interleaved:
             return self
-        made = Layout(self.device_matrix[:-1], self.alias_name[:-1])
-        return made if self.dims is None else made.named(tuple(a - 1 for a in entry if a) for entry in self.axes)
+        layout = Layout(self.device_matrix[:-1], self.alias_name[:-1])
+        return layout if self.dims is None else layout.named(tuple(a - 1 for a in entry if a) for entry in self.axes)
 
     @property
     def parts(self) -> int:
@@ -194,8 +194,8 @@ class Layout:
         }
 
     def __repr__(self) -> str:
-        made = f"Layout({self.device_matrix}, {self.alias_name})"
-        return made if self.dims is None else f"{made}({', '.join(map(repr, self.dims))})"
+        text = f"Layout({self.device_matrix}, {self.alias_name})"
+        return text if self.dims is None else f"{text}({', '.join(map(repr, self.dims))})"
 
     def __str__(self) -> str:
         if self.dims is None:

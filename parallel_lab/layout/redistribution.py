@@ -391,7 +391,7 @@ def _one_slice(
         return None
     entries: list[tuple[int, ...]] = []
     position, wanted = 0, {dim for _, dim, _, _ in cuts}
-    found = -1
+    sliced_dim = -1
     for dim, size in enumerate(dst_shape):
         parts, first = [], position
         while size > 1:
@@ -403,9 +403,9 @@ def _one_slice(
         if wanted & set(range(first, position)):
             if not wanted <= set(range(first, position)):
                 return None
-            found = dim
+            sliced_dim = dim
         axes = join_axes(parts)
         if axes is None:
             return None
         entries.append(axes)
-    return TensorLayout(dst.device_matrix, tuple(entries)), found
+    return TensorLayout(dst.device_matrix, tuple(entries)), sliced_dim

@@ -149,8 +149,8 @@ class Reshape(Step):
         return np.reshape(arrays[rank], self.out_shape)
 
     def lowered(self, rank: int) -> list[Operator]:
-        made = Operator("Reshape", self.in_shape, self.out_shape, args=(("shape", self.out_shape),))
-        return [made] if self.in_shape != self.out_shape else []
+        reshaped = Operator("Reshape", self.in_shape, self.out_shape, args=(("shape", self.out_shape),))
+        return [reshaped] if self.in_shape != self.out_shape else []
 
 
 @dataclass(frozen=True)
@@ -253,11 +253,11 @@ class Exchange(Step):
         return self.to
 
     def on_rank(self, rank: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
-        group, made = self.group(rank), np.empty(self.out_shape, arrays[rank].dtype)
+        group, part = self.group(rank), np.empty(self.out_shape, arrays[rank].dtype)
         me = group.index(rank)
         for giver, box in self.way.taken[me].items():
-            made[box] = arrays[group[giver]][self.way.given[giver][me]]
-        return made
+            part[box] = arrays[group[giver]][self.way.given[giver][me]]
+        return part
 
     def lowered(self, rank: int) -> list[Operator]:
         return [self._message("AlltoAllV", rank, self.in_shape, self.out_shape)]

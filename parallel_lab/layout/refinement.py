@@ -54,12 +54,12 @@ class Refinement:
 
 
 def _products(factors: Iterable[int]) -> list[int]:
-    found, product = [], 1
+    products, product = [], 1
     for factor in factors:
         product *= factor
         if factor != 1:
-            found.append(product)
-    return found
+            products.append(product)
+    return products
 
 
 @lru_cache(maxsize=4096)

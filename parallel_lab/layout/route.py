@@ -57,13 +57,13 @@ class Route:
         for rank, block in enumerate(numbers):
             holders.setdefault(block, []).append(rank)
         asking: dict[tuple[int, ...], list[int]] = {block: [] for block in holders}
-        part, found = self.src.slice_shape(self.shape), []
+        part, boxes = self.src.slice_shape(self.shape), []
         for rank, box in enumerate(new):
-            found.append({})
+            boxes.append({})
             crossed = (range(s.start // n, -(-s.stop // n)) for s, n in zip(box, part, strict=True))
             for block in itertools.product(*crossed):
                 if block == numbers[rank]:
-                    found[rank][rank] = _shared(box, old[rank])
+                    boxes[rank][rank] = _shared(box, old[rank])
                 else:
                     asking[block].append(rank)
         for block, ranks in asking.items():
@@ -71,8 +71,8 @@ class Route:
             for rank in ranks:
                 giver = min((h for h, n in left.items() if n), key=lambda h: ((rank ^ h).bit_length(), h))
                 left[giver] -= 1
-                found[rank][giver] = _shared(new[rank], old[giver])
-        return [dict(sorted(mine.items())) for mine in found]
+                boxes[rank][giver] = _shared(new[rank], old[giver])
+        return [dict(sorted(mine.items())) for mine in boxes]
 
     @cached_property
     def taken(self) -> list[dict[int, Box]]:
@@ -85,11 +85,11 @@ class Route:
     @cached_property
     def given(self) -> list[dict[int, Box]]:
         """Per rank {who takes a piece of it: where the piece lies in its old slice}; itself included, ascending."""
-        found: list[dict[int, Box]] = [{} for _ in self._boxes]
+        pieces: list[dict[int, Box]] = [{} for _ in self._boxes]
         for rank, mine in enumerate(self._boxes):
             for giver, box in mine.items():
-                found[giver][rank] = _within(box, self._slices[0][giver])
-        return found
+                pieces[giver][rank] = _within(box, self._slices[0][giver])
+        return pieces
 
     def received(self, rank: int) -> int:
         """Elements that `rank` is sent: those of its new slice that its old one has not."""

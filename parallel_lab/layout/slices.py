@@ -72,9 +72,9 @@ def gather_full(mine: np.ndarray, shape: Shape, layout: TensorLayout | None, *, 
         return np.array(mine)
     world = current_world()
     if world is None or world.world_size % layout.device_num:
-        given = "this process is not a rank" if world is None else f"this world has {world.world_size} ranks"
+        world_text = "this process is not a rank" if world is None else f"this world has {world.world_size} ranks"
         hint = "Call it in the run that holds the slices, before its world is closed"
-        raise WorldError(f"{given}, and the tensor is split over {layout.device_num}", where=tag, hint=hint)
+        raise WorldError(f"{world_text}, and the tensor is split over {layout.device_num}", where=tag, hint=hint)
     first = world.rank // layout.device_num * layout.device_num  # of a pipeline's stage, whose ranks hold it
     group = tuple(range(first, first + layout.device_num)) if layout.device_num < world.world_size else None
     slices = world.comm.all_gather(np.ascontiguousarray(mine)[None], dim=0, tag=tag, group=group)

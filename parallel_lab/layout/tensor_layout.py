@@ -277,11 +277,11 @@ class TensorLayout:
         (1, 1)
         """
         self.check_rank(rank)
-        found = []
+        coordinates = []
         for size in reversed(self.device_matrix):
-            found.append(rank % size)
+            coordinates.append(rank % size)
             rank //= size
-        return tuple(reversed(found))
+        return tuple(reversed(coordinates))
 
     def check_rank(self, rank: int) -> None:
         """Raise LayoutError unless there is such a rank."""
@@ -305,10 +305,10 @@ class TensorLayout:
 
     def index_of(self, numbers: tuple[int, ...], shape: Iterable[int]) -> tuple[slice, ...]:
         """Where the slice of these numbers lies in the full tensor of `shape`."""
-        found = tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, self.slice_shape(shape), strict=True))
+        index = tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, self.slice_shape(shape), strict=True))
         if not self.rows:
-            return found
-        return slice(sum(self.rows[: numbers[0]]), sum(self.rows[: numbers[0] + 1])), *found[1:]
+            return index
+        return slice(sum(self.rows[: numbers[0]]), sum(self.rows[: numbers[0] + 1])), *index[1:]
 
     # ---- groups ----
 

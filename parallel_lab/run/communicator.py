@@ -82,15 +82,15 @@ class Request:
 
     def __post_init__(self) -> None:
         for name in ("group", "shape", "window"):
-            given = getattr(self, name)
-            several = isinstance(given, (tuple, list, range))
-            if several and (type(given) is not tuple or any(isinstance(n, np.integer) for n in given)):
-                plain = tuple(n.item() if isinstance(n, np.integer) else n for n in given)
+            field = getattr(self, name)
+            several = isinstance(field, (tuple, list, range))
+            if several and (type(field) is not tuple or any(isinstance(n, np.integer) for n in field)):
+                plain = tuple(n.item() if isinstance(n, np.integer) else n for n in field)
                 object.__setattr__(self, name, plain)
         for name in ("dim", "split_dim", "concat_dim", "root", "reduce", "sr_tag"):
-            given = getattr(self, name)
-            if isinstance(given, (np.integer, np.str_)):
-                object.__setattr__(self, name, given.item())
+            field = getattr(self, name)
+            if isinstance(field, (np.integer, np.str_)):
+                object.__setattr__(self, name, field.item())
         if self.value is not None and type(self.value) is not np.ndarray:
             try:
                 object.__setattr__(self, "value", plain_array(self.value, where=self.kind))
@@ -193,8 +193,8 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         what = f" with group {group}, which is not ascending"
         refuse(CollectiveMismatch, what, "Each rank once, in ascending order")
     if definition.rooted and (not is_int(request.root, kinds=INTS) or request.root not in group):
-        given = f" with root {request.root!r}, which is not a member of its group"
-        what = " without a root" if request.root is None else given
+        root = f" with root {request.root!r}, which is not a member of its group"
+        what = " without a root" if request.root is None else root
         refuse(CollectiveMismatch, what, f"root is a rank of {group}")
     if definition.reducing and request.reduce not in REDUCTIONS:
         refuse(CollectiveMismatch, f" with reduce={request.reduce!r}", f"One of {sorted(REDUCTIONS)}")
@@ -223,10 +223,10 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     if fault is not None:
         refuse(ShapeError, f": {fault[0]}", fault[1])
     if request.out is not None and (definition.receiver == "all" or request.root == rank):
-        wanted, dtype = reply_shape(request), value.dtype.newbyteorder("=")
-        if request.out.shape != wanted or request.out.dtype != dtype:
+        expected, dtype = reply_shape(request), value.dtype.newbyteorder("=")
+        if request.out.shape != expected or request.out.dtype != dtype:
             what = f": out is {request.out.dtype} {request.out.shape}"
-            refuse(ShapeError, what, f"{dtype} {wanted}, as the reply")
+            refuse(ShapeError, what, f"{dtype} {expected}, as the reply")
 
 
 def _check_out(request: Request, rank: int, refuse: Callable[..., NoReturn]) -> None:
@@ -238,9 +238,9 @@ def _check_out(request: Request, rank: int, refuse: Callable[..., NoReturn]) -> 
     if not receiver or (receiver == "root" and request.root != rank):
         refuse(ShapeError, " with out", "No out: this rank has no reply")
     for name, have in (("shape", out.shape), ("dtype", str(out.dtype))):
-        given = getattr(request, name)
-        if given is not None and (tuple(given) if name == "shape" else str(np.dtype(given))) != have:
-            refuse(ShapeError, f" with {name}={given} and an out of {name} {have}", "The same in both")
+        field = getattr(request, name)
+        if field is not None and (tuple(field) if name == "shape" else str(np.dtype(field))) != have:
+            refuse(ShapeError, f" with {name}={field} and an out of {name} {have}", "The same in both")
 
 
 def reply_shape(request: Request) -> tuple[int, ...]:
@@ -250,8 +250,8 @@ def reply_shape(request: Request) -> tuple[int, ...]:
 
 
 def _ranks_text(ranks: Collection[int]) -> str:
-    known = sorted(ranks)
-    return f"0 to {len(known) - 1}" if known == list(range(len(known))) else str(known)
+    ordered = sorted(ranks)
+    return f"0 to {len(ordered) - 1}" if ordered == list(range(len(ordered))) else str(ordered)
 
 
 def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
@@ -260,8 +260,8 @@ def check_match(requests: Sequence[Request], members: Sequence[int]) -> None:
     best = max(range(len(requests)), key=lambda i: sum(x is not None for x in requests[i].descriptor()))
     first = requests[best].descriptor()
     for request, rank in zip(requests, members, strict=True):
-        given = request.descriptor()
-        if len(given) != len(first) or any(x is not None and x != y for x, y in zip(given, first, strict=True)):
+        own = request.descriptor()
+        if len(own) != len(first) or any(x is not None and x != y for x, y in zip(own, first, strict=True)):
             calls = zip((members[best], rank), (requests[best], request), strict=True)
             what = " and ".join(f"rank {member} called {describe(call)}" for member, call in calls)
             where = f"group {tuple(members)}, call {'?' if request.number is None else request.number}"
@@ -281,13 +281,13 @@ def detail(request: Request) -> str:
     """What tells a request from others of its kind, dtype and shape: reduction, root, dims, window."""
     words = []
     for name in MESSAGES[request.kind].attributes:
-        given = getattr(request, name)
+        field = getattr(request, name)
         if name == "reduce":
-            words.append(given if given in REDUCTIONS else repr(given))
+            words.append(field if field in REDUCTIONS else repr(field))
         elif name in ("window", "route"):
-            words.append(f"{name} {shorten(given)}")
-        elif given is not None and name not in ("shape", "dtype") and (name != "sr_tag" or given):
-            words.append(f"{name.replace('_', ' ')} {given}")
+            words.append(f"{name} {shorten(field)}")
+        elif field is not None and name not in ("shape", "dtype") and (name != "sr_tag" or field):
+            words.append(f"{name.replace('_', ' ')} {field}")
     return " ".join(words)
 
 

@@ -57,9 +57,9 @@ def held_slices(plan: Plan, rank: int, full: Env) -> Env:
 
 def full_inputs(plan: Plan, inputs: Iterable[Any]) -> Env:
     """One step's data by name, in the plan's dtypes, from the global batch in the order `compile` was given it."""
-    given = [plain_array(x.asnumpy() if hasattr(x, "asnumpy") else x, where="inputs") for x in inputs]
+    arrays = [plain_array(x.asnumpy() if hasattr(x, "asnumpy") else x, where="inputs") for x in inputs]
     expected = plan.data_inputs
-    if len(given) != len(expected):
+    if len(arrays) != len(expected):
         allowed = f"{len(expected)}: {', '.join(i.name for i in expected)}"
-        raise ShapeError(f"got {len(given)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
-    return {i.name: full_value(plan, i.name, x) for i, x in zip(expected, given, strict=True)}
+        raise ShapeError(f"got {len(arrays)} inputs", where=f"plan {plan.graph.name}", allowed=allowed)
+    return {i.name: full_value(plan, i.name, x) for i, x in zip(expected, arrays, strict=True)}

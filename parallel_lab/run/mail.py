@@ -53,8 +53,8 @@ class Mail:
 
 def expected(request: Request, shape: tuple[int, ...], dtype: np.dtype) -> tuple[tuple[int, ...], np.dtype]:
     """(shape, dtype) that a receiver expects, where (shape, dtype) has come: what its request says, if it does."""
-    wanted = shape if request.shape is None else tuple(request.shape)
-    return wanted, dtype if request.dtype is None else np.dtype(request.dtype)
+    shape_expected = shape if request.shape is None else tuple(request.shape)
+    return shape_expected, dtype if request.dtype is None else np.dtype(request.dtype)
 
 
 def received(request: Request, sent: Request) -> np.ndarray:

@@ -46,10 +46,10 @@ class _Started(Handle):
         self.reply, self.end_s = reply, time.perf_counter()
 
 
-def _waiting_for(asked: Any) -> str:
-    if isinstance(asked, _Started):
-        return f"for the {describe(asked.request)} it has started, with {asked.request.group}"
-    return f"{describe(asked)}, with {asked.group}"
+def _waiting_for(request: Any) -> str:
+    if isinstance(request, _Started):
+        return f"for the {describe(request.request)} it has started, with {request.request.group}"
+    return f"{describe(request)}, with {request.group}"
 
 
 class _Engine:
@@ -79,29 +79,29 @@ class _Engine:
         """Run one rank until it asks for something it must wait for, ticks or ends. Its sends are taken on the way."""
         while True:
             try:
-                asked = self.programs[rank].send(reply)
+                request = self.programs[rank].send(reply)
             except StopIteration as end:
                 self.results[rank] = end.value
                 return None
-            if isinstance(asked, Tick):
-                return asked
+            if isinstance(request, Tick):
+                return request
             self.counts[rank] += 1
-            if isinstance(asked, Start):
-                reply = self.begin(rank, asked.request)
+            if isinstance(request, Start):
+                reply = self.begin(rank, request.request)
                 continue
-            if isinstance(asked, Wait):
-                handle = self.claimed(rank, asked.handle)
+            if isinstance(request, Wait):
+                handle = self.claimed(rank, request.handle)
                 if handle.end_s is None:
                     self.waiting[rank] = handle
                     return None
                 reply = handle.reply
                 continue
-            check_request(asked, rank, self.programs)
-            asked = self.counted(asked, (rank, asked.group))
-            if asked.kind != "send":
-                self.waiting[rank] = asked
+            check_request(request, rank, self.programs)
+            request = self.counted(request, (rank, request.group))
+            if request.kind != "send":
+                self.waiting[rank] = request
                 return None
-            reply = self.send(asked)
+            reply = self.send(request)
 
     def send(self, request: Request) -> None:
         """Hand a copy over: the sender may change its array from now on."""
@@ -252,9 +252,9 @@ class Simulator:
         self.plan = plan
         self.ranks = range(plan.device_num)
         self._need([i.name for i in plan.parameters], values)
-        known = {n: v for n, v in values.items() if n in plan.value_table}
+        full = {n: v for n, v in values.items() if n in plan.value_table}
         self.envs: list[Env] = [
-            {n: slice_value(plan, n, v, r) for n, v in known.items() if plan.held_by(n, r)} for r in self.ranks
+            {n: slice_value(plan, n, v, r) for n, v in full.items() if plan.held_by(n, r)} for r in self.ranks
         ]
         self.steps, self.half_done = 0, ""
         self._engine: _Engine | None = None

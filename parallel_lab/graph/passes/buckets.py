@@ -60,8 +60,8 @@ class Member:
 
 def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value]) -> list[Member]:
     """The messages of a program that carry a parameter's gradient or slice, in the order they are sent."""
-    found = [i for i in program if i.kind in _FUSED and i.carried]
-    return [Member(i, draft.graph.input(i.attr("parameter")), values[i.ins[0]], n) for n, i in enumerate(found)]
+    messages = [i for i in program if i.kind in _FUSED and i.carried]
+    return [Member(i, draft.graph.input(i.attr("parameter")), values[i.ins[0]], n) for n, i in enumerate(messages)]
 
 
 def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> list[list[Member]]:
@@ -74,13 +74,13 @@ def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> lis
         before = set().union(*(needs.get(name, ()) for name in instr.ins))
         if instr.kind in _FUSED and instr.by_hand and instr.attr("fusion"):
             member = Member(instr, None, values[instr.ins[0]], place)
-            found = buckets.setdefault((member.key, instr.attr("fusion")), [])
-            if not found or before.intersection(m.instr.out for m in found[-1]):
-                found.append([])
-            found[-1].append(member)
+            alike = buckets.setdefault((member.key, instr.attr("fusion")), [])
+            if not alike or before.intersection(m.instr.out for m in alike[-1]):
+                alike.append([])
+            alike[-1].append(member)
             before = {*before, instr.out}
         needs.update(dict.fromkeys(instr.outs, before))
-    return [bucket for found in buckets.values() for bucket in found if len(bucket) > 1]
+    return [bucket for alike in buckets.values() for bucket in alike if len(bucket) > 1]
 
 
 def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | None:
@@ -130,7 +130,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
     config = draft.config
     mode, setting = _setting(draft, members)
     ids = [m.given.comm_fusion for m in members]
-    given = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
+    chosen_by_learner = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     if mode in ("auto", "size") and config.local:
 
         def by_bytes(mine: list[Member]) -> fusion_rules.Groups:
@@ -159,7 +159,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
         distances = _distances(draft)
         away, elements = [distances[m.given.name] for m in members], [m.elements for m in members]
         return list(fusion_rules.cost_model_groups(config.cost_model_fusion, away, elements)), 1
-    return (list(ids), None) if given else None
+    return (list(ids), None) if chosen_by_learner else None
 
 
 def _distances(draft: Draft) -> dict[str, float]:
@@ -174,10 +174,10 @@ def _distances(draft: Draft) -> dict[str, float]:
             if name in place:
                 readers[place[name]].append(n)
     away = fusion_rules.distances_from_loss(costs, readers)
-    found = {given.name: 0.0 for given in draft.graph.inputs}
+    distances = {source.name: 0.0 for source in draft.graph.inputs}
     for n, instr in enumerate(program):
-        found |= {name: max(found[name], away[n]) for name in instr.ins if name in found}
-    return found
+        distances |= {name: max(distances[name], away[n]) for name in instr.ins if name in distances}
+    return distances
 
 
 def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:

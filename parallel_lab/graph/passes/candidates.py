@@ -147,8 +147,8 @@ def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float,
 
 def _addends(operator: Operator, rule: ShardingRule) -> int:
     """Elements of the slices of partial results."""
-    made = zip(rule.outs, operator.out_shapes, strict=True)
-    return sum(math.prod(layout.slice_shape(shape)) for layout, shape in made if layout.is_partial)
+    results = zip(rule.outs, operator.out_shapes, strict=True)
+    return sum(math.prod(layout.slice_shape(shape)) for layout, shape in results if layout.is_partial)
 
 
 def forward_bytes(operator: Operator, rule: ShardingRule) -> float:
@@ -180,32 +180,32 @@ def candidate_strategies(
 def _candidates(
     op_name: str, shapes: tuple[Shape, ...], attrs: Attrs, device_num: int, fully: bool, align: int
 ) -> tuple[Strategy, ...]:
-    op, given = OPS[op_name], dict(attrs)
+    op, attrs_by_name = OPS[op_name], dict(attrs)
     if op_name in BATCH_ONLY:
-        return (default_strategy(op, shapes, given, device_num),)
-    legal = legal_strategies(op, shapes, given, device_num, searched=True)
-    found = _odd_once(op, shapes, given, legal, device_num)
+        return (default_strategy(op, shapes, attrs_by_name, device_num),)
+    legal = legal_strategies(op, shapes, attrs_by_name, device_num, searched=True)
+    strategies = _odd_once(op, shapes, attrs_by_name, legal, device_num)
     if fully:
-        full = set(legal_strategies(op, shapes, given, device_num, fully_use_devices=True, searched=True))
+        full = set(legal_strategies(op, shapes, attrs_by_name, device_num, fully_use_devices=True, searched=True))
         whole = op_name != "matmul"
-        kept = (s for s in found if s in full or (whole and all(n == 1 for cuts in s for n in cuts)))
-        found = tuple(kept) or found
+        kept = (s for s in strategies if s in full or (whole and all(n == 1 for cuts in s for n in cuts)))
+        strategies = tuple(kept) or strategies
     if align > 1:
-        out_shape = op.infer(shapes, ("float32",) * len(shapes), given).shapes[0]
+        out_shape = op.infer(shapes, ("float32",) * len(shapes), attrs_by_name).shapes[0]
 
         def aligned(strategy: Strategy) -> bool:
-            rule = sharding_rule(op, shapes, given, strategy, device_num)
+            rule = sharding_rule(op, shapes, attrs_by_name, strategy, device_num)
             tensors = (*zip(rule.ins, shapes, strict=True), (rule.out, out_shape))
             return all(layout.slice_shape(shape)[-1] % align == 0 for layout, shape in tensors)
 
-        found = tuple(filter(aligned, found))
-        if not found:
+        strategies = tuple(filter(aligned, strategies))
+        if not strategies:
             operands, size = " and ".join(map(str, shapes)), "tensor_slice_align_size"
             what = f"no strategy leaves slices of operands {operands} whose last dim is a multiple of {align}"
             allowed = f"With tensor_slice_align_enable the last dim of every slice of a MatMul is a multiple of {size}"
             hint = f"Give a smaller {size}, or switch tensor_slice_align_enable off"
             raise StrategyError(what, where=op.class_name, allowed=allowed, hint=hint)
-    return found
+    return strategies
 
 
 def _odd_once(
@@ -235,15 +235,15 @@ def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[
     # where tuples of a strategy are the operands' counts, most are told apart without their rule
     plain = op.strategy_labels is None
     reads = [e for e in edges if plain and e.position is not None and e.shape == e.own_shape]
-    wanted = [(e.position, e.layout.splits) for e in reads]
-    found = []
+    splits_read = [(e.position, e.layout.splits) for e in reads]
+    candidates = []
     for strategy in strategies:
-        if any(strategy[position] != cuts for position, cuts in wanted):
+        if any(strategy[position] != cuts for position, cuts in splits_read):
             continue
         rule = operator.rule(strategy)
         if all(edge.meets(rule) for edge in edges):
-            found.append(strategy)
-    return found
+            candidates.append(strategy)
+    return candidates
 
 
 def choose_from_inputs(

@@ -76,17 +76,17 @@ def input_values(draft: Draft) -> dict[str, Value]:
     graph, config = draft.graph, draft.config
     values: dict[str, Value] = {}
     data = [i for i in graph.inputs if i.role == "data"]
-    for given, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
+    for source, layout in zip(data, dataset_layouts(config, tuple(i.shape for i in data)), strict=True):
         cuts = layout.splits
         try:
             # in local modes the network was traced on one rank's shapes
-            shape = tuple(n * c for n, c in zip(given.shape, cuts, strict=True)) if config.local else given.shape
+            shape = tuple(n * c for n, c in zip(source.shape, cuts, strict=True)) if config.local else source.shape
             layout.check_shape(shape)
         except LayoutError as error:
-            what = f"dataset_strategy splits input {given.name!r} of shape {given.shape} {cuts}: {error}"
+            what = f"dataset_strategy splits input {source.name!r} of shape {source.shape} {cuts}: {error}"
             raise at_compile(ShapeError, what) from error
-        values[given.name] = Value(shape, given.dtype, layout)
-    for given in graph.inputs:
-        if given.is_number or given.role == "constant":
-            values[given.name] = given.whole(config.device_num)
+        values[source.name] = Value(shape, source.dtype, layout)
+    for source in graph.inputs:
+        if source.is_number or source.role == "constant":
+            values[source.name] = source.whole(config.device_num)
     return values

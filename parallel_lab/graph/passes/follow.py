@@ -20,9 +20,9 @@ from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, Graph, GraphInput, Node, fresh_name
-from .beside import follow_parameters
 from .candidates import choose_from_inputs
 from .parallelize import Builder, View, output_value
+from .parameter_operators import follow_parameters
 
 
 def follow_gradients(draft: Draft) -> Draft:
@@ -49,9 +49,9 @@ def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], val
     nodes = tuple(n for n in nodes if n.phase == phase or (n.opdef.view and not draft.config.local))
     for name in dict.fromkeys(i for node in nodes for i in node.ins):
         # numbers written in operators on gradients are values of the program too
-        given = graph.input(name)
-        if name not in values and given is not None and (given.is_number or given.role == "constant"):
-            values[name] = given.whole(draft.config.device_num)
+        source = graph.input(name)
+        if name not in values and source is not None and (source.is_number or source.role == "constant"):
+            values[name] = source.whole(draft.config.device_num)
     made, read = (_local if draft.config.local else _sharded)(draft, nodes, values, phase)
     late = late.union(name for n in nodes if n.phase == phase for name in n.outs)
 
@@ -60,12 +60,12 @@ def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], val
 
     updates = taken(graph.updates) if phase == "update" else draft.updates
     assigned = taken(tuple(pair for pair in graph.assigns if pair[1] in late))
-    known = tuple(pair for pair in draft.assignments if pair[0] not in dict(assigned))
+    others = tuple(pair for pair in draft.assignments if pair[0] not in dict(assigned))
     shown = zip(graph.outputs, draft.outputs, strict=True)
     outputs = tuple(read(names.get(name, name), None) if name in late else value for name, value in shown)
     program = (*instrs, *made)
     messages = sum(i.is_communication for i in program)
-    changes = {"outputs": outputs, "updates": updates, "assignments": (*known, *assigned)}
+    changes = {"outputs": outputs, "updates": updates, "assignments": (*others, *assigned)}
     if program:
         done = draft.with_program("update", (*draft.program("update"), *program), values, **changes)
     else:
@@ -76,25 +76,25 @@ def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], val
 
 def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Value]]:
     """{gradient of the graph: value of the program}; without a gradient zeros, made by the instructions returned."""
-    values, made, zeros, found = draft.value_table(), dict(draft.bridges), [], {}
+    values, names, zeros, gradients = draft.value_table(), dict(draft.bridges), [], {}
     idle: dict[str, str] = {}
     for name, target, _ in draft.graph.gradients:
-        if name not in made and target not in idle:
+        if name not in names and target not in idle:
             held = values.setdefault(target, draft.graph.input(target).whole(draft.config.device_num))
             label = idle[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
             fill, why = OPS["fill"].class_name, "the result does not depend on it"
             zeros.append(Instr("compute", (label,), (), target, "fill", fill, attrs, reason=why))
             values[label] = held
-        found[name] = made.get(name) or idle[target]
-    return found, zeros, values
+        gradients[name] = names.get(name) or idle[target]
+    return gradients, zeros, values
 
 
 def _local(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], phase: str) -> tuple[list[Instr], Any]:
     """Operators on the whole gradients that every rank has."""
-    for given in draft.graph.inputs:
-        if given.role == "parameter":
-            values.setdefault(given.name, given.whole(draft.config.device_num))
+    for source in draft.graph.inputs:
+        if source.role == "parameter":
+            values.setdefault(source.name, source.whole(draft.config.device_num))
     for node in nodes:
         values |= {n: Value(s, d, None) for n, s, d in zip(node.outs, node.shapes, node.dtypes, strict=True)}
 
@@ -130,8 +130,8 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         taken, attrs = graph.operand_shapes(node), dict(node.attrs)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
         if strategy is None:
-            known = (values.keys() | build.views.keys()) - numbers
-            held = tuple(_placed(build, name) if name in known else None for name in node.ins)
+            laid_out = (values.keys() | build.views.keys()) - numbers
+            held = tuple(_placed(build, name) if name in laid_out else None for name in node.ins)
             strategy = choose_from_inputs(node.opdef, taken, attrs, held, config.device_num, config)
         node = replace(node, strategy=strategy, strategy_source=node.strategy_source or "followed")
         rule = sharding_rule(node.opdef, taken, attrs, strategy, config.device_num, node.where)
@@ -150,8 +150,8 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         want = values[parameter].layout
         if name not in build.views and have.same_placement(want):
             return name
-        made = ((parameter,), (shapes[name],), (values[parameter].dtype,))
-        taker = Node(parameter, "", "", (), (), *made, Origin(made_by="follow"))
+        result = ((parameter,), (shapes[name],), (values[parameter].dtype,))
+        taker = Node(parameter, "", "", (), (), *result, Origin(made_by="follow"))
         return build.redistribute(name, have, shape, want, taker, 0)
 
     return build.instrs, read

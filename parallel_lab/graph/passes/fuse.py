@@ -107,18 +107,18 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     """
     first, n = members[0].instr, members[0].instr.group_size
     definition = MESSAGES[first.kind]
-    given, made = (n if definition.cut else 1), (n if definition.join else 1)
-    width = sum(m.elements for m in members) // given
+    rows_sent, rows_received = (n if definition.cut else 1), (n if definition.join else 1)
+    width = sum(m.elements for m in members) // rows_sent
     origin = first.origin.made("fuse")
     names = [m.name for m in members]
     label = next(name for name in (f"bucket{n}" for n in itertools.count(1)) if name not in values)
-    values[label] = Value((given, width), members[0].value.dtype, None)
+    values[label] = Value((rows_sent, width), members[0].value.dtype, None)
     sent, done = fresh_name(f"{label}.sent", values), fresh_name(f"{label}.done", values)
-    values[sent] = values[done] = Value((made, width), members[0].value.dtype, None)
+    values[sent] = values[done] = Value((rows_received, width), members[0].value.dtype, None)
     turn = {"origin": origin, "once": first.once, "stage": first.stage}
     place = {"axes": first.axes, "device_matrix": first.device_matrix, **turn}
     operands = tuple(m.instr.ins[0] for m in members)
-    concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": given}), **turn)
+    concat = Instr("concat", (label,), operands, label, attrs=attr_pairs({"rows": rows_sent}), **turn)
     attrs = {"message": first.kind, "fusion": first.attr("fusion", 0), "members": tuple(names)}
     attrs |= {"reduce": first.attr("reduce")} if first.attr("reduce") is not None else {}
     attrs |= {"group": first.by_hand} if first.by_hand else {}
@@ -130,8 +130,14 @@ def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Ins
     wait = Instr("wait", (done,), (sent,), label, attrs=attrs, **place)
     taking, at = [wait], 0
     for number, member in enumerate(members):
-        stop = at + member.elements // given
-        cut = {"rows": made, "start": at, "stop": stop, "member": number, "shape": values[member.instr.out].slice_shape}
+        stop = at + member.elements // rows_sent
+        cut = {
+            "rows": rows_received,
+            "start": at,
+            "stop": stop,
+            "member": number,
+            "shape": values[member.instr.out].slice_shape,
+        }
         alone = member.instr
         kept = {"reason": alone.reason, "origin": alone.origin, "once": alone.once, "stage": alone.stage}
         taking.append(Instr("split", alone.outs, (done,), alone.name, attrs=attr_pairs(cut), **kept))
@@ -192,14 +198,14 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
     for instr in program:
         for name in instr.ins:
             users.setdefault(name, set()).update(instr.outs)
-    found: set[str] = set()
+    names: set[str] = set()
     for instr in reversed(program):
         used, local = set().union(*(users.get(name, ()) for name in instr.outs)), not instr.is_communication
         # what is made again for backward waits for its turn: early, it would take the memory that it is to save
         local = local and instr.origin.made_by != "recompute"
-        if local and instr.out not in replaced and used and used <= found | replaced:
-            found.update(instr.outs)
-    return found
+        if local and instr.out not in replaced and used and used <= names | replaced:
+            names.update(instr.outs)
+    return names
 
 
 def _in_turn(steps: list[_Step]) -> tuple[Instr, ...]:

@@ -54,12 +54,12 @@ def _with_owners(draft: Draft, owner_of: Mapping[str, int]) -> tuple[Instr, ...]
         users.setdefault(source, set()).add(owner_of.get(target))
     for name in (*draft.outputs, *(value for _, value in draft.gradients)):
         users.setdefault(name, set()).add(None)
-    made = []
+    instrs = []
     for instr in reversed(draft.program("update")):
-        found = set().union(*(users.get(name, ()) for name in instr.outs)) or {None}
-        alone = len(found) == 1 and not instr.is_communication and instr.kind not in ("print", "wait")
-        owner = next(iter(found)) if alone else None
+        owners_of_readers = set().union(*(users.get(name, ()) for name in instr.outs)) or {None}
+        alone = len(owners_of_readers) == 1 and not instr.is_communication and instr.kind not in ("print", "wait")
+        owner = next(iter(owners_of_readers)) if alone else None
         for name in instr.ins:
             users.setdefault(name, set()).add(owner)
-        made.append(replace(instr, owner=owner))
-    return tuple(reversed(made))
+        instrs.append(replace(instr, owner=owner))
+    return tuple(reversed(instrs))

@@ -116,15 +116,15 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
     return tuple(_decide(i, values[i.name].layout, config, i.name in written) for i in used)
 
 
-def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig, written: bool) -> Shard:
+def _decide(parameter: GraphInput, layout: TensorLayout, config: ParallelConfig, written: bool) -> Shard:
     replicas = layout.replica_count
-    size_bytes = math.prod(given.shape) * np.dtype(given.dtype).itemsize
-    wanted = config.optimizer_weight_shard_size
-    ways = replicas if wanted < 0 else min(wanted, replicas)
+    size_bytes = math.prod(parameter.shape) * np.dtype(parameter.dtype).itemsize
+    shard_size = config.optimizer_weight_shard_size
+    ways = replicas if shard_size < 0 else min(shard_size, replicas)
     holders, least = f"the {replicas} ranks that hold the same slice", config.parallel_optimizer_threshold
-    if not given.parallel_optimizer:
+    if not parameter.parallel_optimizer:
         why = "parallel_optimizer=False"
-    elif given.layerwise:
+    elif parameter.layerwise:
         why = "layerwise_parallel=True"
     elif written:
         why = "construct gives it a value, as a whole"
@@ -132,17 +132,17 @@ def _decide(given: GraphInput, layout: TensorLayout, config: ParallelConfig, wri
         why = f"its {size_bytes / KB:.4g} KB are below parallel_optimizer_threshold={least}"
     elif replicas == 1:
         why = "every rank holds a slice of its own"
-    elif not given.shape:
+    elif not parameter.shape:
         why = "a single number cannot be split"
     elif ways == 1 or replicas % ways:
-        why = f"optimizer_weight_shard_size={wanted} makes no equal groups of {holders}"
-    elif (rows := layout.slice_shape(given.shape)[0]) % ways or not rows:
+        why = f"optimizer_weight_shard_size={shard_size} makes no equal groups of {holders}"
+    elif (rows := layout.slice_shape(parameter.shape)[0]) % ways or not rows:
         why = f"dim 0 of its slice has {rows} elements, which {ways} ranks cannot share equally"
-    elif (found := shared_layout(layout, ways)) is None:
+    elif (sharded := shared_layout(layout, ways)) is None:
         why = f"{ways} neighbours among {holders} are not axes of the device matrix"
     else:
-        return Shard(given.name, *found, ways, replicas)
-    return Shard(given.name, None, (), 1, replicas, why)
+        return Shard(parameter.name, *sharded, ways, replicas)
+    return Shard(parameter.name, None, (), 1, replicas, why)
 
 
 # ---- forward ----
@@ -168,25 +168,25 @@ def _with_gather(draft: Draft, shard: Shard) -> Draft:
     values, program = draft.value_table(), draft.program("forward")
     values[shard.name] = Value(used.shape, used.dtype, shard.layout)
     each = draft.config.optimizer_level == "level3"
-    made: list[Instr] = []
+    instrs: list[Instr] = []
     labels: dict[str, str] = {}  # for each micro-batch "", or once -> the gathered parameter
 
     def gathered(reader: Instr) -> str:
         once = reader.once if each or draft.graph.micro_batches == 1 else "first"
         if once not in labels:
-            made.append(_gather(draft, shard, source, used, values, replace(reader, once=once)))
-            labels[once] = made[-1].out
+            instrs.append(_gather(draft, shard, source, used, values, replace(reader, once=once)))
+            labels[once] = instrs[-1].out
         return labels[once]
 
     for instr in program:
         if source in instr.ins and instr.kind != "print":
             instr = _reading(instr, {source: gathered(instr)})
-        made.append(instr)
+        instrs.append(instr)
     late = dict(draft.forward_assignments)
     for target, value in late.items():
         if value == source:
-            late[target] = next(iter(labels.values())) if labels else gathered(made[-1])
-    return draft.with_program("forward", tuple(made), values, forward_assignments=tuple(late.items()))
+            late[target] = next(iter(labels.values())) if labels else gathered(instrs[-1])
+    return draft.with_program("forward", tuple(instrs), values, forward_assignments=tuple(late.items()))
 
 
 def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[str, Value], reader: Instr) -> Instr:

@@ -25,8 +25,8 @@ from ...ops.machine.sharding import result_layouts, sharding_rule
 from ...ops.machine.split_labels import ShardingRule
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, GraphInput, Node, counted, fresh_name
-from .beside import beside, follow_parameters, ordered
 from .dataset_strategy import input_values
+from .parameter_operators import follow_parameters, ordered, parameter_operators
 
 
 @dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Builder:
 
     def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
         """Name of the value that holds `name` in the layout `want`."""
-        given = self.graph.input(name)
-        role = "" if given is None else given.role
-        if given is not None and given.is_number:
+        source = self.graph.input(name)
+        role = "" if source is None else source.role
+        if source is not None and source.is_number:
             return name
         if role == "parameter":
-            return self.parameter(given, want, node)
+            return self.parameter(source, want, node)
         if name in self.casts:
             return self.cast_parameter(name, want, node)
         have, shape = self.layout_and_shape(name)
@@ -85,9 +85,9 @@ class Builder:
             self.moved[key] = self.redistribute(name, have, shape, want, node, position)
         return self.moved[key]
 
-    def operands(self, node: Node, wanted: Iterable[TensorLayout]) -> tuple[str, ...]:
+    def operands(self, node: Node, layouts: Iterable[TensorLayout]) -> tuple[str, ...]:
         """Names of the values that hold an operator's operands in the layouts wanted."""
-        pairs = enumerate(zip(node.ins, wanted, strict=True))
+        pairs = enumerate(zip(node.ins, layouts, strict=True))
         return tuple(self.operand(name, want, node, position) for position, (name, want) in pairs)
 
     def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
@@ -95,35 +95,35 @@ class Builder:
             name = self.views[name].source
         return self.values[name].layout, self.values[name].shape
 
-    def parameter(self, given: GraphInput, want: TensorLayout, node: Node) -> str:
+    def parameter(self, parameter: GraphInput, want: TensorLayout, node: Node) -> str:
         """Name of a parameter, laid out for its first operator. Raises StrategyError if another differs."""
         # a reshape takes the layout that an operator behind it gives the parameter: it is not the one to blame
-        first = node if node.opdef.view else self.parameters.setdefault(given.name, node)
-        if given.name not in self.values:
-            self.values[given.name] = Value(given.shape, given.dtype, want)
-        elif not self.values[given.name].layout.same_placement(want):
+        first = node if node.opdef.view else self.parameters.setdefault(parameter.name, node)
+        if parameter.name not in self.values:
+            self.values[parameter.name] = Value(parameter.shape, parameter.dtype, want)
+        elif not self.values[parameter.name].layout.same_placement(want):
             uses = ", and by ".join(
-                f"{user.where} with strategy {user.strategy}, which gives it slices {layout.slice_shape(given.shape)} "
-                f"({layout})"
-                for user, layout in ((first, self.values[given.name].layout), (node, want))
+                f"{user.where} with strategy {user.strategy}, which gives it slices "
+                f"{layout.slice_shape(parameter.shape)} ({layout})"
+                for user, layout in ((first, self.values[parameter.name].layout), (node, want))
             )
-            where = f"Parameter {given.name!r}, shape {given.shape}, has two layouts"
+            where = f"Parameter {parameter.name!r}, shape {parameter.shape}, has two layouts"
             allowed = "A parameter has one layout: all operators that use it must split it equally"
             hint = f"Give {node.name!r} a strategy that splits it as {first.name!r} does"
             raise StrategyError(f"it is used by {uses}", where=where, allowed=allowed, hint=hint)
-        return given.name
+        return parameter.name
 
     def is_parameter(self, name: str) -> bool:
-        given = self.graph.input(name)
-        return given is not None and given.role == "parameter"
+        source = self.graph.input(name)
+        return source is not None and source.role == "parameter"
 
     def cast_parameter(self, name: str, want: TensorLayout, node: Node) -> str:
         """The parameter behind the cast `name`, in the layout `want` and the cast's dtype."""
         cast = self.casts[name]
         source = self.operand(cast.ins[0], want, node, 0)
         if name not in self.values:
-            made = Value(cast.shape, cast.dtype, self.values[source].layout)
-            self.add(cast.computed((source,), cast.attrs), made)
+            value = Value(cast.shape, cast.dtype, self.values[source].layout)
+            self.add(cast.computed((source,), cast.attrs), value)
         return name
 
     def redistribute(
@@ -140,7 +140,7 @@ class Builder:
         steps = plan_redistribution(have, want, shape, dst_shape=target, **self.config.manner)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
         slices = f"slices {want.slice_shape(target)} of {'it' if through is None else repr(name)}"
-        wanted = f"{node.name!r} wants {slices} (strategy {node.strategy}, input {position})"
+        reader = f"{node.name!r} wants {slices} (strategy {node.strategy}, input {position})"
         folded: list[tuple[Step, TensorLayout]] = []
         layout = have
         for step in steps:
@@ -155,7 +155,7 @@ class Builder:
             final = want if last else layout
             value = Value(final.full_shape(step.out_shape), self.values[source].dtype, final)
             place = {"axes": step.axes, "device_matrix": step.device_matrix}
-            why = f"{maker}; {wanted}"
+            why = f"{maker}; {reader}"
             current = self.insert(step.kind, label, current, node, value, why, **step_attrs(step), **place)
         if current == source:
             # only the way to describe the placement changed (or nothing did)
@@ -174,27 +174,27 @@ class Builder:
     def alias(self, source: str, want: TensorLayout, shape: tuple[int, ...], name: str, node: Node) -> str:
         """The slices of `source` in another shape: nothing moves."""
         label = fresh_name(f"{name}.for.{node.name}", self.values)
-        made = Value(shape, self.values[source].dtype, want)
-        return self.insert("reshape", label, source, node, made, shape=made.slice_shape)
+        value = Value(shape, self.values[source].dtype, want)
+        return self.insert("reshape", label, source, node, value, shape=value.slice_shape)
 
     def prints(self, names: Iterable[str]) -> None:
         """Instructions for what `construct` prints of these values."""
-        wanted = set(names)
+        printed = set(names)
         for name, origin in self.graph.prints:
-            if name in wanted:
+            if name in printed:
                 shown = output_value(self, name)
                 label = fresh_name(f"{name}.print", self.values)
                 self.add(Instr("print", (label,), (shown,), name, origin=origin), self.values[shown])
 
     def assigned(self, name: str, source: str) -> str:
         """The value that parameter `name` takes at the end of the forward program, laid out as the parameter is."""
-        given = self.graph.input(name)
+        target = self.graph.input(name)
         maker = self.graph.node(source)
         have, shape = self.layout_and_shape(source)
-        if given.name not in self.values:
+        if target.name not in self.values:
             # no operator reads it: it is kept as its new value comes
-            whole = TensorLayout.replicated(self.config.device_num, len(given.shape))
-            self.parameter(given, whole if source in self.views else have.whole(), maker)
+            whole = TensorLayout.replicated(self.config.device_num, len(target.shape))
+            self.parameter(target, whole if source in self.views else have.whole(), maker)
         want = self.values[name].layout
         if source not in self.views and have.same_placement(want):
             return source
@@ -205,8 +205,8 @@ class Builder:
     def write(self, node: Node) -> None:
         """A new value for a parameter, without a strategy of its own: laid out as the parameter is or will be."""
         variable, value = node.ins
-        known = self.values.get(variable)
-        layout = self.first_layout(variable, value) if known is None else known.layout
+        value_now = self.values.get(variable)
+        layout = self.first_layout(variable, value) if value_now is None else value_now.layout
         whole = TensorLayout.replicated(self.config.device_num, 0)
         shapes = self.graph.operand_shapes(node)
         ins = self.operands(node, (layout, layout if len(shapes[1]) == len(shapes[0]) else whole))
@@ -268,9 +268,9 @@ class Builder:
                 needs = f"needs up to {before} elements of the rank before and {after} of the rank after it"
                 slides = f"{node.name!r} slides a window along dim {dim}, split {members} ways"
                 reason = f"{slides}: beside its own slice a rank {needs}; outside the tensor are zeros"
-                made, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
+                value, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
                 attrs = {"dim": dim, "window": window, "fusion": 0}
-                self.halos[key] = self.insert("halo_exchange", label, name, node, made, reason, **attrs, **place)
+                self.halos[key] = self.insert("halo_exchange", label, name, node, value, reason, **attrs, **place)
             name = self.halos[key]
         return name
 
@@ -285,9 +285,9 @@ class Builder:
             attrs = op.localize(attrs, parts)
         places: tuple[tuple[int, ...], ...] = ()
         if op.offset is not None:
-            wanted = op.offset_labels(op.signature_for(self.graph.operand_shapes(node), dict(node.attrs)))
-            if any(parts.get(c, 1) > 1 for c in wanted):
-                places = tuple(rule.axes_of(c) for c in wanted)
+            labels = op.offset_labels(op.signature_for(self.graph.operand_shapes(node), dict(node.attrs)))
+            if any(parts.get(c, 1) > 1 for c in labels):
+                places = tuple(rule.axes_of(c) for c in labels)
         own = node.keeps_own_part(self.config.device_num)
         parts_of = [at for at, layout in enumerate(rule.outs) if layout.is_partial and not own]
         outs = tuple(
@@ -295,11 +295,11 @@ class Builder:
         )
         fields = {"device_matrix": rule.out.device_matrix, "offset_axes": places}
         fields |= {"strategy": node.strategy, "reason": node.strategy_reason}
-        made = [
+        results = [
             Value(shape, dtype, layout.whole() if own else layout)
             for shape, dtype, layout in zip(node.shapes, node.dtypes, rule.outs, strict=True)
         ]
-        self.add(node.computed(ins, attr_pairs(attrs), outs, **fields), *made)
+        self.add(node.computed(ins, attr_pairs(attrs), outs, **fields), *results)
         for at in parts_of:
             if len(outs) == 1 or node.outs[at] in self.graph.read:
                 self.combine(node, rule, at, outs[at])
@@ -326,11 +326,11 @@ class Builder:
             self.scatter(node, layout, label, name, Value(*kind, final), reason)
         else:
             axes = tuple(sorted((a for a in layout.partial if layout.axis_size(a) > 1), reverse=True))
-            place, made = {"axes": axes, "device_matrix": layout.device_matrix}, Value(*kind, final)
-            self.insert("all_reduce", name, label, node, made, reason, reduce=layout.reduce, fusion=0, **place)
+            place, value = {"axes": axes, "device_matrix": layout.device_matrix}, Value(*kind, final)
+            self.insert("all_reduce", name, label, node, value, reason, reduce=layout.reduce, fusion=0, **place)
         if node.opdef.mean:
-            made, operator = Value(*kind, final), {"op": "divide_by", "op_class": "RealDiv"}
-            self.insert("compute", result, name, node, made, count=count, **operator)
+            value, operator = Value(*kind, final), {"op": "divide_by", "op_class": "RealDiv"}
+            self.insert("compute", result, name, node, value, count=count, **operator)
 
     def scatter(self, node: Node, layout: TensorLayout, label: str, name: str, value: Value, reason: str) -> None:
         """reduce_scatter of partial sums into `value`; axes not in the device matrix's order are one message each."""
@@ -345,13 +345,13 @@ class Builder:
             layout = final if last else TensorLayout(layout.device_matrix, entries, left, layout.reduce)
             parts = math.prod(layout.axis_size(a) for a in axes)
             along = "rows" if dim == 0 else f"dim {dim}"
-            given = node.out_strategy is not None
-            asked = f"out_strategy {node.out_strategy}" if given else "enable_nd_tp: its sums are scattered"
-            why = f"{reason}, and keeps 1/{parts} of its {along} ({asked})"
+            chosen = node.out_strategy is not None
+            source = f"out_strategy {node.out_strategy}" if chosen else "enable_nd_tp: its sums are scattered"
+            why = f"{reason}, and keeps 1/{parts} of its {along} ({source})"
             attrs = {"reduce": layout.reduce, "fusion": 0, "dim": dim}
-            made, place = replace(value, layout=layout), {"axes": axes, "device_matrix": layout.device_matrix}
+            scattered, place = replace(value, layout=layout), {"axes": axes, "device_matrix": layout.device_matrix}
             out = name if last else fresh_name(f"{name}.scatter", self.values)
-            label = self.insert("reduce_scatter", out, label, node, made, why, **attrs, **place)
+            label = self.insert("reduce_scatter", out, label, node, scattered, why, **attrs, **place)
 
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
         """Operand `name` after its innermost splits were gathered for a product (enable_nd_tp): `have` to `want`."""
@@ -405,7 +405,7 @@ def parallelize(draft: Draft) -> Draft:
     """Make the forward program. Raises StrategyError (parameters), ShapeError (inputs, dataset strategy)."""
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
-    follow, late = beside(graph)
+    follow, late = parameter_operators(graph)
     behind = [n for n in graph.of_phase("forward") if n.name in late]
     for node in ordered(graph, late):
         shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
@@ -436,9 +436,9 @@ def parallelize(draft: Draft) -> Draft:
     build.prints(i.name for i in graph.inputs if i.name in build.values and not i.is_number)
     roles = {i.name: i.role for i in graph.inputs}
     # a parameter that only the update program reads gets its layout there; numbers need none
-    known = {*build.values, *build.views, *build.casts}
+    names = {*build.values, *build.views, *build.casts}
     read = [
-        n for n in graph.read_late() if n in known or n in graph.outputs or roles.get(n) not in ("parameter", "scalar")
+        n for n in graph.read_late() if n in names or n in graph.outputs or roles.get(n) not in ("parameter", "scalar")
     ]
     bridges = tuple((name, output_value(build, name)) for name in read)
     outputs = tuple(dict(bridges).get(name, name) for name in graph.outputs)
@@ -452,13 +452,13 @@ def output_value(build: Builder, name: str) -> str:
         node = source = build.casts[name]
         while source.ins[0] in build.casts:
             source = build.casts[source.ins[0]]
-        known = build.values.get(source.ins[0])
+        value = build.values.get(source.ins[0])
         whole = TensorLayout.replicated(build.config.device_num, len(node.shape))
-        return build.cast_parameter(name, known.layout if known else whole, node)
+        return build.cast_parameter(name, value.layout if value else whole, node)
     if name not in build.views:
-        given = build.graph.input(name)
-        if given is not None and name not in build.values:  # a parameter that nothing but the caller reads
-            build.values[name] = given.whole(build.config.device_num)
+        target = build.graph.input(name)
+        if target is not None and name not in build.values:  # a parameter that nothing but the caller reads
+            build.values[name] = target.whole(build.config.device_num)
         return name
     shape, device_num = build.graph.shapes()[name], build.config.device_num
     cut = device_num if shape and shape[0] % device_num == 0 else 1

@@ -55,9 +55,9 @@ def place(draft: Draft) -> Draft:
             there = bool(readers[instr.out]) and all(on_host[n] for n in readers[instr.out])
             on_host[at] = smaller or (there and sizes[instr.out] > sizes[instr.ins[0]])
     host |= {name for (_, instr), there in zip(instrs, on_host, strict=True) if there for name in instr.kept}
-    for given in draft.graph.inputs:
-        if given.role in ("data", "constant") and readers[given.name]:
-            host |= {given.name} if all(on_host[n] for n in readers[given.name]) else set()
+    for source in draft.graph.inputs:
+        if source.role in ("data", "constant") and readers[source.name]:
+            host |= {source.name} if all(on_host[n] for n in readers[source.name]) else set()
     if draft.graph.micro_batches > 1:
         draft = _cast_once(draft, parameters & host, host)
     if not host:
@@ -87,13 +87,13 @@ def _offloading(optimizer: Any) -> set[str]:
 def _of_states(draft: Draft, parameters: set[str]) -> set[str]:
     """What is made of such parameters' states, but for their new values, and these values in another dtype."""
     mine = _offloading(draft.training.optimizer)
-    program, known = draft.program("update"), {name for name, parameter, _ in draft.states if parameter in mine}
+    program, names = draft.program("update"), {name for name, parameter, _ in draft.states if parameter in mine}
     new = {source for target, source in draft.assignments if target in parameters}
     new |= {i.ins[0] for i in program if i.op == "cast" and i.out in new}
     for instr in program:
-        if not known.isdisjoint(instr.ins) and new.isdisjoint(instr.kept):
-            known.update(instr.kept)
-    return known
+        if not names.isdisjoint(instr.ins) and new.isdisjoint(instr.kept):
+            names.update(instr.kept)
+    return names
 
 
 def _updated_on_host(optimizer: Any) -> tuple[set[str], bool]:
@@ -107,5 +107,5 @@ def _updated_on_host(optimizer: Any) -> tuple[set[str], bool]:
 def places(draft: Draft) -> bool:
     """Whether anything asks for the host."""
     optimizer = draft.training.optimizer
-    wanted = bool(_updated_on_host(optimizer)[0] or _offloading(optimizer)) or draft.config.memory_offload
-    return wanted or any(node.target or offloads(node.recompute) for node in draft.graph.nodes)
+    on_host = bool(_updated_on_host(optimizer)[0] or _offloading(optimizer)) or draft.config.memory_offload
+    return on_host or any(node.target or offloads(node.recompute) for node in draft.graph.nodes)

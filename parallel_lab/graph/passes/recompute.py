@@ -83,17 +83,17 @@ class Copies:
 
     def needed(self, reader: Instr) -> list[int]:
         """Positions of the forward instructions that are to be copied for this reader, in order."""
-        found: set[int] = set()
+        positions: set[int] = set()
         stack = list(reader.ins)
         while stack:
             name = stack.pop()
             at = self.place.get(name)
-            if at is None or at in found or name in self.kept or (name, reader.once) in self.labels:
+            if at is None or at in positions or name in self.kept or (name, reader.once) in self.labels:
                 continue
             if self.why(self.forward[at], reader) is not None:
-                found.add(at)
+                positions.add(at)
                 stack += self.forward[at].ins
-        return sorted(found)
+        return sorted(positions)
 
     def reading(self, instr: Instr, once: str) -> Instr:
         ins = tuple(self.labels.get((name, once), name) for name in instr.ins)
@@ -171,11 +171,11 @@ class _Regions:
                 brought.update(instr.kept)
             elif not makes_output:
                 self.again.update(instr.kept)
-        asked = any(wish["parallel_optimizer_comm_recompute"] for wish in self.wishes.values())
+        regathers = any(wish["parallel_optimizer_comm_recompute"] for wish in self.wishes.values())
         # at level3 all parameters are gathered again, by a pass of its own
-        self.gathers = asked and config.pipeline_stages == 1 and config.optimizer_level != "level3"
+        self.gathers = regathers and config.pipeline_stages == 1 and config.optimizer_level != "level3"
         self.ignored = ""
-        if asked and config.pipeline_stages > 1:
+        if regathers and config.pipeline_stages > 1:
             self.ignored = f"parallel_optimizer_comm_recompute has no effect with {config.pipeline_stages} stages"
             warnings.warn(f"recompute: {self.ignored}: leave it False", RuntimeWarning, stacklevel=2)
 
@@ -188,8 +188,8 @@ class _Regions:
         if instr.stage != reader.stage or _BACK[instr.once] != reader.once:
             return None
         if is_parameter_gather(instr):
-            asked = self.gathers and self.asks(reader, "parallel_optimizer_comm_recompute")
-            return WHY_GATHERED if asked else None
+            regathered = self.gathers and self.asks(reader, "parallel_optimizer_comm_recompute")
+            return WHY_GATHERED if regathered else None
         return WHY if self.again.issuperset(instr.kept) else None
 
 
@@ -209,16 +209,16 @@ def _makers_of_outputs(graph: Graph) -> set[str]:
         for name in node.ins:
             readers.setdefault(graph.maker(name), []).append(node)
     late = {graph.maker(name) for name in (*graph.read_late(), *graph.outputs)}
-    found: set[str] = set()
+    names: set[str] = set()
     for node in reversed(nodes.values()):
         wish = dict(node.recompute)
         if not wish or wish.get("alone"):  # asked of the operator itself, and not of a Cell around it
             continue
         used = readers.get(node.name, ())
-        shown = any(r.opdef.view and r.name in found and r.ins[0] in node.outs for r in used)
+        shown = any(r.opdef.view and r.name in names and r.ins[0] in node.outs for r in used)
         if shown or node.name in late or any(dict(r.recompute).get("region") != wish["region"] for r in used):
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names
 
 
 # ---- activations that are kept as slices ----
@@ -226,13 +226,13 @@ def _makers_of_outputs(graph: Graph) -> set[str]:
 
 def _slice_activations(draft: Draft, regions: _Regions) -> tuple[Draft, int]:
     """The program with inputs of regions kept as slices between forward and backward; how many they are."""
-    made = {name: instr for instr in draft.program("forward") for name in instr.kept}
+    makers = {name: instr for instr in draft.program("forward") for name in instr.kept}
     values, found = draft.value_table(), {}
     backward = draft.program("backward")
     for reader in backward:
         if reader.origin.made_by == "recompute" and regions.asks(reader, "recompute_slice_activation"):
             for name in reader.ins:
-                maker = made.get(name)
+                maker = makers.get(name)
                 if maker is not None and name not in found and name not in draft.outputs:
                     if is_parameter_gather(maker) or _BACK[maker.once] != reader.once:
                         continue

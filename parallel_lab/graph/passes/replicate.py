@@ -32,9 +32,9 @@ def replicate(draft: Draft) -> Draft:
     """Make the forward program of data_parallel mode. Raises ShapeError when inputs do not fit the dataset strategy."""
     graph, device_num = draft.graph, draft.config.device_num
     values = input_values(draft)
-    for given in graph.inputs:
-        if given.role == "parameter":
-            values[given.name] = given.whole(device_num)
+    for source in graph.inputs:
+        if source.role == "parameter":
+            values[source.name] = source.whole(device_num)
     printed = dict(graph.prints)
     instrs: list[Instr] = []
     own = {i.name for i in graph.inputs if i.role == "data"}  # values that are made from this rank's samples
@@ -45,8 +45,8 @@ def replicate(draft: Draft) -> Draft:
             values[label] = values[name]
             instrs.append(Instr("print", (label,), (name,), name, origin=printed[name]))
 
-    for given in graph.inputs:
-        shown(given.name)
+    for source in graph.inputs:
+        shown(source.name)
     for node in graph.of_phase("forward"):
         if node.opdef.message:
             _send(node, device_num, instrs, values)
@@ -58,10 +58,10 @@ def replicate(draft: Draft) -> Draft:
         kinds = [Value(shape, dtype, None) for shape, dtype in zip(node.shapes, node.dtypes, strict=True)]
         values.update(zip(outs, kinds, strict=True))
         alone = node.sync is False and device_num > 1
-        made = node.computed(node.ins, node.attrs, outs, reason=OWN_SAMPLES.format(device_num) if alone else "")
+        instr = node.computed(node.ins, node.attrs, outs, reason=OWN_SAMPLES.format(device_num) if alone else "")
         if node.op == DROPOUT and device_num > 1 and node.ins[0] in own:
-            made = _own_rows(made, node, graph.operand_shapes(node), device_num)
-        instrs.append(made)
+            instr = _own_rows(instr, node, graph.operand_shapes(node), device_num)
+        instrs.append(instr)
         own.update(node.outs if own.intersection(node.ins) else [])
         for name, label, kind in zip(node.outs, outs, kinds, strict=True):
             if averaged:
@@ -78,8 +78,8 @@ def replicate(draft: Draft) -> Draft:
 def _send(node: Node, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
     """The message that a network's own communication is. What a Send returns is its operand."""
     kind, attrs = node.opdef.message, dict(node.attrs)
-    group, given = attrs["group"], {"dim": 0, **attrs}
-    about = {a: given[a] for a in MESSAGES[kind].attributes} | {"group": group, "fusion": attrs["fusion"]}
+    group, full_attrs = attrs["group"], {"dim": 0, **attrs}
+    about = {a: full_attrs[a] for a in MESSAGES[kind].attributes} | {"group": group, "fusion": attrs["fusion"]}
     n = len(group)
     place = {"axes": (0,), "device_matrix": (device_num // n, n) if device_num % n == 0 else (device_num,)}
     place |= {"origin": node.origin, "op_class": node.op_class, "reason": "the network calls it"}

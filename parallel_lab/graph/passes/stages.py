@@ -46,19 +46,19 @@ def assign_stages(draft: Draft) -> Draft:
         fed = "is fed no micro-batches" if graph.micro_batches == 1 else f"is fed {graph.micro_batches} micro-batches"
         what, allowed = f"the network {fed}, with pipeline_stages={count}", "At least as many as there are stages"
         raise at_compile(StrategyError, what, allowed, f"Put it into nn.PipelineCell(net, {2 * count})")
-    said = {n.name: n.stage for n in graph.nodes if n.phase == "forward"}
+    chosen = {n.name: n.stage for n in graph.nodes if n.phase == "forward"}
     beyond = next((n for n in graph.of_phase("forward") if n.stage >= count), None)
     if beyond is not None:
         what, allowed = f"stage {beyond.stage}, with pipeline_stages={count}", f"A stage from 0 to {count - 1}"
         raise StrategyError(what, where=beyond.where, allowed=allowed)
-    stages = _coloured(graph, said)
+    stages = _coloured(graph, chosen)
     used = sorted(set(stages.values()))
     if used != list(range(count)):
         what = f"the network's operators are on stages {used}, with pipeline_stages={count}"
         allowed = f"Every stage from 0 to {count - 1} has an operator"
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
     place = named_placement(draft) if schedule is None else placement_of(schedule, schedule.parts)
-    parts = _parts(graph, stages, said, count, place, interleaved=config.pipeline_interleave)
+    parts = _parts(graph, stages, chosen, count, place, interleaved=config.pipeline_interleave)
     early = _needs_no_micro_batch(graph)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
     nodes = tuple(replace(n, once="first") if n.name in early else n for n in nodes)
@@ -86,27 +86,27 @@ def _shown(place: Placement) -> str:
     return ", ".join(map(str, place.ways[0]))
 
 
-def _coloured(graph: Graph, said: dict[str, int]) -> dict[str, int]:
+def _coloured(graph: Graph, chosen: dict[str, int]) -> dict[str, int]:
     """Stage of every forward operator: as said, or the last one of its operands', or the first one of its readers'."""
-    found: dict[str, int] = {}
+    colours: dict[str, int] = {}
     forward = graph.of_phase("forward")
     readers: dict[str, list[Node]] = {}
     for node in forward:
         for name in node.ins:
             readers.setdefault(graph.maker(name), []).append(node)
-        before = [found[maker] for maker in map(graph.maker, node.ins) if maker in found]
-        if said[node.name] >= 0 or before:
-            found[node.name] = said[node.name] if said[node.name] >= 0 else max(before)
+        before = [colours[maker] for maker in map(graph.maker, node.ins) if maker in colours]
+        if chosen[node.name] >= 0 or before:
+            colours[node.name] = chosen[node.name] if chosen[node.name] >= 0 else max(before)
     for node in reversed(forward):
-        if node.name not in found:
-            found[node.name] = min((found[r.name] for r in readers.get(node.name, ())), default=0)
-    return found
+        if node.name not in colours:
+            colours[node.name] = min((colours[r.name] for r in readers.get(node.name, ())), default=0)
+    return colours
 
 
 def _parts(
     graph: Graph,
     stages: dict[str, int],
-    said: dict[str, int],
+    chosen: dict[str, int],
     count: int,
     place: Placement | None,
     *,
@@ -120,7 +120,7 @@ def _parts(
     for node in graph.of_phase("forward"):
         makers = [m for m in map(graph.maker, node.ins) if m in parts and not _is_free(graph.node(m))]
         last = max(makers, key=parts.__getitem__, default=None)
-        if last is not None and said[node.name] < 0:
+        if last is not None and chosen[node.name] < 0:
             stages[node.name] = stages[last]
         stage, before = stages[node.name], 0 if last is None else parts[last]
         part = before + (stage - before) % count if place is None else place.after(before, stage)
@@ -155,23 +155,23 @@ def _needs_no_micro_batch(graph: Graph) -> set[str]:
     """Operators behind the micro-batches that read nothing of them, such as the cast of a loss scale. They run with the
     first: backward of a micro-batch reads them, and begins before the last one's forward.
     """
-    late, found = set(), set()
+    late, names = set(), set()
     for node in graph.of_phase("forward"):
         if node.once == "last" and late.isdisjoint(node.ins):
-            found.add(node.name)
+            names.add(node.name)
         elif node.once != "first":
             late.update(node.outs)
-    return found
+    return names
 
 
-def _cut(names: list[str], wanted: float, allowed: range, tolerance: float) -> int:
+def _cut(names: list[str], target: float, allowed: range, tolerance: float) -> int:
     """Where a list of operators is cut: near `wanted`, between two layers if one of their borders is near enough."""
     at = len(names)
     for depth in range(1, 8):
         layers = [name.split(".")[:depth] for name in names]
-        found = [at for at in allowed if layers[at] != layers[at - 1]] if depth < 7 else list(allowed)
-        at = min(found, key=lambda at: abs(at - wanted), default=at)
-        if abs(at - wanted) <= tolerance:
+        positions = [at for at in allowed if layers[at] != layers[at - 1]] if depth < 7 else list(allowed)
+        at = min(positions, key=lambda at: abs(at - target), default=at)
+        if abs(at - target) <= tolerance:
             break
     return at
 
@@ -242,27 +242,27 @@ class _Borders:
         for instr in program:
             for name in instr.ins:
                 first[name] = min(instr.stage, first.get(name, instr.stage))
-        for given in self.graph.inputs:
-            if given.role == "parameter" and given.name in first:
-                self.homes[given.name] = {first[given.name]: given.name}
-        made: dict[str, Instr] = {}
+        for source in self.graph.inputs:
+            if source.role == "parameter" and source.name in first:
+                self.homes[source.name] = {first[source.name]: source.name}
+        brought: dict[str, Instr] = {}
         done: list[Instr] = []
         for instr in program:
-            ins = tuple(self.at(name, instr.stage, made, done) for name in instr.ins)
+            ins = tuple(self.at(name, instr.stage, brought, done) for name in instr.ins)
             done.append(replace(instr, ins=ins) if ins != instr.ins else instr)
             for name in instr.kept:
-                made[name] = done[-1]
+                brought[name] = done[-1]
                 self.homes[name] = {instr.stage: name}
         return done
 
-    def at(self, name: str, part: int, made: dict[str, Instr], done: list[Instr]) -> str:
+    def at(self, name: str, part: int, brought: dict[str, Instr], done: list[Instr]) -> str:
         """What `name` is called in a part, brought there if it is made in another one."""
         homes = self.homes.get(name)
         if name in self.free or homes is None or part in homes:
             return name if homes is None or name in self.free else homes[part]
         label = homes[part] = fresh_name(f"{name}.on{part}", self.values)
         self.values[label] = self.values[name]
-        maker = made.get(name)
+        maker = brought.get(name)
         if maker is not None and self.free.issuperset(maker.ins) and maker.kind == "compute":
             done.append(replace(maker, outs=(label,), stage=part))
             return label

@@ -15,7 +15,7 @@ from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.legal_strategies import completed
 from ...ops.machine.sharding import default_strategy, result_layouts, sharding_rule
 from ..ir import Draft, Node, at_compile
-from .wishes import check_wishes
+from .operator_limits import check_operators
 
 SOURCES = {"propagated": "propagated from them", "searched": "searched for", "default": "by default"}
 
@@ -40,12 +40,12 @@ def choose_strategies(draft: Draft) -> Draft:
         return replace(draft, graph=replace(graph, nodes=tuple(nodes))).noted("strategies", note)
     searched, stand_alone = config.parallel_mode == "auto_parallel", config.parallel_mode == "stand_alone"
     if not stand_alone:
-        check_wishes(graph, config.device_num)
+        check_operators(graph, config.device_num)
 
     def wanted(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
-        given = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
-        return n.phase == "forward" and (given or not searched)
+        decided = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
+        return n.phase == "forward" and (decided or not searched)
 
     chosen = (
         _chosen(n, graph.operand_shapes(n), config.device_num, stand_alone) if wanted(n) else n for n in graph.nodes
@@ -54,7 +54,7 @@ def choose_strategies(draft: Draft) -> Draft:
     if searched:
         graph = strategy_searcher()(graph, config)
     count = Counter(n.strategy_source for n in graph.nodes)
-    others = ", ".join(f"{count[how]} {said}" for how, said in SOURCES.items() if count[how]) or "0 by default"
+    others = ", ".join(f"{count[how]} {words}" for how, words in SOURCES.items() if count[how]) or "0 by default"
     return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {others}")
 
 
@@ -98,7 +98,7 @@ def with_saved_strategies(draft: Draft) -> Draft:
         raise at_compile(StrategyError, what, f"A file made for {draft.config.device_num}, as many as compile now")
     saved = {(one.name, one.op): one for one in file.operators if one.strategy is not None}
     nodes, taken = list(draft.graph.nodes), 0
-    parameters = {given.name for given in draft.graph.inputs if given.role == "parameter"}
+    parameters = {source.name for source in draft.graph.inputs if source.role == "parameter"}
     for at, node in enumerate(nodes):
         one = saved.get((node.name, node.op_class))
         wants = one is not None and node.strategy is None and node.phase == "forward"

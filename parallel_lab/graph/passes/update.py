@@ -63,10 +63,10 @@ class _SliceTotals(Totals):
     def parts(self, name: str) -> tuple[float, ...]:
         return self.rec.values[name].layout.slice_counts
 
-    def totals(self, found: dict[str, Any], why: str) -> Any:
+    def totals(self, by_name: dict[str, Any], why: str) -> Any:
         # parameters that are split alike share one message
         together: dict[TensorLayout, list[Any]] = {}
-        for name, local in found.items():
+        for name, local in by_name.items():
             together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
         return added([self._summed(added(locals_), layout, why) for layout, locals_ in together.items()])
 
@@ -81,8 +81,8 @@ class _SliceTotals(Totals):
         fields["attrs"] = attr_pairs({"reduce": "sum", "fusion": 0})
         slices = f"each of {count} ranks holds another slice, and ranks with copies are not counted again"
         fields["reason"] = f"{why}: {slices}"
-        made = Value(shape, str(local.dtype), layout.whole())
-        return self.rec.emit("all_reduce", made, (local.name,), f"{self.rec.name}.total", **fields)
+        value = Value(shape, str(local.dtype), layout.whole())
+        return self.rec.emit("all_reduce", value, (local.name,), f"{self.rec.name}.total", **fields)
 
 
 def _cut(layout: TensorLayout, over: Sequence[int] | None = None, kept: Sequence[int] = ()) -> TensorLayout:
@@ -131,36 +131,38 @@ class _Update:
         """Zeros for a parameter that the result does not depend on: weight decay and moments need a gradient."""
         held = self.values.setdefault(name, self.draft.graph.input(name).whole(self.draft.config.device_num))
         self.rec.name = name
-        made = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
-        self.values[made.name] = held
-        return made.name
+        filled = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
+        self.values[filled.name] = held
+        return filled.name
 
     def prepared(self, gradients: dict[str, str]) -> dict[str, Any]:
         """Gradients without loss scale, clipped; notes whether the step counts."""
-        found = {name: self.rec.value(gradient) for name, gradient in gradients.items()}
+        by_name = {name: self.rec.value(gradient) for name, gradient in gradients.items()}
         skip = dict(self.draft.updates).get(SKIP)
         if skip is not None:
             self.finite = OPS["equal"](self.rec.value(skip), False)
         scaler, scale = self.optimizer.loss_scaler, loss_scale_name(self.draft)
         if scaler is None or scale is None:
-            return self.optimizer.prepared(found, self.totals)
+            return self.optimizer.prepared(by_name, self.totals)
         if scaler.drop_overflow_update:
-            self.finite = OPS["equal"](nonfinite(found, self.totals), 0.0)
-            known = scaler.scalar_state()
-            given = {kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in known}
-            for kind, new in scaler.update_scalars(given, self.finite).items():
-                if new.name != given[kind].name:
-                    self.values[new.name] = self.values[given[kind].name]
-                    self.assignments.append((given[kind].name, new.name))
-        return self.optimizer.prepared(found, self.totals, self.rec.value(scale))
+            self.finite = OPS["equal"](nonfinite(by_name, self.totals), 0.0)
+            scaler_states = scaler.scalar_state()
+            state_values = {
+                kind: self.rec.value(label) for label, _, kind in self.draft.states if kind in scaler_states
+            }
+            for kind, new in scaler.update_scalars(state_values, self.finite).items():
+                if new.name != state_values[kind].name:
+                    self.values[new.name] = self.values[state_values[kind].name]
+                    self.assignments.append((state_values[kind].name, new.name))
+        return self.optimizer.prepared(by_name, self.totals, self.rec.value(scale))
 
     def shared(self, dtype: str) -> dict[str, Any]:
         """The scalar states of this step, as parameters of this dtype use them."""
-        given = {kind: self.scalar(kind, dtype) for kind in self.optimizer.scalar_state()}
+        scalars = {kind: self.scalar(kind, dtype) for kind in self.optimizer.scalar_state()}
         self.totals.at("")
-        stepped = self.optimizer.update_scalars(given) if given else {}
+        stepped = self.optimizer.update_scalars(scalars) if scalars else {}
         for kind, new in stepped.items():
-            self.assign(given[kind].name, new, self.values[given[kind].name].layout, ())
+            self.assign(scalars[kind].name, new, self.values[scalars[kind].name].layout, ())
         return stepped
 
     def parameter(self, parameter: Any, gradient: Any, scalars: dict[str, Any]) -> None:
@@ -194,7 +196,7 @@ def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
     """The same program with local work moved to where its result is first read, so that clipped or unscaled gradients
     of all parameters are not there at once. Messages and the values in `new` keep their order.
     """
-    made, later = {name: i for i in instrs for name in i.outs}, {name for i in instrs for name in i.ins} - new
+    makers, later = {name: i for i in instrs for name in i.outs}, {name for i in instrs for name in i.ins} - new
     order: list[Instr] = []
     there: set[str] = set()
     for instr in instrs:
@@ -202,7 +204,7 @@ def _when_read(instrs: list[Instr], new: set[str]) -> tuple[Instr, ...]:
             continue
         waiting = [instr]
         while waiting:
-            missing = [made[name] for name in reversed(waiting[-1].ins) if name in made and name not in there]
+            missing = [makers[name] for name in reversed(waiting[-1].ins) if name in makers and name not in there]
             if missing:
                 waiting += missing
             elif there.isdisjoint((ready := waiting.pop()).outs):
@@ -230,9 +232,9 @@ def update_parameters(draft: Draft) -> Draft:
         hint = "Make the optimizer from net.trainable_params()"
         raise at_compile(TraceError, what, "Parameters of this network", hint)
     update = _Update(draft, optimizer)
-    known = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
+    trainable = {i.name for i in draft.graph.inputs if i.role == "parameter" and i.trainable}
     with update.rec:
-        idle = [p.name for p in optimizer.parameters if p.name in known and parameters.get(p.name) is p]
+        idle = [p.name for p in optimizer.parameters if p.name in trainable and parameters.get(p.name) is p]
         gradients |= {name: update.zeros(name) for name in idle if name not in gradients}
         ready = update.prepared(gradients)
         shared: dict[str, dict[str, Any]] = {}

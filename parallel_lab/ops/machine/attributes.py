@@ -113,8 +113,8 @@ class Attributed:
 
     def clone(self) -> Any:
         """Another operator with the same attributes and strategy; `_clone` in MindSpore."""
-        made = copy.copy(self)
-        made.given, made.prim_attrs = dict(self.given), dict(self.prim_attrs)
-        return made
+        clone = copy.copy(self)
+        clone.given, clone.prim_attrs = dict(self.given), dict(self.prim_attrs)
+        return clone
 
     _clone = clone

@@ -91,9 +91,9 @@ class Operator(OpDef):
             # what the operator says of itself, with the place in the learner's network
             raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
 
-    def examine_attrs(self, given: dict[str, Any]) -> None:
+    def examine_attrs(self, attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes that no operands could go with: what their types and values alone say."""
-        for name, value in given.items():
+        for name, value in attrs.items():
             check = flag if type(self.options.get(name)) is bool else self.attrs.get(name)
             check = getattr(check, "alone", check)
             if isinstance(check, Check):
@@ -151,19 +151,19 @@ class Operator(OpDef):
 
     def _as_arrays(self, operands: list[Any], at_once: bool) -> list[Any]:
         """The operands; at once, numbers become arrays unless another has a dtype for them. ShapeError: no tensor."""
-        known = [is_operand(x) for x in operands]
-        beside = any(known) or not at_once
+        ready = [is_operand(x) for x in operands]
+        keep_numbers = any(ready) or not at_once
         return (
             operands
-            if all(known)
-            else [x if known[i] else self._as_array(i, x, beside) for i, x in enumerate(operands)]
+            if all(ready)
+            else [x if ready[i] else self._as_array(i, x, keep_numbers) for i, x in enumerate(operands)]
         )
 
-    def _as_array(self, position: int, value: Any, beside: bool) -> Any:
+    def _as_array(self, position: int, value: Any, keep_number: bool) -> Any:
         number = not self.variadic and self.takes_number[position]
         if number and isinstance(value, (bool, int, float)):
-            array = value if beside else scalar_operand(value, ())
-            if beside or array.dtype.kind in "biuf":
+            array = value if keep_number else scalar_operand(value, ())
+            if keep_number or array.dtype.kind in "biuf":
                 return array
         name = "" if self.variadic else f" ({self.tensors[position]})"
         raise no_tensor(ShapeError, self.class_name, f"operand {position}{name} is ", value, number)
@@ -180,8 +180,8 @@ class Operator(OpDef):
             facts = [Facts(x) for x in arrays]
             # where shapes and dtypes say what is wrong, inference has the words
             self.infer(tuple(f.shape for f in facts), tuple(str(f.dtype) for f in facts), attrs)
-            given = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
-            raise ShapeError(f"it cannot be computed for {given}: {error}", where=self.class_name) from error
+            operands = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
+            raise ShapeError(f"it cannot be computed for {operands}: {error}", where=self.class_name) from error
 
     def bind(
         self, args: Sequence[Any], kwargs: dict[str, Any], *, as_class: bool = False
@@ -204,15 +204,17 @@ class Operator(OpDef):
             raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage)
         if self.variadic and not operands and isinstance(kwargs.get("tensors"), (tuple, list)):
             operands, kwargs = list(kwargs["tensors"]), {k: v for k, v in kwargs.items() if k != "tensors"}
-        given = dict(zip(names, args, strict=False))
-        given.update(own_names(kwargs, (*self.positional, *self.options), given))
-        unknown = [k for k in given if k not in self.positional and k not in self.options]
-        missing = [k for k in self.positional if k not in given and k not in self.defaults]
-        missing += [k for k, default in self.options.items() if default is inspect.Parameter.empty and k not in given]
+        arguments = dict(zip(names, args, strict=False))
+        arguments.update(own_names(kwargs, (*self.positional, *self.options), arguments))
+        unknown = [k for k in arguments if k not in self.positional and k not in self.options]
+        missing = [k for k in self.positional if k not in arguments and k not in self.defaults]
+        missing += [
+            k for k, default in self.options.items() if default is inspect.Parameter.empty and k not in arguments
+        ]
         if unknown or missing:
             fault = f"unknown argument {unknown[0]!r}" if unknown else f"missing argument {missing[0]!r}"
             raise ShapeError(fault, where=self.name, allowed=usage)
-        attrs = {**self.defaults, **self.options, **given}
+        attrs = {**self.defaults, **self.options, **arguments}
         if not self.variadic:
             operands = [attrs.pop(name) for name in self.tensors]
         elif not operands:

@@ -99,10 +99,10 @@ def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], Op
                 devices = _number_for(strategy)
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
                 if primitive.out_strategy is not None:
-                    made = whole.infer(shapes, tuple(str(x.dtype) for x in operands), attrs, where)
+                    results = whole.infer(shapes, tuple(str(x.dtype) for x in operands), attrs, where)
                     # sums are combined inside: their results are not split further
                     combined = replace(rule, outs=tuple(out.whole() for out in rule.outs))
-                    result_layouts(whole, combined, made.shapes, as_strategy(primitive.out_strategy), where)
+                    result_layouts(whole, combined, results.shapes, as_strategy(primitive.out_strategy), where)
             named = dict(zip(whole.tensors, operands, strict=True))
             return fn(_Part(whole, rule, primitive), **named, **attrs)
 

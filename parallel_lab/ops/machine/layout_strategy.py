@@ -154,12 +154,12 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
         what = f"is for {math.prod(matrix)} devices, but there are {device_num}"
         return what, "The product of a layout's device_matrix is the number of devices"
     if strategy.nd_tp:
-        made = nd_splits(strategy, operands, signature)
+        named_cuts = nd_splits(strategy, operands, signature)
     else:
-        made = shared_splits(strategy, operands, signature, op.names_labels, product)
-    if not isinstance(made, NamedCuts):
-        return made
-    axes = dict.fromkeys(splits.names, ()) | dict(made.axes)
+        named_cuts = shared_splits(strategy, operands, signature, op.names_labels, product)
+    if not isinstance(named_cuts, NamedCuts):
+        return named_cuts
+    axes = dict.fromkeys(splits.names, ()) | dict(named_cuts.axes)
     cuts = {c: math.prod(matrix[-1 - a] for a in axes[c]) for c in splits.names}
     if fault := splits.label_fault(cuts):
         return fault
@@ -178,10 +178,10 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
             what = f"splits dim {dim} of input 0 by {listed}, and {needs}"
             allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
             return what, allowed
-    if made.stored is not None:
-        rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in made.stored))
-    if made.scatter is not None:
-        label, cutting = made.scatter
+    if named_cuts.stored is not None:
+        rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in named_cuts.stored))
+    if named_cuts.scatter is not None:
+        label, cutting = named_cuts.scatter
         parts, size = cuts[label] * math.prod(matrix[-1 - a] for a in cutting), splits.sizes[label]
         if size % parts:
             what = f"scatters its sums along '{label}', {parts} ways in all, but it has {size} elements"

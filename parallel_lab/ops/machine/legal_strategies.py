@@ -87,12 +87,12 @@ def nearest_legal(
     if isinstance(strategy, LayoutStrategy):
         return _nearest_layouts(LabelSplits(op, shapes, attrs), strategy, device_num, legal)
 
-    def distance(given: tuple[int, ...], candidate: tuple[int, ...]) -> float:
+    def distance(entry: tuple[int, ...], candidate: tuple[int, ...]) -> float:
         # what was given counts, far or near in doublings; tuples and counts that are missing may be anything
-        return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, given, strict=False))
+        return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, entry, strict=False))
 
     def key(candidate: Strategy) -> tuple[list[float], list[bool]]:
-        far = [distance(given, cuts) for given, cuts in zip(strategy, candidate, strict=False)]
+        far = [distance(entry, cuts) for entry, cuts in zip(strategy, candidate, strict=False)]
         return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, strategy, strict=False)]
 
     return min(legal_strategies(op, shapes, attrs, device_num), key=key, default="")
@@ -149,11 +149,11 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     if len(strategy) != len(operands) or not any(empty) or half or none:
         return strategy
     whole = () if named else 1
-    known: dict[str, Any] = {"1": whole}
+    cut_of: dict[str, Any] = {"1": whole}
     for labels, entry in zip(operands, entries, strict=True):
         for label, cut in zip(labels, entry, strict=False):
-            known.setdefault(label, cut)
-    filled = [tuple(known.get(c, whole) for c in labels) for labels in operands]
+            cut_of.setdefault(label, cut)
+    filled = [tuple(cut_of.get(c, whole) for c in labels) for labels in operands]
     if not named:
         return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
     layouts = (layout if layout.dims else layout.named(full) for layout, full in zip(strategy, filled, strict=True))

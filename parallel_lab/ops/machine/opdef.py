@@ -143,21 +143,21 @@ class OpDef:
         if self.dtype is number_result and all([getattr(x, "dtype", FLOAT32).kind == "b" for x in arrays]):  # noqa: C419
             raise TypeError  # numpy does not refuse them all
         if self.variadic:
-            made = self.fn(*arrays, **attrs)
+            result = self.fn(*arrays, **attrs)
         else:
             # by name: a static parameter may stand between two tensors (one_hot's depth)
-            made = self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs)
-        return tuple([np.asarray(each) for each in made]) if isinstance(made, tuple) else np.asarray(made)
+            result = self.fn(**dict(zip(self.tensors, arrays, strict=True)), **attrs)
+        return tuple([np.asarray(each) for each in result]) if isinstance(result, tuple) else np.asarray(result)
 
     def _rounded(self, arrays: Sequence[Any], attrs: dict[str, Any]) -> Any:
         """`compute` in float32 where operands are bfloat16; the results in the dtypes that inference says."""
         dtypes = tuple(str(x.dtype if hasattr(x, "dtype") else scalar_operand(x, arrays).dtype) for x in arrays)
-        made = self.compute(*map(in_float32, arrays), **attrs)
-        several = made if isinstance(made, tuple) else (made,)
-        known = {name: value for name, value in attrs.items() if name != "offset"}
-        wanted = self.result_dtypes(dtypes, known, len(several))
-        rounded = tuple(x.astype(dtype, copy=False) for x, dtype in zip(several, wanted, strict=True))
-        return rounded if isinstance(made, tuple) else rounded[0]
+        result = self.compute(*map(in_float32, arrays), **attrs)
+        several = result if isinstance(result, tuple) else (result,)
+        own_attrs = {name: value for name, value in attrs.items() if name != "offset"}
+        result_dtypes = self.result_dtypes(dtypes, own_attrs, len(several))
+        rounded = tuple(x.astype(dtype, copy=False) for x, dtype in zip(several, result_dtypes, strict=True))
+        return rounded if isinstance(result, tuple) else rounded[0]
 
     def vjp(self, fn: Callable) -> Callable:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
@@ -184,14 +184,14 @@ class OpDef:
 
     def label_sizes(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
         """Extent of every label, those that only the result has included."""
-        known = signature.sizes(shapes)
+        sizes = signature.sizes(shapes)
         if self.sizes is not None:
-            known.update(self.sizes(shapes, **attrs))
-        return known
+            sizes.update(self.sizes(shapes, **attrs))
+        return sizes
 
-    def result_sizes(self, known: dict[str, int], shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
+    def result_sizes(self, sizes: dict[str, int], shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> dict[str, int]:
         """Extent of every label in the result; `known` are those in the operands."""
-        return known if self.out_sizes is None else {**known, **self.out_sizes(shapes, **attrs)}
+        return sizes if self.out_sizes is None else {**sizes, **self.out_sizes(shapes, **attrs)}
 
     def infer(
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
@@ -208,19 +208,19 @@ class OpDef:
         rule = self.result_shape
         if rule is None:
             signature = self.signature_for(shapes, attrs, where)
-            known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
-            made = tuple([tuple([1 if c == "1" else known[c] for c in labels]) for labels in signature.outs])
+            sizes = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+            result_shapes = tuple([tuple([1 if c == "1" else sizes[c] for c in labels]) for labels in signature.outs])
             if self.view:
-                made = (tuple(self.sizes(shapes, **attrs)["shape"]),)
+                result_shapes = (tuple(self.sizes(shapes, **attrs)["shape"]),)
             several = signature.several
         else:
-            given = rule(shapes, **attrs) if callable(rule) else rule
+            answer = rule(shapes, **attrs) if callable(rule) else rule
             if not callable(rule):
-                given = tuple([shapes[i] for i in rule]) if isinstance(rule, tuple) else shapes[rule]
-            several = len(given) > 0 and isinstance(given[0], tuple)
-            made = tuple(given) if several else (tuple(given),)
+                answer = tuple([shapes[i] for i in rule]) if isinstance(rule, tuple) else shapes[rule]
+            several = len(answer) > 0 and isinstance(answer[0], tuple)
+            result_shapes = tuple(answer) if several else (tuple(answer),)
         try:
-            return Results(made, self.result_dtypes(dtypes, attrs, len(made)), several)
+            return Results(result_shapes, self.result_dtypes(dtypes, attrs, len(result_shapes)), several)
         except ShapeError as error:  # of a rule about dtypes, which does not know whose it is
             raise type(error)((where or self.class_name) + str(error).removeprefix("arithmetic")) from None
 
@@ -255,11 +255,11 @@ class OpDef:
     def part_sizes(self, shapes: Sequence[Shape], attrs: dict[str, Any], labels: str) -> tuple[int, ...]:
         """Extents of one rank's part along the offset labels, from the shapes of its slices."""
         if self.part_size is not None:
-            made = self.part_size(shapes, attrs)
-            return made if isinstance(made, tuple) else (made,)
+            part = self.part_size(shapes, attrs)
+            return part if isinstance(part, tuple) else (part,)
         shapes = tuple(shapes)
-        known = self.label_sizes(self.signature_for(shapes, attrs), shapes, attrs)
-        return tuple(known[c] for c in labels)
+        sizes = self.label_sizes(self.signature_for(shapes, attrs), shapes, attrs)
+        return tuple(sizes[c] for c in labels)
 
     def whole_labels(self, signature: Signature, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> str:
         """Labels that must not be split."""
@@ -270,14 +270,14 @@ class OpDef:
         if self.result_shape is not None:
             return max((math.prod(s) for s in shapes), default=0)
         signature = self.signature_for(shapes, attrs)
-        known = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
+        sizes = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
         if self.flops == 0:
             return 0
         if isinstance(self.flops, int):
-            return self.flops * math.prod(known.values())
+            return self.flops * math.prod(sizes.values())
         if self.flops is not None:
-            return int(self.flops(SimpleNamespace(**known)))
-        return math.prod(known[c] for c in signature.labels)
+            return int(self.flops(SimpleNamespace(**sizes)))
+        return math.prod(sizes[c] for c in signature.labels)
 
 
 OPS: Table[OpDef] = Table()  # every operator, by the name of its function

@@ -63,8 +63,8 @@ def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> 
 def _dim_fault(name: str, dim: Any, ndim: int, shape: Any = None) -> Fault | None:
     if is_int(dim, -ndim, ndim - 1):
         return None
-    given = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
-    return given, f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
+    what = f"{name}={shorten(dim)}" + ("" if shape is None else f" for a tensor of shape {shape}")
+    return what, f"An int from {-ndim} to {ndim - 1}" if ndim else "A tensor with dims"
 
 
 def one_dim(name: str, value: Any, shape: Shape) -> Fault | None:

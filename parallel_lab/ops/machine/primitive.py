@@ -100,13 +100,13 @@ class Primitive(Attributed):
         if len(args) > len(names):
             raise ShapeError(f"got {len(args)} arguments", where=where, allowed=allowed)
         placed = dict(zip(names, args, strict=False))
-        given = {**placed, **own_names(kwargs, names, placed)}
-        unknown = [k for k in given if k not in names]
+        arguments = {**placed, **own_names(kwargs, names, placed)}
+        unknown = [k for k in arguments if k not in names]
         if unknown:
             raise ShapeError(f"unknown attribute {unknown[0]!r}", where=where, allowed=allowed)
         if self.options is self.op.options:
-            self.op.examine_attrs(given)
-        self._begin_with(given)
+            self.op.examine_attrs(arguments)
+        self._begin_with(arguments)
 
     def _begin_with(self, attrs: dict[str, Any]) -> None:
         self.given = attrs
@@ -182,16 +182,16 @@ class Primitive(Attributed):
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments of a call, those given by name at their places."""
         names = self.operands
-        given = dict(zip(names, args, strict=False))
-        named = own_names(named, names, given)
-        wrong = [name for name in named if name not in names or name in given]
-        wanted = names[: max((names.index(name) + 1 for name in named if name in names), default=0)]
-        missing = [name for name in wanted if name not in given and name not in named]
+        placed = dict(zip(names, args, strict=False))
+        named = own_names(named, names, placed)
+        wrong = [name for name in named if name not in names or name in placed]
+        leading = names[: max((names.index(name) + 1 for name in named if name in names), default=0)]
+        missing = [name for name in leading if name not in placed and name not in named]
         if wrong or missing:
             what = f"{wrong[0]!r} is given by name" if wrong else f"{missing[0]!r} is missing"
             allowed = f"{self.name}(...)({', '.join(names)}), each once"
             raise ShapeError(what, where=self.name, allowed=allowed)
-        return (*args, *(named[name] for name in wanted[len(args) :]))
+        return (*args, *(named[name] for name in leading[len(args) :]))
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
@@ -245,16 +245,16 @@ class Form(Primitive):
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
-        known = inspect.signature(type(self).arrange)
+        signature = inspect.signature(type(self).arrange)
         try:
-            given = known.bind(self, *args, **self.given).arguments
+            arguments = signature.bind(self, *args, **self.given).arguments
         except TypeError:
-            names = [p.name for p in known.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
+            names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
             usage = f"{self.name}({', '.join(self.settings)})({', '.join(names)})"
             raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage) from None
-        for name in given.keys() & set(TENSORS):
-            given[name] = tensor_operand(self.name, name, given[name])
-        return type(self).arrange(**given)
+        for name in arguments.keys() & set(TENSORS):
+            arguments[name] = tensor_operand(self.name, name, arguments[name])
+        return type(self).arrange(**arguments)
 
     def run(self, *args: Any, of: OpDef | None = None, **attrs: Any) -> Any:
         """The operator's own call, with this class's name and strategy. of: another operator of the same operands."""
@@ -291,9 +291,9 @@ class Uncut(Primitive):
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """Raises StrategyError for anything but None. Returns self."""
-        given = in_strategy if out_strategy is None else out_strategy
-        if given is not None:
-            raise StrategyError(f"strategy {shorten(given)}", where=self.name, allowed=f"None: {self.why}")
+        strategy = in_strategy if out_strategy is None else out_strategy
+        if strategy is not None:
+            raise StrategyError(f"strategy {shorten(strategy)}", where=self.name, allowed=f"None: {self.why}")
         return self
 
 

@@ -179,7 +179,7 @@ def op(
             elif parameter.name not in static:
                 tensors.append(parameter.name)
         class_names = (name or shown).split() or ["".join(part.title() for part in fn.__name__.split("_"))]
-        made = Operator(
+        operator_def = Operator(
             name=fn.__name__,
             class_name=class_names[0],
             fn=fn,
@@ -197,18 +197,18 @@ def op(
             **facts,
         )
         if expand is not None:
-            made.expand = partial(expand, made)
-        if made.writes:
-            made.vjp(lambda g, out, variable, *others, **attrs: (g, *[None] * len(others)))
-        if made.name in OPS:
-            raise ValueError(f"operator {made.name!r} is declared twice")
-        OPS[made.name] = made
+            operator_def.expand = partial(expand, operator_def)
+        if operator_def.writes:
+            operator_def.vjp(lambda g, out, variable, *others, **attrs: (g, *[None] * len(others)))
+        if operator_def.name in OPS:
+            raise ValueError(f"operator {operator_def.name!r} is declared twice")
+        OPS[operator_def.name] = operator_def
         if name:
-            spell(made, made.name, made.positional, **spelled)
+            spell(operator_def, operator_def.name, operator_def.positional, **spelled)
             for each in class_names:
-                inside = {"op": made, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
-                PRIMITIVES[each] = made.primitives[each] = type(each, (Primitive,), inside)
-        return made
+                inside = {"op": operator_def, "__doc__": fn.__doc__, "__module__": "parallel_lab.ops"}
+                PRIMITIVES[each] = operator_def.primitives[each] = type(each, (Primitive,), inside)
+        return operator_def
 
     return declare
 
@@ -227,8 +227,8 @@ def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable
         keyword = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
         inside = {"op": of, "arrange": fn, "settings": {p.name: p.default for p in keyword}, "read": read}
         for each in name.split():
-            made = {**inside, "__doc__": fn.__doc__ or of.__doc__, "__module__": "parallel_lab.ops"}
-            PRIMITIVES[each] = of.primitives[each] = type(each, (Form,), made)
+            namespace = {**inside, "__doc__": fn.__doc__ or of.__doc__, "__module__": "parallel_lab.ops"}
+            PRIMITIVES[each] = of.primitives[each] = type(each, (Form,), namespace)
         return fn
 
     return declare
@@ -253,27 +253,27 @@ def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable],
         names = list(inspect.signature(fn).parameters)
         like = 0 if broadcasts or operand not in names else names.index(operand)
         shape = (lambda shapes, *, shape, **_: shape) if "shape" in names else like
-        made = of.gradients[operand] = op(**{"result_shape": shape, "dtype": 0, **facts})(fn)
+        grad_op = of.gradients[operand] = op(**{"result_shape": shape, "dtype": 0, **facts})(fn)
         of.vjp(rule)
-        return made
+        return grad_op
 
     def rule(g: Any, out: Any, *operands: Any, needs: tuple[bool, ...] | None = None, **attrs: Any) -> tuple[Any, ...]:
-        given = {"g": g, "out": out, **dict(zip(of.tensors, operands, strict=True))}
-        found: dict[str, Any] = dict.fromkeys(of.tensors)
+        by_name = {"g": g, "out": out, **dict(zip(of.tensors, operands, strict=True))}
+        gradients: dict[str, Any] = dict.fromkeys(of.tensors)
         for name, needed in zip(of.tensors, needs or (True,) * len(operands), strict=True):
             if needed and name in of.gradients:
-                made, values = of.gradients[name], {**attrs, "shape": tuple(given[name].shape)}
-                grad = made(*(given[n] for n in made.tensors), **{n: values[n] for n in made.options})
-                found[name] = unbroadcast(grad, given[name]) if broadcasts else grad
-        return tuple(found.values())
+                grad_op, values = of.gradients[name], {**attrs, "shape": tuple(by_name[name].shape)}
+                grad = grad_op(*(by_name[n] for n in grad_op.tensors), **{n: values[n] for n in grad_op.options})
+                gradients[name] = unbroadcast(grad, by_name[name]) if broadcasts else grad
+        return tuple(gradients.values())
 
     return declare
 
 
 def total(*gradients: Any) -> Any:
     """The sum of the gradients that are there, or None: for operands that several results depend on."""
-    found = [g for g in gradients if g is not None]
-    return reduce(operator.add, found) if found else None
+    parts = [g for g in gradients if g is not None]
+    return reduce(operator.add, parts) if parts else None
 
 
 def unbroadcast(g: Any, operand: Any) -> Any:

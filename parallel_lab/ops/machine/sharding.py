@@ -141,20 +141,20 @@ def result_layouts(
         return tuple(layouts[-1 if _scatters(op, rule) else 0] for layouts in allowed)
     named = isinstance(rule.strategy, LayoutStrategy)
 
-    def same(given: Any, layout: TensorLayout) -> bool:
-        return _is_layout(given, layout) if named else given == layout.splits
+    def same(entry: Any, layout: TensorLayout) -> bool:
+        return _is_layout(entry, layout) if named else entry == layout.splits
 
-    found = [
+    chosen = [
         next((layout for layout in layouts if same(given, layout)), None)
         for given, layouts in zip(out_strategy, allowed, strict=False)
     ]
-    if len(out_strategy) == len(shapes) and None not in found:
-        return tuple(found)
+    if len(out_strategy) == len(shapes) and None not in chosen:
+        return tuple(chosen)
     shown = [
-        LayoutStrategy(tuple(rule.strategy[0].named(a.tensor_map) for a in made))
+        LayoutStrategy(tuple(rule.strategy[0].named(a.tensor_map) for a in layouts_of))
         if named
-        else tuple(a.splits for a in made)
-        for made in itertools.product(*allowed)
+        else tuple(a.splits for a in layouts_of)
+        for layouts_of in itertools.product(*allowed)
     ]
     hint = shown[-1].code if named else str(shown[-1])
     what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
@@ -169,8 +169,8 @@ def _scatters(op: OpDef, rule: ShardingRule) -> bool:
 
 def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape, result: int) -> list[TensorLayout]:
     """The layouts that a result may have, the one that follows from the inputs first."""
-    made = rule.outs[result]
-    whole = made.whole()
+    layout = rule.outs[result]
+    whole = layout.whole()
 
     def scattered(dim: int, axes: Axes) -> TensorLayout:
         entries = tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
@@ -178,12 +178,12 @@ def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape, result: int) ->
 
     if rule.scatter is not None:
         return [scattered(*rule.scatter)]
-    if not (made.is_partial and made.reduce == "sum" and not op.mean and shape):
+    if not (layout.is_partial and layout.reduce == "sum" and not op.mean and shape):
         return [whole]
     rows = scattered(0, rule.reduced_axes(result))
     return [whole, rows] if shape[0] % rows.splits[0] == 0 else [whole]
 
 
-def _is_layout(given: Layout, layout: TensorLayout) -> bool:
-    same = given.device_matrix == layout.device_matrix and len(given.axes) == layout.ndim
-    return same and given.tensor_layout().same_placement(layout)
+def _is_layout(named: Layout, layout: TensorLayout) -> bool:
+    same = named.device_matrix == layout.device_matrix and len(named.axes) == layout.ndim
+    return same and named.tensor_layout().same_placement(layout)

@@ -145,8 +145,8 @@ class LabelSplits:
 
     def windows(self, cuts: dict[str, int]) -> dict[str, tuple[int, int, int, int]]:
         """{split label of operand 0: (step, origin, length, part)} where a slice is not what a rank needs."""
-        wanted = {} if self.op.window is None else self.op.window(self.sizes, cuts, **self.attrs)
-        return {c: (*window, self.sizes[c] // cuts[c]) for c, window in wanted.items() if cuts[c] > 1}
+        windows = {} if self.op.window is None else self.op.window(self.sizes, cuts, **self.attrs)
+        return {c: (*window, self.sizes[c] // cuts[c]) for c, window in windows.items() if cuts[c] > 1}
 
     def rule(self, strategy: AnyStrategy, matrix: tuple[int, ...], axes: dict[str, Axes]) -> ShardingRule:
         """The rule of labels that these axes split."""

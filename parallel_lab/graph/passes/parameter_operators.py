@@ -1,4 +1,4 @@
-"""What a network does with Parameters beside its result, or after the optimizer's step: an average of weights that is
+"""What a network does with Parameters besides its result, or after the optimizer's step: an average of weights that is
 kept with them.
 
     ops.assign(self.average, self.average * 0.9 + self.w * 0.1)     # the loss does not depend on it
@@ -21,7 +21,7 @@ from ..ir import Graph, Node
 from .candidates import choose_from_inputs
 
 
-def beside(graph: Graph) -> tuple[set[str], set[str]]:
+def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
     """Names of the forward operators without a strategy that read Parameters and numbers only, and on which no result
     depends; and of what is computed after them: these, and what reads them.
     """
@@ -33,7 +33,7 @@ def beside(graph: Graph) -> tuple[set[str], set[str]]:
     still = {i.name for i in graph.inputs if i.role == "parameter" or i.is_number or i.role == "constant"}
     follow: set[str] = set()
     late: set[str] = set()
-    made: set[str] = set()
+    results: set[str] = set()
     for node in nodes:
         if needed.intersection(node.outs) or node.own_rows:
             continue
@@ -41,10 +41,10 @@ def beside(graph: Graph) -> tuple[set[str], set[str]]:
             still.update(node.outs)
             if node.strategy is not None and not node.opdef.view and node.op != "cast":
                 follow.add(node.name)
-        elif not made.intersection(node.ins):
+        elif not results.intersection(node.ins):
             continue
         late.add(node.name)
-        made.update(node.outs)
+        results.update(node.outs)
     return (follow, late) if follow else (set(), set())
 
 
@@ -70,9 +70,9 @@ def follow_parameters(build: Any, node: Node, together: Sequence[Node]) -> None:
         rule = sharding_rule(node.opdef, shapes, attrs, strategy, device_num, node.where)
         build.compute(node, rule, build.operands(node, rule.ins))
         return
-    wanted = [TensorLayout.replicated(device_num, 0) if layout is None else layout for layout in held]
-    made = replace(node, strategy=None, strategy_source="")
-    build.add(made.computed(build.operands(node, wanted), node.attrs), Value(node.shape, node.dtype, lie[0]))
+    layouts = [TensorLayout.replicated(device_num, 0) if layout is None else layout for layout in held]
+    plain_node = replace(node, strategy=None, strategy_source="")
+    build.add(plain_node.computed(build.operands(node, layouts), node.attrs), Value(node.shape, node.dtype, lie[0]))
 
 
 def _laid_out(graph: Graph, nodes: Sequence[Node], name: str, values: dict[str, Value]) -> TensorLayout | None:
@@ -91,5 +91,5 @@ def _laid_out(graph: Graph, nodes: Sequence[Node], name: str, values: dict[str, 
             names = {*node.ins, *node.outs} - numbers
             if together & names:
                 together |= names
-    found = sorted(n for n in together if n in values and values[n].shape == shape)
-    return values[found[0]].layout if found else None
+    alike = sorted(n for n in together if n in values and values[n].shape == shape)
+    return values[alike[0]].layout if alike else None

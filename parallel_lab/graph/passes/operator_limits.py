@@ -1,4 +1,4 @@
-"""What MindSpore refuses of an operator beside its strategy, before any is chosen: EmbeddingLookup off the host, PadV3
+"""What MindSpore refuses of an operator besides its strategy, before any is chosen: EmbeddingLookup off the host, PadV3
 that mirrors, layouts of Split's results, and layouts with the axis "interleaved_parallel" where it takes no parts.
 """
 
@@ -10,8 +10,8 @@ from ...layout.named_layout import LayoutStrategy
 from ..ir import Graph, Node, at_compile
 
 
-def check_wishes(graph: Graph, device_num: int) -> None:
-    """Raise StrategyError (also a RuntimeError) for the first operator that asks for what it cannot have."""
+def check_operators(graph: Graph, device_num: int) -> None:
+    """Raise StrategyError (also a RuntimeError) for the first operator that is refused."""
     if device_num > 1:
         for node in graph.of_phase("forward"):
             if node.opdef.host_only and node.target != "CPU":
@@ -33,7 +33,7 @@ def check_wishes(graph: Graph, device_num: int) -> None:
 
 
 def _check_given(graph: Graph, node: Node) -> None:
-    """Raise StrategyError for what no strategy may go with (MindSpore: pad_info, split_info)."""
+    """Raise StrategyError for an operator that takes no strategy (MindSpore: pad_info, split_info)."""
     attrs, named, fault = dict(node.attrs), isinstance(node.strategy, LayoutStrategy), ()
     if node.op_class == "PadV3" and attrs["mode"] != "constant":
         fault = f"mode {attrs['mode']!r}", "With a strategy only 'constant'", "Leave the strategy out"
