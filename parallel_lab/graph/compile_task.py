@@ -161,7 +161,7 @@ def _of_one_stage(config: ParallelConfig) -> ParallelConfig:
 
 
 def check_built(config: ParallelConfig, network: Callable) -> None:
-    """Raise NotBuiltYet for what is known and kept as a setting, and cannot be run by this version; StrategyError for
+    """Raise NotBuiltYet for settings that are kept, and that this version cannot run; StrategyError for
     interleaved stages in which no Cell is inlined late, where MindSpore 2.10 is followed (pipeline_interleave).
     """
     if config.memory_offload and config.offload_param == "disk":

@@ -197,7 +197,7 @@ def targets_of(optimizer: Any) -> tuple[str | None, ...]:
 
 
 def _check_sums(graph: Graph) -> None:
-    """Raise TraceError where what one micro-batch gives is read beside them: afterwards there is their sum only."""
+    """Raise TraceError where the result of one micro-batch is read outside of them: only their sum is left then."""
     if graph.micro_batches == 1:
         return
     each = {n for node in graph.nodes if not node.once and node.op != "accumulate" for n in node.outs}

@@ -1,4 +1,4 @@
-"""What compiled functions take and return: tensors, also inside tuples, lists and dicts, and what stands beside them.
+"""What compiled functions take and return: tensors, also inside tuples, lists and dicts, and other arguments.
 
 form, tensors = tensors_of((x, {"mask": m}, 3))     # (Slot(0), {"mask": Slot(1)}, 3), [x, m]
 fill_form(form, [1.0, 2.0])                         # (1.0, {"mask": 2.0}, 3)
@@ -26,7 +26,7 @@ class Slot(NamedTuple):
 
 
 def fill_form(form: Any, values: Sequence[Any]) -> Any:
-    """What a traced function returned, with values in place of its slots."""
+    """What a traced function returned, with values instead of its slots."""
     return map_form(lambda part: values[part.number] if isinstance(part, Slot) else part, form)
 
 

@@ -125,7 +125,7 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
     if definition is not None and n < 2:
         return f"{instr.kind} over axes {instr.axes} of {instr.device_matrix} has a group of one rank"
     if definition is not None and not definition.symmetric:
-        return ""  # what the root alone has, or gets, is no slice that a layout could describe
+        return ""  # what the root alone has, or gets, is not a slice that a layout could describe
     if definition is not None and definition.fault_of and (fault := definition.fault_of(have, dict(instr.attrs), n)):
         return f"{instr.kind} of a slice {have}: {fault[0]}"
     if instr.kind == "reshape":
@@ -155,6 +155,67 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
     if kind == "exchange_reduce":  # is right if the exchange that it takes back is
         kind, (out, source) = "exchange", (replace(v, layout=v.layout.whole()) for v in (source, out))
     return _elements_fault(kind, dims, instr.axes, instr.device_matrix, source, out)
+
+
+def _layout_phase(plan: Any, phase: str) -> str:
+    """The phase, for a check of layouts; "" in data_parallel mode, where values exist per rank, without layouts."""
+    return "" if plan.config.local else phase
+
+
+def message_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A message, a slice or a reshape brings what the value table says; see `move_fault`."""
+    return move_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
+
+
+def window_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A halo_exchange or halo_reduce does; see `halo_fault`."""
+    if instr.group_size < 2:
+        return message_fault(plan, instr, makers, phase)
+    return halo_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), makers, phase)
+
+
+def concat_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A bucket has room for its operands, each as (rows, its size / rows)."""
+    ins, out, rows = [plan.value(name) for name in instr.ins], plan.value(instr.out), instr.attr("rows")
+    sizes = [math.prod(v.slice_shape) for v in ins]
+    whole = all(size % rows == 0 for size in sizes) and {v.dtype for v in ins} == {out.dtype}
+    if whole and out.shape == (rows, sum(sizes) // rows):
+        return ""
+    return f"concat of slices {[v.slice_shape for v in ins]} in {rows} rows gives no {out.shape} {out.dtype}"
+
+
+def start_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A started message brings what the same message would at once."""
+    # what travels alone has its layouts; of a bucket each part is looked at where it comes out
+    phase = "" if instr.attr("members") is not None else _layout_phase(plan, phase)
+    reply = replace(instr, kind=instr.message)
+    return move_fault(reply, plan.value(instr.ins[0]), plan.value(instr.out), phase)
+
+
+def wait_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A wait is for what was started."""
+    source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), makers.get(instr.ins[0])
+    if maker is None or maker.kind != "start":
+        return f"%{instr.ins[0]} was not started"
+    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
+        return ""
+    return f"%{instr.ins[0]} brings {source.slice_shape} {source.dtype}, the table says {out.slice_shape} {out.dtype}"
+
+
+def split_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
+    """A part that is taken out of a bucket is what a message of its own would have brought."""
+    maker, member = makers.get(instr.ins[0]), instr.attr("member")
+    start = makers.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
+    concat = makers.get(start.ins[0]) if start is not None else None
+    if concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
+        return f"%{instr.ins[0]} is not a bucket that has arrived"
+    parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
+    at = sum(parts[:member])
+    if (instr.attr("start"), instr.attr("stop")) != (at, at + parts[member]):
+        columns = f"columns {instr.attr('start')} to {instr.attr('stop')}"
+        return f"{columns} are not those of operand {member} of %{concat.out}"
+    alone = replace(start, kind=start.message, ins=(concat.ins[member],), outs=instr.outs)
+    return move_fault(alone, plan.value(alone.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
 
 
 @lru_cache(maxsize=4096)

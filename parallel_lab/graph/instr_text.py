@@ -1,4 +1,4 @@
-"""How an instruction is written in a plan's text: what stands beside its name and operands.
+"""How an instruction is written in a plan's text: what stands next to its name and operands.
 
     Shown(args=((0, 4), (2, 8), (1, 1)), facts=" {instance name: redistribution_op, for: matmul}")
 

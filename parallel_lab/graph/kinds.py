@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,17 @@ from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.opdef import OPS
 from .copies import COPIES, copied, copy_fault, shown_copy
 from .instr import Instr, attr_pairs
-from .instr_checks import Makers, accumulate_fault, compute_fault, halo_fault, move_fault
+from .instr_checks import (
+    Makers,
+    accumulate_fault,
+    compute_fault,
+    concat_fault,
+    message_fault,
+    split_fault,
+    start_fault,
+    wait_fault,
+    window_fault,
+)
 from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
 
 Env = dict[str, np.ndarray]
@@ -166,52 +176,6 @@ def _run_split(on: OnRank, instr: Instr) -> np.ndarray:
     return np.ascontiguousarray(columns).reshape(instr.attr("shape"))
 
 
-def _concat_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    ins, out, rows = [plan.value(name) for name in instr.ins], plan.value(instr.out), instr.attr("rows")
-    sizes = [math.prod(v.slice_shape) for v in ins]
-    whole = all(size % rows == 0 for size in sizes) and {v.dtype for v in ins} == {out.dtype}
-    if whole and out.shape == (rows, sum(sizes) // rows):
-        return ""
-    return f"concat of slices {[v.slice_shape for v in ins]} in {rows} rows gives no {out.shape} {out.dtype}"
-
-
-def _layout_phase(plan: Any, phase: str) -> str:
-    """The phase, for a check of layouts; "" in data_parallel mode, where values exist per rank and have none."""
-    return "" if plan.config.local else phase
-
-
-def _start_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    # what travels alone has its layouts; of a bucket each part is looked at where it comes out
-    phase = "" if instr.attr("members") is not None else _layout_phase(plan, phase)
-    reply = replace(instr, kind=instr.message)
-    return move_fault(reply, plan.value(instr.ins[0]), plan.value(instr.out), phase)
-
-
-def _wait_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), makers.get(instr.ins[0])
-    if maker is None or maker.kind != "start":
-        return f"%{instr.ins[0]} was not started"
-    if (source.slice_shape, source.dtype) == (out.slice_shape, out.dtype):
-        return ""
-    return f"%{instr.ins[0]} brings {source.slice_shape} {source.dtype}, the table says {out.slice_shape} {out.dtype}"
-
-
-def _split_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    """A part that is taken out of a bucket is what a message of its own would have brought."""
-    maker, member = makers.get(instr.ins[0]), instr.attr("member")
-    start = makers.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
-    concat = makers.get(start.ins[0]) if start is not None else None
-    if concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
-        return f"%{instr.ins[0]} is not a bucket that has arrived"
-    parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
-    at = sum(parts[:member])
-    if (instr.attr("start"), instr.attr("stop")) != (at, at + parts[member]):
-        columns = f"columns {instr.attr('start')} to {instr.attr('stop')}"
-        return f"{columns} are not those of operand {member} of %{concat.out}"
-    alone = replace(start, kind=start.message, ins=(concat.ins[member],), outs=instr.outs)
-    return move_fault(alone, plan.value(alone.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
-
-
 # ---- accumulate: sums over micro-batches ----
 
 
@@ -240,23 +204,13 @@ def _run_print(on: OnRank, instr: Instr) -> np.ndarray:
 # ---- messages ----
 
 
-def _move_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    return move_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), _layout_phase(plan, phase))
-
-
-def _halo_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    if instr.group_size < 2:
-        return _move_fault(plan, instr, makers, phase)
-    return halo_fault(instr, plan.value(instr.ins[0]), plan.value(instr.out), makers, phase)
-
-
 def kind_of_message(definition: CollectiveDef) -> KindDef:
     """The instruction that sends a message at once."""
     return KindDef(
         definition.kind,
         definition.class_name,
         asks="message",
-        verify=_halo_fault if definition.windowed else _move_fault,
+        verify=window_fault if definition.windowed else message_fault,
         shown=shown_message,
         vjp=(lambda back, instr, gradients: back.message_back(instr, gradients)) if definition.adjoint else None,
         message=definition,
@@ -279,13 +233,13 @@ KINDS: dict[str, KindDef] = {
         ),
         *map(kind_of_message, MESSAGES.values()),
         KindDef(
-            "slice", "StridedSlice", _run_slice, verify=_move_fault, touched=_kept, shown=shown_slice, vjp=_vjp_slice
+            "slice", "StridedSlice", _run_slice, verify=message_fault, touched=_kept, shown=shown_slice, vjp=_vjp_slice
         ),
         KindDef(
             "split",
             "Split",
             _run_split,
-            verify=_split_fault,
+            verify=split_fault,
             touched=_kept,
             view=lambda instr: instr.attr("rows") == 1,  # columns of a single row lie side by side
             shown=lambda plan, instr, rank: Shown((instr.attr("start"), instr.attr("stop")), f" {{for: {instr.name}}}"),
@@ -294,7 +248,7 @@ KINDS: dict[str, KindDef] = {
             "concat",
             "Concat",
             _run_concat,
-            verify=_concat_fault,
+            verify=concat_fault,
             touched=_through,
             shown=lambda plan, instr, rank: Shown(facts=f" {{rows: {instr.attr('rows')}}}"),
             operands=None,
@@ -303,7 +257,7 @@ KINDS: dict[str, KindDef] = {
             "reshape",
             "Reshape",
             lambda on, instr: on.env[instr.ins[0]].reshape(instr.attr("shape")),
-            verify=_move_fault,
+            verify=message_fault,
             view=lambda instr: True,  # slices are C-contiguous, so numpy copies nothing
             shown=lambda plan, instr, rank: Shown((instr.attr("shape"),), f" {{for: {instr.name}}}"),
             vjp=_vjp_reshape,
@@ -321,10 +275,10 @@ KINDS: dict[str, KindDef] = {
         *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
         KindDef(
-            "start", "Start", asks="start", verify=_start_fault, view=lambda i: i.message != "send", shown=shown_message
+            "start", "Start", asks="start", verify=start_fault, view=lambda i: i.message != "send", shown=shown_message
         ),
         # a start and its wait stand for the same memory while an all_reduce happens in place
-        KindDef("wait", "Wait", asks="wait", verify=_wait_fault, view=lambda instr: instr.in_place),
+        KindDef("wait", "Wait", asks="wait", verify=wait_fault, view=lambda instr: instr.in_place),
     )
 }
 

@@ -26,7 +26,7 @@ class Placement:
     ways: tuple[tuple[int, ...], ...]
 
     def after(self, part: int, stage: int) -> int | None:
-        """The first part from `part` on that lies on a stage; None: there is none."""
+        """The first part from `part` on that lies on a stage, or None."""
         return next((k for k in range(part, len(self.ways[0])) if self.ways[0][k] == stage), None)
 
 
@@ -38,7 +38,7 @@ def placement_of(actions: Iterable[Iterable[Action]], parts: int) -> Placement:
 
 
 def stages_of(schedule: Any) -> int:
-    """How many stages a schedule is for. Raises ArgumentError for what is no schedule."""
+    """How many stages a schedule is for. Raises ArgumentError for anything that is not a schedule."""
     if all(hasattr(schedule, name) for name in ("name", "ranks", "parts", "micro_batches", "check")):
         return len(schedule)
     allowed = "A name out of schedule_names(), or a Schedule: make_schedule(...), Schedule.from_text(...)"

@@ -39,7 +39,7 @@ VERSION = 4
 
 @dataclass(frozen=True)
 class State:
-    """What lives on beside the parameters; `parameter` has its slices ("": a scalar), `kind`: "moments", ..."""
+    """What lives on besides the parameters; `parameter` has its slices ("": a scalar), `kind`: "moments", ..."""
 
     name: str
     parameter: str
@@ -269,7 +269,7 @@ def _checksum(data: dict[str, Any]) -> str:
 
 
 def _number(text: str) -> float | int | bool | None:
-    """The number that a text is; None: it is none."""
+    """The number that a text is, or None."""
     if text in ("True", "False"):
         return text == "True"
     for read in (int, float):

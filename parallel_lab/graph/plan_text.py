@@ -241,7 +241,7 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
 
 
 def named_lines(text: str) -> list[str]:
-    """The lines of a `plan_text` with names of values in place of numbers: "%fc.grad = MatMul(%fc, %w)"."""
+    """The lines of a `plan_text` with names of values instead of numbers: "%fc.grad = MatMul(%fc, %w)"."""
     lines = text.splitlines()
     names = {number: name for line in lines if " = " in line for number, name in _MADE.findall(line.split(" = ")[0])}
     return [

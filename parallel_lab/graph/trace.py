@@ -75,7 +75,7 @@ class Tracer(TracedStep):
         self.pinned: dict[int, TracedValue] = {}
         # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
         self.micro_batches, self.once = 1, ""
-        # the same for a function of which gradients are asked for, and values of the whole batch that it may not read
+        # the same for a function that is differentiated, and values of the whole batch that it may not read
         self.parts, self.beside = 1, frozenset[str]()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
@@ -210,7 +210,7 @@ class Tracer(TracedStep):
     def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int, *, rows_too: bool = True) -> Any:
         """The sums of what `network` returns for `count` micro-batches of these inputs. It is written down once.
 
-        rows_too=False: beside the first result numbers only are added up, and nothing outside can read the others
+        rows_too=False: besides the first result only numbers are added up, and nothing outside can read the others
         """
         if self.micro_batches > 1:
             hint = "Put one Cell that makes micro-batches around the whole network"
@@ -231,7 +231,7 @@ class Tracer(TracedStep):
         return result
 
     def differentiated(self, fn: Callable, inputs: Sequence[Any]) -> Any:
-        """What `fn` returns, of which gradients are asked for: with `parts` the sums over so many micro-batches."""
+        """What `fn`, which is differentiated, returns: with `parts` the sums over so many micro-batches."""
         if self.parts == 1:
             return fn(*inputs)
         if self.micro_batches > 1:
@@ -367,7 +367,7 @@ def trace_network(
     """Trace a Cell or function on inputs (name, global shape, dtype), for a program of `parallel_mode`.
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
-    parts    micro-batches in which a function runs of which the network asks for gradients
+    parts    micro-batches in which a function runs that the network differentiates
 
     Raises TraceError, ShapeError.
     """

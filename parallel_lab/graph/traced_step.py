@@ -215,7 +215,7 @@ class TracedStep:
         return Overflow(value.name, (), str(value.dtype), self)
 
     def loss_scale(self, scaler: Any) -> TracedValue:
-        """The scale of `scaler` in the step that runs, which is no constant of the program: () float32."""
+        """The scale of `scaler` in the step that runs, an input of the program: () float32."""
         if self.scaler is None:
             self.scaler, self.scale_name = scaler, self.named(LOSS_SCALE)
             scale = GraphInput(self.scale_name, "scalar", (), "float32", value=scaler.scale_value)

@@ -42,7 +42,7 @@ class Layout:
     """A device matrix with a name for every axis; called with one name per tensor dim, the placement of that tensor.
 
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
-    alias_name     one name per axis; "None" is no name; "interleaved_parallel" stands last only, and has no ranks: it
+    alias_name     one name per axis, other than "None"; "interleaved_parallel" stands last only, and has no ranks: it
                    asks for a rank's slice to be computed in parts, which changes no number
     rank_list      None, or the ranks in the order of the matrix, which is theirs: [0, 1, 2, ...]
     dims           per tensor dim an axis, a tuple of axes (outer split first) or "None"; None until it is called

@@ -41,7 +41,7 @@ def _refuse(step: Step | str, layout: TensorLayout, why: str) -> LayoutError:
 
 
 def with_entry(layout: TensorLayout, dim: int, axes: tuple[int, ...]) -> TensorLayout:
-    """The layout with `dim` split by these axes, of which is known that they fit."""
+    """The layout with `dim` split by these axes, which are known to fit."""
     entries = (*layout.tensor_map[:dim], axes, *layout.tensor_map[dim + 1 :])
     if layout.rows:
         return TensorLayout(layout.device_matrix, entries, layout.partial, layout.reduce, layout.rows)

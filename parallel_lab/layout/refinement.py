@@ -108,7 +108,7 @@ def _spans(device_matrix: tuple[int, ...]) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=4096)
 def _axes_over(coarse: tuple[int, ...], fine: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Of every axis of one device matrix the axes of another (outer first) that lie in its span."""
+    """For every axis of one device matrix the axes of another (outer first) that lie in its span."""
     spans = _spans(fine)
     return tuple(
         tuple(a for a in range(len(spans) - 1, -1, -1) if low <= spans[a][0] and spans[a][1] <= high)

@@ -61,7 +61,7 @@ def ranks_along(device_matrix: Iterable[int], axes: Iterable[int], rank: int) ->
 
 
 def axes_of_groups(groups: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """(device matrix, axes) of which these are the groups, or None: they differ in size, distance, or omit a rank.
+    """(device matrix, axes) whose groups these are, or None: they differ in size, distance, or omit a rank.
 
     >>> axes_of_groups(((0, 2), (1, 3), (4, 6), (5, 7))), axes_of_groups(((0, 1), (2,)))
     (((2, 2, 2), (1,)), None)
@@ -127,7 +127,7 @@ class TensorLayout:
     tensor_map: tuple[tuple[int, ...], ...]
     partial: tuple[int, ...] = ()
     reduce: str = "sum"
-    rows: tuple[int, ...] = field(default=(), repr=False)  # most layouts have none
+    rows: tuple[int, ...] = field(default=(), repr=False)  # most layouts have equal parts
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "device_matrix", tuple(self.device_matrix))
@@ -266,7 +266,7 @@ class TensorLayout:
         return (max(self.rows), *part[1:]) if self.rows else part
 
     def full_shape(self, part: Iterable[int]) -> tuple[int, ...]:
-        """Shape of the tensor of which a rank holds a part of this shape."""
+        """Shape of the tensor, where a rank holds a part of this shape."""
         full = tuple([size * cut for size, cut in zip(part, self.splits, strict=True)])
         return (sum(self.rows), *full[1:]) if self.rows else full
 

@@ -69,7 +69,7 @@ class Calls:
         self._world = tuple(range(world_size))
 
     def _members(self, kind: str, group: Group, origin: str) -> tuple[int, ...]:
-        """The group of a call; None is everybody. Raises CollectiveMismatch for what cannot be a group of ranks."""
+        """The group of a call; None is everybody. Raises CollectiveMismatch for anything but a group of ranks."""
         if group is None:
             return self._world
         try:
@@ -129,7 +129,7 @@ class Calls:
         return self._begin(Request(kind, self._members(kind, group, origin), value, origin=origin, **fields), bool(tag))
 
     def progress(self) -> None:
-        """Do what can be done now, without waiting, for what was started."""
+        """Move started messages on, without waiting."""
 
     # the calls
 

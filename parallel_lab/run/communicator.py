@@ -102,7 +102,7 @@ class Request:
                 raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
     def descriptor(self) -> tuple[Any, ...]:
-        """What all members must agree on, shapes too (equal parts); None fits anything: off a root is no value."""
+        """What all members must agree on, shapes too (equal parts); None, where there is no value, fits anything."""
         definition = MESSAGES[self.kind]
         if not definition.is_collective or not definition.sender:
             return (self.kind, self.group)
@@ -143,7 +143,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait for what was started; the reply is that of the request. A handle is waited for once."""
+    """Wait for a started request; the reply is that of the request. A handle is waited for once."""
 
     handle: Any
 
@@ -156,7 +156,7 @@ def _dtype_name(dtype: np.dtype) -> str:
 def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
     """Check what one request shows alone: kind, group, root, reduction, value, dims, even pieces, out.
 
-    rank   who asks
+    rank   the one that asks
     ranks  every rank there is
 
     Raises CollectiveMismatch (kind, group, root, reduction) or ShapeError (value, dims), naming the rank and its call.

@@ -51,7 +51,7 @@ def step_inputs(plan: Plan, rank: int, inputs: Iterable[Any]) -> Env:
 
 
 def held_slices(plan: Plan, rank: int, full: Env) -> Env:
-    """This rank's slices of the full tensors of which it holds any."""
+    """This rank's slices of those full tensors that it holds a part of."""
     return {name: slice_value(plan, name, array, rank) for name, array in full.items() if plan.held_by(name, rank)}
 
 

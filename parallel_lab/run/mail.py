@@ -1,6 +1,6 @@
 """Messages between two ranks on their way: sent and not received, or asked for and not sent. Each queue in its order.
 
-A key names a queue. The simulator has (pair of ranks, sr_tag), a real rank (source, sr_tag) for what comes to it.
+A key names a queue. The simulator has (pair of ranks, sr_tag), a real rank (source, sr_tag) of what comes to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Mail:
             taker(message)
 
     def take(self, key: tuple[Any, ...]) -> Any | None:
-        """The oldest message that is kept; None if there is none."""
+        """The oldest message that is kept, or None."""
         queue = self.kept.get(key)
         return queue.popleft() if queue else None
 

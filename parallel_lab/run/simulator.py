@@ -186,7 +186,7 @@ class _Engine:
         return replies
 
     def deadlock(self) -> DeadlockError:
-        """The error that says who waits for whom, with a hint for each kind of wait."""
+        """The error that says which rank waits for which, with a hint for each kind of wait."""
         waits = sorted(self.waiting.items())
         lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(asked)}" for r, asked in waits]
         ended, hints = sorted(self.results), []
@@ -285,7 +285,7 @@ class Simulator:
         """One whole step on the global batch `inputs`; returns the first output in full (the loss).
 
         step     number of the step, for random masks; default: how many whole steps were taken
-        plan     another one, on the values of this one: what is run of it is no step
+        plan     another one, on the values of this one: a run of it is not a step
         observe  called with (rank, action, instruction, start, end) after every instruction
 
         A step that was begun and not stepped to its end is given up.

@@ -11,7 +11,8 @@ from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.gather import add_rows
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
-from parallel_lab.ops.machine.sharding import default_strategy, result_layouts, sharding_rule
+from parallel_lab.ops.machine.result_layouts import result_layouts
+from parallel_lab.ops.machine.sharding import default_strategy, sharding_rule
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.ops.compiled import results, simulated

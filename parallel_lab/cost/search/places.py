@@ -18,7 +18,8 @@ from ...graph.passes.candidates import Operator, candidate_strategies
 from ...graph.passes.dataset_strategy import dataset_layouts
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.sharding import default_strategy, result_layouts
+from ...ops.machine.result_layouts import result_layouts
+from ...ops.machine.sharding import default_strategy
 from ...ops.machine.split_labels import ShardingRule
 
 DATASET = ""  # the place of all data inputs among the operators

@@ -65,7 +65,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
 
 
 class Pass(NamedTuple):
-    """One pass.  when: one of CONDITIONS; what it needs beside the program lies in the draft (`Draft.training`)."""
+    """One pass.  when: one of CONDITIONS; what it needs besides the program lies in the draft (`Draft.training`)."""
 
     name: str
     run: Callable[[Draft], Draft]

@@ -49,12 +49,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Of what it carries: the parameter, or the network's own operator."""
+        """The name of what it carries: the parameter, or the network's own operator."""
         return self.instr.name if self.given is None else self.given.name
 
     @property
     def elements(self) -> int:
-        """Of what a rank hands over."""
+        """Elements that a rank hands over."""
         return math.prod(self.value.slice_shape)
 
 
@@ -66,7 +66,7 @@ def members_of(draft: Draft, program: tuple[Instr, ...], values: dict[str, Value
 
 def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> list[list[Member]]:
     """Buckets of messages that the network itself calls with one number `fusion` above 0, group, reduction and dtype,
-    and of which none needs another's result. (MindSpore, attribute `fusion` of communication operators.)
+    and none of them needs another's result. (MindSpore, attribute `fusion` of communication operators.)
     """
     buckets: dict[tuple, list[list[Member]]] = {}
     needs: dict[str, set[str]] = {}  # value -> messages it is made from
@@ -124,7 +124,7 @@ def _setting(draft: Draft, members: list[Member]) -> tuple[str, Any]:
 
 
 def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None] | None:
-    """(what members of one bucket have in common beside their key, what the rule calls its number 0, None where they
+    """(what members of one bucket have in common besides their key, what the rule calls its number 0, None where they
     keep their ids); None: nobody asked for fusion.
     """
     config = draft.config

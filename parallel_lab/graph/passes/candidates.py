@@ -4,7 +4,7 @@
     choose_from_inputs(op, shapes, attrs, input_layouts, 8, config)    the one that fits the inputs as they lie
 
 An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its
-operand. Of the candidates the one wins that needs least communication on the edges, and of equals the one that touches
+operand. The candidate that needs least communication on the edges wins, and among equals the one that touches
 least there. Further equals are told apart
 
     by one edge              least forward communication of the operator itself, more pieces, then from the first dim on
@@ -213,7 +213,7 @@ def _odd_once(
 ) -> tuple[Strategy, ...]:
     """Of 2^k * odd devices: strategies for 2^k with one dim split `odd` times further, and the one that splits nothing.
 
-    MindSpore, operator_info.cc (strategies where the number of devices is no power of two).
+    MindSpore, operator_info.cc (strategies where the number of devices is not a power of two).
     """
     odd = device_num // (device_num & -device_num)
     if odd == 1:
@@ -232,7 +232,7 @@ def _odd_once(
 def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[Edge]) -> list[Strategy]:
     """Those under which every edge needs nothing."""
     op = operator.op
-    # where tuples of a strategy are the operands' counts, most are told apart without their rule
+    # where tuples of a strategy are the operands' counts, most differ without a look at their rules
     plain = op.strategy_labels is None
     reads = [e for e in edges if plain and e.position is not None and e.shape == e.own_shape]
     splits_read = [(e.position, e.layout.splits) for e in reads]

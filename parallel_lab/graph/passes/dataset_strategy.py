@@ -72,7 +72,7 @@ def _check_one_dim(strategy: tuple[tuple[int, ...], ...]) -> None:
 
 
 def input_values(draft: Draft) -> dict[str, Value]:
-    """Inputs beside parameters: data by `dataset_strategy`, constants and numbers whole. Raises ShapeError."""
+    """Inputs other than parameters: data by `dataset_strategy`, constants and numbers whole. Raises ShapeError."""
     graph, config = draft.graph, draft.config
     values: dict[str, Value] = {}
     data = [i for i in graph.inputs if i.role == "data"]

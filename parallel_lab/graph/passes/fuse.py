@@ -8,7 +8,7 @@
 
 Gradients are sent as they become ready, waited for behind the backward program in the order they were sent. Parameters
 are gathered one bucket ahead:
-the next one starts when the last one has been waited for, so that two buckets are in memory beside what is in use.
+the next one starts when the last one has been waited for, so that two buckets are in memory besides what is in use.
 
 Which messages share a bucket is in `buckets.py`. Where nobody asked for fusion the program stays as it is: each message
 by itself, behind the backward program. (MindSpore's back end joins all messages of id 1 by default; here the first look

@@ -41,7 +41,7 @@ def gradient_layout(layout: TensorLayout) -> TensorLayout:
 
 
 class LocalRecorder:
-    """Records operators on slices, in place of the tracer, while vjp rules and optimizers become instructions."""
+    """Records operators on slices, instead of the tracer, while vjp rules and optimizers become instructions."""
 
     def __init__(self, values: dict[str, Value], scalars: dict[str, Any]) -> None:
         self.values, self.scalars = values, scalars

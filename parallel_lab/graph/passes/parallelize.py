@@ -21,7 +21,8 @@ from ...layout.refinement import common_factors
 from ...layout.tensor_layout import TensorLayout
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.collectives.halo import Halo
-from ...ops.machine.sharding import result_layouts, sharding_rule
+from ...ops.machine.result_layouts import result_layouts
+from ...ops.machine.sharding import sharding_rule
 from ...ops.machine.split_labels import ShardingRule
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, GraphInput, Node, counted, fresh_name
@@ -178,7 +179,7 @@ class Builder:
         return self.insert("reshape", label, source, node, value, shape=value.slice_shape)
 
     def prints(self, names: Iterable[str]) -> None:
-        """Instructions for what `construct` prints of these values."""
+        """Instructions that print these values, where `construct` does."""
         printed = set(names)
         for name, origin in self.graph.prints:
             if name in printed:

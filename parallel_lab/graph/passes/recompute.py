@@ -73,7 +73,7 @@ class Copies:
         self.made: list[Instr] = []
 
     def run(self, backward: tuple[Instr, ...]) -> tuple[Instr, ...]:
-        """The backward program with copies, each right before who reads it first."""
+        """The backward program with copies, each right before its first reader."""
         done: list[Instr] = []
         for reader in backward:
             for at in self.needed(reader):
@@ -100,7 +100,7 @@ class Copies:
         return replace(instr, ins=ins) if ins != instr.ins else instr
 
     def copy(self, instr: Instr, reader: Instr) -> Instr:
-        """The copy of an instruction. Of several results those that stay are there already: the copy's have no name."""
+        """The copy of an instruction. Results that stay are there already: in the copy they have no name."""
         why, outs = self.why(instr, reader), []
         for name in instr.outs:
             label = fresh_name(f"{name}.again", self.values) if name else ""

@@ -217,7 +217,7 @@ class _Borders:
         self.number = 0
 
     def parts_of(self, program: Iterable[Instr]) -> list[Instr]:
-        """The instructions with their parts: that of the operator they belong to, or of who reads them first. Other
+        """The instructions with their parts: that of the operator they belong to, or of their first reader. Other
         operators may read what a redistribution for one of them makes, those of an earlier part too.
         """
         program = list(program)

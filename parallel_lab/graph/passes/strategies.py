@@ -13,7 +13,8 @@ from ...base.errors import ContextConflictError, StrategyError
 from ...base.hooks import strategy_reader, strategy_searcher
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.legal_strategies import completed
-from ...ops.machine.sharding import default_strategy, result_layouts, sharding_rule
+from ...ops.machine.result_layouts import result_layouts
+from ...ops.machine.sharding import default_strategy, sharding_rule
 from ..ir import Draft, Node, at_compile
 from .operator_limits import check_operators
 

@@ -52,7 +52,7 @@ class Attributed:
         return dict(self.attrs)
 
     def __getattr__(self, name: str) -> Any:
-        # only reached for what is no attribute of the object: transpose_b, or what add_prim_attr attached
+        # only reached for names that are not attributes of the object: transpose_b, or what add_prim_attr attached
         if not name.startswith("_") and "prim_attrs" in self.__dict__ and name in (known := self.attrs):
             return known[name]
         allowed = f"Attributes: {', '.join(self.attrs) or 'none'}" if "prim_attrs" in self.__dict__ else ""

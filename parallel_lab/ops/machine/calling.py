@@ -44,7 +44,7 @@ class Operator(OpDef):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.plain and not kwargs and len(args) == len(self.tensors) and current_tracer.get() is None:
-            # the short way for what a tape does most: arrays of numbers of one dtype, element by element
+            # the short way of what a tape does most: arrays of numbers of one dtype, element by element
             dtype = args[0].dtype if type(args[0]) is np.ndarray else OBJECT
             if dtype.kind in self.plain_kinds and all([type(x) is np.ndarray and x.dtype == dtype for x in args]):  # noqa: C419
                 try:
@@ -221,7 +221,7 @@ class Operator(OpDef):
             raise ShapeError("got no tensors", where=self.name, allowed=usage)
         for name, value in attrs.items():
             if hasattr(value, "asnumpy"):
-                # what MindSpore gives to the class (`kernel_size`) is no tensor there
+                # what MindSpore gives to the class (`kernel_size`) is not a tensor there
                 given_at_call = name not in self.options and not hasattr(value, "tracer")
                 if given_at_call and str(value.dtype).lstrip("u").startswith("int"):
                     attrs[name] = value.asnumpy().tolist()  # a Tensor of axes is as good as a tuple

@@ -27,7 +27,8 @@ from .legal_strategies import completed
 from .opdef import OpDef
 from .primitive import Primitive
 from .registry import op
-from .sharding import part_strategy, result_layouts, sharding_rule
+from .result_layouts import result_layouts
+from .sharding import part_strategy, sharding_rule
 from .split_labels import ShardingRule
 
 

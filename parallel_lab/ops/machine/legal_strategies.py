@@ -29,7 +29,7 @@ def legal_strategies(
     searched: bool = False,
 ) -> tuple[Strategy, ...]:
     """Every legal strategy, the leftmost label's counts outermost: counts whose product divides `device_num`, or
-    (fully_use_devices) equals it. Of a power of two they are powers of two.
+    (fully_use_devices) equals it. Where that is a power of two, so are they.
 
     searched  those that a search may choose: an operator may hold labels back
     """

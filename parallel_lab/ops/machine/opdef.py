@@ -57,8 +57,8 @@ class OpDef:
     """Everything known about one operator. Built by `@op`, whose keyword arguments the fields are.
 
     Six of them make an operator: `name`, `class_name` ("matmul", "MatMul"), `fn` (the numpy function), `signature`
-    ("mk,kn->mn"), `reduce` (how partial results combine) and `vjp_fn` (the gradient). The others are for operators of
-    which this does not say everything, in the groups that `@op` explains.
+    ("mk,kn->mn"), `reduce` (how partial results combine) and `vjp_fn` (the gradient). The others are for operators that
+    need more, in the groups that `@op` explains.
     """
 
     name: str
@@ -108,7 +108,7 @@ class OpDef:
     reduce: str = "sum"
     mean: bool = False
 
-    # what one rank's slice needs beside its data
+    # what one rank's slice needs besides its data
     offset: str | Callable | None = None
     part_size: Callable | None = None
     window: Callable | None = None
@@ -162,7 +162,7 @@ class OpDef:
     def vjp(self, fn: Callable) -> Callable:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
 
-        Of several results `g` and `out` are tuples. The gradient of one that the loss does not depend on is None.
+        With several results `g` and `out` are tuples. The gradient of one that the loss does not depend on is None.
 
         A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value
         over the ranks among which a reduction was split; one that names `needs` is given a tuple of bools, which

@@ -51,7 +51,7 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
 
 
 def _mended(strategy: tuple) -> tuple:
-    """`strategy` with 1 for every count below it; what is no count stays as it was given, right or wrong."""
+    """`strategy` with 1 for every count below it; anything but a count stays as it was given, right or wrong."""
 
     def mended(count: Any) -> Any:
         return max(1, count) if is_int(count) else count

@@ -95,8 +95,18 @@ def op(
 ) -> Callable[[Callable], Operator]:
     """Declare an operator. Names are given in one text, with spaces between them: "Add TensorAdd".
 
-    What it is called (see `spellings.py`):
+    Six keywords make an operator:
+    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them. Several results
+               are a tuple, in labels ("ab->ab,a") as in what the function returns
     name       class names in MindSpore, that of plans first; "": an operator that only vjp rules and optimizers use
+    axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default:
+               order of appearance); those omitted must be whole, and have no axis
+    reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
+               every rank has the whole result already
+    flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
+    example    one or several `case(...)`: the battery's data
+
+    More of what it is called (see `spellings.py`):
     shown      class name in texts of one without `name`: MindSpore's, where it has such an operator
     also       second names of the function: "negative"
     method     methods of a Tensor, with the names of their arguments where those differ: "pow(exponent)"
@@ -105,9 +115,7 @@ def op(
     numpy      numpy's other functions, whose refusal names the operator: "sum"
     mint       names in mindspore.mint, PyTorch's spelling: "neg negative functional.relu"
 
-    What it computes:
-    signature  labels ("mk,kn->mn"), or a function of (operand shapes, **attributes) that returns them. Several results
-               are a tuple, in labels ("ab->ab,a") as in what the function returns
+    More of what it computes:
     static     parameters without a default that are attributes, not tensors
     attrs      what attributes may be, by name: checks (`operand_checks.py`)
     numbers    tensors that a Python number may stand for (default: of several tensors those that broadcast, or have
@@ -125,14 +133,10 @@ def op(
                reads it afterwards reads the result. No gradient flows to the other operands; that of the result is the
                Parameter's. Element by element ("...,...->...") and without a strategy it lies as the Parameter does
     view       the result is the operand's data in another shape; sharded by redistribution, takes no strategy
-    flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
     expand     what a call does for an operator made of others (see `composed.py`)
     host_only  in modes that split operators it has to run on the host: `set_device("CPU")`
-    example    one or several `case(...)`: the battery's data
 
-    How it may be split:
-    axes       labels in the order of the device matrix, the batch dim first; or a function of the signature (default:
-               order of appearance); those omitted must be whole, and have no axis
+    More of how it may be split:
     whole      labels that must not be split, or a function of (signature, **attributes)
     instead    the form whose whole labels may be split, named where a strategy is refused: "SoftmaxExpand"
     restrict   function of (signature, {label: parts}, {label: extent}, **attributes): None, or (what is wrong with
@@ -147,10 +151,8 @@ def op(
                split with it, on the same axis)}
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
                      labels
-    reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
-               every rank has the whole result already
 
-    What one rank's slice needs beside its data:
+    What one rank's slice needs besides its data:
     offset     label, or labels, whose first index on this rank the computation needs, passed as `offset=`: an int for
                one label, a tuple for several; or a function of the signature
     part_size  function of (slice shapes, attributes): extent of one rank's part of that label (a tuple for several),

@@ -15,7 +15,6 @@ device matrix with it (`layout_strategy.py`).
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import replace
@@ -23,14 +22,12 @@ from functools import lru_cache
 from typing import Any
 
 from ...base.errors import StrategyError
-from ...base.settings.compat import get_compat
-from ...layout.named_layout import AnyStrategy, Layout, LayoutStrategy, Strategy
-from ...layout.tensor_layout import TensorLayout
+from ...layout.named_layout import AnyStrategy, LayoutStrategy, Strategy
 from .layout_strategy import layouts_rule
 from .legal_strategies import nearest_legal
 from .opdef import OPS, OpDef
 from .signature import Fault, Shape
-from .split_labels import EQUAL_SLICES, Axes, LabelSplits, ShardingRule, dim_text
+from .split_labels import EQUAL_SLICES, LabelSplits, ShardingRule, dim_text
 
 POWERS_OF_TWO = "Counts are powers of two, as the number of devices is: 1, 2, 4, 8, ..."
 
@@ -124,66 +121,3 @@ def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
     if isinstance(rule.strategy, LayoutStrategy):
         return tuple(rule.strategy[0].named(rule.axes_of(c) for c in labels) for labels in operands)
     return tuple(tuple(cuts.get(c, 1) for c in labels) for labels in operands)
-
-
-def result_layouts(
-    op: OpDef, rule: ShardingRule, shapes: tuple[Shape, ...], out_strategy: AnyStrategy | None, where: str = ""
-) -> tuple[TensorLayout, ...]:
-    """Layouts of the results once partial sums are combined: what inputs imply, or what `out_strategy` asks for.
-
-    shapes  of the results
-
-    Where sums are partial, dim 0 may be split further by the axes that hold the addends: a reduce_scatter instead of
-    the all_reduce (MindSpore: MatMul and Gather, CheckOutputStrategy). Raises StrategyError for anything else.
-    """
-    allowed = [_result_layouts(op, rule, shape, i) for i, shape in enumerate(shapes)]
-    if out_strategy is None:
-        return tuple(layouts[-1 if _scatters(op, rule) else 0] for layouts in allowed)
-    named = isinstance(rule.strategy, LayoutStrategy)
-
-    def same(entry: Any, layout: TensorLayout) -> bool:
-        return _is_layout(entry, layout) if named else entry == layout.splits
-
-    chosen = [
-        next((layout for layout in layouts if same(given, layout)), None)
-        for given, layouts in zip(out_strategy, allowed, strict=False)
-    ]
-    if len(out_strategy) == len(shapes) and None not in chosen:
-        return tuple(chosen)
-    shown = [
-        LayoutStrategy(tuple(rule.strategy[0].named(a.tensor_map) for a in layouts_of))
-        if named
-        else tuple(a.splits for a in layouts_of)
-        for layouts_of in itertools.product(*allowed)
-    ]
-    hint = shown[-1].code if named else str(shown[-1])
-    what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
-    where, its = where or op.class_name, "Its result may" if len(shapes) == 1 else f"Its {len(shapes)} results may"
-    raise StrategyError(what, where=where, allowed=f"{its} be split {text}", hint=f"Try {hint}")
-
-
-def _scatters(op: OpDef, rule: ShardingRule) -> bool:
-    """Whether sums that no out_strategy places are scattered."""
-    return op.scatters is not None and get_compat() == "2.10" and all(n == 1 for n in rule.ins[op.scatters].splits)
-
-
-def _result_layouts(op: OpDef, rule: ShardingRule, shape: Shape, result: int) -> list[TensorLayout]:
-    """The layouts that a result may have, the one that follows from the inputs first."""
-    layout = rule.outs[result]
-    whole = layout.whole()
-
-    def scattered(dim: int, axes: Axes) -> TensorLayout:
-        entries = tuple(a + axes if d == dim else a for d, a in enumerate(whole.tensor_map))
-        return TensorLayout(whole.device_matrix, entries)
-
-    if rule.scatter is not None:
-        return [scattered(*rule.scatter)]
-    if not (layout.is_partial and layout.reduce == "sum" and not op.mean and shape):
-        return [whole]
-    rows = scattered(0, rule.reduced_axes(result))
-    return [whole, rows] if shape[0] % rows.splits[0] == 0 else [whole]
-
-
-def _is_layout(named: Layout, layout: TensorLayout) -> bool:
-    same = named.device_matrix == layout.device_matrix and len(named.axes) == layout.ndim
-    return same and named.tensor_layout().same_placement(layout)

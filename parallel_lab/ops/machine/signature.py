@@ -33,7 +33,7 @@ def letters(n: int) -> str:
 
 
 def more_letters(n: int) -> str:
-    """`n` labels beside those of `letters`, for dims that only the result has or whose size changes."""
+    """`n` labels besides those of `letters`, for dims that only the result has or whose size changes."""
     return "".join(itertools.islice((chr(c) for c in itertools.count(ord("α")) if chr(c).islower()), n))
 
 
