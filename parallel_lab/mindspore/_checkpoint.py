@@ -82,23 +82,23 @@ def rank_list_for_transform(
     if not source.parameters:
         what = f"{str(src_strategy_file)!r} has no parameters"
         raise CheckpointError(what, where=where, allowed="The strategy file of a network")
-    found: set[int] = set()
+    ranks: set[int] = set()
     place = _place(target, rank_id)
     # those that few ranks hold first: what the others need is then often on one of these ranks
     for parameter in sorted(source.parameters, key=lambda one: one.layout.replica_count):
-        wanted = strategy_of(parameter.name, target)
-        if wanted is not None and wanted.shape != parameter.shape:
-            shapes = f"shape {parameter.shape} in the source's strategy, and {wanted.shape} in the target's"
+        target_strategy = strategy_of(parameter.name, target)
+        if target_strategy is not None and target_strategy.shape != parameter.shape:
+            shapes = f"shape {parameter.shape} in the source's strategy, and {target_strategy.shape} in the target's"
             what = f"{parameter.name!r} has {shapes}"
             raise CheckpointError(what, where=where, allowed="Strategies of one network")
-        if wanted is not None and _stage(target, rank_id) not in wanted.stages:
+        if target_strategy is not None and _stage(target, rank_id) not in target_strategy.stages:
             continue
         first, count = _stages(source)[parameter.stages[0]]
-        known = {rank - first for rank in found if first <= rank < first + count}
-        move = parameter.layout, wanted.layout if wanted else None, parameter.shape, place
-        needed = _gathered_ranks(*move) if get_compat() == "2.10" else needed_ranks(*move, known)
-        found.update(first + rank for rank in needed)
-    return sorted(found)
+        ranks_of_stage = {rank - first for rank in ranks if first <= rank < first + count}
+        move = parameter.layout, target_strategy.layout if target_strategy else None, parameter.shape, place
+        needed = _gathered_ranks(*move) if get_compat() == "2.10" else needed_ranks(*move, ranks_of_stage)
+        ranks.update(first + rank for rank in needed)
+    return sorted(ranks)
 
 
 def _gathered_ranks(
@@ -195,7 +195,7 @@ def transform_checkpoints(
     process_num          without effect: files are made one after another, by this process
     output_format        "ckpt". "safetensors" is refused for .ckpt files, as MindSpore does
 
-    Raises CheckpointFolderError (a NotADirectoryError) if the source is no folder, CheckpointError (a ValueError) if
+    Raises CheckpointFolderError (a NotADirectoryError) if the source is not a folder, CheckpointError (a ValueError) if
     files or strategies are missing or do not fit, CheckpointTypeError (a TypeError) for other types.
     """
     where = "transform_checkpoints"
@@ -220,8 +220,8 @@ def merge_pipeline_strategys(
 ) -> None:
     """Write one strategy file with what all those in a folder say.
 
-    Raises CheckpointFolderError (a NotADirectoryError) if it is no folder, CheckpointError (a ValueError) if there is
-    no file in it, or if two contradict each other, CheckpointTypeError (a TypeError) for other types.
+    Raises CheckpointFolderError (a NotADirectoryError) if it is not a folder, CheckpointError (a ValueError) if it
+    is empty, or if two contradict each other, CheckpointTypeError (a TypeError) for other types.
     """
     where = "merge_pipeline_strategys"
     if not os.path.isdir(src_strategy_dirs):
@@ -233,9 +233,9 @@ def merge_pipeline_strategys(
     numbers, stages = set(), set()
     for path in files:
         one = load_strategy(path)
-        for found, said in ((parameters, one.parameters), (operators, one.operators)):
-            for each in said:
-                if found.setdefault(each.name, each) != each:
+        for merged_by_name, strategies in ((parameters, one.parameters), (operators, one.operators)):
+            for each in strategies:
+                if merged_by_name.setdefault(each.name, each) != each:
                     what = f"{path} says of {each.name!r} what another file does not"
                     raise CheckpointError(what, where=where, allowed="Files of one run")
         numbers.add(one.device_num)
@@ -250,13 +250,13 @@ def merge_pipeline_strategys(
 def _rank_files(folder: str | os.PathLike[str], strategy: StrategyFile | None) -> RankFiles:
     files = {}
     for entry in Path(folder).iterdir():
-        found = _RANK_FOLDER.fullmatch(entry.name)
-        if found and entry.is_dir():
+        match = _RANK_FOLDER.fullmatch(entry.name)
+        if match and entry.is_dir():
             inside = sorted(entry.glob("*.ckpt"), key=_by_numbers)
             if not inside:
                 what = "there is no .ckpt file in it"
                 raise CheckpointError(what, where=str(entry), allowed="The checkpoint file of this rank")
-            files[int(found[1])] = inside[-1]
+            files[int(match[1])] = inside[-1]
     expected = range(strategy.device_num if strategy else len(files))
     if sorted(files) != list(expected) or not files:
         allowed = f"rank_0 to rank_{max(len(expected), 1) - 1}, with a .ckpt file in each"
@@ -278,13 +278,13 @@ def _write(stored: RankFiles | Manifest, target: StrategyFile | None, rank: int,
     layouts: dict[str, TensorLayout | None] = {}
     names = set(stored.tensors)
     for name, one in stored.tensors.items():
-        wanted = strategy_of(name, target)
-        if wanted is not None and _stage(target, rank) not in wanted.stages:
+        strategy = strategy_of(name, target)
+        if strategy is not None and _stage(target, rank) not in strategy.stages:
             names.remove(name)  # another stage's
-        elif wanted is not None and one.global_shape == wanted.shape:
-            layouts[name] = wanted.layout
-        elif wanted is not None and wanted.name == name:
-            what = f"it has shape {one.global_shape}, and {wanted.shape} in the target's strategy"
+        elif strategy is not None and one.global_shape == strategy.shape:
+            layouts[name] = strategy.layout
+        elif strategy is not None and strategy.name == name:
+            what = f"it has shape {one.global_shape}, and {strategy.shape} in the target's strategy"
             raise CheckpointError(what, where=f"{stored.where}, tensor {name!r}", allowed="Strategies of one network")
     records = stored.load(layouts, _place(target, rank), names)
     try:
@@ -388,7 +388,7 @@ def _merged(arrays: list[np.ndarray], layout: TensorLayout | None, where: str) -
 def restore_group_info_list(group_info_file_name: str) -> list[int]:
     """The ranks whose checkpoints hold the same as that of the rank which wrote a `group_ckpt_save_file`.
 
-    Raises CheckpointTypeError for what is no str, CheckpointError for a file that is missing or another's.
+    Raises CheckpointTypeError for anything but a str, CheckpointError for a file that is missing or another's.
     """
     if not isinstance(group_info_file_name, str):
         what = f"group_info_file_name={shorten(group_info_file_name)}"
@@ -398,8 +398,8 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
     except (OSError, ValueError) as error:
         hint = "group_ckpt_save_file of the run that trained names it"
         raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
-    found = parse_json(data, group_info_file_name, CheckpointError)
-    ranks = found.get("ranks") if isinstance(found, dict) and found.get("format") == GROUP_FORMAT else None
+    content = parse_json(data, group_info_file_name, CheckpointError)
+    ranks = content.get("ranks") if isinstance(content, dict) and content.get("format") == GROUP_FORMAT else None
     if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
         allowed = "A file that a run with group_ckpt_save_file wrote"
         raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)

@@ -46,7 +46,7 @@ SUM = ops.ReduceOp.SUM
 
 
 class CommHandle:
-    """What a call with async_op=True returns beside its result."""
+    """What a call with async_op=True returns next to its result."""
 
     def wait(self) -> None:
         """The result is there already."""

@@ -57,25 +57,25 @@ def parameter_forms(made: Compiled, *, as_read: bool = False) -> dict[str, Layou
 
 
 def inputs_as_read(made: Compiled) -> tuple[Layout, ...]:
-    """Of every data input the layout in which the first operator reads it, with axes of some names."""
-    draft, found = dict(made.steps)["parallelize"], []
+    """The layout in which the first operator reads each data input, with axes of some names."""
+    draft, layouts = dict(made.steps)["parallelize"], []
     for one in made.plan.data_inputs:
         layout = _as_read(made.plan.graph, draft, one.name) or made.plan.value(one.name).layout
         names = tuple(f"axis{axis}" for axis in reversed(range(len(layout.device_matrix))))
         dims = (tuple(f"axis{axis}" for axis in entry) or "None" for entry in layout.tensor_map)
-        found.append(Layout(layout.device_matrix, names)(*dims))
-    return tuple(found)
+        layouts.append(Layout(layout.device_matrix, names)(*dims))
+    return tuple(layouts)
 
 
 def _as_read(graph: Graph, draft: Any, name: str) -> TensorLayout | None:
     """The layout in which the first operator that reads an input wants it; None: it takes what comes."""
     reader, values = next((node for node in graph.nodes if name in node.ins), None), draft.value_table()
-    made = {out: instr for instr in draft.program("forward") for out in instr.outs}
+    makers = {out: instr for instr in draft.program("forward") for out in instr.outs}
     for instr in draft.program("forward") if reader is not None else ():
         if instr.kind == "compute" and instr.name == reader.name and len(instr.ins) == len(reader.ins):
             operand = instr.ins[reader.ins.index(name)]
-            while values[operand].layout is None and operand in made:  # a window: the slices that it is taken from
-                operand = made[operand].ins[0]
+            while values[operand].layout is None and operand in makers:  # a window: the slices that it is taken from
+                operand = makers[operand].ins[0]
             return values[operand].layout
     return None
 
@@ -138,15 +138,15 @@ def shard_strategies(plan: Plan, names: dict[str, str]) -> dict[str, list[list[i
     """{full name: a list of counts per input}; of an operator without a strategy of its own, such as Reshape, what its
     operand is split into.
     """
-    found = {}
+    strategies = {}
     for node in _from_the_end(plan.graph):
         if node.strategy is not None:
-            found[names[node.name]] = [list(counts) for counts in strategy_counts(node.strategy)]
+            strategies[names[node.name]] = [list(counts) for counts in strategy_counts(node.strategy)]
         elif node.opdef.view:
             value = plan.value_table.get(node.ins[0])
             if value is not None and value.layout is not None:
-                found[names[node.name]] = [list(value.layout.splits)]
-    return found
+                strategies[names[node.name]] = [list(value.layout.splits)]
+    return strategies
 
 
 # ---- the graph ----
@@ -160,7 +160,7 @@ class _Writer:
         self.nodes: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter()
         self._made: dict[str, str] = {}  # a value -> the node that makes it
-        self._roles = {given.name: given.role for given in plan.graph.inputs}
+        self._roles = {graph_input.name: graph_input.role for graph_input in plan.graph.inputs}
 
     def add(self, kind: str, inputs: list[Any], attrs: dict[str, Any] | None = None) -> str:
         """A node; returns its name."""
@@ -222,7 +222,7 @@ class _Writer:
         return self._moved(sent, 0, dim, len(ranks)) if dim and definition.join else sent
 
     def _moved(self, source: Any, split: int, joined: int, parts: int) -> str:
-        """The parts of `source` along one dim, put together along another."""
+        """The parts of `source` along one dim, joined along another."""
         cut = self.add("Split", [source], {"axis": split, "output_num": parts})
         taken = [self.add("TupleGetItem", [cut, at]) for at in range(parts)]
         return self.add("Concat", [self.add("MakeTuple", taken)], {"axis": joined})

@@ -78,18 +78,18 @@ class CellGraphExecutor:
         AutoParallel is compiled by its own settings.
 
         args, kwargs  inputs of the Cell, tensors also in tuples, lists and dicts; where operators are split, the whole
-                      ones of all ranks. What is no tensor is part of the program. Without any: those of `set_inputs`
+                      ones of all ranks. Other values are part of the program. Without any: those of `set_inputs`
         phase         "train" or "predict", without effect; so are keywords that are MindSpore's own (`OPTIONS`)
         """
         obj.__dict__.pop("_elsewhere", None)
-        given = {name: value for name, value in kwargs.items() if name not in OPTIONS}
-        if not args and not given:
-            told = obj.__dict__.get("_inputs", ())
-            args, given = ((), told) if isinstance(told, dict) else (told, {})
+        named_inputs = {name: value for name, value in kwargs.items() if name not in OPTIONS}
+        if not args and not named_inputs:
+            examples = obj.__dict__.get("_inputs", ())
+            args, named_inputs = ((), examples) if isinstance(examples, dict) else (examples, {})
         inner, own = (obj.network, obj.settings()) if isinstance(obj, AutoParallel) else (obj, {})
-        fn, all_inputs = _by_position(inner, args, given)
+        fn, all_inputs = _by_position(inner, args, named_inputs)
         if isinstance(inner, Cell):
-            inner.check_inputs(args, given)
+            inner.check_inputs(args, named_inputs)
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
         tensors, note = sized(tensors, config.device_num // config.pipeline_stages)
@@ -97,30 +97,30 @@ class CellGraphExecutor:
         options = {**own, **how, "global_rank": config.global_rank, "device_num": config.device_num}
         facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
         key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
-        known = obj.__dict__.setdefault("_known_phases", {}).get(key)
-        is_new = known is None or not still_holds(known.made)
+        record = obj.__dict__.setdefault("_known_phases", {}).get(key)
+        is_new = record is None or not still_holds(record.made)
         if is_new:
-            made = _program(network, inputs, {**options, "note": note})
-            begin(made, None, made.plan.config)
+            compiled = _program(network, inputs, {**options, "note": note})
+            begin(compiled, None, compiled.plan.config)
             # without a dataset MindSpore gives every rank what the first operator wants
             splits = config.parallel_mode in SHARDED_MODES
             fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)
-            forms = parameter_forms(made, as_read=not fed) if splits else {}
+            forms = parameter_forms(compiled, as_read=not fed) if splits else {}
             again = network if splits and tensors and not fed else None
-            known = Known(made, full_names(made.plan.graph, self._ids, obj), forms, again, options)
-            self._phases[key], obj.__dict__["_known_phases"][key] = obj, known
-        obj.__dict__["compiled"], obj.__dict__["_known"] = known.made, known
-        obj.parameter_layout_dict = known.forms
-        obj.__dict__["_elsewhere"] = _elsewhere(known.made.plan)
+            record = Known(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, again, options)
+            self._phases[key], obj.__dict__["_known_phases"][key] = obj, record
+        obj.__dict__["compiled"], obj.__dict__["_known"] = record.made, record
+        obj.parameter_layout_dict = record.forms
+        obj.__dict__["_elsewhere"] = _elsewhere(record.made.plan)
         return key, is_new
 
-    def adopt(self, obj: Cell, made: Compiled) -> Cell:
+    def adopt(self, obj: Cell, compiled: Compiled) -> Cell:
         """Let `obj` tell of a program that a Model made of it, in a mode that splits operators. Returns `obj`."""
-        if obj.__dict__.get("compiled") is not made:
-            known = Known(made, full_names(made.plan.graph, self._ids, obj), parameter_forms(made), None)
-            obj.__dict__["compiled"], obj.__dict__["_known"] = made, known
-            obj.parameter_layout_dict = known.forms
-            obj.__dict__["_elsewhere"] = _elsewhere(made.plan)
+        if obj.__dict__.get("compiled") is not compiled:
+            record = Known(compiled, full_names(compiled.plan.graph, self._ids, obj), parameter_forms(compiled), None)
+            obj.__dict__["compiled"], obj.__dict__["_known"] = compiled, record
+            obj.parameter_layout_dict = record.forms
+            obj.__dict__["_elsewhere"] = _elsewhere(compiled.plan)
         return obj
 
     @fitting
@@ -153,8 +153,8 @@ class CellGraphExecutor:
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_shard_strategy(self, obj: Cell) -> dict[str, list[list[int]]]:
         """{"Default/network-Net/MatMul-op0": a list of counts per input} of a Cell that was compiled."""
-        known = _known(obj)
-        return shard_strategies(known.made.plan, known.names)
+        record = _known(obj)
+        return shard_strategies(record.made.plan, record.names)
 
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_num_parallel_ops(self, obj: Cell) -> int:
@@ -180,8 +180,8 @@ class CellGraphExecutor:
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
         """`_get_shard_strategy` of what was compiled under this phase."""
-        known = self._of(phase)
-        return shard_strategies(known.made.plan, known.names)
+        record = self._of(phase)
+        return shard_strategies(record.made.plan, record.names)
 
     def get_num_parallel_ops(self, phase: str) -> int:
         """`_get_num_parallel_ops` of what was compiled under this phase."""
@@ -197,13 +197,13 @@ class CellGraphExecutor:
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, dict[str, Any]]]:
         """Nodes of what was compiled under this phase, as global_rank runs them: see `graph_info`."""
-        known = self._of(phase)
-        plan, rank = known.made.plan, known.made.plan.config.global_rank
-        if known.network is not None:
-            layouts = inputs_as_read(known.made)
+        record = self._of(phase)
+        plan, rank = record.made.plan, record.made.plan.config.global_rank
+        if record.network is not None:
+            layouts = inputs_as_read(record.made)
             shapes = [l.tensor_layout().slice_shape(i.shape) for i, l in zip(plan.data_inputs, layouts, strict=True)]
             parts = [np.broadcast_to(np.zeros((), i.dtype), n) for i, n in zip(plan.data_inputs, shapes, strict=True)]
-            plan = compile_program(known.network, *parts, **{**known.options, "dataset_strategy": layouts}).plan
+            plan = compile_program(record.network, *parts, **{**record.options, "dataset_strategy": layouts}).plan
         return graph_info(plan, rank)
 
     def _of(self, phase: str) -> Known:
@@ -235,10 +235,10 @@ def _by_position(obj: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = (
+        fault = (
             f"{len(args) + len(kwargs)} inputs for {called}{'.construct' * isinstance(obj, Cell)}{signature}: {error}"
         )
-        raise ArgumentTypeError(given, where="_cell_graph_executor.compile", allowed="What construct names") from None
+        raise ArgumentTypeError(fault, where="_cell_graph_executor.compile", allowed="What construct names") from None
     count, names = len(bound.args), list(bound.kwargs)
     if not names:
         return obj, bound.args
@@ -285,11 +285,11 @@ def _fed(tensors: list[Any], config: ParallelConfig) -> tuple[list[Any], dict[st
 
 
 def _known(cell: Cell) -> Known:
-    found = cell.__dict__.get("_known")
-    if found is None:
+    record = cell.__dict__.get("_known")
+    if record is None:
         what, hint = f"{type(cell).__name__} was not compiled", "_cell_graph_executor.compile(net, x) first"
         raise ArgumentTypeError(what, where="_cell_graph_executor", hint=hint)
-    return found
+    return record
 
 
 cell_graph_executor = CellGraphExecutor()

@@ -65,7 +65,7 @@ def dtype_to_pytype(type_: Any) -> type:
 
 
 def pytype_to_dtype(obj: Any) -> np.dtype:
-    """The dtype for bool, int (int64), float (float64), or for what numpy knows."""
+    """The dtype for bool, int (int64), float (float64), or another name that numpy knows."""
     return np.dtype(a_dtype("pytype_to_dtype", "obj", obj))
 
 
@@ -146,7 +146,7 @@ def range_(start: Any, end: Any, step: Any = 1, maxlen: int = 1_000_000) -> Tens
     most = integer(1)("range", "maxlen", maxlen)
     if given[2] and all(map(math.isfinite, given)) and (count := math.ceil((given[1] - given[0]) / given[2])) > most:
         raise ShapeError(f"{count} numbers", where="range", allowed=f"At most maxlen={most}")
-    # Python's numbers take the dtype of a Tensor beside them
+    # Python's numbers take the dtype of the other operand, a Tensor
     kinds = (x if type(x) in (int, float) else n for x, n in zip(bounds.values(), given, strict=True))
     return Tensor(ops.arange(*(x.item() for x in given), dtype=np.result_type(*kinds)))
 
@@ -235,7 +235,7 @@ def size(input_x: Any) -> int:
 
 class _Form(Uncut):
     """A function as MindSpore's class of an operator: made without arguments, called with tensors. Its attributes and
-    its strategy are checked and kept: there is no operator in the graph that could have them.
+    its strategy are checked and kept: no operator in the graph could have them.
     """
 
     fn: Callable
@@ -245,7 +245,7 @@ class _Form(Uncut):
         super().__init__()
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> _Form:
-        """Counts or a layout per input, with `()` for what is no tensor. Returns self."""
+        """Counts or a layout per input, with `()` for anything but a tensor. Returns self."""
         where = f"{self.name} shard"
         for name, given in (("strategy", in_strategy), ("out_strategy", out_strategy)):
             if given is not None:
@@ -268,7 +268,7 @@ def _form(name: str, fn: Callable, base: type[_Form] = _Form) -> type[_Form]:
 
 
 class _Made(_Form):
-    """The class of a function that makes a tensor, a constant, of which every rank takes the slice that its readers
+    """The class of a function that makes a tensor, a constant, whose slice every rank takes that its readers
     want, without a message. A strategy is for the tensor that is made.
     """
 
@@ -301,7 +301,7 @@ def float_status(x: Any) -> Any:
 
 
 def no_status(x: Any = None) -> Tensor:
-    """(8,) zeros: there is no register here in which an overflow would be noted; FloatStatus looks at values."""
+    """(8,) zeros: no register here notes an overflow; FloatStatus looks at values."""
     return Tensor(np.zeros(8, np.float32))
 
 

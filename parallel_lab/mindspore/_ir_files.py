@@ -33,7 +33,7 @@ def write_graph_files(steps: Iterable[tuple[str, Draft | Plan]], folder: str, ra
     """Write `compile_steps`' four files into `folder`/rank_<rank>; their paths. Later programs: higher numbers."""
     target = Path(folder) / f"rank_{rank}"
     target.mkdir(parents=True, exist_ok=True)
-    plan = next(made for _, made in reversed(list(steps)) if isinstance(made, Plan))
+    plan = next(draft for _, draft in reversed(list(steps)) if isinstance(draft, Plan))
     number = max((int(m.group(1)) for p in target.glob("*.ir") if (m := _DIGITS.search(p.name))), default=0)
     texts = {
         "step_parallel_begin": begin_text(plan),
@@ -56,8 +56,8 @@ def begin_text(plan: Plan) -> str:
         operands = ", ".join(_label(labels, name) for name in node.ins)
         types = ", ".join(_tensor(shapes[name], dtypes[name]) for name in node.ins)
         strategy = f" {{in_strategy: {_strategy(node.strategy)}}}" if node.strategy is not None else ""
-        made = f"{label} = {node.op_class}({operands})"
-        lines.append(f"{made} {{instance name: {_instance(node)}}} primitive_attrs: {_facts(node)}{strategy}")
+        line = f"{label} = {node.op_class}({operands})"
+        lines.append(f"{line} {{instance name: {_instance(node)}}} primitive_attrs: {_facts(node)}{strategy}")
         results = ", ".join(map(_tensor, node.shapes, node.dtypes))
         lines.append(f"    : ({types}) -> ({results})")
         lines += _places(node.origin)
@@ -131,8 +131,8 @@ def _instruction(plan: Plan, instr: Instr, rank: int, labels: dict[str, str], la
         if instr.strategy is not None:
             strategy = f" {{in_strategy: {_strategy(instr.strategy)}}}"
     types = ", ".join(_tensor(shape, v.dtype) for shape, v in zip(given, ins, strict=True))
-    made = f"{label} = {name}({', '.join(operands)})"
-    lines = [f"{made} {{instance name: {instance}}} primitive_attrs: {attributes}{strategy}"]
+    line = f"{label} = {name}({', '.join(operands)})"
+    lines = [f"{line} {{instance name: {instance}}} primitive_attrs: {attributes}{strategy}"]
     lines.append(f"    : ({types}) -> ({', '.join(results)})")
     if instr.reason:
         lines.append(f"    # {instr.reason}")
@@ -154,12 +154,12 @@ def _window(instr: Instr, rank: int, source: Value, out: Value) -> tuple[tuple[i
 def _inputs(plan: Plan, known: dict[str, tuple[tuple[int, ...], str]]) -> tuple[dict[str, str], list[str]]:
     """({value: how the file names it}, the header's lines)."""
     labels, lines, number = {}, [f"# {plan.graph.name}, {plan.device_num} devices, {plan.config.parallel_mode}"], 0
-    for given in plan.graph.inputs:
-        if given.role in ("parameter", "data", "constant") and given.name in known:
+    for graph_input in plan.graph.inputs:
+        if graph_input.role in ("parameter", "data", "constant") and graph_input.name in known:
             number += 1
-            labels[given.name] = f"%para{number}_{given.name}"
-            kind = "Ref" if given.role == "parameter" else "Tensor"
-            lines.append(_declared(labels[given.name], given.name, kind, *known[given.name]))
+            labels[graph_input.name] = f"%para{number}_{graph_input.name}"
+            kind = "Ref" if graph_input.role == "parameter" else "Tensor"
+            lines.append(_declared(labels[graph_input.name], graph_input.name, kind, *known[graph_input.name]))
     return labels, [*lines, ""]
 
 

@@ -51,7 +51,7 @@ def _is_private(path: str) -> bool:
 
 
 def page_of(path: str) -> Page:
-    """The page of a module; an empty one for those of which this package has nothing."""
+    """The page of a module; an empty one for those that this package lacks."""
     return PAGES.get(path, _NOTHING)
 
 
@@ -154,7 +154,7 @@ HINTS: dict[str, str] = {
     **_same("COOTensor CSRTensor", "Tensors are dense"),
 }
 
-# modules that a tutorial misprints, or that lie beside its script
+# modules that a tutorial misprints, or that lie next to its script
 CORRECTIONS: dict[str, str] = {
     "context": "Write `from mindspore.context import ...`",
     "resnet": "The tutorial's resnet.py lies beside its script: put it there (parallel_lab.nn.models has a resnet50 "

@@ -95,7 +95,7 @@ def avg_pool2d(
 ) -> Any:
     """Means of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> (n, c, oh, ow).
 
-    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by in place of the
+    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by instead of the
                window's size
     """
     stride = kernel_size if stride is None else stride

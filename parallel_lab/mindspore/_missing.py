@@ -79,8 +79,8 @@ LIBRARIES = ("numpy.", "scipy.", "mint.", "experimental.", "boost.", "dataset.",
 def is_theirs(path: str, name: str) -> bool:
     """Whether MindSpore's module at `path` has, or may have, this name.
 
-    Documented modules have what is documented. Of the others nobody knows what they import: they may have any name that
-    is documented, and those of which this package has nothing any name. Names with an underscore are never documented.
+    Documented modules have what is documented. Nobody knows what the others import: they may have any name that
+    is documented, and those that this package lacks any name. Names with an underscore are never documented.
     """
     if name.startswith("_") or is_open(path) or name in NAMES.get(path, "").split():
         return True

@@ -163,7 +163,7 @@ class Resize(Transform):
     interpolation  Inter.BILINEAR (= LINEAR) or Inter.NEAREST
 
     Bilinear with half-pixel centres, the rule of OpenCV's INTER_LINEAR, which MindSpore's Resize calls for arrays:
-    output pixel i lies at (i + 1/2) * h / size - 1/2, edge pixels go on beyond the edge, and there is no smoothing when
+    output pixel i lies at (i + 1/2) * h / size - 1/2, edge pixels go on beyond the edge, without smoothing when
     it shrinks (Pillow smooths then, and rounds twice). Integer pictures are computed exactly and rounded half up, so
     that every machine has the same bytes; OpenCV's fixed-point weights can differ from that by one grey level. NEAREST
     takes pixel floor(i * h / size), as OpenCV does.

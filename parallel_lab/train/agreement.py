@@ -52,10 +52,10 @@ def mean_over_ranks(value: float, parallel_mode: str) -> float:
 
 def groups_of(values: list[Any]) -> dict[str, list[int]]:
     """{value as text: ranks that gave it}: how an error says who differs."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
-        found.setdefault(value if isinstance(value, str) else json.dumps(value), []).append(rank)
-    return found
+        groups.setdefault(value if isinstance(value, str) else json.dumps(value), []).append(rank)
+    return groups
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], world: Any) -> None:
@@ -76,16 +76,16 @@ def agree_on_start(parameters: Iterable[Parameter], world: Any, *, broadcast: bo
     if broadcast:
         broadcast_parameters(whole, world)
         return
-    told = _first_difference(whole, world)
-    if told:
-        raise WorldError(told)
+    difference = _first_difference(whole, world)
+    if difference:
+        raise WorldError(difference)
 
 
 def warn_of_other_starts(parameters: Iterable[Parameter], world: Any) -> None:
     """A RuntimeWarning on rank 0, as in MindSpore, where copies that are to stay equal begin unequal. Collective."""
-    told = _first_difference([p for p in parameters if p.layout is None and not p.layerwise_parallel], world)
-    if told and world.rank == 0:
-        warnings.warn(f"{told} Equal gradients keep the difference for ever.", RuntimeWarning, stacklevel=2)
+    difference = _first_difference([p for p in parameters if p.layout is None and not p.layerwise_parallel], world)
+    if difference and world.rank == 0:
+        warnings.warn(f"{difference} Equal gradients keep the difference for ever.", RuntimeWarning, stacklevel=2)
 
 
 def _first_difference(parameters: Iterable[Parameter], world: Any) -> str:

@@ -31,8 +31,8 @@ def rates_of_steps(plan: Plan, optimizer: Any, first: int, steps: int) -> dict[s
     if optimizer is None or not steps:
         return {}
     per_step = [optimizer.rates(step) for step in range(first, first + (steps if optimizer.has_schedule else 1))]
-    wanted = [s for s in plan.states if not s.parameter and s.kind in per_step[0]]
-    return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in wanted}
+    scheduled = [s for s in plan.states if not s.parameter and s.kind in per_step[0]]
+    return {s.name: np.array([rates[s.kind] for rates in per_step], plan.value(s.name).dtype) for s in scheduled}
 
 
 class Run:

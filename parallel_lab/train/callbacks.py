@@ -121,13 +121,13 @@ def as_callbacks(callbacks: Any, where: str) -> list[Callback]:
     if callbacks is None:
         return []
     several = isinstance(callbacks, (list, tuple))
-    found = list(callbacks) if several else [callbacks]
-    for i, one in enumerate(found):
+    listed = list(callbacks) if several else [callbacks]
+    for i, one in enumerate(listed):
         if not isinstance(one, Callback):
             what, hint = _told_instead(one)
             what = f"callbacks[{i}] is {what}" if several else f"callbacks={shorten(one)}"
             raise ArgumentTypeError(what, where=where, allowed="A Callback, or a list of Callbacks", hint=hint)
-    return found
+    return listed
 
 
 def _told_instead(value: Any) -> tuple[str, str]:
@@ -302,5 +302,5 @@ class SummaryCollector(Callback):
     """MindInsight's collector, which is not part of this package: making one raises NotBuiltYet."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        hint = "Use LossMonitor() or History() for losses, ProgressBar() to watch, the event log for what ranks send"
+        hint = "Use LossMonitor() or History() for losses, ProgressBar() to watch, the event log to see what ranks send"
         raise NotBuiltYet("summaries for MindInsight are not written here", where="SummaryCollector", hint=hint)

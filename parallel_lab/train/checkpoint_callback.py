@@ -45,7 +45,7 @@ from .checkpoint.values import network_records, optimizer_records, optimizers_of
 
 
 def _read_append_info(info: Any) -> dict[str, Any]:
-    """What to save besides, by name; 0 for what is known only when it is saved."""
+    """What to save besides, by name; 0 where the value is known only when it is saved."""
     texts, dicts = ([one for one in info if isinstance(one, kind)] for kind in (str, dict))
     if not isinstance(info, list) or len(texts) + len(dicts) < len(info) or len(dicts) > 1:
         raise TypeError

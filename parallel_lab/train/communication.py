@@ -31,7 +31,7 @@ LONGEST_NAME = 127  # characters of a group name; MindSpore, create_group
 
 
 class _LiveNames(type):
-    """Reads the names from the world of this process, so that there is no second place that could disagree with it."""
+    """Reads the names from the world of this process, so that no second place could disagree with it."""
 
     @property
     def BACKEND(cls) -> str:
@@ -70,8 +70,8 @@ def init(backend_name: str | None = None) -> None:
     The ranks meet here for the first time: a rank that does not call `init` keeps the others waiting, and the time
     limit names it. Rank 0's seed (`set_seed`) becomes every rank's.
 
-    Raises WorldTypeError (a TypeError) for a name that is no string, WorldArgumentError (a ValueError) for one that is
-    not known, WorldError (a RuntimeError) where no launcher started this process.
+    Raises WorldTypeError (a TypeError) for a name that is not a string, WorldArgumentError (a ValueError) for an
+    unknown one, WorldError (a RuntimeError) where no launcher started this process.
     """
     if hooks.current_world() is None:
         try:
@@ -100,14 +100,14 @@ def get_rank(group: str | None = None) -> int:
     Before `init` with compat "2.10": the environment's RANK_ID, or 0. Raises WorldError (a RuntimeError) before `init`,
     WorldTypeError, WorldArgumentError (unknown, without this rank).
     """
-    found = _of_environment("get_rank", group, "RANK_ID", 0)
-    return place_in("get_rank", group) if found is None else found
+    number = _of_environment("get_rank", group, "RANK_ID", 0)
+    return place_in("get_rank", group) if number is None else number
 
 
 def get_group_size(group: str | None = None) -> int:
     """How many ranks `group` has (default: all). Before `init` with compat "2.10": RANK_SIZE, or 1. As `get_rank`."""
-    found = _of_environment("get_group_size", group, "RANK_SIZE", 1)
-    return len(members_of("get_group_size", group)) if found is None else found
+    size = _of_environment("get_group_size", group, "RANK_SIZE", 1)
+    return len(members_of("get_group_size", group)) if size is None else size
 
 
 def create_group(group: str, rank_ids: list[int], options: Any = None) -> None:
@@ -173,8 +173,8 @@ def _of_environment(where: str, group: str | None, variable: str, usual: int) ->
     if hooks.current_world() is not None or get_compat() != "2.10":
         return None
     (text | None)(where, "group", group, Errors(WorldTypeError, WorldArgumentError))
-    given = os.environ.get(variable, "")
-    return int(given) if given.isdecimal() else usual
+    digits = os.environ.get(variable, "")
+    return int(digits) if digits.isdecimal() else usual
 
 
 def place_in(where: str, group: str | None) -> int:

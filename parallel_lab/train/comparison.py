@@ -35,15 +35,15 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
     lines = _lines(plan, rates)
     mine = np.frombuffer(hashlib.sha256("\n".join(lines).encode()).digest() + bytes([local, by_hand]), np.uint8)
     tag = f"compare the programs of {plan.graph.name}"
-    found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=tag))
-    other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
-    odd = next((r for r in range(len(found)) if found[r, -2] != found[0, -2]), None)
+    digests = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=tag))
+    other = next((r for r in range(len(digests)) if not np.array_equal(digests[r], digests[0])), None)
+    odd = next((r for r in range(len(digests)) if digests[r, -2] != digests[0, -2]), None)
     allowed, hint = "All ranks run one program", _SAME
     if odd is not None:
         modes = ("a mode that splits operators", " or ".join(LOCAL_MODES))
-        what = f"rank {odd} trains in {modes[found[odd, -2]]}, and rank 0 in {modes[found[0, -2]]}"
+        what = f"rank {odd} trains in {modes[digests[odd, -2]]}, and rank 0 in {modes[digests[0, -2]]}"
         raise CollectiveMismatch(what, where="before step 1", allowed=allowed, hint=hint)
-    if local and (other is not None or found[:, -1].any()):
+    if local and (other is not None or digests[:, -1].any()):
         what = fault_of(said_by_all(world, messages_of(plan, world.rank)))
         if not what:
             return
@@ -51,9 +51,9 @@ def compare_programs(plan: Plan, world: Any, rates: dict[str, float]) -> None:
         hint = "What a network sends may depend on get_rank(), but every message needs all that take part in it"
         raise CollectiveMismatch(what, where="before step 1", allowed=allowed, hint=hint)
     if other is not None:
-        said = said_by_all(world, lines)
+        texts = said_by_all(world, lines)
         what = f"rank {other} has compiled another program of {plan.graph.name} than rank 0: "
-        pairs = zip_longest(said[other], said[0], fillvalue="nothing more")
+        pairs = zip_longest(texts[other], texts[0], fillvalue="nothing more")
         what += next(
             (f"{shorten(one, 300)} in place of {shorten(first, 300)}" for one, first in pairs if one != first), ""
         )
@@ -68,8 +68,8 @@ def _lines(plan: Plan, rates: dict[str, float]) -> list[str]:
     local = plan.config.parallel_mode in LOCAL_MODES
     lines = []
     if not local:
-        given = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
-        lines += [f"{role} {name} {v.shape} {v.dtype} in slices {v.slice_shape} {v.layout}" for name, role, v in given]
+        facts = [(i.name, i.role, plan.value(i.name)) for i in (*plan.data_inputs, *plan.parameters)]
+        lines += [f"{role} {name} {v.shape} {v.dtype} in slices {v.slice_shape} {v.layout}" for name, role, v in facts]
         lines += [f"{name} {rate}" for name, rate in sorted(rates.items())]
     for phase, i in plan.instructions():
         value = plan.value(i.ins[0]) if i.ins else plan.value(i.out)
@@ -90,15 +90,15 @@ def messages_of(plan: Plan, rank: int) -> list[Message]:
     at            operator and source line
     operand       the Parameter that it is given, if so; compared where both ranks give one
     """
-    found: list[Message] = []
-    parameters = {given.name for given in plan.parameters}
+    messages: list[Message] = []
+    parameters = {parameter.name for parameter in plan.parameters}
     started: dict[str, int] = {}
     for _, i in plan.instructions():
         if not i.runs_on(rank) or not (i.is_communication or i.kind == "wait"):
             continue
         group = list(i.group(rank))
         if i.kind == "wait":
-            found.append({"kind": "wait", "group": group, "start": started[i.ins[0]], "at": i.name})
+            messages.append({"kind": "wait", "group": group, "start": started[i.ins[0]], "at": i.name})
             continue
         definition = MESSAGES[i.message]
         value = plan.value(i.out if i.kind == "recv" else i.ins[0])
@@ -110,10 +110,10 @@ def messages_of(plan: Plan, rank: int) -> list[Message]:
         if i.ins and i.ins[0] in parameters:
             message["operand"] = i.ins[0]
         if i.kind == "start":
-            started[i.out] = len(found)
+            started[i.out] = len(messages)
             message["started"] = True
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def fault_of(ranks: list[list[Message]]) -> str:

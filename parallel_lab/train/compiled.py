@@ -39,9 +39,9 @@ class CompiledFunction:
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
     settings  options of `compile_program` (loss, optimizer, ParallelConfig's); or a function that returns them
     parameters  "slices", "whole" or "as they were": see `LearnerValues`
-    rehearses   compile for several devices also where this process is no rank, without running (`Rehearsal`)
+    rehearses   compile for several devices also where this process is not a rank, without running (`Rehearsal`)
 
-    Arguments that are no tensors (numbers, strings, None) are part of the program; tuples, lists and dicts may hold
+    Arguments that are not tensors (numbers, strings, None) are part of the program; tuples, lists and dicts may hold
     tensors.
     """
 

@@ -1,4 +1,4 @@
-"""Programs that compiled functions call: a plan on the learner's own objects, or in a process that is no rank.
+"""Programs that compiled functions call: a plan on the learner's own objects, or in a process that is not a rank.
 
 program = CompiledProgram(compile_program(train_step, x, y, device_num=8), current_world())
 loss = program(x_rows, y_rows)          # this rank's slices, with their layouts
@@ -126,7 +126,7 @@ class CompiledProgram(Program):
 
 
 class Rehearsal:
-    """A program for several devices in a process that is none of their ranks: compiled and checked, never run.
+    """A program for several devices in a process that is not one of their ranks: compiled and checked, never run.
 
     Called like a `CompiledProgram`, it gives zeros of the whole results' shapes, and changes nothing. The logger
     "parallel_lab" says so once per program (MindSpore: a dry run, MS_SIMULATION_LEVEL).
@@ -146,21 +146,21 @@ class Rehearsal:
         return fill_form(self.compiled.form, outputs)
 
 
-def still_holds(made: Compiled) -> bool:
+def still_holds(compiled: Compiled) -> bool:
     """Whether Cells' modes, operators' strategies and targets, the optimizer's target, Parameters, their names and
     their messages are as when the program was made.
     """
-    if targets_of(made.optimizer) != made.targets:
+    if targets_of(compiled.optimizer) != compiled.targets:
         return False
-    trained = {given.name: given.trainable for given in made.plan.parameters}
-    same = all(cell.training == training for cell, training in made.cells)
-    same = same and all(p.said == said for p, said in made.primitives)
-    same = same and all(p.name == name for name, p in made.parameters.items())
-    same = same and all(p.requires_grad == trained[name] for name, p in made.parameters.items() if name in trained)
-    for given in made.traced.inputs:
-        if given.role == "parameter" and given.name in made.parameters:
-            p = made.parameters[given.name]
-            was = given.comm_fusion, given.fusion_given, given.layerwise, given.parallel_optimizer
+    trained = {source.name: source.trainable for source in compiled.plan.parameters}
+    same = all(cell.training == training for cell, training in compiled.cells)
+    same = same and all(p.said == settings for p, settings in compiled.primitives)
+    same = same and all(p.name == name for name, p in compiled.parameters.items())
+    same = same and all(p.requires_grad == trained[name] for name, p in compiled.parameters.items() if name in trained)
+    for source in compiled.traced.inputs:
+        if source.role == "parameter" and source.name in compiled.parameters:
+            p = compiled.parameters[source.name]
+            was = source.comm_fusion, source.fusion_given, source.layerwise, source.parallel_optimizer
             same = same and was == (p.comm_fusion, p.comm_fusion_given, p.layerwise_parallel, p.parallel_optimizer)
     return same
 

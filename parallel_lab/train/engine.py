@@ -10,7 +10,7 @@ How a step runs follows from the parallel mode and from whether this process is 
                                     that adds up gradients itself runs at once, or with a DistributedGradReducer
     semi_auto_parallel, auto_parallel   compiled, operators split by their strategies
 
-A process that is no rank, with a device_num above 1: compiled for so many and not run (`compiled_program.Rehearsal`).
+A process that is not a rank, with a device_num above 1: compiled for so many and not run (`Rehearsal`).
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _check_world(mode: str, what: str) -> Any:
     if mode == "stand_alone":
         frozen_for_run()
     if mode not in SHARDED_MODES and config.dataset_strategy == "full_batch":
-        given = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
+        setting = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
         allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
-        raise ContextConflictError(given, where=what, allowed=allowed)
+        raise ContextConflictError(setting, where=what, allowed=allowed)
     return world
 
 
 def _rehearses(mode: str) -> bool:
-    """Whether steps are for several devices, and this process is none of their ranks."""
+    """Whether steps are for several devices, and this process is not one of their ranks."""
     return current_world() is None and mode != "stand_alone" and frozen().device_num > 1
 
 
@@ -191,7 +191,7 @@ class TrainStep(_Step):
         return loss
 
     def _before_first_step(self) -> None:
-        """With parameter_broadcast all ranks start with rank 0's parameters; else those that differ are told."""
+        """With parameter_broadcast all ranks start with rank 0's parameters; else they must be equal."""
         world = self.world
         if world is None or world.world_size == 1 or self.mode == "stand_alone":
             return
@@ -259,12 +259,12 @@ class EvalStep(_Step):
         if self._compiled is None:
             return *self._evaluate(*_tensors(columns)), label
         if self.loss_fn is None:
-            # a label that nothing reads is no input of a program
+            # a program does not take a label that nothing reads
             loss, outputs = None, self._predict(*columns[:-1])
         else:
             loss, outputs = self._compiled(*columns)
-        given = plain_array(label.asnumpy() if isinstance(label, Tensor) else label, where="label")
-        return loss, tuple(o.full() for o in outputs), Tensor(self._whole(given))
+        labels = plain_array(label.asnumpy() if isinstance(label, Tensor) else label, where="label")
+        return loss, tuple(o.full() for o in outputs), Tensor(self._whole(labels))
 
     def _predict(self, *inputs: Any) -> tuple[Any, ...]:
         if not hasattr(self, "_forward"):
@@ -302,10 +302,10 @@ class PredictStep(_Step):
         return _full(self._compiled(*inputs))
 
 
-def _full(found: Any) -> Any:
-    if isinstance(found, (tuple, list)):
-        return type(found)(_full(f) for f in found)
-    return found.full() if isinstance(found, RankTensor) else found
+def _full(result: Any) -> Any:
+    if isinstance(result, (tuple, list)):
+        return type(result)(_full(f) for f in result)
+    return result.full() if isinstance(result, RankTensor) else result
 
 
 def layouts(step: _Step) -> dict[str, TensorLayout]:
@@ -315,7 +315,7 @@ def layouts(step: _Step) -> dict[str, TensorLayout]:
     held = plan is not None and (
         plan.parameters if world is None else [p for p in plan.parameters if plan.held_by(p.name, world.rank)]
     )
-    return {given.name: plan.value(given.name).layout for given in held or ()}
+    return {parameter.name: plan.value(parameter.name).layout for parameter in held or ()}
 
 
 make_train_step, make_eval_step, make_predict_step = TrainStep, EvalStep, PredictStep

@@ -39,13 +39,13 @@ def scales_its_loss(network: Any) -> bool:
     return any("scale_sense" in vars(cell) for _, cell in cells)
 
 
-def fault_in(given: Any) -> tuple[str, tuple[int, ...]] | None:
+def fault_in(value: Any) -> tuple[str, tuple[int, ...]] | None:
     """What is in an array that is not finite, in words, and the index of the first; None: nothing.
 
     >>> fault_in(np.array([[1.0, 2.0], [np.nan, np.inf]]))
     ('nan (1 NaN, 1 infinite of 4)', (1, 0))
     """
-    array = given.asnumpy() if isinstance(given, Tensor) else np.asarray(given)
+    array = value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)
     if _looks_finite(array):
         return None
     if not array.size or kind_of(array.dtype) not in "fc":
@@ -70,9 +70,9 @@ def check(what: str, array: Any, step: int, *, rank: int | None = None, layout: 
     what   such as "parameter 'w'";  step: from 0;  rank: default: this process's
     layout   how the whole is split: the index is that in the whole;  first: where it was seen first
     """
-    found = fault_in(array)
-    if found is not None:
-        _tell(what, array, found, step, rank, layout, first)
+    fault = fault_in(array)
+    if fault is not None:
+        _tell(what, array, fault, step, rank, layout, first)
 
 
 def check_all(kind: str, named: Iterable[tuple[str, Any]], step: int) -> None:
@@ -82,8 +82,8 @@ def check_all(kind: str, named: Iterable[tuple[str, Any]], step: int) -> None:
             check(f"{kind} {name!r}", array, step)
 
 
-def _tell(what: str, array: Any, found: tuple, step: int, rank: int | None, layout: Any, first: str) -> NoReturn:
-    text, index = found
+def _tell(what: str, array: Any, fault: tuple, step: int, rank: int | None, layout: Any, first: str) -> NoReturn:
+    text, index = fault
     if rank is None:
         world = current_world()
         rank = 0 if world is None else world.rank
@@ -107,9 +107,9 @@ class PlanCheck:
 
     def __init__(self, plan: Plan, rank: int, env: Mapping[str, Any], watched: dict[str, str]) -> None:
         self.plan, self.rank, self.env, self.step, self.watched = plan, rank, env, 0, watched
-        self._inputs = [given.name for given in plan.data_inputs if kind_of(plan.value(given.name).dtype) in "fc"]
+        self._inputs = [one.name for one in plan.data_inputs if kind_of(plan.value(one.name).dtype) in "fc"]
         self._loss = plan.outputs[0]
-        self._trained = [(f"parameter {given.name!r}", given.name) for given in plan.parameters if given.trainable]
+        self._trained = [(f"parameter {one.name!r}", one.name) for one in plan.parameters if one.trainable]
 
     def begin(self, step: int) -> None:
         """Before step `step`, from 0: the inputs."""
@@ -167,23 +167,23 @@ class PlanCheck:
 
 def gradients_of(plan: Plan) -> dict[str, str]:
     """{value that a rank computes as its own part of a gradient: the parameter, "" where it is not known}."""
-    made = {instr.out: instr for _, instr in plan.instructions()}
+    makers = {instr.out: instr for _, instr in plan.instructions()}
 
     def computed(names: Iterable[str]) -> list[str]:
         """Where values come from that are only moved."""
-        found = []
+        sources = []
         for name in names:
-            instr = made.get(name)
-            found += computed(instr.ins) if instr is not None and instr.kind in MOVES else [name]
-        return found
+            instr = makers.get(name)
+            sources += computed(instr.ins) if instr is not None and instr.kind in MOVES else [name]
+        return sources
 
-    found: dict[str, str] = {}
-    for instr in made.values():
+    parameter_of: dict[str, str] = {}
+    for instr in makers.values():
         if instr.is_communication and instr.carried and instr.message in ("all_reduce", "reduce_scatter"):
             parts = computed(instr.ins)
             known = instr.carried if len(parts) == len(instr.carried) else [""] * len(parts)
-            found.update(zip(parts, known, strict=True))
+            parameter_of.update(zip(parts, known, strict=True))
     for parameter, gradient in plan.gradients:
-        if parameter not in found.values():
-            found[gradient] = parameter
-    return found
+        if parameter not in parameter_of.values():
+            parameter_of[gradient] = parameter
+    return parameter_of

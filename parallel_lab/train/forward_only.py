@@ -24,14 +24,14 @@ def forward_only(plan: Plan) -> Plan:
     forward = [i for stage in plan.stages for i in stage.program("forward")]
     later = [(phase, i) for stage in plan.stages for phase, program in stage.programs for i in program]
     later = [(phase, i) for phase, i in later if phase != "forward"]
-    wanted, taken, needed = set(plan.outputs), _taken(forward), set()
-    while more := [(p, i) for p, i in later if id(i) not in needed and (wanted & {*i.kept} or _border(i) in taken)]:
+    values, taken, needed = set(plan.outputs), _taken(forward), set()
+    while more := [(p, i) for p, i in later if id(i) not in needed and (values & {*i.kept} or _border(i) in taken)]:
         for phase, instr in more:
             if phase != "reduce" and _border(instr) is None:
                 what = f"{instr.name or instr.out!r}, of which an output is made, runs in {phase}"
                 hint = "Compile the network without the training step, and give that plan a Session"
                 raise PlanError(what, where="Session.outputs", allowed="Outputs that forward makes", hint=hint)
-            wanted.update(instr.ins)
+            values.update(instr.ins)
             taken |= _taken([instr])
             needed.add(id(instr))
     stages = tuple(_stage(stage, needed, taken) for stage in plan.stages)

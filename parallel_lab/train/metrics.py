@@ -224,7 +224,7 @@ class _Classes(Metric):
 
 
 class Accuracy(_Classes, _Mean):
-    """The share of samples whose highest score is the label's; multilabel: of which every class agrees."""
+    """The share of samples whose highest score is the label's; multilabel: whose classes all agree."""
 
     def _measured(self, inputs: tuple[Any, ...]) -> tuple[float, int]:
         scores, labels = self._checked(inputs)

@@ -219,21 +219,21 @@ def build_train_network(
     loss_fn  a Cell or function of (outputs, label); None: the network gives the loss
 
     Keywords: loss_scale_manager (for O2 a dynamic one if none is given), keep_batchnorm_fp32, cast_model_type (float16
-    or float32, in place of the level's). Raises ArgumentError (a ValueError) for others, ArgumentTypeError.
+    or float32, instead of the level's). Raises ArgumentError (a ValueError) for others, ArgumentTypeError.
     """
     where = "build_train_network"
     arguments.check_boost(boost_level)
-    known = ("loss_scale_manager", "keep_batchnorm_fp32", "cast_model_type")
+    accepted = ("loss_scale_manager", "keep_batchnorm_fp32", "cast_model_type")
     for name in kwargs:
-        if name not in known:
-            raise ArgumentError(f"keyword {name!r}", where=where, allowed=f"Keywords: {', '.join(known)}")
+        if name not in accepted:
+            raise ArgumentError(f"keyword {name!r}", where=where, allowed=f"Keywords: {', '.join(accepted)}")
     (arguments.LOSS | None)(where, "loss_fn", loss_fn)
     manager = (MANAGER | None)(where, "loss_scale_manager", kwargs.get("loss_scale_manager"))
     if manager is None and level == "O2" and "loss_scale_manager" not in kwargs:
         manager = DynamicLossScaleManager()
     if kwargs.get("cast_model_type") is not None:
-        wanted = str(a_dtype(where, "cast_model_type", kwargs["cast_model_type"]))
-        level = "O0" if wanted == "float32" else "O2" if level == "O0" else level
+        dtype = str(a_dtype(where, "cast_model_type", kwargs["cast_model_type"]))
+        level = "O0" if dtype == "float32" else "O2" if level == "O0" else level
     network = in_float16(network, level, kwargs.get("keep_batchnorm_fp32"))
     whole = network if loss_fn is None else WithLossCell(network, loss_fn)
     update = None if manager is None else manager.get_update_cell()
@@ -267,11 +267,11 @@ def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:
         what = f"loss_scale_manager={manager!r}, but the optimizer has {optimizer.loss_scaler!r}"
         raise ArgumentError(what, where="Model", allowed="One of the two")
     if manager.drop_overflow_update:
-        wanted, hint = 1.0, "The manager divides the gradients: omit the optimizer's loss_scale"
+        scale, hint = 1.0, "The manager divides the gradients: omit the optimizer's loss_scale"
     else:
-        wanted, hint = manager.scale_value, "Give the optimizer loss_scale= the scale of the manager"
-    if optimizer.loss_scale != wanted:
+        scale, hint = manager.scale_value, "Give the optimizer loss_scale= the scale of the manager"
+    if optimizer.loss_scale != scale:
         what = f"the optimizer has loss_scale={optimizer.loss_scale:g}, with {manager!r}"
-        raise ArgumentError(what, where="Model", allowed=f"loss_scale={wanted:g}", hint=hint)
+        raise ArgumentError(what, where="Model", allowed=f"loss_scale={scale:g}", hint=hint)
     optimizer.loss_scale = 1.0  # from here on the scaler divides; twice would be once too often
     optimizer.loss_scaler = manager

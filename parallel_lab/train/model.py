@@ -124,8 +124,8 @@ class Model:
     @property
     def _train_network(self) -> Any:
         """`train_network`, with the program that training has compiled of it, for MindSpore's scripts."""
-        made = self.__dict__["_train_step"].compiled if "_train_step" in self.__dict__ else None
-        return self.train_network if made is None else cell_executor().adopt(self.train_network, made)
+        compiled = self.__dict__["_train_step"].compiled if "_train_step" in self.__dict__ else None
+        return self.train_network if compiled is None else cell_executor().adopt(self.train_network, compiled)
 
     @property
     def eval_network(self) -> Any:
@@ -292,14 +292,14 @@ class Model:
         if world is None:
             return
         places = [one.place() for one in callbacks if isinstance(one, ModelCheckpoint)]
-        said = said_by_all(world, {**numbers, "places": places})
+        answers = said_by_all(world, {**numbers, "places": places})
         for name in numbers:
-            found = groups_of([one[name] for one in said])
-            if len(found) > 1:
-                who = "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in found.items())
+            groups = groups_of([one[name] for one in answers])
+            if len(groups) > 1:
+                who = "; ".join(f"{value} on rank {', '.join(map(str, ranks))}" for value, ranks in groups.items())
                 allowed = f"The same {name} on every rank: they wait for each other in every step"
                 raise CollectiveMismatch(f"{name} is {who}", where=where, allowed=allowed)
-        check_places(where, [one["places"] for one in said], mode)
+        check_places(where, [one["places"] for one in answers], mode)
 
     def _parallel_mode(self) -> str:
         return self._settings()[0]

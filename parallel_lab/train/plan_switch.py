@@ -90,8 +90,8 @@ class Switched:
 
 def _facts(plan: Plan) -> dict[tuple[str, ...], str]:
     """{what it is: value name} of all that lives from step to step."""
-    found = {("parameter", p.name): p.name for p in plan.parameters}
-    return found | {("state", s.parameter, s.kind, plan.value(s.name).dtype): s.name for s in plan.states}
+    facts = {("parameter", p.name): p.name for p in plan.parameters}
+    return facts | {("state", s.parameter, s.kind, plan.value(s.name).dtype): s.name for s in plan.states}
 
 
 def matched(old: Plan, new: Plan) -> dict[str, str]:
@@ -187,17 +187,17 @@ def move_on_rank(
         message = np.concatenate(parts)
         sent += message.nbytes
         yield Request("send", (rank, target), message, origin=WHERE)
-    made = {name: np.zeros(shape, dtype) for name, (shape, dtype) in moves.new.items()}
+    arrays = {name: np.zeros(shape, dtype) for name, (shape, dtype) in moves.new.items()}
     for piece in moves.own:
-        made[piece.new][piece.placed] = env[piece.old][piece.taken]
+        arrays[piece.new][piece.placed] = env[piece.old][piece.taken]
     for source, pieces in moves.takes.items():
         size = sum(p.size_bytes for p in pieces)
         message = yield Request("recv", (source, rank), shape=(size,), dtype="uint8", origin=WHERE)
         ends = list(itertools.accumulate((p.size_bytes for p in pieces), initial=0))
         for piece, begin, end in zip(pieces, ends, ends[1:], strict=False):
-            part = made[piece.new][piece.placed]
-            made[piece.new][piece.placed] = message[begin:end].view(piece.dtype).reshape(part.shape)
-    return made, sent, len(moves.sends)
+            part = arrays[piece.new][piece.placed]
+            arrays[piece.new][piece.placed] = message[begin:end].view(piece.dtype).reshape(part.shape)
+    return arrays, sent, len(moves.sends)
 
 
 def needed(moves: list[RankMoves], ranks: int) -> list[list[str]]:
@@ -226,19 +226,19 @@ def between_ranks(counts: Iterable[tuple[int, int, int]]) -> Amount:
 
 def on_simulator(moves: list[RankMoves], envs: Sequence[Mapping[str, np.ndarray]]) -> tuple[Envs, Amount]:
     """The new tensors of simulated ranks, by the messages of `move_on_rank`."""
-    found = simulate([move_on_rank(mine, rank, envs[rank]) for rank, mine in enumerate(moves)])
-    made = [env for env, _, _ in found]
-    return made, between_ranks((sent, messages, size_of([env])) for env, sent, messages in found)
+    results = simulate([move_on_rank(mine, rank, envs[rank]) for rank, mine in enumerate(moves)])
+    envs_after = [env for env, _, _ in results]
+    return envs_after, between_ranks((sent, messages, size_of([env])) for env, sent, messages in results)
 
 
 def through_here(moves: list[RankMoves], parts: Sequence[Mapping[str, np.ndarray]]) -> tuple[Envs, Amount]:
     """The new tensors of other ranks, from `parts` by old rank: what comes in once, and each rank's own goes out."""
-    made: Envs = []
+    envs_after: Envs = []
     for mine in moves:
         env = {name: np.zeros(shape, dtype) for name, (shape, dtype) in mine.new.items()}
         for piece in itertools.chain(mine.own, *mine.takes.values()):
             env[piece.new][piece.placed] = parts[piece.source][piece.old][piece.taken]
-        made.append(env)
+        envs_after.append(env)
     used = [{name: parts[rank][name] for name in names} for rank, names in enumerate(needed(moves, len(parts)))]
-    total = size_of(made)
-    return made, (size_of(used) + total, sum(map(bool, used)) + len(made), total)
+    total = size_of(envs_after)
+    return envs_after, (size_of(used) + total, sum(map(bool, used)) + len(envs_after), total)

@@ -5,8 +5,8 @@
     program.step(0)                                # forward, backward, update: what the plan lists
 
 A session keeps one on every worker (`rank_steps.py`). What `jit`, Model, AutoParallel, compiled Cells and regions call
-is a `CompiledProgram`, whose values are the learner's own Parameters and optimizer; where this process is none of the
-ranks it is a `Rehearsal`. The interpreter is the simulator's; requests go to the rank's communicator.
+is a `CompiledProgram`, whose values are the learner's own Parameters and optimizer; where this process is not a
+rank it is a `Rehearsal`. The interpreter is the simulator's; requests go to the rank's communicator.
 """
 
 from __future__ import annotations

@@ -170,14 +170,14 @@ class _Line(_Plain):
             sys.stdout = _Above(self, stream)  # type: ignore[assignment]
 
     def draw(self, title: str, done: int, total: int, rest: str) -> None:
-        """The bar, in place of the one before."""
+        """The bar, instead of the one before."""
         filled = BAR_CHARS * done // total
         bar = "=" * filled + (">" if filled < BAR_CHARS else "") + " " * (BAR_CHARS - filled - 1)
         width = shutil.get_terminal_size().columns
         self._put(f"{title}  [{bar[:BAR_CHARS]}]  {done}/{total}{rest}"[: width - 1])
 
     def say(self, line: str) -> None:
-        """A line that stays, in place of the bar."""
+        """A line that stays, instead of the bar."""
         self._put("")
         super().say(line)
 
@@ -220,7 +220,7 @@ class _Above:
 
 
 class _Widget:
-    """A notebook: a bar with its numbers beside it. When it closes, the last line stays as text."""
+    """A notebook: a bar with its numbers next to it. When it closes, the last line stays as text."""
 
     def __init__(self) -> None:
         import ipywidgets  # only here: importing the package must not load it
@@ -238,7 +238,7 @@ class _Widget:
         self._text.value = f"{done}/{total}{rest}"
 
     def say(self, line: str) -> None:
-        """A line: beside the bar, and as text when it closes."""
+        """A line: next to the bar, and as text when it closes."""
         self._text.value = self._last = line
 
     def close(self) -> None:

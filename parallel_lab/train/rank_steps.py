@@ -60,7 +60,7 @@ def ran_events(
     """What one rank ran as events. A started message lasts until it is complete, overlapped with other work."""
     waits = ((action, instr, arrived_s) for action, instr, _, _, _, arrived_s in ran if arrived_s is not None)
     arrivals = {(action, instr.ins[0]): arrived_s for action, instr, arrived_s in waits}
-    found = []
+    events = []
     for (action, instr, start_s, end_s, handed_over, _), on_core_s in zip_longest(ran, busy_s):
         kind = "communication" if instr.is_communication else "wait" if instr.kind == "wait" else "compute"
         name = instr.ins[0] if kind == "wait" else instr.out
@@ -72,8 +72,8 @@ def ran_events(
         facts["micro_batch"] = action.micro_batch
         if kind == "compute" and on_core_s is not None:
             facts["busy_s"] = on_core_s
-        found.append(Event(rank, step, action.program, kind, name, op, start_s, end_s, group, **facts))
-    return found
+        events.append(Event(rank, step, action.program, kind, name, op, start_s, end_s, group, **facts))
+    return events
 
 
 def load_values(comm: Any, key: str, plan: Plan, values: Env) -> None:

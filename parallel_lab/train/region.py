@@ -42,28 +42,28 @@ class _Region:
         self,
         step: int,
         inputs: list[Tensor],
-        wanted: tuple[int, ...],
+        trained_inputs: tuple[int, ...],
         weights: list[Parameter],
         seeds: dict[int, np.ndarray],
     ) -> list[Any]:
-        """Gradients of the sum of result * seed, {number of the result: seed}, for inputs `wanted` and weights, whole;
-        `step`: its masks.
+        """Gradients of the sum of result * seed, {number of the result: seed}, for inputs `trained_inputs` and weights,
+        whole; `step`: its masks.
         """
-        key = (tuple(seeds), wanted, tuple(id(p) for p in weights))
+        key = (tuple(seeds), trained_inputs, tuple(id(p) for p in weights))
         if key not in self.backward:
             numbers = tuple(seeds)
 
-            def scalar(*given: Any) -> Any:
-                xs, gs = given[: -len(numbers)], given[-len(numbers) :]
-                found = self.cell(*xs)
-                results = found if isinstance(found, (tuple, list)) else (found,)
+            def scalar(*operands: Any) -> Any:
+                xs, gs = operands[: -len(numbers)], operands[-len(numbers) :]
+                outputs = self.cell(*xs)
+                results = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
                 parts = [reduce_sum(mul(results[n], g)) for n, g in zip(numbers, gs, strict=True)]
                 return functools.reduce(add, parts)
 
-            both = value_and_grad(scalar, wanted or None, weights)
+            both = value_and_grad(scalar, trained_inputs or None, weights)
 
-            def grads(*given: Any) -> list[Any]:
-                by_input, by_weight = both(*given)[1] if wanted else ((), both(*given)[1])
+            def grads(*operands: Any) -> list[Any]:
+                by_input, by_weight = both(*operands)[1] if trained_inputs else ((), both(*operands)[1])
                 return [*by_input, *by_weight]
 
             # the forward call has kept running statistics; that they are computed again must not change them
@@ -85,11 +85,11 @@ class _RegionOp:
     def vjp_fn(self, g: tuple[Any, ...], out: Any, *operands: np.ndarray) -> list[np.ndarray | None]:
         floats = tuple(i for i in range(self.count) if kind_of(operands[i].dtype) == "f")
         inputs = [Tensor(x) for x in operands[: self.count]]
-        given = zip(self.numbers, g, strict=True)
-        seeds = {n: np.ascontiguousarray(each) for n, each in given if each is not None}
-        found = self.region.gradients(self.step, inputs, floats, self.weights, seeds)
-        by_input = dict(zip(floats, found, strict=False))
-        return [*(by_input.get(i) for i in range(self.count)), *found[len(floats) :]]
+        pairs = zip(self.numbers, g, strict=True)
+        seeds = {n: np.ascontiguousarray(each) for n, each in pairs if each is not None}
+        gradients = self.region.gradients(self.step, inputs, floats, self.weights, seeds)
+        by_input = dict(zip(floats, gradients, strict=False))
+        return [*(by_input.get(i) for i in range(self.count)), *gradients[len(floats) :]]
 
 
 def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
@@ -100,26 +100,26 @@ def run_region(cell: ShardedCell, inputs: tuple[Any, ...], world: Any) -> Any:
     tensors = [x if isinstance(x, Tensor) else Tensor(x) for x in inputs]
     _check_same(tensors, world, getattr(cell.fn, "__name__", type(cell.fn).__name__))
     step = region.forward.calls
-    found = region.forward(*tensors)
+    outputs = region.forward(*tensors)
     weights = region.parameters()
-    several = isinstance(found, (tuple, list))
+    several = isinstance(outputs, (tuple, list))
     results = [
-        part.full().asnumpy() if isinstance(part, RankTensor) else part for part in (found if several else (found,))
+        part.full().asnumpy() if isinstance(part, RankTensor) else part for part in (outputs if several else (outputs,))
     ]
     if weights or any(t.requires_grad for t in tensors):
         numbers = tuple(i for i, part in enumerate(results) if isinstance(part, (np.ndarray, Tensor)))
         op = _RegionOp(region, numbers, step, len(tensors), weights)
-        made = Node(op, (*tensors, *weights), {}).results(tuple(results[i] for i in numbers))
-        for number, tensor in zip(numbers, made, strict=True):
+        tensors_on_tape = Node(op, (*tensors, *weights), {}).results(tuple(results[i] for i in numbers))
+        for number, tensor in zip(numbers, tensors_on_tape, strict=True):
             results[number] = tensor
     results = [Tensor(part) if isinstance(part, np.ndarray) else part for part in results]
-    return type(found)(results) if several else results[0]
+    return type(outputs)(results) if several else results[0]
 
 
 def _check_same(tensors: list[Tensor], world: Any, what: str) -> None:
     mine = np.array([zlib.crc32(np.ascontiguousarray(t.asnumpy()).view(np.uint8)) for t in tensors], np.uint32)
-    found = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"inputs of {what}"))
-    other = next((r for r in range(len(found)) if not np.array_equal(found[r], found[0])), None)
+    checksums = np.asarray(world.comm.all_gather(mine[None], dim=0, tag=f"inputs of {what}"))
+    other = next((r for r in range(len(checksums)) if not np.array_equal(checksums[r], checksums[0])), None)
     if other is not None:
         hint = "Give every rank the whole batch: no num_shards in the dataset, one seed"
         what, allowed = f"rank {other} was given other inputs than rank 0", "The same inputs on all ranks"

@@ -6,7 +6,7 @@ without a word, and the copies drift apart. So the ranks tell each other a check
 steps and every so many (`set_run_checks`), where they meet anyway: before a compiled step, before a
 DistributedGradReducer adds gradients up, and after an update by gradients that ops.AllReduce has added up.
 
-A loop that adds its gradients up with ops.AllReduce, one by one or put together, is known by the shapes between its
+A loop that adds its gradients up with ops.AllReduce, one by one or joined, is known by the shapes between its
 gradients and its update.
 
 Not compared: slices that one rank alone holds, layerwise_parallel parameters, and what is not trained, such as the
@@ -36,7 +36,7 @@ from ..nn.tensor.initial_slices import is_on_another_stage
 from . import finite
 from .agreement import groups_of
 
-SEED = "seed"  # may differ: masks of dropout are each rank's own. It is told where values differ
+SEED = "seed"  # may differ: masks of dropout are each rank's own. The error says it where values differ
 
 
 class Replicas:
@@ -69,28 +69,28 @@ class Replicas:
         steps     taken so far, for the message
         """
         sums = {name: checksum(array) for name, array in tensors.items()}
-        told = {name: str(value) for name, value in settings.items()}
-        compared = [(name, value) for name, value in told.items() if name != SEED]
+        own_settings = {name: str(value) for name, value in settings.items()}
+        compared = [(name, value) for name, value in own_settings.items() if name != SEED]
         own = [zlib.crc32(repr(list(sums.items())).encode())] if self.names is None else map(sums.get, self.names)
         note = np.array([zlib.crc32(repr(compared).encode()), *(one or 0 for one in own)], np.uint32)
         table = self._told_by_all(note, "copies")
         if np.array_equal(table, table[self._first, np.arange(len(note))]):
             return
-        text = json.dumps([sums, told, [name for name in sums if name not in self.states]]).encode()
+        text = json.dumps([sums, own_settings, [name for name in sums if name not in self.states]]).encode()
         lengths = self._told_by_all(np.array([len(text)]), "lengths of settings")[:, 0]
         padded = np.zeros(lengths.max(), np.uint8)
         padded[: len(text)] = np.frombuffer(text, np.uint8)
         rows = self._told_by_all(padded, "settings")
-        said = [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
-        if self.names is None and any(parameters != said[0][2] for *_, parameters in said):
+        reports = [json.loads(row[:n].tobytes()) for row, n in zip(rows, lengths, strict=True)]
+        if self.names is None and any(parameters != reports[0][2] for *_, parameters in reports):
             return  # each rank trains parameters of its own
-        self._differ([sums for sums, *_ in said], [settings for _, settings, _ in said], steps)
+        self._differ([sums for sums, *_ in reports], [settings for _, settings, _ in reports], steps)
 
     def _told_by_all(self, note: np.ndarray, what: str) -> np.ndarray:
         return self.comm.told_by_all(note, self.members, tag=f"comparison of {what}")
 
     def _differ(self, sums: list[dict[str, int]], settings: list[dict[str, str]], steps: int) -> None:
-        found = ""
+        fault = ""
         for name in sums[0] if self.names is None else self.names:
             parts = self._parts_of(name)
             for first in sorted(set(parts)):
@@ -99,20 +99,20 @@ class Replicas:
                     ranks = groups_of([str(sums[at].get(name)) for at in alike])
                     who = [self._ranks([alike[i] for i in places]) for places in ranks.values()]
                     what = "state" if name in self.states else "parameter"
-                    found = f"{what} {name!r} has other values on {who[1]} than on {who[0]}"
+                    fault = f"{what} {name!r} has other values on {who[1]} than on {who[0]}"
                     break
-            if found:
+            if fault:
                 break
-        setting = self._first_setting(settings, with_seed=bool(found))
-        if not found and not setting:
+        setting = self._first_setting(settings, with_seed=bool(fault))
+        if not fault and not setting:
             return
-        hint = setting if found and setting else ""
-        if found and not setting:
+        hint = setting if fault and setting else ""
+        if fault and not setting:
             hint = "No setting differs: values were set by hand, or drawn or changed on some ranks only"
         when = "before step 1" if not steps else f"after {steps} steps"
         allowed = "Copies stay equal while all ranks add equal gradients to equal values, with equal settings"
         where = f"copies of {self._ranks(range(len(self.members)))}, {when}"
-        text = message(found or setting, where=where, allowed=allowed, hint=hint)
+        text = message(fault or setting, where=where, allowed=allowed, hint=hint)
         if run_checks().on_difference == "error":
             raise WorldError(text)
         self.warned = True
@@ -125,9 +125,10 @@ class Replicas:
     def _first_setting(self, settings: list[dict[str, str]], *, with_seed: bool) -> str:
         """The first setting that differs, in words; "" if none does."""
         for name in settings[0]:
-            found = groups_of([one.get(name, "missing") for one in settings])
-            if len(found) > 1 and (with_seed or name != SEED):
-                return f"{name} is " + ", and ".join(f"{value} on {self._ranks(at)}" for value, at in found.items())
+            ranks_by_value = groups_of([one.get(name, "missing") for one in settings])
+            if len(ranks_by_value) > 1 and (with_seed or name != SEED):
+                each = (f"{value} on {self._ranks(at)}" for value, at in ranks_by_value.items())
+                return f"{name} is {', and '.join(each)}"
         return ""
 
     def _ranks(self, places: Sequence[int]) -> str:
@@ -141,15 +142,15 @@ def checksum(array: Any) -> int:
 
 
 def settings_of(optimizer: Any, **more: Any) -> dict[str, Any]:
-    """What must be equal on all ranks beside the values: {name: value}, the optimizer's after `more`."""
-    found = dict(more)
+    """What must be equal on all ranks besides the values: {name: value}, the optimizer's after `more`."""
+    settings = dict(more)
     if optimizer is not None:
         for number, one in enumerate(optimizer.members):
             prefix = "" if len(optimizer.members) == 1 else f"optimizer {number + 1}: "
             own = {"optimizer": type(one).__name__, **one.rates(one.global_step), **one._shown(), "rule": one.rule}
             own |= {} if one.loss_scaler is None else {"scale": one.loss_scaler.scale_value}
-            found.update({prefix + name: value for name, value in own.items()})
-    return found | {SEED: get_seed()}
+            settings.update({prefix + name: value for name, value in own.items()})
+    return settings | {SEED: get_seed()}
 
 
 def dtypes_of(plan: Plan) -> dict[str, str]:
@@ -159,7 +160,7 @@ def dtypes_of(plan: Plan) -> dict[str, str]:
     """
     if plan.config.parallel_mode not in LOCAL_MODES or any(i.by_hand for _, i in plan.instructions()):
         return {}
-    return {"batch dtype": " and ".join(plan.value(given.name).dtype for given in plan.data_inputs)}
+    return {"batch dtype": " and ".join(plan.value(data.name).dtype for data in plan.data_inputs)}
 
 
 # ---- where ranks meet ----
@@ -171,21 +172,21 @@ def of_plan(plan: Plan, comm: Any, optimizer_parameters: Mapping[str, Any] | Non
     optimizer_parameters  {name: Parameter}: layerwise_parallel ones are each rank's own
     """
     own = {name for name, p in (optimizer_parameters or {}).items() if p.layerwise_parallel}
-    trained = [given.name for given in plan.parameters if given.trainable and given.name not in own]
+    trained = [parameter.name for parameter in plan.parameters if parameter.trainable and parameter.name not in own]
     states = [state.name for state in plan.states if state.parameter in trained]
     holders = {}
     ranks = range(plan.device_num)
     for name in (*trained, *states):
-        value, first, found = plan.value(name), {}, []
+        value, first, first_holders = plan.value(name), {}, []
         for rank in ranks:
             if not plan.held_by(name, rank):
-                found.append(rank)
+                first_holders.append(rank)
                 continue
             local = rank % plan.stages[0].count
             part = str(value.layout.slice_index(value.shape, local)) if is_split(value.layout) else ""
-            found.append(first.setdefault(part, rank))
-        if found != list(ranks):
-            holders[name] = found
+            first_holders.append(first.setdefault(part, rank))
+        if first_holders != list(ranks):
+            holders[name] = first_holders
     if not holders or not plan.states:
         return None
     copies = Replicas(comm, ranks, holders)
@@ -231,8 +232,8 @@ def after_update(optimizer: Any) -> None:
 
 
 def _hold(trained: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:
-    """Whether sums of these shapes can be those of a gradient of each parameter: one each, or some of them put together
-    in messages that have as many elements. A number beside them may be the loss.
+    """Whether sums of these shapes can be those of a gradient of each parameter: one each, or some of them joined
+    in messages that have as many elements. One more number may be the loss.
     """
     needed, sent = Counter(p.shape for p in trained), Counter(shapes)
     together = sum(math.prod(shape) * count for shape, count in (needed - sent).items())

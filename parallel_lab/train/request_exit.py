@@ -80,10 +80,10 @@ class OnRequestExit(Callback):
         """End here if a rank was asked to."""
         params = params_of(run_context)
         world = training_world(params.parallel_mode)
-        asked = self._is_asked or self._told_by_file()
+        ends = self._is_asked or self._told_by_file()
         if world is not None:
-            asked = bool(world.comm.all_reduce(np.array([asked], np.int32), reduce="max", tag="OnRequestExit")[0])
-        if asked:
+            ends = bool(world.comm.all_reduce(np.array([ends], np.int32), reduce="max", tag="OnRequestExit")[0])
+        if ends:
             if self._save and params.mode == "train":
                 folder = self._directory if world is None else self._directory / f"rank_{world.rank}"
                 folder.mkdir(parents=True, exist_ok=True)
@@ -98,11 +98,11 @@ class OnRequestExit(Callback):
             return False
         allowed = '{"GracefulExit": 1}'
         try:
-            told = parse_json(read_regular(path, LARGEST_FILE), str(path), DataFileError)
+            content = parse_json(read_regular(path, LARGEST_FILE), str(path), DataFileError)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise DataFileError(f"cannot be read: {error.strerror}", where=str(path), allowed=allowed) from error
-        if not isinstance(told, dict):
+        if not isinstance(content, dict):
             raise DataFileError("holds no JSON object", where=str(path), allowed=allowed)
-        return told.get("GracefulExit") == 1
+        return content.get("GracefulExit") == 1

@@ -37,24 +37,25 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         check_propagates()
         inner = cell.fn.construct if isinstance(cell.fn, Cell) else cell.fn
         return run_region(cell, positional(inner, args, kwargs), world)
-    given = positional(getattr(cell, "construct", cell), args, kwargs)
-    if not any(a.ndim for a in tensors_of(given)[1]):
+    inputs = positional(getattr(cell, "construct", cell), args, kwargs)
+    if not any(a.ndim for a in tensors_of(inputs)[1]):
         return NotImplemented  # a function of numbers, such as a learning rate schedule: there is nothing to split
     refuse_on_tape(_name(cell))
     compiled = cell.__dict__.get("_compiled")
     if compiled is None:
         compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)
-    return compiled(*given)
+    return compiled(*inputs)
 
 
 def _signature(where: str, name: str, given: Any, errors: Errors = ARGUMENT) -> Examples:
     """A tuple or dict of Tensors."""
-    told = given if isinstance(given, dict) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
-    other = [value for value in (told.values() if isinstance(told, dict) else told) if not isinstance(value, Tensor)]
+    signature = given if isinstance(given, dict) else tuple(given) if isinstance(given, (list, tuple)) else (given,)
+    examples = signature.values() if isinstance(signature, dict) else signature
+    other = [value for value in examples if not isinstance(value, Tensor)]
     if other and given is not None:
         what = f"{name} with {shorten(other[0])}"
         raise errors.type(what, where=where, allowed="A Tensor, or a tuple, list or dict of them")
-    return () if given is None else told
+    return () if given is None else signature
 
 
 @checked(fn=instance(Callable, "A function, a method or a Cell") | None, input_signature=_signature)
@@ -69,14 +70,14 @@ def jit(fn: Callable | None = None, *, input_signature: Any = (), **options: Any
 
     MindSpore's other options change nothing: there is one compiler.
     """
-    known = (
+    accepted = (
         *("mode", "hash_args", "jit_config", "compile_once", "jit_level"),
         *("dynamic", "fullgraph", "backend", "capture_mode"),
     )
-    unknown = next((name for name in options if name not in known), None)
+    unknown = next((name for name in options if name not in accepted), None)
     if unknown is not None:
         raise ArgumentTypeError(
-            f"option {unknown!r}", where="jit", allowed=f"Options: input_signature, {', '.join(known)}"
+            f"option {unknown!r}", where="jit", allowed=f"Options: input_signature, {', '.join(accepted)}"
         )
     if fn is None:
         return functools.partial(jit, input_signature=input_signature, **options)
@@ -108,11 +109,11 @@ def _is_method_call(fn: Callable, args: tuple[Any, ...]) -> bool:
     return bool(args) and not is_tensor(args[0]) and callable(getattr(type(args[0]), _name(fn), None))
 
 
-def _check_signature(fn: Callable, told: Examples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_signature(fn: Callable, signature: Examples, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise ArgumentTypeError or ArgumentError unless a call's arguments fit the `input_signature`."""
     if kwargs:
         what = f"arguments by name: {', '.join(kwargs)}"
         raise ArgumentTypeError(what, where=_name(fn), allowed="With input_signature, arguments by position")
     method = _is_method_call(fn, args)
     inner = fn.construct if isinstance(fn, Cell) else functools.partial(fn, args[0]) if method else fn
-    check_inputs_fit(_name(fn), inner, told, args[1:] if method else args, {}, "input_signature")
+    check_inputs_fit(_name(fn), inner, signature, args[1:] if method else args, {}, "input_signature")

@@ -57,11 +57,11 @@ def initial_values(plan: Plan, parameters: Any, optimizer: Any = None) -> dict[s
         what = f"parameters is {shorten(parameters)}"
         raise ArgumentError(what, where="Session", allowed="The network, or a mapping from parameter name to array")
     values: dict[str, np.ndarray] = {}
-    for given in plan.parameters:
-        if given.name not in table:
-            what = f"parameter {given.name!r} is missing"
+    for parameter in plan.parameters:
+        if parameter.name not in table:
+            what = f"parameter {parameter.name!r} is missing"
             raise PlanError(what, where="Session", allowed=f"Parameters given: {', '.join(table) or 'none'}")
-        values[given.name] = _array(table[given.name])
+        values[parameter.name] = _array(table[parameter.name])
     optimizer = as_optimizer(optimizer)
     if plan.states and optimizer is None:
         what = "the plan updates parameters, but no optimizer is given"
@@ -307,13 +307,11 @@ class Session:
             return self._switch(plan, moves, pool)
 
     def _switch(self, plan: Plan, moves: list[plan_switch.RankMoves], pool: Any) -> Switched:
-        """`switch` between two steps, for what was checked."""
+        """`switch` between two steps, after its checks."""
         devices, same = (self.plan.device_num, plan.device_num), plan.device_num == self.plan.device_num
         if self.executor != "simulator" and same:
-            found = self._pool.run_each(
-                rank_steps.switch_values, [(self._key, plan, mine, self.step) for mine in moves]
-            )
-            amount = plan_switch.between_ranks(found)
+            sent = self._pool.run_each(rank_steps.switch_values, [(self._key, plan, mine, self.step) for mine in moves])
+            amount = plan_switch.between_ranks(sent)
         else:
             if self.executor != "simulator":
                 needed = plan_switch.needed(moves, devices[0])
@@ -353,8 +351,8 @@ class Session:
             self._simulator.run_step(*inputs, plan=self._forward, step=self.step)
         else:
             self._pool.run(rank_steps.run_forward, self._key, self._forward, full_inputs(self.plan, inputs), self.step)
-        found = self.values(self.plan.outputs)
-        return [found[name] for name in self.plan.outputs]
+        results = self.values(self.plan.outputs)
+        return [results[name] for name in self.plan.outputs]
 
     @cached_property
     def _forward(self) -> Plan:
@@ -379,14 +377,14 @@ class Session:
 
     def gradients(self) -> dict[str, np.ndarray]:
         """Every parameter's gradient of the last step, in full."""
-        found = self.values(value for _, value in self.plan.gradients)
-        return {name: found[value] for name, value in self.plan.gradients}
+        arrays = self.values(value for _, value in self.plan.gradients)
+        return {name: arrays[value] for name, value in self.plan.gradients}
 
     def scalars(self) -> dict[str, float]:
         """What all parameters share, as the last step left it: learning rate, loss scale, Adam's beta powers."""
-        found = {s.kind: s.name for s in reversed(self.plan.states) if not s.parameter}
-        values = self.values(found.values())
-        return {kind: float(values[name]) for kind, name in reversed(found.items())}
+        names = {s.kind: s.name for s in reversed(self.plan.states) if not s.parameter}
+        values = self.values(names.values())
+        return {kind: float(values[name]) for kind, name in reversed(names.items())}
 
     def slices(self, name: str) -> list[np.ndarray | None]:
         """What each rank holds of `name`, in rank order; None where it never does (weight grouping)."""
@@ -410,10 +408,10 @@ class Session:
         """Ask the ranks what a failed run has left: if its last step changed nothing, the session can go on with it."""
         if self.executor == "simulator" or self._broken or not self._pool.alive:
             return
-        found = self._pool.run(rank_steps.left_behind, self._key)
-        self.step = min(steps for steps, _ in found)
-        self._broken = half_done(self.step, (name for _, replaced in found for name in replaced))
-        ahead = [rank for rank, (steps, _) in enumerate(found) if steps > self.step]
+        left = self._pool.run(rank_steps.left_behind, self._key)
+        self.step = min(steps for steps, _ in left)
+        self._broken = half_done(self.step, (name for _, replaced in left for name in replaced))
+        ahead = [rank for rank, (steps, _) in enumerate(left) if steps > self.step]
         if ahead and not self._broken:
             self._broken = f"failed in step {self.step}, which ranks {ahead} had ended already"
 
@@ -423,11 +421,11 @@ class Session:
             if not is_int(count, 0):
                 what = f"{name}={shorten(count)}"
                 raise ArgumentError(what, where="Session.train", allowed="A whole number, 0 or more")
-        known = [name for name, _ in self.plan.stages[0].programs]
-        unknown = [phases] if isinstance(phases, str) else [p for p in phases or () if p not in known]
+        names = [name for name, _ in self.plan.stages[0].programs]
+        unknown = [phases] if isinstance(phases, str) else [p for p in phases or () if p not in names]
         if unknown:
             what = f"phases {shorten(unknown[0])}"
-            raise ArgumentError(what, where="Session.train", allowed=f"A tuple of this plan's phases: {tuple(known)}")
+            raise ArgumentError(what, where="Session.train", allowed=f"A tuple of this plan's phases: {tuple(names)}")
         if phases is not None and len(self.plan.stages) > 1:
             what, hint = f"phases={tuple(phases)} in {len(self.plan.stages)} pipeline stages", "outputs() runs forward"
             raise PlanError(
@@ -494,13 +492,13 @@ def _read(batches: Iterable[Batch], first: int, steps: int) -> list[Batch]:
     """`steps` batches of an iterable, placed so that index `first` modulo their number is the first of them."""
     size = batches.get_dataset_size() if hasattr(batches, "get_dataset_size") else 0
     source = itertools.islice(batches, first % size if size > 0 else 0, None)  # on from where the last steps ended
-    found: list[Batch] = []
+    read: list[Batch] = []
     again = iter(batches) is not batches  # a generator can be read once: what it gave is gone round
-    while len(found) < steps:
-        begin = len(found)
-        found += itertools.islice(source, steps - begin)
-        if len(found) == begin or not again:
+    while len(read) < steps:
+        begin = len(read)
+        read += itertools.islice(source, steps - begin)
+        if len(read) == begin or not again:
             break
         source = iter(batches)
-    turn = first % len(found) if found else 0
-    return found[-turn:] + found[:-turn] if turn else found
+    turn = first % len(read) if read else 0
+    return read[-turn:] + read[:-turn] if turn else read

@@ -51,10 +51,10 @@ def strategy_of(name: str, strategy: StrategyFile | None) -> ParameterStrategy |
     """How a strategy file splits tensor `name`, optimizer states like their parameter. None: it does not say."""
     if strategy is None:
         return None
-    found = strategy.by_name.get(name)
+    own = strategy.by_name.get(name)
     of = strategy.by_name.get(parameter_of_state(name) or "")
-    if found is not None or of is None:
-        return found
+    if own is not None or of is None:
+        return own
     kind = name.partition(".")[0]
     return replace(of, shape=shape_of_state(kind, of.shape), layout=layout_of_state(kind, of.layout))
 
@@ -77,8 +77,8 @@ class RankFiles:
         held: dict[str, tuple[TensorInfo, dict[int, int]]] = {}
         for rank, file in self.files.items():
             own = self._infos[rank] = {}
-            for name, found in describe_checkpoint(file).tensors.items():
-                info = _explained(found, strategy_of(name, strategy), rank, f"{file}, tensor {name!r}")
+            for name, info_in_file in describe_checkpoint(file).tensors.items():
+                info = _explained(info_in_file, strategy_of(name, strategy), rank, f"{file}, tensor {name!r}")
                 own[name] = info
                 first, holders = held.setdefault(name, (info, {}))
                 is_same = (first.dtype, first.global_shape) == (info.dtype, info.global_shape)
@@ -106,10 +106,10 @@ class RankFiles:
         return load_parts(self.tensors, self._read, layouts, rank, names, self.where)
 
     def _read(self, rank: int, names: set[str]) -> Checkpoint:
-        found = read_checkpoint(self.files[rank], names)
-        known = [(name, record.array, self._infos[rank][name]) for name, record in found.tensors.items()]
-        tensors = {name: TensorRecord(a, info.global_shape, info.layout, info.rank) for name, a, info in known}
-        return replace(found, tensors=tensors)
+        checkpoint = read_checkpoint(self.files[rank], names)
+        parts = [(name, record.array, self._infos[rank][name]) for name, record in checkpoint.tensors.items()]
+        tensors = {name: TensorRecord(a, info.global_shape, info.layout, info.rank) for name, a, info in parts}
+        return replace(checkpoint, tensors=tensors)
 
 
 def _text(info: TensorInfo) -> str:
@@ -200,9 +200,9 @@ def load_distributed_checkpoint(
         raise CheckpointError(what, where=where, allowed=f"{expected}, one per rank of the run that wrote them")
     world = current_world()
     layouts = _wanted_layouts(network, stored, parameter_layouts(predict_strategy or {}), world)
-    known = {p.name for p in network.get_parameters()}.union(*map(optimizer_names, optimizers_of(network)))
+    own_names = {p.name for p in network.get_parameters()}.union(*map(optimizer_names, optimizers_of(network)))
     # names that differ by a prefix are matched when all are known
-    names = known if known <= stored.tensors.keys() else None
+    names = own_names if own_names <= stored.tensors.keys() else None
     missing, _ = load_records(network, stored.load(layouts, world.rank if world else 0, names), strict=strict_load)
     if missing:
         what = f"{len(missing)} parameters are in none of the files and keep their values: {shorten(missing)}"
@@ -213,17 +213,17 @@ def _checked_files(files: Any, where: str) -> list[Path]:
     if isinstance(files, (str, os.PathLike)):
         allowed = "A list of file names, one per rank, in the order of the ranks"
         raise CheckpointTypeError(f"checkpoint_filenames={shorten(files)}", where=where, allowed=allowed)
-    found = []
+    paths = []
     for i, file in enumerate(files):
         path = Path(FILE(where, f"checkpoint_filenames[{i}]", file, CHECKPOINT))
         if not path.is_file() or path.suffix != ".ckpt":
             fault = "does not end with '.ckpt'" if path.is_file() else "does not exist"
             what = f"checkpoint_filenames[{i}], {str(file)!r}, {fault}"
             raise CheckpointError(what, where=where, allowed="An existing .ckpt file")
-        found.append(path)
-    if not found:
+        paths.append(path)
+    if not paths:
         raise CheckpointError("checkpoint_filenames is empty", where=where, allowed="One file per rank")
-    return found
+    return paths
 
 
 def _wanted_layouts(
@@ -234,7 +234,7 @@ def _wanted_layouts(
     for optimizer in optimizers_of(network):
         for name, layout in optimizer.state_layouts.items():
             held.update({f"{state}.{name}": layout_of_state(state, layout) for state in optimizer.states[name]})
-    wanted = {}
+    layouts = {}
     for name in stored.tensors:
         layout = held.get(name)
         planned = predict.get(name)
@@ -248,8 +248,8 @@ def _wanted_layouts(
         ):
             layout = planned
         if is_split(layout):
-            wanted[name] = layout
-    return wanted
+            layouts[name] = layout
+    return layouts
 
 
 # ---- layouts as they are written ----

@@ -145,7 +145,7 @@ def _remove_unfinished(folder: Path) -> None:
     """Remove what a save left that did not come to its end: on a full disk there would be no room for the next one."""
     try:
         named = {file.name for file in read_manifest(folder).files}
-    except CheckpointCorrupt:  # whoever repairs it may need them
+    except CheckpointCorrupt:  # they may be needed to repair it
         return
     except CheckpointError:
         if (folder / MANIFEST).exists():
@@ -297,7 +297,7 @@ def load_distributed(
     rank     default: that of the world this process belongs to, or 0
     names    load these tensors only
 
-    Only the files with needed parts are read. Raises CheckpointError for what is missing, CheckpointCorrupt for a
+    Only the files with needed parts are read. Raises CheckpointError for a missing part, CheckpointCorrupt for a
     file that is not the one that the manifest names.
     """
     world = current_world()

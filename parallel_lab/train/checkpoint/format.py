@@ -15,7 +15,7 @@ and rank of every tensor), "meta" (JSON: what the caller adds), and "sha256" of 
 characters of that sum count as zeros. Reading checks all of it before it gives anything away: a changed byte anywhere
 is a CheckpointCorrupt that names file and tensor or field. Sizes are checked before memory is taken; nothing is run.
 
-A file is written beside the old one, then renamed (base/files.py): a killed writer leaves the old file whole.
+A new file is written next to the old one, then renamed (base/files.py): a killed writer leaves the old file whole.
 """
 
 from __future__ import annotations

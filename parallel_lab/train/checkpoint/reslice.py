@@ -86,8 +86,8 @@ def overlaps(
 def needed_ranks(
     src: TensorLayout | None, dst: TensorLayout | None, shape: tuple[int, ...], rank: int, among: Collection[int] = ()
 ) -> tuple[int, ...]:
-    """Ranks of `src` whose parts together hold what `rank` of `dst` holds, ascending. None: whole, on rank 0. Of ranks
-    with the same part one that is `among` these, if there is one; else the nearest to the own.
+    """Ranks of `src` whose parts together hold what `rank` of `dst` holds, ascending. None: whole, on rank 0. Ranks
+    with the same part are represented by one that is `among` these, if there is one; else the nearest to the own.
 
     >>> needed_ranks(TensorLayout((4,), (0,)), TensorLayout((2,), (0,)), (8,), 1)
     (2, 3)

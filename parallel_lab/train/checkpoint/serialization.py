@@ -323,7 +323,7 @@ def load_checkpoint(
 
 
 def parameter_from(name: str, record: TensorRecord) -> Parameter:
-    """The Parameter of a record. Of a slice it knows the whole's shape and the layout."""
+    """The Parameter of a record; a slice's has the whole's shape and the layout."""
     parameter = Parameter(Tensor(record.array), name=name)
     if not record.is_whole:
         parameter.full_shape = record.global_shape

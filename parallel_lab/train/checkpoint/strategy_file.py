@@ -193,7 +193,7 @@ def _to_plain(strategy: StrategyFile) -> dict[str, Any]:
     return {**head, "parameters": parameters, "operators": operators}
 
 
-# attributes of a ParameterStrategy that stand in the file under their names, beside those of its layout
+# attributes of a ParameterStrategy that stand in the file under their names, next to those of its layout
 _KEPT = ("shape", "dtype", "slice_shape", "trainable", "field_size", "opt_shard_step", "opt_shard_size", "stages")
 
 
@@ -229,11 +229,11 @@ def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
 
 def _read(data: bytes, where: str) -> StrategyFile:
     content = parse_json(data, where, CheckpointError)
-    found = _from_plain(content, where)
+    strategy = _from_plain(content, where)
     if "sha256" in content and not sum_fits(data, content["sha256"]):
         hint = "Save it again; from a file that was changed on purpose take out the entry sha256"
         raise CheckpointError("its sha256 does not fit its content", where=where, hint=hint)
-    return found
+    return strategy
 
 
 class _Field:
@@ -277,7 +277,7 @@ def _from_plain(content: Any, where: str) -> StrategyFile:
         raise CheckpointError("it is not a strategy file", where=where, allowed="JSON that save_strategy wrote")
     if content.get("version") != VERSION:
         raise CheckpointError(f"version {shorten(content.get('version'))}", where=where, allowed=f"Version {VERSION}")
-    field.table("the content", content, keys | ({"sha256"} & set(content)))  # files of before had none
+    field.table("the content", content, keys | ({"sha256"} & set(content)))  # older files lack it
     device_num = field.number("device_num", content["device_num"], 1, MAX_RANKS)
     stages = field.lists("stages", content["stages"])
     fits = all(len(stage) == 2 and stage[1] >= 1 and sum(stage) <= device_num for stage in stages)
@@ -293,68 +293,68 @@ def _from_plain(content: Any, where: str) -> StrategyFile:
 
 
 def _parameter(
-    field: _Field, name: str, given: Any, device_num: int, stages: tuple[tuple[int, ...], ...]
+    field: _Field, name: str, entry: Any, device_num: int, stages: tuple[tuple[int, ...], ...]
 ) -> ParameterStrategy:
     at = f"parameters[{shorten(name)}]"
     field.text(f"the name in {at}", name)
-    uneven = {"rows"} & set(given if isinstance(given, dict) else ())
-    field.table(at, given, {*_KEPT, "device_matrix", "tensor_map", *uneven})
+    uneven = {"rows"} & set(entry if isinstance(entry, dict) else ())
+    field.table(at, entry, {*_KEPT, "device_matrix", "tensor_map", *uneven})
 
     def check(name: str, fits: bool, allowed: str) -> None:
-        field.check(fits, f"{at}.{name}", given[name], allowed)
+        field.check(fits, f"{at}.{name}", entry[name], allowed)
 
-    shape, slice_shape = (field.numbers(f"{at}.{name}", given[name]) for name in ("shape", "slice_shape"))
-    matrix = field.numbers(f"{at}.device_matrix", given["device_matrix"], 1)
-    entries = field.lists(f"{at}.tensor_map", given["tensor_map"])
+    shape, slice_shape = (field.numbers(f"{at}.{name}", entry[name]) for name in ("shape", "slice_shape"))
+    matrix = field.numbers(f"{at}.device_matrix", entry["device_matrix"], 1)
+    entries = field.lists(f"{at}.tensor_map", entry["tensor_map"])
     try:
-        layout = TensorLayout(matrix, entries, rows=field.numbers(f"{at}.rows", given.get("rows", [])))
-        found = layout.slice_shape(shape)
+        layout = TensorLayout(matrix, entries, rows=field.numbers(f"{at}.rows", entry.get("rows", [])))
+        shape_of_slice = layout.slice_shape(shape)
     except LayoutError as error:
         raise CheckpointError(f"{at}: {error}", where=field.where) from None
-    check("slice_shape", found == slice_shape, f"{list(found)}, by the layout")
+    check("slice_shape", shape_of_slice == slice_shape, f"{list(shape_of_slice)}, by the layout")
     check("device_matrix", device_num % math.prod(matrix) == 0, f"A product that divides the {device_num} devices")
-    check("trainable", isinstance(given["trainable"], bool), "true or false")
-    check("field_size", field.number(f"{at}.field_size", given["field_size"]) == 0, "0: parameters are split evenly")
-    held, count = field.numbers(f"{at}.stages", given["stages"]), max(len(stages), 1)
+    check("trainable", isinstance(entry["trainable"], bool), "true or false")
+    check("field_size", field.number(f"{at}.field_size", entry["field_size"]) == 0, "0: parameters are split evenly")
+    held, count = field.numbers(f"{at}.stages", entry["stages"]), max(len(stages), 1)
     check("stages", all(stage < count for stage in held), f"Numbers below {count}")
     ranks = [stages[stage][1] for stage in held] if stages else []
     fits = all(number % math.prod(matrix) == 0 for number in ranks)
     check("device_matrix", fits, f"A product that divides the numbers of ranks of its stages: {ranks}")
-    shard = [field.number(f"{at}.{key}", given[key], -1, MAX_RANKS) for key in ("opt_shard_step", "opt_shard_size")]
-    dtype = field.text(f"{at}.dtype", given["dtype"])
-    return ParameterStrategy(name, shape, dtype, layout, given["trainable"], 0, *shard, held)
+    shard = [field.number(f"{at}.{key}", entry[key], -1, MAX_RANKS) for key in ("opt_shard_step", "opt_shard_size")]
+    dtype = field.text(f"{at}.dtype", entry["dtype"])
+    return ParameterStrategy(name, shape, dtype, layout, entry["trainable"], 0, *shard, held)
 
 
-def _operator(field: _Field, name: str, given: Any, device_num: int) -> OperatorStrategy:
+def _operator(field: _Field, name: str, entry: Any, device_num: int) -> OperatorStrategy:
     at = f"operators[{shorten(name)}]"
     field.text(f"the name in {at}", name)
-    field.table(at, given, {"op", "strategy", "out_strategy", "source"})
+    field.table(at, entry, {"op", "strategy", "out_strategy", "source"})
     strategy, out_strategy = (
-        _strategy_from_plain(field, f"{at}.{key}", given[key], device_num) for key in ("strategy", "out_strategy")
+        _strategy_from_plain(field, f"{at}.{key}", entry[key], device_num) for key in ("strategy", "out_strategy")
     )
-    source = field.text(f"{at}.source", given["source"], may_be_empty=True)
-    return OperatorStrategy(name, field.text(f"{at}.op", given["op"]), strategy, out_strategy, source)
+    source = field.text(f"{at}.source", entry["source"], may_be_empty=True)
+    return OperatorStrategy(name, field.text(f"{at}.op", entry["op"]), strategy, out_strategy, source)
 
 
-def _strategy_from_plain(field: _Field, at: str, given: Any, device_num: int) -> Counts | LayoutStrategy | None:
-    if given is None:
+def _strategy_from_plain(field: _Field, at: str, entry: Any, device_num: int) -> Counts | LayoutStrategy | None:
+    if entry is None:
         return None
-    if isinstance(given, dict):
-        field.table(at, given, {"device_matrix", "alias_name", "dims", "nd_tp"})
-        kinds = [type(given[name]) for name in ("dims", "alias_name", "nd_tp")]
+    if isinstance(entry, dict):
+        field.table(at, entry, {"device_matrix", "alias_name", "dims", "nd_tp"})
+        kinds = [type(entry[name]) for name in ("dims", "alias_name", "nd_tp")]
         field.check(
-            kinds == [list, list, bool], at, given, "Lists under alias_name and dims, true or false under nd_tp"
+            kinds == [list, list, bool], at, entry, "Lists under alias_name and dims, true or false under nd_tp"
         )
         matrix = f"{at}.device_matrix"
         try:
-            layout = Layout(field.numbers(matrix, given["device_matrix"], 1), tuple(given["alias_name"]))
-            field.check(layout.device_num <= MAX_RANKS, matrix, given["device_matrix"], f"At most {MAX_RANKS} ranks")
-            return LayoutStrategy(tuple(_called(layout, dims) for dims in given["dims"]), given["nd_tp"])
+            layout = Layout(field.numbers(matrix, entry["device_matrix"], 1), tuple(entry["alias_name"]))
+            field.check(layout.device_num <= MAX_RANKS, matrix, entry["device_matrix"], f"At most {MAX_RANKS} ranks")
+            return LayoutStrategy(tuple(_called(layout, dims) for dims in entry["dims"]), entry["nd_tp"])
         except (LayoutError, TypeError) as error:
             raise CheckpointError(f"{at}: {error}", where=field.where) from None
-    counts = field.lists(at, given, 1)
+    counts = field.lists(at, entry, 1)
     fits = all(math.prod(one) <= device_num for one in counts)
-    field.check(fits, at, given, f"At most {device_num} slices per input")
+    field.check(fits, at, entry, f"At most {device_num} slices per input")
     return counts
 
 

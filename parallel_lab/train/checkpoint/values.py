@@ -2,7 +2,7 @@
 
 A Parameter of a network on a running rank holds a slice or the whole tensor; a record of it is one or the other.
 Optimizer states are named as in MindSpore, "moments.fc.weight" for the state "moments" of parameter "fc.weight", and
-lie like their parameter; beside them scalars: "global_step", "learning_rate" (if a number), "beta1_power", ...
+lie like their parameter; and scalars: "global_step", "learning_rate" (if a number), "beta1_power", ...
 
 Loading checks everything first: a checkpoint that does not fit leaves network and optimizer as they were.
 """
@@ -40,7 +40,7 @@ GLOBAL_STEP = "global_step"
 
 
 def parameter_of_state(name: str) -> str | None:
-    """The parameter whose optimizer state `name` is, or None if it is no state.
+    """The parameter whose optimizer state `name` is, or None for another name.
 
     >>> parameter_of_state("moment1.fc.weight"), parameter_of_state("fc.weight")
     ('fc.weight', None)
@@ -87,9 +87,9 @@ def record_of(
 
 def optimizers_of(network: Cell) -> Iterator[Optimizer]:
     """The optimizers that a Cell is or holds, as one that trains does; without one that is part of another (LARS)."""
-    found = [cell for _, cell in network.cells_and_names() if isinstance(cell, Optimizer)]
-    parts = {id(part) for whole in found for part in whole.cells()}
-    yield from (optimizer for optimizer in found if id(optimizer) not in parts)
+    optimizers = [cell for _, cell in network.cells_and_names() if isinstance(cell, Optimizer)]
+    parts = {id(part) for whole in optimizers for part in whole.cells()}
+    yield from (optimizer for optimizer in optimizers if id(optimizer) not in parts)
 
 
 def network_records(
@@ -99,20 +99,20 @@ def network_records(
 
     What lies on other pipeline stages is not among them: the files of all stages together hold the network.
     """
-    found = {}
+    records = {}
     for parameter in network.get_parameters():
         if (choose is None or choose(parameter.name)) and not is_on_another_stage(parameter):
-            found[parameter.name] = record_of(parameter, integrated=integrated, where=f"parameter {parameter.name!r}")
+            records[parameter.name] = record_of(parameter, integrated=integrated, where=f"parameter {parameter.name!r}")
     for optimizer in optimizers_of(network):
-        found.update(optimizer_records(optimizer, integrated=integrated, choose=choose))
-    return found
+        records.update(optimizer_records(optimizer, integrated=integrated, choose=choose))
+    return records
 
 
 def optimizer_records(
     optimizer: Optimizer, *, integrated: bool = True, choose: Callable[[str], bool] | None = None
 ) -> dict[str, TensorRecord]:
     """{name: record} of an optimizer's states and scalars, as `network_records`. A rank's own: whole if integrated."""
-    found, rank = {}, _rank()
+    records, rank = {}, _rank()
     for parameter in optimizer.parameters:
         if is_on_another_stage(parameter):
             continue
@@ -127,9 +127,9 @@ def optimizer_records(
             full = shape_of_state(state, shape)
             is_part = is_split(held)
             record = TensorRecord(array, full, held if is_part else None, place if is_part else rank)
-            found[f"{state}.{name}"] = record
-    found.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
-    return {name: record for name, record in found.items() if choose is None or choose(name)}
+            records[f"{state}.{name}"] = record
+    records.update({name: TensorRecord(array, rank=rank) for name, array in _scalars(optimizer).items()})
+    return {name: record for name, record in records.items() if choose is None or choose(name)}
 
 
 def optimizer_values(optimizer: Optimizer) -> dict[str, np.ndarray]:
@@ -149,16 +149,16 @@ def _kinds(optimizer: Optimizer, parameter: Parameter) -> tuple[str, ...]:
 
 def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
     """{name: 0-d array}: rates that are numbers, shared states, the loss scaler's values, the steps taken."""
-    found = {name: np.asarray(rate, np.float64) for name, rate in _constant_rates(optimizer).items()}
+    scalars = {name: np.asarray(rate, np.float64) for name, rate in _constant_rates(optimizer).items()}
     for i, dtype in enumerate(_dtypes(optimizer)):
         # each dtype has its own: a power of beta2 rounds differently in float16
         for name, value in optimizer.shared_state(dtype).items():
-            found[f"{name}.{dtype}" if i else name] = np.asarray(value)
+            scalars[f"{name}.{dtype}" if i else name] = np.asarray(value)
     if optimizer.loss_scaler is not None:
         for name, value in optimizer.loss_scaler.scalar_state().items():
-            found[name] = np.asarray(value, np.float32)
-    found[GLOBAL_STEP] = np.asarray(optimizer.global_step, np.int64)
-    return found
+            scalars[name] = np.asarray(value, np.float32)
+    scalars[GLOBAL_STEP] = np.asarray(optimizer.global_step, np.int64)
+    return scalars
 
 
 def _constant_rates(optimizer: Optimizer) -> dict[str, float]:
@@ -218,10 +218,10 @@ def load_optimizer_values(optimizer: Optimizer, values: Mapping[str, Any]) -> tu
 
 def _matched(names: list[str], records: Mapping[str, TensorRecord], strict: bool) -> dict[str, str]:
     """{name in the network: name of its record}. If not strict, the rest take the prefix under which most are found."""
-    found = {name: name for name in names if name in records}
+    record_of_parameter = {name: name for name in names if name in records}
     rest = [name for name in names if name not in records]
     if strict or not rest:
-        return found
+        return record_of_parameter
     prefixes: dict[str, int] = {}
     for name in rest:
         for other in records:
@@ -232,8 +232,8 @@ def _matched(names: list[str], records: Mapping[str, TensorRecord], strict: bool
                 prefixes[prefix] = prefixes.get(prefix, 0) + 1
     if prefixes:
         best = max(prefixes, key=lambda prefix: (prefixes[prefix], -len(prefix)))
-        found.update({name: best + name for name in rest if best + name in records})
-    return found
+        record_of_parameter.update({name: best + name for name in rest if best + name in records})
+    return record_of_parameter
 
 
 def _cast(array: np.ndarray, dtype: np.dtype, strict: bool, where: str) -> np.ndarray:
@@ -246,10 +246,10 @@ def _cast(array: np.ndarray, dtype: np.dtype, strict: bool, where: str) -> np.nd
     if kind_of(array.dtype) not in kinds or kind_of(dtype) not in kinds:
         raise CheckpointError(what, where=where, allowed=f"{dtype}, or another dtype of that kind")
     with np.errstate(over="ignore"):  # a float too large for float16 becomes inf, as any cast of it does
-        made = array.astype(dtype)
-    if kinds == "iu" and not np.array_equal(made, array):
+        cast = array.astype(dtype)
+    if kinds == "iu" and not np.array_equal(cast, array):
         raise CheckpointError(f"{what}, with numbers that do not fit into {dtype}", where=where)
-    return made
+    return cast
 
 
 def _placed(
@@ -261,7 +261,7 @@ def _placed(
         if record.global_shape != shape:
             what = f"it is a slice of a tensor of shape {record.global_shape}"
             raise CheckpointError(what, where=where, allowed=f"Shape {shape}")
-        given = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
+        here = "this process is not a rank" if world is None else f"this is rank {world.rank} of {world.world_size}"
         devices = record.layout.device_num
         staged = world is not None and (
             get_auto_parallel_context("pipeline_stages") * devices == world.world_size
@@ -269,7 +269,7 @@ def _placed(
         )
         place = world.rank % devices if staged else None if world is None else world.rank
         if world is None or place != record.rank or (world.world_size != devices and not staged):
-            what = f"it is the slice of rank {record.rank} of {devices}, and {given}"
+            what = f"it is the slice of rank {record.rank} of {devices}, and {here}"
             hint = "Give all files of the save to load_distributed_checkpoint, which re-slices them"
             raise CheckpointError(what, where=where, allowed="A whole tensor, or this rank's own slice", hint=hint)
         return record.array, record.layout
@@ -300,17 +300,17 @@ def _parameter_change(parameter: Parameter, record: TensorRecord, strict: bool) 
     return lambda: parameter.hold(np.array(array, order="C"), layout)
 
 
-def _layout_of_all(found: dict[str, TensorLayout | None], ndim: int, where: str) -> TensorLayout | None:
+def _layout_of_all(layouts: dict[str, TensorLayout | None], ndim: int, where: str) -> TensorLayout | None:
     """The layout of a parameter with these layouts of its states (None: whole). CheckpointError: they do not agree."""
     entries: dict[int, tuple[int, ...]] = {}
-    matrices = {layout.device_matrix for layout in found.values() if layout is not None}
-    for kind, layout in found.items():
+    matrices = {layout.device_matrix for layout in layouts.values() if layout is not None}
+    for kind, layout in layouts.items():
         dims = dims_of_state(kind, ndim)
         for dim, axes in zip(dims, ((),) * len(dims) if layout is None else layout.tensor_map, strict=True):
             if entries.setdefault(dim, axes) != axes or len(matrices) > 1:
-                lie = ", ".join(f"{kind}: {layout}" for kind, layout in found.items())
+                lie = ", ".join(f"{kind}: {layout}" for kind, layout in layouts.items())
                 raise CheckpointError(f"its states lie differently: {lie}", where=where)
-    rows = next((layout.rows for layout in found.values() if layout is not None and layout.rows), ())
+    rows = next((layout.rows for layout in layouts.values() if layout is not None and layout.rows), ())
     return TensorLayout(matrices.pop(), tuple(entries[d] for d in range(ndim)), rows=rows) if matrices else None
 
 
@@ -325,26 +325,27 @@ def _optimizer_change(
         name, shape = parameter.name, parameter.full_shape
         held = optimizer.state_layouts.get(name)
         kinds = _kinds(optimizer, parameter)
-        given = {kind: f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" in records}
+        record_names = {kind: f"{kind}.{name}" for kind in kinds if f"{kind}.{name}" in records}
         if is_on_another_stage(parameter):
-            used |= set(given.values())
+            used |= set(record_names.values())
             continue
-        missing += [f"{kind}.{name}" for kind in kinds if kind not in given]
-        used |= set(given.values())
-        if len(given) < len(kinds):
-            if given:
-                what = f"{', '.join(given.values())} without {', '.join(k for k in kinds if k not in given)}"
+        missing += [f"{kind}.{name}" for kind in kinds if kind not in record_names]
+        used |= set(record_names.values())
+        if len(record_names) < len(kinds):
+            if record_names:
+                absent = ", ".join(k for k in kinds if k not in record_names)
+                what = f"{', '.join(record_names.values())} without {absent}"
                 where = f"states of parameter {name!r}"
                 raise CheckpointError(what, where=where, allowed="All states of a parameter, or none")
             continue
         placed = {
             kind: _placed(records[full], shape_of_state(kind, shape), layout_of_state(kind, held), f"state {full!r}")
-            for kind, full in given.items()
+            for kind, full in record_names.items()
         }
         if placed:
             states[name] = {}
             for kind, (array, _) in placed.items():
-                cast = _cast(array, parameter.dtype, strict, f"state {given[kind]!r}")
+                cast = _cast(array, parameter.dtype, strict, f"state {record_names[kind]!r}")
                 states[name][kind] = np.array(cast, order="C")
             found = {kind: layout for kind, (_, layout) in placed.items()}
             layouts[name] = _layout_of_all(found, len(shape), f"states of parameter {name!r}")

@@ -4,7 +4,7 @@
                 1024 bytes  red, row by row; then 1024 green, 1024 blue
     file        records one after the other, nothing else
 
-Format: A. Krizhevsky, "The CIFAR-10 dataset", section "Binary version". There is no header, so what can be checked is
+Format: A. Krizhevsky, "The CIFAR-10 dataset", section "Binary version". The files lack a header; what can be checked is
 checked: a whole number of records, and every label. A file may be gzipped (told from its first bytes).
 
     >>> import pathlib, tempfile

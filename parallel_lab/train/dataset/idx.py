@@ -177,7 +177,7 @@ def write_idx(path: str | os.PathLike, array: np.ndarray) -> None:
     """Write (uint8, int8, int16, int32, float32, float64; 1 or more dims) as IDX, gzipped if named `.gz`.
 
     Equal arrays give equal bytes: no time or name in the gzip header. A file that was there is replaced whole.
-    Raises ShapeError for what IDX cannot hold, DataFileError if the file cannot be written.
+    Raises ShapeError where IDX cannot hold it, DataFileError if the file cannot be written.
     """
     path, array = Path(FILE("write_idx", "path", path)), plain_array(array, where="write_idx")
     code = _CODES.get(array.dtype.newbyteorder("="))

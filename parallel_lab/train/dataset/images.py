@@ -76,7 +76,7 @@ class MnistDataset(ImageDataset):
     num_samples  at most so many pictures per epoch and shard (None or 0: all); of shuffled ones others each epoch
     num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
     shuffle      None or True: a new order each epoch; False: as in the files
-    sampler      numbers of the pictures to read, in order, in place of shuffle and shards: a list, or an object that
+    sampler      numbers of the pictures to read, in order, instead of shuffle and shards: a list, or an object that
                  can be iterated for every epoch
     num_shards, shard_id  read shard `shard_id` of `num_shards`, every num_shards-th picture; both or neither
     cache        None

@@ -38,7 +38,7 @@ class IndexedDataset(Dataset):
     sampler      numbers of samples in the order in which an epoch reads them: what can be iterated again for every
                  epoch, such as a list or an object with __iter__. In place of shuffle and shards
 
-    Raises DatasetError for one of the two without the other and for a sampler beside them, ArgumentError for numbers
+    Raises DatasetError for one of the two without the other and for a sampler next to them, ArgumentError for numbers
     out of range.
     """
 
@@ -103,7 +103,7 @@ class GeneratorDataset(IndexedDataset):
                   epoch
     num_parallel_workers, python_multiprocessing, max_rowsize  MindSpore's, without effect here
     shuffle       None: a new order each epoch if samples are numbered; True: an error if not; False: as they come
-    sampler       numbers of the samples to read, in order, in place of shuffle and shards: a list, or an object that
+    sampler       numbers of the samples to read, in order, instead of shuffle and shards: a list, or an object that
                   can be iterated for every epoch
     num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both
                           or neither
@@ -116,7 +116,7 @@ class GeneratorDataset(IndexedDataset):
     >>> [(int(i), int(square)) for i, square in squares]
     [(0, 0), (1, 1), (2, 4)]
 
-    Raises ArgumentTypeError for a source that is none of these; DatasetError for shards or shuffle=True without
+    Raises ArgumentTypeError for another source; DatasetError for shards or shuffle=True without
     numbered samples and, while running, for another number of columns or dtype than `column_types`.
     """
 
@@ -260,7 +260,7 @@ class NumpySlicesDataset(IndexedDataset):
     >>> [(float(x), int(y)) for x, y in pairs]
     [(1.0, 3), (2.0, 4)]
 
-    Raises DatasetError for columns of different length, a wrong number of names, and what is no array.
+    Raises DatasetError for columns of different length, a wrong number of names, and values that are not an array.
     """
 
     @checked(num_parallel_workers=WORKERS)

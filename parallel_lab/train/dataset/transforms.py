@@ -84,7 +84,7 @@ class RandomTransform(Transform):
 
 
 def operations_of(where: str, operations: Any) -> tuple[Callable, ...]:
-    """One operation or a sequence of them, each Compose replaced by what it holds. Raises for what cannot be called."""
+    """One operation or a sequence of them, each Compose replaced by its parts. Raises where one cannot be called."""
     if isinstance(operations, Compose):
         return operations.transforms
     if not isinstance(operations, Sequence):
@@ -135,7 +135,7 @@ class Compose(Transform):
     >>> double_then_cast(np.array([1, 2])).tolist()
     [2.0, 4.0]
 
-    Raises ArgumentError for an empty list, ArgumentTypeError for what cannot be called.
+    Raises ArgumentError for an empty list, ArgumentTypeError where something cannot be called.
     """
 
     @fitting
@@ -159,5 +159,5 @@ class TypeCast(Transform):
     def apply(self, data: np.ndarray) -> np.ndarray:
         try:
             return data.astype(self.data_type)
-        except (TypeError, ValueError) as error:  # a text that is no number
+        except (TypeError, ValueError) as error:  # a text that is not a number
             raise ArgumentError(f"{data.dtype} to {self.data_type}: {error}", where="TypeCast") from None
