@@ -12,9 +12,9 @@ from .. import ops
 from ..base import seeds
 from ..base.checks import checked, fitting, flag, integer
 from ..base.errors import ArgumentTypeError
+from ..catalog.ops.random_numbers import SIZE
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
-from ..ops.random_numbers import SIZE
 from ..ops.spellings import tensor_operand
 
 

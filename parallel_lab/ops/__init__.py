@@ -3,49 +3,39 @@
 import builtins
 import difflib
 
-from ..base.hooks import open_catalog
+from ..base.hooks import open_catalog as _open_catalog
 
 # the families: importing one registers its operators
 from . import (  # noqa: F401
     activation,
-    arithmetic,
     attention,
     batch_norm,
-    boxes,
     class_losses,
-    composites,
     conv,
     creation,
     custom,
-    distinct,
     dropout,
     elementwise,
-    further_functions,
     further_losses,
     gather,
-    grid_sample,
     indexing,
     join,
     linalg,
     logic,
     losses,
-    matrices,
     micro_batches,
     normalization,
     order,
     padding,
-    pictures,
     pool,
-    random_numbers,
+    quotients,
     reduce,
-    sampling,
-    scatter_elements,
     scattering,
     shape,
     statistics,
     transposed_conv,
-    turns,
     unary,
+    upsampling,
     writes,
 )
 from .collectives import point_to_point, primitives
@@ -75,7 +65,7 @@ def _public():
 
 
 def __dir__():
-    open_catalog()
+    _open_catalog()
     return sorted(globals())
 
 

@@ -10,7 +10,7 @@ from ..base.checks import choice, integer, number, sequence_of
 from .elementwise import SHAPE, UNARY, float_result, mul, neg, sub
 from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
-from .machine.signature import along_axis, letters, same_labels
+from .machine.signature import along_axis, letters
 from .unary import error_function, floats, fractional
 
 EXAMPLE = case(SHAPE)
@@ -30,37 +30,6 @@ def relu(x):
 def relu_grad(g, out):
     """Gradient of relu: g where out > 0.  g, out: (...) -> (...)."""
     return g * (out > 0)
-
-
-def _check_masked(operands):
-    shape = operands[0].shape
-    return None if len(shape) == 4 else (f"a tensor of shape {shape}", "(n, c, h, w)")
-
-
-@op(
-    "nchw->nchw,nkhwz",
-    name="ReLUV2",
-    whole="ckz",
-    sizes=lambda shapes: {"k": -(-shapes[0][1] // 16), "z": 2},
-    check=_check_masked,
-    dtype=(0, "uint8"),
-    example=case((8, 3, 4, 2)),
-)
-def relu_v2(x):
-    """max(x, 0), and where x is above 0, as bits.  x: (n, c, h, w) -> (n, c, h, w), (n, c / 16, h, w, 2) uint8.
-
-    Channels stay whole: 16 of them share two bytes.
-    """
-    n, c, h, w = x.shape
-    positive = np.zeros((n, -(-c // 16) * 16, h, w), bool)
-    positive[:, :c] = x > 0
-    bits = np.packbits(positive.reshape(n, -1, 2, 8, h, w), axis=3, bitorder="little")[:, :, :, 0]
-    return relu.compute(x), np.moveaxis(bits, 2, -1)
-
-
-@relu_v2.vjp
-def _(g, out, x):
-    return (None if g[0] is None else relu_grad(g[0], out[0]),)
 
 
 @op(UNARY, name="ReLU6", mint="functional.relu6", example=WIDE)
@@ -331,36 +300,6 @@ def silu_grad(g, x):
     """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
     s = _sigmoid(x)
     return g * s * (1 + x * (1 - s))
-
-
-def _check_halves(operands, *, dim):
-    shape = operands[0].shape
-    return (f"dim {dim} of shape {shape}", "An even number of elements") if shape[dim] % 2 else None
-
-
-@op(
-    same_labels,
-    name="Swiglu",
-    attrs={"dim": filled_dim},
-    check=_check_halves,
-    dtype=float_result,
-    out_sizes=lambda shapes, *, dim: {letters(len(shapes[0]))[dim]: shapes[0][dim] // 2},
-    whole=lambda signature, *, dim: signature.ins[0][dim],
-    flops=6,
-    example=(case((16, 8)), case((8, 4, 2), dim=1)),
-)
-def swiglu(x, dim=-1):
-    """silu of the first half along `dim`, which stays whole, times the second.  x: (..., 2n, ...) -> (..., n, ...)."""
-    first, second = np.split(floats(x), 2, axis=dim)
-    return first * _sigmoid(first) * second
-
-
-@gradient(swiglu)
-def swiglu_grad(g, x, *, dim):
-    """Gradient of swiglu.  g: (..., n, ...), x: (..., 2n, ...) -> like x."""
-    first, second = np.split(x, 2, axis=dim)
-    s = _sigmoid(first)
-    return np.concatenate([g * second * s * (1 + first * (1 - s)), g * first * s], axis=dim)
 
 
 softplus = fractional(

@@ -11,56 +11,7 @@ from ..base.checks import INT_LIMIT, INTS, integer, number, sequence_of
 from ..base.errors import ShapeError, shorten
 from .elementwise import a_dtype
 from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case, op
 from .spellings import function, tensor_operand
-
-# ---- triangles ----
-
-
-def _check_triangle(operands, *, diagonal):
-    shape = operands[0].shape
-    return None if len(shape) >= 2 else (f"a tensor of shape {shape}", "At least 2 dims")
-
-
-def _above(x, offset):
-    """For every place of the last two dims, on which diagonal of the whole matrix it lies: column minus row."""
-    rows, columns = (start + np.arange(n) for start, n in zip(offset, x.shape[-2:], strict=True))
-    return columns - rows[:, None]
-
-
-_TRIANGLE = {
-    "attrs": {"diagonal": integer()},
-    "check": _check_triangle,
-    "offset": "mn",
-    "flops": 0,
-    "example": (case((8, 16)), case((4, 8, 8), diagonal=-2), case((16, 4), diagonal=1)),
-}
-
-
-@op("...mn->...mn", name="Tril", mint="tril", **_TRIANGLE)
-def tril(x, *, diagonal=0, offset=(0, 0)):
-    """The lower triangle: zeros above `diagonal` (0 the main one, 1 above it, -1 below).  x: (..., m, n) -> like x.
-
-    Any dim may be split: a rank's slice begins at row and column `offset`.
-    """
-    return np.where(_above(x, offset) <= diagonal, x, np.zeros((), x.dtype))
-
-
-@op("...mn->...mn", name="Triu", mint="triu", **_TRIANGLE)
-def triu(x, *, diagonal=0, offset=(0, 0)):
-    """The upper triangle: zeros below the given diagonal.  x: (..., m, n) -> (..., m, n). See `tril`."""
-    return np.where(_above(x, offset) >= diagonal, x, np.zeros((), x.dtype))
-
-
-@tril.vjp
-def _(g, out, x, *, diagonal):
-    return (tril(g, diagonal=diagonal),)
-
-
-@triu.vjp
-def _(g, out, x, *, diagonal):
-    return (triu(g, diagonal=diagonal),)
-
 
 # ---- constants ----
 
@@ -123,13 +74,6 @@ def ones_like(x, dtype=None):
 def full_like(x, fill_value, dtype=None):
     """One number everywhere, in the shape of x.  x: (...) -> array (...) of x's dtype, or the given one."""
     return full(tuple(x.shape), fill_value, str(x.dtype) if dtype is None else dtype)
-
-
-@function()
-def eye(n, m=None, dtype="float32"):
-    """Ones on the main diagonal, zeros elsewhere.  -> array (n, m); m defaults to n."""
-    shape = _shape((n, n if m is None else m), "eye")
-    return np.eye(*shape, dtype=_dtype(dtype, "eye"))
 
 
 @function()

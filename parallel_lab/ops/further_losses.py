@@ -12,7 +12,6 @@ import math
 from ..base.checks import number
 from ..base.errors import ShapeError
 from .activation import log_sigmoid, relu, softplus
-from .composites import cosine_similarity
 from .elementwise import add, div, maximum, minimum, mul, neg, sub
 from .logic import equal, greater, select
 from .losses import FormulaParts
@@ -20,7 +19,7 @@ from .machine.opdef import SHAPE_ERRORS
 from .reduce import reduce_mean
 from .shape import expand_dims
 from .spellings import function, tensor_operand
-from .statistics import lp_norm
+from .statistics import cosine_similarity, lp_norm
 from .unary import exp, log, square
 
 

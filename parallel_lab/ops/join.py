@@ -22,7 +22,6 @@ from .machine.operand_checks import check_dim, new_dim, one_dim
 from .machine.registry import case, form, op
 from .machine.signature import along_axis, letters, more_letters
 from .shape import fill, int_tuple
-from .spellings import function
 
 # ---- joining ----
 
@@ -76,9 +75,6 @@ def concat(*inputs, axis=0, skip_redistribution=False):
 def _(g, out, *inputs, axis, skip_redistribution):
     place = axis % len(out.shape)
     return split_parts(g, axis=place, sizes=tuple(x.shape[place] for x in inputs))
-
-
-cat = concat
 
 
 def _check_stack(operands, *, axis):
@@ -252,23 +248,6 @@ def _sizes_of(where, x, given, axis):
     return tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
 
 
-@function(method="split", numpy="split", mint="split")
-def split(x, split_size_or_sections, axis=0):
-    """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
-
-    split_size_or_sections  an int: parts of this size, the last one may be smaller; ints: the sizes
-    """
-    return split_parts(x, axis=axis, sizes=_sizes_of("split", x, split_size_or_sections, axis))
-
-
-@function(method="chunk", mint="chunk")
-def chunk(x, chunks, axis=0):
-    """At most `chunks` equal parts along `axis`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
-    shape = tuple(x.shape)
-    n = shape[check_dim("chunk", "axis", axis, len(shape), shape)]
-    return split(x, max(1, -(-n // integer(1)("chunk", "chunks", chunks, SHAPE_ERRORS))), axis)
-
-
 def _check_unstack(operands, *, axis, num):
     shape = operands[0].shape
     if num not in (None, shape[axis]):
@@ -297,9 +276,3 @@ def unstack(x, *, axis=0, num=None):
 @unstack.vjp
 def _(g, out, x, *, axis, num):
     return _joined(g, out, x, axis % len(x.shape))
-
-
-@function(mint="unbind")
-def unbind(x, dim=0):
-    """`unstack` under PyTorch's name.  x: (..., n, ...) -> n times (...)."""
-    return unstack(x, axis=dim)

@@ -29,7 +29,7 @@ from .machine.composed import composed
 from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats, one_dim
 from .machine.registry import case, form, gradient, op, total
-from .machine.signature import along_axis, letters
+from .machine.signature import letters
 from .reduce import reduce_mean
 from .spellings import function
 from .unary import floats as in_floats, rsqrt, square
@@ -297,38 +297,6 @@ def rms_normalization(part, x, gamma, *, epsilon=1e-6):
 def rms_norm(x, gamma, epsilon=1e-6):
     """`RmsNorm`'s two results.  x: (...), gamma: its last dims -> (...), (..., 1 for each). Form: mindspore.ops."""
     return rms_normalization(x, gamma, epsilon=epsilon)
-
-
-# ---- Euclidean norm ----
-
-
-def _l2_scale(x, axis, epsilon):
-    """1 / max(norm, sqrt(epsilon)), and where the norm is the larger."""
-    squared = np.square(x).sum(axis=axis, keepdims=True)
-    return 1 / np.sqrt(np.maximum(squared, x.dtype.type(epsilon))), squared > epsilon
-
-
-@op(
-    "...->...",
-    name="L2Normalize",
-    attrs={"axis": one_dim, "epsilon": EPSILON},
-    check=lambda operands, **_: floats(operands[0]),
-    whole=along_axis,
-    flops=4,
-    example=(case((16, 8)), case((8, 16), axis=-1), case((4, 8, 3), axis=1)),
-)
-def l2_normalize(x, *, axis=0, epsilon=1e-4):
-    """x / sqrt(max(sum of x^2 along `axis`, epsilon)), by MindSpore's defaults.  x: (...) -> (...)."""
-    return (wide(x) * _l2_scale(wide(x), axis, epsilon)[0]).astype(x.dtype, copy=False)
-
-
-@gradient(l2_normalize)
-def l2_normalize_grad(g, x, *, axis, epsilon):
-    """Gradient of l2_normalize; below epsilon the norm is a constant.  g, x: (...) -> (...)."""
-    scale, depends = _l2_scale(wide(x), axis, epsilon)
-    unit = wide(x) * scale
-    along = (wide(g) * unit).sum(axis=axis, keepdims=True) * depends
-    return ((wide(g) - unit * along) * scale).astype(x.dtype, copy=False)
 
 
 # ---- group norm ----

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, instance, integer, sequence_of
+from ..base.checks import choice, instance, sequence_of
 from ..base.errors import ShapeError, shorten
 from .indexing import strided_slice
 from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import some_dims
 from .machine.registry import case, form, op
-from .machine.signature import along_axis, letters, more_letters, same_labels
+from .machine.signature import letters, more_letters
 from .shape import changed_labels, int_tuple
 from .spellings import function
 
@@ -138,51 +137,3 @@ def _pairs(where, x, padding):
         raise ShapeError(what, where=where, allowed=f"Pairs of ints, at most {ndim}, the last dim's first")
     pairs = tuple(zip(flat[::2], flat[1::2], strict=True))[::-1]
     return ((0, 0),) * (ndim - len(pairs)) + pairs
-
-
-def _dims(axis):
-    return axis if isinstance(axis, tuple) else (axis,)
-
-
-@op(
-    same_labels,
-    name="ReverseV2 Flip",
-    mint="flip",
-    attrs={"axis": some_dims},
-    whole=along_axis,
-    flops=0,
-    example=(case((16, 8), axis=1), case((4, 8, 2), axis=(0, -1))),
-)
-def flip(x, *, axis):
-    """Elements in reverse order along the dims `axis`, which stay whole.  x: (...) -> (...)."""
-    return np.array(np.flip(x, axis), order="C")
-
-
-@flip.vjp
-def _(g, out, x, *, axis):
-    return (flip(g, axis=axis),)
-
-
-def _check_roll(operands, *, shift, axis):
-    if len(_dims(shift)) != len(_dims(axis)):
-        return f"shift {shift} along axis {axis}", "An int, or as many ints as axis names dims"
-
-
-@op(
-    same_labels,
-    name="Roll",
-    mint="roll",
-    attrs={"axis": some_dims, "shift": sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)},
-    check=_check_roll,
-    whole=along_axis,
-    flops=0,
-    example=(case((16, 8), shift=3, axis=1), case((4, 8, 2), shift=(1, -1), axis=(0, 2))),
-)
-def roll(x, *, shift, axis):
-    """Elements moved `shift` places along `axis`, those beyond the end to the front.  x: (...) -> (...)."""
-    return np.roll(x, shift, axis)
-
-
-@roll.vjp
-def _(g, out, x, *, shift, axis):
-    return (roll(g, shift=tuple(-n for n in _dims(shift)), axis=_dims(axis)),)

@@ -9,7 +9,7 @@ One rule for all (`combine`), and one for their splits: every rank is given all 
 that lie in its slice. No message is sent. The real system masks rows by a factor 0, or 1 in a product; for updates and
 extremes there is no such factor, and the dims that are numbered stay whole.
 
-Rules: MindSpore, operators Scatter*, ScatterNd*, TensorScatter*, Inplace*, UnsortedSegment*.
+Rules: MindSpore, operators TensorScatter*, UnsortedSegment*. The catalogue has Scatter*, ScatterNd* and Inplace*.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from ..base.checks import integer, is_int
+from ..base.checks import integer
 from .elementwise import cast, mul, neg
 from .gather import add_rows, coordinates_fault, place_numbers
 from .logic import equal, select
@@ -28,14 +28,14 @@ from .machine.signature import letters, more_letters
 
 FREE = ("add", "sub", "mul", "div")  # what a rank can do to its slice alone, whatever the others hold (MindSpore)
 _AT = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
-_VERBS = {
+VERBS = {
     "add": "added to",
     "sub": "subtracted from",
     "mul": "multiplied into",
     "div": "dividing",
     "max": "compared with (the larger stays)",
     "min": "compared with (the smaller stays)",
-    "update": "in place of (of equal ones the last)",
+    "update": "instead of (of equal ones the last)",
 }
 
 
@@ -73,7 +73,7 @@ def _rows(places, x, updates, offset, where):
     return x.reshape((math.prod(sizes), *rest)), numbers.reshape(-1)[kept], rows[kept], kept
 
 
-def _put(how, x, places, updates, offset, where):
+def put(how, x, places, updates, offset, where):
     start, numbers, rows, _ = _rows(places, x, updates, offset, where)
     return combine(how, start, numbers, rows).reshape(x.shape)
 
@@ -81,7 +81,7 @@ def _put(how, x, places, updates, offset, where):
 # ---- TensorScatter: a new tensor; places are coordinates ----
 
 
-def _nd_labels(shapes, **_):
+def labels_of_coordinates(shapes, **_):
     x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
     return f"{x},{indices},{indices[:-1]}{x[shapes[1][-1] :]}->{x}"
 
@@ -91,7 +91,7 @@ def _numbered(signature):
     return "".join(c for c in signature.ins[0] if c not in signature.ins[2])
 
 
-def _splits(how):
+def splits(how):
     """Keywords of `op`: how x, its indices and updates may be split."""
     return {
         "axes": lambda signature: signature.ins[0],
@@ -102,23 +102,23 @@ def _splits(how):
     }
 
 
-_ND_CASES = (case((8, 4), (6, 1), (6, 4), ints={1: 8}, low=0.5), case((4, 8, 2), (6, 2), (6, 2), ints={1: 4}, low=0.5))
+ND_CASES = (case((8, 4), (6, 1), (6, 4), ints={1: 8}, low=0.5), case((4, 8, 2), (6, 2), (6, 2), ints={1: 4}, low=0.5))
 
 
 def _tensor_scatter(how, method):
     def fn(input_x, indices, updates, *, offset=None):
-        return _put(how, input_x, indices, updates, offset, class_name)
+        return put(how, input_x, indices, updates, offset, class_name)
 
     class_name = f"TensorScatter{how.title()}"
     fn.__name__ = fn.__qualname__ = f"tensor_scatter_{how}"
-    fn.__doc__ = f"""Updates {_VERBS[how]} the elements at their coordinates, in a new tensor.
+    fn.__doc__ = f"""Updates {VERBS[how]} the elements at their coordinates, in a new tensor.
 
     input_x: (...), indices: (i, ..., m) int, m coordinates each, updates: (i, ..., rest), the rest of input_x's dims
     after m -> (...). The indices stay whole{"" if how in FREE else ", and the m first dims of input_x"}.
     """
-    made = op(_nd_labels, name=class_name, method=method, check=coordinates_fault, example=_ND_CASES, **_splits(how))(
-        fn
-    )
+    made = op(
+        labels_of_coordinates, name=class_name, method=method, check=coordinates_fault, example=ND_CASES, **splits(how)
+    )(fn)
 
     @made.vjp
     def _(g, out, input_x, indices, updates, needs):
@@ -175,7 +175,7 @@ def last_of(numbers, count):
     return last[numbers] == order
 
 
-def _update_grad(g, x, numbers, rows, of):
+def update_grad(g, x, numbers, rows, of):
     if of:
         won = last_of(numbers, len(x))
         return g[numbers] * won.reshape((-1, *[1] * (g.ndim - 1)))
@@ -210,7 +210,7 @@ def _extreme_grad(how):
 
 
 _ROW_GRADIENTS = {
-    "update": _update_grad,
+    "update": update_grad,
     "mul": _mul_grad,
     "div": _div_grad,
     "max": _extreme_grad("max"),
@@ -220,121 +220,8 @@ _ROW_GRADIENTS = {
 # a Tensor's scatter_add has a second form (scatter_elements.py)
 BY_COORDINATES = {
     how: _tensor_scatter(how, f"tensor_scatter_{how}" + ("" if how in ("add", "update") else f" scatter_{how}"))
-    for how in _VERBS
+    for how in VERBS
 }
-
-
-# ---- Scatter and ScatterNd: a Parameter takes the result ----
-
-
-def _row_labels(shapes, **_):
-    x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
-    return f"{x},{indices},{indices}{x[1:]}->{x}"
-
-
-def _check_rows(operands, **_):
-    if not operands[0].shape:
-        return "input_x has shape ()", "A Parameter with rows"
-    return ints(operands[1], "indices")
-
-
-def _scatter(how, nd):
-    def fn(input_x, indices, updates, *, use_locking=how == "update", offset=None):
-        return _put(how, input_x, indices if nd else indices[..., None], updates, offset, class_name)
-
-    class_name = f"Scatter{'Nd' if nd else ''}{how.title()}"
-    fn.__name__ = fn.__qualname__ = f"scatter_{'nd_' if nd else ''}{how}"
-    places = "elements at their coordinates" if nd else "rows that the indices name"
-    taken = "indices: (i, ..., m) int, m coordinates each, updates: (i, ..., rest)" if nd else ""
-    fn.__doc__ = f"""Updates {_VERBS[how]} the {places}: the Parameter input_x takes the result.
-
-    input_x: (n, ...), {taken or "indices: (i, ...) int from 0 to n - 1, updates: (i, ..., rest)"}, input_x's other dims
-    -> (n, ...). The indices stay whole{"" if how in FREE else ", and so do the dims that they number"}.
-    use_locking changes nothing: a rank does one thing at a time.
-    """
-    op(
-        _nd_labels if nd else _row_labels,
-        name=class_name,
-        check=coordinates_fault if nd else _check_rows,
-        example=_ND_CASES if nd else _ROW_CASES,
-        writes=True,
-        **_splits(how),
-    )(fn)
-
-
-_ROW_CASES = (
-    case((8, 4), (6,), (6, 4), ints={1: 8}, low=0.5),
-    case((8, 4, 2), (2, 3), (2, 3, 4, 2), ints={1: 8}, low=0.5),
-)
-for _how in _VERBS:
-    _scatter(_how, nd=False)
-    _scatter(_how, nd=True)
-
-
-# ---- Inplace: rows that an attribute numbers ----
-
-
-def _inplace_labels(shapes, *, indices):
-    names = letters(len(shapes[0]) + 1)
-    return f"{names[:-1]},{names[-1]}{names[1:-1]}->{names[:-1]}"
-
-
-def _check_inplace(operands, *, indices):
-    x, v = (o.shape for o in operands)
-    numbers = indices if isinstance(indices, tuple) else (indices,)
-    if not x or not numbers or any(not is_int(n, 0, x[0] - 1) for n in numbers):
-        allowed = f"An int, or a tuple of ints, from 0 to {x[0] - 1}" if x else "A tensor with dims"
-        return f"indices={indices} for a tensor of shape {x}", allowed
-    if v != (len(numbers), *x[1:]):
-        return f"v has shape {v}", f"One row of x per index: {(len(numbers), *x[1:])}"
-    return None
-
-
-def _places(indices):
-    return np.reshape(np.asarray(indices, np.int64), (-1, 1))
-
-
-def _inplace(how):
-    def fn(x, v, *, indices):
-        return _put(how, x, _places(indices), v, None, class_name)
-
-    class_name = f"Inplace{how.title()}"
-    fn.__name__ = fn.__qualname__ = f"inplace_{how}"
-    fn.__doc__ = f"""Rows of v {_VERBS[how]} the rows of x that the attribute `indices` names, in a new tensor.
-
-    x: (n, ...), v: (k, ...), indices: an int, or k ints, from 0 to n - 1 -> (n, ...)
-    """
-    made = op(
-        _inplace_labels,
-        name=class_name,
-        check=_check_inplace,
-        axes=lambda signature: signature.ins[0],
-        whole=lambda signature, **_: signature.ins[0][0] + signature.ins[1][0],
-        dtype=0,
-        example=(case((8, 4), (3, 4), indices=(5, 0, 5)), case((4, 8, 2), (1, 8, 2), indices=2)),
-    )(fn)
-
-    @made.vjp
-    def _(g, out, x, v, *, indices):
-        if how == "update":
-            return inplace_grad(g, indices=indices, of=0), inplace_grad(g, indices=indices, of=1)
-        rows = inplace_grad(g, indices=indices, of=2)
-        return g, neg(rows) if how == "sub" else rows
-
-
-@op(result_shape=lambda shapes, *, indices, of: (len(_places(indices)), *shapes[0][1:]) if of else shapes[0], dtype=0)
-def inplace_grad(g, *, indices, of):
-    """Gradient of Inplace: of=0: g but for rows that were replaced; 1: the rows that replaced them; 2: the rows that
-    were combined with them.  g: (n, ...) -> (n, ...) or (k, ...).
-    """
-    numbers = _places(indices)[:, 0]
-    if of == 2:
-        return g[numbers]
-    return _update_grad(g, g, numbers, g[numbers], of)
-
-
-for _how in ("add", "sub", "update"):
-    _inplace(_how)
 
 
 # ---- segments: rows with equal numbers combined with each other ----

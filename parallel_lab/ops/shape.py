@@ -369,24 +369,6 @@ def as_array(value):
     return tensor_operand("ops", "a tensor", value)
 
 
-@function(mint="permute")
-def permute(input, *axis):
-    """`transpose`: dims in the order `axis`, a tuple or the ints themselves.  input: (...) -> (...)."""
-    return transpose(as_array(input), tuple(axis[0]) if len(axis) == 1 and isinstance(axis[0], (tuple, list)) else axis)
-
-
-@function(method="unsqueeze", mint="unsqueeze")
-def unsqueeze(input, dim):
-    """`expand_dims`: a dim of size 1 put in at `dim` of the result.  input: (...) -> (..., 1, ...)."""
-    return expand_dims(input, dim)
-
-
-@function()
-def repeat_elements(x, rep, axis=0):
-    """Every element along `axis` `rep` times.  x: (..., n, ...) -> (..., n rep, ...). Form: ops.repeat_elements."""
-    return repeat_interleave(x, rep, axis)
-
-
 @function(mint="repeat_interleave")
 def repeat_interleave(input, repeats, axis=None):
     """Elements `repeats` times along `axis` (None: of one row).  input: (..., n, ...) -> (..., n * repeats, ...)."""

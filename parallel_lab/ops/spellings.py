@@ -44,21 +44,22 @@ FURTHER = frozenset(  # and of functions: those that stand beside one of these
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration
 # methods of MindSpore's Tensor that are the function of this name, given the tensor first, and all of the catalogue's
 METHODS = """
-    abs absolute acos acosh add addcdiv addcmul addmm addmv addr allclose amax amin arccos arccosh arcsin
-    arcsinh arctan arctan2 arctanh argsort asin asinh atan atan2 atanh baddbmm bitwise_and bitwise_left_shift
-    bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm ceil chunk clamp clip copysign cos cosh
-    count_nonzero cross cummax cummin cumprod deg2rad det diag diagonal diff digamma div divide dot eq equal erf
-    erfc erfinv exp exp2 expand_dims expm1 flip fliplr flipud float_power floor floor_divide fmod frac
-    gather_elements gather_nd gcd ge ger greater greater_equal gt hardshrink heaviside hypot i0 index_add
-    index_fill index_select inner inv inverse invert isclose isfinite isinf isnan isneginf isposinf lcm le lerp
-    less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp logical_and logical_not
-    logical_or logical_xor logit logsumexp lt masked_fill maximum minimum mm movedim moveaxis msort mul multiply
-    mv nan_to_num nansum narrow ne neg negative nextafter norm not_equal outer pow prod rad2deg ravel reciprocal
-    remainder repeat_interleave roll rot90 round rsqrt scatter scatter_add sgn sigmoid sign signbit sin sinc
-    sinh softmax sort split sqrt square sub subtract swapaxes swapdims t tan tanh tensor_scatter_add
-    tensor_scatter_div tensor_scatter_max tensor_scatter_min tensor_scatter_mul tensor_scatter_sub tensor_split
-    top_k topk trace tril triu true_divide trunc unbind unsqueeze xdivy xlogy approximate_equal argwhere igamma
-    igammac matrix_power slogdet searchsorted
+    abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr allclose amax amin approximate_equal
+    arccos arccosh arcsin arcsinh arctan arctan2 arctanh argsort argwhere asin asinh atan atan2 atanh baddbmm
+    bernoulli bessel_i0 bessel_i0e bessel_i1 bessel_i1e bitwise_and bitwise_left_shift bitwise_not bitwise_or
+    bitwise_right_shift bitwise_xor bmm ceil chunk clamp clip copysign cos cosh count_nonzero cross cummax
+    cummin cumprod deg2rad det diag diagonal diff digamma div divide dot eq equal erf erfc erfinv exp exp2
+    expand_dims expm1 flip fliplr flipud float_power floor floor_divide fmod frac gather_elements gather_nd gcd
+    ge ger greater greater_equal gt hardshrink heaviside hypot i0 igamma igammac index_add index_fill index_put
+    index_select inner inv inverse invert isclose isfinite isinf isnan isneginf isposinf lcm le lerp less
+    less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp logdet logical_and logical_not
+    logical_or logical_xor logit logsumexp lt masked_fill masked_select matrix_power maximum minimum mm moveaxis
+    movedim msort mul multinomial multiply mv nan_to_num nansum narrow ne neg negative nextafter nonzero norm
+    not_equal numel outer pow prod rad2deg ravel reciprocal remainder repeat_interleave roll rot90 round rsqrt
+    scatter scatter_add searchsorted sgn sigmoid sign signbit sin sinc sinh slogdet softmax sort split sqrt
+    square sub subtract swapaxes swapdims t tan tanh tensor_scatter_add tensor_scatter_div tensor_scatter_max
+    tensor_scatter_min tensor_scatter_mul tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide
+    trunc unbind unsqueeze vecdot view_as xdivy xlogy
 """
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]

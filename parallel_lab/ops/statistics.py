@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 
 from ..base.checks import Check, integer, number
-from .elementwise import add, cast, float_result, maximum, mul, power, sub
-from .logic import equal, isfinite, not_equal, select
+from .elementwise import cast, div, float_result, maximum, mul, power, sub
+from .logic import equal, not_equal, select
 from .machine.composed import composed
+from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case
 from .reduce import DIMS, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
 from .shape import squeeze
 from .spellings import function
-from .unary import abs_, exp, log, sqrt, square, stop_gradient
+from .unary import abs_, sqrt, square
 
 CASES = (case((16, 8)), case((16, 8), axis=1), case((8, 4, 2), axis=(0, 2), keep_dims=True))
 
@@ -108,27 +109,6 @@ def lp_norm(part, x, *, axis=None, p=2, keep_dims=False, epsilon=0.0):
     return do.done(do.each(maximum, total, float(epsilon)) if epsilon else total, keep_dims)
 
 
-@function(method="norm", mint="norm")
-def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
-    """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
-
-    ord  None or 2: the Euclidean (Frobenius) norm; other numbers as `p` of lp_norm, on all elements as one vector
-    """
-    return lp_norm(x, axis=dim, p=2 if ord is None or isinstance(ord, str) and ord == "fro" else ord, keep_dims=keepdim)
-
-
-@composed(_labels, name="LogSumExp", mint="logsumexp", attrs=DIMS, dtype=float_result, example=CASES)
-def logsumexp(part, x, axis=None, *, keep_dims=False):
-    """log of the sum of exp(x) over `axis`, without overflow.  x: (...) -> (...) without those dims, or size 1."""
-    do = _Steps(part, x, axis)
-    x = do.floats(x)
-    # shifted by the largest element, which needs no gradient; not a row of infinities: inf - inf is no number
-    top = do.each(stop_gradient, do.over(reduce_max, x))
-    top = do.each(select, do.each(isfinite, top), top, 0.0)
-    total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
-    return do.done(do.each(add, do.each(log, total), top), keep_dims)
-
-
 def _check_var(operands, *, axis, ddof, keep_dims):
     shape = operands[0].shape
     count = math.prod(shape[i] for i in reduced_dims(axis, len(shape)))
@@ -170,3 +150,12 @@ def std(part, x, axis=None, *, ddof=0, keep_dims=False):
     """Standard deviation over `axis`, see `var`; gradient 0 at 0.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     return do.done(do.root(_squares(do, do.floats(x), ddof), 0.5), keep_dims)
+
+
+@function(mint="functional.cosine_similarity")
+def cosine_similarity(x1, x2, dim=1, eps=1e-08):
+    """Sum of products along `dim` over the product of both norms, each at least eps.  x1, x2: (...) -> (...)."""
+    eps = number(0)("cosine_similarity", "eps", eps, SHAPE_ERRORS)
+    dim = integer()("cosine_similarity", "dim", dim, SHAPE_ERRORS)
+    norms = (maximum(lp_norm(x, axis=dim, p=2), eps) for x in (x1, x2))
+    return div(reduce_sum(mul(x1, x2), dim), mul(*norms))

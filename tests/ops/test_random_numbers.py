@@ -10,7 +10,7 @@ import pytest
 
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.base import seeds
-from parallel_lab.ops.random_numbers import Words
+from parallel_lab.catalog.ops.random_numbers import Words, below_one
 from tests.crossed import each_of
 from tests.ops.compiled import simulated
 
@@ -61,7 +61,7 @@ def test_neighbours_and_further_words_of_an_element_are_not_correlated():
 
 
 def test_a_uniform_number_is_never_one():
-    highest = ops.random_numbers.below_one(np.array([1 - 2.0**-33, 0.5]))
+    highest = below_one(np.array([1 - 2.0**-33, 0.5]))
     assert highest.dtype == np.float32 and highest.max() < 1
 
 

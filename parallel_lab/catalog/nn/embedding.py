@@ -18,12 +18,12 @@ from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import Initial, Tensor
-from ...ops.arithmetic import div_no_nan
 from ...ops.elementwise import add, div, maximum, mul
 from ...ops.gather import embedding_lookup, gather, one_hot
 from ...ops.linalg import matmul
 from ...ops.logic import equal, masked_fill
 from ...ops.machine.primitive import Strategy
+from ...ops.quotients import div_no_nan
 from ...ops.reduce import reduce_sum
 from ...ops.scattering import unsorted_segment_max, unsorted_segment_sum
 from ...ops.shape import expand_dims, reshape, shape as shape_of

@@ -1,3 +1,32 @@
 """Families of operators: declarations only. Importing one registers its operators."""
 
-from . import flash_attention, gamma_functions  # noqa: F401
+from . import (  # noqa: F401
+    activations,
+    arithmetic,
+    boxes,
+    channel_blocks,
+    crops,
+    cumulative,
+    diagonals,
+    dims,
+    distances,
+    elementary_functions,
+    flash_attention,
+    float_checks,
+    gamma_functions,
+    grid_sample,
+    index_writes,
+    masked_elements,
+    matrices,
+    products,
+    random_numbers,
+    rotary_embedding,
+    sampling,
+    scatter_elements,
+    scatter_writes,
+    signals,
+    sorting,
+    special_functions,
+    statistics,
+    unique_elements,
+)

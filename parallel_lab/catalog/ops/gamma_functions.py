@@ -14,7 +14,7 @@ import numpy as np
 
 from ...ops.elementwise import BINARY, float_result, neg
 from ...ops.machine.registry import case, op, unbroadcast
-from ...ops.unary import by_elements, digamma
+from .special_functions import by_elements, digamma
 
 _LGAMMA = by_elements(math.lgamma, math.inf)
 _BOTH = {"dtype": float_result, "flops": 200}

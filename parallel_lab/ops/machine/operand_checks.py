@@ -60,6 +60,11 @@ def check_dim(where: str, name: str, dim: Any, ndim: int, shape: Any = None) -> 
     return dim % ndim
 
 
+def own_dim(where: str, name: str, dim: Any, x: Any) -> int:
+    """`dim` of x, counted from the front; ShapeError unless it is an int that names one of x's dims."""
+    return check_dim(where, name, dim, len(x.shape), tuple(x.shape))
+
+
 def _dim_fault(name: str, dim: Any, ndim: int, shape: Any = None) -> Fault | None:
     if is_int(dim, -ndim, ndim - 1):
         return None

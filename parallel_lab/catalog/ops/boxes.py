@@ -1,19 +1,17 @@
-"""Boxes in pictures, (x0, y0, x1, y1) with both corners inside, and pictures of another size.
+"""Boxes in pictures: (x0, y0, x1, y1) with both corners inside.
 
     iou(anchors (n, 4), truth (m, 4)) -> (m, n)              bounding_box_encode(anchors (n, 4), truth (n, 4)) -> (n, 4)
-    resize_nearest_neighbor((n, c, h, w), size=(2h, 2w)) -> (n, c, 2h, 2w)
 
-Boxes may be split, their four numbers not (MindSpore: IOU, BoundingBoxEncode, ResizeNearestNeighbor). Pictures that are
-cropped or bilinear are in `pictures.py`.
+Boxes may be split, their four numbers not (MindSpore: IOU, BoundingBoxEncode). Crops of pictures are in `crops.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, integer, number, sequence_of
-from .elementwise import float_result
-from .machine.registry import case, gradient, op
+from ...base.checks import choice, integer, number, sequence_of
+from ...ops.elementwise import float_result
+from ...ops.machine.registry import case, op
 
 
 def _check_boxes(operands, **_):
@@ -138,61 +136,3 @@ def iou(anchor_boxes, gt_boxes, *, mode="iou"):
     true, anchor = (_spans(boxes)[1].prod(axis=1) for boxes in (gt_boxes, anchor_boxes))
     total = true[:, None] + anchor - overlap if mode == "iou" else np.broadcast_to(true[:, None], overlap.shape)
     return (overlap / total).astype(float_result((anchor_boxes.dtype, gt_boxes.dtype)))
-
-
-# ---- pictures of another size ----
-
-
-def _sources(before, after, align_corners):
-    """For every row of the result the row it is taken from."""
-    places = np.arange(after)
-    if align_corners and after > 1:
-        return np.floor(places * ((before - 1) / (after - 1)) + 0.5).astype(np.int64)
-    return np.minimum(places * before // after, before - 1)
-
-
-def _check_resize(operands, *, size, align_corners):
-    shape = operands[0].shape
-    if len(shape) != 4 or 0 in shape or len(size) != 2:
-        return f"size {size} for a tensor of shape {shape}", "(height, width) for a tensor (n, c, h, w) with elements"
-
-
-def _restrict_resize(signature, cuts, sizes, *, size, align_corners):
-    for label, after in zip("hw", size, strict=True):
-        even = not align_corners and not (after % sizes[label] and sizes[label] % after)
-        if cuts[label] > 1 and not even:
-            what = f"splits '{label}' of input 0 {cuts[label]} ways, whose size goes from {sizes[label]} to {after}"
-            return what, f"'{label}' stays whole unless one size is a multiple of the other, without align_corners"
-
-
-@op(
-    "nchw->nchw",
-    name="ResizeNearestNeighbor",
-    attrs={"size": sequence_of(integer(1), "(height, width)")},
-    check=_check_resize,
-    out_sizes=lambda shapes, *, size, **_: {"h": size[0], "w": size[1]},
-    restrict=_restrict_resize,
-    localize=lambda attrs, parts: {**attrs, "size": (attrs["size"][0] // parts["h"], attrs["size"][1] // parts["w"])},
-    flops=0,
-    example=(
-        case((4, 2, 4, 2), size=(8, 2)),
-        case((4, 2, 4, 4), size=(2, 6)),
-        case((8, 4, 3, 2), size=(5, 4), align_corners=True),
-    ),
-)
-def resize_nearest_neighbor(x, *, size, align_corners=False):
-    """A picture of another size, every element copied from the nearest one.  x: (n, c, h, w) -> (n, c, *size).
-
-    align_corners  the corners of both pictures are the same elements
-    """
-    rows, columns = (_sources(n, m, align_corners) for n, m in zip(x.shape[2:], size, strict=True))
-    return np.array(x[:, :, rows[:, None], columns], order="C")
-
-
-@gradient(resize_nearest_neighbor)
-def resize_nearest_neighbor_grad(g, *, shape, size, align_corners):
-    """Gradient of resize_nearest_neighbor: sums over the copies of an element.  g: (n, c, *size) -> (n, c, h, w)."""
-    rows, columns = (_sources(n, m, align_corners) for n, m in zip(shape[2:], size, strict=True))
-    grad = np.zeros(shape, g.dtype)
-    np.add.at(grad, (slice(None), slice(None), rows[:, None], columns), g)
-    return grad

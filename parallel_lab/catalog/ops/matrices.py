@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import flag, is_int
-from ..base.errors import ShapeError, shorten
-from .creation import eye
-from .elementwise import float_result, mul
-from .linalg import matmul
-from .logic import select
-from .machine.registry import Case, op
-from .shape import expand_dims, swapaxes
-from .spellings import function
-from .unary import log
+from ...base.checks import flag, is_int
+from ...base.errors import ShapeError, shorten
+from ...ops.elementwise import float_result, mul
+from ...ops.linalg import matmul
+from ...ops.logic import select
+from ...ops.machine.registry import Case, op
+from ...ops.shape import expand_dims, swapaxes
+from ...ops.spellings import function
+from ...ops.unary import log
+from .diagonals import eye
 
 
 def _check_square(operands, **_):

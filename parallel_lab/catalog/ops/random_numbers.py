@@ -18,19 +18,19 @@ import math
 
 import numpy as np
 
-from ..base.checks import integer, sequence_of
-from ..base.errors import ShapeError, shorten
-from ..base.hooks import current_tracer
-from ..base.origin import caller
-from ..base.seeds import get_seed, next_draw
-from .dropout import KEY, dropout_key, hashed
-from .elementwise import a_dtype, add, cast, mul, sub
-from .logic import less
-from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case, op
-from .machine.signature import letters, more_letters
-from .spellings import function, tensor_operand
-from .unary import by_elements
+from ...base.checks import integer, sequence_of
+from ...base.errors import ShapeError, shorten
+from ...base.hooks import current_tracer
+from ...base.origin import caller
+from ...base.seeds import get_seed, next_draw
+from ...ops.dropout import KEY, dropout_key, hashed
+from ...ops.elementwise import a_dtype, add, cast, mul, sub
+from ...ops.logic import less
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.registry import case, op
+from ...ops.machine.signature import letters, more_letters
+from ...ops.spellings import function, tensor_operand
+from .special_functions import by_elements
 
 _LGAMMA = by_elements(math.lgamma, math.inf)
 SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, flag
-from .machine.operand_checks import floats
-from .machine.registry import case, gradient, op
-from .spellings import function
+from ...base.checks import choice, flag
+from ...ops.machine.operand_checks import floats
+from ...ops.machine.registry import case, gradient, op
+from ...ops.spellings import function
 
 
 def _check_grid(operands, **_):

@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import flag, integer
-from ..base.errors import ShapeError
-from .dropout import KEY, hashed
-from .elementwise import a_dtype, cast
-from .gather import gather
-from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import ints
-from .machine.registry import case, op
-from .machine.signature import letters
-from .order import topk
+from ...base.checks import flag, integer
+from ...base.errors import ShapeError
+from ...ops.dropout import KEY, hashed
+from ...ops.elementwise import a_dtype, cast
+from ...ops.gather import gather
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.operand_checks import ints
+from ...ops.machine.registry import case, op
+from ...ops.machine.signature import letters
+from ...ops.spellings import function, tensor_operand
+from ...ops.unary import log
 from .random_numbers import Words, moment, uniform_real
-from .spellings import function, tensor_operand
-from .unary import log
+from .sorting import topk
 
 # ---- classes by weight ----
 

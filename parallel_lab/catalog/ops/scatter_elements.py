@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice
-from ..base.errors import ShapeError
-from .elementwise import mul
-from .indexing import strided_slice
-from .machine.operand_checks import check_dim, ints, one_dim
-from .machine.registry import case, op
-from .machine.signature import letters
-from .scattering import BY_COORDINATES, last_of
-from .shape import as_array
-from .spellings import function
+from ...base.checks import choice
+from ...base.errors import ShapeError
+from ...ops.elementwise import mul
+from ...ops.indexing import strided_slice
+from ...ops.machine.operand_checks import check_dim, ints, one_dim
+from ...ops.machine.registry import case, op
+from ...ops.machine.signature import letters
+from ...ops.scattering import BY_COORDINATES, last_of
+from ...ops.shape import as_array
+from ...ops.spellings import function
 
 
 def _labels(shapes, *, axis, reduction):

@@ -6,30 +6,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, number
-from ..base.dtypes import alike
-from .elementwise import (
+from ...base.checks import number
+from ...base.dtypes import alike
+from ...ops.elementwise import (
     BINARY,
     POSITIVE,
     POSITIVE_PAIR,
     SHAPE,
     add,
     binary,
+    cast,
     div as quotient,
     float_result,
-    floor_div,
     mul,
     neg,
     number_result,
+    power,
     sub,
     unary,
 )
-from .logic import equal, select
-from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case, form, op, unbroadcast
-from .machine.signature import but_numbers
-from .spellings import function
-from .unary import exp, exp2, sign, square
+from ...ops.logic import equal, select
+from ...ops.machine.registry import case, form, op, unbroadcast
+from ...ops.machine.signature import but_numbers
+from ...ops.quotients import truncate_div, zero_where
+from ...ops.shape import as_array
+from ...ops.spellings import function
+from ...ops.unary import exp, sign, square
+from .elementary_functions import exp2
 
 # ---- two operands ----
 
@@ -37,27 +40,16 @@ _FRACTIONS = {"dtype": float_result}
 _TENSORS = {"numbers": ""}  # two tensors, as in MindSpore, and no number
 
 
-def _zero_where(zero, formula, x, y):
-    """formula(x, y), and 0 where `zero`, where the formula sees ones."""
-    one = np.ones((), x.dtype)
-    zero = np.broadcast_to(zero, np.broadcast_shapes(x.shape, y.shape))
-    return np.where(zero, np.zeros((), x.dtype), formula(np.where(zero, one, x), np.where(zero, one, y)))
-
-
-def _div_no_nan(x, y):
-    return _zero_where(y == 0, np.divide, x, y)
-
-
 def _xdivy(x, y):
-    return _zero_where(x == 0, np.divide, x, y)
+    return zero_where(x == 0, np.divide, x, y)
 
 
 def _xlogy(x, y):
-    return _zero_where(x == 0, lambda x, y: x * np.log(y), x, y)
+    return zero_where(x == 0, lambda x, y: x * np.log(y), x, y)
 
 
 def _mul_no_nan(x, y):
-    return _zero_where(y == 0, np.multiply, x, y)
+    return zero_where(y == 0, np.multiply, x, y)
 
 
 squared_difference = binary(
@@ -127,36 +119,7 @@ def _(g, out, x, y):
     return unbroadcast(mul_no_nan(g, y), x), unbroadcast(mul_no_nan(x, g), y)
 
 
-div_no_nan = binary(
-    "div_no_nan",
-    _div_no_nan,
-    "x / y, and 0 where y is 0",
-    name="DivNoNan",
-    also="divide_no_nan",
-    example=POSITIVE_PAIR,
-    **_FRACTIONS,
-)
-
-
-@div_no_nan.vjp
-def _(g, out, x, y):
-    return unbroadcast(div_no_nan(g, y), x), neg(unbroadcast(div_no_nan(mul(g, out), y), y))
-
-
-def _truncated(x, y):
-    if x.dtype.kind == "f":
-        return np.trunc(x / y)
-    return (np.abs(x) // np.abs(y) * (np.sign(x) * np.sign(y))).astype(x.dtype)  # no float between: all digits
-
-
 _WHOLE = {"dtype": number_result, "example": POSITIVE_PAIR[:2]}
-truncate_div = binary(
-    "truncate_div",
-    _truncated,
-    "x / y without its fraction, in the operands' dtype; no gradient, which is 0 wherever it exists",
-    name="TruncateDiv",
-    **_WHOLE,
-)
 truncate_mod = binary(
     "truncate_mod",
     np.fmod,
@@ -388,23 +351,8 @@ def addcdiv(input, tensor1, tensor2, value=1):
     return add_quotient(input, tensor1, tensor2, value)
 
 
-# ---- quotients that may be rounded ----
-
-_QUOTIENTS = {None: quotient, "floor": floor_div, "trunc": truncate_div}
-_MODE = choice(*_QUOTIENTS)
-
-
-@function(numbers="input other", also="divide true_divide", method="div(other) divide(other)", mint="div divide")
-def div(input, other, *, rounding_mode=None):
-    """input / other; integers give float32.  input, other: (...) -> broadcast (...).
-
-    rounding_mode  "floor": the largest whole number not above the quotient, "trunc": the quotient without its fraction,
-                   both in the operands' dtype and without a gradient
-    """
-    return _QUOTIENTS[_MODE("div", "rounding_mode", rounding_mode, SHAPE_ERRORS)](input, other)
-
-
-@form(quotient, "DivMod")
-def _(self, input, other, rounding_mode=None):
-    """input / other, rounded as `ops.div` says.  input, other: (...) -> broadcast (...)."""
-    return self.run(input, other, of=_QUOTIENTS[_MODE("DivMod", "rounding_mode", rounding_mode, SHAPE_ERRORS)])
+@function(numbers="input exponent", method="float_power(exponent)", mint="float_power")
+def float_power(input, exponent):
+    """input to the power `exponent`, in float64.  input, exponent: (...) -> broadcast (...)."""
+    exponent = cast(exponent, dtype="float64") if hasattr(exponent, "dtype") else exponent
+    return power(cast(as_array(input), dtype="float64"), exponent)

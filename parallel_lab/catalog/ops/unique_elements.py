@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.errors import ShapeError, shorten
-from ..base.hooks import current_tracer
-from .machine.operand_checks import ints
-from .machine.registry import case, op
-from .spellings import function
+from ...base.errors import ShapeError, shorten
+from ...base.hooks import current_tracer
+from ...ops.machine.operand_checks import ints
+from ...ops.machine.registry import case, op
+from ...ops.spellings import function
 
 
 def _check_vector(operands, **_):
