@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...base.errors import ParallelLabError, shorten
+from ...base.errors import ArgumentError, ParallelLabError, shorten
 from ...base.settings.checks import check_comm_fusion, integer
 from ...graph.plan import Plan
 from ..code.data import DATA
@@ -19,6 +19,7 @@ from .compiled import Plans, Setup
 from .sections import export_line
 
 PARALLEL_MODES = ("data_parallel", "semi_auto_parallel")
+LARGEST_TEXT = 2000  # characters of a typed list
 SHORT_MODES = {"semi_auto": "semi_auto_parallel"}
 
 
@@ -66,6 +67,24 @@ def _of_ids(ids: Mapping[str, tuple[int, int]], names: Sequence[str]) -> dict[st
             raise fault(line, f"there is no parameter {shorten(name)}", f"One of {', '.join(chosen)}")
         chosen |= dict.fromkeys(mine, integer(0)("set_code", f"comm_fusion of {name}, line {line}", number))
     return chosen
+
+
+def numbers_in(text: str, mode: str, gradients: int) -> list[int]:
+    """What a mode is set to, from what was typed. Raises ArgumentError."""
+    takes = {
+        "size": (1, "One whole number of MB, such as 8"),
+        "index": (None, "Rising whole numbers, such as [0, 3, 5]"),
+        "ids": (gradients, f"{gradients} whole numbers, one per gradient"),
+    }
+    count, allowed = takes.get(mode, (0, "Nothing: this mode has no setting"))
+    what = f"setting {shorten(text)} of mode {mode!r}"
+    if not isinstance(text, str) or len(text) > LARGEST_TEXT:
+        raise ArgumentError(what, where="FusionLab", allowed=f"A text of at most {LARGEST_TEXT} characters")
+    words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
+    fits = words and all(word.isascii() and word.isdigit() and len(word) < 11 for word in words)
+    if not fits or count not in (None, len(words)):
+        raise ArgumentError(what, where="FusionLab", allowed=allowed)
+    return [int(word) for word in words]
 
 
 def mindspore_setting(setup: Setup, plans: Plans, mode: str, settings: Settings) -> dict[str, Any]:

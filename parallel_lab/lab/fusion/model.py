@@ -34,15 +34,14 @@ from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import ComparesRuns
 from .case import MODES, Score, Settings
-from .code import PARALLEL_MODES, codes_of, mindspore_lines, settings_in
+from .code import PARALLEL_MODES, codes_of, mindspore_lines, numbers_in, settings_in
 from .compiled import Plans, Setup
 from .lanes import Lanes, overlap_lanes, plan_lanes
 from .run import RunResult, check_result, trained
-from .sections import config_view, fusion_sections, lanes_view, status_text, tried_view
+from .sections import config_view, fusion_sections, lanes_view, line_text, status_text, tried_view
 from .subjects import SUBJECTS, Subject, get_subject
 
 DEVICES = (2, 4, 8)
-LARGEST_TEXT = 2000  # characters of a typed list
 
 
 class FusionLab(ComparesRuns, WritesCode):
@@ -188,24 +187,13 @@ class FusionLab(ComparesRuns, WritesCode):
     def set_config(self, text: str) -> None:
         """What "size", "index" or "ids" (backward's order: "1 1 2") is set to, as text. Raises ArgumentError."""
         names = self._case.names
-        takes = {
-            "size": (1, "One whole number of MB, such as 8", lambda numbers: self.set_size(*numbers)),
-            "index": (None, "Rising whole numbers, such as [0, 3, 5]", self.set_index),
-            "ids": (
-                len(names),
-                f"{len(names)} whole numbers, one per gradient",
-                lambda numbers: self.set_ids(dict(zip(names, numbers, strict=True))),
-            ),
-        }
-        count, allowed, give = takes.get(self._mode, (0, "Nothing: this mode has no setting", None))
-        where, what = "FusionLab", f"setting {shorten(text)} of mode {self._mode!r}"
-        if not isinstance(text, str) or len(text) > LARGEST_TEXT:
-            raise ArgumentError(what, where=where, allowed=f"A text of at most {LARGEST_TEXT} characters")
-        words = text.strip().removeprefix("[").removesuffix("]").replace(",", " ").split()
-        fits = words and all(word.isascii() and word.isdigit() and len(word) < 11 for word in words)
-        if give is None or not fits or count not in (None, len(words)):
-            raise ArgumentError(what, where=where, allowed=allowed)
-        give([int(word) for word in words])
+        numbers = numbers_in(text, self._mode, len(names))
+        if self._mode == "size":
+            self.set_size(*numbers)
+        elif self._mode == "index":
+            self.set_index(numbers)
+        else:
+            self.set_ids(dict(zip(names, numbers, strict=True)))
 
     def set_code(self, text: str) -> None:
         """Parallel mode and fusion from lines of MindSpore: `set_auto_parallel_context(comm_fusion=...)`, the same of
@@ -400,14 +388,8 @@ class FusionLab(ComparesRuns, WritesCode):
 
     def line_text(self) -> str:
         """What a message costs, in words."""
-        line = self._case.line
-        start, per_mib = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
-        text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mib} per MiB (m: its size)."
-        if self.subject.job is None:
-            return text
-        costs, n = self.cluster, self._devices
-        hops = f"{2 * (n - 1)} hops of {time_text(costs.link.alpha_s)} on profile {costs.name!r}"
-        return f"{text} An all_reduce of {n} ranks has {hops}."
+        on_paper = self.subject.job is None
+        return line_text(self._case.line, None if on_paper else self.cluster, self._devices)
 
     def export(self) -> str:
         """The lines that ask MindSpore for these messages; its positions are inclusive, whatever the wording here."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...base.cluster import Cluster, Link
 from ...base.settings.config import FUSION_THRESHOLD_MB
 from ...base.units import time_text
 from ..shared.earlier import earlier_runs
@@ -164,6 +165,16 @@ def export_line(mode: str, comm_fusion: Mapping[str, Any], ids: Mapping[str, int
     if parallel_mode == "data_parallel":
         return f"mindspore.set_auto_parallel_context(comm_fusion={config})"
     return f"net = AutoParallel(net)\nnet.comm_fusion({config})"
+
+
+def line_text(line: Link, cluster: Cluster | None, devices: int) -> str:
+    """What a message costs, in words.  cluster: where a network runs; None: the puzzle"""
+    start, per_mib = time_text(line.alpha_s), time_text(line.beta_s_per_byte * 1024 * 1024)
+    text = f"A message takes alpha + beta m: alpha {start} to start, beta {per_mib} per MiB (m: its size)."
+    if cluster is None:
+        return text
+    hops = f"{2 * (devices - 1)} hops of {time_text(cluster.link.alpha_s)} on profile {cluster.name!r}"
+    return f"{text} An all_reduce of {devices} ranks has {hops}."
 
 
 def status_text(lanes: Lanes, score: Score) -> str:

@@ -191,11 +191,16 @@ def _place(schedule: Schedule, stages: int) -> tuple[int, str]:
     raise ArgumentError(what, where="PipelineLab.search", allowed="Parts that go around, or down and up again")
 
 
+def checked_rank(settings: Settings, rank: Any, where: str) -> int:
+    """One of the ranks. Raises ArgumentError."""
+    if not is_int(rank, 0, settings.stages - 1):
+        raise ArgumentError(f"rank {shorten(rank)}", where=where, allowed=f"0 to {settings.stages - 1}")
+    return rank
+
+
 def _ranks(settings: Settings, rank: Any, where: str) -> Cells:
-    cells = cells_of(settings.schedule)
-    if not is_int(rank, 0, len(cells) - 1):
-        raise ArgumentError(f"rank {shorten(rank)}", where=where, allowed=f"0 to {len(cells) - 1}")
-    return cells
+    checked_rank(settings, rank, where)
+    return cells_of(settings.schedule)
 
 
 def _position(given: Any, count: int, what: str, where: str) -> int:

@@ -22,8 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import integer, is_int
-from ...base.errors import ArgumentError, shorten
+from ...base.checks import integer
 from ...base.system import cores, without_processes
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
@@ -45,7 +44,7 @@ from .settings import (
     checked_times,
     typed_setting,
 )
-from .subjects import STRATEGY_LABELS, SUBJECTS, get_subject
+from .subjects import STRATEGY_LABELS, SUBJECTS
 from .waits import why_waiting
 
 HISTORY = 200  # settings that can be gone back to
@@ -93,21 +92,17 @@ class PipelineLab(RunsOneThing, WritesCode):
         strategy: str = "one",
     ) -> None:
         super().__init__()
-        self._settings = Settings()
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0
         self._run: PipelineRun = PipelineRun(steps=self.steps)
         self._said = ""  # of a run that a change has ended
-        known = self.one_of(schedule, schedule_names(), "schedule")
-        begin = Settings(
-            get_subject(net).name,
-            self.one_of(stages, STAGES, "stages"),
-            self.one_of(micro_batches, MICRO_BATCHES, "micro_batches"),
-            strategy=self.one_of(strategy, STRATEGY_LABELS, "strategy"),
-        ).with_name(known, None if chunks is None else self.one_of(chunks, CHUNKS, "chunks"))
-        begin = replace(begin, times=checked_times(times), latency=checked_latency(latency), cap=checked_cap(cap))
-        self._settings = begin.checked()
+        self._settings = Settings()
+        named = self.one_of(schedule, schedule_names(), "schedule")
+        self._begin(net=net, stages=stages, micro_batches=micro_batches, strategy=strategy)
+        now = self._settings.with_name(named, None if chunks is None else self.one_of(chunks, CHUNKS, "chunks"))
+        now = replace(now, times=checked_times(times), latency=checked_latency(latency), cap=checked_cap(cap))
+        self._settings = now.checked()
 
     # ---- what is chosen ----
 
@@ -185,12 +180,12 @@ class PipelineLab(RunsOneThing, WritesCode):
     def set_recompute(self, ranks: Sequence[int]) -> None:
         """The ranks whose layers run forward again in backward, instead of keeping their results."""
         for rank in ranks:
-            self._known_rank(rank, "set_recompute")
+            drawing.checked_rank(self._settings, rank, "PipelineLab.set_recompute")
         self._change(recompute=tuple(sorted(set(ranks))))
 
     def toggle_recompute(self, rank: int) -> None:
         """One rank more or less of them."""
-        self._known_rank(rank, "toggle_recompute")
+        drawing.checked_rank(self._settings, rank, "PipelineLab.toggle_recompute")
         self.set_recompute(tuple({*self._settings.recompute} ^ {rank}))
 
     # ---- drawing ----
@@ -291,14 +286,14 @@ class PipelineLab(RunsOneThing, WritesCode):
 
     def left_to_do(self, rank: int) -> list[str]:
         """The next action of every kind that is still to draw in a rank's lane."""
-        self._known_rank(rank, "left_to_do")
+        drawing.checked_rank(self._settings, rank, "PipelineLab.left_to_do")
         return [f"{part}{kind}{number}" for part, kind, number in drawing.left_to_do(self.schedule, rank)]
 
     def why(self, rank: int, position: int) -> str:
         """Why a rank waits before the cell at `position` (the number of its cells: after the last): the chain of what
         it waits for. "" where it does not.
         """
-        self._known_rank(rank, "why")
+        drawing.checked_rank(self._settings, rank, "PipelineLab.why")
         found = why_waiting(self._settings, rank, position)
         return "" if found is None else found.text
 
@@ -391,11 +386,8 @@ class PipelineLab(RunsOneThing, WritesCode):
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""
         with self._lock:
-            run, devices = self._run, self._settings.devices
-            text = run.text if run.goes_on or run.state in ("failed", "stopped") else without_processes()
-            text = "recorded: times, losses and bytes are of an earlier run" if run.state == "recorded" else text
-            can = {"run": not run.goes_on, "stop": run.goes_on}
-            return {"run": {**run.to_dict(), "text": text, "can": can}, "loss": run.loss_of(devices)}
+            run = self._run
+            return {"run": run.view(), "loss": run.loss_of(self._settings.devices)}
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""
@@ -453,8 +445,3 @@ class PipelineLab(RunsOneThing, WritesCode):
         if run.results or run.parallel:
             self._keep_earlier(run.as_earlier(found_rows(run.results, run.parallel)))
         run.ask_to_end()
-
-    def _known_rank(self, rank: Any, command: str) -> None:
-        if not is_int(rank, 0, self._settings.stages - 1):
-            allowed = f"0 to {self._settings.stages - 1}"
-            raise ArgumentError(f"rank {shorten(rank)}", where=f"PipelineLab.{command}", allowed=allowed)

@@ -21,6 +21,7 @@ import numpy as np
 from ... import nn
 from ...base.errors import ArgumentError
 from ...base.events import Event
+from ...base.system import without_processes
 from ...cost.schedules import Fault, Schedule
 from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
@@ -129,6 +130,12 @@ class PipelineRun(Training):
     given: Given | None = None
     results: dict[str, RunResult] = field(default_factory=dict)
     bound: float | None = None
+
+    def view(self) -> dict[str, Any]:
+        """The snapshot's "run"."""
+        text = self.text if self.goes_on or self.state in ("failed", "stopped") else without_processes()
+        text = "recorded: times, losses and bytes are of an earlier run" if self.state == "recorded" else text
+        return {**self.to_dict(), "text": text, "can": {"run": not self.goes_on, "stop": self.goes_on}}
 
     def goes_on_from(self, other: PipelineRun) -> None:
         """Keep what ran before with the same settings: a simulation says nothing about the workers' losses."""

@@ -7,13 +7,20 @@ arguments.argued.winner;  arguments.caps()
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from ...base.checks import number
+from ...base.errors import ArgumentError
 from ...base.units import bytes_text
+from ..strategy.operators import parse_strategy
 from .space import Argued, Candidate, Setting, Strategies, space_of
 
+BANDWIDTHS = ("0.01", "0.1", "1", "10", "100")  # times as many bytes per second
+LATENCIES = ("0", "0.1", "1", "10")
+WEIGHTS = ("0", "0.5", "1", "2", "10")
 KEPT = 64  # arguments
 MOST_CAPS = 8  # on the list
 
@@ -60,3 +67,24 @@ def _argued(setting: Setting, mode: str, pins: tuple, capacity: int, weights: tu
 def candidates_of(argued: Argued, operator: str) -> list[Candidate]:
     """The best plan with each candidate of an operator."""
     return argued.candidates(operator)
+
+
+def factors(known: tuple[str, ...], now: float) -> dict[str, str]:
+    """The known factors and the present one, in order, as "x 10"."""
+    return {factor: f"× {factor}" for factor in sorted({*known, f"{now:g}"}, key=float)}
+
+
+def checked_factor(what: str, value: int | float | str) -> float:
+    """Bandwidth, latency or a weight as so many times what it is, from a number or its text. Raises ArgumentError."""
+    with suppress(ValueError):  # other texts are for the check to refuse
+        value = float(value) if isinstance(value, str) else value
+    return number(0, 1e6, above=what == "bandwidth")("SearchLab", what, value)
+
+
+def checked_pin(candidates: tuple[Any, ...], strategy: Any, operator: str) -> Any:
+    """One of an operator's candidates. Raises ArgumentError."""
+    pin = parse_strategy(strategy)
+    if pin not in candidates:
+        allowed = f"One of {', '.join(map(str, candidates))}"
+        raise ArgumentError(f"{operator!r}: {pin}", where="SearchLab.set_pin", allowed=allowed)
+    return pin

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from ...base.checks import number, size_or_none
-from ...base.errors import ArgumentError
+from ...base.checks import size_or_none
 from ...base.system import without_processes
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
@@ -28,18 +27,15 @@ from ..shared.lab import LabRun, setting
 from ..shared.records import taken, written
 from ..shared.running import RunsOneThing
 from ..strategy.operators import parse_strategy
-from .arguments import Arguments, candidates_of
+from .arguments import BANDWIDTHS, LATENCIES, WEIGHTS, Arguments, candidates_of, checked_factor, checked_pin, factors
 from .code import codes_of, example_line, strategies_in
 from .run import STEPS, RunResult, check_result, run_both
 from .sections import own_text, run_text, search_sections, search_text, status_text
 from .space import CLUSTERS, COSTS, LONG, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
 from .subjects import SUBJECTS
-from .views import candidates_view, plan_view, point_view
+from .views import candidates_view, plan_view, point_view, terms_view
 
 DEVICES = (2, 4, 8)
-FACTORS = ("0.01", "0.1", "1", "10", "100")  # of a bandwidth
-LATENCIES = ("0", "0.1", "1", "10")
-WEIGHTS = ("0", "0.5", "1", "2", "10")
 MOST_DRAWN = 6  # plans of the front of a long network that a page of its own can draw
 WINNER, OWN = "winner", "yours"
 
@@ -115,18 +111,19 @@ class SearchLab(WritesCode, RunsOneThing):
         return {"weights": {}, "capacity": 0}
 
     @setting(
-        "bandwidth", lambda lab: _factors(FACTORS, lab._bandwidth), value=lambda lab: f"{lab._bandwidth:g}", typed=True
+        "bandwidth",
+        lambda lab: factors(BANDWIDTHS, lab._bandwidth),
+        value=lambda lab: f"{lab._bandwidth:g}",
+        typed=True,
     )
     def set_bandwidth(self, times: int | float | str) -> dict[str, Any]:
         """Links (of "two_nodes" those between them) that carry so many times as many bytes per second."""
-        return {"bandwidth": _BANDWIDTH("SearchLab", "bandwidth", _read(times))}
+        return {"bandwidth": checked_factor("bandwidth", times)}
 
-    @setting(
-        "latency", lambda lab: _factors(LATENCIES, lab._latency), value=lambda lab: f"{lab._latency:g}", typed=True
-    )
+    @setting("latency", lambda lab: factors(LATENCIES, lab._latency), value=lambda lab: f"{lab._latency:g}", typed=True)
     def set_latency(self, times: int | float | str) -> dict[str, Any]:
         """Messages that begin after so many times the time."""
-        return {"latency": _FACTOR("SearchLab", "latency", _read(times))}
+        return {"latency": checked_factor("latency", times)}
 
     @setting(
         "a device has", lambda lab: lab._arguments().caps(), value=lambda lab: str(lab._capacity or ""), typed=True
@@ -178,7 +175,7 @@ class SearchLab(WritesCode, RunsOneThing):
         """So many times what a term counts in the sum that the search makes least; 1 is as it is."""
         known = [t.name for t in self.space.problem.terms]
         self.one_of(term, known, "term", "SearchLab.set_weight")
-        factor = _FACTOR("SearchLab", "weight", _read(weight))
+        factor = checked_factor("weight", weight)
         others = {t: w for t, w in self._weights.items() if t != term}
         self._change(weights={**others, **({} if factor == 1 else {term: factor})})
 
@@ -187,7 +184,7 @@ class SearchLab(WritesCode, RunsOneThing):
         choice = self._choice_of(operator)
         pins = {name: pin for name, pin in self._pins.items() if name != operator}
         if strategy is not None:
-            pins[operator] = _among(choice.candidates, strategy, operator)
+            pins[operator] = checked_pin(choice.candidates, strategy, operator)
         self._change(pins=pins)
 
     def clear_arguments(self) -> None:
@@ -372,11 +369,6 @@ class SearchLab(WritesCode, RunsOneThing):
         with self._lock:
             argued, run = self.argued, self._run.to_dict()
             steps = [step._asdict() | {"done": list(step.done)} for step in argued.steps]
-            factors = {t.name: self._weights.get(t.name, 1.0) for t in argued.whole.terms}
-            terms = [
-                {"name": name, "value": f"{factor:g}", "choices": list(_factors(WEIGHTS, factor))}
-                for name, factor in factors.items()
-            ]
             shown = {
                 "version": 1,
                 "title": "Search Lab",
@@ -391,7 +383,7 @@ class SearchLab(WritesCode, RunsOneThing):
                 "capacity_bytes": self._capacity,
                 "pins": {name: str(strategy) for name, strategy in self._pins.items()},
                 "arguments": self.arguments,
-                "terms": terms,
+                "terms": terms_view(argued, self._weights),
                 "operators": [c.name for c in self.space.operators],
                 "points": [point_view(name, point) for name, point in self.points().items()],
                 "steps": steps,
@@ -458,30 +450,3 @@ class SearchLab(WritesCode, RunsOneThing):
         """The winner's program."""
         title = f"{self.space.subject.label}, {MODES[self._mode]}, {self._devices} ranks"
         return codes_of(self.plan, self.space, title)
-
-
-_FACTOR, _BANDWIDTH = number(0, 1e6), number(0, 1e6, above=True)
-
-
-def _read(given: int | float | str) -> Any:
-    """A number that a page has sent as text; any other text stays one, for the check to refuse."""
-    try:
-        return float(given) if isinstance(given, str) else given
-    except ValueError:
-        return given
-
-
-def _factors(known: tuple[str, ...], now: float) -> dict[str, str]:
-    """The known factors and the present one, in order, as "x 10"."""
-    found = sorted({*known, f"{now:g}"}, key=float)
-    return {factor: f"× {factor}" for factor in found}
-
-
-def _among(candidates: tuple[Any, ...], strategy: Any, operator: str) -> Any:
-    """One of an operator's candidates. Raises ArgumentError."""
-    wanted = parse_strategy(strategy)
-    if wanted not in candidates:
-        what = f"{operator!r}: {wanted}"
-        allowed = f"One of {', '.join(map(str, candidates))}"
-        raise ArgumentError(what, where="SearchLab.set_pin", allowed=allowed)
-    return wanted

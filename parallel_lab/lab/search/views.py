@@ -10,6 +10,7 @@ from typing import Any
 from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
 from ..pictures.picture import TensorEntry, first_read, tensor_entries, tensor_picture
+from .arguments import WEIGHTS, factors
 from .space import Argued, Candidate, Point, Space
 
 SHOWN = ("rank", "block", "slice", "addend", "addends", "text")  # of a card
@@ -49,6 +50,15 @@ def candidates_view(
             }
         )
     return {"candidates": rows}
+
+
+def terms_view(argued: Argued, weights: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The terms of the costs, and how many times each of them counts."""
+    now = {t.name: weights.get(t.name, 1.0) for t in argued.whole.terms}
+    return [
+        {"name": name, "value": f"{factor:g}", "choices": list(factors(WEIGHTS, factor))}
+        for name, factor in now.items()
+    ]
 
 
 def net_view(plan: Plan, strategies: Mapping[str, Strategy]) -> list[dict[str, Any]]:
