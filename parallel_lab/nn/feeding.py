@@ -19,8 +19,8 @@ from ..base.errors import ContextConflictError, ShapeError, StageNameError, Stra
 from ..base.hooks import current_tracer
 from ..base.settings.context import get_auto_parallel_context
 from ..ops.elementwise import add
-from ..ops.indexing import strided_slice
 from ..ops.machine.state import step_of_micro_batch
+from ..ops.slicing import strided_slice
 from .cell import Cell
 from .tensor.arithmetic import Arithmetic
 

@@ -32,6 +32,7 @@ from . import (  # noqa: F401
     reduce,
     scattering,
     shape,
+    slicing,
     statistics,
     transposed_conv,
     unary,

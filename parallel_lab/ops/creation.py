@@ -11,7 +11,7 @@ from ..base.checks import INT_LIMIT, INTS, integer, number, sequence_of
 from ..base.errors import ShapeError, shorten
 from .elementwise import a_dtype
 from .machine.opdef import SHAPE_ERRORS
-from .spellings import function, tensor_operand
+from .spellings import function, method, tensor_operand
 
 # ---- constants ----
 
@@ -97,3 +97,25 @@ def linspace(start, end, steps, dtype="float32"):
     """`steps` numbers at equal distances from start to end, both included.  -> array (steps,)."""
     start, end = (_NUMBER("linspace", name, n, SHAPE_ERRORS) for name, n in (("start", start), ("end", end)))
     return np.linspace(start, end, *_shape(steps, "linspace"), dtype=_dtype(dtype, "linspace"))
+
+
+# ---- methods of a Tensor in a form of their own ----
+
+
+@method("new_full")
+def _(self, size, fill_value, *, dtype=None):
+    """A tensor of this shape, every element `fill_value`; dtype None: this tensor's."""
+    return full(size, fill_value, dtype=dtype or self.dtype)
+
+
+@method("new_zeros")
+@method("new_empty")
+def _(self, size, *, dtype=None):
+    """Zeros of this shape; dtype None: this tensor's."""
+    return zeros(size, dtype or self.dtype)
+
+
+@method("new_ones")
+def _(self, size, *, dtype=None):
+    """Ones of this shape; dtype None: this tensor's."""
+    return ones(size, dtype or self.dtype)

@@ -1,4 +1,4 @@
-"""Ranges (strided_slice), and Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on
+"""Python's x[...] as operators: `getitem(x, key)` gives what numpy's indexing gives, on
 arrays, Tensors and values of a trace, gradient included; `setitem(x, key, value)` what x is after `x[key] = value`.
 
     x[1:5, -1]         strided_slice, then squeeze
@@ -20,239 +20,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer, is_int, sequence_of
 from ..base.dtypes import plain_array
 from ..base.errors import ArgumentTypeError, ShapeError, message, shorten
 from ..base.hooks import current_tracer
 from .elementwise import add, cast, mul
 from .gather import gather
 from .logic import less, select
-from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import check_dim, is_operand
-from .machine.registry import OPS, case, form, gradient, op
-from .machine.signature import letters, more_letters
-from .shape import broadcast_to, changed_labels, expand_dims, reshape, squeeze
-from .spellings import function
-
-# ---- ranges ----
-
-
-_MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
-
-
-def _taking(begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0, **_):
-    """The key of `x[key]` that takes what begin, end, strides and the masks say; bit i of a mask is for position i."""
-
-    def item(bit, first, last, step):
-        if ellipsis_mask & bit:
-            return Ellipsis
-        if new_axis_mask & bit:
-            return None
-        first = None if begin_mask & bit else first
-        if shrink_axis_mask & bit:
-            return first if first is not None else 0 if step > 0 else -1
-        return slice(first, None if end_mask & bit else last, step)
-
-    bounds = zip(begin, end, strides or (1,) * len(begin), strict=True)
-    return tuple(item(1 << i, *each) for i, each in enumerate(bounds))
-
-
-def _per_dim(shape, key):
-    """For every item of the key and every dim it leaves out: (the dim, None for a new one; the item)."""
-    spare = len(shape) - sum(item is not None and item is not Ellipsis for item in key)
-    rest = [slice(None)] * spare
-    at = key.index(Ellipsis) if Ellipsis in key else len(key)
-    dims = itertools.count()
-    return [(None if item is None else next(dims), item) for item in [*key[:at], *rest, *key[at + 1 :]]]
-
-
-def _check_slice(operands, **attrs):
-    shape, begin, end, strides = (operands[0].shape, *(attrs[name] for name in ("begin", "end", "strides")))
-    for name, given in (("end", end), ("strides", strides)):
-        if given is not None and len(given) != len(begin):
-            return f"{name} {given} beside begin {begin}", "Tuples of ints, equally long"
-    if 0 in (strides or ()):
-        return f"strides {strides}", "Steps other than 0"
-    key = _taking(**attrs)
-    if sum(item is Ellipsis for item in key) > 1:
-        return f"ellipsis_mask={attrs['ellipsis_mask']} for begin {begin}", "One bit at most"
-    if sum(item is not None and item is not Ellipsis for item in key) > len(shape):
-        return f"begin {begin} for a tensor of shape {shape}", "At most one int per dim"
-    for dim, item in _per_dim(shape, key):
-        if isinstance(item, int) and not -shape[dim] <= item < shape[dim]:
-            what = f"begin {begin} with shrink_axis_mask={attrs['shrink_axis_mask']} for a tensor of shape {shape}"
-            return what, f"A number from {-shape[dim]} to {shape[dim] - 1} for dim {dim}"
-
-
-_INTS = sequence_of(integer(), "A tuple of ints", empty=True)
-
-
-def _slice_labels(shapes, *, skip_redistribution=False, **attrs):
-    """A dim that is taken in part has a label of its own in the result, unless ranks take from their own slices."""
-    names = letters(len(shapes[0]))
-    spare = names if skip_redistribution else more_letters(len(names))
-    out = ""
-    for dim, item in _per_dim(shapes[0], _taking(**attrs)):
-        if dim is None:
-            out += "1"
-        elif isinstance(item, slice):
-            whole = item.indices(shapes[0][dim]) == (0, shapes[0][dim], 1)
-            out += names[dim] if whole else spare[dim]
-    return f"{names}->{out}"
-
-
-def _taken(shapes, names, attrs):
-    """{its name: elements taken} of every dim that stays."""
-    dims = (each for each in _per_dim(shapes[0], _taking(**attrs)) if isinstance(each[1], slice))
-    return {names[dim]: len(range(*item.indices(shapes[0][dim]))) for dim, item in dims}
-
-
-def _slice_sizes(shapes, *, skip_redistribution=False, **attrs):
-    return {} if skip_redistribution else _taken(shapes, more_letters(len(shapes[0])), attrs)
-
-
-def _slice_out_sizes(shapes, *, skip_redistribution=False, **attrs):
-    return _taken(shapes, letters(len(shapes[0])), attrs) if skip_redistribution else {}
-
-
-def _slice_local(attrs, parts):
-    """A rank takes its share of begin and end from its own slice."""
-    if not attrs["skip_redistribution"]:
-        return attrs
-    counts = tuple(parts.values())
-    of_items = [1 if dim is None else counts[dim] for dim, _ in _per_dim(counts, _taking(**attrs))]
-
-    def share(bounds):
-        return tuple(n // count for n, count in zip(bounds, of_items, strict=False))
-
-    return {**attrs, "begin": share(attrs["begin"]), "end": share(attrs["end"])}
-
-
-def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, skip_redistribution=False, **attrs):
-    """MindSpore, strided_slice_info: GetMask refuses the ellipsis, whatever is split."""
-    labels = signature.ins[0] if skip_redistribution else ""
-    for dim, item in _per_dim(tuple(sizes[c] for c in labels), _taking(**attrs)) if labels else ():
-        if dim is not None and isinstance(item, slice) and cuts[labels[dim]] > 1:
-            count, (begin, end, step) = cuts[labels[dim]], item.indices(sizes[labels[dim]])
-            if step != 1 or begin % count or end % count:
-                what = f"splits dim {dim} {count} ways, of which {begin} to {end} are taken with stride {step}"
-                return what, "Stride 1, begin and end multiples of the parts, where skip_redistribution is set"
-    if ellipsis_mask:
-        what = f"is for ellipsis_mask={ellipsis_mask}, which parallel modes do not take"
-        return what, "ellipsis_mask=0: begin, end and strides name every dim, or the first ones"
-
-
-@op(
-    _slice_labels,
-    name="StridedSlice",
-    static=("begin", "end"),
-    attrs={"begin": _INTS, "end": _INTS, "strides": _INTS | None, **dict.fromkeys(_MASKS, integer(0))},
-    check=_check_slice,
-    sizes=_slice_sizes,
-    out_sizes=_slice_out_sizes,
-    whole=changed_labels,
-    restrict=_restrict_slice,
-    localize=_slice_local,
-    flops=0,
-    example=(
-        case((16, 8), begin=(0, 1), end=(16, 7), strides=(1, 2)),
-        case((4, 8, 2), begin=(-3,), end=(4,)),
-        case((4, 8), begin=(0, 7), end=(4, -9), strides=(1, -1)),
-        case((4, 8, 2), begin=(2, 5, 1), end=(4, 3, 2), begin_mask=3, end_mask=2, shrink_axis_mask=4),
-        case((4, 8, 2), begin=(1, 0, 0, 0), end=(3, 0, 8, 8), new_axis_mask=2, strides=(1, 1, 1, 1)),
-    ),
-)
-def strided_slice(
-    x,
-    begin,
-    end,
-    strides=None,
-    *,
-    begin_mask=0,
-    end_mask=0,
-    ellipsis_mask=0,
-    new_axis_mask=0,
-    shrink_axis_mask=0,
-    skip_redistribution=False,
-):
-    """The elements begin, begin + stride, ... before end of every dim, by Python's slice rules.  x: (...) -> (...).
-
-    One int per dim, from the first on; further dims are whole. Default stride 1. Only whole dims can be split.
-    Masks, bit i for position i (MindSpore: StridedSlice); of several at one position the first in this list counts:
-
-    ellipsis_mask     all dims that no other position names stand here, whole; one bit at most; on one device only
-    new_axis_mask     a new dim of size 1
-    shrink_axis_mask  the dim goes, with the element at begin
-    begin_mask, end_mask  begin or end does not count: from the first element, to the last one
-
-    skip_redistribution (by `add_prim_attr`): every rank takes its share from its own slice, so any dim may be split
-    """
-    key = _taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    return np.array(x[key], order="C")
-
-
-@gradient(strided_slice, shown="StridedSliceGrad")
-def slice_grad(g, *, shape, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask):
-    """Gradient of strided_slice: zeros, with g where its elements came from.  g: (...) -> `shape`."""
-    grad = np.zeros(shape, g.dtype)
-    grad[_taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)] = g
-    return grad
-
-
-def _sized(where, shape, begin, size):
-    """(begin, end) for sizes, of which -1 means all that remain. Raises ShapeError."""
-    begin, size = (
-        _INTS(where, name, value.asnumpy().tolist() if hasattr(value, "asnumpy") else value, SHAPE_ERRORS)
-        for name, value in (("begin", begin), ("size", size))
-    )
-    given = f"begin {begin} and size {size} for a tensor of shape {shape}"
-    if not len(begin) == len(size) == len(shape):
-        raise ShapeError(given, where=where, allowed="One int per dim in both")
-    end = tuple(n if s == -1 else b + s for b, s, n in zip(begin, size, shape, strict=True))
-    if not all(0 <= b <= e <= n for b, e, n in zip(begin, end, shape, strict=True)):
-        allowed = "begin from 0, begin + size within the dim; size -1 for all that remain"
-        raise ShapeError(given, where=where, allowed=allowed)
-    return begin, end
-
-
-@form(strided_slice, "Slice")
-def _(self, input, begin, size):
-    """`size` elements of every dim from `begin` on; -1: all that remain.  input: (...) -> (...). A dim that is split is
-    taken whole.
-    """
-    return self.run(input, *_sized("Slice", tuple(input.shape), begin, size))
-
-
-@function(also="slice")
-def slice_(input_x, begin, size):
-    """`size` elements of every dim from `begin` on; -1: all that remain.  input_x: (...) -> (...)."""
-    return strided_slice(input_x, *_sized("slice", tuple(input_x.shape), begin, size))
-
-
-def _along(where, shape, dim, start, end, step):
-    """begin, end, strides of a range along one dim."""
-    place = check_dim(where, "dim", dim, len(shape), shape)
-    return (*(0,) * place, start), (*shape[:place], end), (*(1,) * place, step)
-
-
-@form(strided_slice, "SliceExt")
-def _(self, input, dim, start, end, step=1):
-    """The elements start, start + step, ... before end along `dim`, which stays whole.  input: (...) -> (...)."""
-    return self.run(input, *_along("SliceExt", tuple(input.shape), dim, start, end, step))
-
-
-@function(method="narrow", mint="narrow")
-def narrow(input, dim, start, length):
-    """`length` elements along `dim` from `start` on.  input: (..., n, ...) -> (..., length, ...)."""
-    shape = tuple(input.shape)
-    n = shape[check_dim("narrow", "dim", dim, len(shape), shape)]
-    first = start + n if is_int(start, -n, -1) else start
-    if not is_int(first, 0, n) or not is_int(length, 0, n - first):
-        allowed = f"A start from {-n} to {n}, and as many elements as follow it"
-        given = f"start={shorten(start)}, length={shorten(length)} for dim {dim} of shape {shape}"
-        raise ShapeError(given, where="narrow", allowed=allowed)
-    return strided_slice(input, *_along("narrow", shape, dim, first, first + length, 1))
-
+from .machine.operand_checks import is_operand
+from .machine.registry import OPS
+from .shape import broadcast_to, expand_dims, reshape, squeeze
+from .slicing import strided_slice
+from .spellings import function, method
 
 # ---- x[...] ----
 
@@ -306,6 +84,26 @@ def setitem(x: Any, key: Any, value: Any) -> Any:
     places = getitem(np.arange(math.prod(shape)).reshape(shape), key)
     value = reshape(broadcast_to(_fitting(value, places.shape), places.shape), (-1,))
     return reshape(OPS["tensor_scatter_update"](reshape(x, (-1,)), reshape(places, (-1, 1)), value), shape)
+
+
+@method("__getitem__")
+def _(self, index):
+    """The elements that an index chooses, as numpy has them."""
+    return getitem(self, index)
+
+
+@method("__setitem__")
+def _(self, index, value):
+    """This tensor has other elements from now on; what was made from it before has not."""
+    new = setitem(self, index, value)
+    if new is not self:  # where nothing is chosen
+        self._become(new)
+
+
+@method("take")
+def _(self, indices, axis=None):
+    """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
+    return take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
 
 
 def _numbers(value: Any) -> np.ndarray:

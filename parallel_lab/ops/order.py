@@ -17,9 +17,9 @@ from .machine.composed import composed
 from .machine.operand_checks import check_dim, filled_dim, one_dim
 from .machine.registry import case, form, gradient, op
 from .machine.signature import along_axis, letters
-from .reduce import reduce_max, reduce_min, spelling, sum_dtype
+from .reduce import amax, amin, reduce_max, reduce_min, spelling, sum_dtype
 from .shape import as_array, reshape
-from .spellings import function
+from .spellings import function, method
 
 # ---- the place of an extreme ----
 
@@ -230,3 +230,44 @@ def _extreme(name, largest, operator, place, both):
 
 max_ = _extreme("max", "largest", reduce_max, argmax, argmax_with_value)
 min_ = _extreme("min", "smallest", reduce_min, argmin, argmin_with_value)
+
+
+# ---- methods of a Tensor in a form of their own ----
+
+
+@method("max")
+def _(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+    """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
+    return (max_ if return_indices else amax)(self, axis, keep_dims, **spelled)
+
+
+@method("min")
+def _(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
+    """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
+    return (min_ if return_indices else amin)(self, axis, keep_dims, **spelled)
+
+
+@method("argmax")
+def _(self, axis=None, keep_dims=False, **spelled):
+    """The number (int64) of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
+    return _number_of_extreme(self, "argmax", argmax, axis, keep_dims, spelled)
+
+
+@method("argmin")
+def _(self, axis=None, keep_dims=False, **spelled):
+    """The number (int64) of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
+    return _number_of_extreme(self, "argmin", argmin, axis, keep_dims, spelled)
+
+
+def _number_of_extreme(x, name, operator, axis, keep_dims, spelled):
+    axis, keep_dims = spelling(name, axis, keep_dims, spelled)
+    if axis is not None:
+        return operator(x, axis=axis, keep_dims=keep_dims, output_type="int64")
+    number = operator(reshape(x, (-1,)), output_type="int64")
+    return reshape(number, (1,) * len(x.shape)) if keep_dims else number
+
+
+@method("cumsum")
+def _(self, axis=None):
+    """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
+    return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)

@@ -6,11 +6,11 @@ import numpy as np
 
 from ..base.checks import choice, instance, sequence_of
 from ..base.errors import ShapeError, shorten
-from .indexing import strided_slice
 from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import case, form, op
 from .machine.signature import letters, more_letters
 from .shape import changed_labels, int_tuple
+from .slicing import strided_slice
 from .spellings import function
 
 _PAD_MODES = {

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Errors, check_switches, misfit, no_tensor, switches_of
+from ..base.checks import Errors, check_switches, fitting, misfit, no_tensor, switches_of
 from ..base.dtypes import plain_array, scalar_operand
 from ..base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError
 from ..base.hooks import open_catalog
@@ -129,6 +129,18 @@ def function(*, numbers: str = "", lists: str = "", **spellings: str) -> Callabl
         called = _of_tensors(fn, tensors, parameters, frozenset(numbers.split()), frozenset(lists.split()))
         spell(called, fn.__name__, parameters, **spellings)
         return called
+
+    return publish
+
+
+def method(name: str) -> Callable[[Callable], Callable]:
+    """Decorator: a method of Tensors whose form differs from that of the function, next to the operator it calls."""
+
+    def publish(fn: Callable) -> Callable:
+        fn.__name__ = name
+        fn.__qualname__ = f"Tensor.{name}"
+        setattr(Spelled, name, fn if name.startswith("__") else fitting(fn))
+        return fn
 
     return publish
 

@@ -22,8 +22,8 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_950, 8_450),
-    "graph.trace": (13_200, 13_200),
-    "graph.compiler": (23_850, 24_350),
+    "graph.trace": (9_900, 9_900),
+    "graph.compiler": (21_900, 22_400),
     "train.session": (19_750, 31_100),
     "lab.costs.model": (6_600, 6_600),
 }

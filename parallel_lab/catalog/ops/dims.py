@@ -10,13 +10,13 @@ import numpy as np
 from ...base.checks import integer, is_int, sequence_of
 from ...base.errors import ShapeError, shorten
 from ...ops.gather import one_hot
-from ...ops.indexing import narrow
 from ...ops.join import _sizes_of, concat, split_parts, unstack
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import check_dim, own_dim, refuse, some_dims
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import along_axis, same_labels
 from ...ops.shape import as_array, broadcast_to, expand_dims, repeat_interleave, reshape, swapaxes, transpose
+from ...ops.slicing import narrow
 from ...ops.spellings import function, tensor_operand
 
 # ---- dims ----

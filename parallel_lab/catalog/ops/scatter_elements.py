@@ -14,12 +14,12 @@ import numpy as np
 from ...base.checks import choice
 from ...base.errors import ShapeError
 from ...ops.elementwise import mul
-from ...ops.indexing import strided_slice
 from ...ops.machine.operand_checks import check_dim, ints, one_dim
 from ...ops.machine.registry import case, op
 from ...ops.machine.signature import letters
 from ...ops.scattering import BY_COORDINATES, last_of
 from ...ops.shape import as_array
+from ...ops.slicing import strided_slice
 from ...ops.spellings import function
 
 

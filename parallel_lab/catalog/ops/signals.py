@@ -7,11 +7,11 @@ import numpy as np
 from ...base.checks import flag, integer, is_int, number
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import add, cast, mul, sub
-from ...ops.indexing import narrow
 from ...ops.join import concat, split_parts
 from ...ops.machine.operand_checks import check_dim, own_dim
 from ...ops.reduce import reduce_sum
 from ...ops.shape import as_array, reshape
+from ...ops.slicing import narrow
 from ...ops.spellings import function, tensor_operand
 
 # ---- sums and distances ----

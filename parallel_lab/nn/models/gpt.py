@@ -19,9 +19,9 @@ from ...base.errors import ArgumentError, ShapeError
 from ...ops.attention import scaled_dot_product_attention
 from ...ops.elementwise import add
 from ...ops.gather import gather
-from ...ops.indexing import strided_slice
 from ...ops.linalg import matmul
 from ...ops.shape import reshape, shape as shape_of
+from ...ops.slicing import strided_slice
 from .. import initializer
 from ..tensor.parameter import Parameter
 

@@ -2,8 +2,8 @@
 `x.sum(axis=0)`, `x[1:]`.
 
 Each is an operator of `ops`, which runs at once on a Tensor and is recorded on a traced value. Names are those of
-MindSpore's Tensor. Most come from the operators' own declarations, by way of `Spelled` (`ops/spellings.py`); here are
-those whose form differs from the function's.
+MindSpore's Tensor. Most come from the operators' own declarations, by way of `Spelled` (`ops/spellings.py`), also in a
+form of their own (`@method`); here are those of dtypes and shapes, and what is done in place.
 """
 
 from __future__ import annotations
@@ -18,16 +18,11 @@ import numpy as np
 from ...base.checks import fitting_methods, function
 from ...base.dtypes import kind_of
 from ...base.errors import NotBuiltYet, ShapeError
-from ...ops.creation import full, ones, zeros
 from ...ops.elementwise import cast
-from ...ops.indexing import getitem, setitem, take
 from ...ops.logic import select
 from ...ops.machine.operand_checks import check_dim
-from ...ops.order import argmax, argmin, cumsum, max_, min_
-from ...ops.reduce import amax, amin, spelling
 from ...ops.shape import broadcast_to, flatten, repeat_interleave, reshape, squeeze, swapaxes, tile, transpose
 from ...ops.spellings import Spelled, tensor_operand
-from ...ops.statistics import std, var
 
 
 class Handle:
@@ -61,7 +56,6 @@ class Arithmetic(Spelled):
 
     # fmt: off
     def __pos__(self): return self
-    def __getitem__(self, index): return getitem(self, index)
     def select(self, condition, y): return select(condition, self, y)
     def where(self, condition, y): return select(condition, self, y)
     def squeeze(self, axis=None): return squeeze(self, axis=axis)
@@ -82,11 +76,7 @@ class Arithmetic(Spelled):
     def is_complex(self): return False
     def is_floating_point(self): return kind_of(self.dtype) == "f"
     def is_signed(self): return kind_of(self.dtype) == "f" or np.dtype(self.dtype).kind == "i"
-    def new_full(self, size, fill_value, *, dtype=None): return full(size, fill_value, dtype=dtype or self.dtype)
-    def new_zeros(self, size, *, dtype=None): return zeros(size, dtype or self.dtype)
-    def new_ones(self, size, *, dtype=None): return ones(size, dtype or self.dtype)
     # fmt: on
-    new_empty = new_zeros
     mT = mH = H = property(adjoint, doc="The last two dims exchanged.")
 
     def stride(self, dim=None):
@@ -132,12 +122,6 @@ class Arithmetic(Spelled):
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
     __hash__ = object.__hash__
 
-    def __setitem__(self, index, value):
-        """This tensor has other elements from now on; what was made from it before has not."""
-        new = setitem(self, index, value)
-        if new is not self:  # where nothing is chosen
-            self._become(new)
-
     def index_put_(self, indices, values, accumulate=False):
         """`x[...] = x.index_put(...)`; returns x."""
         self[...] = self.index_put(indices, values, accumulate)
@@ -160,47 +144,6 @@ class Arithmetic(Spelled):
     def __iter__(self) -> Iterator[Any]:
         """The rows: `q, k, v = qkv`. Each is an operator."""
         return iter([self[i] for i in range(len(self))])
-
-    def max(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
-        """The largest elements; with return_indices along one dim, and their numbers, as `ops.max`."""
-        return (max_ if return_indices else amax)(self, axis, keep_dims, **spelled)
-
-    def min(self, axis=None, keep_dims=False, *, return_indices=False, **spelled):
-        """The smallest elements; with return_indices along one dim, and their numbers, as `ops.min`."""
-        return (min_ if return_indices else amin)(self, axis, keep_dims, **spelled)
-
-    def argmax(self, axis=None, keep_dims=False, **spelled):
-        """The number (int64) of the largest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmax", argmax, axis, keep_dims, spelled)
-
-    def argmin(self, axis=None, keep_dims=False, **spelled):
-        """The number (int64) of the smallest element along `axis` (or `dim`); None: among all, in row-major order."""
-        return self._place("argmin", argmin, axis, keep_dims, spelled)
-
-    def _place(self, name, operator, axis, keep_dims, spelled):
-        axis, keep_dims = spelling(name, axis, keep_dims, spelled)
-        if axis is not None:
-            return operator(self, axis=axis, keep_dims=keep_dims, output_type="int64")
-        number = operator(reshape(self, (-1,)), output_type="int64")
-        return reshape(number, (1,) * self.ndim) if keep_dims else number
-
-    def var(self, axis=None, ddof=0, keep_dims=False, **spelled):
-        """Variance over `axis` (or `dim`); squares over count - ddof: 0 as in numpy and MindSpore (PyTorch: 1)."""
-        axis, keep_dims = spelling("var", axis, keep_dims, spelled)
-        return var(self, axis, ddof=ddof, keep_dims=keep_dims)
-
-    def std(self, axis=None, ddof=0, keep_dims=False, **spelled):
-        """Standard deviation over `axis` (or `dim`), the root of `var`."""
-        axis, keep_dims = spelling("std", axis, keep_dims, spelled)
-        return std(self, axis, ddof=ddof, keep_dims=keep_dims)
-
-    def cumsum(self, axis=None):
-        """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
-        return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)
-
-    def take(self, indices, axis=None):
-        """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
-        return take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
 
     def to(self, dtype):
         """The same values in another dtype. There are no devices to move to."""
