@@ -11,7 +11,7 @@ from parallel_lab.base.hooks import current_tracer
 from parallel_lab.graph.trace import Tracer
 from parallel_lab.graph.traced_value import TracedValue
 from parallel_lab.nn.initializer import initializer
-from parallel_lab.nn.optim.global_norm import Place, Totals
+from parallel_lab.nn.optim.totals import Place, Totals
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of

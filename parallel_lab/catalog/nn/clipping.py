@@ -17,7 +17,8 @@ from ...base.checks import checked, flag, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...nn.cell import Cell
 from ...nn.optim.clip import clip_factor, clip_range
-from ...nn.optim.global_norm import added, all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
+from ...nn.optim.global_norm import all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
+from ...nn.optim.totals import added
 from ...ops.elementwise import cast, div, maximum, minimum, mul, power
 from ...ops.machine.operand_checks import is_operand
 from ...ops.reduce import reduce_max, reduce_sum

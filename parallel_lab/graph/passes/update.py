@@ -21,8 +21,8 @@ from ...base.dtypes import LOSS_SCALE, scalar_dtype
 from ...base.errors import TraceError
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
-from ...nn.optim.global_norm import Totals, added, nonfinite
 from ...nn.optim.state_shapes import ShapeAndDtype, layout_of_state, shape_of_state
+from ...nn.optim.totals import Totals, added, nonfinite
 from ...ops.machine.registry import OPS
 from ..instr import Instr, Value, attr_pairs
 from ..ir import SKIP, Draft, at_compile, fresh_name

@@ -17,7 +17,8 @@ from ...base.checks import choice, fitting_class, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...ops.elementwise import div, maximum, minimum, mul
 from ...ops.unary import sqrt
-from .global_norm import Totals, in_dtype_of, sum_of_squares
+from .global_norm import in_dtype_of, sum_of_squares
+from .totals import Totals
 
 
 @fitting_class

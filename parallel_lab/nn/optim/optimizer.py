@@ -35,10 +35,11 @@ from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
 from .amp import LossScaler, unscaled
 from .clip import GradientClip
-from .global_norm import Place, RankTotals, Totals, centralized, nonfinite
+from .global_norm import RankTotals, centralized
 from .held_states import HeldStates, State
 from .lr_schedule import as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
+from .totals import Place, Totals, nonfinite
 from .weight_groups import check_grouping_in_context, owners_in_context
 
 # the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own

@@ -25,8 +25,8 @@ import numpy as np
 from ...base.errors import ArgumentTypeError, NotBuiltYet, shorten
 from ...layout.tensor_layout import TensorLayout
 from ..tensor.parameter import Parameter
-from .global_norm import Place, Totals
 from .held_states import HeldStates, State
+from .totals import Place, Totals
 
 
 class SeveralOptimizers:

@@ -25,9 +25,10 @@ import numpy as np
 
 from ...base.checks import Check, misfit
 from ...base.dtypes import BFLOAT16
-from .global_norm import Place, centralized, in_dtype_of, mean, norm, wide
+from .global_norm import centralized, in_dtype_of, mean, norm, wide
 from .optimizer import Optimizer, State, plain_number
 from .state_shapes import dims_of_state, shape_of_state
+from .totals import Place
 
 
 @dataclass(frozen=True)
