@@ -42,7 +42,7 @@ def shown_copy(plan: Any, instr: Instr, rank: int) -> Shown:
     return Shown(facts=f" {{for: {instr.name}}} {{bytes: {plan.value(instr.out).slice_bytes}}}")
 
 
-# ---- who reads and makes where ----
+# ---- where values are read and made ----
 
 
 def makes_on_host(instr: Instr, host: frozenset[str] | set[str]) -> bool:

@@ -193,7 +193,7 @@ def start_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
 
 
 def wait_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
-    """A wait is for what was started."""
+    """A wait is for a started message."""
     source, out, maker = plan.value(instr.ins[0]), plan.value(instr.out), makers.get(instr.ins[0])
     if maker is None or maker.kind != "start":
         return f"%{instr.ins[0]} was not started"

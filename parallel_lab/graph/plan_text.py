@@ -211,13 +211,13 @@ def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
     numbers: dict[str, str] = {}
     host = frozenset(plan.host)
     lines.append("# inputs")
-    for given in plan.graph.inputs:
-        shown = given.role in ("data", "parameter", "constant") and given.name in plan.value_table
-        if shown and plan.held_by(given.name, rank):
-            value, numbers[given.name] = plan.value(given.name), f"%{given.name}"
-            facts = f"{given.role}{', on the host' * (given.name in host)}, {value.layout}"
+    for graph_input in plan.graph.inputs:
+        shown = graph_input.role in ("data", "parameter", "constant") and graph_input.name in plan.value_table
+        if shown and plan.held_by(graph_input.name, rank):
+            value, numbers[graph_input.name] = plan.value(graph_input.name), f"%{graph_input.name}"
+            facts = f"{graph_input.role}{', on the host' * (graph_input.name in host)}, {value.layout}"
             held = f"{_index(value, rank - stage.first)} of {value.shape}  {{{facts}}}"
-            lines.append(f"%{given.name} : {tensor_text(value)} = {held}")
+            lines.append(f"%{graph_input.name} : {tensor_text(value)} = {held}")
     for state in plan.states:
         if plan.held_by(state.name, rank):
             numbers[state.name] = f"%{state.name}"
@@ -259,16 +259,16 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: 
     ins, outs = [plan.value(n) for n in instr.ins], [plan.value(n) if n else None for n in instr.outs]
     operands = [numbers.get(n) or n.rpartition(":")[0] or n for n in instr.ins]
     numbers.update((name, f"%{count + i}") for i, name in enumerate(instr.kept))
-    made = ", ".join(f"{numbers[name]}({name})" if name else "_" for name in instr.outs)
+    named = ", ".join(f"{numbers[name]}({name})" if name else "_" for name in instr.outs)
     shown = KINDS[instr.kind].shown(plan, instr, rank)
     args = ", ".join([*operands, *map(str, shown.args)])
-    given, gives = [v.slice_shape for v in ins], None
+    slice_shapes, gives = [v.slice_shape for v in ins], None
     if instr.is_communication:
-        given[0], gives = message_shapes(instr, ins[0], outs[0])
-    types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, given, strict=True))
+        slice_shapes[0], gives = message_shapes(instr, ins[0], outs[0])
+    types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, slice_shapes, strict=True))
     results = ", ".join("_" if v is None else tensor_text(v, gives) for v in outs)
     lines = [
-        f"{made} = {class_name(instr)}({args}){shown.facts}{' {on the host}' * runs_on_host(instr, host)}",
+        f"{named} = {class_name(instr)}({args}){shown.facts}{' {on the host}' * runs_on_host(instr, host)}",
         *shown.before,
         f"    : ({types}) -> ({results})",
         *shown.after,

@@ -39,22 +39,23 @@ _OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked 
 def verify_plan(plan) -> None:
     """Raise PlanError at the first instruction that breaks a rule."""
     inputs = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
-    ranks, wanted = [r for stage in plan.stages for r in stage.ranks], range(len(plan.stages) * plan.config.device_num)
-    if ranks != list(wanted):
-        allowed = f"Ranks 0 to {len(wanted) - 1}, each once"
+    ranks = [rank for stage in plan.stages for rank in stage.ranks]
+    expected = range(len(plan.stages) * plan.config.device_num)
+    if ranks != list(expected):
+        allowed = f"Ranks 0 to {len(expected) - 1}, each once"
         raise PlanError(f"the stages have {len(ranks)} ranks", where="plan stages", allowed=allowed)
     everything: Makers = {}
     host = frozenset(plan.host)
     for stage in plan.stages:
         makers: Makers = dict.fromkeys(inputs)
         programs, order = dict(stage.programs), [(a.program, a.stage, a.micro_batch) for a in stage.actions]
-        wanted = {
+        expected = {
             (phase, k, n)
             for phase, program in programs.items()
             for k in ({0} if phase in OF_STEP else {i.stage for i in program})
             for n in ((0,) if phase in OF_STEP else stage.turns(k))
         }
-        if len(set(order)) < len(order) or set(order) != wanted:
+        if len(set(order)) < len(order) or set(order) != expected:
             what = f"actions {[p for p, *_ in order]} do not run the programs {sorted(programs)}"
             raise PlanError(what, where="plan schedule", allowed="Each program once for each micro-batch")
         checked: set[tuple[str, int]] = set()

@@ -140,8 +140,8 @@ class _Cut:
                 if phase == "update" and instr.name in self.parameters:
                     instr = replace(instr, stage=self.home[instr.name])
                 elif phase == "update":
-                    known = [n for n in instr.ins if self.home.get(n, EVERYWHERE) != EVERYWHERE]
-                    most = max(known, key=lambda n: (self.values[n].slice_bytes, self.home[n]), default=None)
+                    homed = [n for n in instr.ins if self.home.get(n, EVERYWHERE) != EVERYWHERE]
+                    most = max(homed, key=lambda n: (self.values[n].slice_bytes, self.home[n]), default=None)
                     instr = replace(instr, stage=EVERYWHERE if most is None else self.home[most])
                 placed.append(instr)
                 copied = instr.kind == "accumulate" and len(self.place.ways) > 1

@@ -76,7 +76,7 @@ class Tracer(TracedStep):
         # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
         self.micro_batches, self.once = 1, ""
         # the same for a function that is differentiated, and values of the whole batch that it may not read
-        self.parts, self.beside = 1, frozenset[str]()
+        self.parts, self.whole_batch = 1, frozenset[str]()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
         self.reserved = frozenset(p.name for p in network_parameters)
         self.used: set[str] = set(self.reserved)
@@ -128,7 +128,7 @@ class Tracer(TracedStep):
             if value.tracer is not self:
                 what, hint = f"{value.name!r} belongs to another trace", "Do not keep tensors of a compiled call"
                 raise TraceError(what, where=caller().place, hint=hint)
-            if value.name in self.beside:
+            if value.name in self.whole_batch:
                 what, allowed = f"a micro-batch reads {value.name!r} of the whole batch", "Arguments and Parameters"
                 hint = "Give it to the function that value_and_grad made as an argument"
                 raise TraceError(what, where=caller().place, allowed=allowed, hint=hint)
@@ -248,9 +248,9 @@ class Tracer(TracedStep):
             whole.update(node.outs if whole.intersection(node.ins) else ())
 
         def each(*rows: Any) -> Any:
-            self.beside = frozenset(whole)
+            self.whole_batch = frozenset(whole)
             result = fn(*rows)
-            self.beside = frozenset()
+            self.whole_batch = frozenset()
             return result
 
         return self.micro_batched(each, inputs, self.parts, rows_too=False)

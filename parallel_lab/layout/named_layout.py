@@ -204,21 +204,21 @@ class Layout:
         return f"layout({', '.join(entries)})"
 
 
-def _check_tuple(given: str, name: str, values: Any, kind: type, allowed: str, hint: str = "") -> None:
+def _check_tuple(where: str, name: str, values: Any, kind: type, allowed: str, hint: str = "") -> None:
     """LayoutTypeError unless `values` is a tuple of `kind`."""
     if not isinstance(values, tuple):
-        raise LayoutTypeError(f"{name} is a {type(values).__name__}", where=given, allowed=allowed, hint=hint)
+        raise LayoutTypeError(f"{name} is a {type(values).__name__}", where=where, allowed=allowed, hint=hint)
     for value in values:
         if not isinstance(value, kind) or isinstance(value, bool):
             what = f"{name} holds {shorten(value)} of type {type(value).__name__}"
-            raise LayoutTypeError(what, where=given, allowed=allowed)
+            raise LayoutTypeError(what, where=where, allowed=allowed)
 
 
-def _check_matrix(device_matrix: Any, given: str) -> None:
-    _check_tuple(given, "device_matrix", device_matrix, int, "A tuple of ints, such as (2, 4)")
+def _check_matrix(device_matrix: Any, where: str) -> None:
+    _check_tuple(where, "device_matrix", device_matrix, int, "A tuple of ints, such as (2, 4)")
     if not device_matrix or min(device_matrix) < 1:
         what = f"device_matrix holds {min(device_matrix)}" if device_matrix else "device_matrix is empty"
-        raise LayoutError(what, where=given, allowed="At least one axis, and every axis has at least one rank")
+        raise LayoutError(what, where=where, allowed="At least one axis, and every axis has at least one rank")
 
 
 def _check_names(names: Any, given: str) -> None:
@@ -280,8 +280,8 @@ class LayoutStrategy:
     def code(self) -> str:
         """How a learner writes it: `(layout('dp', 'mp'),) with layout = Layout((2, 4), ('dp', 'mp'))`."""
         entries = ", ".join(f"layout({', '.join(map(repr, layout.dims or ()))})" for layout in self.layouts)
-        made = Layout(self.layouts[0].device_matrix, self.layouts[0].alias_name)
-        return f"({entries}{',' if len(self.layouts) == 1 else ''}) with layout = {made!r}"
+        matrix = Layout(self.layouts[0].device_matrix, self.layouts[0].alias_name)
+        return f"({entries}{',' if len(self.layouts) == 1 else ''}) with layout = {matrix!r}"
 
     def __str__(self) -> str:
         named = ", ".join(dict.fromkeys(_matrix_text(layout) for layout in self.layouts))
@@ -300,14 +300,14 @@ def _matrix_text(layout: Layout) -> str:
     return f"device_matrix ({', '.join(f'{name}={size}' for name, size in sizes)})"
 
 
-def as_strategy(given: Any, nd_tp: bool = False) -> Any:
+def as_strategy(strategy: Any, nd_tp: bool = False) -> Any:
     """What `shard` was given as a Node carries it: layouts as a LayoutStrategy, counts and None as they are."""
-    if not (isinstance(given, tuple) and given and isinstance(given[0], Layout)):
-        return given
-    parts = max(layout.parts for layout in given)
-    first = given[0]
+    if not (isinstance(strategy, tuple) and strategy and isinstance(strategy[0], Layout)):
+        return strategy
+    parts = max(layout.parts for layout in strategy)
+    first = strategy[0]
     along = tuple(dim for dim, entry in enumerate(first.axes) if first.interleaved and 0 in entry)
-    return LayoutStrategy(tuple(layout.plain() for layout in given), nd_tp, parts, along)
+    return LayoutStrategy(tuple(layout.plain() for layout in strategy), nd_tp, parts, along)
 
 
 def strategy_counts(strategy: Any) -> tuple[tuple[int, ...], ...]:

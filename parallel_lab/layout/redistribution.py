@@ -187,7 +187,7 @@ class _Steps:
 
     def exchange(self, dst: TensorLayout, dst_shape: Shape, common: Refinement | None) -> bool:
         """The exact pieces to `dst`, through the common shape if a Reshape lies between; False: none are to be sent, or
-        none can be told.
+        there is no way to tell.
         """
         src, shape, target = self.layout, self.shape, dst
         if shape != dst_shape and common is not None:
@@ -390,7 +390,7 @@ def _one_slice(
     if any(common.shape[dim] != sizes[dim] for dim in range(last)):
         return None
     entries: list[tuple[int, ...]] = []
-    position, wanted = 0, {dim for _, dim, _, _ in cuts}
+    position, dims = 0, {dim for _, dim, _, _ in cuts}
     sliced_dim = -1
     for dim, size in enumerate(dst_shape):
         parts, first = [], position
@@ -400,8 +400,8 @@ def _one_slice(
             parts.append((common.shape[position], *split))
             size //= common.shape[position]
             position += 1
-        if wanted & set(range(first, position)):
-            if not wanted <= set(range(first, position)):
+        if dims & set(range(first, position)):
+            if not dims <= set(range(first, position)):
                 return None
             sliced_dim = dim
         axes = join_axes(parts)

@@ -127,8 +127,8 @@ class _Engine:
         if request.kind == "send":
             handle.end(self.send(handle.request))
         elif request.kind == "recv":
-            asked = handle.request
-            self.mail.ask((asked.group, asked.sr_tag), lambda sent: handle.end(delivered(received(asked, sent), asked)))
+            recv = handle.request
+            self.mail.ask((recv.group, recv.sr_tag), lambda sent: handle.end(delivered(received(recv, sent), recv)))
         else:
             self.started[rank].append(handle)
             self.answer_started()
@@ -188,15 +188,15 @@ class _Engine:
     def deadlock(self) -> DeadlockError:
         """The error that says which rank waits for which, with a hint for each kind of wait."""
         waits = sorted(self.waiting.items())
-        lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(asked)}" for r, asked in waits]
+        lines = [f"rank {r} waits in its call {self.counts[r]}, {_waiting_for(requests)}" for r, requests in waits]
         ended, hints = sorted(self.results), []
         rest = f"; ranks {ended} have ended" if ended else ""
-        asked = [q.request if isinstance(q, _Started) else q for q in self.waiting.values()]
-        pairs = sorted({q.group for q in asked if q.kind == "recv"})
+        requests = [q.request if isinstance(q, _Started) else q for q in self.waiting.values()]
+        pairs = sorted({q.group for q in requests if q.kind == "recv"})
         if pairs:
             listed = ", ".join(f"rank {a} to rank {b}" for a, b in pairs)
             hints.append(f"A recv waits for its sender, and the sender never sends: {listed}")
-        if any(q.kind != "recv" for q in asked):
+        if any(q.kind != "recv" for q in requests):
             hints.append("All members of a group must make the same calls in the same order")
         return DeadlockError("; ".join(lines) + rest, where="deadlock", hint=". ".join(hints))
 

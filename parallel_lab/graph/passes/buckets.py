@@ -89,10 +89,10 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
     What a rule counts is what their messages show as `fusion`, from 1 by size or cost, from 1024 by position in
     data_parallel mode; elsewhere it stays the parameter's comm_fusion (recorded with MindSpore 2.10).
     """
-    found = _numbers(draft, members)
-    if found is None:
+    bucket_numbers = _numbers(draft, members)
+    if bucket_numbers is None:
         return None
-    numbers, first = found
+    numbers, first = bucket_numbers
     buckets: dict[tuple, list[Member]] = {}
     for member, number in zip(members, numbers, strict=True):
         alone = member.given.fusion_given and member.given.comm_fusion == 0

@@ -5,7 +5,7 @@
 
 An `Edge` is what is known on its other side: the layout in which a producer leaves its result, or a consumer wants its
 operand. The candidate that needs least communication on the edges wins, and among equals the one that touches
-least there. Further equals are told apart
+least there. Further equals are distinguished
 
     by one edge              least forward communication of the operator itself, more pieces, then from the first dim on
     of one that has waited   least computation of the operator, least forward communication, first of the list

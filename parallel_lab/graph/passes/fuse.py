@@ -42,10 +42,10 @@ def fuse_messages(draft: Draft) -> Draft:
         if buckets:
             notes.append(f"{phase}: {sum(map(len, buckets))} calls of the network in {len(buckets)} messages")
         for (kind, *_), members in alike.items():
-            found = shared_buckets(draft, members)
-            if found is not None:
-                buckets += found
-                sent = f"{len(found)} message{'s' if len(found) != 1 else ''}"
+            shared = shared_buckets(draft, members)
+            if shared is not None:
+                buckets += shared
+                sent = f"{len(shared)} message{'s' if len(shared) != 1 else ''}"
                 notes.append(f"{phase}: {len(members)} {kind} in {sent}{unreached(draft, members)}")
         if buckets:
             program, buckets = _with_means(program, buckets)

@@ -359,7 +359,7 @@ class Builder:
         key = (name, want.canonical())
         if have.same_placement(want) or key in self.moved:
             return self.moved.get(key, name)
-        made, layout = self.values[name], have
+        source, layout = self.values[name], have
         for dim, (cut, left) in enumerate(zip(have.tensor_map, want.tensor_map, strict=True)):
             runs = descending_runs(tuple(a for a in cut[len(left) :] if have.axis_size(a) > 1))
             for axes in reversed(runs):
@@ -371,7 +371,7 @@ class Builder:
                 reason = f"{node.name!r} gathers {gathered} (enable_nd_tp)"
                 label = fresh_name(f"{node.ins[position]}.gathered.{node.name}", self.values)
                 place = {"axes": axes, "device_matrix": have.device_matrix}
-                value = Value(made.shape, made.dtype, layout)
+                value = Value(source.shape, source.dtype, layout)
                 name = self.insert("all_gather", label, name, node, value, reason, dim=dim, fusion=0, **place)
         self.moved[key] = name
         return name

@@ -3,7 +3,7 @@ kept with them.
 
     ops.assign(self.average, self.average * 0.9 + self.w * 0.1)     # the loss does not depend on it
 
-Nothing of it comes from the data, so there is no batch to split: operators without a strategy follow the Parameters as
+Nothing of it comes from the data, so it has no batch to split: operators without a strategy follow the Parameters as
 the network's own operators lay them out, and are computed after these. (MindSpore gives strategies to what the loss
 depends on; the rest works on slices as they are.)
 """

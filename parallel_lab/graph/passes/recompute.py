@@ -227,32 +227,33 @@ def _makers_of_outputs(graph: Graph) -> set[str]:
 def _slice_activations(draft: Draft, regions: _Regions) -> tuple[Draft, int]:
     """The program with inputs of regions kept as slices between forward and backward; how many they are."""
     makers = {name: instr for instr in draft.program("forward") for name in instr.kept}
-    values, found = draft.value_table(), {}
+    values, activations = draft.value_table(), {}
     backward = draft.program("backward")
     for reader in backward:
         if reader.origin.made_by == "recompute" and regions.asks(reader, "recompute_slice_activation"):
             for name in reader.ins:
                 maker = makers.get(name)
-                if maker is not None and name not in found and name not in draft.outputs:
+                if maker is not None and name not in activations and name not in draft.outputs:
                     if is_parameter_gather(maker) or _BACK[maker.once] != reader.once:
                         continue
                     sliced = _sliced(maker, values[name], name, values)
-                    found.update({} if sliced is None else {name: sliced})
-    if not found:
+                    activations.update({} if sliced is None else {name: sliced})
+    if not activations:
         return draft, 0
     forward: list[Instr] = []
     for instr in draft.program("forward"):
-        forward += [instr, *(found[name][0] for name in instr.kept if name in found)]
+        forward += [instr, *(activations[name][0] for name in instr.kept if name in activations)]
     brought: set[str] = set()
     done: list[Instr] = []
     for reader in backward:
-        mine = [n for n in dict.fromkeys(reader.ins) if n in found and reader.stage == found[n][1].stage]
-        mine = [n for n in mine if reader.once == found[n][1].once]
-        done += [found[name][1] for name in mine if name not in brought]
+        mine = [n for n in dict.fromkeys(reader.ins) if n in activations and reader.stage == activations[n][1].stage]
+        mine = [n for n in mine if reader.once == activations[n][1].once]
+        done += [activations[name][1] for name in mine if name not in brought]
         brought.update(mine)
-        names = {name: found[name][1].out for name in mine}
+        names = {name: activations[name][1].out for name in mine}
         done.append(replace(reader, ins=tuple(names.get(name, name) for name in reader.ins)) if mine else reader)
-    return draft.with_program("forward", forward, values).with_program("backward", tuple(done), values), len(found)
+    draft = draft.with_program("forward", forward, values).with_program("backward", tuple(done), values)
+    return draft, len(activations)
 
 
 def _sliced(maker: Instr, value: Value, name: str, values: dict[str, Value]) -> tuple[Instr, Instr] | None:

@@ -223,7 +223,7 @@ class _Borders:
         program = list(program)
         parts = {n.name: n.stage for n in self.graph.of_phase("forward")}
         readers: dict[str, int] = {}
-        made: dict[str, int] = {}
+        part_of: dict[str, int] = {}
         for at in reversed(range(len(program))):
             instr = program[at]
             part = min(parts.get(instr.name, 10**9), *(readers.get(name, 10**9) for name in instr.outs))
@@ -233,8 +233,8 @@ class _Borders:
                     readers[name] = min(part, readers.get(name, part))
         for at, instr in enumerate(program):
             if instr.kind == "print":
-                program[at] = replace(instr, stage=made.get(instr.ins[0], readers.get(instr.ins[0], 0)))
-            made.update(dict.fromkeys(instr.outs, program[at].stage))
+                program[at] = replace(instr, stage=part_of.get(instr.ins[0], readers.get(instr.ins[0], 0)))
+            part_of.update(dict.fromkeys(instr.outs, program[at].stage))
         return program
 
     def run(self, program: list[Instr]) -> list[Instr]:

@@ -25,26 +25,26 @@ from .opdef import OpDef
 
 def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> Strategy | tuple[Layout, ...]:
     """A strategy without shapes: per input counts, or a layout. Raises StrategyTypeError, StrategyError."""
-    given = f"{what} {shorten(strategy)}"
+    text = f"{what} {shorten(strategy)}"
     per_input = "A tuple with one tuple per input, one int per dim, or with one layout per input"
     if not isinstance(strategy, tuple):
         hint = "For example ((2, 4), (4, 1)); mind the comma in ((2, 4),)"
         hint = f"For one input write ({strategy!r},)" if isinstance(strategy, Layout) else hint
-        raise StrategyTypeError(f"{given} is a {type(strategy).__name__}", where=where, allowed=per_input, hint=hint)
+        raise StrategyTypeError(f"{text} is a {type(strategy).__name__}", where=where, allowed=per_input, hint=hint)
     if any(isinstance(entry, Layout) for entry in strategy):
         return _check_layouts(strategy, where, what)
     for position, cuts in enumerate(strategy):
         spot = f"at input {position}"
         if not isinstance(cuts, tuple):
             hint = f"For one input write ({shorten(strategy)},)" if all(isinstance(c, int) for c in strategy) else ""
-            fault = f"{given} has a {type(cuts).__name__} {spot}"
+            fault = f"{text} has a {type(cuts).__name__} {spot}"
             raise StrategyTypeError(fault, where=where, allowed=per_input, hint=hint)
         for dim, count in enumerate(cuts):
             if not is_int(count):
-                fault = f"{given} has {shorten(count)} {spot}, dim {dim}"
+                fault = f"{text} has {shorten(count)} {spot}, dim {dim}"
                 raise StrategyTypeError(fault, where=where, allowed="Counts are ints")
             if count < 1 and get_compat() == "seeds":  # 2.10 says so when the network is compiled
-                fault = f"{given} splits dim {dim} of input {position} {count} ways"
+                fault = f"{text} splits dim {dim} of input {position} {count} ways"
                 allowed = "Counts are at least 1, which leaves a dim whole"
                 raise StrategyError(fault, where=where, allowed=allowed, hint=f"Try {shorten(_mended(strategy))}")
     return strategy

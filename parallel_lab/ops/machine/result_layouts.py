@@ -37,8 +37,8 @@ def result_layouts(
         return _is_layout(entry, layout) if named else entry == layout.splits
 
     chosen = [
-        next((layout for layout in layouts if same(given, layout)), None)
-        for given, layouts in zip(out_strategy, allowed, strict=False)
+        next((layout for layout in layouts if same(asked_for, layout)), None)
+        for asked_for, layouts in zip(out_strategy, allowed, strict=False)
     ]
     if len(out_strategy) == len(shapes) and None not in chosen:
         return tuple(chosen)

@@ -129,8 +129,8 @@ def resolve(text: str, shapes: tuple[Shape, ...], where: str = "") -> Signature:
             if label == BROADCAST:
                 continue
             if sizes.setdefault(label, n) != n:
-                known = f"'{label}' is already {sizes[label]}; operand shapes {shapes}"
-                what = f"operand {position} has {n} elements in dim {dim} ('{label}'), but {known}"
+                sizes_text = f"'{label}' is already {sizes[label]}; operand shapes {shapes}"
+                what = f"operand {position} has {n} elements in dim {dim} ('{label}'), but {sizes_text}"
                 raise ShapeError(what, where=where, allowed=f"Dims with equal labels in '{text}' have equal sizes")
         done.append(labels)
     outs = tuple(out.removesuffix(",").replace("...", "".join(names)).split(","))
