@@ -51,14 +51,14 @@ class FeedsDataset(Cell):
 
 
 @dataclass(frozen=True)
-class Known:
-    """What was compiled under a phase.
+class PhaseRecord:
+    """A program and the forms in which scripts inspect it.
 
     names    full names of operators;  forms: layouts
     network  what was compiled, if its inputs are to be fed as the first operators read them;  options: with these
     """
 
-    made: Compiled
+    compiled: Compiled
     names: dict[str, str]
     forms: dict[str, LayoutForm]
     network: Callable | None
@@ -97,8 +97,8 @@ class CellGraphExecutor:
         options = {**own, **how, "global_rank": config.global_rank, "device_num": config.device_num}
         facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
         key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
-        record = obj.__dict__.setdefault("_known_phases", {}).get(key)
-        is_new = record is None or not still_holds(record.made)
+        record = obj.__dict__.setdefault("_phase_records", {}).get(key)
+        is_new = record is None or not still_holds(record.compiled)
         if is_new:
             compiled = _program(network, inputs, {**options, "note": note})
             begin(compiled, None, compiled.plan.config)
@@ -107,20 +107,17 @@ class CellGraphExecutor:
             fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)
             forms = parameter_forms(compiled, as_read=not fed) if splits else {}
             again = network if splits and tensors and not fed else None
-            record = Known(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, again, options)
-            self._phases[key], obj.__dict__["_known_phases"][key] = obj, record
-        obj.__dict__["compiled"], obj.__dict__["_known"] = record.made, record
-        obj.parameter_layout_dict = record.forms
-        obj.__dict__["_elsewhere"] = _elsewhere(record.made.plan)
+            record = PhaseRecord(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, again, options)
+            self._phases[key], obj.__dict__["_phase_records"][key] = obj, record
+        _show(obj, record)
         return key, is_new
 
     def adopt(self, obj: Cell, compiled: Compiled) -> Cell:
         """Let `obj` tell of a program that a Model made of it, in a mode that splits operators. Returns `obj`."""
         if obj.__dict__.get("compiled") is not compiled:
-            record = Known(compiled, full_names(compiled.plan.graph, self._ids, obj), parameter_forms(compiled), None)
-            obj.__dict__["compiled"], obj.__dict__["_known"] = compiled, record
-            obj.parameter_layout_dict = record.forms
-            obj.__dict__["_elsewhere"] = _elsewhere(compiled.plan)
+            names = full_names(compiled.plan.graph, self._ids, obj)
+            record = PhaseRecord(compiled, names, parameter_forms(compiled), None)
+            _show(obj, record)
         return obj
 
     @fitting
@@ -153,8 +150,8 @@ class CellGraphExecutor:
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_shard_strategy(self, obj: Cell) -> dict[str, list[list[int]]]:
         """{"Default/network-Net/MatMul-op0": a list of counts per input} of a Cell that was compiled."""
-        record = _known(obj)
-        return shard_strategies(record.made.plan, record.names)
+        record = _record_of(obj)
+        return shard_strategies(record.compiled.plan, record.names)
 
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_num_parallel_ops(self, obj: Cell) -> int:
@@ -166,7 +163,7 @@ class CellGraphExecutor:
         """{parameter: number of the message of its gradient} of a Cell that was compiled; {} unless the cost model
         numbers them (costmodel_allreduce_fusion_algorithm).
         """
-        plan = _known(obj).made.plan
+        plan = _record_of(obj).compiled.plan
         if plan.config.cost_model_fusion is None:
             return {}
         sent = (i for stage in plan.stages for _, program in stage.programs for i in program)
@@ -175,13 +172,13 @@ class CellGraphExecutor:
     @checked("_cell_graph_executor", obj=_CELL)
     def get_layouts(self, obj: Cell) -> dict[str, TensorLayout]:
         """{parameter: its TensorLayout}, this package's own form, of a Cell that was compiled."""
-        plan = _known(obj).made.plan
+        plan = _record_of(obj).compiled.plan
         return {one.name: plan.value(one.name).layout for one in plan.parameters}
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
         """`_get_shard_strategy` of what was compiled under this phase."""
         record = self._of(phase)
-        return shard_strategies(record.made.plan, record.names)
+        return shard_strategies(record.compiled.plan, record.names)
 
     def get_num_parallel_ops(self, phase: str) -> int:
         """`_get_num_parallel_ops` of what was compiled under this phase."""
@@ -193,26 +190,33 @@ class CellGraphExecutor:
 
     def get_parallel_parameter_name_list(self, phase: str) -> list[str]:
         """Names of the parameters of what was compiled under this phase."""
-        return [one.name for one in self._of(phase).made.plan.parameters]
+        return [one.name for one in self._of(phase).compiled.plan.parameters]
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, dict[str, Any]]]:
         """Nodes of what was compiled under this phase, as global_rank runs them: see `graph_info`."""
         record = self._of(phase)
-        plan, rank = record.made.plan, record.made.plan.config.global_rank
+        plan, rank = record.compiled.plan, record.compiled.plan.config.global_rank
         if record.network is not None:
-            layouts = inputs_as_read(record.made)
+            layouts = inputs_as_read(record.compiled)
             shapes = [l.tensor_layout().slice_shape(i.shape) for i, l in zip(plan.data_inputs, layouts, strict=True)]
             parts = [np.broadcast_to(np.zeros((), i.dtype), n) for i, n in zip(plan.data_inputs, shapes, strict=True)]
             plan = compile_program(record.network, *parts, **{**record.options, "dataset_strategy": layouts}).plan
         return graph_info(plan, rank)
 
-    def _of(self, phase: str) -> Known:
+    def _of(self, phase: str) -> PhaseRecord:
         """What was compiled under a phase. Raises ArgumentError."""
         cell = self._phases.get(phase) if isinstance(phase, str) else None
         if cell is None:
             allowed = "What compile returned, while its Cell exists"
             raise ArgumentError(f"phase={shorten(phase)}", where="_cell_graph_executor", allowed=allowed)
-        return cell.__dict__["_known_phases"][phase]
+        return cell.__dict__["_phase_records"][phase]
+
+
+def _show(cell: Cell, record: PhaseRecord) -> None:
+    """Let a Cell have what was compiled of it."""
+    cell.__dict__.update(compiled=record.compiled, _phase_record=record)
+    cell.parameter_layout_dict = record.forms
+    cell.__dict__["_elsewhere"] = _elsewhere(record.compiled.plan)
 
 
 def _elsewhere(plan: Plan) -> frozenset[str]:
@@ -284,8 +288,8 @@ def _fed(tensors: list[Any], config: ParallelConfig) -> tuple[list[Any], dict[st
     return [np.broadcast_to(np.zeros((), t.dtype), part) for t, part in zip(tensors, parts, strict=True)], how
 
 
-def _known(cell: Cell) -> Known:
-    record = cell.__dict__.get("_known")
+def _record_of(cell: Cell) -> PhaseRecord:
+    record = cell.__dict__.get("_phase_record")
     if record is None:
         what, hint = f"{type(cell).__name__} was not compiled", "_cell_graph_executor.compile(net, x) first"
         raise ArgumentTypeError(what, where="_cell_graph_executor", hint=hint)

@@ -75,6 +75,12 @@ def _rehearses(mode: str) -> bool:
     return current_world() is None and mode != "stand_alone" and frozen().device_num > 1
 
 
+def _splits(mode: str, what: str) -> bool:
+    """Whether `what` is compiled: for ranks, in a mode that splits operators. Errors of `_check_world`."""
+    world = _check_world(mode, what)
+    return (world is not None or _rehearses(mode)) and mode in SHARDED_MODES
+
+
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return [value if isinstance(value, Tensor) else Tensor(value) for value in values]
 
@@ -244,11 +250,10 @@ class EvalStep(_Step):
     def __init__(self, network: Callable, loss_fn: Callable | None = None) -> None:
         self.network, settings, self.mode = _unwrapped(network)
         self.loss_fn = loss_fn
-        world, rehearses = _check_world(self.mode, "evaluation"), _rehearses(self.mode)
-        if (world is not None or rehearses) and self.mode in SHARDED_MODES:
+        if _splits(self.mode, "evaluation"):
             # metrics are every rank's: the last pipeline stage tells all others what it predicts
             self._settings = {**settings, "pipeline_result_broadcast": True}
-            self._compiled = CompiledFunction(self._evaluate, self._settings, rehearses=rehearses)
+            self._compiled = CompiledFunction(self._evaluate, self._settings, rehearses=_rehearses(self.mode))
 
     def _evaluate(self, *columns: Any) -> tuple[Any, tuple[Any, ...]]:
         out = self.network(*columns[:-1])
@@ -292,9 +297,8 @@ class PredictStep(_Step):
 
     def __init__(self, network: Callable) -> None:
         self.network, settings, self.mode = _unwrapped(network)
-        world, rehearses = _check_world(self.mode, "prediction"), _rehearses(self.mode)
-        if (world is not None or rehearses) and self.mode in SHARDED_MODES:
-            self._compiled = CompiledFunction(self.network, settings, rehearses=rehearses)
+        if _splits(self.mode, "prediction"):
+            self._compiled = CompiledFunction(self.network, settings, rehearses=_rehearses(self.mode))
 
     def __call__(self, *inputs: Any) -> Any:
         if self._compiled is None:

@@ -5,7 +5,6 @@ Ranks compare their programs, and what they start with; then the files are writt
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..base.hooks import cell_executor
@@ -60,10 +59,4 @@ def _write_ir(compiled: Compiled, world: Any, config: ParallelConfig) -> None:
         cell_executor().write_graph_files(compiled.steps, get_context("save_graphs_path"), rank)
 
 
-FIRST: tuple[Callable[[Compiled, Any, ParallelConfig], None], ...] = (
-    _compare,
-    _agree,
-    _write_strategies,
-    _write_group,
-    _write_ir,
-)
+FIRST = (_compare, _agree, _write_strategies, _write_group, _write_ir)
