@@ -49,7 +49,7 @@ def publish(layers):
     _public.extend(layers)
 
 
-# PyTorch's names for what is here under MindSpore's
+# PyTorch's names of classes that have MindSpore's here
 _OTHER_NAMES = {
     "Hardshrink": "HShrink",
     "Hardsigmoid": "HSigmoid",

@@ -9,7 +9,7 @@
         def construct(self, x):
             return self.matmul(x, self.weight)
 
-Calling a Cell runs `construct` at once. While a network is traced, the tracer is told of every Cell that is entered and
+Calling a Cell runs `construct` at once. While a network is traced, the tracer notes every Cell that is entered and
 left, which gives operators their scope ("_backbone-Net/d1-Dense").
 
 What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are split as told.
@@ -92,6 +92,8 @@ class Cell(Hooks):
                 for _ in entered:
                     tracer.leave()
         except TypeError:
+            # Whether the arguments fit is asked afterwards: asked before, it would cost each call of a small layer more
+            # than its operators do. An error that construct raises passes unchanged, because then they fit.
             if fault := misfit(f"construct of {self._where()}", inspect.signature(self.construct), args, kwargs):
                 raise fault from None
             raise
@@ -102,7 +104,8 @@ class Cell(Hooks):
 
     def _construct_in_dtype(self, *args: Any, **kwargs: Any) -> Any:
         """`construct` on inputs in `compute_dtype`, and with `self.weight` reading as the Parameter in that dtype."""
-        # Not in __dict__, a Parameter is asked for through __getattr__, which casts it when construct reads it.
+        # Not in __dict__, a Parameter is read through __getattr__, which casts it when construct first reads it, at
+        # that place of a trace. Casting all of them here would record casts that nobody reads, and in another order.
         floats = {n: p for n, p in self._params.items() if kind_of(p.dtype) == "f" and n not in self.keep_dtype}
         hidden = {n: p for n, p in floats.items() if self.__dict__.get(n) is p}
         outer = self.__dict__.get("_casts")

@@ -265,7 +265,7 @@ class CellTree:
 
     @checked("update_parameters_name", prefix=text)
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
-        """Name every Parameter `prefix` + its path of attributes, in place of its own name (MindSpore's rule)."""
+        """Name every Parameter `prefix` + its path of attributes, instead of its own name (MindSpore's rule)."""
         for path, parameter in self._paths(recurse):
             parameter.name = prefix + path
         for path, cell in self.cells_and_names() if recurse else [("", self)]:

@@ -6,7 +6,7 @@
 
     class Scale(Cell):
         def construct(self, x): return x * 2
-        def bprop(self, x, out, dout): return (dout * 3,)        # in place of the gradient of construct
+        def bprop(self, x, out, dout): return (dout * 3,)        # instead of the gradient of construct
 
 Hooks are for networks that run at once; a compiled network has them not (MindSpore: not in graph mode). bprop counts in
 both: where operators are split its values are whole on every rank. Forms: MindSpore, nn.Cell.

@@ -134,7 +134,7 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
         return sens.asnumpy().reshape(())
 
     def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
-        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet. Of a Parameter its value."""
+        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet; for a Parameter its value."""
         return False, stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
 
     def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:

@@ -81,7 +81,7 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     """All scaled by one factor, so that the L2 norm of all elements together is at most `clip_norm`.  x: list or tuple
     of (...) -> tuple.
 
-    Of gradients that a compiled call has returned as slices all elements count: every rank has to call it.
+    If a compiled call has returned the gradients as slices, all elements count: every rank has to call it.
 
     use_norm  the global norm, if it is known already: a number or a 0-d Tensor
     """

@@ -260,7 +260,7 @@ def _pair(name: str, default: tuple[float, float]) -> Argument:
     shared=beta_powers,
 )
 def AdaMax(h, p, g, m, v):
-    """Adam with the largest gradient in place of the root mean square (Kingma and Ba 2015, section 7.1).
+    """Adam with the largest gradient instead of the root mean square (Kingma and Ba 2015, section 7.1).
 
     g = gradient + weight_decay * p
     m = beta1 * m + (1 - beta1) * g,  v = max(beta2 * v, |g|)
@@ -332,7 +332,7 @@ def Rprop(h, p, g, before, size):
     g    = gradient + weight_decay * p
     size = size * etas[1] where g has the sign of the step before, * etas[0] where it has the other one; within
            step_sizes; learning_rate in the first step
-    p    = p - sign(g) * size, with 0 in place of g, for the next step too, where the sign has changed
+    p    = p - sign(g) * size, with 0 instead of g, for the next step too, where the sign has changed
     """
     same = sign(g * before)
     grown, shrunk = maximum(same, 0.0), maximum(-same, 0.0)

@@ -73,7 +73,7 @@ def Adam(h, p, g, m, v, top=None):
 
 @update_rule(_lr(1e-3), *_ADAM, Argument("weight_decay", "float", 1e-2), *_SWITCHES, **_FORM)
 def AdamW(h, p, g, m, v, top=None):
-    """`Adam` with decoupled weight decay (Loshchilov and Hutter 2019): it is no part of the gradient, but of the step.
+    """`Adam` with decoupled weight decay (Loshchilov and Hutter 2019): it belongs to the step, not to the gradient.
 
     p = p - lr * (m / (1 - betas[0]^t) / (sqrt(v / (1 - betas[1]^t)) + eps) + weight_decay * p)
     """

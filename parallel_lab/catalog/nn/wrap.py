@@ -1,4 +1,4 @@
-"""Cells around a network: its gradients, its evaluation, micro-batches one beside another, reducers and managers that
+"""Cells around a network: its gradients, its evaluation, interleaved micro-batches, reducers and managers that
 scripts for MindSpore name.
 """
 

@@ -4,7 +4,7 @@ LeNet5                 LeCun et al. 1998, as in tutorials: two convolutions with
 TransformerClassifier  Vaswani et al. 2017, an encoder that sorts sequences into classes: embeddings, encoder
                        layers, the mean over positions, scores
 WideDeep               Cheng et al. 2016, "Wide & Deep Learning for Recommender Systems": a linear model of sparse
-                       features beside a deep one of embeddings. Its tables are what one device cannot hold;
+                       features next to a deep one of embeddings. Its tables are what one device cannot hold;
                        `split_embeddings` (strategies.py) splits them by rows or by columns
 """
 

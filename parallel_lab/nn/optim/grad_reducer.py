@@ -212,7 +212,7 @@ class DistributedGradReducer(Cell):
     def _shared(
         self, places: list[int], arrays: list[np.ndarray], dtypes: list[np.dtype]
     ) -> tuple[tuple[int, ...], ...]:
-        """`shared_messages` of these gradients, counted once for what does not change from step to step."""
+        """`shared_messages` of these gradients, counted once, because they do not change from step to step."""
         key = [(i, self.parameters[i]._comm_fusion, d, a.size) for i, a, d in zip(places, arrays, dtypes, strict=True)]
         if self._messages[0] != key:
             outgoing = [
@@ -226,7 +226,7 @@ class DistributedGradReducer(Cell):
         return self._messages[1]
 
     def _names(self, places: list[int]) -> str:
-        """The parameters of a message, for what ranks compare and errors show."""
+        """The parameters of a message, as ranks compare and errors show them."""
         first, last = (self.parameters[places[at]].name for at in (0, -1))
         return f"gradient of {first}" if len(places) == 1 else f"gradients of {first} to {last} ({len(places)})"
 

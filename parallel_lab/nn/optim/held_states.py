@@ -46,7 +46,7 @@ class HeldStates:
         return self._states
 
     def _gathered(self, i: int) -> State:
-        """The whole states of parameter number i, of which every rank holds a slice: every rank has to call this."""
+        """The whole states of parameter number i, whose slices the ranks hold: every rank has to call this."""
         p = self.parameters[i]
         states, have = self._states[i].items(), self._layouts[i]
 

@@ -89,7 +89,7 @@ class Optimizer(HeldStates, Cell):
     learning_rate  number from 0 on; a schedule or function of the step (from 0); list or 1-D Tensor: a rate per step
     weight_decay   adds weight_decay * parameter to each gradient (Lamb, LARS and AdamWeightDecay: see there). A number
                    from 0 on, or a Cell that gives the factor of a step (from 0), also in a group. Without
-                   groups, parameters whose names contain "beta" or "gamma" have none, as in MindSpore: those of
+                   groups, parameters whose names contain "beta" or "gamma" are spared, as in MindSpore: those of
                    normalisation layers
     loss_scale     the loss was multiplied by this; gradients are divided by it
     clip           a `GradientClip`: clip gradients before weight decay
@@ -135,7 +135,7 @@ class Optimizer(HeldStates, Cell):
             what = f"{missing}=None" if parameters is None else "parameters are given twice"
             raise ArgumentTypeError(what, where=where, allowed="Parameters, and their learning rate")
         self._decays: dict[str, Cell] = {}
-        # a Cell is no part of this one
+        # a Cell does not belong to this one
         self.__dict__["weight_decay"] = A_DECAY(where, "weight_decay", plain_number(weight_decay))
         self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
         self.clip = (instance(GradientClip, "A GradientClip") | None)(where, "clip", clip)
@@ -303,7 +303,7 @@ class Optimizer(HeldStates, Cell):
         raise CellError(f"{type(self).__name__} has no update rule", where=type(self).__name__, hint=hint)
 
     def place(self, name: str, totals: Totals, scalar: Callable[[str], Any]) -> Place:
-        """What `update` is told about parameter `name`.  scalar: gives a scalar state, in the parameter's dtype."""
+        """What `update` receives about parameter `name`.  scalar: gives a scalar state, in the parameter's dtype."""
         return self._place(self._number(name), totals, scalar)
 
     def _place(self, i: int, totals: Totals, scalar: Callable[[str], Any]) -> Place:
@@ -313,7 +313,7 @@ class Optimizer(HeldStates, Cell):
         return Place(name, decay, total, parts, setting.centralized)
 
     def own_place(self) -> Place:
-        """Of a whole parameter without a name, with the optimizer's weight decay as it is in the next step."""
+        """A whole parameter without a name, with the optimizer's weight decay as it is in the next step."""
         return Place("", self.rates(self.global_step).get(WEIGHT_DECAY, self.weight_decay))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:

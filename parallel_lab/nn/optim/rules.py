@@ -132,7 +132,7 @@ ADAM_ARGUMENTS = (
 
 
 def _check_forms(adam: Any, given: dict[str, Any]) -> None:
-    """MindSpore's rules for what does not go together."""
+    """MindSpore's rules about settings that exclude each other."""
     for one, other in (("lazy", "offload"), ("lazy", "amsgrad"), ("offload", "amsgrad")):
         if given[f"use_{one}"] and given[f"use_{other}"]:
             raise ArgumentError(f"use_{one}=True with use_{other}=True", where="Adam", allowed="One of the two")

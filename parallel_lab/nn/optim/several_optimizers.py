@@ -47,7 +47,7 @@ class SeveralOptimizers:
         self.members = tuple(members)
         for one in self.members:
             if one.loss_scaler is not None:
-                what = f"{type(one).__name__} with a loss_scaler beside another optimizer in one step"
+                what = f"{type(one).__name__} with a loss_scaler and another optimizer in one step"
                 hint = "Scale the loss by a number, and give it to both optimizers: loss_scale=1024.0"
                 raise NotBuiltYet(what, where="optimizers", allowed="One loss scaler, of one optimizer", hint=hint)
         counts = Counter(map(id, self.parameters))

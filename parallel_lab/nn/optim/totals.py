@@ -34,7 +34,7 @@ class Totals:
     ) -> Any:
         """Sum of `local` over the slices of parameter `name`.
 
-        local  0-d, or with the dims `kept` of the parameter, of which this is then a slice
+        local  0-d, or with the dims `kept` of the parameter: then it is a slice of these
         why    the start of the message's reason
         over   dims of the parameter whose slices are added up; None: all
         """
@@ -56,7 +56,7 @@ def added(values: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class Place:
-    """What a rule is told about the parameter whose slice it gets: its name, its factor of weight decay (a number, or
+    """What a rule receives about the parameter whose slice it gets: its name, its factor of weight decay (a number, or
     where it depends on the step () in the parameter's dtype), in how many slices each of its dims is split (() for a
     whole one), `total`, `Totals.total` without the name, and whether its gradient is to be `centralized`.
     """

@@ -47,7 +47,7 @@ LOSS_SCALE = Argument("loss_scale", "float", 1.0)
 
 
 class Given:
-    """What a rule is given beside parameter, gradient and states.
+    """What a rule receives besides parameter, gradient and states.
 
     rate       the learning rate, () in the parameter's dtype
     scalars    the shared values of this step by name, () each
@@ -65,11 +65,11 @@ class Given:
         return self.place.decayed(parameter, x)
 
     def norm(self, x: Any, what: str) -> Any:
-        """L2 norm of the whole parameter, of which `x` may be a rank's slice.  what: with "{}" for its name."""
+        """L2 norm of the whole parameter; `x` may be a rank's slice of it.  what: with "{}" for its name."""
         return norm(x, self.place, what.format(repr(self.place.name)))
 
     def mean(self, x: Any, what: str, over: Sequence[int] | None = None, dims: Sequence[int] | None = None) -> Any:
-        """Mean of the whole parameter, of which `x` may be a rank's slice, along its dims `over` (default: all).
+        """Mean of the whole parameter (`x` may be a rank's slice of it) along its dims `over` (default: all).
 
         what  with "{}" for the parameter's name;  dims: those of the parameter that x has, default: all
         """

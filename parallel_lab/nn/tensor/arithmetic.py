@@ -130,8 +130,8 @@ class Arithmetic(Spelled):
     def register_hook(self, hook_fn):
         """hook_fn(gradient), when the gradient of this tensor is made: None, or another gradient. Returns a Handle.
 
-        For what runs at once: where networks are compiled, or no gradient is asked for, nothing calls it. Of a
-        Parameter it is refused: NotBuiltYet.
+        It is called in networks that run at once: where they are compiled, or no gradient is asked for, nothing does.
+        A hook of a Parameter is refused: NotBuiltYet.
         """
         function("A function of the gradient")("register_hook", "hook_fn", hook_fn)
         if hasattr(self, "requires_grad") and getattr(self, "name", None):

@@ -62,7 +62,7 @@ def as_read(tensor: Tensor, order: int = 0) -> Tensor:
 
 
 def leaves_since(results: Sequence[Tensor], since: int) -> list[Tensor]:
-    """Tensors made before the operator of this number, with a gradient, of which later ones have made the results."""
+    """Tensors made before the operator of this number, with a gradient, from which later ones have made the results."""
     made = {id(t): t for root in results for t in _history(root, since)}
     read = [as_read(x, t.node.order) for t in made.values() for x in t.node.operands]
     found = {id(x): x for x in read if id(x) not in made and (x.node is not None or x.requires_grad)}
@@ -83,7 +83,7 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
         key = id(tensor)
         g = found.get(key) if key in asked else found.pop(key, None)
         if g is not None and g.dtype != tensor._data.dtype:
-            g = g.astype(tensor._data.dtype)  # float16 beside float32: the rule computed in the wider one
+            g = g.astype(tensor._data.dtype)  # float16 with float32: the rule computed in the wider one
         node: Node = tensor.node
         if node.hooks and g is not None:
             g = _hooked(node.hooks, g)
@@ -153,7 +153,7 @@ def value_and_grad(
 
     Gradients are Tensors: those of the arguments (one, or a tuple), of the weights (likewise), or the pair of both.
     On a rank, where Cells that are called run compiled, so does this function, and gradients are this rank's slices.
-    Raises ArgumentError or ArgumentTypeError for what has no gradient, TraceError if the result is no Tensor.
+    Raises ArgumentError or ArgumentTypeError for arguments without gradient, TraceError unless the result is a Tensor.
     """
     where = "value_and_grad"
     flag(where, "has_aux", has_aux)

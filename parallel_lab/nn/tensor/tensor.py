@@ -49,6 +49,8 @@ class Tensor(ForNumpy):
     is_variable = False  # True of Parameters (`parameter.py`)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        # `Tensor(shape=, dtype=, init=)`, a form of MindSpore's, has no values yet. It has a class of its own, so that
+        # all other Tensors hold an array and need not ask at each access whether it was drawn.
         if cls is Tensor and (len(args) > 2 or not kwargs.keys() <= {"input_data", "dtype"}):
             return Initial.of(*args, **kwargs)
         return _new(cls)
@@ -93,7 +95,7 @@ class Tensor(ForNumpy):
     has_init = False  # whether the values are still to be drawn
 
     def init_data(self, slice_index: Any = None, shape: Any = None, opt_shard_group: Any = None) -> Tensor:
-        """Of a Tensor without an initializer: refused, as in MindSpore. Raises ArgumentTypeError."""
+        """Refused for a Tensor without an initializer, as in MindSpore. Raises ArgumentTypeError."""
         allowed = "What initializer(...) or Tensor(shape=, dtype=, init=) returns"
         raise ArgumentTypeError("init_data of a Tensor that has its values", where="Tensor", allowed=allowed)
 
@@ -254,7 +256,7 @@ def _no_numbers(data: Any) -> ShapeError:
 
 
 def as_array(value: Any, operands: list[Any]) -> np.ndarray:
-    """An operand that is not a Tensor, as an array: numbers take the dtype of the Tensors beside them."""
+    """An operand that is not a Tensor, as an array: numbers take the dtype of the other operands."""
     if isinstance(value, (bool, int, float)):
         return scalar_operand(value, operands)
     return plain_array(value, where="Tensor")
