@@ -44,7 +44,9 @@ An exercise is an `Exercise`: number, title, parts with points, four hints, a gr
 yields a `Part` per part, made by `judged(name, function, *arguments)`. That function returns what was found, in words,
 or raises `Wrong(found, expected, note)`; `Wrong(found, form="A number")` where an answer has another form. Learners'
 functions are called through `ask` or `compare_calls`, which stop what does not end and name the learner's line; rank
-programs are run by `run_programs`. An `Idea` is a wrong model with the answer that follows from it: a learner
+programs are run by `run_programs`. During a check the functions of an answer are in a process of their own
+(`own_process.py`) and work on copies: prints and pictures appear in the cell, but a list that one appends to in the
+notebook stays as it was. An `Idea` is a wrong model with the answer that follows from it: a learner
 who hands in its numbers reads its note. This is a whole exercise:
 
     from parallel_lab.lab.exercises import Exercise, Idea, add, check, compare_calls, hint, judged

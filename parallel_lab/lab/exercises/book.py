@@ -26,7 +26,8 @@ import numpy as np
 from ...base.checks import fitting, is_int
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 from .ideas import Idea
-from .running import STOPPED, TimeUp, deadline, followed, is_machine_fault, place_of
+from .own_process import in_own_process
+from .running import STOPPED, deadline, is_machine_fault, place_of
 from .starts import is_start
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
 
@@ -97,8 +98,11 @@ class Exercise:
 
         Raises GradingError where the fault is the machine's: a package that is missing, a disk that is full.
         """
+        with in_own_process(answer, given) as (stand_in, stand_ins):
+            return self._judged(stand_in, stand_ins)
+
+    def _judged(self, answer: Any, given: Mapping[str, Any]) -> tuple[Part, ...]:
         worth, judged = dict(self.parts), {}
-        answer, given = followed(answer), {name: followed(value) for name, value in given.items()}
         try:
             with deadline(LIMIT_S):
                 for part in self.grader(answer, **given):
@@ -108,7 +112,7 @@ class Exercise:
                     judged.setdefault(part.name, part)
                     if part.passed is False and part.found.startswith(STOPPED):
                         break  # it would take its whole time again in each part
-        except (Exception, TimeUp) as error:  # an answer that nobody thought of must not end the lesson
+        except Exception as error:  # an answer that nobody thought of must not end the lesson
             if is_machine_fault(error, self.grader):
                 what = f"{type(error).__name__}: {error}"
                 raise GradingError(what, where=f"grader of {self.number}", hint=FAULT_HINT) from error
@@ -138,8 +142,7 @@ def _failed(error: BaseException, answer: Any) -> Wrong:
     """What ended a grader: what it says itself, or that it cannot judge this answer."""
     if isinstance(error, Wrong):
         return error
-    found = f"not finished after {LIMIT_S:g} s" if isinstance(error, TimeUp) else f"{type(error).__name__}: {error}"
-    return Wrong(found, "", f"This answer cannot be judged: {shorten(answer)}")
+    return Wrong(f"{type(error).__name__}: {error}", "", f"This answer cannot be judged: {shorten(answer)}")
 
 
 class Desk:
@@ -290,10 +293,10 @@ def _on_drawn(exercise: Exercise, part: Part, answer: Any, given: Mapping[str, A
     if not part.passed or drawn is None:
         return part
     try:
-        with deadline(LIMIT_S):
+        with in_own_process(answer, given) as (stand_in, _), deadline(LIMIT_S):
             for _ in range(DRAWS):
-                drawn(answer, rng)
-    except (Exception, TimeUp) as error:
+                drawn(stand_in, rng)
+    except Exception as error:
         if is_machine_fault(error, drawn):
             what = f"{type(error).__name__}: {error}"
             raise GradingError(what, where=f"grader of {exercise.number}", hint=FAULT_HINT) from error

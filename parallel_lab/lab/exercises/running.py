@@ -5,25 +5,22 @@
     run = run_programs(ring, ranks=4, values=...)    # generators that yield Requests, on simulated ranks
     run.results, run.messages, run.steps
 
-A call is stopped after `seconds` wherever it is: by the system's alarm in the main thread of a notebook or script (it
-also ends a sleep), elsewhere by a trace function that looks at the clock at each line (which ends neither a sleep nor a
-loop around a bare `except:`).
+A call is stopped after `seconds` where the function runs in another process (`own_process.py`), as those of an answer
+do in `check`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gc
-import signal
 import sys
-import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import islice
-from types import FunctionType, GeneratorType
+from types import GeneratorType
 from typing import Any
 
 import numpy as np
@@ -38,88 +35,25 @@ from .verdict import Wrong
 SECONDS = 4.0  # of one call of a learner's function; right answers take milliseconds
 STOPPED = "stopped: still running after"
 MOST_REQUESTS = 5_000  # of one run of rank programs; an algorithm of 8 ranks needs a few hundred
-AGAIN_S = 0.05  # the alarm comes again: a bare `except:` in a loop may have caught the first
 MOST_ITEMS = 100_000  # of a list that is an answer
-MOST_LINES = 20  # of a loop around an `except:`
-
-
-class TimeUp(BaseException):
-    """The time for a call is over. No Exception, so that a learner's `except Exception` does not catch it."""
+_LIMIT: ContextVar[tuple[float, float] | None] = ContextVar("limit", default=None)  # when time is over; its seconds
 
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """Raise TimeUp inside after `seconds`. Of nested deadlines, the one that is over first ends what it surrounds."""
-    in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
-    with _alarm(seconds) if in_main else _tracing(seconds):
-        yield
-
-
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    armed, begin, rings, tracer = True, time.monotonic(), 0, sys.gettrace()
-
-    def ring(signum: int, frame: Any) -> None:
-        nonlocal rings
-        inner = frame  # in fault_of, the fault of the first ring is being written down
-        while inner is not None and inner.f_code is not fault_of.__code__:
-            inner = inner.f_back
-        if not armed or inner is not None:
-            return
-        rings += 1
-        # the last one was caught, by a bare `except:`: raise it again some lines on, until that is outside the try
-        if rings > 1:
-            left = rings % MOST_LINES
-
-            def further(frame: Any, event: str, arg: Any) -> Any:
-                nonlocal left
-                if any(getattr(each, "__code__", None) is frame.f_code for each in gc.callbacks):
-                    return None  # Python calls it between two lines, and would drop what it raises
-                left -= 1
-                if armed and left < 0:
-                    raise TimeUp  # which ends the tracing, too
-                return further
-
-            sys.settrace(further)
-            while frame is not None and frame.f_code is not here:
-                frame.f_trace_lines = True  # `Followed` listens to returns only
-                frame.f_trace, frame = further, frame.f_back
-        raise TimeUp
-
-    here = sys._getframe().f_code
-    left_s, interval_s = signal.getitimer(signal.ITIMER_REAL)  # an outer deadline's, or a test runner's
-    previous = signal.getsignal(signal.SIGALRM)
-    if left_s and left_s <= seconds:
-        yield  # the outer one is over first
-        return
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_S)
+    """Calls into another process, made inside, have `seconds` together; within another deadline, no more than that."""
+    limit, outer = (time.monotonic() + seconds, seconds), _LIMIT.get()
+    token = _LIMIT.set(limit if outer is None or limit < outer else outer)
     try:
         yield
     finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-        if rings:
-            sys.settrace(tracer)
-        if left_s:
-            signal.setitimer(signal.ITIMER_REAL, max(left_s - (time.monotonic() - begin), 1e-3), interval_s)
+        _LIMIT.reset(token)
 
 
-@contextlib.contextmanager
-def _tracing(seconds: float) -> Iterator[None]:
-    end, previous = time.monotonic() + seconds, sys.gettrace()
-
-    def look(frame: Any, event: str, arg: Any) -> Any:
-        if time.monotonic() > end:
-            raise TimeUp
-        return look
-
-    sys.settrace(look)
-    try:
-        yield
-    finally:
-        sys.settrace(previous)
+def time_left() -> tuple[float, float]:
+    """Seconds that a call has, and of how many: of the deadline around it, or SECONDS."""
+    limit = _LIMIT.get()
+    return (SECONDS, SECONDS) if limit is None else (limit[0] - time.monotonic(), limit[1])
 
 
 # ---- what went wrong ----
@@ -143,28 +77,37 @@ class Fault:
 
 
 class Told(Exception):
-    """Carries the fault of a learner's code that ran in another process."""
+    """Carries the fault of a learner's code that ran in another process.  returned: the line that its function left"""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, returned: str = "") -> None:
         super().__init__(fault.text)
-        self.fault = fault
+        self.fault, self.returned = fault, returned
 
 
-def fault_of(error: BaseException, rank: int | None = None, seconds: float = SECONDS) -> Fault:
-    """An exception from a learner's code as a Fault."""
+def fault_of(error: BaseException, rank: int | None = None, *, frames: Sequence[Any] | None = None) -> Fault:
+    """An exception from a learner's code as a Fault.  frames: where it was, if not where the exception says"""
     if isinstance(error, Told):
         return replace(error.fault, rank=rank)
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(PACKAGE)]
-    # numpy's and Python's own files are no place to look at, unless there is nothing else
-    own = [f for f in frames if is_learners(f.filename)] or frames
-    place = f"{short_file(own[-1].filename)}:{own[-1].lineno}" if own else ""
-    code = (own[-1].line or "").strip() if own else ""
-    if isinstance(error, TimeUp):
-        return Fault(f"{STOPPED} {seconds:g} s", place, code, rank)
+    own = _learners(traceback.extract_tb(error.__traceback__) if frames is None else frames)
+    place = f"{short_file(own.filename)}:{own.lineno}" if own else ""
     text = str(error)
     if not isinstance(error, ParallelLabError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return Fault(text, place, code, rank)
+    return Fault(text, place, (own.line or "").strip() if own else "", rank)
+
+
+def _learners(frames: Sequence[Any]) -> Any:
+    """The innermost frame of a learner's file. numpy's and Python's own files are no place to look at, unless there is
+    nothing else.
+    """
+    outside = [frame for frame in frames if not frame.filename.startswith(PACKAGE)]
+    return next((frame for frame in reversed(outside) if is_learners(frame.filename)), outside[-1] if outside else None)
+
+
+def place_in(frames: Sequence[Any]) -> tuple[str, int] | None:
+    """(file, line) of the innermost frame of a learner's file."""
+    own = _learners(frames)
+    return (own.filename, own.lineno) if own else None
 
 
 def is_machine_fault(error: BaseException, grader: Any) -> bool:
@@ -186,7 +129,7 @@ class Followed:
 
     def __call__(self, *args: Any) -> Any:
         code = getattr(self.function, "__code__", None)
-        if code is None or sys.gettrace() is not None:  # a debugger's, or that of a deadline outside the main thread
+        if code is None or sys.gettrace() is not None:  # a debugger's
             return self.function(*args)
 
         def returned(frame: Any, event: str, arg: Any) -> Any:
@@ -208,13 +151,6 @@ class Followed:
 
     def __repr__(self) -> str:
         return repr(self.function)
-
-
-def followed(answer: Any) -> Any:
-    """An answer whose functions, itself or the values of a dict, are followed."""
-    if type(answer) is dict:
-        return {key: followed(value) for key, value in answer.items()}
-    return Followed(answer) if isinstance(answer, FunctionType) else answer
 
 
 def place_of(answer: Any) -> str:
@@ -242,7 +178,7 @@ def attempt(function: Any, *args: Any, seconds: float = SECONDS) -> Called:
     except KeyboardInterrupt:  # the learner's own
         raise
     except BaseException as error:  # SystemExit of an exit() too: it must not end the kernel
-        return Called(fault=fault_of(error, seconds=seconds))
+        return Called(fault=fault_of(error))
 
 
 def ask(expected: str, function: Any, *args: Any) -> Any:
@@ -386,7 +322,7 @@ def line_of(program: Any) -> str:
     return f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else ""
 
 
-def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> Generator[Any, Any, Any]:
+def _watched(rank: int, make: Callable[[], Any], log: _Log) -> Generator[Any, Any, Any]:
     """A learner's program, passed on request by request and written down."""
     reply = None
     try:
@@ -409,7 +345,7 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log, seconds: float) -> G
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        raise _Raised(fault_of(error, rank, seconds)) from error
+        raise _Raised(fault_of(error, rank)) from error
 
 
 def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: float = SECONDS) -> ProgramRun:
@@ -422,10 +358,10 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
     try:
         with deadline(seconds):
             results = tuple(
-                simulate([_watched(r, lambda r=r: program(r, ranks, values[r]), log, seconds) for r in range(ranks)])
+                simulate([_watched(r, lambda r=r: program(r, ranks, values[r]), log) for r in range(ranks)])
             )
     except _Raised as raised:
         fault = raised.fault
-    except (ParallelLabError, TimeUp) as error:  # of the simulator: a deadlock, requests that do not fit
-        fault = Fault(fault_of(error, seconds=seconds).text)
+    except ParallelLabError as error:  # of the simulator: a deadlock, requests that do not fit
+        fault = Fault(str(error))
     return ProgramRun(ranks, results, tuple(log.asked), fault)

@@ -7,24 +7,22 @@ Nothing of a submission runs here. Its functions are stood for by objects that p
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import ParallelLabError
-from ...run.communicator import Start
 from .. import exercises
-from ..exercises.running import SECONDS, Fault, Followed, Told
+from ..exercises.own_process import StandIn, StandInProgram
+from ..exercises.running import STOPPED, Fault, Told, time_left
 from ..exercises.verdict import Part, Verdict
 from .confine import Limits, Watch, end_all, guard
 from .submissions import Call, Cell, calls_of, needed_cells, read_cells
@@ -32,51 +30,21 @@ from .wire import Channel, Encoder, Lost, decode
 
 READY_S = 60.0  # for a process to start on a machine that is busy
 GRACE_S = 3.0  # after a call should have been stopped
-MOST_STARTS = 8  # of processes for one submission: a cell that ends its process is left out the next time
+MOST_STARTS = 12  # of processes for one submission: a cell that ends its process is left out the next time
 
 
 class EnvironmentFault(ParallelLabError, RuntimeError):
     """Grading is not possible here; the submission is not to blame."""
 
 
-class _Function(Followed):
-    """A function of the submission's process."""
+def _named(name: str) -> Any:
+    """Stands for a function of which nothing but its name is here."""
 
-    def __init__(self, pupil: Pupil, number: int, name: str) -> None:
-        self.function = lambda *args: None
-        self.function.__name__ = name
-        self._pupil, self._number, self.place = pupil, number, ""
-
-    def __call__(self, *args: Any) -> Any:
-        encoder = Encoder()
-        told = {"do": "call", "function": self._number, "args": [encoder.encode(one) for one in args]}
-        reply = self._pupil.value_of(told)
-        self.place = str(reply.get("place", "")).rpartition(", ")[2]
-        return reply["value"]
-
-    def __repr__(self) -> str:
-        return f"<function {self.function.__name__}>"
-
-
-class _Program(Generator[Any, Any, Any]):
-    """A generator of the submission's process."""
-
-    def __init__(self, pupil: Pupil, number: int) -> None:
-        self._pupil, self._number, self.place = pupil, number, ""
-
-    def send(self, value: Any) -> Any:
-        told = {"do": "next", "generator": self._number, "value": Encoder().encode(value)}
-        reply = self._pupil.value_of(told)
-        self.place = str(reply.get("place", ""))
-        if "ended" in reply:
-            raise StopIteration(reply["ended"])
-        return Start(reply["value"]) if reply.get("started") is True else reply["value"]
-
-    def throw(self, *error: Any) -> Any:
-        raise error[0]
-
-    def close(self) -> None:
+    def function(*args: Any) -> None:
         return None
+
+    function.__name__ = name
+    return function
 
 
 class Pupil:
@@ -93,7 +61,7 @@ class Pupil:
         self.reason, self.safe, self._left_out, self._starts = "not started", False, set(), 0
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._asked = self._unanswered = 0  # numbers of calls
+        self._asked = 0  # number of the last request
         self._folder = watch.folder
 
     # ---- life ----
@@ -102,7 +70,6 @@ class Pupil:
         """Start it, unless it runs and listens, and run the cells; a cell in which it ends is left out and it starts
         again. Raises Told.
         """
-        self._settle()
         while self.reason:
             if self._starts == MOST_STARTS or self.watch.left_s < 0:
                 raise Told(Fault(self.reason))
@@ -173,7 +140,6 @@ class Pupil:
 
     def _ask(self, told: dict[str, Any], seconds: float) -> dict[str, Any]:
         """A reply. Raises Lost, with `reason` set, when the process has ended or had to be ended."""
-        self._settle()
         if self._channel is None:
             raise Lost(self.reason)
         self._asked += 1
@@ -182,6 +148,8 @@ class Pupil:
             while True:
                 reply = self._channel.receive(seconds)
                 if reply.get("id") == self._asked:
+                    if "stopped" in reply:  # it ends itself
+                        self.close(str(reply["stopped"]))
                     return reply
         except TimeoutError as error:
             self.close(self.watch.reason or f"stopped: still running after {seconds - GRACE_S:g} s")
@@ -190,43 +158,29 @@ class Pupil:
             self.close(self.watch.reason or f"the code ends its process ({error})")
             raise
 
-    def value_of(self, told: dict[str, Any]) -> dict[str, Any]:
+    def request(self, do: str, number: int, values: Sequence[Any]) -> dict[str, Any]:
         """A reply with "value" or "ended" decoded. Raises Told with what went wrong in the learner's code."""
+        left_s, limit_s = time_left()
+        if left_s <= 0:
+            raise Told(Fault(f"{STOPPED} {limit_s:g} s"))
+        encoder = Encoder()
+        told = {"do": do, "number": number, "values": [encoder.encode(value) for value in values]}
         try:
-            reply = self._ask({**told, "seconds": SECONDS}, SECONDS + GRACE_S)
+            reply = self._ask({**told, "limit": [left_s, limit_s]}, left_s + GRACE_S)
             if "fault" in reply:
                 text, place, code = map(str, reply["fault"])
                 raise Told(Fault(text, place, code))
             name = "ended" if "ended" in reply else "value"
-            return {**reply, name: self._decoded(reply.get(name))}
+            return {**reply, name: self._decoded(reply.get(name)), "place": str(reply.get("place", ""))}
         except Lost as error:
             raise Told(Fault(self.reason)) from error
         except (ValueError, TypeError) as error:
             raise Told(Fault(f"a value that cannot be read: {error}")) from error
-        except BaseException as error:  # a deadline of the grader's rang: the call goes on over there, for nothing
-            if not isinstance(error, Told):
-                self.interrupt()
-            raise
-
-    def interrupt(self) -> None:
-        """Ring the deadline of the call that runs."""
-        if self._process is not None:
-            self._unanswered = self._asked
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGALRM)
-
-    def _settle(self) -> None:
-        """Wait for the end of a call that was given up; end the process if it does not come."""
-        number, self._unanswered = self._unanswered, 0
-        try:
-            while number and self._channel is not None:
-                if self._channel.receive(GRACE_S).get("id") == number:
-                    return
-        except (Lost, TimeoutError):
-            self.close(self.watch.reason or "stopped: a call that had no end")
 
     def _decoded(self, data: Any) -> Any:
-        return decode(data, lambda number, name: _Function(self, number, name), lambda number: _Program(self, number))
+        return decode(
+            data, lambda number, name: StandIn(self, number, _named(name)), lambda number: StandInProgram(self, number)
+        )
 
     def handed_in(self, test: Call) -> tuple[Any, dict[str, Any], bool]:
         """(answer, given, whether it is the start). Raises Told with the reason where nothing was handed in."""

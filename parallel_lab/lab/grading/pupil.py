@@ -13,26 +13,42 @@ import ast
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
-import numpy as np
-
 from ...base.errors import LimitTooLow, MissingPackage, NoProcesses, SharedMemoryTooSmall
-from ...run.communicator import Request, Start
 from .. import exercises
-from ..exercises.running import Followed, deadline, fault_of, line_of, place_of
+from ..exercises.own_process import Calls
+from ..exercises.running import STOPPED, fault_of
 from ..exercises.verdict import Verdict
 from .confine import Limits, confine
 from .wire import Channel, Encoder, Lost, decode
 
 LACKS = (MissingPackage, SharedMemoryTooSmall, LimitTooLow, NoProcesses)  # errors of ours about a poor machine
 HAND_IN = "_hand_in"  # the name of `check` while an answer is asked for
+
+
+class CellStopped(BaseException):
+    """The time of a cell is over. No Exception, so that its `except Exception` does not catch it."""
+
+
+@contextlib.contextmanager
+def _stopped_after(seconds: float) -> Iterator[None]:
+    """End a cell, so that what it has defined stays; one that goes on ends with its process, by the grader's clock."""
+
+    def ring(*_: Any) -> None:
+        raise CellStopped(f"{STOPPED} {seconds:g} s")
+
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 class _Pupil:
@@ -43,7 +59,9 @@ class _Pupil:
         self.channel, self.limits, self.own = channel, limits, os.getpid()
         self.encoder = Encoder()
         self.handed_in: list[tuple[Any, dict[str, Any]]] = []
-        self.rooms: dict[int, np.ndarray] = {}  # per rank program: `out` of the request that waits
+        self.calls = Calls(self.encoder.kept, self.stopped)
+        self.calls.watch(channel.link.fileno())
+        self.asked = 0  # number of the request that is answered
         config = Config()
         config.HistoryManager.enabled = False
         self.shell = InteractiveShell.instance(config=config)
@@ -51,6 +69,7 @@ class _Pupil:
     def serve(self) -> None:
         while True:
             told = self.channel.receive()
+            self.asked = told.get("id")
             reply = getattr(self, f"_do_{told.get('do')}")(told)
             if os.getpid() != self.own:  # a fork of the submission's that came back here
                 os._exit(1)
@@ -64,19 +83,19 @@ class _Pupil:
         error = self._run(told["source"], self.limits.cell_s)
         if error is None:
             return {"fault": ""}
-        fault = fault_of(error, seconds=self.limits.cell_s)
+        text = str(error) if isinstance(error, CellStopped) else fault_of(error).text
         machine = ""
         if isinstance(error, ModuleNotFoundError):
             machine = f"the package {(error.name or '').partition('.')[0]} is not installed here"
         elif isinstance(error, LACKS):
             machine = f"{type(error).__name__}: {error}"[:500]
-        return {"fault": fault.text[:500], "machine": machine}
+        return {"fault": text[:500], "machine": machine}
 
     def _run(self, source: str, seconds: float) -> BaseException | None:
         try:
-            with deadline(seconds):
+            with _stopped_after(seconds):
                 result = self.shell.run_cell(source, store_history=False, silent=True)
-        except BaseException as error:  # a deadline that rang between two lines of IPython's; sys.exit
+        except BaseException as error:  # an alarm that rang between two lines of IPython's; sys.exit
             return error
         return result.error_before_exec or result.error_in_exec
 
@@ -106,41 +125,27 @@ class _Pupil:
     # ---- functions ----
 
     def _do_call(self, told: dict[str, Any]) -> dict[str, Any]:
-        function = self.encoder.kept[told["function"]]
-        if isinstance(function, FunctionType):
-            function = Followed(function)
-        args = [decode(one) for one in told["args"]]
-        reply = self._guarded(lambda: function(*args), told["seconds"])
-        return {**reply, "place": place_of(function)}
+        values = [decode(value) for value in told["values"]]
+        return self._encoded(self.calls.call(told["number"], values, tuple(told["limit"])))
 
     def _do_next(self, told: dict[str, Any]) -> dict[str, Any]:
-        """The next value of a generator: of a rank program, its next request and the line that it stands in."""
-        number = told["generator"]
-        program, reply = self.encoder.kept[number], decode(told["value"])
-        room = self.rooms.pop(number, None)
-        if room is not None and reply is not None:
-            np.copyto(room, reply)
-            reply = room
-        found = self._guarded(
-            lambda: program.send(reply) if isinstance(program, Generator) else next(program), told["seconds"], number
-        )
-        return {**found, "place": line_of(program) if isinstance(program, Generator) else ""}
+        (value,) = told["values"]
+        return self._encoded(self.calls.next(told["number"], decode(value), tuple(told["limit"])))
 
-    def _guarded(self, run: Callable[[], Any], seconds: float, number: int = -1) -> dict[str, Any]:
-        try:
-            with deadline(seconds):
-                value = run()
-        except StopIteration as end:
-            return {"ended": self.encoder.encode(end.value)}
-        except BaseException as error:
-            fault = fault_of(error, seconds=seconds)
+    def _do_many(self, told: dict[str, Any]) -> dict[str, Any]:
+        (count,) = told["values"]
+        return self._encoded(self.calls.many(told["number"], decode(count), tuple(told["limit"])))
+
+    def _encoded(self, reply: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = {"place": reply["place"], "started": reply.get("started", False)}
+        if (fault := reply.get("fault")) is not None:
             return {"fault": [fault.text[:2000], fault.place[:200], fault.code[:500]]}
-        started = isinstance(value, Start)
-        request = value.request if started else value
-        if isinstance(request, Request) and request.out is not None:
-            self.rooms[number] = request.out  # where the learner wants the reply
-            request = replace(request, out=None)
-        return {"value": self.encoder.encode(request), "started": started}
+        name = "ended" if "ended" in reply else "value"
+        return {**told, name: self.encoder.encode(reply[name])}
+
+    def stopped(self, reply: dict[str, Any]) -> None:
+        """The time of a call is over, and this process ends: say where it was."""
+        self.channel.send({"id": self.asked, "stopped": reply["fault"].text, **self._encoded(reply)})
 
 
 def main() -> None:
