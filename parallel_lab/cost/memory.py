@@ -53,14 +53,17 @@ class MemoryPoint:
 
     @property
     def host_by_kind(self) -> dict[str, int]:
+        """{kind: bytes} in the memory of the host."""
         return dict(zip(MEMORY_KINDS, self.host, strict=True))
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of all kinds."""
         return sum(self.live)
 
     @property
     def by_kind(self) -> dict[str, int]:
+        """{kind: bytes}."""
         return dict(zip(MEMORY_KINDS, self.live, strict=True))
 
 
@@ -101,6 +104,7 @@ class MemoryReport:
 
     @property
     def peak_bytes(self) -> int:
+        """Bytes at the fullest moment."""
         return self.peak.total_bytes if self.peak is not None else self.resident_bytes
 
     @property

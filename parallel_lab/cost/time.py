@@ -176,6 +176,7 @@ class PhaseTime:
 
     @property
     def total_s(self) -> float:
+        """Seconds, one after the other."""
         return self.compute_s + self.communication_s + self.copy_s
 
 
@@ -188,14 +189,17 @@ class StepTime:
 
     @property
     def compute_s(self) -> float:
+        """Seconds of computing, of all phases."""
         return math.fsum(p.compute_s for p in self.phases)
 
     @property
     def communication_s(self) -> float:
+        """Seconds of messages, of all phases."""
         return math.fsum(p.communication_s for p in self.phases)
 
     @property
     def copy_s(self) -> float:
+        """Seconds of copies to and from the host, of all phases."""
         return math.fsum(p.copy_s for p in self.phases)
 
     @property
@@ -205,22 +209,27 @@ class StepTime:
 
     @property
     def to_device_bytes(self) -> int:
+        """Bytes copied from the host to the device."""
         return sum(p.to_device_bytes for p in self.phases)
 
     @property
     def total_s(self) -> float:
+        """Seconds, one after the other."""
         return self.compute_s + self.communication_s + self.copy_s
 
     @property
     def flops(self) -> int:
+        """Floating-point operations of a rank, of all phases."""
         return sum(p.flops for p in self.phases)
 
     @property
     def sent_bytes(self) -> int:
+        """Bytes that a rank sends, of all phases."""
         return sum(p.sent_bytes for p in self.phases)
 
     @property
     def messages(self) -> int:
+        """Messages of a rank, of all phases."""
         return sum(p.messages for p in self.phases)
 
     def phase(self, name: str) -> PhaseTime:

@@ -43,6 +43,7 @@ class ZeroMemory:
 
     @property
     def total_bytes(self) -> float:
+        """Bytes of parameters, gradients and optimizer states."""
         return self.params_bytes + self.grads_bytes + self.optimizer_bytes
 
 

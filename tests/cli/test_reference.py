@@ -43,7 +43,10 @@ def test_a_public_method_has_a_docstring_unless_it_is_as_short_as_its_name(modul
 FEW = ("base.errors", "base.units", "layout.tensor_layout", "lab.faults")
 
 
-@pytest.mark.parametrize("module", doors()[:9], ids=lambda module: module.__name__)  # what scripts use first
+KERNEL = ("parallel_lab.graph.ir", "parallel_lab.ops.collectives.definitions")  # a class says what its properties are
+
+
+@pytest.mark.parametrize("module", [d for d in doors() if d.__name__ not in KERNEL], ids=lambda module: module.__name__)
 def test_a_property_of_a_public_class_has_a_docstring(module):
     bare = []
     for name, value in shown(module).items():

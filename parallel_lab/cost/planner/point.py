@@ -73,6 +73,7 @@ class PlanPoint:
 
     @property
     def devices(self) -> int:
+        """Devices that the plan uses."""
         return self.data * self.tensor * self.stages
 
     @property
@@ -180,14 +181,17 @@ class Prediction:
 
     @property
     def memory_bytes(self) -> float:
+        """Bytes of the fullest rank."""
         return math.fsum(self.memory.values())
 
     @property
     def fits(self) -> bool:
+        """Whether that is within a device's memory."""
         return self.memory_bytes <= self.machine.cluster.device.memory_bytes
 
     @property
     def mfu(self) -> float:
+        """Share of the peak arithmetic that the model's own operations use."""
         return self.step_flops / (self.step_s * self.point.devices * self.machine.peak_flops_per_s)
 
     @property
@@ -197,6 +201,7 @@ class Prediction:
 
     @property
     def tokens_per_s(self) -> float:
+        """Tokens per second, of all devices."""
         return self.point.batch * self.model.seq_length / self.step_s
 
     def to_dict(self) -> dict:

@@ -68,6 +68,7 @@ class Work:
 
     @cached_property
     def rank_of(self) -> dict[int, int]:
+        """{part: the rank that holds it}."""
         return {part: rank for rank, parts in enumerate(self.holds) for part in parts}
 
     def took(self, part: int, kind: str) -> float:

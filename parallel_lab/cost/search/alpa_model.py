@@ -64,6 +64,7 @@ class Mesh:
 
     @property
     def device_num(self) -> int:
+        """Devices of the mesh."""
         return math.prod(self.shape)
 
     def cost(self, kind: str, size_bytes: float, axis: int) -> float:

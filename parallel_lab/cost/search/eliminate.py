@@ -78,6 +78,7 @@ class Solution:
 
     @property
     def proved(self) -> bool:
+        """Whether `chosen` is proved to cost the least."""
         return self.gap <= 1e-12
 
 

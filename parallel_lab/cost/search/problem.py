@@ -80,6 +80,7 @@ class Problem:
 
     @cached_property
     def weights(self) -> np.ndarray:
+        """The weight of each term."""
         return np.array([term.weight for term in self.terms])
 
     @cached_property

@@ -75,6 +75,7 @@ class Compared:
 
     @property
     def chosen(self) -> bool:
+        """Whether this is the candidate that won."""
         return self.reason == "chosen"
 
 

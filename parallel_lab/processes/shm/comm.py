@@ -270,6 +270,7 @@ class Communicator(CheckedCalls):
 
     @property
     def control(self) -> str:
+        """What the session asks of this rank: to go on, to pause or to stop."""
         return CONTROLS[self._words[CONTROL]]
 
     def report(self, obj: object) -> None:
