@@ -16,7 +16,6 @@ from . import (  # noqa: F401
     custom,
     dropout,
     elementwise,
-    further_losses,
     gather,
     indexing,
     join,
@@ -26,7 +25,6 @@ from . import (  # noqa: F401
     micro_batches,
     normalization,
     order,
-    padding,
     pool,
     quotients,
     reduce,
@@ -36,7 +34,6 @@ from . import (  # noqa: F401
     statistics,
     transposed_conv,
     unary,
-    upsampling,
     writes,
 )
 from .collectives import point_to_point, primitives

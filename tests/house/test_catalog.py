@@ -5,7 +5,14 @@ import sys
 
 import pytest
 
+from parallel_lab.ops.machine.opdef import OPS
+from parallel_lab.ops.spellings import NAMES
+from tests.house.reached import reached
 from tests.house.source import ROOT
+
+# rooms whose files teach or need an operator; notebooks count, too
+USERS = ("nn", "graph", "cost", "run", "processes", "train", "lab", "cli")
+MOST_THAT_NOTHING_NAMES = 112  # of ops/: to be moved; some are reached as methods of Tensors
 
 LOADED = "print('parallel_lab.catalog' in sys.modules)"
 
@@ -71,3 +78,18 @@ def test_a_name_that_nobody_has_is_refused_as_before():
     assert "Did you mean 'igamma'" in in_a_fresh_process(code)[0]
     code = "from parallel_lab import ops\ntry: ops.OPS['igama']\nexcept KeyError as error: print(error)"
     assert in_a_fresh_process(code) == ["'igama'", "True"]
+
+
+def test_a_name_leaves_it_when_somebody_uses_it_and_goes_there_when_nobody_does():
+    tables = "from parallel_lab.ops.machine.opdef import OPS\nfrom parallel_lab.ops.spellings import NAMES\n"
+    taught = set(in_a_fresh_process(f"{tables}print(*dict.keys(OPS), *dict.keys(NAMES))")[0].split())
+    seen = reached(USERS)
+    declared = [*NAMES.items(), *OPS.items()]
+    used = {name for name, called in declared if id(called) in seen}
+    assert {"matmul", "relu", "layer_normalization"} <= used and len(declared) > 700
+    assert used <= taught, f"leave the catalogue: {sorted(used - taught)}"
+    unused = {getattr(called, "name", name) for name, called in declared if name in taught and id(called) not in seen}
+    print(f"{len(unused)} of {MOST_THAT_NOTHING_NAMES}:", *sorted(unused))
+    assert len(unused) <= MOST_THAT_NOTHING_NAMES, (
+        "move new ones to catalog/ops, or name them in a lesson, lab or model"
+    )

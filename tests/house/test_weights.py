@@ -35,9 +35,9 @@ PACKAGE_LINES = {
     "__main__.py": 10,
     "base": 4_600,
     "layout": 2_200,
-    "ops": 14_550,
+    "ops": 13_050,
     "nn": 8_360,
-    "catalog": 8_000,
+    "catalog": 9_250,
     "graph": 8_250,
     "cost": 8_930,
     "run": 1_450,
@@ -50,7 +50,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_600, 119_850, 97_960
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_250, 119_950, 98_150
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {

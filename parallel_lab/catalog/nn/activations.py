@@ -16,25 +16,26 @@ from ...nn.tensor.parameter import Parameter
 from ...ops import activation
 from ...ops.elementwise import mul, neg, sub
 from ...ops.join import split_parts
+from ..ops import activations
 
 _layer = partial(elementwise, module=__name__)
 
-ReLU6 = _layer("ReLU6", activation.relu6, "min(max(x, 0), 6).")
-SiLU = _layer("SiLU", activation.silu, "x * sigmoid(x).")
+ReLU6 = _layer("ReLU6", activations.relu6, "min(max(x, 0), 6).")
+SiLU = _layer("SiLU", activations.silu, "x * sigmoid(x).")
 Sigmoid = _layer("Sigmoid", activation.sigmoid, "1 / (1 + exp(-x)).")
 Softplus = _layer("Softplus", activation.softplus, "log(1 + exp(x)), without overflow.")
-HSigmoid = _layer("HSigmoid", activation.hsigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
-HSwish = _layer("HSwish", activation.hswish, "x times HSigmoid of x.")
-Mish = _layer("Mish", activation.mish, "x * tanh(softplus(x)).")
-SeLU = _layer("SeLU", activation.selu, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
-Softsign = _layer("Softsign", activation.softsign, "x / (1 + |x|).")
-FastGelu = _layer("FastGelu", activation.fast_gelu, "x * sigmoid(1.702 x), which is near GELU.")
+HSigmoid = _layer("HSigmoid", activations.hsigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
+HSwish = _layer("HSwish", activations.hswish, "x times HSigmoid of x.")
+Mish = _layer("Mish", activations.mish, "x * tanh(softplus(x)).")
+SeLU = _layer("SeLU", activations.selu, "1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).")
+Softsign = _layer("Softsign", activations.softsign, "x / (1 + |x|).")
+FastGelu = _layer("FastGelu", activations.fast_gelu, "x * sigmoid(1.702 x), which is near GELU.")
 
 
 class LeakyReLU(OneOperator):
     """x where x > 0, alpha * x elsewhere.  x: (...) -> (...). Default alpha: MindSpore's."""
 
-    operator = activation.leaky_relu.primitive
+    operator = activations.leaky_relu.primitive
 
     @kept(alpha=number())
     def __init__(self, alpha: float = 0.2) -> None:
@@ -59,7 +60,7 @@ class PReLU(Cell):
 class ELU(OneOperator):
     """x where x > 0, exp(x) - 1 elsewhere.  x: (...) -> (...). alpha: 1.0, as in MindSpore; `ops.Elu` takes others."""
 
-    operator = activation.elu.primitive
+    operator = activations.elu.primitive
 
     @kept(alpha=choice(1.0))
     def __init__(self, alpha: float = 1.0) -> None:
@@ -78,7 +79,7 @@ _SLOPE = Check("A finite float other than 0", _read_slope)
 class CELU(OneOperator):
     """x where x > 0, alpha * (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...). alpha: not 0."""
 
-    operator = activation.celu.primitive
+    operator = activations.celu.primitive
 
     @kept(alpha=_SLOPE)
     def __init__(self, alpha: float = 1.0) -> None:
@@ -88,7 +89,7 @@ class CELU(OneOperator):
 class HShrink(OneOperator):
     """x where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
 
-    operator = activation.hardshrink.primitive
+    operator = activations.hardshrink.primitive
 
     @kept(lambd=floating(0))
     def __init__(self, lambd: float = 0.5) -> None:
@@ -98,13 +99,13 @@ class HShrink(OneOperator):
 class SoftShrink(HShrink):
     """x, lambd nearer to 0, where |x| > lambd, 0 elsewhere.  x: (...) -> (...)."""
 
-    operator = activation.soft_shrink.primitive
+    operator = activations.soft_shrink.primitive
 
 
 class Hardtanh(OneOperator):
     """x, at least min_val and at most max_val.  x: (...) -> (...)."""
 
-    operator = activation.hardtanh.primitives["Hardtanh"]
+    operator = activations.hardtanh.primitives["Hardtanh"]
 
     @kept(min_val=number(), max_val=number())
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
@@ -120,7 +121,7 @@ class Threshold(Cell):
     @kept(threshold=number(), value=number())
     def __init__(self, threshold: float, value: float) -> None:
         super().__init__()
-        self.threshold_op = activation.threshold.primitive()
+        self.threshold_op = activations.threshold.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.threshold_op(x, self.threshold, self.value)
@@ -188,7 +189,7 @@ class Softmin(Cell):
 class LogSoftmax(Softmax):
     """Logarithm of the softmax along `axis`.  x: (...) -> (...)."""
 
-    operator = activation.log_softmax.primitive
+    operator = activations.log_softmax.primitive
 
 
 _NAMED = (Sigmoid, Softmax, LogSoftmax, ReLU6, LeakyReLU, PReLU, ELU, SiLU, HSwish, HSigmoid, LogSigmoid, Mish, SeLU)

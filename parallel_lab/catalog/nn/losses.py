@@ -18,10 +18,11 @@ from ...ops import losses, unary
 from ...ops.class_losses import nll, nll_of, softmax_cross_entropy, sparse_softmax_cross_entropy
 from ...ops.elementwise import div, mul, sub
 from ...ops.gather import one_hot
-from ...ops.losses import binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
 from ...ops.reduce import reduce_max, reduce_mean, reduce_sum
 from ...ops.shape import scalar_to_array, shape as shape_of
 from ...ops.unary import abs_
+from ..ops import losses as loss_operators
+from ..ops.losses import binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
 
 
 class NLLLoss(ClassLoss):
@@ -97,7 +98,7 @@ class SoftmaxCrossEntropyExpand(Cell):
 class L1Loss(FormulaLoss):
     """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
-    formula = losses.l1_of
+    formula = loss_operators.l1_of
     parts = (("sub", sub.primitive), ("abs", abs_.primitive))
 
 
@@ -156,7 +157,7 @@ class BCELoss(FormulaLoss):
     Operator: `binary_cross_entropy`. Logarithms are at least -100.
     """
 
-    formula = losses.binary_of
+    formula = loss_operators.binary_of
     parts = (("binary_cross_entropy", partial(binary_cross_entropy_values.primitive, "none")),)
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:

@@ -11,7 +11,10 @@ from ...base.checks import checked, flag, integer, kept, number
 from ...nn.cell import Cell
 from ...nn.layers.losses import LossBase, factor_tensor
 from ...ops.elementwise import add, div, mul, sub
-from ...ops.further_losses import (
+from ...ops.reduce import reduce_sum
+from ...ops.unary import sqrt, square
+from ..ops.losses import mse_loss
+from ..ops.margin_losses import (
     cosine_embedding_loss,
     gaussian_nll_loss,
     hinge_embedding_loss,
@@ -21,9 +24,6 @@ from ...ops.further_losses import (
     soft_margin_loss,
     triplet_margin_loss,
 )
-from ...ops.losses import mse_loss
-from ...ops.reduce import reduce_sum
-from ...ops.unary import sqrt, square
 
 
 class CosineEmbeddingLoss(LossBase):

@@ -12,8 +12,8 @@ from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.layers.normalization import DIMS
 from ...nn.tensor.parameter import Parameter
-from ...ops.normalization import group_norm, rms_normalization
 from ...ops.shape import shape as shape_of
+from ..ops.normalization import group_norm, rms_normalization
 
 
 class RMSNorm(Cell):

@@ -11,10 +11,10 @@ from ...base.checks import checked, choice, instance, integer, kept, number, seq
 from ...base.errors import ArgumentError, ShapeError, shorten
 from ...nn.cell import Cell
 from ...ops.activation import softmax
-from ...ops.padding import pad, pad_dims
 from ...ops.shape import shape as shape_of
 from ...ops.statistics import cosine_similarity
-from ...ops.upsampling import pixel_shuffle
+from ..ops.padding import pad, pad_dims
+from ..ops.upsampling import pixel_shuffle
 
 _COUNTS = sequence_of(integer(0), "An int, or a tuple of ints: (before, after) of the last dim, then of the one before")
 

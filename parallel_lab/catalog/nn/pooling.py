@@ -11,9 +11,9 @@ from ...nn.cell import Cell
 from ...nn.layers.activation import OneOperator
 from ...nn.layers.conv import POOL_SETTINGS, MaxPool2d, Pool, check_padding, extents, paddings
 from ...ops.kernels.windows import PAD_MODE
-from ...ops.pool import adaptive_avg_pool, adaptive_max_pool, avg_pool, avg_pool_3d, max_pool_3d
 from ...ops.shape import expand_dims, shape as shape_of, squeeze
-from ...ops.upsampling import interpolate
+from ..ops.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, avg_pool_3d, max_pool_3d
+from ..ops.upsampling import interpolate
 
 
 class AvgPool2d(Pool):

@@ -10,7 +10,7 @@ from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, op
 from ...ops.shape import reshape, swapaxes, transpose
 from ...ops.spellings import function
-from ...ops.upsampling import _picture
+from .upsampling import _picture
 
 # ---- channels as rows and columns ----
 

@@ -18,7 +18,7 @@ from ...base.checks import choice, integer, number
 from ...ops.elementwise import float_result
 from ...ops.machine.operand_checks import ints
 from ...ops.machine.registry import case, gradient, op
-from ...ops.upsampling import SIZE, between
+from .upsampling import SIZE, between
 
 
 def _mine(numbers, count, offset):

@@ -12,9 +12,9 @@ from ...ops.join import concat
 from ...ops.logic import select
 from ...ops.machine.operand_checks import own_dim
 from ...ops.machine.registry import case, form, op
-from ...ops.padding import pad_dims
 from ...ops.shape import as_array, expand_dims, reshape, transpose
 from ...ops.spellings import function
+from .padding import pad_dims
 
 
 def _ranged(where, name, value, low, high):

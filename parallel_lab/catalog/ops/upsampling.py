@@ -14,13 +14,13 @@ import math
 
 import numpy as np
 
-from ..base.checks import flag, integer, sequence_of, text
-from ..base.errors import ShapeError, shorten
-from .elementwise import float_result
-from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case, gradient, op
-from .shape import reshape, transpose
-from .spellings import function
+from ...base.checks import flag, integer, sequence_of, text
+from ...base.errors import ShapeError, shorten
+from ...ops.elementwise import float_result
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.registry import case, gradient, op
+from ...ops.shape import reshape, transpose
+from ...ops.spellings import function
 
 SIZE = sequence_of(integer(1), "(height, width)")
 

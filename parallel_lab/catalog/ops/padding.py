@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice, instance, sequence_of
-from ..base.errors import ShapeError, shorten
-from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case, form, op
-from .machine.signature import letters, more_letters
-from .shape import changed_labels, int_tuple
-from .slicing import strided_slice
-from .spellings import function
+from ...base.checks import choice, instance, sequence_of
+from ...base.errors import ShapeError, shorten
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.registry import case, form, op
+from ...ops.machine.signature import letters, more_letters
+from ...ops.shape import changed_labels, int_tuple
+from ...ops.slicing import strided_slice
+from ...ops.spellings import function
 
 _PAD_MODES = {
     "constant": "constant",

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import math
 
-from ..base.checks import number
-from ..base.errors import ShapeError
-from .activation import log_sigmoid, relu, softplus
-from .elementwise import add, div, maximum, minimum, mul, neg, sub
-from .logic import equal, greater, select
-from .losses import FormulaParts
-from .machine.opdef import SHAPE_ERRORS
-from .reduce import reduce_mean
-from .shape import expand_dims
-from .spellings import function, tensor_operand
-from .statistics import cosine_similarity, lp_norm
-from .unary import exp, log, square
+from ...base.checks import number
+from ...base.errors import ShapeError
+from ...ops.activation import relu, softplus
+from ...ops.elementwise import add, div, maximum, minimum, mul, neg, sub
+from ...ops.logic import equal, greater, select
+from ...ops.losses import FormulaParts
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.reduce import reduce_mean
+from ...ops.shape import expand_dims
+from ...ops.spellings import function, tensor_operand
+from ...ops.statistics import cosine_similarity, lp_norm
+from ...ops.unary import exp, log, square
+from .activations import log_sigmoid
 
 
 def _tensors(where, **given):
