@@ -13,7 +13,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.time import message_time_s
 from parallel_lab.lab.classroom.hidden import marks
 from parallel_lab.lab.exercises import get_exercise, lesson_11, plan_points, probe, three_products
-from parallel_lab.lab.exercises.together import step_s
+from parallel_lab.lab.exercises.ranks_agree import step_s
 from parallel_lab.lab.lessons import choose
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of

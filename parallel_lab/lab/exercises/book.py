@@ -51,7 +51,7 @@ class Exercise:
     title    in a few words
     parts    (name, points) of each, in the order in which they are shown
     hints    four texts: a question, a place to look, a part of the answer, the answer in words, not in code
-    grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for beside the answer
+    grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for besides the answer
     par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt
     attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
     start    the cell that the exercise begins with, its call of check included: who hands in the same has not tried
@@ -124,7 +124,7 @@ class Exercise:
         return tuple(replace(_at_line(part, answer), points=points) for part, points in parts)
 
     def untouched(self, answer: Any, given: Mapping[str, Any]) -> bool:
-        """Whether an answer is none, or the one that the exercise begins with."""
+        """Whether there is no answer yet, or only the one that the exercise begins with."""
         if answer is None and not any(value is not None for value in given.values()):
             return True
         return bool(self.start) and is_start(self.start, answer, given)
@@ -182,7 +182,7 @@ class Desk:
     def add(self, *exercises: Exercise) -> None:
         """Make exercises of one's own known to `check`, `hint` and `par` of this session, by their numbers.
 
-        Raises ArgumentError for a number of the course's, or what is no Exercise.
+        Raises ArgumentError for a number of the course's, and for anything but an Exercise.
         """
         for exercise in exercises:
             number = exercise.number if isinstance(exercise, Exercise) else None

@@ -15,7 +15,7 @@ from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
 from .book import Exercise
 from .ideas import Idea
-from .rings import RING, ring_parts
+from .ring_collectives import RING, ring_parts
 from .running import ask, read_number
 from .verdict import Note, Part, Wrong, judged
 

@@ -16,8 +16,8 @@ from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
 from .ideas import Idea, recognised, slip
+from .ranks_agree import OF_LESSON_03
 from .running import ask, listed, read_number
-from .together import OF_LESSON_03
 from .verdict import Note, Part, Wrong, judged
 
 RANKS, STEPS = 4, 20

@@ -15,8 +15,8 @@ from ...base.errors import ParallelLabError, StrategyError, shorten
 from .book import Exercise
 from .ideas import Idea, recognised, slip
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
+from .ranks_agree import OF_LESSON_05
 from .running import ask
-from .together import OF_LESSON_05
 from .verdict import Part, Wrong, judged
 
 # ---- 05.1: what a strategy sends ----

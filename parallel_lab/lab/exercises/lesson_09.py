@@ -12,9 +12,9 @@ import numpy as np
 from ...base.errors import shorten
 from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
 from .book import Exercise
-from .drawn import read_schedule, train_alone, train_by
 from .ideas import compare_number, slip
 from .running import ask
+from .schedules_by_hand import read_schedule, train_alone, train_by
 from .verdict import Part, Wrong, judged
 
 # ---- 09.1: the bubble ----

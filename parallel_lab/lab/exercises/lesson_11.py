@@ -18,9 +18,9 @@ from .book import Exercise
 from .ideas import LATER_S, Idea, compare_calls
 from .one_product import Product, counts, pair
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
+from .ranks_agree import TWICE, step_s
 from .running import ask, attempt
 from .three_products import GIVEN, least, operators, sent_bytes_of, spread
-from .together import TWICE, step_s
 from .verdict import Part, Wrong, judged
 
 # ---- 11.1: one pin ----

@@ -190,7 +190,7 @@ def ask(expected: str, function: Any, *args: Any) -> Any:
 
 
 def read_number(value: Any) -> float | None:
-    """A number that a learner gave, as a float; None for what is none (None, text, arrays of several)."""
+    """A number that a learner gave, as a float; None for anything else (None, text, arrays of several)."""
     if value is None or isinstance(value, str | bytes | bool):
         return None
     try:
@@ -200,7 +200,7 @@ def read_number(value: Any) -> float | None:
 
 
 def listed(value: Any, most: int = MOST_ITEMS) -> list[Any]:
-    """The items of what a learner gave. Raises ValueError for more than `most`, among it what never ends."""
+    """The items of what a learner gave. Raises ValueError for more than `most`: an iterator may have no end."""
     items = list(islice(value, most + 1))
     if len(items) > most:
         raise ValueError(f"more than {most} items")
@@ -253,7 +253,7 @@ class ProgramRun:
 
     @property
     def steps(self) -> int:
-        """Length of the longest chain of messages of which each had to wait for the one before: 0 without a message."""
+        """Length of the longest chain of messages, each waiting for the one before: 0 without a message."""
         return max((a.step for a in self.asked), default=0)
 
     def asked_by(self, rank: int) -> tuple[Asked, ...]:

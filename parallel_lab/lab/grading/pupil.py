@@ -118,7 +118,7 @@ class _Pupil:
         return {"answer": self.encoder.encode(answer), "given": told_given, "untouched": untouched}
 
     def hand_in(self, number: Any = None, answer: Any = None, **given: Any) -> Verdict:
-        """In the place of `check`."""
+        """Instead of `check`: it keeps the answer."""
         self.handed_in.append((answer, given))
         return Verdict(str(number)[:50], "handed in", (), tried=False)
 

@@ -35,7 +35,7 @@ _RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Request, Fit, Work
 
 
 class Lost(Exception):
-    """The other process has ended, or sends what is no message."""
+    """The other process has ended, or sends something that is not a message."""
 
 
 class Channel:
@@ -67,7 +67,7 @@ class Channel:
         except (OSError, ValueError, RecursionError) as error:
             raise Lost(str(error)) from error
         if not isinstance(told, dict):
-            raise Lost("what is no message")
+            raise Lost("not a message")
         return told
 
     def _exactly(self, count: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_lab.lab.exercises.together import REDUCED_LOSS
+from parallel_lab.lab.exercises.ranks_agree import REDUCED_LOSS
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, told
