@@ -217,8 +217,8 @@ class _Memory:
         brought = (i for i in mine if i.kind == TO_DEVICE and i.runs_on(rank))
         held = {i.name for i in plan.parameters}
         self.kinds.update((self.block[i.out], "gathered") for i in brought if i.ins[0] in held)
-        made = {self.block[value] for _, value in plan.gradients if value in self.block}
-        self.kinds.update((block, "grads") for block in made if self.kinds[block] == "workspace")
+        gradients = {self.block[value] for _, value in plan.gradients if value in self.block}
+        self.kinds.update((block, "grads") for block in gradients if self.kinds[block] == "workspace")
 
     def walk(self, plan: Plan, rank: int) -> Iterator[tuple[Action, int, Instr]]:
         """(action, position, instruction) in the order of a step, each when what it makes is there as well."""
@@ -241,11 +241,11 @@ class _Memory:
 
     def held(self) -> dict[str, int]:
         """Bytes of every block that is on the device now, of all micro-batches that have it."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         for block, _ in self.users:
             if block not in self.host:
-                found[block] = found.get(block, 0) + self.sizes[block]
-        return found
+                sizes[block] = sizes.get(block, 0) + self.sizes[block]
+        return sizes
 
     def _users(self, name: str) -> set[str]:
         block = self.block[name]

@@ -238,12 +238,12 @@ def best_grouping(
 
     def next_ends(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """With one message more: per j, when the first j gradients are sent at best, and its last message's begin."""
-        found, cuts = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
+        best_ends, cuts = np.full(count + 1, np.inf), np.zeros(count + 1, dtype=int)
         for j in range(1, count + 1):
             line = np.maximum(ends[:j], ready[j - 1]) + (link.alpha_s + link.beta_s_per_byte * (total[j] - before[:j]))
             cuts[j] = int(np.argmin(line))
-            found[j] = line[cuts[j]]
-        return found, cuts
+            best_ends[j] = line[cuts[j]]
+        return best_ends, cuts
 
     ends = np.full(count + 1, np.inf)
     ends[0] = 0.0
@@ -304,7 +304,7 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
     known_s = min(steps) * (1 + 1e-9)
     ways: list[list[_Way]] = [[_Way(0.0, 0.0, 0.0, 0.0, ())]]
     for stop in range(1, count + 1):
-        found: list[_Way] = []
+        longer: list[_Way] = []
         for start in range(stop):
             size = total[stop] - total[start]
             pack_s, unpack_s = packing.pack_s(size, stop - start), packing.unpack_all_s(gradients[start:stop])
@@ -314,8 +314,8 @@ def _best_packed(gradients: Sequence[Gradient], link: Link, limit: int, packing:
                     late_s = way.late_s + pack_s
                     line_s = max(way.line_s, ready[stop - 1] + late_s) + message_s
                     done_s = max(way.done_s, line_s) + unpack_s
-                    found.append(_Way(late_s, line_s, way.unpack_s + unpack_s, done_s, (*way.starts, start)))
-        ways.append(_unbeaten([way for way in found if no_sooner(way, stop) <= known_s]))
+                    longer.append(_Way(late_s, line_s, way.unpack_s + unpack_s, done_s, (*way.starts, start)))
+        ways.append(_unbeaten([way for way in longer if no_sooner(way, stop) <= known_s]))
     best = min(ways[count], key=lambda w: (max(ready[-1] + rest_s + w.late_s + w.unpack_s, w.done_s), len(w.starts)))
     return tuple(accumulate(int(position in best.starts[1:]) for position in range(count)))
 
@@ -351,8 +351,8 @@ def best_threshold(
         smallest.setdefault(tuple(grouping(threshold)), threshold)
     if not smallest:
         raise ArgumentError("no threshold to try", where="best_threshold", allowed="At least one")
-    found = {t: predict_overlap(gradients, g, link, rest_s=rest_s, packing=packing) for g, t in smallest.items()}
-    return min(found.items(), key=lambda one: one[1].step_s)
+    overlaps = {t: predict_overlap(gradients, g, link, rest_s=rest_s, packing=packing) for g, t in smallest.items()}
+    return min(overlaps.items(), key=lambda one: one[1].step_s)
 
 
 # ---- closed forms, for gradients that are all alike ----

@@ -244,14 +244,14 @@ def choose_checkpoints(layers: Sequence[Layer], cap_bytes: int) -> Checkpoints:
         if i == j:
             fits = layers[i].inside_bytes - layers[i].input_bytes <= m
             return (layers[i].forward_s if fits else math.inf), -1
-        found = (math.inf, -1)
+        best = (math.inf, -1)
         for k in range(i + 1, j + 1):
             if passing(i, k) > m:
                 break
             left = m - layers[k].input_bytes
             total = time[k] - time[i] + cost(k, j, left)[0] + cost(i, k - 1, m)[0]
-            found = min(found, (total, k))
-        return found
+            best = min(best, (total, k))
+        return best
 
     def walk(i: int, j: int, m: int) -> list[tuple[str, int]]:
         k = cost(i, j, m)[1]

@@ -109,7 +109,7 @@ def plan_moments(kept: Plan, again: Plan, cluster: Cluster) -> Moments:
 
 def _homes(plans: tuple[Plan, Plan], rank: int, layer_of: Mapping[str, int]) -> dict[str, int]:
     """The layer to which a block of memory belongs: that which reads what another one made, else its maker."""
-    found: dict[str, int] = {}
+    homes: dict[str, int] = {}
     for plan in plans:
         maker = {n: layer_of[i.name] for _, i in _steps(plan, rank) if i.name in layer_of for n in i.kept}
         readers: dict[str, set[int]] = {}
@@ -117,12 +117,12 @@ def _homes(plans: tuple[Plan, Plan], rank: int, layer_of: Mapping[str, int]) -> 
             if phase == "forward" and instr.name in layer_of:
                 for name in instr.ins:
                     readers.setdefault(name, set()).add(layer_of[instr.name])
-        found = maker | found
+        homes = maker | homes
         for block, names in kept_blocks(plan, rank=rank).items():
             others = {n for name in names for n in readers.get(name, ())} - {maker.get(block)}
             if others:  # the input of a layer is kept by it
-                found[block] = min(others)
-    return found
+                homes[block] = min(others)
+    return homes
 
 
 def _steps(plan: Plan, rank: int) -> Iterator[tuple[str, Instr]]:

@@ -8,7 +8,7 @@ line. A step starts at 0. The rules are those of `clock.py`; this file says what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from ..base.cluster import Cluster
 from ..graph.actions import Action
@@ -34,9 +34,9 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | N
     clock = Clock([_tasks(rank, mine, meetings, cluster) for rank, mine in enumerate(ran)], shared)
 
     def done(rank: int, task: Task, came_s: float, start_s: float, end_s: float) -> None:
-        (action, instr, _, _, handed_over, _), message = task.what
-        noticed_s = None if message is None else clock.there[message]
-        timed[rank].append((action, instr, start_s if task.work_s else came_s, end_s, handed_over, noticed_s))
+        work_s, _, _, _, _, owner, (action, instr, _, _, handed_over, _) = task
+        noticed_s = clock.there[owner] if instr.kind == "wait" else None
+        timed[rank].append((action, instr, start_s if work_s else came_s, end_s, handed_over, noticed_s))
 
     clock.run(done)
     return timed
@@ -44,18 +44,18 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | N
 
 def predicted_run(plan: Plan, cluster: Cluster) -> list[list[Ran]]:
     """What `virtual_clock` takes, where local work takes what the cost model says."""
-    host, times, found = frozenset(plan.host), {}, []
+    host, times, ran = frozenset(plan.host), {}, []
     for stage in plan.stages:
         work = [(action, instr) for action in stage.actions for _, instr in stage.part(action)]
         for _, instr in work:
             if id(instr) not in times:
                 free = instr.is_communication or instr.kind == "wait"
                 times[id(instr)] = 0.0 if free else own_time_s(plan, instr, cluster, host)
-        found += [
+        ran += [
             [(a, i, 0.0, times[id(i)], message_bytes(plan, i, rank), None) for a, i in work if i.runs_on(rank)]
             for rank in stage.ranks
         ]
-    return found
+    return ran
 
 
 class _Meeting(Message):
@@ -74,24 +74,22 @@ class _Meeting(Message):
         return begin_s, begin_s + message.time_s(operand_bytes, count, link, device.gamma_s_per_byte, instr.how)
 
 
-def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], cluster: Cluster) -> list[Task]:
+def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], cluster: Cluster) -> Iterator[Task]:
     """What a rank ran, as tasks; the collectives that it comes to are added to `meetings`.
 
     A send is on its way at once, whether or not somebody waits for it; (group, tag, number) is its key. Collectives of
     a group are numbered, those that are started apart from the others.
     """
-    tasks: list[Task] = []
     counts: Counter[tuple] = Counter()
     due: dict[str, Message | Hashable] = {}  # name of what was started -> the collective, or a send's key
-
     for entry in ran:
         action, instr, start_s, end_s, handed_over, _ = entry
         if instr.kind == "wait":
             message = due[instr.ins[0]]
             is_sent = not isinstance(message, Message) and instr.attr("message") != "recv"  # whether or not it arrived
-            tasks.append(Task(needs=() if is_sent else ((message, 0.0),), what=(entry, message)))
-        elif not instr.is_communication:
-            tasks.append(Task(end_s - start_s or None, owner=action, what=(entry, None)))  # no time: no core is needed
+            yield Task(needs=() if is_sent else ((message, 0.0),), owner=message, what=entry)
+        elif not instr.is_communication:  # what takes no time needs no core
+            yield Task(end_s - start_s or None, (), (), 0.0, None, action, entry)
         elif instr.message in ("send", "recv"):
             group, tag = instr.group(rank), instr.attr("sr_tag")
             counts[group, tag, instr.message] += 1
@@ -99,15 +97,14 @@ def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], clust
             key = due[instr.out] = group, tag, which
             if instr.message == "send":
                 took_s = message_time_s("send", handed_over, 2, cluster.link_for(group))
-                tasks.append(Task(message=Message(took_s, (rank,), key=key), what=(entry, None)))
+                yield Task(message=Message(took_s, (rank,), key=key), what=entry)
             else:
-                tasks.append(Task(needs=((key, 0.0),) if instr.kind == "recv" else (), what=(entry, None)))
+                yield Task(needs=((key, 0.0),) if instr.kind == "recv" else (), what=entry)
         else:
             group, started = instr.group(rank), instr.kind == "start"
             counts[group, started] += 1
             key = group, started, counts[group, started]
-            meeting = due[instr.out] = meetings.setdefault(key, _Meeting(instr, group, cluster))
-            # of a broadcast the root alone has something to hand over
+            meeting = due[instr.out] = meetings.get(key) or meetings.setdefault(key, _Meeting(instr, group, cluster))
+            # the root of a broadcast alone has something to hand over
             meeting.handed_over = max(meeting.handed_over, handed_over)
-            tasks.append(Task(needs=() if started else ((meeting, 0.0),), message=meeting, what=(entry, None)))
-    return tasks
+            yield Task(needs=() if started else ((meeting, 0.0),), message=meeting, what=entry)

@@ -127,13 +127,13 @@ def divide_stages(
     before = [(cell.pipeline_stage, cell.cell_name) for cell in cells]
 
     def divided(sizes: Sequence[int]) -> tuple[int, ...]:
-        found = tuple(stage for stage, size in enumerate(sizes) for _ in range(size))
-        for cell, stage in zip(cells, found, strict=True):
+        stages_of = tuple(stage for stage, size in enumerate(sizes) for _ in range(size))
+        for cell, stage in zip(cells, stages_of, strict=True):
             cell.pipeline_stage = stage
-        return found
+        return stages_of
 
     try:
-        found = divided(even(len(cells), stages))
+        stages_of = divided(even(len(cells), stages))
         for number, cell in enumerate(cells):
             cell.cell_name = f"{_MARK}{number}"  # by which operators are known to be its
         plan = compile_plan()
@@ -144,8 +144,8 @@ def divide_stages(
         for cell, (_, name) in zip(cells, before, strict=True):
             cell.cell_name = name
         if by == "cost":
-            found = divided(balance(costs, stages))
-        return StageDivision(found, costs), compile_plan()
+            stages_of = divided(balance(costs, stages))
+        return StageDivision(stages_of, costs), compile_plan()
     except BaseException:
         for cell, (stage, name) in zip(cells, before, strict=True):
             cell.pipeline_stage, cell.cell_name = stage, name

@@ -113,6 +113,7 @@ class _StageTasks:
         self.host = frozenset(plan.host)
         self.lanes: dict[int, list[Event]] = {rank: [] for rank in shown if rank in stage.ranks}
         self.parts: dict[int, list[Instr | float]] = {}
+        self.seconds: dict[int, Time] = {}  # of instructions, by their identity
 
     def tasks(self) -> Iterator[Task]:
         """The tasks, in order."""
@@ -171,10 +172,12 @@ class _StageTasks:
 
     def work_s(self, instr: Instr) -> Time:
         """Seconds of local work or of a copy: a number, or one per rank."""
-        work_s = own_time_s(self.plan, instr, self.cluster, self.host)
-        works = 1.0 if instr.owner is None else np.arange(self.stage.count) == instr.owner
-        slower = 1.0 if self.factors is None or instr.kind in COPIES else self.factors
-        return works * work_s * slower
+        if id(instr) not in self.seconds:  # the same for every micro-batch
+            work_s = own_time_s(self.plan, instr, self.cluster, self.host)
+            works = 1.0 if instr.owner is None else np.arange(self.stage.count) == instr.owner
+            slower = 1.0 if self.factors is None or instr.kind in COPIES else self.factors
+            self.seconds[id(instr)] = works * work_s * slower
+        return self.seconds[id(instr)]
 
     def spans(self, instr: Instr) -> np.ndarray:
         """For every rank of the stage, whether its message goes to another node."""
@@ -270,6 +273,6 @@ def _spans(device_matrix: tuple[int, ...], axes: tuple[int, ...], devices_per_no
     nodes = ((first + np.arange(math.prod(device_matrix))) // devices_per_node).reshape(device_matrix)
     members = tuple(-1 - axis for axis in axes)
     spans = nodes.max(axis=members, keepdims=True) != nodes.min(axis=members, keepdims=True)
-    found = np.broadcast_to(spans, device_matrix).reshape(-1)
-    found.flags.writeable = False  # the cache hands the same array to everyone
-    return found
+    each_rank = np.broadcast_to(spans, device_matrix).reshape(-1)
+    each_rank.flags.writeable = False  # the cache hands the same array to everyone
+    return each_rank

@@ -117,7 +117,7 @@ def choose_stages(
             """The least sum for layers `first` and later, on exactly `left` devices, in exactly so many stages."""
             if stages == 0:
                 return (0.0, ()) if first == layers and left == 0 else (math.inf, ())
-            found: tuple[float, tuple] = math.inf, ()
+            least_rest: tuple[float, tuple] = math.inf, ()
             for last, n in itertools.product(range(first + 1, layers - stages + 2), sizes):
                 if n > left or times[first, last, n] > slowest_s:
                     continue
@@ -126,22 +126,22 @@ def choose_stages(
                     if memory_bytes(first, last, n, on_the_way) > memory_limit:
                         continue
                 behind, others = rest(last, left - n, stages - 1)
-                if times[first, last, n] + behind < found[0]:
-                    found = times[first, last, n] + behind, ((first, last, n), *others)
-            return found
+                if times[first, last, n] + behind < least_rest[0]:
+                    least_rest = times[first, last, n] + behind, ((first, last, n), *others)
+            return least_rest
 
         return min((rest(0, devices, stages) for stages in range(1, min(layers, devices) + 1)), key=lambda one: one[0])
 
-    least, found = math.inf, ()
+    least, chosen = math.inf, ()
     for slowest_s in sorted({t for t in times.values() if math.isfinite(t)}):
         if (micro_batches - 1) * slowest_s + slowest_s >= least:
             break  # the sum is at least the slowest
         total, stages = best(slowest_s)
         latency = total + (micro_batches - 1) * max((times[stage] for stage in stages), default=math.inf)
         if latency < least:
-            least, found = latency, stages
-    if not found:
+            least, chosen = latency, stages
+    if not chosen:
         what = f"no stages of {layers} layers fit on {devices} devices"
         hint = "Stages have sub-meshes of these sizes, and all devices are used: " + ", ".join(map(str, sizes))
         raise ArgumentError(what, where="choose_stages", allowed="Stages whose times and bytes are finite", hint=hint)
-    return StageChoice(found, tuple(times[stage] for stage in found), micro_batches)
+    return StageChoice(chosen, tuple(times[stage] for stage in chosen), micro_batches)

@@ -73,16 +73,16 @@ def get_machine(name: str | Machine | Cluster | Mapping[str, Any], devices: int 
     A profile of `base.cluster` has no data sheet: its rate counts as its peak. Raises ArgumentError.
     """
     if isinstance(name, Mapping):
-        found = _from_data(name)
+        described = _from_data(name)
     elif isinstance(name, Cluster):
-        found = Machine(name, name.device.flops_per_s, "a Cluster that was given; its rate counts as its peak")
+        described = Machine(name, name.device.flops_per_s, "a Cluster that was given; its rate counts as its peak")
     elif isinstance(name, Machine):
-        found = name
+        described = name
     else:
-        known = {m.cluster.name: m for m in MACHINES} | {c.name: c for c in CLUSTERS}
-        chosen = known[choice(*known)("get_machine", "name", name)]
-        found = chosen if isinstance(chosen, Machine) else get_machine(chosen)
-    return found if devices is None else replace(found, cluster=_sized(found.cluster, devices))
+        by_name = {m.cluster.name: m for m in MACHINES} | {c.name: c for c in CLUSTERS}
+        chosen = by_name[choice(*by_name)("get_machine", "name", name)]
+        described = chosen if isinstance(chosen, Machine) else get_machine(chosen)
+    return described if devices is None else replace(described, cluster=_sized(described.cluster, devices))
 
 
 def _sized(cluster: Cluster, devices: int) -> Cluster:

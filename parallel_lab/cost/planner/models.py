@@ -163,5 +163,5 @@ def get_transformer(name: str | Transformer) -> Transformer:
     """The model of a name out of TRANSFORMERS. Raises ArgumentError, with the nearest name, otherwise."""
     if isinstance(name, Transformer):
         return name
-    known = {model.name: model for model in TRANSFORMERS}
-    return known[choice(*known)("get_transformer", "name", name)]
+    by_name = {model.name: model for model in TRANSFORMERS}
+    return by_name[choice(*by_name)("get_transformer", "name", name)]

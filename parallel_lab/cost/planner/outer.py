@@ -98,8 +98,8 @@ class Found:
     @property
     def counts(self) -> dict[str, int]:
         """How many points for each reason; "best": on the line."""
-        found = Counter(v.kind or "best" for v in self.verdicts)
-        return {kind: found[kind] for kind in ("best", *_TOLD)}
+        refused = Counter(v.kind or "best" for v in self.verdicts)
+        return {kind: refused[kind] for kind in ("best", *_TOLD)}
 
     def why(self, verdict: Verdict) -> str:
         """Why a point is refused; for one that could be, its terms next to the winner's, and the one that decides."""
@@ -218,22 +218,22 @@ _Best = tuple[float, float, int]  # seconds, bytes, place in the space
 def _verdicts(
     model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str
 ) -> tuple[Verdict, ...]:
-    found: dict[int, Verdict] = {}
+    verdicts: dict[int, Verdict] = {}
     priced: list[tuple[float, float, int]] = []
     for at, point in enumerate(points):
         if fault := misfit(model, point, machine.cluster):
-            found[at] = Verdict(point, "misfit", fault)
+            verdicts[at] = Verdict(point, "misfit", fault)
         elif (states := _states_bytes(model, point, precision)) > cap:
-            found[at] = Verdict(point, "states", f"states alone {_over(states, cap)}", memory_bytes=states)
+            verdicts[at] = Verdict(point, "states", f"states alone {_over(states, cap)}", memory_bytes=states)
         else:
             one = Pricing(model, point, machine, precision)
             priced.append((one.least_s, one.memory_bytes, at))
             if one.memory_bytes > cap:
-                found[at] = Verdict(point, "memory", _over(one.memory_bytes, cap), *priced.pop()[:2])
+                verdicts[at] = Verdict(point, "memory", _over(one.memory_bytes, cap), *priced.pop()[:2])
 
     def refuse(seconds: float, size: float, at: int, by: _Best) -> None:
         this, other = (f"{time_text(s)} and {bytes_text(n)}" for s, n in ((seconds, size), by[:2]))
-        found[at] = Verdict(
+        verdicts[at] = Verdict(
             points[at], "slower", f"at least {this}; {points[by[2]].text()} takes {other}", seconds, size
         )
 
@@ -252,9 +252,9 @@ def _verdicts(
             refuse(*worse, (least_s, size, at))
         best.append((least_s, size, at))
     for seconds, size, at in best:
-        made = Pricing(model, points[at], machine, precision).predict()
-        found[at] = Verdict(points[at], "", "", seconds, size, made)
-    return tuple(found[at] for at in range(len(points)))
+        prediction = Pricing(model, points[at], machine, precision).predict()
+        verdicts[at] = Verdict(points[at], "", "", seconds, size, prediction)
+    return tuple(verdicts[at] for at in range(len(points)))
 
 
 def _states_bytes(model: Transformer, point: PlanPoint, precision: str) -> float:

@@ -207,10 +207,10 @@ class Prediction:
     def to_dict(self) -> dict:
         """For JSON; seconds, bytes, operations."""
         plain = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s", "border_s", "worst_stage")
-        made = ("memory", "sent_bytes", "step_flops", "memory_bytes", "fits", "mfu", "bubble", "tokens_per_s")
-        found = {name: getattr(self, name) for name in (*plain, *made, "precision", "label")}
+        derived = ("memory", "sent_bytes", "step_flops", "memory_bytes", "fits", "mfu", "bubble", "tokens_per_s")
+        numbers = {name: getattr(self, name) for name in (*plain, *derived, "precision", "label")}
         names = {"model": self.model.name, "cluster": self.machine.cluster.name}
-        return {**names, "point": dict(vars(self.point)), **found}
+        return {**names, "point": dict(vars(self.point)), **numbers}
 
     def explain(self) -> str:
         """Every number with its unit and formula, as lines."""

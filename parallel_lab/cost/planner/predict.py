@@ -132,10 +132,10 @@ class PartTime:
 
 
 def _part_time(terms: Terms, rates: _Rates, blocks: int) -> PartTime:
-    found = [(k, *_seconds(part, rates)) for k, part in terms]
+    rows = [(k, *_seconds(part, rates)) for k, part in terms]
     names = ("ahead", "forward", "backward", "behind", "last", "update")
-    seconds = {name: _sum([(k, one[name]) for k, one, _, _ in found]) for name in names}
-    each, once = (tuple((row[0], m) for row in found for m in row[at]) for at in (2, 3))
+    seconds = {name: _sum([(k, one[name]) for k, one, _, _ in rows]) for name in names}
+    each, once = (tuple((row[0], m) for row in rows for m in row[at]) for at in (2, 3))
     if rates.point.overlap and rates.point.data > 1:
         seconds["last"] = _overlapped(seconds, once, rates, blocks)
     border = max(part.border_bytes for _, part in terms) * rates.scale
@@ -154,15 +154,15 @@ def _seconds(part: Part, rates: _Rates) -> tuple[dict[str, Seconds], tuple[Messa
     if level == 3:
         works |= {name: _with(works[name], after) for name in ("forward", "backward")}
         after = ()
-    found = {name: rates.of(work) for name, work in works.items()}
-    found["ahead"] = rates.of(part.ahead)
-    found["last"] = rates.of(replace(part.last, messages=last))
+    seconds = {name: rates.of(work) for name, work in works.items()}
+    seconds["ahead"] = rates.of(part.ahead)
+    seconds["last"] = rates.of(replace(part.last, messages=last))
     mine = 1 / data if level else 1.0  # of every parameter
     numbers = {name: getattr(part.update, name) * mine for name in ("flops", "touched_bytes", "alone_bytes")}
     update = rates.of(replace(part.update, **numbers), 1.0)  # states are float32
-    found["update"] = _sum([(1, update), (1, rates.messages(after))])
+    seconds["update"] = _sum([(1, update), (1, rates.messages(after))])
     each = tuple(m for work in works.values() for m in work.messages)
-    return found, each, (*last, *after)
+    return seconds, each, (*last, *after)
 
 
 def _with(work: Work, messages: Sequence[Message]) -> Work:
@@ -223,22 +223,22 @@ class Pricing:
         """No schedule is faster: a stage works, but before its first and after its last micro-batch has run through the
         stages before it.
         """
-        before = found = 0.0
+        before = least = 0.0
         for stage in range(self.point.stages):
             part, follower = self.parts[stage], self.parts[(stage + 1) % len(self.parts)]
-            found = max(found, before + self.busy(stage).total - part.last.total - part.behind.total)
+            least = max(least, before + self.busy(stage).total - part.last.total - part.behind.total)
             before += part.forward.total + part.backward.total - follower.ahead.total - part.ahead.total
-        return max(found, self.busy(0).total + self.update(0).total)
+        return max(least, self.busy(0).total + self.update(0).total)
 
     def borders(self) -> dict[tuple[int, int], float]:
         """Seconds of a message between two stages, the same in both directions."""
-        point, cluster, found = self.point, self.machine.cluster, {}
+        point, cluster, seconds = self.point, self.machine.cluster, {}
         size = max(part.border_bytes for part in self.parts)
         for k in range(len(self.parts) - 1):
             a, b = k % point.stages, (k + 1) % point.stages
             link = cluster.link_over(spans=self.rates.places.border_spans(a, b))
-            found[a, b] = found[b, a] = message_time_s("send", size, 2, link)
-        return found
+            seconds[a, b] = seconds[b, a] = message_time_s("send", size, 2, link)
+        return seconds
 
     def clock(self, borders: dict[tuple[int, int], float]) -> tuple[float, int]:
         """Seconds of a step, and the stage that is done last."""
@@ -318,17 +318,17 @@ class Pricing:
     def _sent(self, stage: int) -> dict[str, float]:
         """Bytes that a rank of a stage sends in a step."""
         stages, repeats, places = self.point.stages, self.point.micro_batches, self.rates.places
-        found = {False: 0.0, True: 0.0}
+        sent = {False: 0.0, True: 0.0}
         for part in self.held(stage):
             for often, messages in ((repeats, part.each), (1, part.once)):
                 for k, message in messages:
-                    found[self.rates.spans(message)] += often * k * self.rates.sent_bytes(message)
+                    sent[self.rates.spans(message)] += often * k * self.rates.sent_bytes(message)
         size = max(part.border_bytes for part in self.parts)
         for k in range(stage, len(self.parts), stages):
             for other in (k - 1, k + 1):
                 if 0 <= other < len(self.parts):
-                    found[places.border_spans(stage, other % stages)] += size * repeats
-        return {"in node": found[False], "between nodes": found[True]}
+                    sent[places.border_spans(stage, other % stages)] += size * repeats
+        return {"in node": sent[False], "between nodes": sent[True]}
 
 
 def predict_point(

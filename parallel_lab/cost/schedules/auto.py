@@ -130,20 +130,20 @@ def auto_schedule(work: Work, *, minimise: str = "makespan", tempers: Sequence[T
 def candidates(work: Work, tempers: Sequence[Temper] = TEMPERS) -> Iterator[Schedule]:
     """Schedules of this work that keep its caps: those with a name, then those of the tempers."""
     stages, parts = len(work.holds), len(work.times)
-    for name, known in sorted(all_named().items()):
-        if known.allowed(stages, work.micro_batches, parts // stages) or known.chunks not in (None, parts // stages):
+    for name, one in sorted(all_named().items()):
+        if one.allowed(stages, work.micro_batches, parts // stages) or one.chunks not in (None, parts // stages):
             continue
-        order = known.order(stages, work.micro_batches, parts // stages)
+        order = one.order(stages, work.micro_batches, parts // stages)
         fits = order.holds == work.holds and order.splits_backward == work.split and not order.together
         if fits and all(peak <= cap for peak, cap in zip(order.peaks, work.caps, strict=True)):
             yield Schedule(name, order.parts, order.micro_batches, order.holds, order.ranks)
-    made = set()
+    drawn = set()
     for temper in tempers:
         if not work.split and (temper.overrun or temper.weights_first):
             continue
         lanes = list_schedule(work, temper)
-        if lanes is not None and lanes not in made:
-            made.add(lanes)
+        if lanes is not None and lanes not in drawn:
+            drawn.add(lanes)
             yield Schedule("auto", parts, work.micro_batches, work.holds, lanes)
 
 
@@ -169,12 +169,12 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
             return None
         if not 0 <= source < parts:
             return 0.0
-        found = ended.get((source, kind, n))
-        return None if found is None else found + (work.latency if rank_of[source] != rank else 0.0)
+        end = ended.get((source, kind, n))
+        return None if end is None else end + (work.latency if rank_of[source] != rank else 0.0)
 
     def choice(rank: int) -> tuple[float, int, int, str] | None:
         """(start, urgency, part, kind) of what the rank does next."""
-        now, found = free[rank], []
+        now, ready = free[rank], []
         for part in work.holds[rank]:
             for kind in "BF":
                 n = done[part, kind]
@@ -183,13 +183,13 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
                 if n < total and (kind == "B" or held[rank] < work.caps[rank] - spare[part]):
                     when = arrival(rank, part, kind, n)
                     if when is not None:
-                        found.append((max(when, now), kind == "F", -part, kind, part))
+                        ready.append((max(when, now), kind == "F", -part, kind, part))
         best = None
-        if found:
-            first = min(found)
+        if ready:
+            first = min(ready)
             patience = temper.patience if begun[rank] else temper.at_first
             wait = first[0] + (patience * took[first[4], "F"] if first[1] else 0.0)
-            best = min((f for f in found if f[0] <= wait), key=lambda f: (f[1], f[0], f[2]))
+            best = min((f for f in ready if f[0] <= wait), key=lambda f: (f[1], f[0], f[2]))
         if late[rank]:
             part = late[rank][0][0]
             gap = float("inf") if best is None else best[0] - now
@@ -202,8 +202,8 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
 
     def look(rank: int) -> None:
         version[rank] += 1
-        if (found := choice(rank)) is not None:
-            heapq.heappush(heap, (*found, rank, version[rank]))
+        if (ready := choice(rank)) is not None:
+            heapq.heappush(heap, (*ready, rank, version[rank]))
 
     for rank in ranks:
         look(rank)

@@ -263,8 +263,8 @@ def _of_messages(order: Order) -> Iterator[Fault]:
         rank = work.pop()
         while at[rank] < len(programs[rank]):
             what, key, other = programs[rank][at[rank]]
-            wanted = ("receive" if what == "send" else "send", key, rank)
-            if at[other] == len(programs[other]) or programs[other][at[other]] != wanted:
+            partner = ("receive" if what == "send" else "send", key, rank)
+            if at[other] == len(programs[other]) or programs[other][at[other]] != partner:
                 break
             at[rank] += 1
             at[other] += 1

@@ -128,7 +128,7 @@ class _Search:
 
     def options(self, state: _State) -> list[tuple[float, float, int, int, str]]:
         """(end, start, rank, part, kind) of every action that can be next on its rank."""
-        work, total, found = self.work, self.work.micro_batches, []
+        work, total, actions = self.work, self.work.micro_batches, []
         last = len(work.times) - 1
         for rank, parts in enumerate(work.holds):
             held = sum(state.counts[k][0] - state.counts[k][2 if work.split else 1] for k in parts)
@@ -137,14 +137,14 @@ class _Search:
                 if f < total and held < work.caps[rank] and k not in state.waits:
                     when = 0.0 if k == 0 else self._arrival(state.forwards[k - 1], k, k - 1)
                     if when is not None:
-                        self._add(found, state, when, rank, k, "F")
+                        self._add(actions, state, when, rank, k, "F")
                 if b < f:
                     when = 0.0 if k == last else self._arrival(state.backwards[k + 1], k, k + 1)
                     if when is not None:
-                        self._add(found, state, when, rank, k, "B")
+                        self._add(actions, state, when, rank, k, "B")
                 if work.split and w < b:
-                    self._add(found, state, 0.0, rank, k, "W")
-        return found
+                    self._add(actions, state, 0.0, rank, k, "W")
+        return actions
 
     def _arrival(self, ends: tuple[float, ...], part: int, source: int) -> float | None:
         if not ends:
@@ -185,11 +185,11 @@ class _Search:
             self.open_bound = min(self.open_bound, lowest)
             return
         times = (*state.free, *(t for ends in (*state.forwards, *state.backwards) for t in ends))
-        known = self.seen.setdefault((state.counts, state.waits), [])
-        if any(all(a <= b for a, b in zip(one, times, strict=True)) for one in known):
+        visited = self.seen.setdefault((state.counts, state.waits), [])
+        if any(all(a <= b for a, b in zip(one, times, strict=True)) for one in visited):
             return
-        if len(known) < 16:
-            known.append(times)
+        if len(visited) < 16:
+            visited.append(times)
         options = self.options(state)
         if not options:
             if all(f == b == self.work.micro_batches for f, b, _ in state.counts) and max(state.free) < self.best:

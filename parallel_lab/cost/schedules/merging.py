@@ -21,7 +21,7 @@ def merge(lists: Sequence[Sequence[Sequence[Action]]], parts: int, cap: int | No
     """
     ended: dict[Key, int] = {}
     free, held = [0] * len(lists), [0] * len(lists)
-    made: list[list[Action]] = [[] for _ in lists]
+    merged: list[list[Action]] = [[] for _ in lists]
     at = [[0] * len(mine) for mine in lists]
     late: list[list[Action]] = [[] for _ in lists]
     for _ in range(sum(len(one) for mine in lists for one in mine) * (2 if cap is None else 3) // 2):
@@ -53,6 +53,6 @@ def merge(lists: Sequence[Sequence[Sequence[Action]]], parts: int, cap: int | No
             held[rank] += action.kind == "F"
             if action.kind == "B" and cap is not None:
                 late[rank].append(do(action.stage, "W", action.micro_batch))
-        made[rank].append(action)
+        merged[rank].append(action)
         free[rank] = ended[key_of(action)] = start + 1
-    return made
+    return merged

@@ -74,7 +74,7 @@ def all_named() -> dict[str, Named]:
     package = importlib.import_module(f"{__package__}.named")
     files = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     modules = [importlib.import_module(f"{package.__name__}.{file}") for file in files]
-    return {found.name: found for module in modules for found in vars(module).values() if isinstance(found, Named)}
+    return {value.name: value for module in modules for value in vars(module).values() if isinstance(value, Named)}
 
 
 def find(name: str) -> Named:

@@ -116,5 +116,5 @@ def make_schedule(name: str, stages: int, micro_batches: int, chunks: int = 1) -
     >>> make_schedule("1f1b", 2, 3).text().splitlines()[0]
     '0F0 0F1 0B0 0F2 0B1 0B2'
     """
-    made = find(name).order(stages, micro_batches, chunks)
-    return Schedule(made.name, made.parts, made.micro_batches, made.holds, made.ranks, made.together)
+    order = find(name).order(stages, micro_batches, chunks)
+    return Schedule(order.name, order.parts, order.micro_batches, order.holds, order.ranks, order.together)

@@ -26,10 +26,10 @@ def write_text(order: Order) -> str:
 
 def read_action(word: str, where: str) -> Action:
     """The action of a word such as "0F0". Raises ArgumentError, which says `where`."""
-    found = _ACTION.fullmatch(word)
-    if not found:
+    match = _ACTION.fullmatch(word)
+    if not match:
         raise ArgumentError(f"{shorten(word)} is no action", where=where, allowed=FORM)
-    part, kind, micro_batch = found.groups()
+    part, kind, micro_batch = match.groups()
     if kind not in ("F", "B", "W"):
         raise ArgumentError(f"{shorten(word)} is of kind {shorten(kind)}", where=where, allowed=FORM)
     return do(int(part), kind, int(micro_batch))

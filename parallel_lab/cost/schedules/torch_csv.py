@@ -76,7 +76,7 @@ def _gathered(order: Order, rank: int) -> Iterator[_Cell]:
 
 def _with_messages(order: Order, rows: list[list[_Cell]]) -> list[list[str]]:
     """Rows with SEND after what makes a value, and RECV put in its reader's row at that moment: both in one order."""
-    made: list[list[str]] = [[] for _ in rows]
+    lines: list[list[str]] = [[] for _ in rows]
     there: list[set[tuple[int, str, int]]] = [set() for _ in rows]
     at = [0] * len(rows)
     while any(n < len(row) for n, row in zip(at, rows, strict=True)):
@@ -86,19 +86,19 @@ def _with_messages(order: Order, rows: list[list[_Cell]]) -> list[list[str]]:
                 continue
             cell = row[at[rank]]
             if isinstance(cell, str):
-                made[rank].append(cell)
+                lines[rank].append(cell)
             else:
                 inputs = [key for a in cell for key in order.needs(a)[:1] if a.kind != "W" and key[0] != a.stage]
                 if any(key not in there[rank] for key in inputs):
                     continue
-                made[rank].append(_cell(order, cell))
+                lines[rank].append(_cell(order, cell))
                 for action in cell:
                     there[rank].add(key_of(action))
                     for reader in order.readers(action):
                         target = order.where.get(reader, rank)
                         if target != rank:
-                            made[rank].append(f"{action.stage}SEND_{action.kind}{action.micro_batch}")
-                            made[target].append(f"{reader[0]}RECV_{action.kind}{action.micro_batch}")
+                            lines[rank].append(f"{action.stage}SEND_{action.kind}{action.micro_batch}")
+                            lines[target].append(f"{reader[0]}RECV_{action.kind}{action.micro_batch}")
                             there[target].add(key_of(action))
             at[rank] += 1
             moved = True
@@ -106,7 +106,7 @@ def _with_messages(order: Order, rows: list[list[_Cell]]) -> list[list[str]]:
             raise ArgumentError(
                 "no rank can go on", where=f"schedule {order.name!r} as CSV", hint="See schedule.check()"
             )
-    return made
+    return lines
 
 
 def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
@@ -119,7 +119,7 @@ def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
             where, word = f"line {number}, cell {column}", word.strip()
             as_one = _AS_ONE.fullmatch(word)
             words = as_one[1].split(";") if as_one else [word] if word else []
-            if cell := [found for one in words if (found := _read(one.strip(), where))]:
+            if cell := [action for one in words if (action := _read(one.strip(), where))]:
                 row.append(cell)
         rows.append(row)
     while rows and not rows[-1]:
@@ -136,8 +136,8 @@ def read_csv(text: str) -> list[list[tuple[Action, ...]]]:
 
 def _read(word: str, where: str) -> tuple[int, str, int] | None:
     """Part, letter and micro-batch of a word; None if it is not a computation."""
-    found = _WORD.fullmatch(word)
-    if not found or (not found[3]) != (found[2] in ("UNSHARD", "RESHARD", "REDUCE_GRAD")):
+    match = _WORD.fullmatch(word)
+    if not match or (not match[3]) != (match[2] in ("UNSHARD", "RESHARD", "REDUCE_GRAD")):
         raise ArgumentError(f"{shorten(word)} is no action", where=where, allowed=_FORMS)
-    part, letter, n = found.groups()
+    part, letter, n = match.groups()
     return (int(part), letter, int(n)) if len(letter) == 1 else None

@@ -80,11 +80,11 @@ class Mesh:
         stride, size = math.prod(layout.device_matrix[len(layout.device_matrix) - axis :]), 0
         size = layout.device_matrix[-1 - axis]
         steps = [math.prod(self.shape[at + 1 :]) for at in range(len(self.shape))]
-        found = tuple(at for at, step in enumerate(steps) if self.shape[at] > 1 and stride <= step < stride * size)
-        if math.prod(self.shape[at] for at in found) != size or (found and steps[found[-1]] != stride):
+        axes = tuple(at for at, step in enumerate(steps) if self.shape[at] > 1 and stride <= step < stride * size)
+        if math.prod(self.shape[at] for at in axes) != size or (axes and steps[axes[-1]] != stride):
             what = f"device matrix {layout.device_matrix} on a mesh of {self.shape}"
             raise StrategyError(what, where="Alpa's costs", allowed="Axes of the mesh, each of them whole")
-        return found
+        return axes
 
     def splits(self, layout: TensorLayout) -> dict[int, int]:
         """{axis of the mesh: the dim of a tensor that it splits}."""
@@ -128,27 +128,27 @@ class AlpaModel(CostModel):
         shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
         signature = node.opdef.signature_for(shapes, attrs)
         operands = strategy_operands(node.opdef, signature)
-        labels, made = signature.labels, set("".join(signature.outs))
-        summed = any(sum(c in word for word in operands) > 1 for c in labels if c not in made)
+        labels, result_labels = signature.labels, set("".join(signature.outs))
+        summed = any(sum(c in word for word in operands) > 1 for c in labels if c not in result_labels)
         ways: Iterator[tuple[str, ...]] = itertools.product(
             *([*labels, ""] if n > 1 else [""] for n in self.mesh.shape)
         )
-        found = []
+        rules = []
         for way in ways:
             if summed and any(not label and n > 1 for label, n in zip(way, self.mesh.shape, strict=True)):
                 continue
             try:
                 strategy = self.strategy(operands, way)
-                found.append(sharding_rule(node.opdef, shapes, attrs, strategy, self.device_num, node.where))
+                rules.append(sharding_rule(node.opdef, shapes, attrs, strategy, self.device_num, node.where))
             except StrategyError:  # labels that must stay whole, sizes that do not divide
                 continue
         parameters = [self.parameter(name) for name in node.ins]
-        for rule in found:
+        for rule in rules:
             reads = [(p, layout) for p, layout in zip(parameters, rule.wanted, strict=True) if p is not None]
             pairs = itertools.combinations(reads, 2)
             if all(p != q or mine.same_placement(other) for (p, mine), (q, other) in pairs):
                 yield rule
-        if not found:
+        if not rules:
             yield from super().rules_of(node)
 
     def strategy(self, operands: tuple[str, ...], way: tuple[str, ...]) -> LayoutStrategy:
@@ -200,14 +200,14 @@ class AlpaModel(CostModel):
         self, before: TensorLayout, after: TensorLayout, shape: Shape, shape_after: Shape, itemsize: int
     ) -> float:
         """Cost of one way. Over a reshape, axes that split the same share of the first dim stay."""
-        had, wanted = self.mesh.splits(before), self.mesh.splits(after)
+        had, needed = self.mesh.splits(before), self.mesh.splits(after)
         if shape != shape_after:
-            had, wanted = ({at: (dim if dim == 0 else ~dim) for at, dim in one.items()} for one in (had, wanted))
+            had, needed = ({at: (dim if dim == 0 else ~dim) for at, dim in one.items()} for one in (had, needed))
         size, cost = math.prod(before.slice_shape(shape)) * itemsize, 0.0
         for at, dim in sorted(had.items(), reverse=True):
-            if wanted.get(at) == dim:
+            if needed.get(at) == dim:
                 continue
             size *= self.mesh.shape[at]  # whole along this axis
-            cost += self.mesh.cost("all_to_all" if at in wanted else "all_gather", size, at)
-            size //= self.mesh.shape[at] if at in wanted else 1
+            cost += self.mesh.cost("all_to_all" if at in needed else "all_gather", size, at)
+            size //= self.mesh.shape[at] if at in needed else 1
         return cost

@@ -58,8 +58,8 @@ class CostModel(Places):
         parameters = [self.parameter(name) for name in node.ins]
         same = tuple(None if p is None else parameters.index(p) for p in parameters)
         shapes, own = self.graph.operand_shapes(node), (self.also.get(node.name), same)
-        given = (node.strategy, node.where) if configured(node) else (None, "")
-        key = (node.op, shapes, node.attrs, node.by_batch, *given, *own)
+        configured_strategy = (node.strategy, node.where) if configured(node) else (None, "")
+        key = (node.op, shapes, node.attrs, node.by_batch, *configured_strategy, *own)
         if key not in self.alike:
             self.alike[key] = list(self.rules_of(node))
         return self.alike[key]
@@ -96,19 +96,19 @@ class CostModel(Places):
 
     def shared(self) -> dict[str, list[Link]]:
         """{parameter: links to the operators that read it}, of those with several: they must split it equally."""
-        found: dict[str, list[Link]] = {}
+        links: dict[str, list[Link]] = {}
         for link, source, _ in self.sources():
             if self.parameter(source) is not None:
-                found.setdefault(source, []).append(link)
-        return found
+                links.setdefault(source, []).append(link)
+        return links
 
     def left(self, source: str, tensor: str) -> list[TensorLayout]:
         """The layouts in which the candidates of a place leave a tensor."""
         if source == DATASET:
             return self.layouts.setdefault((tensor,), [self.data[tensor]])
         node, rules = self.nodes[source], self.rules[source]
-        given = node.out_strategy if configured(node) else None
-        key = (id(rules), node.outs.index(tensor), node.shapes, given, node.cross_batch, len(node.ins))
+        out_strategy = node.out_strategy if configured(node) else None
+        key = (id(rules), node.outs.index(tensor), node.shapes, out_strategy, node.cross_batch, len(node.ins))
         if key not in self.layouts:
             self.layouts[key] = self.one_list(self.results(node, rule)[tensor] for rule in rules)
         return self.layouts[key]
@@ -123,8 +123,8 @@ class CostModel(Places):
 
     def one_list(self, layouts: Iterable[TensorLayout]) -> list[TensorLayout]:
         """These layouts as a list; of equal lists there is one."""
-        made = list(layouts)
-        return self.layouts.setdefault(tuple(made), made)
+        listed = list(layouts)
+        return self.layouts.setdefault(tuple(listed), listed)
 
     def problem(self) -> Problem:
         """The choices and pairs, priced by the model."""

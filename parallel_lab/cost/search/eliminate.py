@@ -189,11 +189,11 @@ class _Elimination:
 
     def edges(self, number: int) -> dict[tuple[int, ...], list[_Table]]:
         """The tables over this operator and another, by pair."""
-        found: dict[tuple[int, ...], list[_Table]] = {}
+        tables: dict[tuple[int, ...], list[_Table]] = {}
         for table in self.around[number]:
             if len(table.over) == 2:
-                found.setdefault(tuple(sorted(table.over)), []).append(table)
-        return found
+                tables.setdefault(tuple(sorted(table.over)), []).append(table)
+        return tables
 
     def rank(self, number: int) -> tuple[int, int]:
         """(which of KINDS fits an operator, numbers in the table it would leave where nothing better fits)."""
@@ -256,9 +256,9 @@ class _Elimination:
             flat = (*cost.shape[:kept], -1)
             self.known[key] = (*self.front(cost.reshape(flat), memory.reshape(flat)), cost.shape[kept:])
         cost, memory, back, sizes = self.known[key]
-        made = _Table(over, cost, memory)
-        self.made.append(_Made(made, list(tables), out, back, sizes))
-        self.replace(tables, made)
+        joined = _Table(over, cost, memory)
+        self.made.append(_Made(joined, list(tables), out, back, sizes))
+        self.replace(tables, joined)
         if out >= 0 or kind == "Edge":
             name = self.problem.choices[out].name if out >= 0 else ""
             label = (name or "the dataset") if out >= 0 else ""
@@ -335,12 +335,12 @@ class _Elimination:
             what = f"no choice of strategies needs at most {self.limit:,} bytes of a device"
             hint = "More devices, the optimizer parallel, or recomputing need less"
             raise StrategyError(what, where="search of strategies", allowed="A larger memory limit", hint=hint)
-        for made in reversed(self.made):
-            at = tuple(chosen[n] for n in made.table.over)
-            found = int(made.back[(*at, entry[id(made.table)])])
-            places = np.unravel_index(found, made.sizes)
-            if made.out >= 0:
-                chosen[made.out], *places = places
-            for table, place in zip(made.parts, places, strict=True):
+        for step in reversed(self.made):
+            at = tuple(chosen[n] for n in step.table.over)
+            found = int(step.back[(*at, entry[id(step.table)])])
+            places = np.unravel_index(found, step.sizes)
+            if step.out >= 0:
+                chosen[step.out], *places = places
+            for table, place in zip(step.parts, places, strict=True):
                 entry[id(table)] = int(place)
         return tuple(int(chosen[n]) for n in range(len(self.sizes))), answer

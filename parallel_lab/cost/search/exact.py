@@ -95,9 +95,9 @@ def branch_and_bound(problem: Problem, memory_limit: int | None = None, *, time_
     branch(0, 0.0, 0)
     if best is None:
         raise _none(memory_limit, cut_short=math.isfinite(lower))
-    found = best[1]
-    cost = problem.cost(found)
-    return Solution("branch_and_bound", found, cost, problem.memory_bytes(found), min(cost, lower), tuple(steps))
+    plan = best[1]
+    cost = problem.cost(plan)
+    return Solution("branch_and_bound", plan, cost, problem.memory_bytes(plan), min(cost, lower), tuple(steps))
 
 
 def integer_program(problem: Problem, memory_limit: int | None = None, *, time_limit_s: float = 60.0) -> Solution:
@@ -115,13 +115,13 @@ def integer_program(problem: Problem, memory_limit: int | None = None, *, time_l
     rows: list[np.ndarray] = []
     columns: list[np.ndarray] = []
     numbers: list[np.ndarray] = []
-    wanted: list[float] = []
+    right_sides: list[float] = []
 
     def equation(at: np.ndarray, factors: np.ndarray, value: float) -> None:
-        rows.append(np.full(len(at), len(wanted)))
+        rows.append(np.full(len(at), len(right_sides)))
         columns.append(at)
         numbers.append(factors)
-        wanted.append(value)
+        right_sides.append(value)
 
     for n, size in enumerate(sizes):
         equation(np.arange(first[n], first[n + 1]), np.ones(size), 1.0)
@@ -137,7 +137,7 @@ def integer_program(problem: Problem, memory_limit: int | None = None, *, time_l
         for t, row in enumerate(here.T):
             equation(np.append(row, first[pair.target] + t), np.append(np.ones(len(row)), -1.0), 0.0)
     cells = np.concatenate(numbers), (np.concatenate(rows), np.concatenate(columns))
-    rules = [LinearConstraint(coo_array(cells, shape=(len(wanted), place)).tocsr(), wanted, wanted)]
+    rules = [LinearConstraint(coo_array(cells, shape=(len(right_sides), place)).tocsr(), right_sides, right_sides)]
     whole = np.zeros(place)
     whole[: first[-1]] = 1
     if memory_limit is not None:
@@ -149,13 +149,13 @@ def integer_program(problem: Problem, memory_limit: int | None = None, *, time_l
     scale = float(np.abs(weights).max(initial=0.0)) or 1.0  # seconds are small numbers, and HiGHS has tolerances
     options = {"time_limit": time_limit_s, "mip_rel_gap": 0.0}
     bounds = Bounds(0, np.concatenate(ends))
-    found = milp(weights / scale, constraints=rules, bounds=bounds, integrality=whole, options=options)
-    if found.x is None:
-        raise _none(memory_limit, cut_short=found.status == 1)
-    chosen = tuple(int(found.x[a:b].argmax()) for a, b in itertools.pairwise(first))
+    solution = milp(weights / scale, constraints=rules, bounds=bounds, integrality=whole, options=options)
+    if solution.x is None:
+        raise _none(memory_limit, cut_short=solution.status == 1)
+    chosen = tuple(int(solution.x[a:b].argmax()) for a, b in itertools.pairwise(first))
     cost = problem.cost(chosen)
     # what HiGHS calls optimal is so within its own tolerance, a millionth
-    bound = cost if found.status == 0 else min(cost, float(found.mip_dual_bound) * scale)
+    bound = cost if solution.status == 0 else min(cost, float(solution.mip_dual_bound) * scale)
     return Solution("integer_program", chosen, cost, problem.memory_bytes(chosen), bound)
 
 

@@ -75,6 +75,6 @@ class MindSporeModel(CostModel):
 
 def held_bytes(operator: Operator, rule: ShardingRule) -> int:
     """Bytes of a device for an operator's results and the parameters it reads."""
-    made = sum(math.prod(x.slice_shape(s)) for x, s in zip(rule.outs, operator.out_shapes, strict=True))
+    result_elements = sum(math.prod(x.slice_shape(s)) for x, s in zip(rule.outs, operator.out_shapes, strict=True))
     parameters = sum(math.prod(rule.ins[i].slice_shape(operator.shapes[i])) for i in operator.parameters)
-    return (made + parameters) * operator.itemsize
+    return (result_elements + parameters) * operator.itemsize

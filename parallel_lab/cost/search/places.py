@@ -69,23 +69,23 @@ class Places:
         """The parameter that `name` is, or is a copy of."""
         while name in self.copies:
             name = self.copies[name].ins[0]
-        given = self.inputs.get(name)
-        return name if given is not None and given.role == "parameter" else None
+        value = self.inputs.get(name)
+        return name if value is not None and value.role == "parameter" else None
 
     def data_layouts(self) -> dict[str, TensorLayout]:
         """Layouts of the inputs that are fed."""
-        given = [i for i in self.graph.inputs if i.role == "data"]
-        layouts = dataset_layouts(self.config, tuple(i.shape for i in given))
-        return {i.name: layout for i, layout in zip(given, layouts, strict=True)}
+        batch = [i for i in self.graph.inputs if i.role == "data"]
+        layouts = dataset_layouts(self.config, tuple(i.shape for i in batch))
+        return {i.name: layout for i, layout in zip(batch, layouts, strict=True)}
 
     def connect(self) -> None:
         """Make the links, in the order of the network; reshapes in a row are one."""
-        found: dict[tuple[str, int], Link] = {}
+        links: dict[tuple[str, int], Link] = {}
 
         def read(name: str, target: str, position: int) -> None:
             tensor = self.parameter(name) or name
             source = DATASET if name in self.data else self.graph.maker(tensor)
-            found.setdefault((target, position), Link(source, target, position, tensor))
+            links.setdefault((target, position), Link(source, target, position, tensor))
 
         for node in self.nodes.values():
             for position, name in enumerate(node.ins):
@@ -95,8 +95,8 @@ class Places:
                 if name in self.views:
                     read(source, name, 0)
                 read(name, node.name, position)
-        reads = Counter(link.source for link in found.values())
-        for link in found.values():
+        reads = Counter(link.source for link in links.values())
+        for link in links.values():
             # constants have no place, nor a parameter with one reader, nor a reshape of these
             shared = self.parameter(link.source) is not None and reads[link.source] > 1
             if shared or link.source == DATASET or link.source in self.nodes or self.before.get(link.source):
@@ -128,8 +128,8 @@ class Places:
 
     def results(self, node: Node, rule: ShardingRule) -> dict[str, TensorLayout]:
         """Layouts of what an operator makes under `rule`, by name."""
-        given = node.out_strategy if configured(node) else None
-        results = result_layouts(node.opdef, rule, node.shapes, given, node.where)
+        out_strategy = node.out_strategy if configured(node) else None
+        results = result_layouts(node.opdef, rule, node.shapes, out_strategy, node.where)
         if replace(node, strategy=rule.strategy).keeps_own_part(self.device_num):
             results = tuple(layout.whole() for layout in rule.outs)
         return dict(zip(node.outs, results, strict=True))
@@ -137,8 +137,8 @@ class Places:
     def finished(self, node: Node, strategy: Strategy | None, source: str, reason: str) -> Node:
         """The node with what was found for it; copies of parameters lie as these do."""
         if strategy is not None and not configured(node):
-            found = {"strategy": strategy, "strategy_source": source, "strategy_reason": reason}
-            return replace(node, **found, out_strategy=None)
+            attributes = {"strategy": strategy, "strategy_source": source, "strategy_reason": reason}
+            return replace(node, **attributes, out_strategy=None)
         if node.name in self.copies and not node.follows:
             shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
             own = default_strategy(node.opdef, shapes, attrs, self.device_num)

@@ -91,14 +91,14 @@ class Problem:
     @cached_property
     def own(self) -> tuple[np.ndarray, ...]:
         """Weighed cost of every candidate of every choice."""
-        made = {id(choice.costs): choice.costs @ self.weights for choice in _each(self.choices)}
-        return tuple(made[id(choice.costs)] for choice in self.choices)
+        weighed = {id(choice.costs): choice.costs @ self.weights for choice in _each(self.choices)}
+        return tuple(weighed[id(choice.costs)] for choice in self.choices)
 
     @cached_property
     def between(self) -> tuple[np.ndarray, ...]:
         """Weighed cost of every pair of candidates of every pair."""
-        made = {id(pair.costs): _weighed(pair.costs, self.weights) for pair in _each(self.pairs)}
-        return tuple(made[id(pair.costs)] for pair in self.pairs)
+        weighed = {id(pair.costs): _weighed(pair.costs, self.weights) for pair in _each(self.pairs)}
+        return tuple(weighed[id(pair.costs)] for pair in self.pairs)
 
     @cached_property
     def plans(self) -> int:
@@ -179,10 +179,10 @@ class Problem:
         """This problem with other weights of terms, by name. Raises ArgumentError for an unknown term, and for a
         weight that is not a finite number of at least 0.
         """
-        known = {term.name for term in self.terms}
-        if not set(weights) <= known:
-            what = f"terms {sorted(set(weights) - known)}"
-            raise ArgumentError(what, where="weights of a search", allowed=f"Some of {', '.join(sorted(known))}")
+        names = {term.name for term in self.terms}
+        if not set(weights) <= names:
+            what = f"terms {sorted(set(weights) - names)}"
+            raise ArgumentError(what, where="weights of a search", allowed=f"Some of {', '.join(sorted(names))}")
         for name, weight in weights.items():
             number(0)("weights of a search", name, weight)
         terms = tuple(replace(term, weight=float(weights.get(term.name, term.weight))) for term in self.terms)

@@ -358,13 +358,13 @@ class _Propagation(Places):
         twice = [(i, j) for (i, p), (j, q) in itertools.combinations(reads, 2) if p == q]
         if not held and not twice:
             return list(strategies)
-        operator, found = self.operator(node), []
+        operator, agreed = self.operator(node), []
         for strategy in strategies:
             ins = operator.rule(strategy).ins
             pairs = (*((ins[i], layout) for i, layout in held), *((ins[i], ins[j]) for i, j in twice))
             if all(mine.same_placement(other) for mine, other in pairs):
-                found.append(strategy)
-        return found
+                agreed.append(strategy)
+        return agreed
 
     def settle(
         self,

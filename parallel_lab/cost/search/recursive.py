@@ -179,8 +179,8 @@ class _Recursive(Places):
         if one.latest is not None:
             one.counts[one.latest] = 2 * one.counts.get(one.latest, 1)
         kind = one.kinds[one.latest] if one.latest is not None else ""
-        told = tuple((label, price) for price, label in prices)
-        self.steps.append(Halving(level, one.node.name, told, one.latest, kind))
+        steps = tuple((label, price) for price, label in prices)
+        self.steps.append(Halving(level, one.node.name, steps, one.latest, kind))
 
     def legal(self, one: Halved, label: str) -> bool:
         """Whether the operator may be split so: its own rule may hold a label whole."""
@@ -198,30 +198,30 @@ class _Recursive(Places):
 
     def neighbours(self, name: str) -> list[tuple[Halved, str, str]]:
         """(product before or behind it, labels of the tensor here, labels there), through operators of other kinds."""
-        one, found = self.products[name], []
+        one, others = self.products[name], []
         for link in self.before[name]:
             if self.parameter(link.source) is None:
                 sources = self.reached(link.source, self.before, "source")
-                found += [(other, one.operands[link.position], other.result) for other, _ in sources]
+                others += [(other, one.operands[link.position], other.result) for other, _ in sources]
         for link in self.after[name]:
             targets = self.reached(link.target, self.after, "target", link.position)
-            found += [(other, one.result, other.operands[position]) for other, position in targets]
-        return found
+            others += [(other, one.result, other.operands[position]) for other, position in targets]
+        return others
 
     def reached(self, place: str, links: dict, end: str, position: int = 0) -> Iterable[tuple[Halved, int]]:
         """The products that are met first on every way from `place`, and which operand is."""
-        found, seen, queue = {}, {place}, [(place, position)]
+        products, seen, queue = {}, {place}, [(place, position)]
         while queue:
             here, at = queue.pop(0)
             if here in self.products:
-                found.setdefault((here, at), (self.products[here], at))
+                products.setdefault((here, at), (self.products[here], at))
                 continue
             for link in links[here]:
                 there = getattr(link, end)
                 if there not in seen and self.parameter(there) is None:
                     seen.add(there)
                     queue.append((there, link.position))
-        return found.values()
+        return products.values()
 
     def rule(self, node: Node, strategy: Strategy) -> ShardingRule:
         shapes = self.graph.operand_shapes(node)
@@ -243,21 +243,21 @@ class _Recursive(Places):
 
     def given_to(self, node: Node) -> dict[int, tuple[int, ...]]:
         """{operand: how it lies}, of those whose maker is decided and whose dims are known."""
-        found = {}
+        inherited = {}
         for link in self.before[node.name]:
             rule, shape = self.rules.get(link.source), self.shapes[link.tensor]
             if rule is not None and self.shapes[node.ins[link.position]] == shape:
-                found[link.position] = self.results(self.nodes[link.source], rule)[link.tensor].splits
-        return found
+                inherited[link.position] = self.results(self.nodes[link.source], rule)[link.tensor].splits
+        return inherited
 
     def wanted_by(self, node: Node) -> dict[int, tuple[int, ...]]:
         """{result: how it is wanted}."""
-        found = {}
+        votes = {}
         for link in self.after[node.name]:
             rule = self.rules.get(link.target)
             if rule is not None and self.there(link) == self.shapes[link.tensor]:
-                found.setdefault(self.number(link), rule.wanted[link.position].splits)
-        return found
+                votes.setdefault(self.number(link), rule.wanted[link.position].splits)
+        return votes
 
     def follow(self, node: Node, wants: dict[int, tuple[int, ...]], backward: bool) -> None:
         """Take the legal strategy nearest to what the neighbours have, in doublings; without any, split nothing."""

@@ -33,8 +33,8 @@ def search_strategies(graph: Graph, config: ParallelConfig) -> Graph:
         return with_strategies(graph, config, strategies, recursive_reasons(strategies, steps), given_too=True)
     problem = mindspore_problem(graph, config)
     kept = config.algo_approxi_epsilon if config.enable_algo_approxi else 0.0
-    found = eliminate(problem, int(get_cost_model_context("device_memory_capacity")), approximate=kept)
-    return with_strategies(graph, config, problem.strategies(found.chosen), reasons(problem, found))
+    solution = eliminate(problem, int(get_cost_model_context("device_memory_capacity")), approximate=kept)
+    return with_strategies(graph, config, problem.strategies(solution.chosen), reasons(problem, solution))
 
 
 def with_strategies(
@@ -61,14 +61,14 @@ def reasons(problem: Problem, found: Solution) -> dict[str, str]:
     around = [choice.costs[chosen].copy() for choice, chosen in zip(problem.choices, found.chosen, strict=True)]
     for pair in problem.pairs:
         around[pair.target] += pair.costs[found.chosen[pair.source], found.chosen[pair.target]]
-    told = {}
+    texts = {}
     for choice, amounts in zip(problem.choices, around, strict=True):
         terms = zip(problem.terms, amounts, strict=True)
         parts = ", ".join(f"{term.text(amount)} of {term.name}" for term, amount in terms if amount)
         of = f"of {len(choice.candidates)} candidates" if len(choice.candidates) > 1 else "the only candidate"
         costs = f"{parts or 'it costs nothing'}, with what brings its inputs"
-        told[choice.name] = f"in the plan of least cost, {of}: {costs}"
-    return told
+        texts[choice.name] = f"in the plan of least cost, {of}: {costs}"
+    return texts
 
 
 def recursive_reasons(strategies: Mapping[str, Strategy], steps: tuple[Halving, ...]) -> dict[str, str]:
@@ -77,5 +77,5 @@ def recursive_reasons(strategies: Mapping[str, Strategy], steps: tuple[Halving, 
     for step in steps:
         if step.label is not None:
             cuts.setdefault(step.operator, []).append(step.kind)
-    told = {name: f"halved {len(kinds)} times: {', then '.join(kinds)}" for name, kinds in cuts.items()}
-    return {name: told.get(name, "split as its neighbours are") for name in strategies}
+    texts = {name: f"halved {len(kinds)} times: {', then '.join(kinds)}" for name, kinds in cuts.items()}
+    return {name: texts.get(name, "split as its neighbours are") for name in strategies}

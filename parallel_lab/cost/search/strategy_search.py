@@ -131,8 +131,8 @@ class Found:
     @property
     def strategies(self) -> dict[str, Strategy]:
         """{operator: its strategy}."""
-        found = self.problem.strategies(self.best.chosen)
-        return {name: strategy for name, strategy in found.items() if name}
+        by_operator = self.problem.strategies(self.best.chosen)
+        return {name: strategy for name, strategy in by_operator.items() if name}
 
     @property
     def unit(self) -> str:
@@ -172,10 +172,10 @@ class Found:
         """The best plan with each candidate of an operator that fits, the cheapest first."""
         choice(*self.strategies)("search", "operator", operator)
         number = self.problem.numbers[operator]
-        mine, found = self.problem.by_term(self.best.chosen), []
+        mine, rows = self.problem.by_term(self.best.chosen), []
         for at, strategy in enumerate(self.problem.choices[number].candidates):
             if at == self.best.chosen[number]:
-                found.append(Candidate(strategy, self.best.cost, {}, chosen=True))
+                rows.append(Candidate(strategy, self.best.cost, {}, chosen=True))
                 continue
             try:
                 other = eliminate(self.problem.pinned({operator: strategy}), self.memory_limit)
@@ -183,8 +183,8 @@ class Found:
                 continue
             theirs = self.problem.pinned({operator: strategy}).by_term(other.chosen)
             more = {t.name: t.weight * (theirs[t.name] - mine[t.name]) for t in self.problem.terms}
-            found.append(Candidate(strategy, other.cost, more))
-        return sorted(found, key=lambda one: (one.cost, not one.chosen))
+            rows.append(Candidate(strategy, other.cost, more))
+        return sorted(rows, key=lambda one: (one.cost, not one.chosen))
 
     # ---- in words ----
 

@@ -96,7 +96,7 @@ class TimeModel(CostModel):
         for link, _, tensor in sorted(self.sources(), key=lambda read: read[0].source in self.views):
             if tensor in self.live and gives_back(self.nodes[link.target]):
                 reads.setdefault(tensor, []).append((link.target, link.position))
-        return {read for found in reads.values() for read in found[1:]}
+        return {read for several in reads.values() for read in several[1:]}
 
     def terms(self) -> tuple[Term, ...]:
         return (
@@ -116,8 +116,11 @@ class TimeModel(CostModel):
         ends = tuple(out in self.last for out in node.outs)
         key = (facts, tuple(inputs), parameters, further, ends, id(rules))
         if key not in self.priced:
-            found = [self.price(node, inputs, rule) for rule in rules]
-            self.priced[key] = np.array([costs for costs, _ in found]), np.array([size for _, size in found], np.int64)
+            listed = [self.price(node, inputs, rule) for rule in rules]
+            self.priced[key] = (
+                np.array([costs for costs, _ in listed]),
+                np.array([size for _, size in listed], np.int64),
+            )
         return self.priced[key]
 
     def root(self, name: str) -> str | None:
@@ -198,9 +201,9 @@ class TimeModel(CostModel):
     def held(self, node: Node, rule: ShardingRule, draft: Draft) -> int:
         """Bytes of a device: what the gradient reads, and parameters with all that goes with them."""
         values = draft.value_table()
-        made = {out for instr in draft.program("forward") for out in instr.outs}
+        results = {out for instr in draft.program("forward") for out in instr.outs}
         read = {name for instr in draft.program("backward") if instr.name == node.name for name in instr.ins}
-        total = sum(values[name].slice_bytes for name in read & made)
+        total = sum(values[name].slice_bytes for name in read & results)
         for at, name in enumerate(node.ins):
             size = math.prod(rule.wanted[at].slice_shape(self.graph.operand_shapes(node)[at]))
             size *= as_dtype(self.graph.dtypes()[name]).itemsize
