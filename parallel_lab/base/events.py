@@ -184,10 +184,10 @@ class EventLog:
 
     def steps(self) -> dict[int, EventLog]:
         """{training step: its events}, steps ascending."""
-        found: dict[int, list[Event]] = {}
+        by_step: dict[int, list[Event]] = {}
         for event in self.events:
-            found.setdefault(event.step, []).append(event)
-        return {step: EventLog(tuple(events)) for step, events in sorted(found.items())}
+            by_step.setdefault(event.step, []).append(event)
+        return {step: EventLog(tuple(events)) for step, events in sorted(by_step.items())}
 
     def step_times_s(self) -> dict[int, float]:
         """{step: seconds from the first start on any rank to the last end on any}, steps ascending."""
@@ -203,27 +203,27 @@ class EventLog:
         >>> EventLog(tuple(work)).bubbles()
         {0: 0.25}
         """
-        found = {}
+        shares = {}
         for step, log in self.steps().items():
             whole_s = (log.end_s - log.start_s) * len(log.ranks)
-            found[step] = 1.0 - math.fsum(e.work_s for e in log if e.kind == "compute") / whole_s if whole_s else 0.0
-        return found
+            shares[step] = 1.0 - math.fsum(e.work_s for e in log if e.kind == "compute") / whole_s if whole_s else 0.0
+        return shares
 
     def lanes(self) -> dict[int, tuple[Event, ...]]:
         """The events of each rank in order of time; ranks ascending."""
-        found: dict[int, list[Event]] = {rank: [] for rank in self.ranks}
+        by_rank: dict[int, list[Event]] = {rank: [] for rank in self.ranks}
         for event in self.events:
-            found[event.rank].append(event)
-        return {rank: tuple(sorted(events, key=lambda e: (e.start_s, e.end_s))) for rank, events in found.items()}
+            by_rank[event.rank].append(event)
+        return {rank: tuple(sorted(events, key=lambda e: (e.start_s, e.end_s))) for rank, events in by_rank.items()}
 
     def totals(self) -> tuple[MessageTotal, ...]:
         """Communication added up per message of the program, in order of first appearance."""
-        found: dict[tuple[str, str, str], list[Event]] = {}
+        groups: dict[tuple[str, str, str], list[Event]] = {}
         for event in self.events:
             if event.kind in ("communication", "wait"):
-                found.setdefault((event.phase, event.name, event.op), []).append(event)
+                groups.setdefault((event.phase, event.name, event.op), []).append(event)
         totals = []
-        for (phase, name, op), events in found.items():
+        for (phase, name, op), events in groups.items():
             sent = [e for e in events if e.kind == "communication"]
             seconds, waits = (math.fsum(e.duration_s for e in events if e.kind == k) for k in ("communication", "wait"))
             totals.append(MessageTotal(phase, name, op, len(sent), sum(e.bytes for e in sent), seconds, waits))

@@ -101,9 +101,9 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     device: at once, where `open` would wait for a pipe's other end. It is looked at when it is open: what has the name
     may change.
     """
-    wanted = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
+    names = ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
     flags = os.O_RDONLY
-    for name in wanted:
+    for name in names:
         flags |= getattr(os, name, 0)
     descriptor = os.open(path, flags)
     try:
@@ -167,20 +167,20 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, int | None]:
     """The real path, and the permissions of the regular file at it, None if nothing exists; otherwise OSError."""
     real = Path(os.path.realpath(path))
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return real, None  # nothing there, or a link to where nothing is yet
     except OSError:
         if real.is_symlink():
             raise OSError(f"it is {_KINDS[stat.S_IFLNK]}") from None
         raise
-    if not stat.S_ISREG(found.st_mode):
-        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(found.st_mode), 'no regular file')}")
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(f"it is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no regular file')}")
     if real != Path(os.path.abspath(path)) and not _same_file(path, real):
         raise OSError("it is open under a name that it no longer has")  # /dev/stdout, into a file that was deleted
     if os.path.exists(real) and not os.access(real, os.W_OK):
         raise OSError("the file is read-only")  # a rename would replace it all the same
-    return real, stat.S_IMODE(found.st_mode)
+    return real, stat.S_IMODE(status.st_mode)
 
 
 @contextlib.contextmanager

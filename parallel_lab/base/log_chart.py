@@ -89,10 +89,10 @@ def log_chart(
         if one.marks:
             parts.append(_mark(number, lx + 9, ly - 4, colour))
         parts.append(f'<text x="{lx + 24}" y="{ly}">{escape(one.name)}</text>')
-    told = alt or f"{title}: time over {x_name} for {', '.join(s.name for s in series)}"
+    spoken = alt or f"{title}: time over {x_name} for {', '.join(s.name for s in series)}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{escape(told)}" font-family="system-ui, sans-serif" font-size="11" '
+        f'role="img" aria-label="{escape(spoken)}" font-family="system-ui, sans-serif" font-size="11" '
         f'fill="currentColor" style="max-width:100%;height:auto">{"".join(parts)}</svg>'
     )
 

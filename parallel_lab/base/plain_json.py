@@ -160,12 +160,12 @@ def _is_deeper(value: Any, max_depth: int) -> bool:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))
         raise _Refused(f"the key {shorten(twice)} stands twice")
-    return found
+    return entries
 
 
 def _constant(text: str) -> Any:

@@ -194,9 +194,9 @@ def _letters_of_ps(pids: list[int]) -> dict[int, str]:
         lines = subprocess.run(command, stdout=subprocess.PIPE, **options).stdout.decode(errors="replace").splitlines()
     except (OSError, subprocess.TimeoutExpired):
         return dict.fromkeys(pids, "unknown")
-    told = [line.split() for line in lines]
-    found = {int(words[0]): words[1][0] for words in told if len(words) == 2 and words[0].isdigit()}
-    return {pid: found.get(pid, "gone") for pid in pids}
+    rows = [line.split() for line in lines]
+    letters = {int(words[0]): words[1][0] for words in rows if len(words) == 2 and words[0].isdigit()}
+    return {pid: letters.get(pid, "gone") for pid in pids}
 
 
 def free_memory_bytes() -> int | None:

@@ -192,7 +192,7 @@ def meets(version: str, limit: str) -> bool:
 
 def check_packages() -> Result:
     """Every declared package is installed and new enough."""
-    faults, present, wanted = [], [], []
+    faults, present, missing = [], [], []
     for requirement in requirements():
         name, _, limit = requirement.partition(">=")
         try:
@@ -203,8 +203,8 @@ def check_packages() -> Result:
             fault = f"{name} is missing"
         if fault:
             faults.append(fault)
-            wanted.append(f'"{requirement}"')
-    return ("problem", "; ".join(faults), f"{_PIP} {' '.join(wanted)}") if faults else ("ok", ", ".join(present))
+            missing.append(f'"{requirement}"')
+    return ("problem", "; ".join(faults), f"{_PIP} {' '.join(missing)}") if faults else ("ok", ", ".join(present))
 
 
 def check_numpy() -> Result:
@@ -326,8 +326,8 @@ def check_mpi() -> Result:
     code, lines = _finish(mpirun_command(2, [sys.executable, "-c", _MPI_TRIAL]), _MPI_LIMIT_S, rank_environment())
     answers = [line.removeprefix("trial 3 ") for line in lines if line.startswith("trial 3 ")]  # 1 + 2: both took part
     if code != 0 or not answers:
-        said = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
-        return "warning", f"{launcher} could not run 2 ranks: {'no answer' if code is None else said}", mend
+        last_words = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        return "warning", f"{launcher} could not run 2 ranks: {'no answer' if code is None else last_words}", mend
     command = mpirun_command(8, ["python", "script.py"])
     if shutil.which("mpirun") == launcher:
         command[0] = "mpirun"
@@ -363,10 +363,10 @@ def check_hosts(file: str, interface: str = "") -> Result:
     start = f"trial {ranks * (ranks + 1) // 2} "
     answers = [line.removeprefix(start) for line in lines if line.startswith(start)]
     if code != 0 or not answers:
-        said = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
+        last_words = " | ".join(line for line in lines if line.strip("-*"))[:500] or f"exit code {code}"
         mend = "ssh must reach each host without a password, with the same paths to Python and the script on all; "
         mend += "--interface names the network that joins them (ip -br addr)"
-        return "problem", f"{ranks} ranks on {', '.join(slots)}: {'no answer' if code is None else said}", mend
+        return "problem", f"{ranks} ranks on {', '.join(slots)}: {'no answer' if code is None else last_words}", mend
     facts = json.loads(answers[0])
     found = "; ".join(f"{name} {sum(f[0] == name for f in facts)} ranks" for name in dict.fromkeys(f[0] for f in facts))
     versions = {f"Python {python}, parallel-lab {own}" for _, python, own in facts}
@@ -387,15 +387,15 @@ def read_slots(file: str | os.PathLike[str]) -> dict[str, int]:
         text = read_regular(file, _LARGEST_HOSTFILE).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DataFileError(f"{file} cannot be read: {error}", where="doctor") from error
-    found: dict[str, int] = {}
+    slots: dict[str, int] = {}
     for line in text.splitlines():
         name, *rest = line.partition("#")[0].split() or [""]
         if name:
-            said = re.search(r"slots\s*=\s*(\d{1,9})", " ".join(rest), re.ASCII)
-            found[name] = found.get(name, 0) + (int(said[1]) if said else 1)
-    if not found:
+            match = re.search(r"slots\s*=\s*(\d{1,9})", " ".join(rest), re.ASCII)
+            slots[name] = slots.get(name, 0) + (int(match[1]) if match else 1)
+    if not slots:
         raise DataFileError(f"{file} names no host", where="doctor")
-    return found
+    return slots
 
 
 def find_chromium() -> str | None:

@@ -78,8 +78,8 @@ def jupyter_environment() -> dict[str, str]:
     last: what a user or an administrator has set wins.
     """
     ours = str(Path(parallel_lab.lab.shared.__file__).parent)
-    given = os.environ.get("JUPYTER_CONFIG_PATH")
-    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join([*([given] if given else []), ours])}
+    path = os.environ.get("JUPYTER_CONFIG_PATH")
+    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join([*([path] if path else []), ours])}
 
 
 @contextlib.contextmanager
@@ -148,12 +148,12 @@ def _doctor(args: argparse.Namespace) -> int:
 def _doctor_of_scripts(args: argparse.Namespace) -> int:
     from .script_doctor import script_needs
 
-    found = {file: script_needs(file) for file in args.scripts}
-    count = sum(map(len, found.values()))
+    needs = {file: script_needs(file) for file in args.scripts}
+    count = sum(map(len, needs.values()))
     if args.json:
-        print(json.dumps({file: [asdict(need) for need in listed] for file, listed in found.items()}, indent=2))
+        print(json.dumps({file: [asdict(need) for need in listed] for file, listed in needs.items()}, indent=2))
     else:
-        for file, listed in found.items():
+        for file, listed in needs.items():
             for need in listed:
                 print(need.text(file))
         print(f"{_count(count, 'name')} of MindSpore's missing here." if count else "Nothing is missing here.")

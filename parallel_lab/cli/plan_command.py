@@ -61,9 +61,9 @@ def _plan(args: argparse.Namespace) -> int:
         return _give(args, point.explain(), point.to_dict(), lambda: point_page(point))
     cap = None if args.memory_gb is None else args.memory_gb * 1e9
     batch = args.batch or machine.cluster.device_num
-    found = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision)
-    text = f"{found.text(args.rows)}\n\n{found.winner.explain()}"
-    return _give(args, text, found.to_dict(), lambda: search_page(found))
+    result = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision)
+    text = f"{result.text(args.rows)}\n\n{result.winner.explain()}"
+    return _give(args, text, result.to_dict(), lambda: search_page(result))
 
 
 def _give(args: argparse.Namespace, text: str, numbers: dict, made: Callable[[], str]) -> int:
@@ -102,15 +102,15 @@ def _machine(args: argparse.Namespace) -> Machine:
 def _point(text: str) -> PlanPoint:
     from ..cost.planner import PlanPoint
 
-    given: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for part in text.split(","):
         word, _, value = part.strip().partition("=")
         name, read, allowed = _WORDS[choice(*_WORDS)("--point", "word", word)]
         try:
-            given[name] = read(value)
+            fields[name] = read(value)
         except (ValueError, KeyError):
             raise ArgumentError(f"{word}={value}", where="--point", allowed=allowed.capitalize()) from None
-    return PlanPoint(**given)
+    return PlanPoint(**fields)
 
 
 def add_parser(subparsers: Any) -> None:

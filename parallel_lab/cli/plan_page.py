@@ -26,8 +26,8 @@ def search_page(found: Found) -> str:
     """The page of a search. Raises ArgumentError where nothing fits."""
     best, cluster = found.winner, found.machine.cluster
     title = f"{found.model.name} on {best.point.devices} devices of {cluster.name}, batch {found.batch}"
-    told = f"{len(found.verdicts)} points looked at; at most {bytes_text(found.memory_bytes)} a rank; "
-    told += f"numbers as {found.precision}. All are predicted: no device was used."
+    summary = f"{len(found.verdicts)} points looked at; at most {bytes_text(found.memory_bytes)} a rank; "
+    summary += f"numbers as {found.precision}. All are predicted: no device was used."
     chart = found_chart(found)
     rows = [("plan", "step", "MFU", "waiting", "memory")]
     for p in found.line:
@@ -37,7 +37,7 @@ def search_page(found: Found) -> str:
     for kind, words, nearest in _nearest(found):
         refused.append((words, nearest.point.text(), nearest.reason, f"{found.counts[kind]:,}"))
     parts = [
-        _head(title, told, best),
+        _head(title, summary, best),
         _section("Step against memory", chart.svg(760, 380), _EACH),
         _section("The line", html_table(rows), "no point is faster with as little memory, the fastest first"),
         _numbers(best, "The fastest, number by number"),
@@ -49,8 +49,8 @@ def search_page(found: Found) -> str:
 def point_page(found: Prediction) -> str:
     """The page of one prediction."""
     title = f"{found.model.name} on {found.point.devices} devices of {found.machine.cluster.name}"
-    told = f"{found.point.text()}; numbers as {found.precision}. All are predicted: no device was used."
-    return page(title, f"{_head(title, told, found)}\n{_numbers(found, 'Number by number')}")
+    summary = f"{found.point.text()}; numbers as {found.precision}. All are predicted: no device was used."
+    return page(title, f"{_head(title, summary, found)}\n{_numbers(found, 'Number by number')}")
 
 
 def found_chart(found: Found) -> Chart:
@@ -83,9 +83,9 @@ def found_chart(found: Found) -> Chart:
 
 def _points(name: str, verdicts: Iterable[Verdict], colour: str) -> Trace:
     listed = tuple(verdicts)
-    said = tuple(f"{v.point.text()}: {v.reason}" for v in listed)
+    texts = tuple(f"{v.point.text()}: {v.reason}" for v in listed)
     xy = tuple(v.memory_bytes / GIB for v in listed), tuple(v.least_s for v in listed)
-    return Trace(name, "points", *xy, colour, said)
+    return Trace(name, "points", *xy, colour, texts)
 
 
 def _both(found: Prediction) -> str:

@@ -104,14 +104,14 @@ def _strategies(texts: list[str]) -> dict[str, Any]:
     """{operator: strategy} from the words of --strategy. Raises ArgumentError."""
     from ..lab.quickstart.model import parse_strategy
 
-    found: dict[str, Any] = {}
+    strategies: dict[str, Any] = {}
     for text in texts:
         name, strategy = parse_strategy(text)
-        if name in found:
-            what = f"two strategies for {name!r}: {shorten(found[name])} and {shorten(strategy)}"
+        if name in strategies:
+            what = f"two strategies for {name!r}: {shorten(strategies[name])} and {shorten(strategy)}"
             raise ArgumentError(what, where="--strategy", allowed="One for each operator", hint="Leave one of them out")
-        found[name] = strategy
-    return found
+        strategies[name] = strategy
+    return strategies
 
 
 def _quickstart(args: argparse.Namespace) -> int:
@@ -122,8 +122,8 @@ def _quickstart(args: argparse.Namespace) -> int:
     _check_files(args.report, args.trace)
     if args.executor not in EXECUTORS:
         raise ArgumentError(f"executor {args.executor!r}", where="quickstart", allowed=f"One of {', '.join(EXECUTORS)}")
-    given = {name: getattr(args, name) for name in ("devices", "data", "net", "epochs", "executor")}
-    job = Quickstart(**given, strategies=_strategies(args.strategy))
+    options = {name: getattr(args, name) for name in ("devices", "data", "net", "epochs", "executor")}
+    job = Quickstart(**options, strategies=_strategies(args.strategy))
     print(job.text(), end="\n\n", flush=True)
     progress = Progress(sys.stderr)
     try:

@@ -101,11 +101,11 @@ def _site(args: argparse.Namespace) -> int:
 
 def chosen_lessons(numbers: Iterable[str] | None) -> list[Path]:
     """The notebooks of the lessons, or of some. Raises ArgumentError for a number that does not exist."""
-    known = {path.name[:2]: path for path in sorted(shipped_folder("notebooks").glob("*.ipynb"))}
+    by_number = {path.name[:2]: path for path in sorted(shipped_folder("notebooks").glob("*.ipynb"))}
     for number in numbers or ():
-        if number not in known:
-            raise ArgumentError(f"lesson {number!r}", where="site", allowed=f"One of {', '.join(known)}")
-    return [known[number] for number in dict.fromkeys(known if numbers is None else numbers)]
+        if number not in by_number:
+            raise ArgumentError(f"lesson {number!r}", where="site", allowed=f"One of {', '.join(by_number)}")
+    return [by_number[number] for number in dict.fromkeys(by_number if numbers is None else numbers)]
 
 
 def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, *, reference: bool = False) -> Path:

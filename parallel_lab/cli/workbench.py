@@ -71,23 +71,23 @@ def _shipped_files(source: Path) -> dict[str, bytes]:
 
 def update_notebooks(source: Path, folder: Path) -> Update:
     """Copy files under `source` to `folder`, but not over edited ones; old ones stay. Raises DataFileError."""
-    found: dict[str, list[str]] = {"new": [], "updated": [], "same": [], "kept": []}
+    names: dict[str, list[str]] = {"new": [], "updated": [], "same": [], "kept": []}
     try:
         record, note = _read_record(folder)
         for name, content in _shipped_files(source).items():
             target, checksum = folder / name, _checksum(content)
             if target.is_symlink() or (target.exists() and not target.is_file()):
-                found["kept"].append(name)
+                names["kept"].append(name)
                 continue
             present = _checksum(target.read_bytes()) if target.exists() else None
             if present == checksum:
-                found["same"].append(name)
+                names["same"].append(name)
             elif present is None or present == record.get(name):
-                found["new" if present is None else "updated"].append(name)
+                names["new" if present is None else "updated"].append(name)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(target, content, hint=_ELSEWHERE)
             else:
-                found["kept"].append(name)
+                names["kept"].append(name)
                 continue  # the old checksum stays on record: undoing the edit makes the file replaceable again
             record[name] = checksum
         folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def update_notebooks(source: Path, folder: Path) -> Update:
     except OSError as error:
         what, where = f"cannot be written: {error.strerror or error}", str(error.filename or folder)
         raise DataFileError(what, where=where, hint=_ELSEWHERE) from error
-    return Update(*(tuple(found[kind]) for kind in ("new", "updated", "same", "kept")), note)
+    return Update(*(tuple(names[kind]) for kind in ("new", "updated", "same", "kept")), note)
 
 
 def first_notebook(folder: Path) -> str | None:

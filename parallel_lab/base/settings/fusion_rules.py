@@ -80,10 +80,10 @@ def indices_of(groups: Sequence[int], wording: str = "inclusive") -> tuple[int, 
 
 def buckets_of(groups: Sequence[int]) -> Buckets:
     """The positions of each group, in the order of their first message: (0, 1, 0, 2) gives ((0, 2), (1,), (3,))."""
-    found: dict[int, list[int]] = {}
+    positions: dict[int, list[int]] = {}
     for position, group in enumerate(groups):
-        found.setdefault(group, []).append(position)
-    return tuple(tuple(bucket) for bucket in found.values())
+        positions.setdefault(group, []).append(position)
+    return tuple(tuple(bucket) for bucket in positions.values())
 
 
 # ---- by size ----
@@ -174,14 +174,14 @@ def distances_from_loss(costs: Sequence[float], readers: Sequence[Sequence[int]]
 
     Raises ContextError if an operator is read by itself or an earlier one.
     """
-    found = [0.0] * len(costs)
+    distances = [0.0] * len(costs)
     for at in reversed(range(len(costs))):
         later = readers[at]
         if any(not at < reader < len(costs) for reader in later):
             what, allowed = f"operator {at} is read by {shorten(tuple(later))}", f"{at + 1} to {len(costs) - 1}"
             raise ContextError(what, where="distances_from_loss", allowed=f"Numbers from {allowed}")
-        found[at] = costs[at] + max((found[reader] for reader in later), default=0.0)
-    return tuple(found)
+        distances[at] = costs[at] + max((distances[reader] for reader in later), default=0.0)
+    return tuple(distances)
 
 
 def cost_model_groups_by_times(distances: Sequence[float], times: int, tail_percent: float) -> Groups:

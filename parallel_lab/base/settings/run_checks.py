@@ -66,8 +66,8 @@ def set_run_checks(
     finite          whether NaN and infinities are an error that names rank, step, parameter and index
     """
     global _checks
-    given: dict[str, Any] = {"replicas": replicas, "replicas_every": replicas_every, "finite": finite}
-    _checks = replace(_checks, **{name: value for name, value in given.items() if value is not None})
+    settings: dict[str, Any] = {"replicas": replicas, "replicas_every": replicas_every, "finite": finite}
+    _checks = replace(_checks, **{name: value for name, value in settings.items() if value is not None})
 
 
 def reset_run_checks() -> None:
