@@ -1,4 +1,11 @@
-"""Matrix products."""
+"""The matrix product: an operator, declared once.
+
+    matmul((m, k), (k, n)) -> (m, n)
+
+`_labels` names the dims: "mk,kn->mn". From them follow the shape of the result, what may be split, and which messages a
+split needs: `k` is missing in the result, so ranks that split it hold partial sums, and an all_reduce adds them. The
+decorated function computes the product of arrays. The rule below it gives both gradients, as products again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +17,7 @@ from .shape import expand_dims, reshape
 
 def _labels(shapes, *, transpose_a, transpose_b):
     a, b = ("...km" if transpose_a else "...mk"), ("...nk" if transpose_b else "...kn")
-    row, column = (len(shape) == 1 for shape in shapes)  # vectors, whose other dim the result has not
+    row, column = (len(shape) == 1 for shape in shapes)  # vectors, whose other dim is missing in the result
     return f"{'k' if row else a},{'k' if column else b}->...{'' if row else 'm'}{'' if column else 'n'}"
 
 

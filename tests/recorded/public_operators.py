@@ -11,6 +11,7 @@ NOT_IN_PYTORCH = {
     "dropout_key": "names a mask",
     "assign": "statement, not a function",
     "training_step": "of a compiled network",
+    "publish": "the door of the catalogue",
     "shape": "an attribute there",
     "scalar_to_array": "MindSpore's way to write a number",
     "zeros": "a case of full",
@@ -24,7 +25,7 @@ NOT_IN_PYTORCH = {
 
 def public_operators() -> set[str]:
     """Names of all public operators and functions of `parallel_lab.ops`."""
-    members = {n: f for n, f in vars(ops).items() if inspect.isfunction(f) and not n.startswith("_")}
+    members = {n: f for n in dir(ops) if not n.startswith("_") and inspect.isfunction(f := getattr(ops, n))}
     return {n for n, op in OPS.items() if not op.internal} | {
-        n for n, f in members.items() if f.__module__.startswith("parallel_lab.ops")
+        n for n, f in members.items() if f.__module__.startswith(("parallel_lab.ops", "parallel_lab.catalog.ops"))
     }

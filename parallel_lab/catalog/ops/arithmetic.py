@@ -225,7 +225,7 @@ population_count = unary(
 )
 
 
-# ---- a number between or beside them ----
+# ---- a number between them, or a factor of one ----
 
 
 def _check_alpha(operands, *, alpha):
@@ -276,7 +276,7 @@ sub_ext = _scaled("sub_ext", "SubExt", -1, "x - alpha * y")
 def lerp(start, end, weight):
     """start + weight * (end - start).  start, end: (...), weight: (...) or a number -> broadcast (...).
 
-    A strategy has a tuple for each tensor; a number has none (MindSpore: Lerp).
+    A strategy has a tuple for each tensor, and none for a number (MindSpore: Lerp).
     """
     start, end, weight = alike((start, end, weight), "Lerp")
     return start + weight * (end - start)

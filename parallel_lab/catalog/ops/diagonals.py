@@ -51,7 +51,7 @@ def diag(input, diagonal=0):
     if len(input.shape) == 2:
         return _diagonal(input, diagonal)
     n, k = input.shape[0], _ranged("diag", "diagonal", diagonal, -(2**20), 2**20)
-    zeros = np.zeros((), str(input.dtype))  # chosen, not multiplied: inf * 0 is no number
+    zeros = np.zeros((), str(input.dtype))  # chosen, not multiplied: inf * 0 is not a number
     square = select(eye(n, n, dtype="bool"), expand_dims(input, 0), zeros)
     return pad_dims(square, paddings=((max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0)))) if k else square
 

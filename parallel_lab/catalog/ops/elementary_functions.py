@@ -133,7 +133,12 @@ def logit_grad(g, x, *, eps):
 floor = unary("floor", np.floor, "The largest whole number not above x, in x's dtype", method="floor", mint="floor")
 ceil = unary("ceil", np.ceil, "The smallest whole number not below x, in x's dtype", method="ceil", mint="ceil")
 trunc = unary(
-    "trunc", np.trunc, "The whole number beside x towards 0, in x's dtype", also="fix", method="trunc", mint="trunc fix"
+    "trunc",
+    np.trunc,
+    "The whole number next to x towards 0, in x's dtype",
+    also="fix",
+    method="trunc",
+    mint="trunc fix",
 )
 frac = unary(
     "frac",

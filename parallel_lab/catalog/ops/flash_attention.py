@@ -31,7 +31,7 @@ from ...ops.spellings import function, tensor_operand
 
 # with heads apart: labels of query, and of key and value. b samples, n heads, s queries, t keys, d elements of a head
 LAYOUTS = {"BNSD": ("bnsd", "bntd"), "BSND": ("bsnd", "btnd"), "SBND": ("sbnd", "tbnd")}
-FLAT = {"BSH": "BSND", "SBH": "SBND"}  # heads lie beside each other in one dim
+FLAT = {"BSH": "BSND", "SBH": "SBND"}  # heads lie next to each other in one dim
 MODES = (0, 1, 2, 3, 4)
 MOST = 2147483647
 COLUMNS = 8  # of softmax_max and softmax_sum, all alike
@@ -134,7 +134,7 @@ class _Attention:
         self.first = offset if isinstance(offset, tuple) else (offset,) * 3
         heads = self.query.shape[1]
         self.of = None
-        if attrs["grouped"]:  # of which key head each query head is
+        if attrs["grouped"]:  # the key head that each query head belongs to
             own = np.arange(self.first[2], self.first[2] + heads)
             self.of = own * self.key.shape[1] // (heads * parts[0])
         named = dict(zip(given, others, strict=True))

@@ -25,7 +25,7 @@ def _check_square(operands, **_):
     shape = operands[0].shape
     if len(shape) < 2:
         return f"a tensor of shape {tuple(shape)}", "Matrices: two dims at least"
-    if str(operands[0].dtype) in ("float16", "bfloat16"):  # LAPACK has none
+    if str(operands[0].dtype) in ("float16", "bfloat16"):  # LAPACK has neither
         return f"matrices of dtype {operands[0].dtype}", "float32 or float64: cast them first, x.astype('float32')"
     return None if shape[-2] == shape[-1] else (f"matrices of shape {shape[-2:]}", "As many rows as columns")
 
@@ -118,6 +118,6 @@ def matrix_power(input, n):
     while left:  # by squares
         result = (factor if result is None else matmul(result, factor)) if left % 2 else result
         factor, left = (matmul(factor, factor) if left > 1 else factor), left // 2
-    if result is None:  # n = 0: chosen, not multiplied by 0, which inf is no number with
+    if result is None:  # n = 0: chosen, not multiplied by 0, because inf * 0 is not a number
         return select(np.zeros((), bool), input, eye(*input.shape[-2:], dtype=str(input.dtype)))
     return result

@@ -66,7 +66,7 @@ def pad_dims(x, *, paddings, mode="constant", value=0.0):
     """x with elements put before and after each dim, which stays whole if it grows.  x: (...) -> (...).
 
     paddings  (before, after) per dim
-    mode      "constant": `value`; "reflect": mirrored at the edge element; "symmetric": mirrored beside it;
+    mode      "constant": `value`; "reflect": mirrored at the edge element; "symmetric": mirrored with it;
               "replicate": the edge element; "circular": from the other end
     """
     fill_with = {"constant_values": np.asarray(value, x.dtype)} if mode == "constant" else {}
@@ -115,7 +115,7 @@ def _(self, x, paddings, constant_value=None, *, mode="constant", paddings_conti
 
 @form(pad_dims, "MirrorPad", read=1)
 def _(self, x, paddings, *, mode="REFLECT"):
-    """x mirrored beside its edges.  x: (...), paddings: (dims, 2) ints -> (...). mode: "REFLECT" or "SYMMETRIC"."""
+    """x mirrored at its edges.  x: (...), paddings: (dims, 2) ints -> (...). mode: "REFLECT" or "SYMMETRIC"."""
     known = choice("REFLECT", "SYMMETRIC")("MirrorPad", "mode", mode, SHAPE_ERRORS)
     return self.run(x, paddings=_numbers(paddings), mode=known.lower())
 

@@ -232,7 +232,7 @@ def gamma_at(step, alpha, beta, *, shape=(1,), key=0, parts=None, offset=0):
 def poisson_at(step, mean, *, shape=(1,), key=0, parts=None, offset=0):
     """Counts k with probability mean^k exp(-mean) / k!.  step: () int, mean: broadcast to `shape` -> `shape` int32.
 
-    Of a mean below 10 how many exponential numbers have a sum below it (Knuth 1969), as many words as the largest
+    For a mean below 10: how many exponential numbers have a sum below it (Knuth 1969), as many words as the largest
     count; of a larger one a rejection that takes two words and keeps most (`_poisson_of_many`). At most 2^31 - 1.
     """
     words, mean = Words(shape, parts, offset, key, step), _own(mean, shape, parts, offset)

@@ -132,7 +132,7 @@ def searchsorted(sorted_sequence, values, *, out_int32=False, right=False, side=
     """Where values would stand in an ordered sequence: how many of its elements are smaller, with `right` how many are
     not larger.  sorted_sequence: (n,) or (..., n), values: (...) or (..., m) -> like values, int64 or int32.
 
-    side    "left" or "right", in place of `right`;  sorter: the order of the sequence where it has none, like argsort's
+    side    "left" or "right", instead of `right`;  sorter: the order of a sequence that is not sorted, like argsort's
     """
     if side is not None:
         at_right = choice("left", "right")("searchsorted", "side", side, SHAPE_ERRORS) == "right"

@@ -78,7 +78,7 @@ def logsumexp(part, x, axis=None, *, keep_dims=False):
     """log of the sum of exp(x) over `axis`, without overflow.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     x = do.floats(x)
-    # shifted by the largest element, which needs no gradient; not a row of infinities: inf - inf is no number
+    # shifted by the largest element, which needs no gradient; not a row of infinities: inf - inf is not a number
     top = do.each(stop_gradient, do.over(reduce_max, x))
     top = do.each(select, do.each(isfinite, top), top, 0.0)
     total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
