@@ -1,23 +1,16 @@
 """An evening with the kernel: from one slice to eight ranks, which files are read, and which parts of them.
 
-A part is written as it is looked up:
-
-    "about"                   the file's docstring
-    "matmul", "KINDS"         a function with its decorators, a class, a table
-    "@matmul.vjp"             the gradient rule of an operator
-    "Plan."                   a class without its methods: docstring and fields
-    "Plan.value"              one of its methods
-
+A part is written as `parallel_lab.lab.lessons.inside` says, by which the notebook shows it.
 What a part calls in its own file is a part too, or named: a word says what it does.
 """
 
 from __future__ import annotations
 
 import ast
-import itertools
 from pathlib import Path
 from typing import NamedTuple
 
+from parallel_lab.lab.lessons.inside import part_of
 from tests.house.source import PACKAGE, tree
 
 
@@ -131,6 +124,8 @@ KERNEL = (
         ("about", "State", "Plan.", "Plan.value", "Plan.stage_of", "Plan.held_by", "Plan.at", "Plan.instructions"),
     ),
     Stop("graph/kinds.py", ("about", "OnRank", "KindDef", "_run_compute", "_run_slice", "kind_of_message", "KINDS")),
+    Stop("run/interpreter.py"),
+    Stop("run/frame.py"),
     Stop(
         "run/communicator.py",
         ("about", "Request.", "Request.descriptor", "Start", "Wait", "answer", "_answered", "check_match"),
@@ -141,8 +136,6 @@ KERNEL = (
             "delivered": "a reply in the array that the request gave for it",
         },
     ),
-    Stop("run/interpreter.py"),
-    Stop("run/frame.py"),
     Stop(
         "run/simulator.py",
         (
@@ -162,34 +155,9 @@ KERNEL = (
 )
 
 
-def _start(node: ast.stmt) -> int:
-    return min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", ()))])
-
-
-def _assigned(node: ast.stmt) -> list[str]:
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
 def nodes_of(path: Path, part: str) -> tuple[int, int, list[ast.stmt]]:
     """(first line, last line, statements) of a part."""
-    body = tree(path).body
-    if part == "about":
-        return 1, body[0].end_lineno, []
-    name, dot, method = part.partition(".")
-    if name.startswith("@"):
-        found = [node for node in body if part[1:] in map(ast.unparse, getattr(node, "decorator_list", ()))]
-    elif dot:
-        owner = next(node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
-        methods = [node for node in owner.body if isinstance(node, ast.FunctionDef)]
-        if not method:
-            head = list(itertools.takewhile(lambda node: node not in methods, owner.body))
-            return _start(owner), head[-1].end_lineno, head
-        found = [node for node in methods if node.name == method]
-    else:
-        found = [node for node in body if getattr(node, "name", "") == name or name in _assigned(node)]
-    assert len(found) == 1, f"{path}: {part}"
-    return _start(found[0]), found[0].end_lineno, found
+    return part_of(tree(path), path.name, part)
 
 
 def lines_of(stop: Stop) -> int:

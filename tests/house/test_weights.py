@@ -38,19 +38,19 @@ PACKAGE_LINES = {
     "ops": 13_050,
     "nn": 8_360,
     "catalog": 9_250,
-    "graph": 8_250,
-    "cost": 8_930,
+    "graph": 8_400,
+    "cost": 9_050,
     "run": 1_450,
     "processes": 13_300,
     "train": 10_750,
-    "lab": 31_600,
+    "lab": 31_800,
     "mindspore": 5_700,
     "cli": 2_600,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_250, 119_950, 98_150
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_900, 120_300, 98_500
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {
