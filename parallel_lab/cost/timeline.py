@@ -7,7 +7,7 @@ Local work moves a rank's own clock. A message starts for all members of its gro
 before it wait) and ends for all of them together. A message that is started travels on its rank's line while the rank
 goes on, one after the other: it begins when all members have come to it and their lines are free, and a rank that waits
 for it goes on when it has ended. A copy between device and host travels on a line of its own, one in each direction;
-the instruction that reads it waits for it, and the device waits for what the host computes.
+the instruction that reads it waits for it, and the device waits for results of the host.
 
 The stages of a pipeline are the lanes of a clock (`clock.py`). Ranks of a stage run one program on equal slices, so
 their times only differ where groups use different links or a rank is slowed down on purpose; else one number stands for

@@ -182,7 +182,7 @@ def finish(task: Task, traced: Traced) -> Compiled:
 
 
 def _trace_note(task: Task, traced: Traced) -> str:
-    """How large the network is, and what has no effect."""
+    """How large the network is, and which settings have no effect."""
     text = f"{len(traced.graph.nodes)} operators, {len(traced.parameters)} parameters"
     if task.config.parallel_mode == "stand_alone":
         device_num = max(task.asked_device_num, get_auto_parallel_context("device_num"))

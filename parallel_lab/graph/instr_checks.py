@@ -17,7 +17,7 @@ from ..ops.machine.sharding import sharding_rule
 from ..ops.machine.split_labels import ShardingRule
 from .instr import Instr, Pairs, Value
 
-# The instruction that made each value known so far; None for what the plan is given.
+# The instruction that made each value known so far; None for an input of the plan.
 Makers = dict[str, Instr | None]
 
 # Up to here the elements themselves are followed, in about a millisecond; a lesson's nets are far below.

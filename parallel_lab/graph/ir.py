@@ -112,8 +112,8 @@ class Node:
 
     Where and when it runs:
     stage        the part of a pipeline that it belongs to; -1: the learner has not said
-    once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" for what it does with each, "first"
-                 for what is done once, with the first of them, "last" with the last
+    once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" if it runs with each of them;
+                 if it runs once, "first" or "last": with the first or the last of them
     target       "CPU": it runs on the host (`set_device`); "": on its device
     recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
     """

@@ -66,7 +66,7 @@ def named_placement(draft: Draft) -> Placement | None:
     schedule = schedule_maker()(name, stages, 2 * stages, 1)  # every schedule is defined for so many micro-batches
     parts = 1 + max(action.stage for mine in schedule for action in mine)
     if parts == stages and not draft.training.differentiated:
-        return None  # one copy of a network is enough for what it predicts
+        return None  # one copy of a network is enough to predict
     placement = placement_of(schedule, parts)
     return None if placement.ways == (tuple(k % stages for k in range(parts)),) else placement
 

@@ -187,7 +187,7 @@ class _Steps:
 
     def exchange(self, dst: TensorLayout, dst_shape: Shape, common: Refinement | None) -> bool:
         """The exact pieces to `dst`, through the common shape if a Reshape lies between; False: none are to be sent, or
-        there is no way to tell.
+        that cannot be determined.
         """
         src, shape, target = self.layout, self.shape, dst
         if shape != dst_shape and common is not None:

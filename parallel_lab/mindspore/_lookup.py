@@ -24,7 +24,7 @@ def joined(path: str, name: str) -> str:
 
 
 _OPEN = frozenset(MODULES.split()) - PAGES.keys()
-_NOTHING = Page("A module of MindSpore's of which this package has nothing.")
+_NOTHING = Page("A module of MindSpore's without a counterpart in this package.")
 
 
 def is_open(path: str) -> bool:

@@ -127,7 +127,7 @@ def _mixed_up_call(error: BaseException) -> str:
 
 
 def _in_order(call: ast.Call, function: ast.FunctionDef) -> str:
-    """What to write instead of `call`; "" if its arguments are in order, or cannot be told apart."""
+    """What to write instead of `call`; "" if its arguments are in order, or cannot be distinguished."""
     parameters = [argument.arg for argument in function.args.args]
     given = [argument.id if isinstance(argument, ast.Name) else "" for argument in call.args]
     if len(given) != len(parameters) or not all(given):

@@ -277,7 +277,7 @@ def _hidden(shape, offset):
 
 @gradient(causal_mask, part_size=lambda shapes, attrs: tuple(shapes[0][-2:]))
 def causal_mask_grad(g, *, offset=(0, 0)):
-    """Zeros in place of gradients for keys that come after the query.  g: (..., s, t) -> (..., s, t)."""
+    """Zeros as the gradients of keys that come after the query.  g: (..., s, t) -> (..., s, t)."""
     return np.where(_hidden(g.shape, offset), np.zeros((), g.dtype), g)
 
 

@@ -316,7 +316,7 @@ def _in_groups(part, x, scale, bias, groups, epsilon):
 
 
 def _sums(part, x, names):
-    """Sums of x, of which those of other ranks are a part where the attribute `sync` says so: their mean.
+    """Sums of x; the attribute `sync` says whether they include other ranks': their mean.
 
     The pass `replicate` exchanges them where all ranks run one plan. Where operators run at once, or the groups are
     none of a device matrix, this rank does: each has a program of its own.

@@ -103,7 +103,7 @@ def class_cross_entropy_grad(g, logits, labels, weight, *, ignore_index, label_s
     """Gradient for the logits.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, c, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
     grad = np.exp(log_softmax_of(rows_of(logits)))
-    # fractions of float32 weights would be rounded beside float64 logits
+    # with float64 logits, fractions of float32 weights would be rounded
     weight = weight.astype(np.result_type(weight, logits), copy=False)
     picked = (1 - label_smoothing) * weight[numbers]
     spread = label_smoothing / logits.shape[1] * weight

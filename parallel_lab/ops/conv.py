@@ -60,7 +60,7 @@ _KERNELS = {2: "kh, kw", 3: "kd, kh, kw"}
 
 
 def dims_fault(x, weight, dims):
-    """What is no picture and weight of so many dims: the fault, or None."""
+    """The fault if x and weight are not a picture and a weight of so many dims, else None."""
     if (len(x), len(weight)) == (2 + dims, 2 + dims):
         return None
     allowed = f"{_PICTURES[dims]} and a weight (out channels, in channels / group, {_KERNELS[dims]})"

@@ -1,4 +1,4 @@
-"""The operator behind operators of the user's own (`nn/tensor/custom.py`): it has the shapes it is told, and is whole.
+"""The operator behind a user's own operators (`nn/tensor/custom.py`): it has the shapes it is given, and stays whole.
 
 Nobody knows how it could be split, so every rank has its operands and results whole (MindSpore: an operator without a
 rule stands alone).

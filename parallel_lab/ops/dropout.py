@@ -49,7 +49,7 @@ def dropout_key(*parts: object) -> int:
 
 
 def _words(key: int, step: int) -> tuple[np.uint32, np.uint32]:
-    """Two words, every bit of which differs with probability 1/2 (splitmix64, Steele et al. 2014)."""
+    """Two words in which every bit differs with probability 1/2 (splitmix64, Steele et al. 2014)."""
     z = (key + 0x9E3779B97F4A7C15 * (step + 1)) & _MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64

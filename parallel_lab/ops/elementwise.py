@@ -34,7 +34,7 @@ def each_element(
     name      the operator's, in `ops`, and that of its class unless `facts` say otherwise
     function  numpy's, or a function of arrays; numpy's element-wise functions call the operator if given a Tensor
     text      the docstring without shapes
-    vjp       (g, out, x) -> gradient of x, or (g, out, x, y) -> gradients of both; None: it has none
+    vjp       (g, out, x) -> gradient of x, or (g, out, x, y) -> gradients of both; None: no gradient
     facts     other keywords of `op`
     """
 
@@ -310,7 +310,7 @@ a_dtype = Check("A dtype of numbers or bools, such as 'float32' or 'int32'", _nu
     example=case(SHAPE, dtype="float64"),
 )
 def cast(x, dtype="float32"):
-    """The same values in another dtype.  x: (...) -> (...). The gradient is cast back; ints and bools have none."""
+    """The same values in another dtype.  x: (...) -> (...). The gradient is cast back; ints and bools get none."""
     return x.astype(dtype)
 
 

@@ -45,8 +45,8 @@ def getitem(x: Any, key: Any) -> Any:
 
     key  ints, slices, None, Ellipsis, and arrays or Tensors of ints or bools, one or several in a tuple
 
-    Raises TensorIndexError for what lies outside, for too many indices, and for arrays of indices that stand apart from
-    each other.
+    Raises TensorIndexError for indices that lie outside, for too many of them, and for arrays of indices that stand
+    apart from each other.
     """
     return _Index(x, key).result()
 
@@ -62,7 +62,7 @@ def setitem(x: Any, key: Any, value: Any) -> Any:
     """x with other elements, as after numpy's `x[key] = value`.  x: (...), value: broadcast to x[key] -> (...).
 
     key  as `getitem` takes it, arrays that stand apart too; and a mask that a trace computes, with a value for the dims
-         behind it. Of several values for one element the last one counts, and alone has a gradient.
+         behind it. If one element gets several values, only the last one counts and has a gradient.
 
     value is cast to the dtype of x. Raises TensorIndexError, ShapeError.
     """

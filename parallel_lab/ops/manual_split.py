@@ -22,7 +22,7 @@ from ..base.errors import ShapeError, shorten
 
 
 def part_sizes(manual_split):
-    """Rows per part, which may stand beside the first of them."""
+    """Rows per part, which may come as a pair with the first row."""
     return tuple(n[0] if isinstance(n, tuple) else n for n in manual_split)
 
 

@@ -34,7 +34,7 @@ EPSILON = number(0, above=True)
 
 
 def parameters_fault(operands, names, shape, what):
-    """The fault of the operands, in the order of `names`, if x is no float or a parameter has another shape."""
+    """The fault of the operands, in the order of `names`, if x is not a float or a parameter has another shape."""
     x, *parameters = operands
     for name, operand in zip(names, parameters, strict=True):
         if operand.shape != shape:
@@ -63,7 +63,7 @@ def _normalized(rows, epsilon):
 
 
 def _normalized_grad(g, x, inverse):
-    """Gradient for the rows, in place of `g`, the gradient of the normalised rows `x`, which is lost.  All (r, d)."""
+    """Gradient for the rows; it overwrites `g`, the gradient of the normalised rows `x`.  All (r, d)."""
     slope = np.vecdot(g, x)[:, None] / x.shape[1]
     g -= _mean(g)
     x *= slope

@@ -2,7 +2,7 @@
 (cumsum).
 
 The dim they work along stays whole (MindSpore: TopK, CumSum), but for argmax and argmin, which are composed of several
-operators where it is split; all others may be split. Of equal elements the earlier one comes first, in both directions.
+operators where it is split; all others may be split. Equal elements keep their order, in both directions.
 Numbers of elements are int32, as in MindSpore, unless `output_type` says otherwise.
 """
 
@@ -91,7 +91,7 @@ def _place(part, x, whole, reduction, **attrs):
 
 
 def _places(name, word, function, reduction):
-    """Declare the number of the element that numpy's `function` finds, alone and beside the element."""
+    """Declare the number of the element that numpy's `function` finds, alone and together with the element."""
 
     def along_whole(x, *, axis, keep_dims, output_type):
         return function(x, axis=axis, keepdims=keep_dims).astype(output_type)
@@ -222,7 +222,7 @@ def _extreme(name, largest, operator, place, both):
     axis  an int, or None: the {largest} of all elements, (), and its number among them in row-major order (MindSpore
           gives 0 then)
 
-    Of equal elements the first counts, and the gradient is its alone. `{operator.name}` (or `a{name}`) gives the values
+    The first of equal elements counts, and the gradient is its alone. `{operator.name}` (or `a{name}`) gives the values
     only; there `axis` may be split.
     """
     return function()(extreme)

@@ -22,7 +22,7 @@ _PICTURES = {2: "A picture (n, c, h, w)", 3: "A volume (n, c, d, h, w)"}
 
 
 def _picture_fault(operands: Any, dims: int = 2) -> Fault | None:
-    """What is no picture, or volume, of floats."""
+    """The fault if the operand is not a picture, or volume, of floats."""
     shape = operands[0].shape
     if len(shape) != 2 + dims or 0 in shape[2:]:
         return f"a tensor of shape {shape}", _PICTURES[dims]
@@ -138,7 +138,7 @@ _FACTS = {
 def max_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW", pad=0):
     """The largest element of every window.  x: (n, c, h, w) -> (n, c, oh, ow).
 
-    Of equal ones the first in row-major order takes the gradient.
+    If several are largest, the first in row-major order takes the gradient.
 
     kernel_size, strides  an int, or (height, width)
     pad_mode              "valid"; "same": ceil(size / stride) results; "pad": `pad`, or (top, bottom, left, right)

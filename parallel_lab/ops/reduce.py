@@ -128,7 +128,7 @@ def _(g, out, x, *, axis, keep_dims):
 def _(self, x, axis=(), *, keep_dims=False, skip_mode=False):
     """Sum over `axis` (None or () = all dims).  x: (...) -> (...) without those dims; keep_dims: with size 1 there.
 
-    skip_mode  axis () is no dim: the result is x
+    skip_mode  axis () means no dim at all: the result is x
     """
     if skip_mode and isinstance(axis, (tuple, list)) and not axis:
         return self.run(x, of=identity)

@@ -136,7 +136,7 @@ def expand_dims(x, axis):
     return np.expand_dims(x, axis)
 
 
-_NO_DIM = "none"  # axis of a slice of which no dim goes, where () would mean all of size 1
+_NO_DIM = "none"  # axis of a slice that keeps every dim, where () would mean all of size 1
 
 
 def _squeezed(shape, axis):
@@ -242,7 +242,7 @@ def _tile_local(attrs, parts):
 
 
 def _tile_counted(signature, sizes, *, multiples):
-    """A layout is the input's, of which what is repeated stays whole; counts split the multiples."""
+    """The layout is the input's, with repeated dims left whole; counts split the multiples."""
     return [c for c, m in zip(signature.out, multiples, strict=True) if 1 < m < sizes[c]]
 
 
@@ -397,5 +397,5 @@ def shape(x):
 
 @function()
 def scalar_to_array(value):
-    """A Python number as a 0-d operand (MindSpore's scalar_to_array); it takes the dtype of the tensors beside it."""
+    """A Python number as a 0-d operand (MindSpore's scalar_to_array); it takes the dtype of the tensors next to it."""
     return value

@@ -178,7 +178,7 @@ def slice_grad(g, *, shape, begin, end, strides, begin_mask, end_mask, ellipsis_
 
 
 def _sized(where, shape, begin, size):
-    """(begin, end) for sizes, of which -1 means all that remain. Raises ShapeError."""
+    """(begin, end) for sizes; a size of -1 means all that remain. Raises ShapeError."""
     begin, size = (
         _INTS(where, name, value.asnumpy().tolist() if hasattr(value, "asnumpy") else value, SHAPE_ERRORS)
         for name, value in (("begin", begin), ("size", size))

@@ -8,7 +8,7 @@
     np.negative(x)                   `UFUNCS`: numpy's element-wise functions, given a Tensor
     mint.neg(x), mint.negative(x)    `MINT`: `mindspore.mint`, PyTorch's spelling
 
-`@function` does the same for what is made of operators: `ops.clip`, `ops.einsum`.
+`@function` does the same for functions made of operators: `ops.clip`, `ops.einsum`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NUMPY: Table[str] = Table()  # numpy's other function -> the name in `ops` of wh
 MINT: Table[str] = Table()  # name in mindspore.mint, or "functional." and name in mindspore.mint.nn -> name in `ops`
 
 TENSORS = ("x", "input", "input_x", "target", "logits", "labels", "label")  # parameters of forms and functions
-FURTHER = frozenset(  # and of functions: those that stand beside one of these
+FURTHER = frozenset(  # and of functions: those that come along with one of these
     (
         *("other", "tensor1", "tensor2", "mat", "mat1", "mat2", "vec", "vec1", "vec2", "batch1", "batch2", "x1", "x2"),
         *("y", "weight", "pos_weight", "bias", "mask", "index", "indices", "src", "updates", "values", "grid"),
@@ -104,7 +104,7 @@ for _name in METHODS.split():
 
 
 def comparable(value: Any) -> bool:
-    """Whether `value` can stand beside a tensor: a number, an array of numbers, a tensor, a list of numbers."""
+    """Whether `value` can be combined with a tensor: a number, an array of numbers, a tensor, a list of numbers."""
     if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         return np.asarray(value).dtype.kind in "biuf"
     try:
@@ -119,7 +119,7 @@ def function(*, numbers: str = "", lists: str = "", **spellings: str) -> Callabl
     """Decorator: a function made of operators, public in `ops`, under the spellings that `op` takes too. Parameters
     with a name of TENSORS or FURTHER are tensors, or None where that is the default, and all else is refused.
 
-    numbers  parameters that may be a Python number, which takes the dtype of a tensor beside it
+    numbers  parameters that may be a Python number, which takes the dtype of the tensor it goes with
     lists    parameters that may be a list or tuple of tensors
     """
 
@@ -169,9 +169,9 @@ def _of_tensors(
             if name in lists and isinstance(value, (list, tuple)):
                 continue
             # a number takes the dtype of the tensors; operands of other names count too
-            beside = [x for x in (*args, *kwargs.values()) if is_operand(x)]
-            if name in numbers and beside and type(value) in (bool, int, float):
-                where[at] = scalar_operand(value, beside)
+            operands = [x for x in (*args, *kwargs.values()) if is_operand(x)]
+            if name in numbers and operands and type(value) in (bool, int, float):
+                where[at] = scalar_operand(value, operands)
             else:
                 where[at] = tensor_operand(fn.__name__, name, value, number=name in numbers)
         try:
@@ -189,7 +189,7 @@ def _of_tensors(
 
 
 def tensor_operand(where: str, name: str, value: Any, *, number: bool = False) -> Any:
-    """`value` as something with shape and dtype; ShapeError for what is no tensor. number: or a Python number."""
+    """`value` as something with shape and dtype; ShapeError if it is not a tensor. number: or a Python number."""
     if is_operand(value):
         return value
     is_number = isinstance(value, (bool, int, float))
@@ -243,7 +243,7 @@ def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Seq
 
 
 def _beside(other: Any) -> Any:
-    """What stands beside a tensor in Python's operators, where a list of numbers is an array: x + [1, 2]."""
+    """The other operand of Python's operators on a tensor, where a list of numbers is an array: x + [1, 2]."""
     if not isinstance(other, (list, tuple)):
         return other
     try:

@@ -25,7 +25,7 @@ from .machine.signature import letters
 
 
 def check_labels(where, labels, classes, ignore_index=None):
-    """Labels, with 0 in place of ignored ones, and which ones count. ShapeError for what is no class number."""
+    """Labels, with 0 for ignored ones, and which ones count. ShapeError if one is not a class number."""
     counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
     known = np.where(counted, labels, 0)
     if known.size and not (known.min() >= 0 and known.max() < classes):

@@ -49,7 +49,7 @@ class _Steps:
         return x if float_result((str(x.dtype),)) == x.dtype else self.each(cast, x, dtype="float32")
 
     def root(self, total, exponent):
-        """total ** exponent, an exponent below 1, with gradient 0 where total is 0: there the root has none."""
+        """total ** exponent, an exponent below 1, with gradient 0 where total is 0: there the root's is undefined."""
         zero = self.each(equal, total, 0.0)
         safe = self.each(select, zero, 1.0, total)
         root = self.each(sqrt, safe) if exponent == 0.5 else self.each(power, safe, exponent)

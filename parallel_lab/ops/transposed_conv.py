@@ -99,7 +99,7 @@ def _transposed_windows(sizes, cuts, *, input_size, **attrs):
 
 
 def _localize_transposed(attrs, parts):
-    """Attributes for one slice: its part of the result, and where that lies beside the window of x that it holds."""
+    """Attributes for one slice: its part of the result, and where it lies relative to the slice's window of x."""
     size = attrs["input_size"]
     n, c, h, w = (n // parts.get(label, 1) for n, label in zip(size, "nihw", strict=True))
     local = {"input_size": (n, c, h, w)}

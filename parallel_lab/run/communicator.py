@@ -102,7 +102,7 @@ class Request:
                 raise ShapeError(what, where=where, allowed=NUMBERS) from error
 
     def descriptor(self) -> tuple[Any, ...]:
-        """What all members must agree on, shapes too (equal parts); None, where there is no value, fits anything."""
+        """What all members must agree on, shapes too (equal parts); None, for a missing value, fits anything."""
         definition = MESSAGES[self.kind]
         if not definition.is_collective or not definition.sender:
             return (self.kind, self.group)

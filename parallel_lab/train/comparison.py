@@ -191,7 +191,7 @@ def _taken(rank: int, ranks: list[list[Message]], at: list[int], mail: dict, beg
 def _meet(one: Message, other: Message) -> bool:
     """Whether these are one collective."""
     named = [message["operand"] for message in (one, other) if "operand" in message]
-    return len(set(named)) < 2 and all(one[what] == other[what] for what in ("kind", "group", "about"))
+    return len(set(named)) < 2 and all(one[key] == other[key] for key in ("kind", "group", "about"))
 
 
 def _differ(one: int, first: Message, other: int, second: Message) -> str:

@@ -142,8 +142,8 @@ class PlanCheck:
         array = self.env.get(self._loss)
         if array is None or _looks_finite(array) or fault_in(array) is None:
             return
-        for what, name in self._trained:
-            self._look(what, name)
+        for label, name in self._trained:
+            self._look(label, name)
         self._look("the loss", self._loss)
 
     def _look(self, what: str, name: str) -> None:

@@ -332,7 +332,7 @@ class Session:
     def outputs(self, *inputs: Any) -> list[np.ndarray]:
         """Run the network forward on the global `inputs`: its outputs in full, or the loss. Nothing is trained.
 
-        Of a plan that was compiled with a loss that is the loss; predictions after training have a plan of their own:
+        For a plan that was compiled with a loss, that is the loss; predictions after training have a plan of their own:
 
             with Session(compile(net.set_train(False), x, ...), session.parameters()) as predicting:
                 predicting.outputs(x)

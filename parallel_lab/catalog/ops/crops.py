@@ -185,7 +185,7 @@ def roi_align(features, rois, *, pooled_height, pooled_width, spatial_scale, sam
 
 @gradient(roi_align, part_size=lambda shapes, attrs: attrs["shape"][0], shown="ROIAlignGrad")
 def roi_align_grad(g, rois, *, shape, pooled_height, pooled_width, spatial_scale, sample_num, roi_end_mode, offset=0):
-    """Gradient of roi_align for the features; regions have none.  g: (m, c, r, s), rois: (m, 5) -> `shape`."""
+    """Gradient of roi_align for the features, not for the regions.  g: (m, c, r, s), rois: (m, 5) -> `shape`."""
     inside, numbers = _mine(rois[:, 0], shape[0], offset)
     rows, columns = _regions(rois, shape, pooled_height, pooled_width, spatial_scale, sample_num, roi_end_mode)
     each = np.einsum("mrh,mcrs,msw->mchw", rows, g * inside[:, None, None, None], columns, optimize=True)

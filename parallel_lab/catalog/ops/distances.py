@@ -64,7 +64,7 @@ def cdist(x1, x2, *, p=2.0):
 
 
 def _cdist_slope(out, x1, x2, p):
-    """Derivative of every distance for every difference; 0 where there is none.  -> (..., p, r, m)."""
+    """Derivative of every distance for every difference; 0 where it is undefined.  -> (..., p, r, m)."""
     apart, far = _apart(x1, x2), out[..., None]
     if p == 0:
         return np.zeros_like(apart)

@@ -17,7 +17,7 @@ NUMBER = instance((int, float, np.integer, np.floating), "A number")
 
 @op(UNARY, name="NanToNum", example=case(SHAPE, nan=0.5, posinf=1.0, neginf=-1.0))
 def numbers_instead(x, *, nan=0.0, posinf=None, neginf=None):
-    """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
+    """Numbers instead of NaN and infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
     return np.nan_to_num(x, nan=nan, posinf=posinf, neginf=neginf)
 
 
@@ -29,7 +29,7 @@ def numbers_instead_grad(g, x):
 
 @form(numbers_instead, "NanToNum")
 def _(self, x, *, nan=0.0, posinf=None, neginf=None):
-    """Numbers in place of NaN and of infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
+    """Numbers instead of NaN and infinities; None: the largest and smallest of the dtype.  x: (...) -> (...)."""
     nan, posinf, neginf = (n if n is None else NUMBER("nan_to_num", "a number", n) for n in (nan, posinf, neginf))
     if kind_of(x.dtype) != "f":
         return x

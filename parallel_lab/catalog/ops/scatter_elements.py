@@ -73,7 +73,7 @@ def _different(signature, **_):
     ),
 )
 def tensor_scatter_elements(input_x, indices, updates, *, axis=0, reduction="none"):
-    """Updates in place of, or added to ("add"), the elements whose numbers along `axis` the indices are.
+    """Updates replace the elements that the indices number along `axis`, or are added to them ("add").
 
     input_x: (..., n, ...), indices: (..., k, ...) int, updates: (..., k, ...) -> (..., n, ...)
     """
@@ -117,7 +117,7 @@ def _scattered(where, input, dim, index, src, reduction):
 def scatter(input, axis, index, src):
     """Elements of src put where `index` says along `axis`, in a new tensor.  input: (..., n, ...) -> (..., n, ...).
 
-    index: (..., k, ...) int, src: a number, or as large as the index at least. Of equal places the last one counts.
+    index: (..., k, ...) int, src: a number, or at least as large as the index. The last of equal places counts.
     """
     return _scattered("scatter", input, axis, as_array(index), src, "none")
 

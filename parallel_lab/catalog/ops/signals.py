@@ -21,7 +21,7 @@ from ...ops.spellings import function, tensor_operand
 def trapz(y, x=None, *, dx=1.0, dim=-1):
     """Area below points joined by lines.  y: (..., n, ...) -> (...).
 
-    x   places of the points: (n,), or like y;  dx: the distance where there are none
+    x   places of the points: (n,), or like y;  dx: the distance between them if x is missing
     """
     y = as_array(y)
     dim = own_dim("trapz", "dim", dim, y)

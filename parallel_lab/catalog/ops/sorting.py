@@ -164,7 +164,7 @@ def bucketize(input, boundaries, *, right=False):
 
 
 def _back_in_place(g, numbers, x, axis):
-    """The gradient of values that were taken from x, each where its element was; their numbers have none."""
+    """The gradient of values that were taken from x, each where its element was; their numbers get no gradient."""
     return (None if g is None else put_along(g, numbers, shape=tuple(x.shape), axis=axis),)
 
 

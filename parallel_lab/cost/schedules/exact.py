@@ -5,8 +5,8 @@ done, and when. At each node the rank that could end an action first must begin 
 waits for another action of the rank (it would take memory that the other needs): all that is branched on. (Giffler and
 Thompson 1960; with a cap that couples the parts of a rank the waiting branch keeps the search complete.)
 
-A node is left when its bound (what a rank has left to do, with the way there and back) is no better than the best,
-or when another with the same counts was never later.
+A node is abandoned if its bound (the work a rank has left, with the way there and back) is not better than the best,
+or if another node with the same counts was never later.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ class Named:
         """The schedule. Raises ArgumentError for numbers that it is not defined for."""
         where = f"schedule {self.name!r}"
         chunks = chunks or self.chunks or 1
-        for what, number in (("stages", stages), ("micro_batches", micro_batches), ("chunks", chunks)):
+        for name, number in (("stages", stages), ("micro_batches", micro_batches), ("chunks", chunks)):
             if not isinstance(number, int) or number < 1:
-                raise ArgumentError(f"{what}={number!r}", where=where, allowed="A whole number, at least 1")
+                raise ArgumentError(f"{name}={number!r}", where=where, allowed="A whole number, at least 1")
         if self.chunks not in (None, chunks) and chunks != 1:
             raise ArgumentError(f"chunks={chunks}", where=where, allowed=f"It has {self.chunks} parts on a rank")
         chunks = self.chunks or chunks

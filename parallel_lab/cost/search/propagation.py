@@ -13,8 +13,8 @@ settled, later ones leave alone. A walk takes one operator after another, breadt
                                    the network is settled, from the operands reached so far. If the next given operator
                                    comes before it, it is left to that one's walk
     its producers                  are settled at once, by the layout in which it wants their result
-    a Reshape                      takes the layouts before and behind that need no message and least work; who comes
-                                   next takes its first candidate with that layout
+    a Reshape                      takes the layouts before and behind that need no message and least work; the next
+                                   operator takes its first candidate with that layout
     a parameter of several         is a producer with several consumers; in the end all of them split it equally
 
 Settled is what fits the neighbour (`candidates.py`); the time of a step is not looked at. An operator that no walk

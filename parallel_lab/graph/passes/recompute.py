@@ -10,7 +10,7 @@ and what an instruction costs follow from the program (`lifetimes.py`, `cost/`);
 
 Made again is what stands in a region (`graph/recomputed.py`), but not: the operators that make the region's outputs,
 and what these show (a view's operand is in memory anyway); what parameters take as new values; sums over micro-batches,
-prints, what came from another pipeline stage. Of the three options of a region
+prints, what came from another pipeline stage. The three options of a region:
 
     mp_comm_recompute=False                  keeps what messages brought, and of that only what was cut out of it for
                                              the operator that reads it: fewer messages, more memory

@@ -3,8 +3,8 @@
     stage 0   x -> fc1 -> h      send h        each rank to its counterpart in the next stage, per micro-batch
     stage 1   recv h -> fc2 -> loss
 
-`stages` gives every operator its part of the network: the one its Cell was given, else that of its operands (of what
-has none: that of its readers). Data flows to later stages only; with pipeline_interleave an edge to an earlier one
+`stages` gives every operator its part of the network: the one its Cell was given, else that of its operands (if they
+lack one: that of its readers). Data flows to later stages only; with pipeline_interleave an edge to an earlier one
 begins the next chunk: layers on stages 0, 1, 0, 1 make the parts 0, 1, 2, 3. A schedule may place parts in another
 order (`graph/placement.py`): for zero_bubble_v layers lie on stages 0, 1, 1, 0. Where parts that follow each other lie
 on one stage, its layers are shared out, as many operators to each as layers allow.

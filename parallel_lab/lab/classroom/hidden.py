@@ -31,7 +31,7 @@ def marks(number: str, answer: Any = None, *, seed: int, **given: Any) -> int:
     number, answer, given   as `check` takes them
     seed                    of the inputs
 
-    Where `ready` was told who the student is, it is their own numbers that count, whatever name the notebook says.
+    If `ready` has received the student's name, their own numbers count, whatever name the notebook gives.
     Raises GradingError where the machine is at fault, ArgumentError for a number that no exercise has.
     """
     exercise = get_exercise(number, "marks").of(os.environ.get(LEARNER, ""))

@@ -32,7 +32,7 @@ _MARK = "parallel_lab_ready"  # in the metadata of the cell that says whether th
 
 
 class RunLesson(Execute):
-    """Runs a submitted notebook; raises GradingError for what no student is to blame for, and then leaves no score."""
+    """Runs a submitted notebook; raises GradingError for faults that are not the student's; then it leaves no score."""
 
     own_numbers = Bool(False, help="whether exercises have numbers of each student's own").tag(config=True)
 

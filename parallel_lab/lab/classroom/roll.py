@@ -48,7 +48,7 @@ def hand_in(path: str | os.PathLike[str], *labs: Lab, learner: str = "") -> Path
 
     learner  a name to show; none by default
 
-    Raises ArgumentError for what is no lab, DataFileError where the file cannot be written.
+    Raises ArgumentError for anything but a lab, DataFileError if the file cannot be written.
     """
     for lab in labs:
         if not isinstance(lab, Lab):
@@ -162,8 +162,8 @@ class _Collected:
 
 
 def read_class(folder: str | os.PathLike[str]) -> Roll:
-    """Every .json file in a folder and the folders in it; symbolic links are left out. Raises DataFileError for what is
-    no folder, has no such file, or more than MOST_FILES.
+    """Every .json file in a folder and the folders in it; symbolic links are left out. Raises DataFileError if it is
+    not a folder, holds no such file, or more than MOST_FILES.
     """
     root = Path(folder)
     if not root.is_dir():

@@ -77,7 +77,7 @@ def _plot(roll: Roll, title: str, ones: Sequence[tuple[int, Layout]]) -> str:
     points, used = [], {}
     for n, layout in ones:
         x, y = place(layout)
-        same = used[x, y] = used.get((x, y), -1) + 1  # learners with the same plan stand beside each other
+        same = used[x, y] = used.get((x, y), -1) + 1  # learners with the same plan stand next to each other
         said = f"{layout.learner}: {', '.join(amounts(layout))}"
         points.append(
             f'<g role="button" tabindex="0" data-lab="{n}" aria-label="{escape(said)}" class="wall-point">'

@@ -2,7 +2,7 @@
 
     exec(DATA["seed"], {"np": numpy})
 
-Handwritten digits are files: a program reads them from an .npz that `lab.save_code` writes beside it.
+Handwritten digits are files: a program reads them from an .npz that `lab.save_code` writes next to it.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Codes = dict[str, str]
 
 
 def in_words(target: str, make: Callable[[], str]) -> str:
-    """A program, or a comment with the reason where there is none."""
+    """A program, or a comment with the reason why it is missing."""
     try:
         return make()
     except ParallelLabError as error:

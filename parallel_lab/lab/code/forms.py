@@ -3,7 +3,7 @@
     FORMS["matmul"].mindspore(step)       ("MatMul(transpose_b=True)", "{0}, {1}")
     FORMS["matmul"].torch(["x", "w"], {"transpose_b": True})        "x @ w.T"
 
-What differs between the libraries is in words beside it. A function gets the names of the operands and the attributes,
+Words alongside it say what differs between the libraries. A function gets the names of the operands and the attributes,
 and gives an expression; a new operator is a new line of the table.
 """
 

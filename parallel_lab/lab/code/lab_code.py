@@ -49,15 +49,15 @@ class WritesCode(Lab):
         return self._kept_codes[1]
 
     def code(self, target: str = "mindspore") -> str:
-        """The setting as a program for "mindspore", "torch" or "jax", or in words why there is none."""
+        """The setting as a program for "mindspore", "torch" or "jax", or in words why it has no program there."""
         if target not in TARGETS:
             where = f"{type(self).__name__}.code"
             raise ArgumentError(f"target {shorten(target)}", where=where, allowed=f"One of {', '.join(TARGETS)}")
         return self.codes()[target]
 
     def save_code(self, folder: str | os.PathLike[str], target: str = "mindspore") -> Path:
-        """Write the program into a folder as lab_mindspore.py (lab_torch.py, lab_jax.py), and beside it the arrays that
-        it reads, if any. Returns the program's path; raises DataFileError where they cannot be written.
+        """Write the program into a folder as lab_mindspore.py (lab_torch.py, lab_jax.py), and next to it the arrays
+        that it reads, if any. Returns the program's path; raises DataFileError if they cannot be written.
         """
         text, folder = self.code(target), Path(folder)
         try:
@@ -73,8 +73,8 @@ class WritesCode(Lab):
         return write_whole(folder / f"lab_{target}.py", text)
 
     def code_sections(self) -> dict[str, Section]:
-        """A section per target. Of the many settings that a page is computed for, only the lab's own has its programs:
-        they would take the room of all others.
+        """A section per target. A page is computed for many settings, but only the lab's own has its programs:
+        those of all settings would take up the whole page.
         """
         texts = {t: f'# with these settings, in a notebook: lab.code("{t}")\n' for t in TARGETS}
         if not self.is_branch:

@@ -59,7 +59,7 @@ def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[st
 
 
 def _moving(step: Step) -> list[str]:
-    """The averages that a batch norm keeps beside training."""
+    """The averages that a batch norm keeps alongside training."""
     kept = {"mean": "np.zeros", "variance": "np.ones"}
     of = step.name.removesuffix(".batch_norm")
     return [

@@ -1,4 +1,4 @@
-"""Lines of MindSpore, read for what they set and never executed.
+"""Lines of MindSpore, read for their settings and never executed.
 
     found = read_code("self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))")
     found.strategies       (Sharded(line=1, name="matmul", op="MatMul", strategy=((2, 4), (4, 1))),)
@@ -92,7 +92,7 @@ def fault(line: int, what: str, allowed: str = "", hint: str = "") -> ArgumentEr
 
 
 def read_code(text: str) -> Pasted:
-    """What the lines set. Raises ArgumentError, with the line, for what is no Python or no literal."""
+    """What the lines set. Raises ArgumentError, with the line, if one is not Python or its value not a literal."""
     if not isinstance(text, str) or len(text) > LARGEST:
         what = f"a text of {len(text)} characters" if isinstance(text, str) else shorten(text)
         raise ArgumentError(what, where="set_code", allowed=f"A text of at most {LARGEST} characters")

@@ -33,7 +33,7 @@ BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
 def in_parts(program: Program, layers: int, parts: int, *, split: bool) -> Program:
-    """The program with the part of each step: of equal numbers of blocks; what is no block goes with its neighbour.
+    """The program with the part of each step: of equal numbers of blocks; steps outside blocks join their neighbours.
 
     split   the operators keep their strategies, over the devices of a stage
     """

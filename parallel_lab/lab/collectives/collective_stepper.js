@@ -220,7 +220,7 @@ function flights({ root, snapshot }) {
     if (!from || !to || !mark) return [];
     const ghost = mark.cloneNode(true);
     ghost.classList.remove("pl-fresh", "pl-spent");
-    // what has no room on the cards
+    // what does not fit on the cards
     [...mark.children].forEach((part, i) => {
       if (getComputedStyle(part).display === "none") ghost.children[i].dataset.hidden = "";
     });

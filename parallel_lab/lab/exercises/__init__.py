@@ -6,7 +6,7 @@
     hint("02.1")                            # a question; then a place to look, a part of the answer, the answer
     par("09.2")                             # of a puzzle, an answer at par: after an attempt of your own
 
-A verdict tells one fault at a time. What was expected is told once a hint was asked for. The answer that an exercise
+A verdict names one fault at a time. It shows what was expected once a hint was asked for. The answer that an exercise
 begins with is "not tried yet" and earns nothing.
 
 In a class

@@ -263,7 +263,7 @@ class Desk:
     def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
         """Write what `check` has said in this session: the last verdict on each exercise, as JSON.
 
-        learner  a name to show; that which `learner` was told by default
+        learner  a name to show; by default the one that was given to `learner`
 
         Raises OSError where the file cannot be written.
         """

@@ -51,7 +51,7 @@ def layouts() -> Iterable[Layout]:
 
 
 def read_layout(given: Any, where: str = "layout") -> Layout:
-    """A dict as a Layout. Raises ArgumentError for what is none."""
+    """A dict as a Layout. Raises ArgumentError if it is not one."""
     names = tuple(Layout.__dataclass_fields__)
     if isinstance(given, Layout):
         return given
@@ -72,7 +72,7 @@ class Composed:
 
     @classmethod
     def of(cls, given: Any) -> Composed:
-        """Of a dict. Raises ArgumentError."""
+        """What a dict describes. Raises ArgumentError."""
         return cls(read_layout(given))
 
     def job(self) -> tuple[Any, Any, Any, tuple]:
@@ -97,12 +97,12 @@ class Composed:
 
     @cached_property
     def predicted(self) -> tuple[Count, ...]:
-        """Of every rank, from the plan."""
+        """The count of every rank, from the plan."""
         return predicted_ranks(self._compile(*self.job()))
 
     @cached_property
     def counted(self) -> tuple[Count, ...]:
-        """Of every rank, where it runs: a step on simulated ranks."""
+        """The count of every rank where it runs: a step on simulated ranks."""
         net, loss, optimizer, batches = self.job()
         plan = self._compile(net, loss, optimizer, batches)
         return simulated_ranks(plan, initial_values(plan, net, optimizer), batches[0])
@@ -125,7 +125,7 @@ class Composed:
             return session.train(batches, steps, record=1), list(session.events)
 
     def report(self, executor: str = "simulator") -> Equality:
-        """Every tensor after STEPS steps, beside one device's."""
+        """Every tensor after STEPS steps, compared with one device's."""
         net, loss, optimizer, batches = self.job()
         how = {"loss": loss, "optimizer": optimizer, "device_num": DEVICES, "executor": executor}
         return prove_equal(net, batches, **how, steps=STEPS, **self.settings)
@@ -133,7 +133,7 @@ class Composed:
 
 @dataclass(frozen=True)
 class Work:
-    """What a capstone hands in.  layout;  trace: events of the last step;  report: every tensor beside one device's."""
+    """A capstone's answer.  layout;  trace: events of the last step;  report: each tensor against one device's."""
 
     layout: dict[str, Any]
     losses: tuple[float, ...]
@@ -150,8 +150,8 @@ class Work:
 
 
 def train(given: Any) -> Work:
-    """Ten steps on eight real processes, recorded, and the same on one device. Raises ArgumentError for a layout that
-    is none."""
+    """Ten steps on eight real processes, recorded, and the same on one device. Raises ArgumentError for an
+    invalid layout."""
     found = Composed.of(given)
     losses, trace = found.trained("processes")
     return Work(asdict(found.layout), tuple(losses), tuple(trace), found.report("processes"))
@@ -174,7 +174,7 @@ def least_memory(budget_bytes: int) -> tuple[int, Layout]:
 
 
 def layouts_text(*given: Any) -> str:
-    """Layouts beside each other, predicted from their plans: of the rank that has, or sends, most."""
+    """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most."""
     rows = [("layout", "model states", "fullest moment", "sent in a step", "messages")]
     for each in given:
         composed = Composed.of(each)

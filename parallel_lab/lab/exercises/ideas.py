@@ -5,7 +5,7 @@
 
 `compare_calls` calls an answer with each case. Where it differs from the right function, the wrong ones are run on all
 cases: the first that gives all of the learner's numbers is what the note tells. A number that an idea gives by accident
-in one case is told apart by the others.
+in one case is ruled out by the others.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def compare_calls(
     close: float = CLOSE,
     text: Callable[[Any], str] = shorten,
 ) -> str:
-    """A learner's function beside the right one, case by case: for `judged`. Raises Wrong for the first difference.
+    """Compare a learner's function with the right one, case by case, for `judged`. Raises Wrong if they differ.
 
     cases  arguments of each call; `right` and the ideas' functions take the same
     rule   in words, what the function should give: told with the expected value

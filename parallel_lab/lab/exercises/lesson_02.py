@@ -32,7 +32,7 @@ Line = tuple[float, float]  # alpha in s, beta in s per byte
 
 
 def _line_of(function: Any, sizes: tuple[int, ...], times: Sequence[float], rule: str) -> Line:
-    """What a learner's function returns. Raises Wrong if that is no line."""
+    """What a learner's function returns. Raises Wrong if that is not a line."""
     value = ask(rule, function, np.array(sizes, np.float64), np.array(times))
     try:
         alpha, beta = value

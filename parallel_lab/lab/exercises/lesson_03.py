@@ -260,7 +260,7 @@ def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
 
 
 def _off_by(steps: int) -> Callable[[float, int], int | None]:
-    """The right step and so many more; no step at all where there is no right one."""
+    """The right step and so many more; no step at all if none is right."""
 
     def step(rate: float, ranks: int) -> int | None:
         right = _first_above((1 - ranks * rate) ** 2)

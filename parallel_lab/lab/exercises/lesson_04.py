@@ -125,7 +125,7 @@ BUCKET_IDEAS = (
 
 
 def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]], rule: str) -> None:
-    """Raises Wrong for the first (sizes, threshold, buckets) of which the answer makes other buckets."""
+    """Raises Wrong for the first (sizes, threshold, buckets) for which the answer makes other buckets."""
     for sizes, threshold_mb, want in cases:
         value, op = ask(rule, answer, list(sizes), threshold_mb), _list_text(sizes, threshold_mb)
         try:
@@ -218,7 +218,7 @@ EXTREME = "fuse everything, or nothing"  # of MISCONCEPTIONS
 ALL_IN_ONE, EACH_ALONE = "All in one message", "Each alone"
 
 
-# Lines of which each learner gets one: ms to start, ms per MB
+# Each learner gets one of these lines: ms to start, ms per MB
 OWN_STARTS_MS, OWN_MS_PER_MB = (0.6, 0.8, 1.2, 1.4, 1.6, 1.8), (0.12, 0.15, 0.2, 0.22, 0.28, 0.3)
 
 
@@ -329,7 +329,7 @@ Sending = tuple[tuple[float, ...], tuple[int, ...], float, Link]
 
 
 def _equal(backward_s: float, total_bytes: int, buckets: int) -> tuple[Sending, float]:
-    """Equal parts of backward with equal messages, and the closed form for what comes after it."""
+    """Equal parts of backward with equal messages, and the closed form of the time after it."""
     link = Link(ALPHA_S, BETA_S_PER_BYTE)
     ready = tuple(backward_s * (n + 1) / buckets for n in range(buckets))
     exposed_s = equal_buckets_step_s(backward_s, total_bytes, buckets, link) - backward_s

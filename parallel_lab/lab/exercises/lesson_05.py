@@ -41,7 +41,7 @@ FORM = "12 entries in the order of the table: None, 1, or how many ranks add up"
 
 @lru_cache(maxsize=1)
 def addends_of() -> tuple[int | None, ...]:
-    """Of every strategy: ranks that add up, 1 where nothing is sent, None where it is refused."""
+    """Per strategy the ranks that add up: 1 where nothing is sent, None where it is refused."""
     found: list[int | None] = []
     for strategy in STRATEGIES:
         try:

@@ -113,7 +113,7 @@ class Sizes:
 
     @property
     def two_parts(self) -> Sizes:
-        """Of the schedule with two parts on each rank: it goes in rounds of as many micro-batches as ranks."""
+        """Sizes of the schedule with two parts on each rank: it goes in rounds of as many micro-batches as ranks."""
         return Sizes(self.stages, 2 * self.stages)
 
     @property
@@ -123,7 +123,7 @@ class Sizes:
 
 
 SIZES_BY_HAND = Sizes(4, 8)
-# of which each learner has one: stages, and their numbers of micro-batches; those of which every gap can be filled
+# each learner has one of these: stages, and their numbers of micro-batches; those whose gaps can all be filled
 OWN_BY_HAND = {3: (5, 6, 7, 8, 10, 12, 14), 4: (5, 6, 7, 10, 12, 14), 6: (7, 8, 10, 12)}
 OWN_DIVIDED = {3: (5, 6, 7, 8, 10, 12), 4: (7, 10, 12, 14), 6: (12, 14)}
 

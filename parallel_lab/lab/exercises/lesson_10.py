@@ -29,7 +29,7 @@ from .verdict import Note, Part, Wrong, judged
 Caps = tuple[int, int, int]
 CAPS: Caps = (30, 40, 50)
 PARS = ("par, tight", "par, middle", "par, wide")
-OWN_CAPS = ((24, 28, 32), (36, 40, 44, 48), (52, 56, 60))  # of which each learner has one each
+OWN_CAPS = ((24, 28, 32), (36, 40, 44, 48), (52, 56, 60))  # each learner has one from each tuple
 
 
 @lru_cache(maxsize=64)

@@ -225,7 +225,7 @@ def _last_doubling(answer: Any) -> Iterator[Part]:
 
 
 def _drawn_doublings(name: str, answer: Any, rng: np.random.Generator) -> None:
-    """Costs of which some doublings pay, or none does and, after that, every one."""
+    """Costs at which some doublings pay, or none does and, after that, every one."""
     most, alpha_s, beta = (
         int(2 ** rng.integers(4, 10)),
         float(rng.uniform(1e-6, 1e-5)),
@@ -309,7 +309,7 @@ PLACED = [
 
 
 def _nodes(strategy: Any, per_node: int) -> int:
-    """Of the ranks that add up with rank 0 in the compiled plan."""
+    """The nodes of the ranks that add up with rank 0 in the compiled plan."""
     return len({rank // per_node for rank in Product(strategy).group(0)})
 
 

@@ -120,7 +120,7 @@ class Product:
         return sum(sent_bytes(self.plan, i, 0) for i in self._messages) // 4
 
     def held_arrays(self) -> dict[str, list[np.ndarray]]:
-        """Of a run on simulated ranks: {name: the array of each rank}, of x, w and the result."""
+        """{name: the array of each rank} for x, w and the result of a run on simulated ranks."""
         x, w = arrays(self.shape)
         names, held = {self._x: "x", "w": "w", "matmul": "result"}, {}
         simulator = Simulator(self.plan, {"w": w})
@@ -150,7 +150,7 @@ def pair(m: int, k: int, n: int) -> Pair:
 
 @dataclass(frozen=True)
 class ProductTable:
-    """Strategies of one product beside each other. Prints as a table."""
+    """Strategies of one product side by side. Prints as a table."""
 
     rows: tuple[tuple[str, ...], ...]
 

@@ -150,7 +150,7 @@ class LearnerProcess:
         self._packed: bytes | None = None
         self._process: Any = None
         self._line: Any = None
-        self._asked: Sequence[Any] = ()  # the arguments of the call that runs, of which it may call some
+        self._asked: Sequence[Any] = ()  # the arguments of the call that runs; it may call some of them
 
     def with_stand_ins(self, value: Any) -> Any:
         """The value with stand-ins for its functions: itself, or those in dicts, lists and tuples."""
@@ -311,7 +311,7 @@ class Calls:
         return {**reply, "place": getattr(function, "place", "")}
 
     def next(self, number: int, value: Any, limit: tuple[float, float]) -> dict[str, Any]:
-        """Of a rank program its next request, and the line that it stands in."""
+        """The next request of a rank program, and the line where it makes it."""
         program = self.kept[number]
         room = self._rooms.pop(number, None)
         if room is not None and value is not None:

@@ -48,7 +48,7 @@ def plans() -> tuple[PlanPoint, ...]:
 
 
 def read_plan(text: str) -> PlanPoint:
-    """The plan that a text says. Raises ArgumentError for another form, and for what is none of `plans()`."""
+    """The plan that a text names. Raises ArgumentError for another form, and for a plan that is not in `plans()`."""
     where, found = "plan", _NUMBERS.fullmatch(text[:99]) if isinstance(text, str) else None
     if found is None:
         raise ArgumentError(shorten(text), where=where, allowed=FORM)
@@ -71,7 +71,7 @@ def read_plan(text: str) -> PlanPoint:
 
 @lru_cache(maxsize=512)
 def predicted(point: PlanPoint) -> Prediction:
-    """Seconds of a step, and bytes of the rank that holds most. Raises ArgumentError for what no schedule can do."""
+    """Seconds of a step, and bytes of the rank that holds most. Raises ArgumentError if no schedule can do it."""
     return predict_point(MODEL, point, MACHINE)
 
 
@@ -89,11 +89,11 @@ def solved() -> Found:
 
 
 class Game:
-    """Questions about plans: each gets its seconds, or None where it does not fit. A plan asked again is no question.
+    """Questions about plans: each gets its seconds, or None where it does not fit. A plan asked again does not count.
 
     ask = Game(); ask("d8 t8 p1 b1"); print(ask.text())
 
-    Raises ArgumentError for what is no plan, and for question 21.
+    Raises ArgumentError for anything but a plan, and for question 21.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from .book import Exercise, judge
 from .starts import handed_in
 
-KIND_S = 5.0  # within which any answer gets its verdict, beside the calls that are stopped
+KIND_S = 5.0  # within which any answer gets its verdict, besides the calls that are stopped
 
 
 class Hostile:
@@ -109,7 +109,7 @@ def probe(exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] 
     """What is wrong with an exercise, a line each; empty for a sound one.
 
     right  answers that must pass, better in different styles
-    given  what `check` is given beside them
+    given  what else `check` receives
 
     The start must count as not tried, right answers pass, each idea be recognised by its name and no other's, and junk
     get a verdict with words within KIND_S.

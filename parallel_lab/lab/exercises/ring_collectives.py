@@ -46,7 +46,7 @@ def _whose(value: np.ndarray, ranks: int) -> str:
 
 
 def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A result as floats of that shape; None if it is none."""
+    """A result as floats of that shape; None if it is not an array of it."""
     try:
         array = np.asarray(value, np.float64)
     except Exception:  # whatever a learner's object does
@@ -138,7 +138,7 @@ def ring_parts(answer: Any, kind: str) -> Iterator[Part]:
 
 
 def _ran(answer: Any, kind: str, ranks: int) -> ProgramRun:
-    """A run with a result. Raises Wrong if it has none, or asks for a collective."""
+    """A run with a result. Raises Wrong if the result is missing, or the run asks for a collective."""
     scatters = kind == "reduce_scatter"
     values = [[_chunk(r, c) for c in range(ranks)] if scatters else _chunk(r, r) for r in range(ranks)]
     run = run_programs(answer, ranks, values)

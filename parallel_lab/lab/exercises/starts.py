@@ -73,6 +73,6 @@ def _same_code(first: CodeType, second: CodeType) -> bool:
 
 
 def _constants(code: CodeType) -> list[Any]:
-    """What the code computes with. A docstring, which stands first, is none of it: it may be changed."""
+    """What the code computes with. A docstring, which stands first, does not belong to it: it may be changed."""
     first, *rest = code.co_consts or (None,)
     return [None if isinstance(first, str) else first, *rest]

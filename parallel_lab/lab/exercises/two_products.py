@@ -73,7 +73,7 @@ class Chain:
         return {name: int(np.prod(self.plan.value(name).slice_shape)) for name in ("w", "w2")}
 
     def losses(self, steps: int) -> tuple[list[float], list[float]]:
-        """Of a training on the quickstart's data: on simulated ranks, and on one device."""
+        """The losses of a training on the quickstart's data: on simulated ranks, and on one device."""
         return self._trained(steps, **MANNERS[self.redistribution]), self._trained(steps, parallel_mode="stand_alone")
 
     def _trained(self, steps: int, **how: Any) -> list[float]:

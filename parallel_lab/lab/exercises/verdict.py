@@ -9,13 +9,13 @@ from typing import Any
 from ...base.errors import escape
 
 LADDER = ("a question", "a place to look", "a part of the answer", "the answer in words")  # hint levels 0 to 3
-# bars beside the text, never the only sign; of middle lightness, so that they stand out on white and on near-black
+# bars next to the text, never the only sign; of middle lightness, so that they stand out on white and on near-black
 _BARS = {True: "#2f9e63", False: "#d0493f", None: "#8a929b"}
 _MARKS = {True: ("✓", "passed"), False: ("✗", "not yet"), None: ("–", "not judged")}
 
 
 class Note(str):
-    """What is told about a wrong answer, and the name of the misconception that it comes from (`ideas.py`)."""
+    """What the learner reads about a wrong answer, and the name of the misconception it comes from (`ideas.py`)."""
 
     idea: str
 
@@ -37,7 +37,7 @@ class Part:
     rank      the first rank that is wrong, where that applies
     op        the first call or tensor that is wrong, such as `send 2 -> 3 at cell:7`
     points    what it is worth
-    form      of which form an answer is, where this one has another: always shown
+    form      the form that an answer must have, if this one has another: always shown
     """
 
     name: str
@@ -172,7 +172,7 @@ class Verdict:
     __repr__ = __str__
 
     def _rows(self, part: Part) -> list[tuple[str, str]]:
-        """One diagnosis at a time: of the first part that is wrong. What was expected is told after the first hint."""
+        """One diagnosis at a time: that of the first wrong part. What was expected appears after the first hint."""
         rows = [("found", part.found), ("note", part.note)]
         if not part.passed:
             if part is not next((p for p in self.parts if p.passed is False), None):
@@ -213,7 +213,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Par:
-    """An answer to a puzzle that is at par, as text, beside the best of the learner's own."""
+    """An answer to a puzzle that is at par, as text, next to the best of the learner's own."""
 
     exercise: str
     yours: str

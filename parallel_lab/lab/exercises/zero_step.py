@@ -42,7 +42,7 @@ class _Problem:
     velocity: list[np.ndarray]
 
     def gradient(self, rank: int, weights: np.ndarray) -> np.ndarray:
-        """Of the mean squared error of a rank's own rows."""
+        """The gradient of the mean squared error of a rank's own rows."""
         return 2 * self.x[rank].T @ (self.x[rank] @ weights - self.y[rank]) / ROWS
 
     def piece(self, rank: int) -> slice:
@@ -66,7 +66,7 @@ def _problem(ranks: int) -> _Problem:
 
 @dataclass(frozen=True)
 class _Trained:
-    """Of one number of ranks: what the first step gave, what the last one did, and the run of the first."""
+    """A training on one number of ranks: results of the first and of the last step, and the run of the first."""
 
     problem: _Problem
     first: tuple[Any, ...]

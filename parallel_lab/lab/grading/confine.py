@@ -192,7 +192,7 @@ class Watch:
 
     def __init__(self, limits: Limits, folder: Path) -> None:
         self.limits, self.reason, self.folder = limits, "", folder
-        self.ending = threading.Lock()  # held while processes are ended: whoever starts one takes it
+        self.ending = threading.Lock()  # held while processes are ended, and taken to start one
         self._begin, self._over = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()

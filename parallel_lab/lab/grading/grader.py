@@ -38,7 +38,7 @@ class EnvironmentFault(ParallelLabError, RuntimeError):
 
 
 def _named(name: str) -> Any:
-    """Stands for a function of which nothing but its name is here."""
+    """Stands for a function that is known here only by its name."""
 
     def function(*args: Any) -> None:
         return None
@@ -232,7 +232,7 @@ def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
     spec = importlib.util.spec_from_file_location("own_exercises", path)
     if spec is None or spec.loader is None:
         raise EnvironmentFault(f"{path} is not a Python file")
-    sys.path.append(os.path.dirname(path))  # it may import files beside it
+    sys.path.append(os.path.dirname(path))  # it may import files next to it
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return tuple(module.EXERCISES)

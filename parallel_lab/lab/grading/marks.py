@@ -38,7 +38,7 @@ class Mark:
     points  earned; None where no mark can be given (status "error")
     status  passed, not yet, not judged (an earlier part failed), not tried, no answer, error
     idea    the misconception that the answer comes from, where one is recognised
-    note    what is wrong, or why there is no mark
+    note    what is wrong, or why the mark is missing
     """
 
     student: str
@@ -120,9 +120,9 @@ def grade_folder(
     exercises  a Python file with exercises of one's own, `EXERCISES`
     jobs       submissions at a time
     own_numbers  whether each student has numbers of their own (`Exercise.own`)
-    seed       of the inputs on which answers are judged beside those that `check` shows; another one each time by
-               default
-    tell       is told each submission that is graded, in a line
+    seed       of the inputs on which answers are judged besides those that `check` shows; by default another one
+               each time
+    tell       receives each submission that is graded, as a line
 
     Where files of the grader change meanwhile, no marks are given from then on.
 
@@ -155,7 +155,7 @@ def grade_folder(
 
 
 def _fingerprint() -> str:
-    """Of the package's files: their names, sizes and times of change."""
+    """A hash of the package's files: their names, sizes and times of change."""
     told = blake2b(digest_size=16)
     for where, folders, files in os.walk(_PACKAGE):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
@@ -199,7 +199,7 @@ def _run(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def _environment(found: Iterable[Submission], limits: Limits, release: Path, exercises: Path | None) -> dict[str, str]:
-    """By notebook that was handed out: why it cannot be graded here. It must run as it is, whoever's answers come."""
+    """{notebook that was handed out: why it cannot be graded here}. It must run as it is, whatever the answers."""
     broken, usual = {}, Limits()
     limits = replace(limits, time_s=max(limits.time_s, usual.time_s), cell_s=max(limits.cell_s, usual.cell_s))
     tasks = (_task(submission.path, limits, release, exercises) for submission in found)

@@ -88,7 +88,7 @@ def _lesson_in(name: str) -> str:
 
 
 def read_cells(path: Path) -> list[Cell]:
-    """The code cells of a notebook. Raises DataFileError for what is none."""
+    """The code cells of a notebook. Raises DataFileError if the file is not one."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise DataFileError(f"{path.name} has more than {MOST_BYTES >> 20} MiB", where="grade")
@@ -128,7 +128,7 @@ def released_as(cells: Iterable[Cell], folder: Path) -> Path | None:
 
 
 def calls_of(cells: Iterable[Cell]) -> list[Call]:
-    """The calls of check that give marks, one per exercise: of nbgrader's test cells, or of all if there are none."""
+    """The calls of check that give marks, one per exercise: in nbgrader's test cells, without them in all cells."""
     cells = list(cells)
     graded = [cell for cell in cells if cell.grade_id.startswith("test-")] or cells
     found = {test.number: test for cell in graded for test in _found_in(cell.source)}

@@ -4,8 +4,8 @@
     table[2]["dual"], table[2]["dual_text"]     9, "its backward is #9, the AllReduce of the gradient"
 
 Read off the plan: an all_gather's gradient comes back by a reduce_scatter, an all_reduce's by an all_reduce, and so on
-(`CollectiveDef.adjoint`). What has no partner says why: a slice is undone without a message, and the gradients of a
-parameter that ranks hold in copies are added up for a copy that costs nothing forward.
+(`CollectiveDef.adjoint`). A message without a partner says why: a slice is undone without a message, and the gradients
+of a parameter that ranks hold in copies are added up for a copy that costs nothing forward.
 """
 
 from __future__ import annotations

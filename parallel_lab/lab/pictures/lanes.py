@@ -15,7 +15,7 @@ from ...base.events import Event, one_after_the_other
 from ...cost.timeline import predict_timeline
 from ...graph.plan import Plan
 
-THIN = 1 / 200  # of a lane: thinner bars cannot be told apart
+THIN = 1 / 200  # of a lane: thinner bars would look alike
 
 
 def timeline_lanes(plan: Plan, events: Iterable[Event] = (), cluster: str | Cluster = "laptop") -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Question:
         return any(math.isclose(answer, right, rel_tol=self.within, abs_tol=0.0) for right in self.right)
 
     def read(self, answer: Any, where: str) -> Answer:
-        """An answer as it is kept. Raises ArgumentError for what cannot be an answer."""
+        """An answer as it is kept. Raises ArgumentError if the value cannot be an answer."""
         if self.by == "select_tensor":
             return str(answer)
         given = number()(where, "answer", answer)
@@ -121,8 +121,8 @@ class ModelWithQuestions(ModelWithSettings):
         self._changed("picture")
 
     def answer(self, key: str, value: int | float | str) -> None:
-        """Answer the open question. Raises ArgumentError for another one (an answer that is kept stays), or for what
-        cannot be an answer.
+        """Answer the open question. Raises ArgumentError for another one (an answer that is kept stays), or if the
+        value cannot be an answer.
         """
         self._keep(key, lambda question, where: question.read(value, where), "answer")
 

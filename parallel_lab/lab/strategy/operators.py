@@ -101,7 +101,7 @@ def first_tensor(plan: Plan, operators: Collection[str], look: str) -> str:
 
 
 def same_source(before: str, known: dict[str, Any]) -> str:
-    """The one of the `known` tensors that stands for what `before` was in another plan."""
+    """The one of the `known` tensors that plays the role that `before` had in another plan."""
     base, _, reader = before.partition(".halo.")
     halos = [v for v in known if reader and v.startswith(f"{base.partition('.for.')[0]}.") and ".halo." in v]
     source = base.removesuffix(".partial").partition(".for.")[0]

@@ -33,7 +33,7 @@ function tour(s, ui) {
   ui.tour ??= { off: keptOff(), at: 0, then: then() };
   const here = ui.tour;
   if (here.off) return "";
-  // a control that rests while a training runs is no reason to leave a step out
+  // a control that rests while a training runs does not make its step fall out
   const possible = ({ needs }) => !needs || ui.can(...(needs === "run" ? [needs] : [needs, s.operators[0].name]));
   here.steps ??= TOUR.filter(possible);
   const { steps } = here;

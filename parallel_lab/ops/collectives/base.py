@@ -135,7 +135,7 @@ class Communication(Uncut):
         return (tracer.rank if world is None else world.rank), members
 
     def recorded(self, tracer: Any, op: OpDef, operands: Sequence[Any], **attrs: Any) -> Any:
-        """One message as an operator of the network. Raises TracedCommunication for what is made from gradients."""
+        """One message as an operator of the network. Raises TracedCommunication for operands made from gradients."""
         late = next((x for x in operands if getattr(x, "name", None) in tracer.late), None)
         if late is not None:
             what = f"{self.name} is given {late.name!r}, which is made from gradients, while a network is compiled"

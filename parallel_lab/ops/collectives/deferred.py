@@ -14,7 +14,7 @@ returns. Elsewhere each is sent when it is called.
 
 An operator takes the values its operand has when it is called, and sums are made element by element in rank order:
 results do not depend on fusion, to the bit. Ranks that read in another order than their peers send other messages, and
-are told so (CollectiveMismatch).
+get an error that says so (CollectiveMismatch).
 
 What may share a message: MindSpore, attribute `fusion` of communication operators. A graph knows beforehand which calls
 can wait; code that runs at once waits until somebody asks.

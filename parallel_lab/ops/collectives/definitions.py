@@ -4,7 +4,7 @@
     >>> gather.reply_shape((2, 3), {"dim": 0}, 4), gather.adjoint, gather.formula.time_text
     ((8, 3), 'reduce_scatter', '(n-1)·α + (n-1)/n·S·β')
 
-Who reads the table `MESSAGES`: requests and their reference answer (`run/communicator.py`), the check and the text of
+The table `MESSAGES` is read by requests and their reference answer (`run/communicator.py`), the check and the text of
 a plan and its gradients (`graph/`), seconds and bytes (`cost/time.py`), the algorithms and the Collective Stepper.
 Shared memory and MPI move the bytes in ways of their own and must give the bits of `answer`. So a new collective is a
 `CollectiveDef` here, and a way to move it in each of the two.
@@ -95,7 +95,7 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """A Formula of one message per round: alpha each, beta for what the busiest rank sends, unless told otherwise."""
+    """A Formula of one message per round: alpha each, beta for the bytes that the busiest rank sends, by default."""
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
 
@@ -126,7 +126,7 @@ class CollectiveDef:
 
     kind, class_name   "all_reduce", and MindSpore's operator
     reply         what a rank gets, in a sentence
-    attributes    what a request says beside its value, and all members say alike: reduce, root, dim, split_dim,
+    attributes    what a request says besides its value, and all members say alike: reduce, root, dim, split_dim,
                   concat_dim, window, route (shape and dtype of a recv)
     cut, join     the attribute that names the dim which is split into one piece per member, or along which the
                   members' pieces are joined; "" where none is
@@ -136,7 +136,7 @@ class CollectiveDef:
     formula       rounds, bytes and seconds of its usual algorithm, `algorithm`, with their texts
     together      whether S of the formula is what all members hand over together; False: what one hands over
     payload       what a rank must send in the bandwidth-optimal form, as a fraction of its operand m (Chan et al. 2007)
-    adjoint, why  the kind of message that brings its gradient back, and why, of operator {name}; "" if it has none
+    adjoint, why  the kind of message that brings its gradient back, and why, of operator {name}; "" without a gradient
     chunks        what the Collective Stepper moves: "chunk" (the value split as one likes), "piece" (one per rank) or
                   "pair" (one per pair of ranks); "" if it does not show it
     starts, goal  what lies where before and after, for the stepper

@@ -43,7 +43,7 @@ _DTYPE = Check("A dtype of numbers, such as mindspore.float32", _read_dtype)
 
 
 def _message(kind: str, result_shape: Callable, dtype: Callable) -> OpDef:
-    """What a traced network has in the place of a call; on a rank its instruction is carried out, not `fn`."""
+    """What stands for a call in a traced network; a rank carries out its instruction, not `fn`."""
     name = MESSAGES[kind].class_name
     about = {"positional": ("x",), "tensors": ("x",), "options": {}, "defaults": {}}
     made = CALLS[name] = Operator(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
@@ -226,7 +226,7 @@ class NeighborExchangeV2(Communication):
         super().__init__({"group": group})
 
     def _check(self, shape: tuple[int, ...], me: int, members: tuple[int, ...]) -> None:
-        """Raise ShapeError and WorldArgumentError for what does not fit the tile or the group."""
+        """Raise ShapeError and WorldArgumentError if they do not fit the tile or the group."""
         allowed = f"(n, c, h, w), with rows and columns enough for send_lens {self.send_lens}"
         if len(shape) != 4 or max(self.send_lens[:2]) > shape[2] or max(self.send_lens[2:]) > shape[3]:
             raise ShapeError(f"a value of shape {tuple(shape)}", where=self.name, allowed=allowed)
@@ -373,7 +373,7 @@ class BatchISendIRecv(_Pieces):
     remote_ranks    the ranks of the world that take and give them
     receive_shapes, receive_dtypes  of what is received, in that order
 
-    x: a tuple of Tensors, one per isend -> a tuple: what is received, and a number without meaning for what is sent
+    x: a tuple of Tensors, one per isend -> a tuple: what is received, and a meaningless number for each message sent
     """
 
     @checked(remote_ranks=_INTS, receive_shapes=_SHAPES, group=a_group)

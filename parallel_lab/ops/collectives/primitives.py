@@ -126,7 +126,7 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         world, members = members_of(name, group)
         request = _asked(kind, attrs, members)
         if message.receiver == "root" and world.rank != request["root"]:
-            # away from the destination the result is no function of x: what came back for it does not count
+            # away from the destination the result does not depend on x: the gradient that came back is dropped
             g = np.zeros_like(x)
         back = _exchange(message.adjoint, g, group, **message.adjoint_attrs(request))
         return (np.zeros_like(x) if back is None else back,)

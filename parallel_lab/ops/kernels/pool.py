@@ -1,9 +1,9 @@
 """Pooling on arrays: the largest element, or the mean, of every window of a picture or a volume.
 
 All arrays are N C H W, pads (top, bottom, left, right), or N C D H W. A window of kh x kw is taken in two passes, first
-along the width, then along the height: kw + kh steps for kh * kw elements. Of equal largest elements the first one in
-row-major order takes the gradient, as in PyTorch: the pass along the height finds the first row, the pass along the
-width the first element in it. Passes run on tiles of samples that stay in the cache.
+along the width, then along the height: kw + kh steps for kh * kw elements. If several elements are largest, the first
+one in row-major order takes the gradient, as in PyTorch: the pass along the height finds the first row, the pass along
+the width the first element in it. Passes run on tiles of samples that stay in the cache.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
             return f"on_value has shape {operands[1].shape}", "A number: shape ()"
 
 A check of an attribute is one of `base/checks.py`, or a function of (name, value, shape of operand 0), whose attribute
-`alone` may be a check for when there is no operand yet. Both kinds of function give None or a fault: what is wrong,
+`alone` may be a check for use before any operand exists. Both kinds of function give None or a fault: the reason,
 what is allowed, and perhaps a hint.
 """
 

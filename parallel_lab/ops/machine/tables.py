@@ -4,7 +4,7 @@
     OPS["flash_attention_score"], "igamma" in OPS, OPS.items()    first the catalogue adds its own
 
 The taught operators are declared when `parallel_lab` is imported; those that nothing taught names lie in the catalogue
-(`parallel_lab/catalog`), above this room. Whoever looks for a name that is not here, or lists all of them, sees both.
+(`parallel_lab/catalog`), above this room. A search for a name that is not here, or a list of all names, covers both.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ class Handshake(OneCaller):
         return found
 
     def compare(self, peer: int, theirs: Asked, mine: Asked) -> None:
-        """Raise CollectiveMismatch, on every rank, unless `peer` asks for what this rank asks for."""
+        """Raise CollectiveMismatch, on every rank, unless `peer` asks for the same as this rank."""
         tags = (0 if origin & LINE else origin for origin in (mine.origin, theirs.origin))
         if theirs.check != mine.check or any(a and b and a != b for a, b in (tags, (mine.shape, theirs.shape))):
             self._differ((self.rank, mine), (peer, theirs))
