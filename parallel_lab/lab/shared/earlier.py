@@ -74,7 +74,7 @@ def earlier_written(runs: Iterable[EarlierRun]) -> list[list[Any]]:
 def earlier_taken(value: Any, columns: Mapping[str, str] = COLUMNS) -> list[EarlierRun]:
     """The runs again, as recorded ones. Raises ArgumentError.  columns: that their rows fill, settings included"""
     kind = tuple[tuple[str, tuple[tuple[str | None, ...], ...], int, Plain], ...]
-    found = []
+    runs = []
     for n, (settings, rows, steps, losses) in enumerate(taken(kind, value, "earlier")):
         where, curve = f"earlier[{n}]", losses_taken(losses, f"earlier[{n}]", CURVE)
         for fits, what, allowed in (
@@ -86,7 +86,7 @@ def earlier_taken(value: Any, columns: Mapping[str, str] = COLUMNS) -> list[Earl
         ):  # fmt: skip
             if not fits:
                 raise ArgumentError(what, where=where, allowed=allowed)
-        found.append(EarlierRun(settings, rows, steps, tuple(curve), True))
-    if len(found) > EARLIER:
-        raise ArgumentError(f"{len(found)} earlier runs", where="earlier", allowed=f"At most {EARLIER}")
-    return found
+        runs.append(EarlierRun(settings, rows, steps, tuple(curve), True))
+    if len(runs) > EARLIER:
+        raise ArgumentError(f"{len(runs)} earlier runs", where="earlier", allowed=f"At most {EARLIER}")
+    return runs

@@ -119,9 +119,9 @@ class Lab(ModelWithFile):
 
     def on_page(self, title: str | None = None, *, controls: bool = True, limits: Limits = WHOLE) -> LabOnPage:
         """What a page has of this lab."""
-        found = explore(self, limits if controls else Limits(states=1))
-        shown = found.states[0] if title is None else {**found.states[0], "title": title}
-        return LabOnPage(type(self), shown, type(self).words(shown), found)
+        replay = explore(self, limits if controls else Limits(states=1))
+        shown = replay.states[0] if title is None else {**replay.states[0], "title": title}
+        return LabOnPage(type(self), shown, type(self).words(shown), replay)
 
     def charts(self) -> dict[str, Callable[[], Chart]]:
         """What can be looked into with `figure`, by name."""

@@ -31,10 +31,10 @@ Answer = int | float | str | None  # None: skipped
 
 def asks_at_first() -> bool:
     """Whether labs that are made now ask first. Raises ArgumentError for a variable that is neither on nor off."""
-    given = os.environ.get(VARIABLE, "off").strip().lower()
-    if given not in ("on", "off"):
-        raise ArgumentError(f"{VARIABLE}={given!r}", where="predict first", allowed="on or off")
-    return given == "on"
+    switch = os.environ.get(VARIABLE, "off").strip().lower()
+    if switch not in ("on", "off"):
+        raise ArgumentError(f"{VARIABLE}={switch!r}", where="predict first", allowed="on or off")
+    return switch == "on"
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Question:
         """An answer as it is kept. Raises ArgumentError if the value cannot be an answer."""
         if self.by == "select_tensor":
             return str(answer)
-        given = number()(where, "answer", answer)
-        return int(given) if given == int(given) else given
+        value = number()(where, "answer", answer)
+        return int(value) if value == int(value) else value
 
     def shown(self, answers: Mapping[str, Answer]) -> dict[str, Any]:
         """For a snapshot; "yours" is there once it is answered or skipped."""
@@ -105,10 +105,10 @@ class ModelWithQuestions(ModelWithSettings):
         """The one that is open: what it hides is not shown; None where nothing is asked."""
         return self._open(list(self.questions())) if self._predict else None
 
-    def _open(self, known: list[Question]) -> Question | None:
-        if [q.key for q in known] == self._quiet:
+    def _open(self, questions: list[Question]) -> Question | None:
+        if [q.key for q in questions] == self._quiet:
             return None
-        return next((q for q in known if q.key not in self._answers), None)
+        return next((q for q in questions if q.key not in self._answers), None)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -149,12 +149,12 @@ class ModelWithQuestions(ModelWithSettings):
 
     def asked(self) -> dict[str, Any]:
         """For the snapshot: whether it asks, the open question, and the last answer about what is shown."""
-        known = list(self.questions()) if self._predict else []
-        opened, order = self._open(known), list(self._answers)
-        told = [q for q in known if q.key in self._answers]
-        last = max(told, key=lambda q: order.index(q.key), default=None)
+        questions = list(self.questions()) if self._predict else []
+        opened, order = self._open(questions), list(self._answers)
+        answered = [q for q in questions if q.key in self._answers]
+        last = max(answered, key=lambda q: order.index(q.key), default=None)
         shown = {"open": opened and opened.shown(self._answers), "last": last and last.shown(self._answers)}
-        more = opened is None and len(told) < len(known)
+        more = opened is None and len(answered) < len(questions)
         return {"on": self._predict, **shown, "more": more, "answers": dict(self._answers)}
 
     def answered(self) -> list[dict[str, Any]]:

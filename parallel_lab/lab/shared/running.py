@@ -214,17 +214,17 @@ class ComparesRuns(RunsOneThing):
         """Show these results, as recorded ones. Raises ArgumentError for others than such a lab has."""
         if record is None:
             return
-        where, found = type(self).__name__, {}
+        where, results = type(self).__name__, {}
         if not isinstance(record, Mapping) or not record or not set(record) <= EXECUTORS.keys():
             raise ArgumentError("the record", where=where, allowed=f"Results of {' and '.join(EXECUTORS)}")
         with self._lock:
             for source in record:
-                found[source] = taken(self.result_type, record[source], source)
-                if found[source].source != source:
-                    raise ArgumentError(f"a result of {shorten(found[source].source)}", where=source)
-                self._check_result(found[source])
-            self._results, self._recorded, self._ran_as = found, set(found), self._in_words()
-            self._run = LabRun("recorded", f"recorded: {' and '.join(found)} numbers are of an earlier run")
+                results[source] = taken(self.result_type, record[source], source)
+                if results[source].source != source:
+                    raise ArgumentError(f"a result of {shorten(results[source].source)}", where=source)
+                self._check_result(results[source])
+            self._results, self._recorded, self._ran_as = results, set(results), self._in_words()
+            self._run = LabRun("recorded", f"recorded: {' and '.join(results)} numbers are of an earlier run")
         self._changed("picture")
 
     def _check_result(self, result: Any) -> None:
@@ -234,8 +234,8 @@ class ComparesRuns(RunsOneThing):
     def _forget_runs(self) -> None:
         """What was run before is not about the present settings: it is an earlier run from now on."""
         for recorded in (True, False):
-            found = {name: result for name, result in self._results.items() if (name in self._recorded) is recorded}
-            rows = tuple((name, self._told(result)) for name, result in found.items())
+            results = {name: result for name, result in self._results.items() if (name in self._recorded) is recorded}
+            rows = tuple((name, self._told(result)) for name, result in results.items())
             self._keep_earlier(*([EarlierRun(self._ran_as, rows, recorded=recorded)] if rows else []))
         self._results, self._recorded, self._source = {}, set(), "predicted"
         if not self._run.goes_on:

@@ -102,11 +102,11 @@ def setting(
         form = inspect.signature(method)
 
         @functools.wraps(method)
-        def command(lab: Any, *given: Any, **named: Any) -> None:
+        def command(lab: Any, *arguments: Any, **named: Any) -> None:
             if by_itself:
-                method(lab, *given, **named)
+                method(lab, *arguments, **named)
                 return
-            value = form.bind(lab, *given, **named).args[1]
+            value = form.bind(lab, *arguments, **named).args[1]
             with lab._lock:
                 changes = {} if typed else lab._offered(**{name: value})
                 if only_new and value == lab._value(name):
@@ -141,15 +141,15 @@ class ModelWithSettings:
 
     def __init_subclass__(cls, **how: Any) -> None:
         super().__init_subclass__(**how)
-        found: dict[str, Setting] = {}
+        declared: dict[str, Setting] = {}
         for part in reversed(cls.__mro__):
             for member in vars(part).values():
                 if one := getattr(member, "setting", None):
-                    found.pop(one.name, None)  # a class may name an inherited one in its own order
-                    found[one.name] = one
-        cls.declared = found
-        cls.commands = tuple(dict.fromkeys((*(one.command for one in found.values()), *cls.commands)))
-        cls.looks = {**{one.command: one.name for one in found.values() if one.look}, **cls.looks}
+                    declared.pop(one.name, None)  # a class may name an inherited one in its own order
+                    declared[one.name] = one
+        cls.declared = declared
+        cls.commands = tuple(dict.fromkeys((*(one.command for one in declared.values()), *cls.commands)))
+        cls.looks = {**{one.command: one.name for one in declared.values() if one.look}, **cls.looks}
 
     def __init__(self) -> None:
         self._listeners: list[Callable[..., None]] = []
@@ -207,8 +207,8 @@ class ModelWithSettings:
         """Per argument that a page gives a command (all but those that default to None) the types it may have."""
         method = getattr(cls, command)
         parameters = inspect.signature(method).parameters.items()
-        given = [name for name, p in parameters if name != "self" and p.default is not None]
-        return [get_args(hint) or (hint,) for name, hint in get_type_hints(method).items() if name in given]
+        sent = [name for name, p in parameters if name != "self" and p.default is not None]
+        return [get_args(hint) or (hint,) for name, hint in get_type_hints(method).items() if name in sent]
 
     @classmethod
     def check_command(cls, name: Any, arguments: tuple[Any, ...], where: str) -> None:
