@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -18,7 +19,7 @@ from parallel_lab.lab.pictures.lanes import timeline_lanes
 from parallel_lab.lab.pictures.picture import message_table
 from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.quickstart.result import messages_of
-from parallel_lab.lab.shared import networks
+from parallel_lab.lab.shared import jobs, networks
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import WorkerPool
 
@@ -110,7 +111,9 @@ def numbered(monkeypatch):
         ("megatron", megatron),
         ("transformer", lambda p: networks.NETWORKS["transformer"].factory(p).set_comm_fusion(3)),
     ):
-        monkeypatch.setitem(networks.NETWORKS, f"numbered {name}", networks.NETWORKS[name]._replace(factory=factory))
+        numbered_name = f"numbered {name}"
+        monkeypatch.setitem(networks.NETWORKS, numbered_name, networks.NETWORKS[name]._replace(factory=factory))
+        monkeypatch.setitem(jobs.JOBS, numbered_name, partial(jobs._network, numbered_name))
 
 
 def test_a_bucket_lies_at_every_parameter_whose_gradient_it_carries(numbered):
