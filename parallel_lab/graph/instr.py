@@ -32,8 +32,8 @@ def attr_pairs(attrs: dict[str, Any]) -> Pairs:
 
 @dataclass(frozen=True)
 class Value:
-    """A value: its global shape, dtype and placement. Scratch values of a rank have no layout; theirs is the slice's
-    shape.
+    """A value: its global shape, dtype and placement. A rank's scratch values have no layout: their `shape` is
+    the slice's.
     """
 
     shape: Shape

@@ -42,8 +42,8 @@ Env = dict[str, np.ndarray]
 
 @dataclass
 class OnRank:
-    """What an instruction runs with: plan, rank, arrays, who shows what it prints, who gives memory of buckets; the
-    micro-batch, sums over the earlier ones (how many, the sum), and by name what waits for its turn to be added.
+    """What an instruction runs with: plan, rank, its arrays by name; what prints (`show`), what allocates buckets
+    (`empty`); the micro-batch, sums over earlier ones (how many, the sum), by name what waits for its turn to be added.
     """
 
     plan: Any

@@ -39,7 +39,7 @@ VERSION = 4
 
 @dataclass(frozen=True)
 class State:
-    """What lives on besides the parameters; `parameter` has its slices ("": a scalar), `kind`: "moments", ..."""
+    """What outlives a step besides parameters, sliced as `parameter` is ("": a scalar); `kind`: "moments", ..."""
 
     name: str
     parameter: str

@@ -54,9 +54,9 @@ class Results(NamedTuple):
 
 @dataclass(eq=False)
 class OpDef:
-    """Everything known about one operator. Built by `@op`, whose keyword arguments the fields are.
+    """Everything known about one operator. Built by `@op`; most fields are its keywords.
 
-    Six of them make an operator: `name`, `class_name` ("matmul", "MatMul"), `fn` (the numpy function), `signature`
+    What makes an operator: `name`, `class_name` ("matmul", "MatMul"), `fn` (the numpy function), `signature`
     ("mk,kn->mn"), `reduce` (how partial results combine) and `vjp_fn` (the gradient). The others are for operators that
     need more, in the groups that `@op` explains.
     """
@@ -164,9 +164,9 @@ class OpDef:
 
         With several results `g` and `out` are tuples. The gradient of one that the loss does not depend on is None.
 
-        A rule that names a parameter `across` is given a function `across(value, reduce="sum")` that combines a value
-        over the ranks among which a reduction was split; one that names `needs` is given a tuple of bools, which
-        operands' gradients are asked for, so that costly ones for data are not computed.
+        A rule that names a parameter `across` receives a function `across(value, reduce="sum")` that combines a value
+        over the ranks among which a reduction was split; `needs`: a bool per operand, whether its gradient is needed,
+        so that costly ones for data are not computed; `total`: a function that sums a gradient over all ranks.
         """
         names = inspect.signature(fn).parameters
         self.vjp_fn, self.vjp_across, self.vjp_needs = fn, "across" in names, "needs" in names

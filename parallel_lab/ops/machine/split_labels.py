@@ -34,7 +34,7 @@ class ShardingRule:
 
     ins, outs     layouts of the operands and of the results where they are computed; results may be partial
     labels        label of each device-matrix axis from the left; "" is an axis of repeated calculation
-    cuts            (label, parts) for every label
+    cuts          (label, parts) for every label
     axes          (label, axes that split it, counted from the right, outer split first)
     windows       (dim of operand 0, axes of the device matrix, window) where a slice does not suffice: the `window` of
                   a halo_exchange
@@ -162,7 +162,7 @@ class LabelSplits:
         def made(labels: str) -> TensorLayout:
             missing = (c for c in signature.labels if c not in labels) if reduce != "same" else ()
             pending = (a for c in missing for a in axes.get(c, ()))
-            if self.tied:  # a label that the result has is split with one that it has not
+            if self.tied:  # a label that the result has is split with one that it lacks
                 pending = (a for a in pending if not any(a in axes.get(c, ()) for c in labels))
             return layout(labels, tuple(pending))
 
