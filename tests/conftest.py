@@ -35,7 +35,7 @@ from parallel_lab.base import seeds
 from parallel_lab.base.settings import context
 from parallel_lab.base.system import SYSTEM
 
-GRACE_S = 3.0  # processes need a moment to end after they were told to
+GRACE_S = 3.0  # processes need a moment to end after they were asked to
 HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live as long as the test run
 SHM = Path("/dev/shm")
 PORTABLE = Path(__file__).with_name("portable")
@@ -87,7 +87,7 @@ def pytest_collect_file() -> Iterator[None]:
 
 
 def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Turn a skip into a failure on the build machine; an expected failure (xfail) is no skip."""
+    """Turn a skip into a failure on the build machine; an expected failure (xfail) does not count as a skip."""
     if os.environ.get("PARALLEL_LAB_CI") == "1" and report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
         report.outcome = "failed"
@@ -112,7 +112,7 @@ def pytest_make_collect_report() -> Iterator[None]:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """On the build machine a failure is told at once: a build stopped at its time limit never comes to the summary."""
+    """On the build machine a failure is shown at once: a build stopped at its time limit never comes to the summary."""
     if report.failed and os.environ.get("PARALLEL_LAB_CI") == "1" and "PYTEST_XDIST_WORKER" not in os.environ:
         print(
             f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.1f} s)\n{report.longreprtext}",
@@ -183,14 +183,14 @@ def pytest_terminal_summary(terminalreporter: object) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[None]:
-    """Of the cases of a test marked `quick(n)`, all but n are exhaustive. Which n: those whose names have the smallest
+    """All but n cases of a test marked `quick(n)` are exhaustive. Which n: those whose names have the smallest
     checksums, so that they are spread over all parameters and stay the same when others are added.
 
     A file with exhaustive tests says so: the build looks for the marks, and collects no other files for them. The quick
     run drops exhaustive cases, which are more than half of all, before pytest does more with them.
     """
     cases = yield
-    if not isinstance(cases, list):  # a class, or what is no test
+    if not isinstance(cases, list):  # a class, or not a test
         return cases
     quick = [case for case in cases if not case.get_closest_marker("exhaustive")]
     if quick and (drawn := quick[0].get_closest_marker("quick")):

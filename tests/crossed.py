@@ -1,4 +1,4 @@
-"""Every combination of several lists as the cases of one test, of which the quick suite runs a few."""
+"""Every combination of several lists as the cases of one test; the quick suite runs a few of them."""
 
 from __future__ import annotations
 

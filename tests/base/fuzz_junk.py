@@ -125,7 +125,7 @@ def junk(rng, depth=0):
 
 
 def near(rng, key):
-    """A value of the shape that the key takes, right or just beside it."""
+    """A value of the shape that the key takes, right or only just wrong."""
     ints = [-1, 0, 1, 2, 3, 4, 7, 8, 1024, 1025, 4095, 4096, 4097, LARGEST, LARGEST + 1]
     ints += [True, 8.0, Int(8), Int(-1), Eight.EIGHT, np.int64(8), "8"]
     files = ["", "s.ckpt", "d/e/s.json", "a\0b", "a\ud800", "\udc80", "/proc/nope/s.ckpt", "y" * 300 + "/s.ckpt"]

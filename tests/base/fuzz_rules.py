@@ -1,7 +1,7 @@
 """The documented rule of every key of every settings function, once more and apart from the package's own checks.
 
-A rule is a function of the value, and says None for a legal one, or the class that the refusal has; beside it stand the
-words of which the refusal has one.
+A rule is a function of the value: None for a legal one, or the class of the refusal. Next to it stand words, one of
+which the refusal contains.
 """
 
 import math
@@ -84,7 +84,7 @@ def dataset(value):
         return VALUE
     if all(type(part) is Layout for part in parts):
         return None if all(part.dims is not None for part in parts) else VALUE
-    for part in parts:  # the first fault is the one that is told
+    for part in parts:  # the first fault is the one that is reported
         if not kind(part, tuple):
             return TYPE
         for n in tuple.__iter__(part):

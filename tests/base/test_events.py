@@ -131,7 +131,7 @@ def test_a_file_without_events_is_refused(tmp_path, content):
     ({"group": [0, "1"]}, "entry 1.*group"),
     ({"source": "guessed"}, "guessed"),
 )
-def test_data_that_is_no_event_is_refused_by_entry_and_field(change, text):
+def test_data_that_is_not_an_event_is_refused_by_entry_and_field(change, text):
     data = to_dicts(LOG)
     data[1] = {**data[1], **change}
     with pytest.raises(ArgumentError, match=text):

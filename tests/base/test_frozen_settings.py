@@ -85,7 +85,7 @@ class World:
     rank, world_size = 5, 8
 
 
-def test_a_run_asks_its_world_for_what_was_not_set():
+def test_a_run_asks_its_world_for_missing_settings():
     hooks.set_world(World())
     context.set_auto_parallel_context(parallel_mode="data_parallel")
     config = context.frozen_for_run()
@@ -178,6 +178,6 @@ def test_the_cost_model_fuses_once_an_algorithm_is_chosen_and_its_numbers_make_s
     *(("sizes", 2, 0.5), ("hiding", 0.1, 0.1, 1e-6, 1e-6), ("hiding", 0.1, 0.05, 0.0, 1e-6), (), 1),
     ids=str,
 )
-def test_a_cost_model_fusion_that_is_none_is_refused(value):
+def test_an_invalid_cost_model_fusion_is_refused(value):
     with pytest.raises(ContextError, match="cost_model_fusion"):
         ParallelConfig(cost_model_fusion=value)

@@ -1,4 +1,4 @@
-"""JSON from strangers: limits, duplicates, what is no JSON."""
+"""JSON from strangers: limits, duplicates, texts that are not JSON."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def test_anything_else_is_refused_in_one_class(text, said):
     assert str(caught.value).startswith("here: ")
 
 
-def test_brackets_inside_strings_are_no_nesting():
+def test_brackets_inside_strings_do_not_nest():
     assert parse(json.dumps({"a": "[" * 1000, "b": '\\"[[[[[[[[[['})) == {"a": "[" * 1000, "b": '\\"[[[[[[[[[['}
 
 
@@ -138,7 +138,7 @@ def test_no_text_takes_more_than_three_times_its_bytes_and_32_mib(shape, size):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_time_grows_with_the_text_and_not_with_its_square(shape):
-    """A megabyte of escaped quotes once took hours, 20,000 keys of which two are equal 5 s; a machine that is busy
+    """A megabyte of escaped quotes once took hours, 20,000 keys with two equal ones 5 s; a machine that is busy
     makes one of these a few times slower, its square would be 16 times."""
 
     def seconds(data):
@@ -156,7 +156,7 @@ def test_time_grows_with_the_text_and_not_with_its_square(shape):
 
 
 def test_what_is_written_by_the_thousands_is_read():
-    """The bound is for texts that do harm: a table of 10,000 tensors, and a curve of 300,000 numbers, are none."""
+    """The bound is for harmful texts: a table of 10,000 tensors, or a curve of 300,000 numbers, is harmless."""
     tensor = {"dtype": "float32", "global_shape": [1024, 1024], "layout": None, "holders": "all"}
     table = {f"backbone.layers.{i}.weight": tensor for i in range(10_000)}
     assert parse(dump_json(table)) == table

@@ -108,7 +108,7 @@ RECORDED = [  # settings of one call, what MindSpore 2.10 raised, what is raised
     ({"strategy_ckpt_load_file": 3}, TYPE),
     ({"strategy_ckpt_load_file": b"x"}, TYPE),
     ({"group_ckpt_save_file": None}, TYPE),
-    ({"device_num": True}, OK, TYPE),  # a bool is no count
+    ({"device_num": True}, OK, TYPE),  # a bool is not a count
 ]
 
 

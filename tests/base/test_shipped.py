@@ -24,7 +24,7 @@ def test_a_checkout_uses_its_own_folders():
     assert shipped.shipped_folder("data") == ROOT / "data"
 
 
-def test_a_wheel_uses_what_it_carries_whatever_lies_beside_it(installed):
+def test_a_wheel_uses_what_it_carries_whatever_lies_next_to_it(installed):
     (installed / "_shipped" / "data").mkdir(parents=True)
     (installed.parent / "data").mkdir()  # some other package's, in site-packages
     (installed.parent / "pyproject.toml").write_text('[project]\nname = "parallel-lab"\n')
@@ -33,7 +33,7 @@ def test_a_wheel_uses_what_it_carries_whatever_lies_beside_it(installed):
 
 
 @pytest.mark.parametrize("project", [None, '[project]\nname = "something-else"\n'])
-def test_a_folder_that_is_no_checkout_of_ours_is_not_taken_for_one(installed, project):
+def test_a_folder_is_not_mistaken_for_our_checkout(installed, project):
     (installed.parent / "data").mkdir()
     if project:
         (installed.parent / "pyproject.toml").write_text(project)

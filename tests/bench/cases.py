@@ -1,4 +1,4 @@
-"""Cases of timed collectives. Every library gets equal values and checks: a fast wrong answer is no result."""
+"""Cases of timed collectives. Every library gets equal values and checks: a fast wrong answer does not count."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ class Case:
 
     @property
     def elements(self) -> int:
-        """Of the full tensor."""
+        """Elements of the full tensor."""
         return self.size_bytes // 4
 
     @property
     def given_elements(self) -> int:
-        """Of what one rank gives."""
+        """Elements that one rank gives."""
         return self.elements // self.ranks if self.op == "all_gather" else self.elements
 
     @property
     def result_elements(self) -> int:
-        """Of what one rank gets."""
+        """Elements that one rank gets."""
         return self.elements // self.ranks if self.op == "reduce_scatter" else self.elements
 
 

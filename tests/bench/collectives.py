@@ -1,4 +1,4 @@
-"""Collectives of our workers beside torch gloo and MPI: equal values, equal numbers of ranks, timed in turns.
+"""Collectives of our workers compared with torch gloo and MPI: equal values, equal numbers of ranks, timed in turns.
 
     report = measure_collectives(ranks=8)
     print(collectives_text(report))            # collectives_text.py
@@ -54,7 +54,7 @@ class Timing:
     load: float = 0.0
 
     def median_s(self, name: str) -> float | None:
-        """The median of a competitor; None if it has none."""
+        """The median of a competitor; None if it was not timed."""
         times = dict(self.seconds).get(name)
         return float(np.median(times)) if times else None
 
@@ -109,7 +109,7 @@ def measure_collectives(
     tell: Callable[[str], object] = lambda text: None,
 ) -> CollectivesReport:
     """Time every op at every size, by all competitors that are installed, in turns: `rounds` times (barriers
-    BARRIER_ROUNDS times as often), in batches that fill `batch_s`; the barrier again beside `busy` computing processes
+    BARRIER_ROUNDS times as often), in batches that fill `batch_s`; the barrier again next to `busy` computing processes
     (0: not). `peers` False: this package alone, with futex barrier and copy; `tell`: gets a line about what is measured
     now. Raises ArgumentError for impossible cases, and what starting workers raises. A failed competitor is a line.
     """
@@ -120,7 +120,7 @@ def measure_collectives(
     load_before = load()
     with contextlib.ExitStack() as stack:
         tell(f"starting {ranks} ranks of each competitor")
-        # addresses for two arrays per rank of the largest size, beside the collectives'; pages are taken when written
+        # addresses for two arrays per rank of the largest size, besides the collectives'; pages are taken when written
         arena_bytes = ARENA_BYTES + 3 * ranks * max(sizes_bytes, default=0)
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=arena_bytes))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
@@ -128,7 +128,7 @@ def measure_collectives(
         timings, skipped = [], []
         for case in cases:
             bound = case.op in ("all_reduce", *POINT_TO_POINT) and case.size_bytes >= BOUND_FROM_BYTES
-            # the copy beside the arena, which it bounds: memory is quicker at one time than at another
+            # the copy along with the arena, which it bounds: memory is quicker at one time than at another
             copy = [c for c in others if bound and c.name == COPY]
             competitors = [*ours, *copy, *(c for c in others if c.name not in (COPY, FUTEX))]
             reason = _too_large(case, len(competitors))

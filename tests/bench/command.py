@@ -119,7 +119,7 @@ BENCHMARKS = (
             HTML,
             _ALONE,
         ),
-        "all_reduce and the others, beside torch gloo and MPI",
+        "all_reduce and the others, compared with torch gloo and MPI",
         "Times collectives of this package's workers, of torch gloo and of MPI (both optional) in turns, and the "
         "barrier on a quiet and on a busy machine. Prints times, ratios, the memory bound, and the project's goals "
         "with the values reached.",
@@ -131,7 +131,7 @@ BENCHMARKS = (
         _training,
         (
             option("--cases", nargs="+", choices=TRAINING_CASES, help="on one device (default: all)"),
-            option("--parallel", action="store_true", help="the data-parallel MLP on workers, beside torch DDP"),
+            option("--parallel", action="store_true", help="the data-parallel MLP on workers, compared with torch DDP"),
             option("--ranks", nargs="+", type=RANKS, help="with --parallel (default 2 4)"),
             option("--rounds", type=_POSITIVE, default=9, help="timings of each, in turns (default 9)"),
             option("--threads", type=_POSITIVE, help="for matrix products on one device, for both (default 1)"),
@@ -168,7 +168,7 @@ BENCHMARKS = (
         ),
         "bubbles of pipelines: predicted, simulated, measured",
         "Trains a stack of layers whose actions compute about 5 ms each, and shows which part of a step its stages do "
-        "not compute: predicted by the cost model, simulated, and measured on workers; the first two are told how many "
+        "not compute: predicted by the cost model, simulated, and measured on workers; the first two know how many "
         "cores there are.",
         "  parallel-lab bench pipeline\n  parallel-lab bench pipeline --stages 2 --schedules 1f1b\n",
     ),

@@ -195,8 +195,8 @@ def data_parallel_goals(results: Sequence[Mapping[str, Any]]) -> tuple[Goal, ...
     for r in results:
         if r["limit"] is not None:
             ours, plain, theirs = (r["median_s"].get(name) for name in (FUSED, OURS, DDP))
-            reached, beside = quotient(ours, theirs), quotient(plain, theirs)
-            found.append(Goal(_what(r), DDP, r["limit"], reached, "beside: without fusion", beside))
+            reached, allocated = quotient(ours, theirs), quotient(plain, theirs)
+            found.append(Goal(_what(r), DDP, r["limit"], reached, "beside: without fusion", allocated))
     return tuple(found)
 
 

@@ -127,7 +127,7 @@ def _ratio(op: str, size_bytes: int, against: str, limit: float, timing: Timing 
 
 
 def _worst(what: str, limit: float, timings: list[Timing], ours: str) -> Goal:
-    """Of several sizes the one with the largest ratio."""
+    """The goal of several sizes: the one with the largest ratio."""
     ratios = [(r, t) for t in timings if (r := quotient(t.median_s(ours), t.mpi_s())) is not None]
     if not ratios:
         return Goal(what, "MPI", limit, None)

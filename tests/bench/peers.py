@@ -170,7 +170,7 @@ def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]
 
 
 def _copy(rank: int, ranks: int) -> None:
-    """Each process copies `bytes` from one array of its own to another, all at the same time; in place of messages in
+    """Each process copies `bytes` from one array of its own to another, all at the same time, instead of messages in
     turn between as many as the ranks of one core have, as what was copied last is still in the caches.
     """
     pipe, folder = connect_rank(rank)

@@ -3,10 +3,10 @@
     products and elementwise operators of drawn sizes, as a chain or as a tree whose branches are added or multiplied
 
 What the predictions rest on is measured before, on other work: products, copies and messages of fixed sizes
-(`processes/measure/`). Nothing is fitted to the nets. Messages are measured behind work, as in a step: who waits there
+(`processes/measure/`). Nothing is fitted to the nets. Messages are measured behind work, as in a step: a waiting rank
 may lose the core to another process, which on a busy machine takes a hundred times as long as the message. With more
 ranks than cores a plan is searched with what one rank computes while all share the cores; the clock of the prediction
-is told of the cores, and takes a core's own speed.
+knows the cores, and takes a core's own speed.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def measure_net(drawn: DrawnNet, own: Cluster, shared: Cluster, pool: Any, steps
     return SearchedNet(drawn.text, times.predicted_s, times.simulated_s, times.measured_s, proof.equal, len(proof.rows))
 
 
-# ---- what is told ----
+# ---- reports ----
 
 
 def searched_goals(report: SearchedReport) -> tuple[Goal, ...]:

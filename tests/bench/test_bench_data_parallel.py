@@ -83,7 +83,7 @@ def test_the_goal_is_judged_on_the_fused_step():
     assert line == ["4", "50", "ms", "30", "ms", "60", "ms", "0.83x", "0.50x", "0.70x", "met"]
 
 
-def test_bits_that_differ_with_fusion_are_told():
+def test_bits_that_differ_with_fusion_are_reported():
     one = (1.0, {"w": np.ones(3)})
     assert data_parallel._bit_equal(one, (1.0, {"w": np.ones(3)}))
     assert not data_parallel._bit_equal(one, (1.0, {"w": np.nextafter(np.ones(3), 2)}))

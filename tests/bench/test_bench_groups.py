@@ -1,4 +1,4 @@
-"""Groups of ranks: answers by rank, failures that are told, nothing that stays, and turns."""
+"""Groups of ranks: answers by rank, failures that are reported, nothing left behind, and turns."""
 
 import json
 import os
@@ -29,7 +29,7 @@ made = []
 def make(order):
     made.append(order["op"])
     if order["op"] == "wrong" and args.rank == 1:
-        raise ValueError("seven is no six")
+        raise ValueError("seven is not six")
     if order["op"] == "die" and args.rank == 1:
         os._exit(3)
     return lambda: {"rank": args.rank, "made": len(made), "pid": os.getpid()}
@@ -74,7 +74,7 @@ def test_parked_ranks_take_no_processor_time(echo):
 
 @each_of(
     "order, words",
-    ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is no six"),
+    ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is not six"),
     ({"op": "die"}, r"bench die: echo: ended"),
 )
 def test_a_rank_that_fails_ends_its_group_and_is_named(echo, order, words):

@@ -5,7 +5,7 @@
     conv         3-32-64 channels, 3x3, ReLU, 2x2 max pooling, dense 4096-10, 32x32 pictures, batch 64
     tiny         one product of 4 elements, forward and backward: what the tape itself costs
 
-A step is forward, backward and plain gradient descent in float32, run at once (no compiled plan, one device). Beside
+A step is forward, backward and plain gradient descent in float32, run at once (no compiled plan, one device). Next to
 the times stand the largest difference of loss and gradients between the two (per tensor, relative to its largest
 element) and the peak memory of our step over what it must have: parameters, gradients, states, the tape's activations.
 """
@@ -185,7 +185,7 @@ def torch_step(case: str, threads: int) -> Callable[[], None]:
     return step
 
 
-# ---- what stands beside the times ----
+# ---- what stands next to the times ----
 
 
 def agreement(case: str) -> float:

@@ -1,6 +1,6 @@
 """What holds for all browser tests: actions wait until they are painted, and nothing is left behind.
 
-Of tests that share a browser: Chromium's helpers come and go with it; its own process is looked at.
+Tests share a browser: Chromium's helpers come and go with it; only its own process is checked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def processes() -> dict[int, str]:
 
 @pytest.fixture(autouse=True, scope="session")
 def actions_are_painted(nothing_left_by_the_run: None) -> Iterator[None]:
-    from tests.browser.lab_page import end_browser, painted_actions  # skips where there is no playwright
+    from tests.browser.lab_page import end_browser, painted_actions  # skips if playwright is missing
 
     with painted_actions():
         yield

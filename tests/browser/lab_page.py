@@ -75,7 +75,7 @@ ACTIONS = {
 
 
 def wait_painted(page: Any) -> None:
-    """Wait until all labs of the page, also those in frames, show what they were told so far."""
+    """Wait until all labs of the page, also those in frames, show all that they have received so far."""
     for frame in page.frames:
         try:
             frame.evaluate(PAINTED)

@@ -17,8 +17,8 @@ STEPPER = """from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.widgets import CollectiveStepperWidget
 stepper = CollectiveStepper("all_reduce", "ring", ranks=4)
 CollectiveStepperWidget(stepper)"""
-# The page shows a step before the kernel has heard of it, and where kernels have subshells commands are heard beside
-# the cells.
+# The page shows a step before the kernel has heard of it, and where kernels have subshells commands are heard while
+# cells run.
 CODE_STEPS = """import time
 end = time.monotonic() + 30
 while stepper.at != 2 and time.monotonic() < end:

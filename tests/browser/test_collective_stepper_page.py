@@ -124,7 +124,7 @@ def test_tokens_fly_from_card_to_card_one_per_chunk_of_a_message(show):
     assert page.evaluate("flown.length") == sum(len(m["chunks"]) for m in messages) == 8
     page.keyboard.press("ArrowLeft")
     at(page, 0)
-    assert page.evaluate("flown.length") == 8  # back is no flight
+    assert page.evaluate("flown.length") == 8  # nothing flies on the way back
 
 
 @pytest.mark.exhaustive
@@ -272,7 +272,7 @@ def test_choices_are_commands_and_a_refused_one_goes_back(live):
     expect(page.locator(".pl-compare input[value=ring]")).to_be_checked()
 
 
-def test_a_kernel_that_is_gone_is_told_and_nothing_moves(live):
+def test_a_lost_kernel_is_reported_and_nothing_moves(live):
     """JupyterLab leaves the page as it was, and sending raises."""
     page, _ = live
     page.evaluate("void (sent.push = () => { throw new Error('Cannot send'); })")

@@ -79,7 +79,7 @@ def pages_of_labs(exported):
 
 @pytest.fixture(scope="module")
 def reveal(folder):
-    """reveal.js, and the require.js that nbconvert's slides load it with, beside the notebook: from npm."""
+    """reveal.js, and the require.js that nbconvert's slides load it with, next to the notebook: from npm."""
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed: slides that need no network take reveal.js from it")
     install = ["npm", "install", "--silent", "--no-audit", "--no-fund", "reveal.js@4", "requirejs@2"]

@@ -97,7 +97,7 @@ def test_without_scripts_the_words_are_there(page_of, name):
 
 
 @pytest.mark.quick(1)
-def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
+def test_a_lost_kernel_is_reported_at_the_first_click(recorded, name):
     """JupyterLab leaves the page as it was, and sending raises."""
     make, control, *_ = LABS[name]
     page = recorded(make())
@@ -109,7 +109,7 @@ def test_a_kernel_that_is_gone_is_told_at_the_first_click(recorded, name):
 
 
 @pytest.mark.quick(1)
-def test_a_kernel_that_is_gone_is_told_at_once_and_its_controls_are_off(recorded, name):
+def test_a_lost_kernel_is_reported_at_once_and_its_controls_are_off(recorded, name):
     """JupyterLab marks the view, and tells its model; a kernel that comes back is told, too."""
     make, control, *_ = LABS[name]
     page = recorded(make())
@@ -178,8 +178,8 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
     lab.set_scale(1.5)
     page = page_of(lab.to_html(limits=FEW))
     assert high(page) == pytest.approx(150)
-    beside = page.locator(".pl-alone, .pl-words").evaluate_all("(all) => all.map((e) => getComputedStyle(e).zoom)")
-    assert beside == ["1.5", "1.5"]
+    zooms = page.locator(".pl-alone, .pl-words").evaluate_all("(all) => all.map((e) => getComputedStyle(e).zoom)")
+    assert zooms == ["1.5", "1.5"]
     assert page.evaluate(FAULTS) == []
     page.evaluate("document.documentElement.style.setProperty('--jp-ui-font-size1', '17px')")
     page.wait_for_function("document.querySelector('.pl-lab').style.zoom === '1.96'")  # 1.5 x 17 / 13

@@ -84,7 +84,7 @@ def test_every_drawn_action_has_its_number(page_of, width):
     ],
 )
 def test_many_lanes_scroll_in_their_box_where_their_numbers_could_not_be_read(live, schedule, width, scheme):
-    """They were squeezed into 4 pixels, of a third of the actions there were none. Chromium says how wide it has drawn
+    """They were squeezed into 4 pixels, and a third of the actions were missing. Chromium says how wide it has drawn
     each number.
     """
     lab = ran(PipelineLab(stages=8, micro_batches=16, schedule=schedule), 1.2)
@@ -181,7 +181,7 @@ def test_cells_of_later_parts_have_dashes_at_their_foot(page_of, schedule, chunk
     cells = [(rank, cell) for rank in range(4) for cell in lab.schedule.cells(rank)]
     shown = [
         (rank, a) for rank, cell in cells for a in cell if a.kind != "W" or len(cell) == 1
-    ]  # beside B it has no box
+    ]  # next to B it has no box
     later = [lab.schedule.holds[rank].index(a.stage) for rank, a in shown]
     assert sorted(d.count("M") for d in drawn) == sorted(n for n in later if n)
 

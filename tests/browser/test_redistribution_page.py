@@ -58,7 +58,7 @@ def test_a_token_leaves_and_lands_on_the_place_that_the_cards_show(page_of):
 
 
 @pytest.mark.exhaustive
-def test_a_control_never_waits_for_what_flies(page_of):
+def test_a_control_never_waits_for_flying_chunks(page_of):
     page = page_of(RedistributionLab(8, "8 x 1", "1 x 8").to_html(limits=FEW))
     page.evaluate(
         "document.querySelector('[data-act=next]').click(); document.querySelector('[data-act=next]').click()"

@@ -18,7 +18,7 @@ expect = sync_api.expect
 
 pytestmark = MARKS
 
-# Of a picture: its least and its greatest level of green.
+# The least and the greatest level of green in a picture.
 LEVELS = """async (picture) => {
   const bytes = Uint8Array.from(atob(picture), (c) => c.charCodeAt(0));
   const drawn = await createImageBitmap(new Blob([bytes], { type: "image/png" }));
@@ -98,7 +98,7 @@ def test_every_letter_of_the_code_can_be_read_in_both_themes(browser, tmp_path, 
     assert max(levels) - min(levels) > 120
 
 
-def test_a_folder_that_is_no_site_is_left_alone(tmp_path):
+def test_a_folder_that_is_not_a_site_is_left_alone(tmp_path):
     (tmp_path / "public").mkdir()
     (tmp_path / "public" / "mine.txt").write_text("mine")
     with pytest.raises(DataFileError, match="was not made by parallel-lab site"):
@@ -119,6 +119,6 @@ def test_a_lesson_that_fails_leaves_the_old_site_and_no_part_of_the_new_one(tmp_
     assert (out / "index.html").read_text() == old and [file.name for file in tmp_path.iterdir()] == ["public"]
 
 
-def test_a_lesson_that_is_none_is_named(tmp_path, capsys):
+def test_an_unknown_lesson_is_named(tmp_path, capsys):
     assert main(["site", str(tmp_path / "public"), "--lesson", "99"]) == 2
     assert "lesson '99'" in capsys.readouterr().err and not list(tmp_path.iterdir())

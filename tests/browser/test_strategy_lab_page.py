@@ -46,7 +46,7 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
 
 @pytest.mark.exhaustive
 def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
-    """On a page without a kernel: the steps that it can take, in order; a click on something else is no step."""
+    """On a page without a kernel: the steps that it can take, in order; a click on something else does not count."""
     lab = StrategyLab(tour=True)
     page = show(lab.page_snapshot())
     told = page.locator(".pl-tour")

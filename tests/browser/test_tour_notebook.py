@@ -60,7 +60,7 @@ def test_four_steps_each_taken_by_the_reader_and_then_no_tour_any_more(begin):
     lab = begin()
     told = lab.locator(".pl-tour")
     expect(told).to_contain_text("1 of 4: Give an operator another strategy")
-    rank(lab, 3).click()  # something else is no step
+    rank(lab, 3).click()  # something else does not count as a step
     expect(rank(lab, 3)).to_have_attribute("aria-checked", "true")
     expect(told).to_contain_text("1 of 4")
     choose(lab, "matmul", "((1, 8), (8, 1))")

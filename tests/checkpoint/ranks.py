@@ -1,4 +1,4 @@
-"""Ranks of a test as threads with one barrier: for what is about files, not about processes."""
+"""Ranks of a test as threads with one barrier: for tests about files, not about processes."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_slices_of_any_layout_are_merged(rng, case):
     assert same_bits(merge_sliced_parameter(slices, {"w": layout}).asnumpy(), full)
 
 
-def test_of_equal_slices_the_last_rank_wins():
+def test_the_last_rank_wins_among_equal_slices():
     layout = TensorLayout((2, 2), (1,))
     merged = merge_sliced_parameter(parameters(np.repeat(np.arange(4.0)[:, None], 2, 1)), {"w": layout})
     assert merged.asnumpy().tolist() == [1, 1, 3, 3]

@@ -202,7 +202,7 @@ def test_each_rank_may_have_statistics_of_its_own(tmp_path):
     assert set(checkpoint.load_distributed(tmp_path)["moving_mean"].array.tolist()) <= {0.0, 1.0, 2.0}
 
 
-def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):
+def test_a_reader_alongside_a_writer_sees_whole_saves_only(tmp_path):
     """The writer removes the files of the save before; a reader that meant those starts again."""
     layouts, seen, stop, errors = {"w": TensorLayout((2,), (0,))}, set(), threading.Event(), []
     save(tmp_path / "d", {"w": np.zeros(1000)}, layouts, 2)
@@ -227,7 +227,7 @@ def test_a_reader_beside_a_writer_sees_whole_saves_only(tmp_path):
     assert all(len(values) == 1 for values in seen)
 
 
-def test_a_folder_without_a_manifest_is_no_checkpoint(tmp_path):
+def test_a_folder_without_a_manifest_is_not_a_checkpoint(tmp_path):
     save(tmp_path / "d", {"w": np.zeros(4)}, {"w": None}, 2)
     (tmp_path / "d" / MANIFEST).unlink()
     with pytest.raises(CheckpointError, match="no save was ever finished"):

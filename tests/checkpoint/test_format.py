@@ -226,7 +226,7 @@ def test_parts_of_dead_writers_are_removed_and_those_of_living_ones_stay(tmp_pat
     assert names(tmp_path) == sorted([other.name, "x.ckpt"])
 
 
-# ---- what is no checkpoint ----
+# ---- files that are not checkpoints ----
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

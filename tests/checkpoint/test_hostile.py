@@ -157,7 +157,7 @@ def test_the_same_maker_makes_a_good_file_when_it_does_no_harm(tmp_path):
 
 
 def test_a_name_with_markup_is_kept_as_text(tmp_path):
-    """It may be a name; whoever shows it escapes it, and errors quote it on one line."""
+    """It may be a name; a page that shows it escapes it, and errors quote it on one line."""
     name = "<img src=x onerror=alert(1)>"
     (tmp_path / "x.ckpt").write_bytes(tensor(name))
     assert list(read_checkpoint(tmp_path / "x.ckpt").tensors) == [name]
@@ -250,7 +250,7 @@ print(refused, len(names), grown, sorted(set(seen)), f"{slowest:.2f}", sep="|")
     assert status == 0, output
     refused, count, grown, events, slowest = output.strip().split("|")
     print(f"resident set +{grown} MiB, slowest {slowest} s")
-    assert int(refused) == 3 * (int(count) - 1) + 1  # the good file is no strategy file
+    assert int(refused) == 3 * (int(count) - 1) + 1  # the good file is not a strategy file
     assert events == "[]"
     largest = max(path.stat().st_size for path in tmp_path.iterdir()) >> 20
     assert int(grown) <= 3 * largest + 64

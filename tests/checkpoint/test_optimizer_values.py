@@ -179,7 +179,7 @@ def test_every_state_is_known_as_one_by_its_name(make):
 ROWS = TensorLayout((2, 2), (1, -1))
 
 
-def test_states_of_a_cut_parameter_are_slices_or_are_put_together():
+def test_states_of_a_cut_parameter_are_sliced_or_joined():
     net = Net(1)
     optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
     full = np.arange(24, dtype=np.float32).reshape(6, 4)

@@ -140,7 +140,7 @@ def test_assembling_refuses_parts_of_different_tensors():
             whole_array([first, other])
 
 
-def test_of_equal_slices_the_last_one_counts():
+def test_the_last_of_equal_slices_counts():
     layout = TensorLayout((2, 2), (1,))  # ranks 0, 1 hold slice 0; 2, 3 slice 1
     records = [TensorRecord(np.full(2, float(rank)), (4,), layout, rank) for rank in range(4)]
     assert whole_array(records).tolist() == [1, 1, 3, 3]

@@ -2,8 +2,8 @@
 of one that never stopped.
 
 The bound: all runs compute the same sums in other orders. A product of 32 float32 terms is off by at most 32 roundings
-of 6e-8 relative to the sum of the terms' sizes, 2e-6; fifty times that is allowed for what ten steps of Adam make of
-it. On the same ranks and strategy the bits are equal.
+of 6e-8 relative to the sum of the terms' sizes, 2e-6; fifty times that is allowed after ten steps of Adam.
+On the same ranks and strategy the bits are equal.
 """
 
 import numpy as np

@@ -175,7 +175,7 @@ def test_a_save_in_the_background_holds_the_values_of_the_call(tmp_path, monkeyp
     assert same_values({n: p.asnumpy() for n, p in loaded.items()}, expected)
 
 
-def test_an_error_in_the_background_is_raised_by_who_waits(tmp_path, monkeypatch):
+def test_an_error_in_the_background_is_raised_where_it_is_awaited(tmp_path, monkeypatch):
     go = threading.Event()
     from parallel_lab.train.checkpoint import serialization
 
@@ -296,7 +296,7 @@ def test_without_it_each_rank_saves_its_slice_with_its_place(tmp_path):
     loaded = load_checkpoint(tmp_path / "x.ckpt")
     assert (loaded["w"].layout, loaded["w"].full_shape, loaded.ranks["w"]) == (ROWS, (6, 4), 3)
     assert same_bits(loaded["w"].asnumpy(), values(Net(1))["w"][3:])
-    save_checkpoint(loaded, tmp_path / "y.ckpt")  # in a process that is no rank
+    save_checkpoint(loaded, tmp_path / "y.ckpt")  # in a process that is not a rank
     assert describe_checkpoint(tmp_path / "y.ckpt").tensors["w"] == one
 
 

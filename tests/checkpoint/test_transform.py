@@ -82,7 +82,7 @@ def test_the_needed_ranks_are_listed_and_are_enough(tmp_path, rng):
         assert same_bits(found.array, full[2 * rank : 2 * rank + 2]) and found.rank == rank
 
 
-def test_of_equal_slices_one_is_read_from_a_rank_that_is_needed_anyway(tmp_path, rng):
+def test_one_of_equal_slices_is_read_from_a_rank_that_is_needed_anyway(tmp_path, rng):
     """Rank 1 of 2 needs the parts 4 to 7 of w, which one rank each has, and 2 and 3 of b: on ranks 2 and 6, 3 and 7."""
     layouts = {"b": TensorLayout((2, 4), (0, -1)), "w": TensorLayout((8,), (0, -1))}
     shapes, halves = dict.fromkeys(layouts, (8, 8)), dict.fromkeys(layouts, TensorLayout((2,), (0, -1)))
@@ -147,7 +147,7 @@ def test_strategy_files_of_stages_become_one(tmp_path):
         merge_pipeline_strategys(str(tmp_path / "empty"), str(tmp_path / "all.ckpt"))
 
 
-def test_of_several_files_the_last_is_taken_by_its_numbers(tmp_path):
+def test_the_last_of_several_files_is_taken_by_its_numbers(tmp_path):
     for step in (9, 10):
         full, layouts = {"w": np.full(4, float(step))}, {"w": TensorLayout((2,), (0,))}
         write_ranks(tmp_path / "src", full, layouts, 2, name=f"net-1_{step}.ckpt")

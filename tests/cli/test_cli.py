@@ -251,7 +251,7 @@ def interrupt_at_import(folder, module, before=""):
 
 @pytest.mark.parametrize("start", ["module", "script"])
 def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
-    """Work that has begun must be told to end, not be cut off: what `finally` closes is closed."""
+    """Work that has begun must be asked to end, not be cut off: what `finally` closes is closed."""
     before = "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
     environment = interrupt_at_import(tmp_path, "parallel_lab.cli.doctor", before)
     found = run_python(environment, *(["-m", "parallel_lab"] if start == "module" else [entry_point]), "doctor")
@@ -287,7 +287,7 @@ def ask(address):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminate", "ctrl-c"])
-def test_the_real_server_answers_and_ends_when_told(tmp_path, number):
+def test_the_real_server_answers_and_ends_when_asked(tmp_path, number):
     """Starts JupyterLab, asks it for the notebook, ends it; the check after each test sees that no process stays."""
     notebooks = tmp_path / "notebooks"
     notebooks.mkdir()

@@ -65,7 +65,7 @@ def test_the_containers_share_of_time_counts(monkeypatch):
 
 
 @each_of(("free_mib", "status"), (100, "problem"), (511, "problem"), (1024, "warning"), (2048, "ok"), (None, "warning"))
-def test_little_memory_is_told(monkeypatch, free_mib, status):
+def test_little_memory_is_reported(monkeypatch, free_mib, status):
     monkeypatch.setattr(doctor, "available_memory_bytes", lambda: None if free_mib is None else free_mib << 20)
     assert one(doctor.check_memory).status == status
 

@@ -1,4 +1,4 @@
-"""Files are written whole, through links, and never over what is no file."""
+"""Files are written whole, through links, and never over anything but a file."""
 
 import os
 import socket
@@ -106,7 +106,7 @@ refused = pytest.mark.parametrize(("make", "said"), REFUSED, ids=[make.__name__ 
 
 
 @refused
-def test_what_is_no_file_is_refused_and_left_as_it_is(tmp_path, monkeypatch, make, said):
+def test_anything_but_a_file_is_refused_and_left_as_it_is(tmp_path, monkeypatch, make, said):
     monkeypatch.chdir(tmp_path)  # the name of a socket may not be long
     make(tmp_path / "x")
     before, kind = names(tmp_path), os.lstat("x").st_mode

@@ -176,7 +176,7 @@ def test_a_cell_over_mpi(kernel):
     import shutil
 
     if shutil.which("mpirun") is None:
-        pytest.skip("there is no mpirun")
+        pytest.skip("mpirun is missing")
     body = HEAD + "world = hooks.current_world()\nprint(world.backend, world.comm.all_reduce(np.ones(2)).tolist())"
     status, error, outputs = kernel.run(f"%%ranks -n 2 --backend mpi\n{body}")
     assert status == "ok", error

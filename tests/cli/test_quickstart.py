@@ -259,7 +259,7 @@ def test_a_strategy_is_read(text):
 @each_of(
     "text", "", "=((1,),)", "matmul=", "matmul=((2,4)", "matmul=open('x')", "matmul=" + "(" * 150, "matmul=" + "1" * 201
 )
-def test_what_is_no_strategy_is_refused(text):
+def test_anything_but_a_strategy_is_refused(text):
     with pytest.raises(ArgumentError, match="--strategy"):
         parse_strategy(text)
 
@@ -286,7 +286,7 @@ def test_every_loss_gradient_and_parameter_is_compared(result):
     assert all(0 < r.bound < 1e-3 for r in result.equality.rows)
 
 
-def test_a_loss_that_is_no_number_is_not_equal_to_another(result):
+def test_a_loss_of_nan_is_not_equal_to_another(result):
     loss = {"loss": (np.array([np.nan], np.float32), 1)}
     (row,) = equality_rows(result.single_plan, loss, loss)
     assert not row.equal

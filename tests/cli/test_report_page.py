@@ -44,7 +44,7 @@ def result():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1280, 700])
 def test_no_label_of_a_chart_is_cut_off_and_all_tell_their_value_apart(result, width):
-    """Once the loss of one epoch of the seed's data had ".33175" beside its chart, and half of the 3 of 0.3318."""
+    """Once the loss of one epoch of the seed's data had ".33175" next to its chart, and half of the 3 of 0.3318."""
     cut, alike = {}, {}
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--disable-gpu"])

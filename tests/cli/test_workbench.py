@@ -103,7 +103,7 @@ def test_a_damaged_record_costs_no_work_and_is_said(source, work, record):
     (work / RECORD_NAME).write_text(record)
     (source / "02_layouts.ipynb").write_text("second edition")
     done = update_notebooks(source, work)
-    # without a record an old edition cannot be told from an edit
+    # without a record an old edition looks like an edit
     assert done.kept == ("01_ranks.ipynb", "02_layouts.ipynb")
     assert "could not be read" in done.text()
     assert (work / "01_ranks.ipynb").read_text() == "my answers"
@@ -121,7 +121,7 @@ def test_a_link_out_of_the_folder_is_not_written_through(source, work, tmp_path)
     assert outside.read_text() == "ranks, first edition"
 
 
-def test_a_folder_in_the_place_of_a_notebook_is_kept(source, work):
+def test_a_folder_instead_of_a_notebook_is_kept(source, work):
     (work / "01_ranks.ipynb").mkdir(parents=True)
     assert update_notebooks(source, work).kept == ("01_ranks.ipynb",)
 

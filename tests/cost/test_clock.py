@@ -162,7 +162,7 @@ def test_the_bubble_of_a_recorded_schedule_is_the_formulas():
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_who_waits_for_a_core_is_idle(cores):
+def test_a_rank_that_waits_for_a_core_is_idle(cores):
     """On one core a step takes as long as all work, so 4 ranks are idle for 3/4 of it; on two for more than a half."""
     clock = virtual_clock(scheduled("gpipe", 4, 8), FREE, cores)
     log = EventLog(tuple(e for r, mine in enumerate(clock) for e in ran_events(r, 7, mine, "simulated")))

@@ -95,7 +95,7 @@ ALONE = "Momentum", "Adam", "AdamWeightDecay", "RMSProp", "Adagrad"
 def test_the_update_needs_what_stays_and_little_more(name, layers):
     """Eight weights of one size: gradients that are clipped or without their loss scale, new states and new parameters
     are there for one weight at a time. All at once, they would take as much as what stays. One weight that is nearly
-    all of the memory: the rule holds nothing beside it but the new value it is making.
+    all of the memory: the rule holds nothing next to it but the new value it is making.
     """
     width = 32
     net = nn.SequentialCell(*[nn.Dense(width, width, has_bias=False) for _ in range(layers)])

@@ -180,7 +180,7 @@ def test_equal_gradients_in_equal_buckets_follow_the_pipeline_formula(link, buck
     ids=["the messages take longer", "the computation takes longer"],
 )
 def test_the_best_number_of_buckets_is_near_the_analytic_one(link, analytic, best):
-    """Tb = 1000, M = 10: communication 2000 or 500 beside 1000 of computation (theory: 32 of 31.6; 500 exactly)."""
+    """Tb = 1000, M = 10: communication 2000 or 500 against 1000 of computation (theory: 32 of 31.6; 500 exactly)."""
     assert overlap.best_bucket_count(1000.0, 10.0, link) == pytest.approx(analytic)
     steps = {k: overlap.equal_buckets_step_s(1000.0, 10.0, k, link) for k in range(1, 1001)}
     assert min(steps, key=steps.get) == best

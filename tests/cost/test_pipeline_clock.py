@@ -338,7 +338,7 @@ def test_ranks_that_share_cores():
     assert alone.makespan == 9
     timing = schedule.clock(1, 1, 0, cores=1)
     assert timing.starts == ((0, 1, 5, 7), (2, 3, 4, 6)) and timing.ends == ((1, 2, 6, 8), (3, 4, 5, 7))
-    assert timing.bubbles == (4, 4)  # who waits for a core is idle
+    assert timing.bubbles == (4, 4)  # a rank that waits for a core is idle
     assert schedule.clock(1, 1, 0, cores=2).makespan == schedule.clock(1, 1, 0).makespan == 6
     wide = make_schedule("1f1b", 8, 32)
     assert wide.clock(1, 2, 0, cores=2).makespan >= 8 * 32 * 3 / 2
@@ -353,7 +353,7 @@ def test_ranks_that_share_cores():
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved", "zb_h1"])
 def test_cores_are_given_in_turn_and_never_idle_while_somebody_wants_one(name, seed):
-    """Of drawn times: who came first begins first, of two at once the lower rank; who waits finds all cores taken."""
+    """Drawn times: the first to come begins first, at a tie the lower rank; ranks wait only if all cores are taken."""
     random = Random(seed)
     cores, schedule = random.choice((1, 2, 3)), make_schedule(name, 4, 4, 2 if name == "interleaved" else 1)
     forward, backward, weights = ([random.choice((1, 2, 3)) for _ in range(schedule.parts)] for _ in range(3))

@@ -104,7 +104,7 @@ def test_the_space_spends_all_devices_and_the_whole_batch():
         assert point.devices == 16 and point.batch == BATCH and MODEL.layers % (point.stages * point.chunks) == 0
 
 
-def test_nothing_fits_is_told_with_what_is_nearest():
+def test_if_nothing_fits_the_nearest_plan_is_named():
     found = search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=1000)
     with pytest.raises(ArgumentError, match=r"none of .* fits.*The least is"):
         _ = found.winner

@@ -298,7 +298,7 @@ def test_a_rank_goes_on_behind_an_action_whose_result_is_on_its_way():
 
 
 def test_what_an_action_does_ahead_needs_no_message():
-    """Of the last stage's F half a second is done before the message, which takes 1 s, is there."""
+    """Half a second of the last stage's F is done before the message, which takes 1 s, arrives."""
     order = make_schedule("1f1b", 2, 1)
     timing = run_clock(order, 1.0, 1.0, 0.0, 1.0, ahead=lambda a: 0.5 if str(a) == "1F0" else 0.0)
     assert timing.ends[1][0] == 2.5

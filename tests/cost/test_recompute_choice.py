@@ -74,7 +74,7 @@ def equal(count):
 
 @pytest.mark.parametrize("snapshots", [1, 2, 3, 4])
 def test_equal_layers_are_reversed_as_revolve_does(snapshots):
-    """l steps with s snapshots: r l - C(s + r, s + 1) forwards beside their own (Griewank, Walther 2000, 2.3)."""
+    """l steps with s snapshots: r l - C(s + r, s + 1) forwards besides their own (Griewank, Walther 2000, 2.3)."""
     for count in range(1, 25):
         repeats = next(r for r in range(count + 1) if revolve_steps(snapshots, r) >= count)
         found = choose_checkpoints(equal(count), snapshots + WORKING)
@@ -83,7 +83,7 @@ def test_equal_layers_are_reversed_as_revolve_does(snapshots):
 
 @pytest.mark.parametrize(("snapshots", "repeats"), [(1, 3), (2, 2), (2, 3), (3, 2), (4, 1)])
 def test_the_longest_chain_has_a_binomials_length(snapshots, repeats):
-    """C(s + r, s) steps run at most r times forward beside their own; one step more does not."""
+    """C(s + r, s) steps run at most r times forward besides their own; one step more does not."""
 
     def most(count):
         actions = choose_checkpoints(equal(count), snapshots + WORKING).actions
@@ -106,12 +106,12 @@ def cheapest(layers, cap):
         if state in seen or sum(inputs[k] for k in kept) > cap:
             continue
         seen.add(state)
-        beside = sum(inputs[k] for k in kept - {at})
+        others = sum(inputs[k] for k in kept - {at})
         ways = [(0, (kept, k, todo)) for k in kept] + [(0, (kept | {at}, at, todo))]
-        if at == todo and beside + layers[at].inside_bytes <= cap:
+        if at == todo and others + layers[at].inside_bytes <= cap:
             left = kept - {at}
             ways.append((layers[at].forward_s, (left, max(left, default=0), todo - 1)))
-        if at < todo and beside + inputs[at] + (inputs[at + 1] if at + 1 not in kept else 0) <= cap:
+        if at < todo and others + inputs[at] + (inputs[at + 1] if at + 1 not in kept else 0) <= cap:
             ways.append((layers[at].forward_s, (kept, at + 1, todo)))
         for extra, new in ways:
             heapq.heappush(queue, (spent + extra, next(number), new))

@@ -156,7 +156,7 @@ def test_what_compiles_and_the_cap_are_checked(compiled, cap, words):
         recompute_cells([Layer(1, False)], compiled, cap)
 
 
-def test_what_is_no_chain_is_refused():
+def test_anything_but_a_chain_is_refused():
     net, _, compiled, _ = chain("plain")
     shared = [net.layers[0], net.layers[1]]
     before = [cell.recompute_options for cell in net.layers]

@@ -1,4 +1,4 @@
-"""The checker gives the right reason for what cannot run, and lets pass what can."""
+"""The checker gives the right reason why a schedule cannot run, and passes those that can."""
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def test_every_fault_has_its_sentence():
     only("0F0 0B0 0F1 0W0 0B1 0W1", "memory", "a W of one of them", cap=1)
     only("0B0 0F0 0F1 0B1", "input", "0F0 must come first", cap=1)  # and no memory lacks when it does
     only("0F0 0F9 0B0", "number", "micro-batch 9", micro_batches=1, cap=1)
-    missing = Schedule.from_text("0F0 0F1 0B1").check(1)  # why there is no room is told first
+    missing = Schedule.from_text("0F0 0F1 0B1").check(1)  # why memory is short comes first
     assert [fault.kind for fault in missing] == ["never", "memory"]
     assert Schedule.from_text("0F0 0F1 0B0 0B1").check(2) == []
     with pytest.raises(ArgumentError, match="one for each of 1 ranks"):
         Schedule.from_text("0F0 0B0").check((1, 2))
 
 
-def test_a_circle_of_waits_is_told_as_one():
+def test_a_circle_of_waits_is_reported_as_one():
     fault = only(
         "0F0 0B0 0F1 0B1\n1F0 1F1 1B0 1B1",
         "deadlock",

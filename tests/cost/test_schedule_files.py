@@ -94,6 +94,6 @@ def test_a_drawn_schedule_knows_what_it_runs():
         (Schedule.from_csv, "\n\n", "the file has no actions"),
     ],
 )
-def test_what_is_no_schedule_says_where(read, text, words):
+def test_an_invalid_schedule_says_where(read, text, words):
     with pytest.raises(ArgumentError, match=words):
         read(text)

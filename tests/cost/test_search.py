@@ -319,7 +319,7 @@ class Lossy(nn.Cell):
         return self.loss(self.network(*inputs))
 
 
-def test_what_an_operator_without_a_rule_needs_is_no_reason_to_cut_otherwise():
+def test_what_an_operator_without_a_rule_needs_does_not_change_the_cuts():
     """MindSpore's own result for Mul and PReLU on 16 devices. PReLU was cut (8, 1, 1, 2), to gather at less cost."""
     x = ones(1, 3, 128, 32)  # a slice
     for fully in (True, False):

@@ -34,7 +34,7 @@ def test_no_division_has_a_faster_slowest_stage(rng, stages):
 
 
 @pytest.mark.parametrize("stages", range(2, 5))
-def test_of_equal_divisions_the_last_stage_has_the_most_layers_and_so_on_for_those_before_it(rng, stages):
+def test_among_equal_divisions_later_stages_have_the_most_layers(rng, stages):
     for _ in range(20):
         costs = [int(c) for c in rng.integers(0, 4, int(rng.integers(stages, 9)))]
         sizes = balance(costs, stages)
@@ -115,7 +115,7 @@ def work_s(plan):
 
 
 def test_the_division_by_cost_is_the_best_of_all_plans():
-    """No other plan has a faster slowest stage; the times are those of the plan but for what lies at borders."""
+    """No other plan has a faster slowest stage; the times are those of the plan, except at borders."""
     net = Net()
     found, plan = divide_stages(net.blocks, 2, lambda: compiled(net, 2))
     assert found.stages == tuple(block.pipeline_stage for block in net.blocks)

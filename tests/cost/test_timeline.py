@@ -139,7 +139,7 @@ def test_4096_ranks_cost_what_their_formulas_say(slowdown):
 
 
 def test_more_events_than_memory_holds_are_refused_before_they_are_made(monkeypatch):
-    """4096 ranks of a deep pipeline have 30 million; the end of their step is told without any."""
+    """4096 ranks of a deep pipeline have 30 million; the end of their step is known without any."""
     plan = seed_plan()
     each = len(list(plan.instructions()))
     monkeypatch.setattr("parallel_lab.cost.timeline.MOST_EVENTS", 8 * each - 1)

@@ -70,7 +70,7 @@ def test_traffic_tends_to_the_paper_s_multiples(stage, times):
     ((-1, 4, 1), "parameters=-1"),
     ((float("nan"), 4, 1), "parameters=nan"),
 )
-def test_what_is_no_stage_degree_or_amount_is_refused(arguments, words):
+def test_an_invalid_stage_degree_or_amount_is_refused(arguments, words):
     for form in (zero_memory, zero_traffic):
         with pytest.raises(ArgumentError, match=words):
             form(*arguments)

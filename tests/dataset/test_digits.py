@@ -116,7 +116,7 @@ def test_images_and_labels_of_different_length_are_refused(tmp_path):
         read_digit_files(tmp_path, "train")
 
 
-def test_labels_in_the_place_of_images_are_refused(tmp_path):
+def test_labels_instead_of_images_are_refused(tmp_path):
     for kind in ("images-idx3", "labels-idx1"):
         write_idx(tmp_path / f"train-{kind}-ubyte.gz", np.zeros(2, np.uint8))
     with pytest.raises(DataFileError, match="Expected uint8 with 3 dims"):

@@ -47,7 +47,7 @@ def test_a_big_endian_file_is_read_as_numbers_not_as_bytes(tmp_path):
     assert read_idx(tmp_path / "a.idx").tolist() == [1, -2, 70_000]
 
 
-def test_gzip_is_told_from_the_content_not_from_the_name(tmp_path):
+def test_gzip_is_recognised_by_its_content_not_by_its_name(tmp_path):
     (tmp_path / "a.idx").write_bytes(gzip.compress(GOOD))
     assert read_idx(tmp_path / "a.idx").tolist() == [[0, 1, 2], [3, 4, 5]]
 

@@ -283,7 +283,7 @@ def test_an_error_in_an_operation_says_which_operation_sample_and_column():
     assert all(word in notes for word in ("operation 1 of 2, fails", "int32 ()", "column x", "sample 2 of epoch 0"))
 
 
-def test_a_result_that_is_no_array_is_refused():
+def test_a_result_that_is_not_an_array_is_refused():
     with pytest.raises(DatasetError, match="column 'x' got"):
         list(numbers(2).map(lambda x: [[1], [2, 3]]))
 

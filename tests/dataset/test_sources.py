@@ -157,7 +157,7 @@ def test_a_sample_with_another_number_of_values_is_refused():
 
 
 @pytest.mark.parametrize("sample", [{"a": 1}, object(), None, [[1], [2, 3]]])
-def test_a_sample_that_is_no_array_is_refused(sample):
+def test_a_sample_that_is_not_an_array_is_refused(sample):
     with pytest.raises(DatasetError, match="Numbers, text, arrays or Tensors"):
         rows(datasets.GeneratorDataset(lambda: iter([(sample,)]), "x"))
 

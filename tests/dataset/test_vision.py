@@ -242,7 +242,7 @@ def test_type_cast_takes_dtypes_and_their_names(dtype, name):
 
 
 @pytest.mark.parametrize("dtype", ["integer", None, 3])
-def test_type_cast_refuses_what_is_no_dtype(dtype):
+def test_type_cast_refuses_anything_but_a_dtype(dtype):
     with pytest.raises(ArgumentTypeError, match="data_type="):
         TypeCast(dtype)
 
@@ -345,7 +345,7 @@ def test_values_of_the_wrong_type_are_type_errors(make):
 
 @pytest.mark.parametrize("operation", [RandomCrop(2), RandomHorizontalFlip(), Resize(2), HWC2CHW(), SlicePatches(2, 2)])
 @pytest.mark.parametrize("shape", [(4,), (2, 4, 4, 3)])
-def test_what_is_no_picture_is_refused(operation, shape):
+def test_anything_but_a_picture_is_refused(operation, shape):
     hint = "before batch" if len(shape) == 4 else "height, width"
     with pytest.raises(ShapeError, match=hint):
         operation(np.zeros(shape, np.uint8))

@@ -75,7 +75,7 @@ def _checkpoint(path: Path) -> None:
 
 
 def _folder(path: Path) -> None:
-    """Of one rank: who reads it reads the manifest and the rank's file."""
+    """The folder of one rank: a reader reads the manifest and the rank's file."""
     values = {"w": TensorRecord(np.arange(6, dtype=np.float32)), "v": TensorRecord(np.float64(3))}
     save_distributed(path.parent, values, rank=0, world_size=1, barrier=lambda: None, meta={"step": 1})
 

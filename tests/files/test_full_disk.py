@@ -19,7 +19,7 @@ from tests.files.full_disk import CASES, RANKS
 pytestmark = [pytest.mark.faults("poor machines"), pytest.mark.timeout(120)]
 SIZE = "2m"
 ROOT = Path(__file__).resolve().parents[2]
-# what a case leaves at most beside the small file that is there at the end
+# what a case leaves at most besides the small file that is there at the end
 SLACK_BYTES = 64 * 1024
 EXPECTED = {  # what is read of the first, and of the last file
     "save_checkpoint": (1000.0, 3600.0),

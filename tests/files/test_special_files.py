@@ -20,7 +20,7 @@ def make_pipe(path):
 
 def make_socket(path):
     with socket.socket(socket.AF_UNIX) as made:
-        made.bind(path.name)  # in the folder of the test: a long path is no address
+        made.bind(path.name)  # in the folder of the test: a long path is not a valid address
 
 
 SPECIAL = {
@@ -45,7 +45,7 @@ def test_the_good_file_is_read(tmp_path, reader):
 # `crossed` marks most of them exhaustive
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("kind", "special"), crossed(FILES, SPECIAL))
-def test_what_is_no_file_is_refused_and_not_waited_for(tmp_path, monkeypatch, kind, special):
+def test_anything_but_a_file_is_refused_without_waiting(tmp_path, monkeypatch, kind, special):
     reader, path = FILES[kind], tmp_path / FILES[kind].name
     reader.write(path)
     path.unlink()

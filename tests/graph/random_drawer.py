@@ -47,7 +47,7 @@ def cut_dims(strategy: tuple[tuple[int, ...], ...]) -> int:
 
 
 def one_result(primitive, number, *operands):
-    """One of an operator's results, the others of which nobody reads."""
+    """One of an operator's results; nobody reads the others."""
     return primitive(*operands)[number]
 
 
@@ -156,12 +156,12 @@ class CheckedDrawer(Drawer):
     # ---- small helpers of the kinds ----
 
     def some(self, ndim: int | None = None) -> tuple[Any, np.ndarray]:
-        """A float value and its array; (None, empty) where there is none of `ndim` dims."""
+        """A float value and its array; (None, empty) if no value has `ndim` dims."""
         x = self.value(ndim)
         return (None, np.empty(0)) if x is None else (x, self.array(x))
 
     def with_dims(self, least: int, most: int = 4) -> tuple[Any, np.ndarray]:
-        """A float value that has from `least` to `most` dims, reshaped if there is none."""
+        """A float value that has from `least` to `most` dims, reshaped if necessary."""
         x, array = self.some()
         if least <= array.ndim <= most:
             return x, array

@@ -41,7 +41,7 @@ class ElementKinds(CheckedDrawer):
         self.add(name, self.add("Add", self.add("Sigmoid", x), 0.5))
 
     def step_function(self):
-        """No gradient flows through it, so the value goes on beside it."""
+        """No gradient flows through it, so the value also goes on without it."""
         x, array = self.some()
         if away(2 * array, *range(-61, 62)):
             self.combined(x, self.add(self.pick(STEPS), x))

@@ -174,7 +174,7 @@ class LayerKinds(CheckedDrawer):
             return self.add("SparseSoftmaxCrossEntropyWithLogits", x, labels)
         left_out = self.pick((None, 1))
         if left_out is not None and np.all(self.array(labels) == left_out):
-            left_out = None  # a mean over nothing is no number
+            left_out = None  # a mean over nothing is NaN
         weight, attrs = self.fresh((classes,), 0.5, 1.5), {"ignore_index": left_out}
         if kind == 1:
             logs, each = self.add("LogSoftmax", x, attrs={"axis": 1}), {**attrs, "reduction": "none"}

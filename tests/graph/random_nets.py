@@ -348,8 +348,8 @@ def layout_of(cuts: tuple[int, ...], devices: int) -> Layout:
 
 
 def unless_refused(make: Any, draw: Draw, network: Any, **settings: Any):
-    """`make(network, inputs, settings)` with what was drawn beside the network; None where that is refused: operators
-    disagree about a parameter, or nothing reads the operators with a strategy, which are no part of the program then.
+    """`make(network, inputs, settings)` with the settings drawn for the network; None where that is refused: operators
+    disagree about a parameter, or nothing reads the operators with a strategy, so that the program lacks them.
     """
     fed, strategy = draw.inputs, draw.dataset_strategy
     if isinstance(draw.dataset_strategy, tuple):

@@ -328,7 +328,7 @@ def draw_illegal(seed: int) -> tuple[Drawn, str, str]:
 
 
 def circle(rng, actions, needs, way, stages):
-    """Lanes in order each, of which two wait for each other: backward of one micro-batch for that of another, whose
+    """Lanes, each in order, two of which wait for each other: backward of one micro-batch for that of another, whose
     forward waits for the first rank's."""
     borders = [k for k in range(len(way) - 1) if way[k] != way[k + 1]]
     k = pick(rng, borders)

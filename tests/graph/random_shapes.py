@@ -60,7 +60,7 @@ class ShapeKinds(CheckedDrawer):
         self.add("Concat", *(inputs if self.chance(0.7) else inputs[::-1]), attrs={"axis": axis})
 
     def parted(self):
-        """Split or unstack; the parts may be put together again."""
+        """Split or unstack; the parts may be joined again."""
         x, array = self.some()
         axes = [i for i, n in enumerate(array.shape) if 1 < n <= 8]
         if not axes:

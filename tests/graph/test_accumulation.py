@@ -103,7 +103,7 @@ def test_gradients_are_sent_once_however_many_parts():
 
 
 def test_activations_are_those_of_one_part():
-    """Of every layer backward needs the input and the output of tanh: bytes are proportional to the rows of a part."""
+    """Backward needs every layer's input and output of tanh: bytes are proportional to the rows of a part."""
     whole = predict_memory(compiled(1, rows=64)[0]).parts["activations"]
     inputs = 64 // 8 * 8 * 8  # what the first layer reads is an input when the batch is whole, a slice of it in parts
     halves, quarters = (predict_memory(compiled(parts, rows=64)[0]).parts["activations"] for parts in (2, 4))
@@ -189,8 +189,8 @@ def test_a_batch_that_does_not_divide_is_refused():
         compiled(3)
 
 
-def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False, again=False):
-    """A training step with `value_and_grad` inside: of the loss (and what the network gives), or beside a label."""
+def asks_for_gradients(net, optimizer, *, has_aux=False, label_outside=False, again=False):
+    """A training step with `value_and_grad` inside: of the loss (and what the network gives), or with y outside."""
     loss_fn = nn.MSELoss()
 
     def forward(x, y):
@@ -198,7 +198,7 @@ def asks_for_gradients(net, optimizer, *, has_aux=False, beside=False, again=Fal
         return (loss_fn(made, y), made) if has_aux else loss_fn(made, y)
 
     def step(x, y):
-        if beside:
+        if label_outside:
             loss, grads = pl.value_and_grad(lambda part: forward(part, y), None, optimizer.parameters)(x)
         else:
             loss, grads = pl.value_and_grad(forward, None, optimizer.parameters, has_aux=has_aux)(x, y)
@@ -232,7 +232,7 @@ def test_a_step_that_asks_for_gradients_itself_runs_in_micro_batches(devices, st
     [
         ({"has_aux": True}, 2, TraceError, "every one of 2 micro-batches makes, is read outside"),
         ({"again": True}, 2, NotBuiltYet, "a second time, with grad_accumulation_step=2.*all losses added"),
-        ({"beside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
+        ({"label_outside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
         ({}, 3, ShapeError, r"dim 0 of argument 0 of shape \(8, 8\) is not divided by grad_accumulation_step=3"),
     ],
 )

@@ -68,7 +68,7 @@ def test_nobody_asked(mode):
     ("indices", "said"),
     [([3, 9], ""), ([3, 10], "index 10 splits nothing: the last is 9"), ([20, 35], "index 20, 35 split nothing")],
 )
-def test_positions_behind_the_last_message_are_told(mode, indices, said):
+def test_positions_behind_the_last_message_are_reported(mode, indices, said):
     note = dict(compiled(chain(WIDTHS), mode, WIDTHS, comm_fusion=allreduce("index", indices)).notes)["fuse"]
     assert said in note and ("nothing" in note) == bool(said)
 

@@ -165,7 +165,7 @@ def test_windows_beyond_the_neighbours_are_refused_with_the_elements():
         compiled(CUT_H, SHAPE, (7, 1), stride=1, pads=((3, 3), (0, 0)))
 
 
-def test_refused_strategies_are_no_candidates():
+def test_refused_strategies_are_not_candidates():
     attrs = {"stride": 1, "pads": ((3, 3), (0, 0))}
     cut = {s[0][1] for s in legal_strategies(OPS["stencil"], (SHAPE, (7, 1)), attrs, DEVICES)}
     assert cut == {1, 2, 4}  # with 8, slices have 2 rows and windows reach 3
@@ -201,7 +201,7 @@ def test_an_exchange_that_is_left_out_is_found():
     sound = compiled(CUT_H, **SAME)
     (exchange,) = halos(sound)
     position, reader = next((p, i) for p, i in enumerate(sound.stages[0].program("forward")) if exchange.out in i.ins)
-    # the slices in place of the windows: the operator then makes slices that are too small
+    # the slices instead of the windows: the operator then makes slices that are too small
     verify_refuses(changed(sound, "forward", position, ins=(exchange.ins[0], *reader.ins[1:])), "gives")
 
 

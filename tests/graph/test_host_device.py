@@ -328,7 +328,7 @@ def test_kept_values_leave_the_device_and_come_back():
     assert before.peak_bytes - after.peak_bytes >= (layers - 4) * size
     link = NODE.host.link
     assert time.copy_s == pytest.approx(2 * len(kept) * link.time_s(size))
-    # down they travel beside the work; up they are waited for
+    # down they travel alongside the work; on the way up the device waits for them
     longer = predict_timeline(plan, NODE).end_s - predict_timeline(without, NODE).end_s
     assert len(kept) * link.time_s(size) <= longer * (1 + 1e-9) and longer <= time.copy_s * (1 + 1e-9)
 
@@ -460,7 +460,7 @@ def test_only_what_the_cells_made_leaves_the_device():
 
 
 @pytest.mark.parametrize("ahead", [0, -1, "auto", 1.5, True, None])
-def test_a_number_of_operators_that_is_none_is_refused(ahead):
+def test_an_invalid_number_of_operators_is_refused(ahead):
     with pytest.raises((TypeError, ValueError), match="backward_prefetch"):
         nn.Dense(2, 2).offload(ahead)
 

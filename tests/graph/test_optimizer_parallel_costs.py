@@ -113,7 +113,7 @@ def test_the_simulator_holds_what_is_predicted(level):
 
 
 def between_micro_batches(**settings):
-    """Bytes in use, beside what is stored, when the second of two micro-batches begins."""
+    """Bytes in use, besides what is stored, when the second of two micro-batches begins."""
     micro = cell(lambda net, x: net.loss(net.net(x), x), net=Layers(LAYERS, D, ROWS), loss=nn.MSELoss())
     given = cell(lambda net, out, label: out + 0.0 * label[0])  # the network's own result is the loss
     whole = nn.GradAccumulation(micro, 2)

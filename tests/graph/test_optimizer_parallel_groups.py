@@ -253,7 +253,7 @@ def test_other_optimizers_are_refused_in_data_parallel(context, make):
         make(Stack().trainable_params())
 
 
-def test_lars_around_lamb_is_no_lamb(context):
+def test_lars_around_lamb_is_not_lamb(context):
     lamb = nn.Lamb(Stack().trainable_params(), 0.1)
     context(parallel_mode="data_parallel", enable_parallel_optimizer=True)
     with pytest.raises(RuntimeError, match="with LARS in data_parallel mode"):

@@ -155,7 +155,7 @@ def test_default_is_batch_parallel():
 
 
 def test_default_cuts_the_batch_whichever_operand_has_it():
-    """bias + x: the first operand has no batch dim; its columns used to be split in place of x's rows."""
+    """bias + x: the first operand has no batch dim; its columns used to be split instead of x's rows."""
     bias = Parameter(draw(8), name="b")
     plan = compile(lambda x: bias + x, draw(16, 8), device_num=8, dataset_strategy="full_batch")
     assert plan.graph.nodes[0].strategy == ((1,), (8, 1))

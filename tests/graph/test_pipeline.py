@@ -209,7 +209,7 @@ def test_a_rank_has_the_parameters_and_states_of_its_stage_only():
 
 
 def test_every_border_is_crossed_once_per_micro_batch_each_way():
-    """Rank r talks to r + 2; the table goes over and its gradient comes back once a step, the loss is told to all."""
+    """Rank r talks to r + 2; the table goes over and its gradient comes back once a step, the loss goes to all."""
     plan = planned((0, 0, 1, 1), 4)[0]
     assert Plan.from_dict(plan.to_dict()) == plan
     first, second = plan.stages

@@ -99,7 +99,7 @@ def test_the_optimizer_is_split_within_a_stage(level, fusion, sliced, stages, le
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_batch_statistics_are_those_of_a_micro_batch_on_all_ranks(ranks):
-    """Of a whole micro-batch, as on one device; the moving ones go on from micro-batch to micro-batch."""
+    """Those of a whole micro-batch, as on one device; the moving ones go on from micro-batch to micro-batch."""
     found, want = trained(2, ranks, net=Stack(2, norm=True)), trained(1, 1, net=Stack(norm=True))
     assert_same(found, want)
     assert abs(want["norm.moving_mean"]).max() > 0.01
@@ -157,7 +157,7 @@ def test_workers_give_the_simulators_bits_for_interleaved_parts(workers):
 
 
 def test_the_global_norm_is_that_of_all_stages():
-    """Of a bound that is small enough to clip every step: the norm of one stage alone would clip less."""
+    """The bound is small enough to clip every step: the norm of one stage alone would clip less."""
 
     def clipped(net):
         return nn.SGD(net.trainable_params(), 0.1, clip=nn.GradientClip("global_norm", 0.01))

@@ -220,7 +220,7 @@ def test_compiling_twice_gives_the_same_digest_and_another_strategy_another():
     {"version": 1},
     *({"version": 1, "plan": p} for p in (None, {"is": "Plan"}, {"is": "Thing"}, {"no": 1}, [{"is": "Origin"}])),
 )
-def test_data_that_is_no_plan_is_refused(data):
+def test_data_that_is_not_a_plan_is_refused(data):
     with pytest.raises(PlanError, match=r"Plan.from_dict"):
         Plan.from_dict(data)
 
@@ -236,7 +236,7 @@ def test_a_plan_changed_in_its_json_is_verified():
         Plan.from_dict(data)
 
 
-def test_a_number_that_was_damaged_in_a_saved_plan_is_told():
+def test_a_damaged_number_in_a_saved_plan_is_reported():
     """No rule of plans tells one number from another: here what the loss is divided by."""
     text = json.dumps(quick_plan(S).to_dict())
     assert '"value", 0.125' in text

@@ -372,7 +372,7 @@ def test_layouts_with_named_axes_are_passed_on_too():
 # ---- settings ----
 
 
-def test_elementwise_operators_copy_their_producers_strategy_if_they_are_told_to():
+def test_elementwise_operators_copy_their_producers_strategy_if_asked():
     plan = propagated(nets.Quick(32, 16, 16, S), array(16, 32), elementwise_op_strategy_follow=True)
     assert strategies(plan)["relu"] == ((2, 1),)
     assert strategies(propagated(nets.Quick(32, 16, 16, S), array(16, 32)))["relu"] == ((2, 4),)
@@ -393,7 +393,7 @@ def test_an_elementwise_operator_that_was_reached_from_behind_is_cut_as_its_prod
 
 @pytest.mark.quick(16)
 @pytest.mark.parametrize("seed", range(40))
-def test_every_elementwise_operator_follows_its_producer_if_it_is_told_to(seed):
+def test_every_elementwise_operator_follows_its_producer_if_asked(seed):
     drawn = forgetful(draw_net(seed, 8), seed)
     plan = compiled(drawn, **AUTO, elementwise_op_strategy_follow=True) if drawn else None
     if plan is None:

@@ -2,8 +2,8 @@
 every value, every gradient.
 
 `random_programs.py` says what is drawn. Hypothesis makes a program that fails smaller and prints it; `-m exhaustive`
-tries five hundred of its programs and a thousand of the seeded ones. Of defects put in on purpose (a rank's offset or
-window forgotten by one operator) a thousand programs meet each 1 to 40 times; what looks at every operator under every
+tries five hundred of its programs and a thousand of the seeded ones. A thousand programs meet each defect put in on
+purpose (a rank's offset or window forgotten by one operator) 1 to 40 times; what looks at every operator under every
 strategy is the battery, these look at what comes of their combination.
 """
 

@@ -247,7 +247,7 @@ LAYER = ROWS * WIDTH * 8  # bytes of a result
 
 
 def beside_the_states(plan):
-    """Results of layers that are in memory at the peak, beside a gradient and the one made of it."""
+    """Results of layers that are in memory at the peak, besides a gradient and the one made of it."""
     memory = predict_memory(plan)
     return (memory.peak_bytes - memory.resident_bytes) // LAYER - 2
 

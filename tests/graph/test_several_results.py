@@ -92,7 +92,7 @@ def test_results_that_nothing_reads_are_not_kept(read):
     assert step_time_s(plan, LAPTOP).total_s <= step_time_s(whole, LAPTOP).total_s
 
 
-def test_an_operator_that_nothing_reads_is_no_part_of_the_program():
+def test_an_operator_that_nothing_reads_is_left_out_of_the_program():
     def net(x):
         ops.exp(ops.tanh(x))
         return ops.relu(x)

@@ -215,7 +215,7 @@ BYTES = {
 
 
 @pytest.mark.parametrize("data", BYTES.values(), ids=BYTES)
-def test_what_is_no_strategy_file_is_refused(tmp_path, data):
+def test_anything_but_a_strategy_file_is_refused(tmp_path, data):
     (tmp_path / "s.ckpt").write_bytes(data)
     with pytest.raises(CheckpointError, match=r"s\.ckpt"):
         strategy_file.load_strategy(tmp_path / "s.ckpt")
@@ -260,7 +260,7 @@ def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, cou
     assert refused > count / 2
 
 
-def test_paths_that_are_none_are_refused(plan, tmp_path):
+def test_invalid_paths_are_refused(plan, tmp_path):
     for path in (None, 3, b"x", ["x"]):
         with pytest.raises(CheckpointTypeError):
             strategy_file.strategy_path(path)
@@ -297,7 +297,7 @@ def test_every_form_of_a_layout_is_understood(value):
 
 
 @pytest.mark.parametrize("value", [3, "x", [], [[2]], [2, 4], [[2], [5]], {"a": 1}, [["2"], [0]]])
-def test_what_is_no_layout_is_a_value_error(value):
+def test_anything_but_a_layout_is_a_value_error(value):
     with pytest.raises(CheckpointError, match="here: it is"):
         as_layout(value, "here")
 

@@ -177,7 +177,7 @@ NO_OPERATOR = {
 
 
 @pytest.mark.parametrize("how", NO_OPERATOR)
-def test_what_is_no_operator_is_refused_with_file_line_and_what_to_use(how):
+def test_anything_but_an_operator_is_refused_with_file_line_and_what_to_use(how):
     function, what, hint = NO_OPERATOR[how]
     line = function.__code__.co_firstlineno
     with pytest.raises(TraceError) as caught:
@@ -208,7 +208,7 @@ def test_a_branch_on_equality_is_refused():
         compile(lambda x: x if x * 1.0 == 0 else -x, X, device_num=1)
 
 
-def test_layers_in_a_plain_list_which_registers_nothing_are_told_to_use_cell_list():
+def test_layers_in_a_plain_list_get_the_hint_to_use_cell_list():
     def listed(holder):
         layers = holder([nn.Dense(4, 4), nn.Dense(4, 4)])
         return cell(lambda net, x: net.layers[1](net.layers[0](x)), layers=layers)
@@ -322,7 +322,7 @@ def test_a_network_that_returns_its_input_passes_it_on():
 
 
 @pytest.mark.parametrize("given", [[1.0, 2.0], 3.0, "x", None])
-def test_inputs_that_are_no_tensors_are_refused_with_their_position(given):
+def test_inputs_that_are_not_tensors_are_refused_with_their_position(given):
     with pytest.raises(ShapeError, match="compile: input 1 is"):
         compile(lambda x, y: x * 2.0, X, given, device_num=1)
 
@@ -352,7 +352,7 @@ def test_after_a_failed_trace_operators_run_at_once_again():
     assert (Tensor(X) * 2.0).asnumpy().sum() == 64
 
 
-def test_what_an_operator_refuses_is_told_with_its_place():
+def test_what_an_operator_refuses_is_reported_with_its_place():
     net = cell(lambda net, x: net.soft(x), soft=ops.Softmax(axis=5))
     with pytest.raises(ShapeError, match=r"^Softmax 'soft' \(test_trace.py:\d+\): axis=5 for a tensor of shape"):
         compile(net, X, device_num=1)

@@ -187,7 +187,7 @@ def test_an_unknown_setting_is_refused_by_name():
 
 
 @pytest.mark.parametrize("dims", [[6, 10, 14], [24, 40, 8], [1, 3, 5]])
-def test_dims_that_are_no_powers_of_two(dims):
+def test_dims_that_are_not_powers_of_two(dims):
     net = Chain(dims, None)
     for i, p in enumerate(net.trainable_params()):
         p._initial, p._data = None, draw(*p.shape, seed=60 + i)

@@ -146,7 +146,7 @@ KERNEL = (
         {
             "_Engine.counted": "the request with its number",
             "_Engine.claimed": "a handle is waited for once",
-            "_Engine.deadlock": "who waits for whom, for ever",
+            "_Engine.deadlock": "which rank waits for which, for ever",
             "Simulator._need": "a value for every parameter",
             "Simulator._need_states": "a value for every optimizer state",
             "Simulator.full": "slices of all ranks as one tensor",

@@ -1,4 +1,4 @@
-"""The catalogue: what lies in it, and that everybody who asks by name finds it, in this process or another."""
+"""The catalogue: what lies in it, and that every request by name finds it, in this process or another."""
 
 import subprocess
 import sys

@@ -19,7 +19,7 @@ def run_pytest(folder, body, named: str = "", **environment):
     (folder / "test_it.py").write_text(textwrap.dedent(body))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
     command += ["-c", os.devnull, str(folder)]
-    # says to tests that run beside these that the file is looked after
+    # says to tests that run alongside these that the file is looked after
     command += [f"--junit-prefix={named}"] if named else []
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**env, **environment}, cwd=folder)
@@ -140,7 +140,7 @@ def test_a_skip_fails_on_the_build_machine(tmp_path, body):
     assert "PARALLEL_LAB_CI=1 allows no skip" in output
 
 
-def test_an_expected_failure_is_no_skip(tmp_path):
+def test_an_expected_failure_is_not_a_skip(tmp_path):
     body = """
         import pytest
         @pytest.mark.xfail

@@ -178,7 +178,7 @@ def test_the_search_for_forbidden_things_finds_them(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=short)
 def test_a_notebook_is_stored_without_outputs(path):
-    # what git keeps, where there is git: whoever has worked with a lesson has saved its outputs
+    # what git keeps, where there is git: a learner who has worked with a lesson has saved its outputs
     kept = subprocess.run(["git", "show", f":./{path.name}"], cwd=path.parent, capture_output=True, check=False)
     cells = json.loads(kept.stdout if kept.returncode == 0 else path.read_bytes())["cells"]
     stored = [

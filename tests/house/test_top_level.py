@@ -45,7 +45,7 @@ def is_module(path: str) -> bool:
     return (PACKAGE / path.replace(".", "/")).is_dir() or (PACKAGE / (path.replace(".", "/") + ".py")).is_file()
 
 
-def test_editors_are_told_the_same_places_as_python():
+def test_editors_know_the_same_places_as_python():
     """The imports under TYPE_CHECKING, which nothing runs, against the table that is used."""
     told = {}
     for node in tree(PACKAGE / "__init__.py").body:

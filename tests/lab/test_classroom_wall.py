@@ -156,7 +156,7 @@ def test_any_answer_can_be_handed_in(tmp_path, monkeypatch):
     assert found[:4] == [["(8, 16)"], ["7"], ["nan"], ["{3}"]] and len(found) == len(answers)
 
 
-def test_what_is_no_class_is_refused(tmp_path):
+def test_anything_but_a_class_is_refused(tmp_path):
     with pytest.raises(DataFileError, match="not a folder"):
         read_class(tmp_path / "x")
     with pytest.raises(DataFileError, match=r"0 \.json files"):

@@ -149,7 +149,7 @@ def test_listeners_hear_of_changes_until_they_leave():
     assert heard == [1, 1]
 
 
-def test_chunks_are_equal_and_padding_is_told():
+def test_chunks_are_equal_and_padding_is_shown():
     stepper = CollectiveStepper("all_reduce", "ring", 6, elements=64)
     assert stepper.elements == 66 and stepper.size_bytes == 264
     shot = stepper.snapshot()

@@ -89,7 +89,7 @@ def test_a_wrong_step_makes_the_proof_fail():
     assert found["w2 after step 2"] == "different" and found["gradient of w2, step 1"] != "different"
 
 
-def test_values_that_are_not_numbers_are_no_equality():
+def test_values_that_are_not_numbers_are_never_equal():
     row = equality.EqualityRow("w", float("inf"), 1e-3)
     assert not row.equal and row.verdict == "different" and not equality.Equality("t", (row,)).equal
 
@@ -154,7 +154,7 @@ def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, "2"])
-def test_steps_that_are_none_are_refused(steps):
+def test_invalid_steps_are_refused(steps):
     problem = get_problem("seed")
     net = NETWORKS["quickstart"].factory(problem)
     with pytest.raises(ValueError, match="steps="):

@@ -102,7 +102,7 @@ def test_parts_come_in_their_order_with_their_points_and_what_is_not_yielded_is_
     assert (verdict.points, verdict.max_points, verdict.passed) == (3, 4, False)
 
 
-def test_what_a_grader_is_given_beside_the_answer_reaches_it():
+def test_what_a_grader_receives_besides_the_answer_reaches_it():
     parts = exercise(lambda answer, fit: [Part("one", answer == fit), Part("two", True)]).judge(5, fit=5)
     assert all(p.passed for p in parts)
 
@@ -138,14 +138,14 @@ def test_a_verdict_says_everything_in_words():
         assert word in text
     assert 'hint("02.1") gives a place to look (1 of 4 hints seen)' in text
     assert VERDICT.first_failure is FAILED and not VERDICT
-    assert "not shown" not in text  # what is expected of a part that passed is no news
+    assert "not shown" not in text  # what is expected of a part that passed is not shown
 
 
 def test_a_verdict_in_a_notebook_is_escaped_needs_no_network_and_fits_light_and_dark():
     html = VERDICT._repr_html_()
     assert "7 &amp; &lt;i&gt;" in html and "a &lt;ring&gt;" in html
     assert "http" not in html and "<script" not in html and "role='status'" in html
-    # text takes the page's colour; the only colours are those of the bars beside it
+    # text takes the page's colour; the only colours are those of the bars next to it
     assert re.findall(r"(?<![-\w])color:[^;']*", html) == ["color:inherit"] and "background" not in html
     for word in ("runs</b>: passed", "sums</b>: not yet (rank 2", "bytes</b>: not judged"):
         assert word in html
@@ -218,7 +218,7 @@ check("77.1", halves)
 """
 
 
-def test_comments_spaces_a_docstring_and_names_of_variables_are_no_attempt_and_code_is():
+def test_only_code_is_an_attempt_not_comments_spaces_a_docstring_or_names_of_variables():
     def judged_by(text):
         return exercise(lambda answer: [Part("one", False)], start=START).untouched(*handed_in(text))
 
@@ -236,7 +236,7 @@ def test_what_another_cell_gives_does_not_matter_for_the_start():
     assert not one.untouched({"line": 3}, {"fit": object()})
 
 
-def test_one_fault_is_told_at_a_time():
+def test_one_fault_is_shown_at_a_time():
     wrong = [
         Part("one", False, "first fault", "not told", "a note"),
         Part("two", False, "second fault", form="a number"),
@@ -245,7 +245,7 @@ def test_one_fault_is_told_at_a_time():
         assert "first fault" in text and "a note" in text and "second fault" not in text and "a number" not in text
 
 
-def test_what_was_expected_is_told_once_a_hint_was_asked_for_and_the_form_of_an_answer_always():
+def test_what_was_expected_is_shown_after_a_hint_and_the_form_of_an_answer_always():
     parts = (Part("one", False, "mine", "the right one", form="a number"),)
     before, after = (Verdict("77.1", "t", parts, hints_seen=seen) for seen in (0, 1))
     for text in (str, Verdict._repr_html_):
@@ -339,7 +339,7 @@ def test_an_added_exercise_has_a_number_of_its_own():
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_modelled_misconception_is_told_by_its_own_name(number):
+def test_each_modelled_misconception_is_named(number):
     one = get_exercise(number)
     assert probe(one, junk=()) == []
     assert len({idea.note for idea in one.ideas}) == len(one.ideas)
@@ -434,7 +434,7 @@ def test_a_deadline_leaves_signals_and_timers_as_they_were():
         signal.signal(signal.SIGALRM, before)
 
 
-def test_of_two_deadlines_the_first_that_is_over_ends_it():
+def test_the_first_of_two_deadlines_ends_it():
     begin = time.monotonic()
     for outer, inner in ((SOON_S, 60), (60, SOON_S)):
         stopped = pytest.raises(Told, match=f"after {SOON_S:g} s")
@@ -549,7 +549,7 @@ WRONG_SENDS = [Request("send", (1, 0), np.ones(1)), Request("send", "01", np.one
 
 
 @pytest.mark.parametrize("asked", [7, "send", Request("no such kind", (0, 1)), *WRONG_SENDS])
-def test_what_is_no_request_is_a_fault(asked):
+def test_anything_but_a_request_is_a_fault(asked):
     def wrong(rank, ranks, value):
         yield asked
 
@@ -557,7 +557,7 @@ def test_what_is_no_request_is_a_fault(asked):
 
 
 def instead_of_functions(start, function):
-    """An exercise's start with `function` in the place of each of its functions."""
+    """An exercise's start with `function` instead of each of its functions."""
     if isinstance(start, dict):
         return {key: instead_of_functions(value, function) for key, value in start.items()}
     return function if callable(start) else start

@@ -34,7 +34,7 @@ def test_the_rule_passes_in_any_form():
     (lambda r, m, n: (r / n, r % n, (r,)), "2 x 4", "Use //"),
     (lambda r, m, n: 1 / 0, "2 x 4", "ZeroDivisionError"),
 )
-def test_a_wrong_place_is_told_what_it_is(answer, part, words):
+def test_a_wrong_place_is_explained(answer, part, words):
     assert words in told("01.1", answer, part)
 
 

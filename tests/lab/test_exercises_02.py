@@ -1,4 +1,4 @@
-"""Lesson 02's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 02's exercises: right answers pass, wrong ones fail where they are wrong and hear what they are."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_ring_passes_in_either_direction(number, answer):
     (lambda rank, ranks, chunks: None, "values", "Nothing is returned yet", 0),
     (ring_scatter(receive_first=True), "values", "first send, then recv", None),
 )
-def test_a_wrong_reduce_scatter_is_told_what_it_is(answer, part, words, rank):
+def test_a_wrong_reduce_scatter_is_explained(answer, part, words, rank):
     found = failed(check("02.1", answer))[part]
     assert words in words_of(found) and found.rank == rank
 
@@ -158,7 +158,7 @@ def test_a_wrong_sum_says_whose_addends_are_missing():
     assert part.found.startswith("on 4 ranks: chunk 0") and part.rank == 0 and "missing" in part.found
 
 
-def test_the_collective_itself_is_no_answer():
+def test_the_collective_itself_is_not_an_answer():
     def asks(rank, ranks, chunks):
         return (yield Request("reduce_scatter", tuple(range(ranks)), np.concatenate(chunks)))
 
@@ -181,7 +181,7 @@ def test_an_answer_for_four_ranks_only_does_not_pass():
     (lambda rank, ranks, chunk: [chunk] * ranks, "at place 1 the chunk of rank 0"),
     (lambda rank, ranks, chunk: chunk, "4 chunks"),
 )
-def test_a_wrong_all_gather_is_told_what_it_is(answer, words):
+def test_a_wrong_all_gather_is_explained(answer, words):
     found = failed(check("02.2", answer))["values"]
     assert words in words_of(found) and found.rank == 0
 
@@ -209,7 +209,7 @@ def answered(line, half, fit=FIT):
 
 
 def test_the_half_size_of_ones_own_line_is_as_good_as_the_fit_s():
-    """Of times 30 % off, a line by another rule may be as near as the fit's and have another alpha / beta."""
+    """If times are 30 % off, a line by another rule may be as near as the fit's and have another alpha / beta."""
     times = [(3e-6 + 2e-10 * m) * (1 + e) for m, e in zip(FIT.sizes_bytes, itertools.cycle((0.3, -0.3)))]
     fit = dataclasses.replace(FIT, median_s=tuple(times))
 
@@ -228,7 +228,7 @@ def test_the_relative_line_and_its_half_size_pass():
     assert answered(relative, np.float32(HALF * 1.1)).passed
 
 
-def test_the_usual_line_is_told_why_its_alpha_means_nothing():
+def test_the_usual_line_hears_why_its_alpha_means_nothing():
     wrong = failed(answered(usual, HALF))
     assert list(wrong) == ["noisy times"] or set(wrong) == {"noisy times", "your machine"}
     assert "the usual least squares" in wrong["noisy times"].note and wrong["noisy times"].op == "alpha"
@@ -242,7 +242,7 @@ def test_the_usual_line_is_told_why_its_alpha_means_nothing():
     (lambda m, t: (float("nan"), 1), "returned (nan"),
     (lambda m, t: 1 / 0, "ZeroDivisionError"),
 )
-def test_a_wrong_line_is_told_what_it_is(line, words):
+def test_a_wrong_line_is_explained(line, words):
     part = failed(answered(line, HALF))["exact times"]
     assert words in words_of(part)
 
@@ -257,7 +257,7 @@ def test_a_wrong_line_is_told_what_it_is(line, words):
     (None, "no number yet"),
     (HALF * 1.3, ""),
 )
-def test_a_wrong_half_size_is_told_what_it_is(half, words):
+def test_a_wrong_half_size_is_explained(half, words):
     wrong = failed(answered(relative, half))
     assert list(wrong) == ["half_size_bytes"]
     assert words in words_of(wrong["half_size_bytes"])
@@ -289,7 +289,7 @@ def test_the_menu_is_passed_by_every_choice_at_par_and_by_no_other():
     assert par == pytest.approx(26_490e-6, rel=1e-3)  # P1 of the puzzles: the recorded par
 
 
-def test_a_ring_for_everything_is_told_what_it_costs():
+def test_a_ring_for_everything_hears_what_it_costs():
     verdict = check("02.4", dict.fromkeys((1_000, 64_000, 1_000_000, 64_000_000), "ring"))
     assert [part.passed for part in verdict.parts] == [False, False, True, True, False]
     assert "A ring is not always best" in verdict.parts[-1].note and "56928 us" in verdict.parts[-1].found
@@ -300,7 +300,7 @@ def test_a_name_that_is_not_on_the_menu_is_refused_with_those_that_are():
     assert not part.passed and "'rings'" in part.found and "recursive_doubling" in part.form
 
 
-def test_the_menus_par_is_told_after_an_own_attempt():
+def test_the_menus_par_is_shown_after_an_own_attempt():
     desk = Desk()
     desk.check("02.4", dict.fromkeys((1_000, 64_000, 1_000_000, 64_000_000), "ring"))
     with pytest.raises(ArgumentError, match="own passes '500 x 1 kB'"):

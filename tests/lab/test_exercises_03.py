@@ -98,7 +98,7 @@ def test_the_right_settings_pass():
 
 
 @pytest.mark.parametrize("answer", ["0.1", None, [0.1]])
-def test_what_holds_no_settings_is_told_what_would(answer):
+def test_an_answer_without_settings_hears_what_has_them(answer):
     part = failed(check("03.1", answer))["sgd"]
     assert part.form.startswith("A dict") and part.found == repr(answer)
 
@@ -116,7 +116,7 @@ def test_what_holds_no_settings_is_told_what_would(answer):
     ("adam", (False, math.nan), "From 0 to 100"),
     ("adam", (False, 1e6), "From 0 to 100"),
 )
-def test_wrong_settings_fail_in_their_row_and_are_told_what_they_are(name, setting, words):
+def test_wrong_settings_fail_in_their_row_and_are_explained(name, setting, words):
     answer = settings(*RIGHT) | {name: {"gradients_mean": setting[0], "learning_rate": setting[1]}}
     wrong = failed(check("03.1", answer))
     assert list(wrong) == [name]
@@ -146,7 +146,7 @@ def test_weights_by_rows_pass(form):
     (lambda rows: [1 / sum(rows)] * len(rows), 0, "each row counts 1/14"),
     (lambda rows: rows[:2], 0, "4 numbers, one per rank"),
 )
-def test_wrong_weights_are_told_what_they_are(answer, passed, words):
+def test_wrong_weights_are_explained(answer, passed, words):
     verdict = check("03.2", answer)
     assert verdict.points == passed
     part = failed(verdict)["a short last rank"]
@@ -197,12 +197,12 @@ def test_the_closed_form_is_what_is_counted():
     (lambda rate, ranks: (first_above((1 - ranks * rate) ** 2) or 0) + 1, "the loss before any update"),
     (lambda rate, ranks: "soon", ""),
 )
-def test_a_wrong_step_is_told_what_it_is(answer, words):
+def test_a_wrong_step_is_explained(answer, words):
     part = failed(check("03.3", answer))["4 ranks at 0.6"]
     assert words in part.note and "60 steps on 4 simulated ranks" in part.expected
     assert str(first_above(1.4**2)) not in part.expected  # four numbers could be written down instead of a rule
 
 
-def test_never_is_none():
+def test_never_is_the_answer_none():
     assert [p.name for p in check("03.3", lambda rate, ranks: None).parts if p.passed] == ["never"]
     assert "never" in failed(check("03.3", lambda rate, ranks: 0))

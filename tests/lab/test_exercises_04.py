@@ -1,4 +1,4 @@
-"""Lesson 04's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 04's exercises: right answers pass, wrong ones fail where they are wrong and hear what they are."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
     (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
     (None, "the example", "not a function"),
 )
-def test_wrong_buckets_are_told_what_they_are(answer, part, words):
+def test_wrong_buckets_are_explained(answer, part, words):
     assert words in told("04.1", answer, part)
 
 
@@ -149,7 +149,7 @@ ALL = {"an index list", "beats one message", "beats every threshold", "par"}
     ([0.5], ALL, "Positions at which messages end"),
     (None, ALL, "no list yet"),
 )
-def test_a_wrong_index_list_is_told_what_it_is(indices, parts, words):
+def test_a_wrong_index_list_is_explained(indices, parts, words):
     wrong = failed(check("04.2", indices))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
@@ -160,7 +160,7 @@ def test_the_step_in_the_verdict_is_the_one_on_paper():
         assert f"{golf_ms(indices):.3g} ms, recomputed" in str(check("04.2", indices))
 
 
-def test_golfs_par_is_told_after_an_own_attempt():
+def test_golfs_par_is_shown_after_an_own_attempt():
     desk = Desk()
     desk.check("04.2", [9])
     with pytest.raises(ArgumentError, match="passes 'beats one message' yet"):
@@ -214,7 +214,7 @@ def test_one_line_for_all_messages_passes(form):
     (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
     (None, "one message", "not a function"),
 )
-def test_a_wrong_time_is_told_what_it_is(answer, part, words):
+def test_a_wrong_time_is_explained(answer, part, words):
     assert words in told("04.3", answer, part)
 
 

@@ -1,4 +1,4 @@
-"""Lesson 05's exercises: right answers pass, wrong ones are told which model gives them, par is exhaustive."""
+"""Lesson 05's exercises: right answers pass, wrong ones name the model that gives them, par is exhaustive."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def modelled(model) -> list:
     ([b for (_, b), _ in lesson_05.STRATEGIES], "both must be split equally"),
     ([*[..., 8, 1, 4, None, 1, 2, None, 2, None, None, 4]], "still open"),
 )
-def test_a_wrong_table_is_told_its_model(answer, words):
+def test_a_wrong_table_hears_its_model(answer, words):
     assert any(words in words_of(part) for part in failed(check("05.1", answer)).values())
 
 
@@ -115,7 +115,7 @@ def test_the_rule_passes():
     (lambda m, k, n, s: 5, "slices of x and w", "three shapes and a number"),
     (lambda m, k, n, s: 1 / 0, "slices of x and w", "ZeroDivisionError"),
 )
-def test_a_wrong_rule_is_told_what_it_is(answer, part, words):
+def test_a_wrong_rule_is_explained(answer, part, words):
     assert words in told("05.2", answer, part)
 
 
@@ -142,7 +142,7 @@ def test_par_is_the_least_that_the_formulas_allow():
     (((2, 2), (4, 1)), "valid", "splits 'k'"),
     (5, "valid", "such as ((8, 1), (1, 1))"),
 )
-def test_a_wrong_strategy_is_told_why(answer, part, words):
+def test_a_wrong_strategy_hears_why(answer, part, words):
     assert words in told("05.3", answer, part)
 
 

@@ -1,4 +1,4 @@
-"""Lesson 06's exercises: right answers pass in several styles, wrong ones are told why, the least is the least."""
+"""Lesson 06's exercises: right answers pass in several styles, wrong ones hear why, the least is the least."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_rows_become_columns_at_par(answer):
     (lambda rank, ranks, rows: rows, "columns", "the rows that the rank had"),
     (lambda rank, ranks, rows: 1 / 0, "columns", "ZeroDivisionError"),
 )
-def test_wrong_columns_are_told_what_they_are(answer, part, words):
+def test_wrong_columns_are_explained(answer, part, words):
     assert words in told("06.1", answer, part)
 
 
@@ -137,11 +137,11 @@ def test_the_least_chain_is_at_par():
     ("06.3", {**COLUMNS_ROWS, "redistribution": "fast"}, "compiles", "one of gather, all_to_all, exact"),
     pytest.param("06.3", NEARLY, "par", "288 elements", marks=pytest.mark.exhaustive),
 )
-def test_a_wrong_chain_is_told_why(number, answer, part, words):
+def test_a_wrong_chain_hears_why(number, answer, part, words):
     assert words in told(number, answer, part)
 
 
-def test_a_chain_above_par_is_told_its_elements(monkeypatch):
+def test_a_chain_above_par_hears_its_elements(monkeypatch):
     """Without the search for par, which takes seconds: that it finds this chain is exhaustive."""
     monkeypatch.setattr(lesson_06, "least", lambda: Chain(FEWEST))
     assert "288 elements" in told("06.3", NEARLY, "par")

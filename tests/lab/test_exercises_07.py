@@ -1,4 +1,4 @@
-"""Lesson 07's exercises: duals are tested with numbers, right answers pass, wrong ones are told what gives them."""
+"""Lesson 07's exercises: duals are tested with numbers, right answers pass, wrong ones hear what gives them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_duals_pass():
     ({"gather": "allgather"}, "one root", "nothing"),
     ({"gather": ...}, "one root", "still open"),
 )
-def test_a_wrong_dual_is_told_what_is_wrong(changed, part, words):
+def test_a_wrong_dual_hears_what_is_wrong(changed, part, words):
     verdict = check("07.1", {**DUALS, **changed})
     (wrong,) = [each for each in verdict.parts if not each.passed]
     assert wrong.name == part and words in f"{wrong.found} {wrong.note} {wrong.form}"
@@ -116,7 +116,7 @@ def test_one_message_repairs_both_gradients():
     (lambda rank, ranks, kept: None, "w1 and w2", "four arrays"),
     (lambda rank, ranks, kept: 1 / 0, "w1 and w2", "ZeroDivisionError"),
 )
-def test_a_wrong_backward_is_told_what_is_missing(answer, part, words):
+def test_a_wrong_backward_hears_what_is_missing(answer, part, words):
     (wrong,) = [each for each in check("07.2", answer).parts if each.name == part]
     assert not wrong.passed and words in f"{wrong.found} {wrong.note} {wrong.form}"
 
@@ -154,7 +154,7 @@ def test_the_norm_of_all_passes():
     (lambda mine, copy, ranks: (mine + copy) ** -0.5, "small gradients stay", "at most 1"),
     (lambda mine, copy, ranks: 1, "slices", "Nothing was clipped"),
 )
-def test_a_wrong_norm_is_told_what_it_is(scale, part, words):
+def test_a_wrong_norm_is_explained(scale, part, words):
     assert words in told("07.3", clip(scale), part)
 
 

@@ -1,4 +1,4 @@
-"""Lesson 08's exercises: right answers pass, wrong ones fail where they are wrong and are told what they are."""
+"""Lesson 08's exercises: right answers pass, wrong ones fail where they are wrong and hear what they are."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     (lambda n, r, stage, p, g, s: 1 / 0, "stage 0", "ZeroDivisionError"),
     (None, "stage 0", "not a function"),
 )
-def test_wrong_bytes_are_told_what_they_are(answer, part, words):
+def test_wrong_bytes_are_explained(answer, part, words):
     assert words in told("08.1", answer, part)
 
 
@@ -144,7 +144,7 @@ def test_a_right_step_passes(answer):
     (lambda rank, ranks, w, g, v: 1 / 0, "one step", "ZeroDivisionError"),
     (None, "one step", "not a function"),
 )
-def test_a_wrong_step_is_told_what_it_is(answer, part, words):
+def test_a_wrong_step_is_explained(answer, part, words):
     wrong = failed(check("08.2", answer))
     assert part in wrong and words in words_of(wrong[part])
 
@@ -180,7 +180,7 @@ def test_a_fault_is_on_the_learner_s_line():
     assert "'reduce_scater' at test_exercises_08.py:" in text and "zero_step.py" not in text
 
 
-def test_ranks_that_do_not_ask_for_the_same_are_told_so():
+def test_ranks_that_do_not_ask_for_the_same_get_an_error():
     def first_rank_alone(rank, ranks, weights, gradient, velocity):
         if rank == 0:
             yield Request("reduce_scatter", tuple(range(ranks)), gradient)
@@ -210,7 +210,7 @@ def peak(width, **settings):
 
 @pytest.mark.exhaustive
 def test_par_is_the_widest_stack_of_the_best_level():
-    """Of the levels without accumulation the widest that fits; the next one does not."""
+    """Among the levels without accumulation it is the widest that fits; the next one does not."""
     par = lesson_08._par()
     fitting = {
         level: max(w for w in range(256, 449, 16) if w == 256 or peak(w, level=level) <= CAP)
@@ -249,14 +249,14 @@ ALL = {"a model", "fits", "beats level off", "par"}
     (None, ALL, "no model yet"),
     ([1], ALL, "width"),
 )
-def test_a_wrong_model_is_told_what_it_is(model, parts, words):
+def test_a_wrong_model_is_explained(model, parts, words):
     wrong = failed(check("08.3", model))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
 
 
 @pytest.mark.exhaustive
-def test_the_largest_model_is_told_after_an_own_attempt():
+def test_the_largest_model_is_shown_after_an_own_attempt():
     desk = Desk()
     desk.check("08.3", {"width": 128, "level": "off"})
     with pytest.raises(ArgumentError, match="own passes 'beats level off'"):

@@ -1,4 +1,4 @@
-"""Lesson 09's exercises: pars are proved, right answers pass, wrong ones fail where they are wrong and are told why."""
+"""Lesson 09's exercises: pars are proved, right answers pass, wrong ones fail where they are wrong and hear why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.lab.verdicts import check, failed, passes, told, words_of
 
 
 def idle(p, m, v=1):
-    return (p - 1) / (v * m + p - 1)  # theory.md 5.1: (p - 1)(F + B)/v idle, beside m(F + B) of work
+    return (p - 1) / (v * m + p - 1)  # theory.md 5.1: (p - 1)(F + B)/v idle, next to m(F + B) of work
 
 
 def test_the_formula_passes_in_single_precision_too():
@@ -42,7 +42,7 @@ def test_the_formula_passes():
     (lambda p, m, v: None, "three runs", "None"),
     (lambda p, m: idle(p, m), "three runs", "TypeError"),
 )
-def test_a_wrong_formula_is_told_what_it_is(answer, part, words):
+def test_a_wrong_formula_is_explained(answer, part, words):
     assert words in told("09.1", answer, part)
 
 
@@ -109,7 +109,7 @@ ALL = {"legal", "fits", "same bits", *SCORED}
     ([[1, 2], [3]], ALL, "A line of actions per rank"),
     (None, ALL, "no schedule yet"),
 )
-def test_a_wrong_schedule_is_told_the_reason(answer, parts, words):
+def test_a_wrong_schedule_hears_the_reason(answer, parts, words):
     wrong = failed(check("09.2", answer))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
@@ -156,7 +156,7 @@ def test_1f1b_with_a_w_behind_each_b_is_not_yet_at_par():
     ({4: make_schedule("1f1b", 4, 8)}, None, "W, those of the weights, is an action of its own"),
     ([1], None, "a schedule for each cap"),
 )
-def test_a_wrong_division_is_told_the_reason(answer, parts, words):
+def test_a_wrong_division_hears_the_reason(answer, parts, words):
     wrong = failed(check("09.3", answer))
     assert set(wrong) == (parts or {name for name, _ in get_exercise("09.3").parts})
     assert any(words in words_of(part) for part in wrong.values())

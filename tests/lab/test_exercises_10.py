@@ -1,4 +1,4 @@
-"""Lesson 10's exercises: pars are exact, right answers pass, wrong ones fail where they are wrong and are told why."""
+"""Lesson 10's exercises: pars are exact, right answers pass, wrong ones fail where they are wrong and hear why."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PARTS = {name for name, _ in get_exercise("10.1").parts}
     ({40: []}, PARTS, "for the cap 30"),
     (None, PARTS, "no layers yet"),
 )
-def test_a_wrong_choice_is_told_what_it_is(answer, parts, words):
+def test_a_wrong_choice_is_explained(answer, parts, words):
     wrong = failed(check("10.1", answer))
     assert set(wrong) == parts
     assert any(words in words_of(part) for part in wrong.values())
@@ -89,7 +89,7 @@ def test_the_formula_passes(never):
     (lambda s, a, t: None, "one copy", "without a return"),
     (lambda s, a, t: 1 / 0, "one copy", "ZeroDivisionError"),
 )
-def test_a_wrong_bandwidth_is_told_what_it_is(answer, part, words):
+def test_a_wrong_bandwidth_is_explained(answer, part, words):
     assert words in told("10.2", answer, part)
 
 
@@ -142,5 +142,5 @@ def test_every_list_at_par_passes(labels):
     ("01234567", "every slice once", "8 different numbers"),
     (None, "every slice once", "no list yet"),
 )
-def test_wrong_lists_are_told_what_they_are(labels, part, words):
+def test_wrong_lists_are_explained(labels, part, words):
     assert words in told("10.3", labels, part)

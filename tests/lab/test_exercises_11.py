@@ -1,4 +1,4 @@
-"""Lesson 11's exercises: right answers pass in two styles, beliefs are told by name, par is the least of all plans."""
+"""Lesson 11's exercises: right answers pass in two styles, misconceptions are named, par is the least of all plans."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doubled(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
 
 
 def last_that_pays(most, *case):
-    """Of all counts: the ratio of two steps only falls, so the last one that pays is the answer."""
+    """The last of all counts that pays: the ratio of two steps only falls, so it is the answer."""
     *costs, gain = case
     counts = 2 ** np.arange(int(math.log2(most)) + 1)
     steps = np.array([formula_step(n, *costs) for n in counts])
@@ -155,11 +155,11 @@ def test_propagation_sends_nothing_between_products_and_the_large_sum_within_the
     ("11.2", ["d4 t16 p1 b1"], "questions", "t up to 8"),
     ("11.2", ["fast"], "questions", "question 1: plan: 'fast'"),
 )
-def test_a_wrong_choice_is_told_why(number, answer, part, words):
+def test_a_wrong_choice_hears_why(number, answer, part, words):
     assert words in told(number, answer, part)
 
 
-def test_question_21_is_not_answered_and_a_plan_asked_again_is_no_question(monkeypatch):
+def test_question_21_is_not_answered_and_a_plan_asked_again_does_not_count(monkeypatch):
     monkeypatch.setattr(plan_points, "predicted", lambda point: "not looked at")
     texts = [plan_points.plan_text(point) for point in plan_points.plans()]
     assert all(plan_points.read_plan(text) in plan_points.plans() for text in texts) and len(set(texts)) == len(texts)
@@ -181,7 +181,7 @@ def test_right_answers_hold_on_drawn_inputs_and_a_table_of_the_shown_ones_does_n
     assert marks(number, lambda *case: table.get(case, 0), seed=7) == 0
 
 
-def test_a_belief_is_told_by_its_name():
+def test_a_misconception_is_named():
     for number, name in (
         ("11.3", "twice the ranks, twice the speed"),
         ("11.4", "more micro-batches are free"),

@@ -27,7 +27,7 @@ FITS, BEST = {"dp": 4, "tp": 2, "level": "level1"}, {"dp": 4, "tp": 2, "level": 
     None,
     "dp 8",
 )
-def test_what_is_no_layout_is_refused(given):
+def test_anything_but_a_layout_is_refused(given):
     with pytest.raises(ArgumentError, match="dp"):
         read_layout(given)
 
@@ -36,7 +36,7 @@ def test_what_is_no_layout_is_refused(given):
 def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
     def fits(layout):
         counts = Composed(layout).predicted
-        held, sent = (max(getattr(c, what) for c in counts) for what in ("peak_bytes", "sent_bytes"))
+        held, sent = (max(getattr(c, field) for c in counts) for field in ("peak_bytes", "sent_bytes"))
         return held <= lesson_12.CAP and sent <= lesson_12.BUDGET
 
     fitting = [layout for layout in layouts() if fits(layout)]
@@ -54,7 +54,7 @@ def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
     ({"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory", "shards what belongs to a parameter"),
     (5, "layout", "work = train"),
 )
-def test_a_layout_beyond_the_budgets_is_told_why(answer, part, words):
+def test_a_layout_beyond_the_budgets_hears_why(answer, part, words):
     (wrong,) = [each for each in check("12.1", answer).parts if each.name == part]
     assert not wrong.passed and words in f"{wrong.found} {wrong.expected} {wrong.note} {wrong.form}"
 

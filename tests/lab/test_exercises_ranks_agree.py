@@ -1,4 +1,4 @@
-"""Exercises on what ranks do together: right answers in different styles pass, wrong ideas are told what they are."""
+"""Exercises on what ranks do together: right answers in different styles pass, wrong ideas are named."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def alone(rank, ranks, weights, gradient, loss):
     ({"rows": blocks, "step": 3}, "one step", "3 is not a function"),
     (3, "each row once", "rows_of"),
 )
-def test_what_does_not_belong_together_is_told(answer, part, words):
+def test_a_pair_that_does_not_match_is_reported(answer, part, words):
     assert words in told("03.5", answer, part)
 
 
@@ -114,6 +114,6 @@ def test_nodes_of_four_are_the_right_answer_for_one_strategy_alone():
 
 
 @pytest.mark.parametrize("answer", [None, 3, {}, {"holders": 3, "relu": 4}])
-def test_what_is_no_pair_of_functions_is_told(answer):
+def test_anything_but_a_pair_of_functions_is_reported(answer):
     verdict = check("05.4", answer)
     assert verdict.points == 0 and verdict.first_failure.found

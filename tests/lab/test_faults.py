@@ -1,4 +1,4 @@
-"""Faults on purpose: which are told, by which error, of whom; and that the others are silent and still wrong."""
+"""Faults on purpose: which are reported, by which error, about which rank; the others are silent and still wrong."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def undivided(rate: float) -> np.ndarray:
     return w
 
 
-def test_every_fault_is_told_silent_or_harmless():
+def test_every_fault_is_reported_silent_or_harmless():
     assert {*TOLD, *SILENT, "none", "straggler"} == set(FAULTS)
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("fault", TOLD)
-def test_a_fault_that_is_told_names_the_rank_and_says_who_waits(fault):
+def test_a_reported_fault_names_the_rank_and_those_that_wait(fault):
     found = inject(fault, RANK)
     assert found.told == TOLD[fault] and RANK in found.blamed and not found.silent
     assert f"rank {RANK}" in found.text and "all_reduce #" in found.text and "clinic.py:" in found.text
@@ -87,6 +87,6 @@ def test_the_table_has_a_line_for_each_and_html_is_escaped():
 
 
 @pytest.mark.parametrize("given", [("hangs", 0), ("hang", 4), ("hang", True)])
-def test_what_is_no_fault_or_no_rank_is_refused(given):
+def test_an_unknown_fault_or_rank_is_refused(given):
     with pytest.raises(ArgumentError, match="inject"):
         inject(*given)

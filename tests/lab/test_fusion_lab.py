@@ -187,7 +187,7 @@ def test_the_plan_groups_as_the_rules_do(subject, parallel_mode, mode):
     assert joined(lab.groups) == joined(lab._case.groups(lab._mode, parallel_mode, lab._settings))
 
 
-def test_positions_behind_the_last_gradient_are_told():
+def test_positions_behind_the_last_gradient_are_reported():
     """MindSpore cuts nothing there either, and says so. Ten gradients: the last position is 9; the first 10 are all."""
     assert len(GOLF) == 10
     lab = FusionLab("golf")

@@ -117,7 +117,7 @@ LESSONS = {
     "11": (18, ("11.3", "11.4", "11.5"), 9),
     "12": (13, ("12.1",), 11),
 }
-# Of lessons with a single exercise an answer that is right in part: four columns fit 2 x 4 alone, 1 of 4 points. A
+# An answer that is right in part, for lessons with a single exercise: four columns fit 2 x 4 alone, 1 of 4 points. A
 # layout within both budgets that level 3 would make smaller: all but par's 2 of 13.
 PARTLY = {
     "01.1": """
@@ -342,7 +342,7 @@ def test_a_lesson_that_does_not_run_here_as_it_was_handed_out_is_an_error_for_al
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "\0"])
-def test_a_file_that_is_no_notebook_is_an_error_and_not_a_zero(tmp_path, text):
+def test_a_file_that_is_not_a_notebook_is_an_error_and_not_a_zero(tmp_path, text):
     (tmp_path / "ada").mkdir()
     (tmp_path / "ada" / "x.ipynb").write_text(text, encoding="utf-8")
     with pytest.raises(DataFileError, match="cannot be read as a notebook"):

@@ -110,7 +110,7 @@ def match(line: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-# ---- where there is none ----
+# ---- where the program is missing ----
 
 
 @pytest.mark.parametrize(

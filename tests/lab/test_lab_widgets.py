@@ -386,7 +386,7 @@ def test_every_command_is_a_method_of_the_model_and_is_tried(name):
     ("name", "command", "arguments", "told"),
     [(name, *case) for name, cases in REFUSED.items() for case in [*UNKNOWN, *cases]],
 )
-def test_what_is_refused_is_told_and_changes_nothing(opened, name, command, arguments, told):
+def test_a_refused_command_is_reported_and_changes_nothing(opened, name, command, arguments, told):
     widget = opened(name)
     before = shown(widget)
     tell(widget, command, *arguments)
@@ -434,8 +434,8 @@ def test_other_forms(opened, name):
     assert frame.startswith(f'<iframe title="{TITLES[name]}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
 
 
-def test_a_cell_keeps_the_page_beside_the_widget(opened):
-    """JupyterLab shows the widget; what has no kernel shows the page."""
+def test_a_cell_keeps_the_page_alongside_the_widget(opened):
+    """JupyterLab shows the widget; a viewer without a kernel shows the page."""
     shown, _ = DisplayFormatter().format(opened("memory"))
     assert {"application/vnd.jupyter.widget-view+json", "text/html"} <= set(shown)
     assert "No kernel here" in shown["text/html"]

@@ -1,4 +1,4 @@
-"""Labs beside a notebook's settings, and their views of networks whose gradients share messages."""
+"""Labs alongside a notebook's settings, and their views of networks whose gradients share messages."""
 
 from __future__ import annotations
 

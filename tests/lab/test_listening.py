@@ -20,7 +20,7 @@ class Runs(RunsOneThing):
         return self._run.to_dict()
 
 
-def test_a_run_is_told_when_it_begins_and_ends():
+def test_listeners_hear_when_a_run_begins_and_ends():
     runs, heard = Runs(), []
     runs.on_change(lambda kind: heard.append((kind, runs.run["state"])))
     runs.go(lambda: "fine")

@@ -139,7 +139,7 @@ def test_numbers_of_parameters_are_read(text, value):
 
 
 @pytest.mark.parametrize("given", ["", "B", "many", "-1B", "1e30", "nan", float("inf"), 0, True, None, [1], "9" * 500])
-def test_what_is_no_number_of_parameters_is_refused(given):
+def test_an_invalid_number_of_parameters_is_refused(given):
     with pytest.raises(ArgumentError, match="parameters="):
         parse_count(given)
 
@@ -274,7 +274,7 @@ def test_the_lab_opens_on_model_states_the_papers_four_terms():
     assert shot["moment"]["value"] == "states"
     off, rank, *_ = shot["sections"]["memory"]["of"]["states|predicted"]["bars"]
     size = 8 * 256 * 256 * 4
-    small = 64  # bytes beside the moments: learning rate and step
+    small = 64  # bytes besides the moments: learning rate and step
     for bar, ways in ((off, 1), (rank, 4)):
         assert bar["live"][:2] == [size // ways] * 2 and 0 <= bar["live"][2] - 2 * size // ways <= small
         assert bar["live"][3:] == [0] * (len(bar["live"]) - 3)
@@ -303,7 +303,7 @@ def test_a_snapshot_is_plain_data_that_adds_up(subject):
     assert sum(row[1] for row in rows) == lab.ranks()[0].messages
 
 
-def test_what_changed_is_told_in_words():
+def test_what_changed_is_described_in_words():
     lab = MemoryLab("stack", 8, level="level1")
     off, now = lab.ranks_without()[0].peak_bytes, lab.ranks()[0].peak_bytes
     status = lab.snapshot()["status"]

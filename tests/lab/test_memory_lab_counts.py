@@ -91,7 +91,7 @@ UPDATES = [
 @pytest.mark.quick(11)
 @pytest.mark.parametrize(("optimizer", "mode", "level", "accumulation"), UPDATES)
 def test_a_step_needs_no_second_copy_of_parameters_and_states(optimizer, mode, level, accumulation):
-    """The update replaces them one by one: with all new values beside the old ones, Adam would need 7/4 of the sum."""
+    """The update replaces them one by one: with all new values next to the old ones, Adam would need 7/4 of the sum."""
     _, _, plan, _ = stack(parallel_mode=mode, level=level, optimizer=optimizer, accumulation=accumulation)
     largest = max(plan.value(instr.out).slice_bytes for _, instr in plan.instructions())
     for rank, held in enumerate(predicted_ranks(plan)):
@@ -186,7 +186,7 @@ def test_weight_grouping_sends_each_weight_from_its_owner():
 # ---- what is split, and why not ----
 
 
-def test_small_and_odd_parameters_stay_whole_and_the_reason_is_told():
+def test_small_and_odd_parameters_stay_whole_and_the_reason_is_shown():
     lab = MemoryLab("dense", 8)
     facts = {f.name: f for f in lab.facts}
     assert facts["dense1.weight"].ways == 8

@@ -35,12 +35,12 @@ def test_a_partner_reads_the_gradient_of_what_the_message_made_and_makes_that_of
                 # a value that is read several times has the sum of what came back as its gradient
                 assert gradients[instr.out] == other.ins[0]
                 assert pairs[pairs[number]] == number
-        # every backward message that is no sum over a parameter's copies has its forward message
+        # every backward message has its forward message, except sums over a parameter's copies
         alone = [i for n, (phase, i) in enumerate(instrs, 1) if phase == "backward" and n not in pairs]
         assert all(i.attr("parameter") or i.attr("members") for i in alone)
 
 
-def test_every_message_says_what_its_partner_is_or_why_it_has_none():
+def test_every_message_says_what_its_partner_is_or_why_it_lacks_one():
     lab = StrategyLab()
     table = {row["number"]: row for row in with_duals(lab.plan, message_table(lab.plan, 5))}
     first = next(n for n, row in table.items() if row["collective"] == "AllReduce")

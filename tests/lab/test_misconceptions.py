@@ -55,7 +55,7 @@ def test_a_note_appears_for_its_own_answer_and_for_no_other_idea_of_the_exercise
             assert words in re.sub(r"\s+", " ", part.note)
 
 
-def test_a_smaller_bubble_is_told_for_its_numbers_and_for_no_other():
+def test_a_smaller_bubble_is_recognised_by_its_numbers_and_by_no_others():
     """8 micro-batches on 4 stages: 2 x (8 + 3) = 22; with half of the bubble 19, with none 16."""
     told = {}
     for steps in (16, 19, 20, 22):

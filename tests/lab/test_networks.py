@@ -102,7 +102,7 @@ def test_every_kind_of_network_has_a_problem_and_every_problem_a_network():
 
 @each_pair
 def test_operators_are_named_as_in_the_plan(data, name):
-    """Of a network that is made of others, the parts carry the operator's name in front."""
+    """If a network is made of others, its parts carry the operator's name in front."""
     plan, net, _, _ = compiled(data, name, 1, {})
     primitives = networks.operator_primitives(net)
     of_the_net = {

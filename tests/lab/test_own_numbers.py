@@ -104,7 +104,7 @@ def divided(sizes):
 
 
 def fewest_again(caps):
-    """Of all 4096 choices those that fit."""
+    """Those of all 4096 choices that fit."""
     ways = [predict_choice(LAYERS, again) for again in itertools.product((False, True), repeat=len(LAYERS))]
     best = {cap: min((w for w in ways if w.peak_bytes <= cap), key=lambda w: w.extra_s) for cap in caps}
     return {cap: [n for n, on in enumerate(found.recompute) if on] for cap, found in best.items()}
@@ -160,7 +160,7 @@ def test_every_learners_numbers_can_be_solved_in_two_styles(number, name):
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CLASS[:1])
-def test_the_widest_model_under_ones_own_cap_passes_and_who_cuts_all_memory_is_told(name):
+def test_the_widest_model_under_ones_own_cap_passes_and_cutting_all_memory_is_recognised(name):
     mine, capacity = OWN["08.3"].of(name), numbers_of("08.3", name)
     answer = widest(capacity)
     assert judge(mine, answer, {}).passed, str(judge(mine, answer, {}))
@@ -183,7 +183,7 @@ def predicted_without(width):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", OWN)
 def test_an_exercise_with_ones_own_numbers_is_sound(number):
-    """As the common one: the start is not tried, each idea is told by its name, junk gets words within 5 s."""
+    """As the common one: the start is not tried, each idea is recognised by name, junk gets words within 5 s."""
     right = [right_for(number, "Ada")[0]] if number in STYLES and number != "09.2" else []
     assert probe(OWN[number].of("Ada"), right) == []
 
@@ -211,7 +211,7 @@ def test_numbers_are_the_same_however_a_system_writes_the_letters(name):
         assert composed != apart and exercise.of(apart).numbers == exercise.of(composed).numbers
 
 
-def test_a_folder_whose_name_is_no_text_has_numbers_too():
+def test_a_folder_whose_name_is_not_text_has_numbers_too():
     name = os.fsdecode(b"stud\xffent")
     for exercise in OWN.values():
         assert exercise.of(name).numbers == exercise.of(name).numbers != exercise.of("student").numbers
@@ -251,7 +251,7 @@ def test_a_learner_cannot_choose_the_numbers_by_an_argument():
     assert not verdict.passed and verdict.points == 0
 
 
-def test_a_part_that_fails_on_drawn_inputs_says_so_and_a_fault_in_it_is_no_crash():
+def test_a_part_that_fails_on_drawn_inputs_says_so_and_a_fault_in_it_does_not_crash():
     seen = {(4, 4, 4, 4): [0.25] * 4}
     verdict = judge_drawn(get_exercise("03.2"), lambda rows: seen[tuple(rows)], {}, 5)
     assert verdict.points == 0 and "Right for what check shows" in verdict.parts[0].note
@@ -259,7 +259,7 @@ def test_a_part_that_fails_on_drawn_inputs_says_so_and_a_fault_in_it_is_no_crash
         get_exercise("03.2").drawn["equal rows"](lambda rows: [1.0], np.random.default_rng(1))
 
 
-def test_a_schedule_for_other_sizes_is_told_how_many_ranks_and_micro_batches_there_are():
+def test_a_schedule_for_other_sizes_hears_the_number_of_ranks_and_micro_batches():
     name = next(n for n in CLASS if numbers_of("09.2", n).stages == 3)
     first = judge(OWN["09.2"].of(name), make_schedule("1f1b", 4, 8), {}).first_failure
     assert "4 ranks" in first.found and "3" in first.form
@@ -278,7 +278,7 @@ def test_numbers_that_can_be_guessed_pass_the_check_and_earn_nothing():
     assert judge(exercise, guessed, {}).points == 4 and judge_drawn(exercise, guessed, {}, seed=1).points == 0
 
 
-# ---- whoever learns, every part can be passed ----
+# ---- every learner can pass every part ----
 
 
 @pytest.mark.exhaustive

@@ -75,7 +75,7 @@ def test_a_function_works_on_copies_that_stay_for_one_check():
     assert seen == []
 
 
-def test_functions_in_an_answer_and_beside_it_have_one_process():
+def test_functions_in_an_answer_and_outside_it_have_one_process():
     with in_own_process({"f": lambda: os.getpid(), "n": 3}, {"g": [lambda: os.getpid()]}) as (answer, given):
         pids = {answer["f"](), given["g"][0]()}
         assert answer["n"] == 3 and len(pids) == 1 and os.getpid() not in pids

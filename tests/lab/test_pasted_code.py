@@ -26,7 +26,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize(("name", "net"), first(4, EXAMPLES))  # the others are exhaustive
 def test_the_line_in_an_empty_field_sets_the_lab_whatever_its_network(name, net):
-    """A line for an operator "matmul" was shown for networks that have none."""
+    """A line for an operator "matmul" was shown for networks without one."""
     lab = getattr(pl, name)(net)
     line = lab.snapshot()["sections"]["code_mindspore"]["paste_example"]
     lab.set_code(line)
@@ -107,7 +107,7 @@ def test_nothing_of_a_text_is_executed(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, 3, "x" * 100_001])
-def test_what_is_no_text_of_a_size_is_refused(text):
+def test_anything_but_a_text_of_a_legal_size_is_refused(text):
     with pytest.raises(ArgumentError, match="100000 characters"):
         read_code(text)
 

@@ -145,7 +145,7 @@ def test_the_quickstarts_bytes_are_those_of_the_slices():
     assert sizes == [4 * n for n in (8 * 16, 8 * 16, 1, 8 * 16, 8 * 16, 4 * 16, 8 * 16)]
 
 
-def test_totals_add_up_and_are_none_where_nothing_was_counted():
+def test_totals_add_up_and_are_missing_where_nothing_was_counted():
     table = message_table(plan_of(), 3)
     found = totals(table)
     assert found["bytes_predicted"] == sum(m["bytes_predicted"] for m in table) and found["bytes_counted"] is None

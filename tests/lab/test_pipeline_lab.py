@@ -267,7 +267,7 @@ def workers():
 
 
 def shuffled(lab, seed, moves=60):
-    """The lab after random moves of which the legal ones were done."""
+    """The lab after the legal ones among random moves."""
     draw, done = random.Random(seed), 0
     for _ in range(moves):
         rank = draw.randrange(lab.settings.stages)

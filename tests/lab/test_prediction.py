@@ -1,4 +1,4 @@
-"""Predictions beside the plan: right numbers, verdicts, and the reason behind a known wrong answer."""
+"""Predictions next to the plan: right numbers, verdicts, and the reason behind a known wrong answer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_right_answer_needs_no_hint_in_print(plan):
 
 
 @each_of("answers", {"slice_of_w": "eight by sixteen"}, {"group_of_rank_5": 4.5}, {"messages": object()})
-def test_an_answer_that_is_no_number_is_refused_by_its_question(answers):
+def test_an_answer_that_is_not_a_number_is_refused_by_its_question(answers):
     with pytest.raises(ArgumentError, match=f"{next(iter(answers))}=.*A whole number, or several in a tuple"):
         Prediction(**answers)
 
@@ -92,7 +92,7 @@ def test_another_plan_is_refused(net, devices):
         Prediction().compare(StrategyLab(net, devices).plan)
 
 
-def test_what_was_counted_stands_beside_what_was_predicted(plan):
+def test_what_was_counted_stands_next_to_what_was_predicted(plan):
     ran = {"rank": 5, "step": 0, "kind": "communication", "start_s": 0, "end_s": 1}
     events = [
         Event(phase=phase, name=i.out, op=i.kind, group=i.group(5), bytes=plan.value(i.ins[0]).slice_bytes, **ran)

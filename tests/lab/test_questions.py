@@ -31,7 +31,7 @@ def test_nothing_is_said_before_the_answer_is_kept(make):
     told = []
     lab.on_change(lambda *what: told.append(dict(lab.answers)))
     lab.answer(question.key, 1)
-    assert told == [{question.key: "1" if question.by == "select_tensor" else 1}]  # kept when the views are told
+    assert told == [{question.key: "1" if question.by == "select_tensor" else 1}]  # kept before the views hear of it
     text = lab.to_text()
     assert f"{question.why}." in text and "you said 1, " in text
     with pytest.raises(ArgumentError, match="is not open"):
@@ -92,7 +92,7 @@ def test_the_strategy_lab_asks_for_bytes_an_edge_and_a_rank():
     assert lab.question().right == (1,)
     lab.select_message(3)
     assert lab.question().right == (8 * 16 * 4,)
-    lab.select_message(1)  # a slice is no message: nothing is sent, nothing is asked of it
+    lab.select_message(1)  # a slice is not a message: nothing is sent, so no question about it
     assert lab.question().by != ""
 
 
@@ -123,7 +123,7 @@ def test_an_answer_is_right_as_it_is_or_within_its_share():
     assert near.is_right(91) and not near.is_right(89)
 
 
-def test_a_tensor_that_was_clicked_is_told_by_its_name_in_the_lab():
+def test_a_clicked_tensor_goes_by_its_name_in_the_lab():
     lab, question = asking(StrategyLab)
     assert question.by == "select_tensor" and "matmul.partial" in question.right
     labels = {t["id"]: t["label"] for t in lab.snapshot()["tensors"]}

@@ -42,7 +42,7 @@ def test_the_fullest_moment_is_the_peak(seed):
     assert step[-1].live == LAYERS[0].inside_bytes  # whatever is chosen: the first layer alone is left
 
 
-def test_a_choice_is_told_in_words_and_as_lines_to_copy():
+def test_a_choice_is_described_in_words_and_as_lines_to_copy():
     lab = RecomputeLab(cap=50)
     for layer in (0, 1, 2, 3):
         lab.toggle(layer)

@@ -1,4 +1,4 @@
-"""What has run, in a lab's file: it comes back, as a recorded run, and what is no record is refused in words."""
+"""What has run, in a lab's file: it comes back, as a recorded run, and anything but a record is refused in words."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_results_of_a_pipeline_are_those_that_were_saved():
     assert lab.results["measured"].equality.equal
 
 
-# ---- what is no record ----
+# ---- anything but a record ----
 
 
 def places(value, path=()):

@@ -53,7 +53,7 @@ def at(block):
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devices, have, want, copies, steps):
-    """Each rank's memory is a whole tensor of which parts are known: per element, whose values are added up there (a
+    """Each rank's memory is a whole tensor whose parts are known: per element, whose values are added up there (a
     bit per rank; all bits of copies are one).
     """
     lab = RedistributionLab(devices, have, want, copies, steps)
@@ -169,7 +169,7 @@ def test_rows_to_columns_on_eight_ranks(steps, received):
     assert f"every rank receives {bytes_text(received)} (predicted); no way needs less than {least}." in lab.to_text()
 
 
-def test_three_ways_are_set_beside_the_least():
+def test_three_ways_are_compared_with_the_least():
     """(1, 8) to (2, 4) on (16, 32): gathered 7/8 of 512 elements, doubled three times; a rank that has no column of its
     new slice lacks all of it, (8, 8), and gets it from the two that have 4 columns each.
     """
@@ -182,7 +182,7 @@ def test_three_ways_are_set_beside_the_least():
     ]
 
 
-def test_an_exchange_is_told_and_drawn():
+def test_an_exchange_is_described_and_drawn():
     lab = RedistributionLab(8, "1 x 8", "2 x 4", steps="exact")
     (frame,) = lab.moves["frames"]
     assert frame["text"] == "exchange: a rank receives at most 2 x 128 B, each from one rank that has what it lacks."

@@ -78,7 +78,7 @@ def test_a_larger_slice_is_shrunk_to_means_of_blocks(shape):
     assert found["rule"] == one
 
 
-def test_of_a_picture_with_four_dims_two_are_drawn_and_numbers_that_are_none_are_said():
+def test_two_of_four_dims_are_drawn_and_missing_numbers_are_named():
     array = np.arange(2 * 3 * 4 * 5, dtype=float).reshape(2, 3, 4, 5)
     array[1, 0, 3, 0] = np.inf
     found = heat_map(array, (0, 0, 0, 0), {"down": 2, "across": 0})

@@ -1,4 +1,4 @@
-"""A lab in a small file: it comes back as it was, and what is no lab is refused in words, fast."""
+"""A lab in a small file: it comes back as it was, and anything but a lab is refused in words, fast."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_no_lab_is_refused(tmp_path, what):
+def test_anything_but_a_lab_is_refused(tmp_path, what):
     path = tmp_path / "lab.json"
     path.write_bytes(HOSTILE[what])
     begin = time.thread_time()

@@ -56,7 +56,7 @@ def test_nothing_of_the_network_changes_and_the_pool_stays(pool):
     assert pool.alive and all((p.asnumpy() == before[name]).all() for name, p in net.parameters_dict().items())
 
 
-def test_a_count_that_is_none_and_a_cluster_without_room_are_refused(pool):
+def test_an_invalid_count_and_a_cluster_without_room_are_refused(pool):
     net = SeedNet()
     optimizer = OPTIMIZERS["momentum"](net.trainable_params())
     with pytest.raises(ArgumentError, match="step_times"):
@@ -67,7 +67,7 @@ def test_a_count_that_is_none_and_a_cluster_without_room_are_refused(pool):
 
 
 @pytest.mark.parametrize("cores", [1, None])
-def test_bubbles_of_a_pipeline_are_told_by_all_three(cores):
+def test_all_three_report_the_bubbles_of_a_pipeline(cores):
     plan, net, optimizer = planned((0, 1, 2, 3), 4, parts=4)
     with WorkerPool(4) as pool:
         found = step_times(plan, net, optimizer, [batch()], get_cluster("laptop"), steps=2, pool=pool, cores=cores)

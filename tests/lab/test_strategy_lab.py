@@ -46,7 +46,7 @@ def test_the_quickstart_on_eight_begins_with_the_printed_strategies():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("net", "data"), PAIRS)
 def test_every_offered_strategy_is_taken(net, data):
-    """Of a long network, two of each operator's."""
+    """In a long network, two strategies of each operator."""
     lab = StrategyLab(net, 4, data)
     shot = lab.snapshot()
     for o in shot["operators"]:

@@ -8,7 +8,7 @@ from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 
 MESSAGES = [{"group": [0, 1], "time_predicted_s": 1e-5}, {"group": [0, 1], "time_predicted_s": 3e-5}]
-MESSAGES.append({"group": [], "time_predicted_s": 1.0})  # a slice is no message
+MESSAGES.append({"group": [], "time_predicted_s": 1.0})  # a slice is not a message
 
 
 def lanes(end_us, in_messages_us, source="measured"):

@@ -172,7 +172,7 @@ def test_a_run_s_curve_stays_when_settings_change_until_reset(lab):
 
 
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5, "9", None, 100_001])
-def test_steps_that_are_none_are_refused(lab, steps):
+def test_invalid_steps_are_refused(lab, steps):
     with pytest.raises(ArgumentError, match="from 1 to 100000"):
         lab.set_steps(steps)
 

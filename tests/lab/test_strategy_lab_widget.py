@@ -1,4 +1,4 @@
-"""The Strategy Lab's widget without a browser: refused strategies stay beside their operator; progress is thinned."""
+"""The Strategy Lab's widget without a browser: refused strategies stay next to their operator; progress is thinned."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_new_strategy_changes_the_snapshot_before_the_answer(widget):
     assert widget.snapshot["picture"]["partial"] is None
 
 
-def test_a_refused_strategy_is_no_error_of_the_command_and_leaves_the_picture(widget):
+def test_a_refused_strategy_is_not_an_error_of_the_command_and_leaves_the_picture(widget):
     before = widget.snapshot["cards"]
     tell(widget, "set_strategy", "matmul", "((2, 4), (2, 1))")
     operator = widget.shown["operators"][0]

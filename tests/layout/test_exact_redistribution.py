@@ -145,7 +145,7 @@ def test_mindspores_two_manners_and_the_exact_one():
 @pytest.mark.quick(20)
 @pytest.mark.parametrize("seed", range(60))
 def test_holders_of_a_slice_share_the_giving(seed):
-    """Of those that hold a slice, none gives more often than its share, rounded up."""
+    """No holder of a slice gives more often than its share, rounded up."""
     rng = np.random.default_rng([SEED, seed, 4])
     ranks = int(rng.choice(RANKS[1:]))
     src, dst, shape = drawn_pair(rng, ranks)

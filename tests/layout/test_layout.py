@@ -115,7 +115,7 @@ GRID = TensorLayout((2, 4), (1, 0))
     (lambda: on_device_matrix(TensorLayout((8,), (0,)), (4,)), "cannot be written over"),
     (lambda: common_factors((2, 4), (3, 3)), "has 8 elements"),
 )
-def test_what_is_no_layout_is_refused_with_the_reason(make, text):
+def test_anything_but_a_layout_is_refused_with_the_reason(make, text):
     with pytest.raises(LayoutError) as caught:
         make()
     assert text in str(caught.value)

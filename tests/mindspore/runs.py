@@ -19,7 +19,7 @@ SCRIPTS = Path(__file__).with_name("scripts")
 DATA = ROOT / "data"
 LIMIT_S = 280.0
 PATIENT = (
-    "error,ignore::RuntimeWarning"  # a rank that waits for two seconds says so; on a busy machine that is no fault
+    "error,ignore::RuntimeWarning"  # a rank that waits for two seconds says so; on a busy machine that is not a fault
 )
 
 NEEDS_BASH = pytest.mark.skipif(

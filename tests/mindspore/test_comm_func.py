@@ -111,7 +111,7 @@ def test_pieces_of_different_sizes_arrive_in_the_order_of_ranks(pool):
 
 
 def mistakes(world):
-    """The errors of calls of which each is refused before anything is sent."""
+    """The errors of calls that are all refused before anything is sent."""
     x, raised = Tensor(X[world.rank]), []
     for call in (
         lambda: comm_func.all_reduce(3),

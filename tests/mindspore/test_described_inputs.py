@@ -99,7 +99,7 @@ def test_inputs_of_a_call_that_runs_at_once_are_checked_too():
         assert isinstance(found.value, ParallelLabError)
 
 
-def test_some_inputs_may_be_told_by_name():
+def test_some_inputs_may_be_given_by_name():
     class Sum(nn.Cell):
         def construct(self, x, y, z):
             return x + y * z

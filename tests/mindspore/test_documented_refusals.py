@@ -106,7 +106,7 @@ def test_a_seed_is_an_int_from_0_on(path):
 
 @pytest.mark.parametrize("make", [ms.Tensor([1.0]), np.ones(2, np.int32), None, 3, "f"], ids=repr)
 @pytest.mark.parametrize("call", [ops.cast, lambda x, d: ops.full(2, 1.0, d) if d is not None else ops.cast(x, d)])
-def test_what_has_a_dtype_is_none(make, call):
+def test_an_object_with_a_dtype_is_not_a_dtype(make, call):
     """A Tensor for a dtype was read as its own dtype."""
     with pytest.raises(ParallelLabError):
         call(ms.Tensor([1.0]), make)
@@ -150,7 +150,7 @@ FLOATS = {
 
 
 @pytest.mark.parametrize("how", FLOATS)
-def test_what_is_documented_as_a_float_is_no_int(how):
+def test_a_documented_float_is_not_an_int(how):
     """MindSpore: "TypeError - If `eps` is not a float"."""
     for junk in (1, True, "1.0", None, [1.0]):
         with pytest.raises(TypeError) as caught:

@@ -138,7 +138,7 @@ MADE = {
 
 
 @each_of(("wrong", "kind"), ([1], TypeError), ((1, 2.0), TypeError), ((), ValueError), ((True,), TypeError))
-def test_a_tuple_of_no_numbers_of_one_kind_is_no_tensor(wrong, kind):
+def test_a_tuple_of_mixed_kinds_is_not_a_tensor(wrong, kind):
     with pytest.raises(kind, match="tuple_to_array: input_x="):
         ms.ops.tuple_to_array(wrong)
 
@@ -153,7 +153,7 @@ def test_what_makes_arrays_here_makes_tensors_there(name):
 
 
 def test_what_is_made_of_nothing_takes_a_strategy():
-    """A constant, of which each rank takes its slice: no messages beside those of the operator that reads it."""
+    """A constant; each rank takes its slice of it: no messages besides those of the operator that reads it."""
     strategy = ((4,),)
 
     class Net(ms.nn.Cell):

@@ -117,7 +117,7 @@ def test_flags_of_a_parameter_are_true_or_false(name):
         setattr(one, name, 3)
 
 
-def test_set_data_takes_another_shape_where_it_is_told_to():
+def test_set_data_takes_another_shape_if_asked():
     one = parameter()
     with pytest.raises(ValueError, match="shape"):
         one.set_data(Tensor(np.zeros((32, 32), np.float32)))

@@ -55,7 +55,7 @@ def test_a_network_is_compiled_by_the_context_and_not_run():
 
 
 def test_tensors_in_tuples_lists_and_dicts_are_inputs_too():
-    """They were constants, and with none beside them an error about dataset_strategy=()."""
+    """They were constants, and without other inputs an error about dataset_strategy=()."""
 
     class Sum(nn.Cell):
         def construct(self, pair, more, factor=None):
@@ -86,7 +86,7 @@ def test_a_network_may_have_no_inputs(mode):
 
 
 class Branches(nn.Cell):
-    """Four layers beside eight, 128 x 128, as in MindSpore's test_allreduce_fusion.py."""
+    """Four layers next to eight, 128 x 128, as in MindSpore's test_allreduce_fusion.py."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Branches(nn.Cell):
     (0, None),
     (1, {"short.1", "short.2", "short.3", "long.5", "long.6", "long.7"}),  # what that test states; the others are 1
 )
-def test_the_numbers_that_the_cost_model_gives_to_messages_are_told(algorithm, second):
+def test_the_numbers_that_the_cost_model_gives_to_messages_are_shown(algorithm, second):
     net = Branches()
     ms.set_auto_parallel_context(device_num=4, full_batch=False, dataset_strategy="data_parallel")
     times = {"costmodel_allreduce_fusion_times": 2, "costmodel_allreduce_fusion_tail_percent": 0.5}
@@ -179,7 +179,7 @@ def test_decorators_and_caches_of_the_graph_compiler_leave_things_as_they_are():
 
 
 def test_inputs_are_the_whole_ones_of_all_ranks_and_cut_by_rows():
-    """MindSpore's own: 16 rows on 8 ranks, of which each feeds 2; an input of 6 rows stays whole."""
+    """MindSpore's own: 16 rows on 8 ranks, each of which feeds 2; an input of 6 rows stays whole."""
     ms.set_auto_parallel_context(full_batch=False)
     net = Net(((8, 1), (1, 1)))
     _cell_graph_executor.compile(net, Tensor(np.ones((16, 16), np.float32)))
@@ -193,7 +193,7 @@ def test_inputs_are_the_whole_ones_of_all_ranks_and_cut_by_rows():
 
 
 def test_an_auto_parallel_is_compiled_by_its_own_settings():
-    """8 ranks with whole w's, of which 4 share each (hsdp): 16 rows / 4, and an all_gather."""
+    """8 ranks with whole w's, each shared by 4 (hsdp): 16 rows / 4, and an all_gather."""
     reset_auto_parallel_context()
     ms.set_auto_parallel_context(device_num=8)
     net = Net(((8, 1), (1, 1)))

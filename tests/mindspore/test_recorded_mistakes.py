@@ -82,7 +82,7 @@ class CrossEntropy(nn.Cell):
 
 
 class Layers(nn.Cell):
-    """Four products of which each is on a stage; None: on none."""
+    """Four products, each on a stage; None: without a stage."""
 
     def __init__(self, stages):
         super().__init__()

@@ -103,7 +103,7 @@ BEHIND_IMPORTS = {
     "forward_fn before it is defined": (LATER, *("'forward_fn' is defined in line", "move the definition above line")),
     "a name that nothing defines": ("rows = CreateData()  # here", "defines or imports 'CreateData': define it there"),
 }
-MISTAKES = ALONE | {what: (IMPORTS + text, *words) for what, (text, *words) in BEHIND_IMPORTS.items()}
+MISTAKES = ALONE | {name: (IMPORTS + text, *words) for name, (text, *words) in BEHIND_IMPORTS.items()}
 
 
 QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a loss", "arguments in another order")
@@ -112,7 +112,7 @@ QUICK = ("from context import", "get_rank uncalled in a file", "Equal fed to a l
 @pytest.mark.quick(1)
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=() if what in QUICK else pytest.mark.exhaustive) for what in MISTAKES]
+    "what", [pytest.param(name, marks=() if name in QUICK else pytest.mark.exhaustive) for name in MISTAKES]
 )
 def test_a_printed_mistake_names_its_line_and_the_correction(tmp_path, what):
     text, *words = MISTAKES[what]

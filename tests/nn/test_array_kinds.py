@@ -162,7 +162,7 @@ HOLD_TEXT = ("a column of slices", "a column of a generator", "a map")
 @pytest.mark.parametrize(
     ("way", "kind"), [(w, k) for w in ARRAYS for k in REFUSED if w not in HOLD_TEXT or k not in ("text", "bytes")]
 )
-def test_what_is_no_plain_array_of_numbers_is_refused(way, kind):
+def test_anything_but_a_plain_array_of_numbers_is_refused(way, kind):
     with pytest.raises(ParallelLabError):
         ARRAYS[way][0](REFUSED[kind]())
 

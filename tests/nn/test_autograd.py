@@ -86,7 +86,7 @@ def test_equal_extremes_share_the_gradient_equally(reduce, sign):
 
 
 @each_of("choose, expected", (ops.maximum, [1.0, 1.0, 0.0]), (ops.minimum, [0.0, 1.0, 1.0]), ids=["maximum", "minimum"])
-def test_of_two_equal_elements_the_first_gets_the_gradient(choose, expected):
+def test_the_first_of_two_equal_elements_gets_the_gradient(choose, expected):
     x, y = Parameter(Tensor(np.array([2.0, 1.0, 0.0]))), Parameter(Tensor(np.ones(3)))
     of_x, of_y = gradients(ops.reduce_sum(choose(x, y)), [x, y])
     np.testing.assert_array_equal(of_x, expected)
@@ -119,7 +119,7 @@ def test_a_function_with_aux_gives_a_tuple():
 
 
 @pytest.mark.parametrize("of", [lambda x: ops.equal(x, 1.0), lambda x: ops.argmax(x)], ids=["bool", "int"])
-def test_what_has_no_gradient_is_refused_where_it_is_asked_for(of):
+def test_a_missing_gradient_is_refused_where_it_is_asked_for(of):
     """Zeros were the answer once: a training that goes nowhere, and says nothing."""
     with pytest.raises(TraceError, match=r"the function returned a Tensor of (bool|int32).*Floats"):
         value_and_grad(of, 0)(Tensor([1.0, 2.0]))

@@ -345,7 +345,7 @@ def test_parameters_and_cells_are_found_by_their_paths():
 
 
 @pytest.mark.parametrize(("rank", "stage"), [(0, 0), (3, 0), (4, 1), (7, 1)])
-def test_the_parameters_of_the_own_stage_are_told(rank, stage):
+def test_the_parameters_of_the_own_stage_are_listed(rank, stage):
     net = nn.SequentialCell(nn.Dense(2, 3), nn.SequentialCell(nn.Dense(3, 3), nn.Dense(3, 2)))
     set_auto_parallel_context(device_num=8, global_rank=rank, pipeline_stages=2, parallel_mode="semi_auto_parallel")
     try:
@@ -412,7 +412,7 @@ def test_a_cell_that_raises_is_left_too(listener):
 
 
 @pytest.mark.parametrize(("value", "kind"), [(-1, ValueError), ("1", TypeError), (1.5, TypeError), (True, TypeError)])
-def test_a_pipeline_stage_that_is_none_is_refused(value, kind):
+def test_an_invalid_pipeline_stage_is_refused(value, kind):
     layer = nn.Dense(2, 2)
     layer.pipeline_stage = 1
     with pytest.raises(kind, match=r"Dense: pipeline_stage=.*An int, at least 0"):

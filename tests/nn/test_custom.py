@@ -184,7 +184,7 @@ class NotBegun(PrimitiveWithInfer):
         (lambda: value_and_grad(Shaped(), 0)(Tensor(X)), NotBuiltYet, "Shaped"),
     ],
 )
-def test_what_is_missing_is_told(wrong, error, words):
+def test_missing_parts_are_named(wrong, error, words):
     with pytest.raises(error, match=words):
         wrong()
 

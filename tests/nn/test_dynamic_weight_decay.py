@@ -126,7 +126,7 @@ def test_a_plan_does_not_depend_on_the_factors():
 @pytest.mark.parametrize(
     ("value", "error"), [("0.1", ArgumentTypeError), (-0.1, ArgumentError), (len, ArgumentTypeError)]
 )
-def test_what_is_no_factor_is_refused(value, error):
+def test_anything_but_a_factor_is_refused(value, error):
     with pytest.raises(error, match=r"weight_decay.*or a Cell"):
         nn.SGD(pair(), 0.1, weight_decay=value)
     with pytest.raises(error, match="weight_decay"):

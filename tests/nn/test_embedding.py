@@ -128,7 +128,7 @@ def test_fields_are_combined_under_every_slice_mode(mode, slices, operator):
     assert plan.value("table.embedding_table").slice_shape == slices
 
 
-def test_rows_are_no_longer_than_max_norm():
+def test_rows_are_at_most_max_norm_long():
     layer = nn.EmbeddingLookup(16, 8, nn.initializer.Normal(1.0), max_norm=3.0)
     rows, table = layer(Tensor(IDS)).asnumpy(), layer.embedding_table.asnumpy()
     lengths = np.linalg.norm(table, axis=1)

@@ -89,7 +89,7 @@ def test_a_message_has_one_dtype():
 
 
 def test_sizes_are_counted_among_what_is_left_together():
-    """1 MB and 1 byte is above 1 MB: it ends its message. Of each dtype by itself."""
+    """1 MB and 1 byte is above 1 MB: it ends its message. Each dtype counts by itself."""
     sizes, dtypes = [MB, 1, 8, MB + 1, 8, 8], ["float32", "float32", "float16", "float32", "float16", "float32"]
     assert shared_messages(outgoing(6, sizes=sizes, dtypes=dtypes), [1] * 6, setting=("size", 1)) == (
         (0, 1),
@@ -243,7 +243,7 @@ def set_after_openstate_false(world):
     return len(world.comm.records)
 
 
-def test_a_gradient_that_is_none_is_refused_before_anything_is_sent(pool):
+def test_a_gradient_that_is_missing_is_refused_before_anything_is_sent(pool):
     for told, found in on_ranks(pool, without_one):
         assert "the gradient of 'p1' is None" in told
         assert np.array_equal(found, np.full(3, N))
@@ -332,7 +332,7 @@ def cut_differently(world):
     nn.DistributedGradReducer(parameters)([Tensor(np.ones(3))] * 3)
 
 
-def test_ranks_that_cut_differently_are_told_whose_gradients_they_sent(pool):
+def test_ranks_that_cut_differently_hear_whose_gradients_they_sent(pool):
     with pytest.raises(CollectiveMismatch) as caught:
         on_ranks(pool, cut_differently)
     assert "gradient of first" in str(caught.value)

@@ -137,7 +137,7 @@ def test_an_initializer_of_ones_own_is_taken():
 
 
 @pytest.mark.parametrize("dtype", [None, 5, [], "number", object])
-def test_what_is_no_dtype_of_numbers_is_refused(dtype):
+def test_anything_but_a_dtype_of_numbers_is_refused(dtype):
     """None gave float64, [] an array of nothing, the others numpy's TypeError."""
     with pytest.raises(ArgumentTypeError, match=r"dtype=.*A dtype of numbers"):
         initializers.initializer("zeros", (3, 2), dtype)

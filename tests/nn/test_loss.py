@@ -106,7 +106,7 @@ ALL_WITH_ALL = ((8, 1), (8,)), ((8,), (8, 1)), ((1, 4), (3, 1)), ((2, 1, 5), (3,
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("shapes", ALL_WITH_ALL)
 @pytest.mark.parametrize("loss", [nn.MSELoss, nn.L1Loss, nn.HuberLoss])
-def test_a_loss_that_would_compare_every_sample_with_the_labels_of_all_others_is_told(loss, shapes):
+def test_a_loss_that_would_compare_every_sample_with_the_labels_of_all_others_is_reported(loss, shapes):
     """(8, 1) with (8,) was broadcast to (8, 8) without a word: the net learns the mean of all labels."""
     x, y = (Tensor(np.full(shape, 0.5, "f")) for shape in shapes)
     with pytest.warns(RuntimeWarning, match="are broadcast to .*Equal shapes.*reshape"):
@@ -128,7 +128,7 @@ def test_labels_that_all_samples_share_are_broadcast_as_in_mindspore():
     assert nn.MSELoss()(Tensor(x), Tensor(y)).asnumpy() == np.mean((x - y) ** 2)
 
 
-def test_a_label_of_another_shape_is_told_when_a_network_is_compiled():
+def test_a_label_of_another_shape_is_reported_when_a_network_is_compiled():
     """Told before anything runs, in a network of slices too."""
     net = nn.Dense(4, 1)
     how = {"device_num": 4, "dataset_strategy": "full_batch", "optimizer": nn.SGD(net.trainable_params(), 0.1)}

@@ -78,7 +78,7 @@ def test_use_batch_statistics_goes_before_the_training_mode(setting, training, o
     assert np.allclose(bn.moving_mean.asnumpy(), 0) != of_batch
 
 
-def test_running_statistics_are_no_trained_parameters():
+def test_running_statistics_are_not_trained_parameters():
     bn = nn.BatchNorm2d(4, affine=False)
     assert bn.trainable_params() == []
     assert [p.name for p in bn.get_parameters()] == ["gamma", "beta", "moving_mean", "moving_variance"]

@@ -105,7 +105,7 @@ def test_losses_are_weighted_before_they_are_reduced():
 
 
 @pytest.mark.parametrize("by_batch", [False, True])
-def test_set_data_parallel_splits_the_batch_of_what_has_no_strategy_where_a_search_would_choose(by_batch):
+def test_set_data_parallel_splits_the_batch_of_operators_without_a_strategy_where_a_search_would_choose(by_batch):
     net = nn.SequentialCell(nn.Dense(8, 16, has_bias=False), nn.SequentialCell(nn.Dense(16, 8, has_bias=False)))
     net[0].matmul.shard(((1, 4), (2, 4)))
     if by_batch:
@@ -135,7 +135,7 @@ def test_settings_of_mindspores_compiler_are_accepted_and_change_nothing():
     assert seen == [net[1], net[0], net]
 
 
-def test_a_device_that_is_empty_text_is_none():
+def test_an_empty_text_means_no_device():
     relu = ops.ReLU().set_device("CPU").set_device("")
     assert relu(np.array([-1.0, 2.0])).tolist() == [0.0, 2.0]
 

@@ -304,7 +304,7 @@ def held(optimizer, shape=SHAPE):
 
 
 class Halves(Totals):
-    """Adds what the two halves of a parameter found, each of which is told of the other's."""
+    """Adds what the two halves of a parameter found; each half hears of the other's."""
 
     def __init__(self, others):
         self.mine, self.others = [], iter(others)

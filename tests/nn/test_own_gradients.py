@@ -69,7 +69,7 @@ def test_the_gradient_of_a_cell_is_what_its_bprop_says(on_ranks):
 
 
 @each_of("on_ranks", False, True)
-def test_of_several_results_bprop_is_given_all_gradients(on_ranks):
+def test_bprop_receives_the_gradients_of_all_results(on_ranks):
     """One that the loss does not read has a gradient of zeros."""
     both, first = Two(), Two()
 
@@ -89,7 +89,7 @@ def test_a_bprop_with_too_few_gradients_is_refused():
 
 @each_of("on_ranks", False, True)
 def test_insert_gradient_of_gives_the_function_the_whole_gradient(on_ranks):
-    """Ranks hold addends of it, of which each was clipped by itself."""
+    """Ranks hold addends of it; each was clipped by itself."""
     clip = InsertGradientOf(lambda g: ops.clip_by_value(g, -1.0, 1.0))
     mul = ops.Mul().shard(((2, 2), (2, 2)))
     w = Parameter(Tensor(W), "w")

@@ -44,7 +44,7 @@ def test_a_given_dtype_wins():
 @each_of(
     "data, dtype", ([[1, 2], [3]], None), ("text", None), (["a"], "float32"), ([1j], None), (None, None), ({}, None)
 )
-def test_data_that_is_no_array_of_numbers_is_refused(data, dtype):
+def test_data_that_is_not_an_array_of_numbers_is_refused(data, dtype):
     with pytest.raises(ShapeError, match="Numbers in a rectangular shape"):
         Tensor(data, dtype)
 
@@ -85,7 +85,7 @@ def test_an_array_on_the_left_leaves_the_work_to_the_tensor():
 
 
 @each_of("compute", ops.div, ops.power, ops.maximum, ops.add, ids=["div", "power", "maximum", "add"])
-def test_operators_take_a_number_beside_an_array(compute):
+def test_operators_take_a_number_with_an_array(compute):
     result = compute(B, 2.0)
     assert result.dtype == np.float32
     np.testing.assert_array_equal(result, compute(B, np.float32(2.0)))
@@ -148,7 +148,7 @@ def test_set_data_takes_initial_values():
 
 
 @pytest.mark.parametrize("name", ["", 3, ["w"]])
-def test_names_that_are_no_text_are_refused(name):
+def test_names_that_are_not_text_are_refused(name):
     with pytest.raises(ParallelLabError, match="A non-empty str"):
         Parameter(Tensor(A), name=name)
 
@@ -411,7 +411,7 @@ def test_methods_refuse_in_words(call, words):
 
 
 @each_of(("value", "kind"), (-1, ValueError), (1.0, TypeError), ("1", TypeError), (True, TypeError), (None, TypeError))
-def test_a_fusion_id_that_is_none_is_refused_and_the_old_one_stays(value, kind):
+def test_an_invalid_fusion_id_is_refused_and_the_old_one_stays(value, kind):
     p = Parameter(Tensor(A), name="w")
     assert p.comm_fusion == 1
     p.comm_fusion = 2

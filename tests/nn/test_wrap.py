@@ -313,7 +313,7 @@ def test_a_batch_that_does_not_divide_is_refused():
     ("count", "kind"),
     [(0, ValueError), (-1, ValueError), ("4", TypeError), (2.0, TypeError), (True, TypeError), (None, TypeError)],
 )
-def test_a_count_that_is_no_positive_int_is_refused(make, count, kind):
+def test_a_count_that_is_not_a_positive_int_is_refused(make, count, kind):
     with pytest.raises(kind, match=r"An int, at least 1"):
         make(nn.ReLU(), count)
 

@@ -159,7 +159,7 @@ def test_three_students_from_the_release_to_the_feedback_get_the_marks_computed_
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
-def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is_no_mark(tmp_path):
+def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is_not_a_mark(tmp_path):
     """Before: a package that the grader's environment lacks, or a kernel that died, was a 0 for the student."""
     course = Course(tmp_path, "03")
     course.run("generate_assignment", "lesson_03", "--create")
@@ -171,7 +171,7 @@ def test_a_table_of_the_shown_inputs_earns_nothing_and_a_fault_of_the_machine_is
     told = course.run("autograde", "lesson_03", fails=True)
     assert "DeadKernelError" in told
     assert course.points("table", "03") == (3, 0, 4, 4, 5)  # right on what the verdict shows, on no other rows
-    assert course.points("loud", "03") == MARKS["all"]  # a line on stderr is no failure
+    assert course.points("loud", "03") == MARKS["all"]  # a line on stderr is not a failure
     assert not (course.folder / "autograded" / "dies" / "lesson_03" / LESSONS["03"].name).exists()
     broken = tmp_path / "broken"  # an environment without threadpoolctl
     broken.mkdir()

@@ -76,7 +76,7 @@ def test_a_network_may_return_constants(answer, expected, used):
 
 
 def test_the_gradient_of_truth_values_and_counts_is_zero():
-    """MindSpore's GradOperation takes any result; value_and_grad refuses what has no gradient."""
+    """MindSpore's GradOperation takes any result; value_and_grad refuses results without a gradient."""
     for fn in (lambda x: theirs.Greater()(x, 3.0), lambda x: theirs.Argmax()(x)):
         np.testing.assert_array_equal(theirs.GradOperation()(fn)(Tensor(X)).asnumpy(), np.zeros_like(X))
 

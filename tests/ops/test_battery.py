@@ -171,7 +171,7 @@ def test_counts_below_one_are_refused_in_shard(value):
 
 
 @pytest.mark.parametrize("value", [3, 6, 10**12])
-def test_counts_that_are_no_powers_of_two_are_refused_where_the_number_of_devices_is_one(value):
+def test_counts_that_are_not_powers_of_two_are_refused_where_the_number_of_devices_is_one(value):
     """The suggestion mends every tuple, so that it can be copied."""
     shapes, attrs = ((24, 48), (48, 24)), {"transpose_a": False, "transpose_b": False}
     with pytest.raises(StrategyError, match=r"dim 1 of input 0 .*powers of two.*Try") as caught:

@@ -308,7 +308,7 @@ def disagree(world):
     return ops.AllReduce("max")(x)
 
 
-def test_two_ranks_on_different_lines_are_told_both(pool):
+def test_two_ranks_on_different_lines_hear_of_both(pool):
     with pytest.raises(errors.ParallelLabError, match="all_reduce") as caught:
         on_ranks(pool, disagree)
     assert "test_collectives.py" in str(caught.value)

@@ -123,7 +123,7 @@ def test_float16_is_summed_in_float32(rng):
 
 @pytest.mark.parametrize("which", ["forward", "input grad", "weight grad"])
 def test_columns_live_for_one_tile_only(which, rng):
-    """The whole im2col of this case is 9 times x, 75 MB; beside its result a kernel may hold a few tiles."""
+    """The whole im2col of this case is 9 times x, 75 MB; besides its result a kernel may hold a few tiles."""
     x, w = np.ones((32, 64, 32, 32), np.float32), np.ones((32, 64, 3, 3), np.float32)
     g = np.ones((32, 32, 32, 32), np.float32)
     rest = ((1, 1), (1, 1), (1, 1, 1, 1))

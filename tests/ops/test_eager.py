@@ -15,7 +15,7 @@ from parallel_lab.ops.machine.opdef import OpDef, Results
 from parallel_lab.ops.machine.registry import case
 from tests.crossed import each_of
 
-# Of optimizers' update rules.
+# Attributes of optimizers' update rules.
 ROOTS = {"low": 0.5, "eps": 1e-3}
 UPDATES = {
     "descend": (case((4, 6), (4, 6), ()),),
@@ -292,7 +292,7 @@ def test_what_an_operator_cannot_take_is_refused_with_its_name(how, wrap):
 
 
 @pytest.mark.parametrize("given", [[1, -1], (1.0,), -2.0, 3, True, [[1], [2, 3]]], ids=repr)
-def test_a_list_or_number_is_no_tensor(given):
+def test_a_list_or_number_is_not_a_tensor(given):
     """MindSpore: TypeError. An array is one: this package computes with numpy."""
     with pytest.raises(
         TypeError, match=r"ReLU: operand 0 \(x\) is .*A Tensor or an array of numbers.*Tensor\(\.\.\.\)"
@@ -300,7 +300,7 @@ def test_a_list_or_number_is_no_tensor(given):
         ops.relu(given)
 
 
-def test_a_number_stands_beside_a_tensor_where_they_broadcast():
+def test_a_number_is_combined_with_a_tensor_where_they_broadcast():
     np.testing.assert_array_equal(ops.add(np.float32([1, 2]), 1), [2, 3])
     assert ops.add(1, 2) == 3 and ops.maximum(0, np.float32(2)) == 2
     with pytest.raises(

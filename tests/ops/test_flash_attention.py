@@ -213,7 +213,7 @@ def test_a_causal_window_lies_where_the_rows_of_a_rank_are(mode):
     np.testing.assert_allclose(parameters["k"], wanted[1]["k"], rtol=1e-9, atol=1e-12)
 
 
-def test_heads_of_a_query_are_split_beside_a_single_head_of_keys():
+def test_heads_of_a_query_are_split_while_a_single_head_of_keys_is_whole():
     """Its count had to be that of the query, which no single head has: no strategy was legal."""
     wanted = trained(Net("BSH", heads=1), "BSH", parallel_mode="stand_alone")[1:]
     query, _, _, *others = by_counts("BSH", 2, 1, 4)

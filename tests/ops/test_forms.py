@@ -266,7 +266,7 @@ def test_an_ellipsis_mask_is_refused_in_parallel_modes():
     (lambda: ops.BinaryCrossEntropy("sum"), (np.full((4, 6), 2.0),), lambda values: 2 * values.sum()),
     (lambda: ops.BinaryCrossEntropy(reduction="none"), (), np.array),
 )
-def test_the_class_of_a_loss_reduces_as_it_is_told(prim, others, expected):
+def test_the_class_of_a_loss_reduces_as_asked(prim, others, expected):
     """MindSpore: the mean by default. The class had no reduction, and asked for weights."""
     x = 1 / (1 + np.exp(-Q))
     values = -(P * np.log(x) + (1 - P) * np.log(1 - x))
@@ -277,7 +277,7 @@ def test_the_class_of_a_loss_reduces_as_it_is_told(prim, others, expected):
 
 
 class Losses(nn.Cell):
-    """A loss beside known labels."""
+    """A loss with known labels."""
 
     def __init__(self, prim, *others):
         super().__init__()

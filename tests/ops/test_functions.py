@@ -139,7 +139,7 @@ def test_logic_takes_numbers_as_truth():
     np.testing.assert_array_equal(values(ops.logical_not(a)), [True, False, True, False])
 
 
-def test_what_is_no_number_is_found():
+def test_nan_and_infinity_are_found():
     x = np.array([1.0, np.nan, np.inf, -np.inf])
     np.testing.assert_array_equal(values(ops.isnan(x)), [False, True, False, False])
     np.testing.assert_array_equal(values(ops.isinf(x)), [False, False, True, True])
@@ -149,7 +149,7 @@ def test_what_is_no_number_is_found():
 # ---- order ----
 
 
-def test_of_equal_elements_the_earlier_comes_first():
+def test_the_earlier_of_equal_elements_comes_first():
     x = np.array([[3, 1, 3, 1, 2]], np.float32)
     top, where = ops.top_k(x, 3)
     assert (values(top).tolist(), values(where).tolist(), values(where).dtype) == ([[3, 3, 2]], [[0, 2, 4]], np.int32)

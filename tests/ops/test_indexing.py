@@ -138,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_what_is_no_index_is_refused(how):
+def test_anything_but_an_index_is_refused(how):
     key, words = WRONG[how]
     with pytest.raises(TensorIndexError, match=words) as caught:
         getitem(Tensor(X), key)

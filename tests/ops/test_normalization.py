@@ -76,7 +76,7 @@ def test_batch_norm_gives_five_results(training):
 
 @pytest.mark.parametrize("mean", [0.0, 1e2, 1e4])
 def test_batch_norm_of_float32_keeps_its_digits_under_a_large_mean(mean):
-    """E[x^2] - E[x]^2 in float32 would have no digit left of a variance of 1 beside a mean of 10^4 (1e8 * 6e-8 = 6)."""
+    """E[x^2] - E[x]^2 in float32 would have no digit left of a variance of 1 around a mean of 10^4 (1e8 * 6e-8 = 6)."""
     x = (RNG.normal(size=(64, 2, 16)) + mean).astype(np.float32)
     ones, zeros = np.ones(2, np.float32), np.zeros(2, np.float32)
     y, found_mean, found_variance, *_ = ops.BatchNorm(is_training=True)(x, ones, zeros, zeros, ones)

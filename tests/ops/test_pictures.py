@@ -103,7 +103,7 @@ def test_a_grid_of_the_elements_themselves_gives_the_picture(rng):
     ("reflection", [4, 3, 1]),
 )
 def test_what_lies_outside_of_a_sampled_picture(padding, expected):
-    """Of a row 1, 2, 3, 4: its two borders, and 1.5 elements beyond the last, which is 1.5 before it if reflected."""
+    """In a row 1, 2, 3, 4: its two borders, and 1.5 elements beyond the last, which is 1.5 before it if reflected."""
     grid = np.stack([[1.0, 1.75, -1.0], np.zeros(3)], axis=-1).reshape(1, 1, 3, 2)
     found = ops.grid_sample(np.array([[[[1.0, 2, 3, 4]]]]), grid, "bilinear", padding)
     assert found[0, 0, 0].tolist() == pytest.approx(expected)

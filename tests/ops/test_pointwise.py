@@ -122,7 +122,7 @@ def test_a_quotient_may_be_rounded():
     assert ops.div(INTS, OTHERS, rounding_mode="floor").tolist() == (INTS // OTHERS).tolist()
 
 
-def test_zero_wins_over_what_is_no_number():
+def test_zero_wins_over_nan():
     some, nothing = np.array([0.0, 2.0, 0.0]), np.array([0.0, 0.0, np.inf])
     four = np.array([0.0, 4.0, np.inf])
     np.testing.assert_array_equal(ops.xdivy(some, four), [0, 0.5, 0])

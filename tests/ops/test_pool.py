@@ -64,7 +64,7 @@ def test_max_is_the_largest_real_element(setting, rng):
 
 
 @each_setting
-def test_of_equal_largest_the_first_in_row_major_order_takes_the_gradient(setting, rng):
+def test_the_first_of_the_largest_in_row_major_order_takes_the_gradient(setting, rng):
     size, *rest = setting
     x = with_ties(rng, size)
     out = max_pool_forward(x, *rest, window_of(*setting).out_size)

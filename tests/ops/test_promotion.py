@@ -15,7 +15,7 @@ from tests.ops.compiled import results
 
 BF16 = load_bfloat16()
 # Categories from low to high, each from narrow to wide. MindSpore's documentation, "Implicit Type Conversion": the
-# operand of lower priority is converted; int8 beside uint8 gives int16, float16 beside bfloat16 float32.
+# operand of lower priority is converted; int8 with uint8 gives int16, float16 with bfloat16 float32.
 ORDER = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 ALONE = ["uint16", "uint32", "uint64"]
 
@@ -33,7 +33,7 @@ def ones(dtype, shape=(8, 4)):
 @pytest.mark.quick(20)
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations_with_replacement(ORDER, 2))[::-1])
 def test_the_higher_dtype_counts_eagerly_and_on_ranks(one, other):
-    """int32 beside float32 gave float64, as in numpy."""
+    """int32 with float32 gave float64, as in numpy."""
     want = expected(one, other)
     for x, y in ((ones(one), ones(other)), (ones(other), ones(one, (4,)))):
         assert str((Tensor(x) * Tensor(y)).dtype) == want
@@ -75,7 +75,7 @@ def test_wide_unsigned_ints_are_not_converted(one, other):
 
 
 def test_comparisons_look_at_the_converted_values():
-    """2**24 + 1 is no float32: beside float32 it is compared as 2**24."""
+    """2**24 + 1 does not fit float32: next to float32 it is compared as 2**24."""
     whole, fraction = np.array([2**24 + 1], np.int32), np.array([2.0**24], np.float32)
     assert (Tensor(whole) == Tensor(fraction)).asnumpy().all()
     assert not (Tensor(whole) == Tensor(fraction.astype(np.float64))).asnumpy().any()
@@ -116,7 +116,7 @@ KINDS = {"f": ["float16", "float32", "float64", "bfloat16", "int32", "int64", "b
 @pytest.mark.quick(10)
 @pytest.mark.parametrize("name", SEVERAL)
 def test_results_have_the_inferred_dtype_whatever_the_operands_are(name):
-    """14 operators gave float64, or one element's type, where the plan said float32: of ints beside floats."""
+    """14 operators gave float64, or one element's type, where the plan said float32: with ints next to floats."""
     op, draw = OPS[name], random.Random(name)
     for case in op.cases:
         for _ in range(6):
@@ -176,7 +176,7 @@ def test_numbers_for_a_parameter_are_of_its_category():
 
 
 def test_a_fraction_of_ints_is_refused_and_a_bound_of_ints_is_kept():
-    """alpha=0.5 was 0 beside ints, and so was the bound of a shrink."""
+    """alpha=0.5 was 0 with ints, and so was the bound of a shrink."""
     x = Tensor(ones("int32"))
     with pytest.raises(ShapeError, match=r"AddExt: alpha=0\.5 for int32 and int32\. An int"):
         ops.add_ext(x, x, alpha=0.5)

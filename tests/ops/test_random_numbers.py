@@ -99,7 +99,7 @@ def test_expected_counts_of_candidates_are_those_of_mindspores_example():
     assert (true == 0.75).all() and true.shape == (5, 1) and (drawn == 0.75).all()
 
 
-def test_candidates_that_are_to_be_no_true_classes_are_none():
+def test_sampled_candidates_exclude_true_classes_if_asked():
     classes = np.array([[0, 1], [2, 0]])
     samples, _, _ = ops.uniform_candidate_sampler(classes, 2, 3, True, 6, 1, True)
     assert sorted(samples.tolist()) == [3, 4, 5]

@@ -355,7 +355,7 @@ SENT = "AllReduce with fusion {}, sent when a result is first read"
     (other_order, (SENT.format(1) + ": 1 call", SENT.format(2))),
     (too_early, (SENT.format(1) + ": 1 call so far", "2 calls in one message, test_rank_calls_together.py:")),
 )
-def test_ranks_that_read_at_different_times_are_told_which_calls_they_put_together(pool, program, words):
+def test_ranks_that_read_at_different_times_hear_which_calls_they_joined(pool, program, words):
     with pytest.raises(CollectiveMismatch) as caught:
         on_ranks(pool, program)
     for word in words:

@@ -47,7 +47,7 @@ def test_results_and_gradients_equal_the_recorded_ones(row):
 
 
 def test_every_public_operator_and_function_is_compared_or_said_not_to_be_in_pytorch():
-    """Of those that were there when the file was recorded; recording it again refuses to leave out newer ones."""
+    """Only those that were there when the file was recorded; recording it again refuses to leave out newer ones."""
     public, rows = set(RECORDED.recipe["operators"].split()), {row.name for row in ROWS}
     assert len(public) > 150
     assert public - rows - set(NOT_IN_PYTORCH) == set()

@@ -1,4 +1,4 @@
-"""What MindSpore refuses beside a strategy: EmbeddingLookup off the host, groups of BatchNorm, interleaved parts."""
+"""What MindSpore refuses with a strategy: EmbeddingLookup off the host, groups of BatchNorm, interleaved parts."""
 
 import numpy as np
 import pytest

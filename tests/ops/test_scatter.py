@@ -107,7 +107,7 @@ def test_a_number_or_a_larger_source_is_scattered():
     (((4, 3), (4, 2)), np.zeros((4, 3), int), "One for each of the indices"),
     (((4, 3), (4, 1)), np.full((4, 1), 3), "Indices from -3 to 2"),
 )
-def test_numbers_of_elements_that_are_none_are_refused(shapes, numbers, allowed):
+def test_invalid_numbers_of_elements_are_refused(shapes, numbers, allowed):
     x, rows = drawn(*shapes)
     with pytest.raises(ShapeError, match=allowed):
         ops.TensorScatterElements(1)(Tensor(x), Tensor(np.array(numbers)), Tensor(rows))
@@ -223,7 +223,7 @@ def test_a_compiled_network_keeps_what_was_scattered_into_its_parameter(how, str
     assert not [i for i in plan.stages[0].program("forward") if i.is_communication and i.name == "prim"]
 
 
-# ---- what is no place ----
+# ---- indices outside ----
 
 WRONG = {
     "a number outside": (

@@ -58,7 +58,7 @@ def test_random_keys_do_what_numpy_does(seed):
 
 @pytest.mark.parametrize("key", [0, (slice(None), [2, 0, 2]), (..., slice(3, None, -2)), X > 30], ids=str)
 def test_gradients_go_to_the_value_where_it_was_taken_and_to_x_elsewhere(key):
-    """Of several values for one element only the last one, which stays, has a gradient."""
+    """If one element gets several values, only the last one, which stays, has a gradient."""
     x, value = Parameter(Tensor(X), "x"), Parameter(Tensor(np.zeros_like(X[key])), "v")
     out = x * 1.0
     out[key] = value * 2.0

@@ -422,6 +422,6 @@ def test_a_count_is_refused_in_words_whatever_comes_behind_it(behind):
 
 @each_of(("name", "value"), ("cross_batch", 1), ("cross_batch", "True"), ("enable_nd_tp", None), (3, True))
 def test_an_attribute_that_would_not_be_heard_is_refused(name, value):
-    """The compiler asks whether it is True: 1 meant nothing once, and nobody was told."""
+    """The compiler asks whether it is True: 1 meant nothing once, silently."""
     with pytest.raises(TypeError, match="ReduceMean add_prim_attr: "):
         PRIMITIVES["ReduceMean"]().add_prim_attr(name, value)

@@ -1,4 +1,4 @@
-"""In every Python of a portable run (PARALLEL_LAB_PORTABLE=1): whatever of the package asks Linux for what only Linux
+"""In every Python of a portable run (PARALLEL_LAB_PORTABLE=1): whatever in the package needs a feature that only Linux
 has ends with an error. Calls of the os module are gone, others are seen by an audit hook. Libraries may ask: on a Mac
 they take ways of their own.
 """

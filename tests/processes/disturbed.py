@@ -1,6 +1,6 @@
 """A notebook that somebody disturbs: `python -m tests.processes.disturbed WORK RANKS LIMIT_S`.
 
-It works in a pool (WORK) until an error comes, says what it was told and when, and then has its next run; the test
+It works in a pool (WORK) until an error comes, says which error came and when, and then has its next run; the test
 kills, stops or interrupts meanwhile. It prints lines of its own, which begin with a word of SAID, and nothing else is
 to come: "begun PIDS", "told SECONDS CLASS TEXT", "next right".
 

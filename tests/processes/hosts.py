@@ -1,5 +1,5 @@
 """Two hosts on one machine: Linux network namespaces with an address, a name, a /dev/shm and no way but the one between
-them, and a launch agent in the place of ssh."""
+them, and a launch agent instead of ssh."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ exec ip netns exec "$space" unshare --mount --uts sh -c '
 
 @dataclass
 class TwoHosts:
-    """`hosts`: as mpirun is told; `agent`: what it starts commands with; `names` of the hosts, and of their spaces."""
+    """`hosts`: as given to mpirun; `agent`: what it starts commands with; `names` of the hosts, and of their spaces."""
 
     folder: Path
     names: tuple[str, str] = ("ada", "bob")

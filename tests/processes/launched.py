@@ -86,8 +86,8 @@ class Started:
 
 
 def environment_of(folder: Path) -> bytes:
-    """The environment of the living process whose folder of /proc this is, b"" of the system's own threads and of a
-    process that has none. One that just begins another program has none for a moment: it is asked again.
+    """The environment of the living process whose folder of /proc this is, b"" for the system's own threads and for a
+    process without one. A process that just begins another program lacks it for a moment: it is asked again.
     """
     for _ in range(BEGINNING):
         state, *fields = (folder / "stat").read_text().rpartition(")")[2].split()

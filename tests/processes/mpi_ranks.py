@@ -141,7 +141,7 @@ def compare(comm, count: int, *, mixed: bool) -> None:
 
 
 def memory(comm) -> None:
-    """What a collective with `out` takes beside it, by numpy: for sums the others' parts; for what moves, nothing."""
+    """What a collective with `out` takes besides it, by numpy: for sums the others' parts; for moves, nothing."""
     n, world = comm.world_size, tuple(range(comm.world_size))
     whole, part = np.ones(1_200_000), np.ones(1_200_000 // n)
     other, given = np.empty_like(whole), whole if comm.rank == 0 else None

@@ -142,7 +142,7 @@ def labs(folder: Path) -> None:
     strategy.wait()
     print("StrategyLab", strategy.snapshot()["run"])
     strategy.save(folder / "strategy.json")
-    strategy.save(folder / "strategy.json")  # in place of a file that is there
+    strategy.save(folder / "strategy.json")  # over a file that is there
     result = Quickstart(devices=2, epochs=1).run()
     print("Quickstart", result.executor, result.equal, result.to_html(folder / "report.html").name)
     print("files", sorted(path.name for path in folder.iterdir()))

@@ -316,7 +316,7 @@ def test_a_rank_that_fails_ends_the_calls_of_the_others(pool, call):
     "call",
     ["barrier(group)", "all_reduce(x, group=group)", "reduce(x, group=group)", "start('all_reduce', x, group=group)"],
 )
-def test_what_is_no_group_is_refused_where_it_is_given(pool, call, group):
+def test_anything_but_a_group_is_refused_where_it_is_given(pool, call, group):
     def program(comm, call, group):
         said = []
         for _ in range(2):

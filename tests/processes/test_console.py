@@ -112,7 +112,7 @@ def test_no_tag_colour_and_chosen_ranks():
     assert stream.getvalue() == "[0] a\n"
 
 
-def test_a_reader_that_has_gone_is_told_once_and_the_logs_are_whole(tmp_path):
+def test_a_lost_reader_is_reported_once_and_the_logs_are_whole(tmp_path):
     class Gone(io.StringIO):
         def write(self, text):
             raise BrokenPipeError("nobody reads")

@@ -22,7 +22,7 @@ MPI_TRAINING = pytest.param("mpi", MpiPool, marks=[NEEDS_MPI, pytest.mark.exhaus
 
 
 def moved_pairs(comm, first: int, count: int) -> list[tuple[int, int, bool]]:
-    """Of drawn pairs of layouts, on this rank: (elements that it took from others, those that it lacked, right?)."""
+    """Per drawn pair of layouts, on this rank: (elements that it took from others, those that it lacked, right?)."""
     import numpy as np
 
     from parallel_lab.lab.redistribution.model import run_steps
@@ -96,7 +96,7 @@ def test_5000_pairs_on_up_to_16_ranks(make, ranks, count):
 
 @pytest.mark.parametrize("make", [SHM, RARELY_MPI])
 @pytest.mark.parametrize("direction", ["forward", "back"])
-def test_memory_beside_the_value_is_the_reply_and_one_piece(make, direction):
+def test_memory_besides_the_value_is_the_reply_and_one_piece(make, direction):
     """Rows to columns on 4 ranks, 8 MB each, larger than the buffers; back: sums, whose pieces wait for their turn."""
 
     def program(comm, kind, route, shape):
@@ -124,7 +124,7 @@ def test_memory_beside_the_value_is_the_reply_and_one_piece(make, direction):
     reply_bytes, piece_bytes = 8 * 512 * 2048, 8 * 512 * 512
     with make(4) as pool:
         peaks = pool.run(program, kind, route, shape)
-    print(f"{kind}: at most {max(peaks)} bytes beside a value of {reply_bytes}")
+    print(f"{kind}: at most {max(peaks)} bytes on top of a value of {reply_bytes}")
     waiting = 3 * piece_bytes if direction == "back" else piece_bytes
     assert reply_bytes <= max(peaks) <= reply_bytes + waiting + 200_000  # and what numpy buffers
 
@@ -150,7 +150,7 @@ def test_training_gives_the_bits_of_the_simulator(executor, make):
 
 
 @pytest.mark.parametrize("make", [SHM, RARELY_MPI])
-def test_ranks_that_say_different_routes_are_told(make):
+def test_ranks_that_say_different_routes_get_an_error(make):
     def program(comm):
         from parallel_lab.layout.route import Route
         from parallel_lab.layout.tensor_layout import TensorLayout

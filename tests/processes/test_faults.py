@@ -129,7 +129,7 @@ def test_exit_codes_are_named(end, code):
 
 
 @pytest.mark.portable
-def test_death_while_the_others_compute_is_told_at_once():
+def test_death_while_the_others_compute_is_reported_at_once():
     def program(comm):
         if comm.rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -147,7 +147,7 @@ def test_the_figure_is_one_svg_with_a_point_per_size_and_words_for_it():
     ((64, 128, 256), [[1.0], [math.nan], [3.0]], {}),
     ((64, 128, 256), [[1.0], [2.0], [3.0]], {"kind": "gather"}),
 )
-def test_what_is_no_measurement_is_refused(sizes, samples, options):
+def test_anything_but_a_measurement_is_refused(sizes, samples, options):
     with pytest.raises(ArgumentError, match="fit_line"):
         fit_line(sizes, samples, **options)
 

@@ -1,4 +1,4 @@
-"""Arrays of other members that a rank reads where they lie: when the run stops, whoever is late gets an error and no
+"""Arrays of other members that a rank reads where they lie: when the run stops, a late reader gets an error and no
 value.
 
 Members that hear of a fault do not wait any more, and use their arrays for something else, while a slow one may still

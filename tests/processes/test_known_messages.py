@@ -1,5 +1,5 @@
 """send and recv of places that call again (`processes/shm/fast/messages.py`): the values given each time, whatever
-comes between; what does not fit, a rank that dies and one that has returned are told as at a place that is new."""
+comes between; what does not fit, a rank that dies and one that has returned are reported as at a new place."""
 
 import os
 import signal
@@ -107,7 +107,7 @@ def test_each_is_in_the_flight_recorder_with_its_number(pool):
         ("die", RankDied, "rank 0"),
     ],
 )
-def test_what_ends_a_known_place_is_told(last, error, words, count):
+def test_the_end_of_a_known_place_is_reported(last, error, words, count):
     def program(comm, last, count):
         for turn in range(6):
             if comm.rank == 1:
@@ -128,7 +128,7 @@ def test_what_ends_a_known_place_is_told(last, error, words, count):
             assert_usable(pool)
 
 
-def test_messages_that_nobody_receives_are_told(pool):
+def test_messages_that_nobody_receives_are_reported(pool):
     def program(comm):
         for _ in range(5):
             if comm.rank == 0:

@@ -26,7 +26,7 @@ from tests.processes.processes import stop
 
 pytestmark = pytest.mark.timeout(150)
 
-PROMISE_BOUND_S = 5.0  # for what is promised within a second: other work on the machine must not fail a test
+PROMISE_BOUND_S = 5.0  # for promises within a second: other work on the machine must not fail a test
 LOOP = """
     init()
     comm = hooks.current_world().comm
@@ -84,7 +84,7 @@ def test_a_module_runs_as_with_python_m(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_script_finds_the_modules_beside_it_and_itself_as_main(tmp_path):
+def test_a_script_finds_the_modules_next_to_it_and_itself_as_main(tmp_path):
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep/resnet.py").write_text("name = 'beside'\n")
     script(
@@ -115,7 +115,7 @@ def test_rank_0_s_seed_becomes_everybody_s_and_products_run_in_one_thread(tmp_pa
 
 @pytest.mark.portable
 @pytest.mark.exhaustive
-def test_a_child_of_a_rank_is_no_rank(tmp_path):
+def test_a_child_of_a_rank_is_not_a_rank(tmp_path):
     body = """
         import subprocess
         if len(sys.argv) > 1:
@@ -250,7 +250,7 @@ def test_a_rank_that_leaves_early_raises_in_those_that_wait_for_it(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_message_nobody_received_is_told_at_the_end(tmp_path):
+def test_a_message_nobody_received_is_reported_at_the_end(tmp_path):
     body = """
         init()
         if get_rank() == 0:
@@ -507,7 +507,7 @@ def kill_one_rank(folder: Path, rng: np.random.Generator, count: int) -> float:
 
 @pytest.mark.portable
 @pytest.mark.faults("ends of notebooks, launchers")
-def test_a_rank_that_is_killed_is_told_by_all(tmp_path, rng):
+def test_all_report_a_rank_that_is_killed(tmp_path, rng):
     script(tmp_path, LOOP)
     taken_s = kill_one_rank(tmp_path, rng, 3)
     print(f"all over after {taken_s * 1e3:.0f} ms")

@@ -48,7 +48,7 @@ def test_a_refusal_shows_the_script_s_lines_and_not_the_package_s(tmp_path):
     )
 
 
-def test_the_package_s_lines_are_there_for_who_asks(tmp_path):
+def test_the_package_s_lines_are_there_on_request(tmp_path):
     output = run(tmp_path, REFUSED, **{TRACEBACK_VARIABLE: "full"})
     assert re.search(r"File .*parallel_lab.base.checks\.py", output) and "left out" not in output
 
@@ -81,7 +81,7 @@ def test_an_error_in_the_user_s_own_code_leaves_out_what_called_it():
     assert "in construct" in text and "x / 0" in text and "left out" in text and "cell.py" not in text
 
 
-def test_a_cause_keeps_its_own_lines_where_it_has_none_of_the_user_s():
+def test_a_cause_keeps_its_own_lines_where_it_lacks_the_user_s():
     def read():
         try:
             int("x")
@@ -99,7 +99,7 @@ def test_importing_mindspore_without_the_option_names_the_option(tmp_path):
     assert "--as-mindspore" in last_lines(output)
 
 
-def test_a_rank_that_asks_for_input_is_told_that_it_has_no_keyboard(tmp_path):
+def test_a_rank_that_asks_for_input_hears_that_it_has_no_keyboard(tmp_path):
     assert "A rank has no keyboard" in last_lines(run(tmp_path, "input('learning rate? ')\n"))
 
 
@@ -147,7 +147,7 @@ def test_a_wrong_line_of_a_cell_shows_its_reason_without_a_traceback(line):
     assert shown.startswith("ArgumentError: %%ranks: ")
 
 
-def test_a_cell_that_wants_the_notebook_s_variables_is_told_that_it_has_none(capfd):
+def test_a_cell_that_wants_the_notebook_s_variables_hears_that_they_are_missing(capfd):
     with pytest.raises(Exception, match=r"name 'net' is not defined\. The cell runs in processes of its own") as caught:
         magics.run_cell("-n 1", "print(net)", "In[7]")
     assert "In[7]:2" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Lines that meet in calls with a root: what is told of a swap, and what is no fault."""
+"""Lines that meet in calls with a root: what is reported of a swap, and what is not a fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, C, D = (LINE | n for n in range(1, 5))
 
 
 def told(*calls, root=0):
-    """Of each call, given as the members' origins: the two members that are told apart, or None."""
+    """For each call, given as the members' origins: the two members that are told apart, or None."""
     lines = Lines()
     return [lines.differing(origins, root) for origins in calls]
 
@@ -26,17 +26,17 @@ def test_members_that_are_not_the_root_share_a_line():
     assert told((A, B, A), root=2) == [(0, 1)]
 
 
-def test_swap_of_lines_that_have_met_is_told():
+def test_swap_of_lines_that_have_met_is_reported():
     assert told((A, C), (B, D), (A, D)) == [None, None, (0, 1)]
     assert told((A, C, C), (B, D, D), (B, C, C)) == [None, None, (0, 1)]
 
 
-def test_swap_of_calls_from_one_line_for_all_is_told_at_the_second():
+def test_swap_of_calls_from_one_line_for_all_is_reported_at_the_second():
     assert told((A, B), (B, A)) == [None, (0, 1)]
 
 
 @pytest.mark.parametrize("calls", [[(A, C), (A, D)], [(A, C), (B, C)], [(A, A), (A, B)], [(A, B), (C, D), (A, B)]])
-def test_loops_and_helpers_are_no_fault(calls):
+def test_loops_and_helpers_are_not_a_fault(calls):
     """A line of one side may meet several of the other, as long as those meet no other one."""
     assert told(*calls * 3) == [None] * 3 * len(calls)
 
@@ -102,7 +102,7 @@ CASES = [
 
 @pytest.mark.quick(6)
 @pytest.mark.parametrize(("kind", "n", "odd", "times", "tag"), CASES)
-def test_calls_with_a_root_in_another_order_are_told(pool, kind, n, odd, times, tag):
+def test_calls_with_a_root_in_another_order_are_reported(pool, kind, n, odd, times, tag):
     with pytest.raises(CollectiveMismatch, match=r"differ in .*origin") as caught:
         pool.run(in_two_branches, kind, n, odd, times, tag)
     assert tag or str(caught.value).count("test_lines.py:") >= 2
@@ -111,7 +111,7 @@ def test_calls_with_a_root_in_another_order_are_told(pool, kind, n, odd, times, 
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
-def test_branches_are_no_fault(pool, kind):
+def test_branches_are_not_a_fault(pool, kind):
     for n in range(2, RANKS + 1):
         found = pool.run(in_two_branches, kind, n, -1, 5, False)
         assert [len(got) for got in found] == [10 if rank < n else 0 for rank in range(RANKS)]

@@ -191,7 +191,7 @@ def outcome(pool, program, arguments):
         for part in range(PARTS if n < 4 else 1)
     ],
 )
-def test_every_mismatch_is_told(pool, n, part):
+def test_every_mismatch_is_reported(pool, n, part):
     found, silent = Counter(), []
     for call, what, program, arguments in list(all_cases(n))[part :: PARTS if n < 4 else 7]:
         how, _ = outcome(pool, program, arguments)

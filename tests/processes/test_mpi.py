@@ -166,7 +166,7 @@ def test_all_ranks_end_when_one_does(how):
     [(how, "is through") for how in ("sys.exit caught", "thread exits", "forked child ends")]
     + [("exit while others work", "worked on")],
 )
-def test_what_is_no_failure_ends_nobody(how, printed):
+def test_harmless_endings_end_nobody(how, printed):
     found = mpirun(3, how)
     assert found.returncode == 0, found.stderr
     assert found.stdout.count(printed) == {"is through": 3, "worked on": 2}[printed]
@@ -237,7 +237,7 @@ def test_the_command_fits_the_mpi_that_is_there(monkeypatch, fake_launcher, vers
 
 
 @pytest.mark.parametrize("n", [0, -1, True, 2.0, "2"])
-def test_a_number_of_ranks_that_is_none_is_refused(n):
+def test_an_invalid_number_of_ranks_is_refused(n):
     with pytest.raises(ArgumentError, match=r"mpirun_command: n=.*\. An int, at least 1"):
         mpi.mpirun_command(n, ["python"], launcher="mpirun")
 

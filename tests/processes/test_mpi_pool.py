@@ -53,7 +53,7 @@ def test_a_mismatch_found_in_a_group_stops_ranks_of_other_groups(pool):
     assert_usable(pool)
 
 
-def test_deadlock_of_messages_is_told(pool):
+def test_deadlock_of_messages_is_reported(pool):
     def program(comm):
         comm._handshake.warn_after_s = 0.2
         try:
@@ -299,5 +299,5 @@ def test_the_shared_pool_is_kept_and_made_anew_when_lost():
     assert second.closed
 
 
-def test_a_death_of_which_mpirun_has_not_told_in_time_has_no_exit_code():
+def test_a_death_that_mpirun_has_not_reported_in_time_has_no_exit_code():
     assert death_text(1, 5, None) == "rank 1 (pid 5) ended"

@@ -1,4 +1,4 @@
-"""Parameters bring their names: calls from one line in a loop, in another order on one rank, are told apart by them."""
+"""Parameters bring their names: calls from one line in a loop, in another order on one rank, are matched by them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def in_a_loop(comm, kind, way, names, order, odd):
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("way", ["called", "started"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_another_order_of_parameters_is_told(pool, kind, way, odd):
+def test_another_order_of_parameters_is_reported(pool, kind, way, odd):
     with pytest.raises(CollectiveMismatch, match=r"(first|second|third) at .*(first|second|third) at "):
         pool.run(in_a_loop, kind, way, ("first", "second", "third"), (0, 2, 1), odd)
     assert_usable(pool)
@@ -54,7 +54,7 @@ def test_another_order_of_parameters_is_told(pool, kind, way, odd):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("way", ["called", "started"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_order_is_no_fault(pool, kind, way):
+def test_one_order_is_not_a_fault(pool, kind, way):
     assert pool.run(in_a_loop, kind, way, ("first", "second"), (0, 1), -1) == [6] * RANKS
 
 
@@ -127,7 +127,7 @@ def test_operators_compare_the_names_of_parameters(pool, name, way, odd):
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "way"), [w for w in WAYS if w != ("AllReduce max", "gradient")])
-def test_operators_that_agree_are_no_fault(pool, name, way):
+def test_operators_that_agree_are_not_a_fault(pool, name, way):
     assert len(on_ranks(pool, operators_in_a_loop, name, way, (), -1)[0]) == 9
 
 
@@ -145,7 +145,7 @@ def some_tensors(world):
     return [float(x.asnumpy()[0, 0]) for x in got]
 
 
-def test_tensors_beside_parameters_have_no_name_to_compare(pool):
+def test_tensors_next_to_parameters_have_no_name_to_compare(pool):
     assert on_ranks(pool, some_tensors) == [[4.0] * 6 + [1.0, 4.0]] * RANKS
 
 
@@ -184,5 +184,5 @@ def test_compiled_networks_compare_the_names_of_parameters(pool, name, odd):
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("name", OPERATORS)
-def test_compiled_networks_that_agree_are_no_fault(pool, name):
+def test_compiled_networks_that_agree_are_not_a_fault(pool, name):
     assert len(on_ranks(pool, traced, name, (), -1)) == RANKS

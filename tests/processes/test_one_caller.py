@@ -71,7 +71,7 @@ def test_forked_child_is_refused_and_its_rank_goes_on(pool, tmp_path, call, odd,
 
 
 def child_that_comes_out(comm, way):
-    """Of the function: it must not report for the rank, nor serve its next job."""
+    """A child that leaves the function must not report for the rank, nor serve its next job."""
     if comm.rank == 0 and os.fork() == 0:
         if way == "raises":
             comm.barrier()

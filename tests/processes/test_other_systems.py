@@ -51,7 +51,7 @@ def test_a_portable_run_has_nothing_of_linux():
 
 
 @pytest.mark.portable
-def test_states_of_processes_are_told_in_the_same_words():
+def test_states_of_processes_are_described_in_the_same_words():
     stopped = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(30)"])
     try:
         os.kill(stopped.pid, signal.SIGSTOP)

@@ -69,7 +69,7 @@ def test_a_name_is_taken_as_long_as_its_owner_lives(temporary):
         assert owner.path.is_dir()
     finally:
         owner.kill()
-    found = OwnFolder("a rendezvous")  # what a dead owner has left is no hindrance
+    found = OwnFolder("a rendezvous")  # what a dead owner has left does not hinder
     assert found.path == owner.path and [path.name for path in found.path.iterdir()] == ["lock"]
     found.remove()
     assert list(temporary.iterdir()) == []

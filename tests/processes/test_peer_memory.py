@@ -277,7 +277,7 @@ def test_who_cannot_read_takes_all_to_the_buffers(two, how):
     assert two.run(work, how) == [([want[rank] for want in wants], False) for rank in (0, 1)]
 
 
-def test_a_rank_that_dies_while_it_is_read_is_told_by_all(tmp_path):
+def test_all_report_a_rank_that_dies_while_it_is_read(tmp_path):
     """Rank 1 is killed when everybody reads: nobody gets a value."""
 
     def work(comm, folder):
@@ -341,7 +341,7 @@ def test_a_rank_whose_memory_cannot_be_read_any_more_ends_the_run(two):
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_mismatches_are_told_before_anything_is_read(two, kind):
+def test_mismatches_are_reported_before_anything_is_read(two, kind):
     def work(comm, kind, sizes, shape):
         lower(comm, 64)
         comm.answer(Request(kind, (0, 1), np.ones(shape)))

@@ -1,6 +1,6 @@
 """Large messages that are read where they lie (`processes/shm/fast/placed.py`): in the sender's shared array or its own
-memory while it waits, or in a copy in its heap. The values given, whoever is first, and when both act at once; who
-waits for a receiver that dies is told."""
+memory while it waits, or in a copy in its heap. The values given, with either side first, and when both act at once; a
+sender that waits for a receiver that dies gets an error."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ def filled(comm, size, where, first):
 
 @pytest.mark.parametrize("first", ["receiver", "sender"])
 @pytest.mark.parametrize("where", ["shared", "own"])
-def test_a_value_arrives_as_given_whoever_comes_first(pool, where, first):
+def test_a_value_arrives_as_given_with_either_rank_first(pool, where, first):
     def program(comm, where, first):
         from tests.processes.test_placed_messages import COUNT, filled
 
@@ -57,7 +57,7 @@ def test_a_value_arrives_as_given_whoever_comes_first(pool, where, first):
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_private_value_is_copied_once_to_who_waits_for_it_and_may_read_it(allowed):
+def test_a_private_value_is_copied_once_to_a_waiting_rank_that_may_read_it(allowed):
     """Where the receiver may not read another process's memory, the sender copies the value to its heap."""
 
     def program(comm, allowed):
@@ -161,7 +161,7 @@ def test_a_value_that_no_shared_memory_is_left_for_arrives_after_the_sender_has_
 
 
 @pytest.mark.faults("ranks at work")
-def test_who_reads_the_memory_of_a_sender_that_is_gone_is_told():
+def test_a_reader_of_the_memory_of_a_lost_sender_gets_an_error():
     """The receiver is stopped while it waits, and goes on when the sender has died in its send."""
 
     def program(comm):
@@ -227,7 +227,7 @@ def test_both_send_before_they_receive(pool):
     assert pool.run(program) == [True, True]
 
 
-def test_another_shape_is_told(pool):
+def test_another_shape_is_reported(pool):
     def program(comm):
         from tests.processes.test_placed_messages import COUNT
 

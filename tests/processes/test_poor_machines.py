@@ -99,7 +99,7 @@ def test_a_rank_that_goes_on_before_the_limit_is_left_alone():
 
 
 @pytest.mark.parametrize("ranks", first(1, [2, 4, 8]))
-def test_a_stopped_rank_is_told_at_the_limit(ranks):
+def test_a_stopped_rank_is_reported_at_the_limit(ranks):
     """Once 3 s after it: the grace of ranks that can still report."""
 
     def endless(comm):

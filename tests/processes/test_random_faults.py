@@ -168,7 +168,7 @@ def check_disturbed_launcher(folder, fault, place, ranks, draw, told_after) -> N
 
 @pytest.mark.faults("random moments", cases=24)
 @pytest.mark.parametrize("number", first(1, range(DRAWS)))  # `first`: the others are exhaustive
-def test_a_disturbance_at_a_random_moment_is_told_in_words(tmp_path, told_after, number):
+def test_a_disturbance_at_a_random_moment_is_reported_in_words(tmp_path, told_after, number):
     fault, place, ranks, draw = drawn(number)
     print(f"seed {SEED + number}, from {ROOT}")
     check = check_disturbed_launcher if place.startswith("run") else check_disturbed_notebook

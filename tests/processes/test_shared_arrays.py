@@ -60,7 +60,7 @@ def test_a_block_is_divided_into_buffers_and_rings(n):
     assert layout.ring_bytes == RING_BYTES or 0 <= (100 << 20) - used < n**2 * PAGE
 
 
-def test_of_8_ranks_each_pair_has_room_for_a_message_of_1_MiB():
+def test_each_pair_of_8_ranks_has_room_for_a_message_of_1_MiB():
     assert not SPARSE or ArenaMap.for_budget(8, ARENA_BYTES).ring_bytes >= HEAD_BYTES + (1 << 20)
 
 

@@ -201,7 +201,7 @@ def test_ranks_in_a_long_wait_use_hardly_any_processor_time(pool):
 # ---- errors ----
 
 
-def test_mismatch_is_told_within_a_second(pool):
+def test_mismatch_is_reported_within_a_second(pool):
     def program(comm):
         comm.barrier()
         begin = time.perf_counter()
@@ -235,7 +235,7 @@ def test_mismatch_names_the_started_call_and_not_what_was_asked_for_since(pool):
         pool.run(program)
 
 
-def test_a_rank_whose_started_one_waits_for_a_slow_rank_is_no_deadlock():
+def test_a_rank_whose_started_one_waits_for_a_slow_rank_is_not_deadlocked():
     """Rank 0 waits for rank 1, which is blocked by rank 0; what rank 1 has started waits for rank 2, which computes."""
 
     def program(comm):

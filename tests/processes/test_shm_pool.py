@@ -463,7 +463,7 @@ def test_shared_memory_has_no_name(pool):
             return [line for line in file if line.split()[-1].startswith("/dev/shm") or "psm_" in line]
 
     assert pool.run(names) == [[]] * 4
-    # of a `run` command over MPI, in a test that goes on beside this one; no pool makes such a name
+    # of a `run` command over MPI, in a test that goes on alongside this one; no pool makes such a name
     left = [n for n in os.listdir("/dev/shm") if n.startswith(("psm_", "parallel_lab", "sem.mp"))]
     assert [n for n in left if not n.startswith("parallel_lab-run-")] == []
 
@@ -498,7 +498,7 @@ def test_fence_for_machines_with_weak_memory_order_can_be_called_again_and_again
 
 
 @pytest.mark.parametrize("bad", [0, -1, 2.0, True, "4"])
-def test_world_size_that_is_no_count_is_refused(bad):
+def test_world_size_that_is_not_a_count_is_refused(bad):
     with pytest.raises(ValueError, match="world_size"):
         WorkerPool(bad)
 

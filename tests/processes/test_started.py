@@ -83,7 +83,7 @@ def test_a_handle_never_waited_for_is_an_error_with_rank_and_line(pool, size, co
     lambda comm: comm.begin(Request("recv", (comm.rank, 1))),
     lambda comm: comm.start("sum", np.ones(1)),
 )
-def test_what_is_no_request_cannot_be_started(pool, call):
+def test_only_a_request_can_be_started(pool, call):
     with pytest.raises(RankRaised) as caught:
         pool.run(call)
     assert isinstance(caught.value.__cause__, CollectiveMismatch)
@@ -226,7 +226,7 @@ def test_out_of_a_start_takes_the_reply_in_place_or_not(pool, size, near):
     assert pool.run(program, size, near) == [(3.0, 6.0, [6.0] * 15)] * 3
 
 
-def test_an_out_that_does_not_fit_what_arrives_is_told_by_its_handle_alone(pool):
+def test_an_out_that_does_not_fit_what_arrives_is_reported_by_its_handle_alone(pool):
     """A broadcast off the root learns the shape when it arrives; the other members get their replies."""
 
     def program(comm):

@@ -1,5 +1,5 @@
 """send and recv that are started: random programs give the simulator's replies on shared memory and over MPI; what
-nobody receives or sends, what disagrees, and a rank that dies, are told on every rank."""
+nobody receives or sends, what disagrees, and a rank that dies, are errors on every rank."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ LINE = r"test_started_messages.py:\d+"
         (other_shape, r"rank 1 expects float64 \(4,\) from rank 0, which sent float64 \(3,\)"),
     ],
 )
-def test_messages_without_a_partner_and_of_another_shape_are_told(pool, program, words):
+def test_messages_without_a_partner_and_of_another_shape_are_reported(pool, program, words):
     start = time.monotonic()
     with pytest.raises(CollectiveMismatch, match=words):
         pool.run(program)

@@ -106,7 +106,7 @@ def in_fork(work):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_is_told_that_the_workers_are_not_its_own_and_may_make_some():
+def test_a_fork_hears_that_the_workers_are_not_its_own_and_may_make_some():
     def new():
         with WorkerPool(2) as pool:
             return pool.run(total)
@@ -297,7 +297,7 @@ def told_times():
 
 
 @pytest.mark.parametrize("length", first(1, [150, 66, 72, 80]))
-def test_a_long_name_of_the_folder_for_temporary_files_is_no_hindrance(tmp_path, length):
+def test_a_long_name_of_the_folder_for_temporary_files_does_not_hinder(tmp_path, length):
     """The path of the fork server's socket was too long, and a bare OSError said so."""
     folder = tmp_path / "x"
     while len(str(folder)) < length:
@@ -325,7 +325,7 @@ except ParallelLabError as error:
 
 
 @pytest.mark.parametrize(("ranks", "limit"), first(3, [(8, 32), (8, 7), (2, 30), (8, 64), (8, 40), (8, 48), (2, 20)]))
-def test_too_few_open_files_are_told_with_the_limit_and_what_is_needed(tmp_path, ranks, limit):
+def test_too_few_open_files_are_reported_with_the_limit_and_what_is_needed(tmp_path, ranks, limit):
     with started(sys.executable, "-c", FEW, str(ranks), str(limit), cwd=tmp_path) as run:
         code, output = run.wait(60)
     assert code == 0 and len(output.splitlines()) == 1, output

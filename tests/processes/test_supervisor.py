@@ -119,7 +119,7 @@ def test_a_rank_that_ends_before_it_is_ready_counts_as_ready():
     assert supervisor.state == "running"
 
 
-def test_who_starts_late_is_told_once_and_stops_the_run_at_the_limit():
+def test_a_rank_that_starts_late_is_reported_once_and_stops_the_run_at_the_limit():
     supervisor, found = Supervisor(3, LIMITS, takes_jobs=False), []
     for second in range(62):
         late = (1,) if second < 20 else (1, 2)  # another set of late ranks is not told again

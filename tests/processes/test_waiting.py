@@ -29,7 +29,7 @@ def loop():
     arena.close()
 
 
-def test_one_wait_for_a_rank_that_is_still_starting_is_no_reason(loop):
+def test_one_wait_for_a_rank_that_is_still_starting_does_not_count(loop):
     loop.lost_time(100.0 + 0.9 * MIN_LOST_S, 0.9 * MIN_LOST_S)
     assert loop.calm_until < 100
 
@@ -127,8 +127,9 @@ def test_others_compute_when_more_processes_run_than_ranks(loop, monkeypatch, lo
     *((1, {3}, []), (1, {1, 3, 5}, [])),
 )
 def test_a_run_begins_on_a_core_of_the_ranks_number_and_the_rank_stays_free(loop, monkeypatch, rank, cores, gone_to):
-    """On two cores the first two ranks have one each, the next two the other way round: of four, the even ranks, which
-    often do the same at a time, are on both. With one core there is no choice, with three the system finds idle ones.
+    """On two cores the first two ranks have one each, the next two the other way round. With four, the even ranks,
+    which often do the same at a time, are on both. With one core there is no choice, with three the system finds idle
+    ones.
     """
     gone = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)

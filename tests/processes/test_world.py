@@ -86,7 +86,7 @@ def test_every_function_asks_for_init_first(call):
     assert isinstance(caught.value, WorldError)
 
 
-def test_init_in_a_process_that_was_started_alone_passes_where_it_is_told_not_to_check(monkeypatch):
+def test_init_in_a_process_that_was_started_alone_passes_if_it_should_not_check(monkeypatch):
     """MindSpore's scripts that only compile say so before they call init."""
     monkeypatch.setattr(GlobalComm, "CHECK_ENVS", False)
     init("hccl")
@@ -108,7 +108,7 @@ def test_half_a_rank_table_environment_is_named(monkeypatch, half, other):
 
 
 @pytest.mark.parametrize("name", [1, True, b"nccl", ["hccl"], object()])
-def test_a_backend_that_is_no_string_is_a_type_error(name):
+def test_a_backend_that_is_not_a_string_is_a_type_error(name):
     with pytest.raises(TypeError, match=r"backend_name=.*'hccl', 'nccl', 'mccl', 'mpi'") as caught:
         init(name)
     assert isinstance(caught.value, ParallelLabError)

@@ -401,7 +401,7 @@ def encoder_row(label: str, layers: int = 0, masks: int = 0, **options: Any) -> 
             layer = t.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
             for i in range(layers):
                 named |= encoder_named(t, weights[i * count : (i + 1) * count], f"layers.{i}.")
-        if causal:  # PyTorch takes is_causal as a hint beside the mask it stands for
+        if causal:  # PyTorch takes is_causal as a hint along with the mask it stands for
             given = (t.nn.Transformer.generate_square_subsequent_mask(x.shape[0], dtype=x.dtype),)
         return t.func.functional_call(layer, named, (x, *given))
 

@@ -120,7 +120,7 @@ def from_ones(t: Any, parameter: Any) -> dict[str, Any]:
     return {"step": t.tensor(0.0), "square_avg": zeros + 1, "momentum_buffer": zeros.clone(), "grad_avg": zeros.clone()}
 
 
-# an epsilon that no rounding sees: PyTorch adds it in another place, beside the corrected root (Adam) and outside the
+# an epsilon that no rounding sees: PyTorch adds it in another place, to the corrected root (Adam) and outside the
 # root (RMSProp)
 TINY = 1e-30
 

@@ -5,7 +5,7 @@
     python tests/recorded/record_lab_programs.py --new                                  # only what is not in it
 
 PyTorch: torchrun with gloo, a process per rank. JAX: 8 host devices in one process. Recorded are, per case of
-lab_programs.py and target, a digest of the program's text and the losses it printed; null where there is none.
+lab_programs.py and target, a digest of the program's text and the losses it printed; null if the program is missing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CLOSE = 1e-4  # relative: float32, summed in other orders, and steps of Adam on 
 
 
 def digest(text: str) -> str:
-    """Of a program's text."""
+    """The digest of a program's text."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

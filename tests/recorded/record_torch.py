@@ -4,7 +4,7 @@
     python tests/recorded/record_torch.py          # all rows
     python tests/recorded/record_torch.py --new    # those that are not in the files yet; the others stay as they are
 
-Writes torch_operators.npz and torch_layers.npz beside this file.
+Writes torch_operators.npz and torch_layers.npz next to this file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def record(torch: Any, row: Row) -> dict[str, list[np.ndarray]]:
 def write(torch: Any, name: str, rows: Sequence[Row], *, only_new: bool, **recipe: str) -> None:
     """Record rows into one file. only_new: keep what it holds of rows that were recorded before."""
     before = torch_table.Recording(name) if only_new else None
-    kept = {} if before is None else {key: before[key] for key in before.keys()}  # noqa: SIM118 - it is no dict
+    kept = {} if before is None else {key: before[key] for key in before.keys()}  # noqa: SIM118 - it is not a dict
     results = {row.key: kept.get(row.key) or record(torch, row) for row in rows}
     assert len(results) == len(rows), "two rows have one name: give them labels"
     path = HERE / name

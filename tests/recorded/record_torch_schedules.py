@@ -1,6 +1,6 @@
 """Record the orders of PyTorch's pipeline schedules on a grid: run by hand, in an environment with torch 2.13.
 
-    python tests/recorded/record_torch_schedules.py      # writes torch_schedules.json beside this file
+    python tests/recorded/record_torch_schedules.py      # writes torch_schedules.json next to this file
 
 No process group: schedules read of their stages only what `Stage` has. `orders`: per rank the actions, without the
 waiting cells and REDUCE_GRAD; null where PyTorch refuses the numbers. `lowered`: `pipeline_order_with_comms`.

@@ -33,7 +33,7 @@ def draw_windows(rng: np.random.Generator, members: int, count: int) -> list[Win
 
 
 def take(full: np.ndarray, dim: int, start: int, stop: int) -> np.ndarray:
-    """The elements [start, stop) along `dim`, zeros where there are none: one element at a time."""
+    """The elements [start, stop) along `dim`, zeros outside the tensor: one element at a time."""
     nothing = np.zeros_like(np.take(full, [0], axis=dim))
     return np.concatenate(
         [np.take(full, [e], axis=dim) if 0 <= e < full.shape[dim] else nothing for e in range(start, stop)], axis=dim

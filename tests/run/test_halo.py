@@ -224,7 +224,7 @@ def test_text_cannot_be_added():
         check_request(Request("halo_reduce", (0, 1), np.array([0], "M8[s]"), window=(1, 0, 1, 1)), 0, range(2))
 
 
-def test_ranks_with_different_windows_are_told():
+def test_ranks_with_different_windows_get_an_error():
     def program(rank):
         yield Request("halo_exchange", (0, 1), np.ones(4), window=(4, -1, 6 - rank, 4))
 
@@ -232,7 +232,7 @@ def test_ranks_with_different_windows_are_told():
         simulate([program(0), program(1)])
 
 
-def test_processes_with_different_windows_are_told(workers):
+def test_processes_with_different_windows_get_an_error(workers):
     def program(comm):
         comm.halo_exchange(np.ones(4), (4, -1, 6 - comm.rank // 7, 4), tag="border")
 

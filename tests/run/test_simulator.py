@@ -198,7 +198,7 @@ def test_a_message_nobody_receives_is_a_mismatch():
     refused(program, 2, CollectiveMismatch, words)
 
 
-def test_everyone_receives_first_is_a_deadlock_that_says_who_waits_for_whom():
+def test_everyone_receives_first_is_a_deadlock_that_names_the_waiting_ranks():
     def program(rank):
         yield Request("recv", ((rank - 1) % 3, rank))
         yield Request("send", (rank, (rank + 1) % 3), np.ones(2))
@@ -271,7 +271,7 @@ def test_members_that_disagree_are_a_mismatch_naming_both(mine, other, words):
         assert word in text
 
 
-def test_a_rank_outside_its_group_is_told_so():
+def test_a_rank_outside_its_group_gets_an_error():
     def program(rank):
         yield Request("all_reduce", (0, 1), np.ones(1))
 
@@ -335,7 +335,7 @@ def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error,
     refused(program, 2, error, f"rank 0.*{words}")
 
 
-def test_rows_of_different_lengths_are_no_value():
+def test_rows_of_different_lengths_are_not_a_value():
     with pytest.raises(ShapeError, match=r"all_reduce: the value .* is not an array"):
         Request("all_reduce", (0, 1), [[1.0], [1.0, 2.0]])
 
@@ -350,7 +350,7 @@ def test_lists_are_taken_as_groups_shapes_and_values():
 
 
 @pytest.mark.parametrize("programs", [[one_call], [lambda rank: rank], [3], one_call, {0: one_call}])
-def test_programs_that_are_no_generators_are_refused(programs):
+def test_programs_that_are_not_generators_are_refused(programs):
     with pytest.raises(TypeError, match=r"simulate: .*enerator"):
         simulate(programs)
 
@@ -397,7 +397,7 @@ def test_a_value_is_there_from_the_step_that_makes_it(stepped):
         np.testing.assert_allclose(sim.value("matmul.partial", rank), x[rows, columns] @ w[columns], rtol=1e-12)
     with pytest.raises(PlanError, match="does not hold"):
         sim.full("matmul")
-    # addends are combined when they are put together
+    # addends are added up when the full value is read
     np.testing.assert_allclose(sim.full("matmul.partial"), x @ w, rtol=1e-10)
 
 

@@ -1,4 +1,4 @@
-"""What tests of the training loop train: small networks, recorded data, callbacks that note what they are told."""
+"""What tests of the training loop train: small networks, recorded data, callbacks that note what they receive."""
 
 from pathlib import Path
 

@@ -227,7 +227,7 @@ def test_the_thread_of_async_save_is_joined_whatever_happens(tmp_path):
     assert not async_ckpt_thread_status()
 
 
-def test_wait_for_saves_waits_for_what_a_training_saves(tmp_path, monkeypatch):
+def test_wait_for_saves_waits_for_all_saves_of_a_training(tmp_path, monkeypatch):
     may_write, seen = threading.Event(), []
 
     def slow(path, records, added):

@@ -101,7 +101,7 @@ def test_a_weight_cut_by_hand_is_held_in_parts(worlds, size):
 
 
 @pytest.mark.parametrize("size", sizes(*forms.SIZES))
-def test_half_precision_gradients_travel_in_single_precision_beside_the_others(worlds, size):
+def test_half_precision_gradients_travel_in_single_precision_along_with_the_others(worlds, size):
     for note in worlds.notes(size, "half_precision_at_once"):
         assert note[True] == [("all_reduce", share(8 * 16 * 4 + 16 * 4, size))]
         assert note[False] == [("all_reduce", share(8 * 16 * 2, size)), ("all_reduce", share(16 * 4, size))]

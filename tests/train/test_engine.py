@@ -46,7 +46,7 @@ def test_a_parameter_goes_to_the_layout_of_the_program_that_runs(worlds, size):
         assert note["held"] == [training, evaluation] * 3
 
 
-def test_ranks_that_begin_differently_are_told_which_parameter(worlds):
+def test_ranks_that_begin_differently_hear_which_parameter(worlds):
     for note in worlds.notes(2, "different_beginnings"):
         for mode in ("semi_auto_parallel", "auto_parallel"):
             for kinds, text in note[mode]:  # also when it is tried again
@@ -150,7 +150,7 @@ def test_an_interrupt_in_the_middle_of_training_leaves_nothing(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_the_folder_of_the_script_is_no_difference(tmp_path):
+def test_the_folder_of_the_script_does_not_count(tmp_path):
     for rank in range(2):
         (tmp_path / f"device{rank}").mkdir()
         (tmp_path / f"device{rank}" / "train_net.py").write_text(COPIED)

@@ -1,4 +1,4 @@
-"""NaN and infinities are told where they come from: rank, step, parameter or input, index. Cases: `cases/finite.py`."""
+"""NaN and infinities are named at their source: rank, step, parameter or input, index. Cases: `cases/finite.py`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_first_bad_element_is_found(dtype, bad):
         assert found == index and "of 60)" in text
 
 
-def test_a_sum_that_overflows_and_other_dtypes_are_no_fault():
+def test_a_sum_that_overflows_and_other_dtypes_are_not_a_fault():
     assert finite.fault_in(np.full(1000, 6e4, np.float16)) is None
     assert finite.fault_in(np.full(4, np.finfo(np.float32).max)) is None
     assert finite.fault_in(np.array([-3, 2**31 - 1], np.int32)) is None
@@ -61,7 +61,7 @@ CASES = [(*case, n % 4) for n, case in enumerate(itertools.product(LOOPS, WHERE,
 @pytest.mark.faults("ranks at work", cases=5)
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("loop", "where", "bad", "odd"), CASES)
-def test_the_rank_that_has_it_is_told(tmp_path, loop, where, bad, odd):
+def test_the_rank_that_has_it_is_named(tmp_path, loop, where, bad, odd):
     script = os.path.join(os.path.dirname(__file__), "finite_ranks.py")
     command = *LAB, "run", "-n", "4", script, loop, where, bad, str(odd)
     with started(*command, cwd=tmp_path) as run:

@@ -144,7 +144,7 @@ def losses_by_hand(name, w):
 
 
 def gradient_by_hand(name):
-    """Of the sum of all ranks' losses, by central differences."""
+    """The gradient of the sum of all ranks' losses, by central differences."""
     found, step = np.empty_like(W), 1e-6
     for at in np.ndindex(W.shape):
         moved = [W.copy(), W.copy()]
@@ -332,7 +332,7 @@ def test_where_operators_are_split_the_graph_contains_no_communication(mode):
 
 
 def test_without_a_world_the_plan_is_that_of_the_global_rank():
-    """It can be looked at; that of another rank is another one, and ranks that all run it are told."""
+    """It can be looked at; that of another rank is another one, and ranks that all run it get an error."""
     plan = compile(Talking("a chain of ranks", 2), X[2], WEIGHTS[2], global_rank=2, **SETTINGS)
     assert [(i.kind, i.group(2)) for _, i in plan.instructions() if i.is_communication] == [
         ("recv", (1, 2)),

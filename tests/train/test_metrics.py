@@ -107,7 +107,7 @@ def test_average_is_the_mean_over_the_classes():
     assert metric.eval(average=True) == pytest.approx((0.5 + 1 + 0 + 1) / 4, rel=1e-12)
 
 
-def test_of_equal_scores_the_first_class_counts_as_higher():
+def test_the_first_class_of_equal_scores_counts_as_higher():
     equal = np.zeros((3, 4))
     assert fed(TopKCategoricalAccuracy(2), equal, [0, 1, 2], (3,)) == pytest.approx(2 / 3)
 
@@ -180,7 +180,7 @@ def test_metrics_by_name():
 
 
 @each_of("metric", Accuracy(), Precision(), Recall(), F1(), Loss(), MAE(), MSE(), TopKCategoricalAccuracy(2))
-def test_a_metric_without_a_sample_has_no_result(metric):
+def test_a_metric_without_a_sample_lacks_a_result(metric):
     metric.clear()
     with pytest.raises(RuntimeError, match=f"{type(metric).__name__}: there is no result"):
         metric.eval()

@@ -357,7 +357,7 @@ def test_arguments_that_are_refused(arguments, kind, text):
 
 
 @pytest.mark.parametrize("network", [None, nn.Dense, lambda x: x])
-def test_a_network_that_is_no_cell_is_refused(network):
+def test_a_network_that_is_not_a_cell_is_refused(network):
     with pytest.raises(TypeError, match="network="):
         Model(network)
 
@@ -502,7 +502,7 @@ def test_a_loss_that_compares_is_refused():
 
 
 def test_predicting_with_a_grad_accumulation_is_refused():
-    """It predicted before: the sum of what the parts of the batch give, which is no prediction."""
+    """It predicted before: the sum of what the parts of the batch give, which is not a prediction."""
     x = Tensor(np.ones((4, 3), np.float32))
     with pytest.raises(ModelError, match=r"Model\.predict: a GradAccumulation.*Give Model the network inside it"):
         Model(nn.GradAccumulation(nn.Dense(3, 2), 2)).predict(x)

@@ -36,7 +36,7 @@ def begun(session):
 @pytest.mark.faults("ranks at work")
 @pytest.mark.parametrize(("stages", "victim"), [(2, 3), (2, 0), (4, 1), (4, 2)])
 def test_a_rank_of_any_stage_that_dies_ends_the_run(stages, victim):
-    """Its own stage waits for it in collectives, the others in messages: all are told, and the session is over."""
+    """Its own stage waits for it in collectives, the others in messages: all get the error, and the session is over."""
     with pl.WorkerPool(RANKS) as pool:
         session = Session(*planned(stages), executor="processes", pool=pool)
         run, pids = begun(session), pool.pids

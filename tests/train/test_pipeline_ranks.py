@@ -42,7 +42,7 @@ def test_training_goes_on_from_the_files_of_other_stages(files, size, name):
 
 @pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("name", pipeline.DISAGREEING)
-def test_stages_that_disagree_are_told_before_the_first_step(worlds, size, name):
+def test_stages_that_disagree_are_reported_before_the_first_step(worlds, size, name):
     """On every rank, with the ranks of both programs: none waits for what another one will never send."""
     for note in worlds.notes(size, name):
         assert_refused(note, "CollectiveMismatch", ("rank 0", f"rank {size // 2}"))

@@ -162,7 +162,7 @@ def test_times_are_short(seconds, text):
     assert progress._time(seconds) == text
 
 
-def test_a_stream_that_is_none_is_refused():
+def test_an_invalid_stream_is_refused():
     with pytest.raises(TypeError, match="stream=3") as caught:
         ProgressBar(3)
     assert isinstance(caught.value, ParallelLabError)

@@ -226,7 +226,7 @@ def test_what_ranks_would_do_differently_is_refused_on_all_of_them(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_slices_are_put_together_and_batches_evaluated_by_all_ranks_or_by_none(tmp_path):
+def test_slices_are_joined_and_batches_evaluated_by_all_ranks_or_by_none(tmp_path):
     said, _ = run(
         tmp_path,
         2,

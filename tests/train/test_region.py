@@ -28,7 +28,7 @@ def test_in_graph_mode_a_region_is_part_of_the_program_around_it(worlds):
     ("count", "ArgumentError", ("2 inputs and 1 strategies",)),
     ("odd", "StrategyError", ("splits dim 0", "15 elements")),
 )
-def test_what_cannot_be_put_together_is_refused_on_every_rank(worlds, what, kind, words):
+def test_parts_that_cannot_be_joined_are_refused_on_every_rank(worlds, what, kind, words):
     for note in worlds.notes(2, "what_is_refused"):
         assert_refused(note[what], kind, words)
 

@@ -1,4 +1,4 @@
-"""`Model` in a process that is no rank, for several devices: compiled and refused, not run; datasets of one's own."""
+"""`Model` in a process that is not a rank, for several devices: compiled and refused, not run; own datasets."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_dataset_begins_again_after_every_epoch_and_after_a_look_at_its_first_
 
 
 @each_of(("rows", "kind"), ([1, 2], TypeError), (object(), TypeError), (Rows, TypeError), (Rows(0), DatasetError))
-def test_what_is_no_dataset_is_refused(rows, kind):
+def test_anything_but_a_dataset_is_refused(rows, kind):
     with pytest.raises(kind, match="train_dataset"):
         model().train(1, rows)
 
@@ -158,9 +158,8 @@ def test_evaluation_and_prediction_alone_have_the_shapes_of_the_whole():
     assert learner.eval(Rows()) == {"mse": pytest.approx(float((Y.asnumpy() ** 2).sum() / 8), rel=1e-6)}
     assert set(learner.infer_predict_layout(X)) == {"w"}
     set_auto_parallel_context(dataset_strategy="data_parallel")
-    assert model(metrics={"mse": MSE()}).eval(Rows()) == {
-        "mse": 0.0
-    }  # zeros for labels of which the others are missing
+    # zeros: the labels of the other ranks are missing
+    assert model(metrics={"mse": MSE()}).eval(Rows()) == {"mse": 0.0}
 
 
 @each_of("call", "train", "predict", "eval")

@@ -1,4 +1,4 @@
-"""Copies that drift apart are told: parameter, ranks, the first setting that differs. Cases: `cases/replicas.py`."""
+"""Copies that drift apart are reported: parameter, ranks, first setting that differs. Cases: `cases/replicas.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def worlds(tmp_path_factory):
 @pytest.mark.parametrize("fault", cases.FAULTS)
 # by first: the loops behind are exhaustive
 @pytest.mark.parametrize("loop", first(cases.QUICK, cases.LOOPS))
-def test_copies_that_drift_apart_are_told_whatever_the_loop(worlds, loop, fault):
+def test_copies_that_drift_apart_are_reported_whatever_the_loop(worlds, loop, fault):
     """Each of four ranks is odd once. A mean that is taken by hand shows in the values only."""
     notes = worlds.notes(4, f"{loop}, {fault}")
     for odd in range(4):
@@ -47,7 +47,7 @@ def test_a_warning_goes_to_rank_0_once(worlds):
     assert not second
 
 
-def test_a_batch_of_another_dtype_is_told_and_one_of_more_rows_is_not(worlds):
+def test_a_batch_of_another_dtype_is_reported_and_one_of_more_rows_is_not(worlds):
     for found in worlds.notes(2, "other_batches"):
         kinds, text = found["dtype"]
         assert "WorldError" in kinds

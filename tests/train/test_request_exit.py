@@ -46,7 +46,7 @@ def test_a_file_that_says_so_ends_the_training(text, steps, tmp_path):
     assert not list(tmp_path.glob("*.ckpt"))
 
 
-def test_a_file_that_is_no_json_object_is_refused(tmp_path):
+def test_a_file_that_is_not_a_json_object_is_refused(tmp_path):
     (tmp_path / "exit.json").write_text("[1")
     with pytest.raises(DataFileError, match=r"exit.*invalid JSON"):
         steps_of(lambda step: None, affine_model(), config_file=str(tmp_path / "exit.json"))

@@ -111,7 +111,7 @@ def test_training_in_pieces_is_training_at_once(pools, executor):
 
 
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
-def test_training_ends_after_the_present_step_when_it_is_told_to(pools, executor):
+def test_training_ends_after_the_present_step_if_asked(pools, executor):
     """The steps taken are those of a training that was not stopped, and the session goes on from there."""
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)

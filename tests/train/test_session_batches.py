@@ -87,7 +87,7 @@ def test_an_endless_dataset_or_generator_is_read_as_far_as_there_are_steps():
         assert s.train(source, 1) == [10]
 
 
-def test_floats_are_no_class_numbers_after_compiling_either():
+def test_floats_are_not_class_numbers_after_compiling_either():
     net = nn.Dense(3, 4)
     x, y = np.zeros((8, 3), np.float32), np.zeros(8, np.int32)
     rule = nn.SGD(net.trainable_params(), 0.1)

@@ -57,14 +57,14 @@ def test_wrong_counts_and_phases_are_refused(options):
 
 
 @pytest.mark.parametrize("batches", [None, 3, [np.ones(3)]])
-def test_what_is_no_list_of_batches_is_refused(batches):
+def test_anything_but_a_list_of_batches_is_refused(batches):
     plan, net, opt, _ = job(2)
     with Session(plan, net, opt) as session, pytest.raises(ShapeError, match=r"\[\(x, label\), ...\]"):
         session.train(batches, 1)
 
 
 @pytest.mark.parametrize(("plan", "parameters"), [("plan", {}), (None, None)])
-def test_what_is_no_plan_is_refused(plan, parameters):
+def test_anything_but_a_plan_is_refused(plan, parameters):
     with pytest.raises(ValueError, match="plan is"):
         Session(plan, parameters)
 

@@ -234,7 +234,7 @@ def test_a_rank_does_one_thing_at_a_time_in_program_order(ready, executor):
 
 
 def test_measured_work_tells_how_long_a_processor_was_at_it(monkeypatch):
-    """Of 3 s and then 1 s, on a core for 0.5 s and for 1.25 s, of which 0.25 s before it began; a wait has none."""
+    """Work of 3 s and then 1 s, on a core for 0.5 s and for 1.25 s (0.25 s before it began); waits do not count."""
     plan, clock = planned_pipeline((0, 1), 2, parts=2)[0], iter([10.0, 10.5, 11.75, 11.75])
     monkeypatch.setattr("parallel_lab.train.rank_steps.time.thread_time", lambda: next(clock))
     action = next(a for a in plan.stages[1].actions if a.kind == "F")

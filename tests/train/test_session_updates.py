@@ -88,7 +88,7 @@ def test_a_step_that_fails_before_its_update_has_changed_nothing(pools, executor
 def test_a_run_that_failed_is_looked_after_even_if_nobody_asks_for_its_result(pools):
     plan, data, session = session_of("processes", pools)
     with session:
-        session.train(data, 2)  # in these, copies are compared before a step, and the fault would be told there
+        session.train(data, 2)  # in these, copies are compared before a step, and the fault would show there
         spoil(session, f"moment1.{updated(plan)[-1]}", rank=0)
         run = session.start(data, 1)
         while not run.done():

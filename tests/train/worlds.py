@@ -86,7 +86,7 @@ class Here:
         return array if self.alone else hooks.current_world().comm.all_reduce(array, tag="mean of a case") / self.size
 
     def full(self, value: Any) -> Any:
-        """Whole arrays in the place of tensors, lists and dicts included."""
+        """Whole arrays instead of tensors, lists and dicts included."""
         if isinstance(value, dict):
             return {k: self.full(v) for k, v in value.items()}
         if isinstance(value, (list, tuple)):
@@ -163,7 +163,7 @@ class Worlds:
         return [results[name] for results in ranks]
 
     def notes(self, size: int, name: str) -> list[Any]:
-        """What each rank noted in a case, beside what must equal one device."""
+        """What each rank noted in a case, besides what must equal one device."""
         return [noted for _, noted in self.of(size, name)]
 
     def alone(self, size: int, name: str, rank: int = 0) -> Any:

@@ -1,5 +1,5 @@
 """ResNet-50 (He et al. 2016, table 1) with MindSpore's layers: the file that `resnet50_distributed_training.py` expects
-beside it.
+next to it.
 
 The last batch norm of each block starts with gamma 0, so that a block begins as its shortcut (Goyal et al. 2017,
 section 5.1): without it the rate of the tutorial makes the loss overflow.

@@ -55,7 +55,7 @@ def create_dataset(data_path, repeat_num=1, batch_size=32):
 
 
 class SoftmaxCrossEntropyExpand(nn.Cell):
-    """Softmax cross-entropy in small operators, each of which a search could split."""
+    """Softmax cross-entropy in small operators; a search could split each of them."""
 
     def __init__(self, sparse=False):
         super().__init__()

@@ -253,7 +253,7 @@ CASES |= {f"fusion, {how}": fusions(how) for how in ("compiled", "at once")}
 
 
 class Talking(nn.Cell):
-    """A network whose ranks look at each other's activations: three collectives, of which two may share a message."""
+    """A network whose ranks look at each other's activations: three collectives, two of which may share a message."""
 
     def __init__(self, here, number):
         super().__init__()
@@ -410,7 +410,7 @@ class Half(nn.Cell):
 
 
 def half_rows():
-    """The first rank's rows are large beside the others': float16 loses what is added to them."""
+    """The first rank's rows are large next to the others': float16 loses what is added to them."""
     x = (np.arange(16 * 8).reshape(16, 8) % 7 / 64 + (np.arange(16) < 2)[:, None] * 256).astype(np.float16)
     return x, np.zeros((16, 16), np.float32)
 

@@ -25,7 +25,7 @@ PARTS = (engine_training,)
 
 
 def whole_steps(settings, strategies, feed):
-    """A network that gives the loss with an optimizer; a TrainOneStepCell with an optimizer beside it, and alone."""
+    """A network that gives the loss with an optimizer; a TrainOneStepCell with an optimizer next to it, and alone."""
 
     def run(here):
         here.settings(**settings)
@@ -380,7 +380,7 @@ def collectives_in_construct_are_refused_in_semi_auto(here):
 
 
 class Half(nn.Cell):
-    """Computes in float16, where many small addends are lost beside a large sum."""
+    """Computes in float16, where many small addends are lost in a large sum."""
 
     def __init__(self):
         super().__init__()

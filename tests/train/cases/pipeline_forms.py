@@ -45,7 +45,7 @@ def evaluating(sink):
 
 @case(2, 4, quick=())
 def evaluating_without_telling(here):
-    """pipeline_result_broadcast=False holds for what the network predicts; metrics are every rank's."""
+    """pipeline_result_broadcast=False holds for predictions of the network; metrics are every rank's."""
     here.settings(**SETTINGS)
     model = Model(Stack(), SquareLoss(), metrics={"loss", "mae"})
     found = model.eval(batches(), dataset_sink_mode=False)
@@ -79,7 +79,7 @@ class Plain(nn.Cell):
 
 
 def by_table(form):
-    """stage_config in place of pipeline_stage: names behind the prefix of WithLossCell."""
+    """stage_config instead of pipeline_stage: names behind the prefix of WithLossCell."""
 
     def run(here):
         here.settings(**SETTINGS)

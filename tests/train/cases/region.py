@@ -77,7 +77,7 @@ CASES = {
 
 
 class Several(nn.Cell):
-    """Two results, of which one is used twice."""
+    """Two results, one of which is used twice."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ def several_results_and_inputs(here):
     value, (by_input, by_weight) = value_and_grad(loss, (0, 1), net.trainable_params())(
         Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12))
     )
-    # gradients of one result alone, so that the other has none
+    # gradients of one result alone, so that the other gets no gradient
     only = grad(lambda x, y: ops.reduce_sum(ops.square(both(x, y)[0])), 0, net.trainable_params())(
         Tensor(numbers(5, 16, 12)), Tensor(numbers(6, 16, 12))
     )

@@ -100,7 +100,7 @@ def trained(here, loop, fault, odd, folder=None):
 
 
 def together(grads, all_reduce):
-    """The sums of gradients that travel in two messages, and of a loss beside them."""
+    """The sums of gradients that travel in two messages, and of a loss next to them."""
     found = []
     for some in (grads[:1], grads[1:]):
         flat, at = all_reduce(ops.concat([ops.reshape(g, (-1,)) for g in some], 0)), 0

@@ -1,4 +1,4 @@
-"""Some steps of a longer training: loads where it is told to begin, saves where it ends, prints the losses (rank 0) as
+"""Some steps of a longer training: loads where it should begin, saves where it ends, prints the losses (rank 0) as
 JSON.
 
 resume.py FIRST COUNT STRATEGY INTEGRATED LOAD SAVE      STRATEGY: a Python tuple of two, or "alone"; LOAD, SAVE:
