@@ -47,7 +47,7 @@ class Task:
     note          for the plan's notes: what was asked of the inputs, sizes that were filled in, settings without effect
     """
 
-    network: Callable
+    network: Callable[..., Any]
     loss: Cell | None
     optimizer: HeldStates | None
     inputs: tuple[InputSpec, ...]
@@ -63,7 +63,7 @@ class Task:
 
 
 def check(
-    network: Callable,
+    network: Callable[..., Any],
     inputs: Sequence[Any],
     *,
     loss: Cell | None = None,
@@ -160,7 +160,7 @@ def _of_one_stage(config: ParallelConfig) -> ParallelConfig:
     return replace(config, device_num=devices // stages)
 
 
-def check_built(config: ParallelConfig, network: Callable) -> None:
+def check_built(config: ParallelConfig, network: Callable[..., Any]) -> None:
     """Raise NotBuiltYet for settings that are kept, and that this version cannot run; StrategyError for
     interleaved stages in which no Cell is inlined late, where MindSpore 2.10 is followed (pipeline_interleave).
     """
@@ -175,7 +175,7 @@ def check_built(config: ParallelConfig, network: Callable) -> None:
 
 
 def _input_specs(
-    network: Callable, inputs: Sequence[Any], config: ParallelConfig, *, with_loss: bool
+    network: Callable[..., Any], inputs: Sequence[Any], config: ParallelConfig, *, with_loss: bool
 ) -> tuple[InputSpec, ...]:
     """Names, shapes to trace on and dtypes of the inputs, the label last. Raises ShapeError, ContextError."""
     count = len(inputs) - with_loss
@@ -194,7 +194,7 @@ def _input_specs(
     )
 
 
-def _check_count(network: Callable, count: int, *, with_loss: bool) -> None:
+def _check_count(network: Callable[..., Any], count: int, *, with_loss: bool) -> None:
     """Raise ShapeError unless the network can be called with `count` inputs."""
     construct = network.construct if isinstance(network, Cell) else network
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ..base.collector import without_collector
 from ..base.dtypes import kind_of
@@ -29,9 +29,11 @@ from .passes import Pass, run_passes
 from .plan import Plan
 from .trace import Traced, trace_network
 
+Steps = tuple[tuple[str, Draft | Plan], ...]  # what every pass made, by its name: drafts, then the plan
+
 
 def compile_network(
-    network: Callable,
+    network: Callable[..., Any],
     *inputs: Any,
     loss: Cell | None = None,
     optimizer: Any = None,
@@ -63,12 +65,12 @@ def compile_network(
     Raises StrategyError, ShapeError, TraceError or ContextError, with operator and source line; ArgumentError for a
     schedule that cannot run, with the action and why.
     """
-    trained = {"loss": loss, "optimizer": optimizer, "passes": passes}
+    trained: dict[str, Any] = {"loss": loss, "optimizer": optimizer, "passes": passes}
     options = {"device_num": device_num, "dataset_strategy": dataset_strategy, **settings}
-    return compile_steps(network, *inputs, **trained, **options)[-1][1]
+    return plan_of(compile_steps(network, *inputs, **trained, **options))
 
 
-def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tuple[str, Draft | Plan], ...]:
+def compile_steps(network: Callable[..., Any], *inputs: Any, **options: Any) -> Steps:
     """As `compile_network`, but returns what every pass made: ("trace", Draft), ..., ("plan", Plan)."""
     compiled = compile_program(network, *inputs, one_loss=True, **options)
     static = [part for part in leaves(compiled.form) if not isinstance(part, Slot)]
@@ -78,13 +80,18 @@ def compile_steps(network: Callable, *inputs: Any, **options: Any) -> tuple[tupl
     return compiled.steps
 
 
-def _order(network: Callable, optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
+def _order(network: Callable[..., Any], optimizer: Any, parameters: dict[str, Parameter]) -> tuple[str, ...]:
     """Parameter names as the optimizer has them; without one as the network has them, or in order of use."""
     names = {id(p): name for name, p in parameters.items()}
     of_network = network.get_parameters() if isinstance(network, Cell) else ()
     in_order = of_network if optimizer is None else optimizer.parameters
     listed = tuple(names[id(p)] for p in in_order if id(p) in names)
     return (*listed, *(name for name in parameters if name not in listed))
+
+
+def plan_of(steps: Steps) -> Plan:
+    """The plan, which is what the last step made."""
+    return cast(Plan, steps[-1][1])  # a Draft stands in all others: `finish`
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class Compiled:
     targets     where each of them was to run then
     """
 
-    steps: tuple[tuple[str, Draft | Plan], ...]
+    steps: Steps
     parameters: dict[str, Parameter]
     optimizer: Any
     scaler: tuple[Any, str] | None
@@ -108,7 +115,7 @@ class Compiled:
 
     @property
     def plan(self) -> Plan:
-        return self.steps[-1][1]
+        return plan_of(self.steps)
 
     @property
     def traced(self) -> Graph:
@@ -117,7 +124,7 @@ class Compiled:
 
 
 @without_collector
-def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled:
+def compile_program(network: Callable[..., Any], *inputs: Any, **options: Any) -> Compiled:
     """As `compile_network`, with everything that running the plan on the learner's own objects needs: check what was
     given, trace the network, run the passes.
 
@@ -131,7 +138,7 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
     except TracedCommunication:
         if not task.mode_is_open:
             raise
-        task = check(network, inputs, **{**options, "parallel_mode": "data_parallel"})
+        task = check(network, inputs, **(options | {"parallel_mode": "data_parallel"}))
         traced = trace(task)
         task = replace(task, note="")
     return finish(task, traced)
@@ -139,7 +146,8 @@ def compile_program(network: Callable, *inputs: Any, **options: Any) -> Compiled
 
 def trace(task: Task) -> Traced:
     """The operators of the network with its loss, on global shapes. Raises TraceError, ShapeError."""
-    network, config = task.network, task.config
+    network: Any = task.network
+    config = task.config
     if task.loss is not None:
         network = WithLossCell(network, task.loss)
         network.cell_name = "network"
@@ -165,20 +173,20 @@ def finish(task: Task, traced: Traced) -> Compiled:
     if config.pipeline_stages == 1 and any(node.stage >= 0 for node in graph.nodes):
         graph = replace(graph, nodes=tuple(replace(node, stage=-1) for node in graph.nodes))
     own_optimizer = as_optimizer(traced.optimizers) if traced.optimizers else None
-    optimizer = own_optimizer if graph.seeds or graph.updates else task.optimizer
+    optimizer: Any = own_optimizer if graph.seeds or graph.updates else task.optimizer
     order = _order(task.network, task.optimizer or own_optimizer, parameters)
     draft = Draft(graph, config, order=order, schedule=task.schedule).noted("trace", _trace_note(task, traced))
     if config.enable_parallel_optimizer and optimizer is not None:
         for one in optimizer.members:
             check_grouping(config.parallel_mode, one, config.device_num, "compile")
-    scaled = traced.scaler is not None and optimizer is not None and traced.scaler[0] is optimizer.loss_scaler
+    scaler, scale_input = traced.scaler or (None, "")
+    scaled = scaler is not None and optimizer is not None and scaler is optimizer.loss_scaler
     differentiated = task.loss is not None or bool(graph.seeds) or task.differentiates
-    training = Training(differentiated, optimizer, parameters, traced.scaler[1] if scaled else "")
-    steps: list[tuple[str, Draft | Plan]] = [("trace", draft)]
-    steps += run_passes(replace(draft, training=training), task.passes)
-    steps.append(("plan", freeze(steps[-1][1], traced.constants)))
+    training = Training(differentiated, optimizer, parameters, scale_input if scaled else "")
+    drafts = (("trace", draft), *run_passes(replace(draft, training=training), task.passes))
+    steps = (*drafts, ("plan", freeze(drafts[-1][1], traced.constants)))
     objects = (traced.scaler, traced.form, traced.cells, traced.primitives)
-    return Compiled(tuple(steps), parameters, optimizer, *objects, targets_of(optimizer))
+    return Compiled(steps, parameters, optimizer, *objects, targets_of(optimizer))
 
 
 def _trace_note(task: Task, traced: Traced) -> str:

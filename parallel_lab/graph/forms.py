@@ -85,7 +85,7 @@ def tensors_of(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any]]:
     return map_form(slot, args), tensors
 
 
-def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
+def of_tensors(fn: Callable[..., Any], form: tuple[Any, ...]) -> Callable[..., Any]:
     """`fn` called with arguments of this form, as a function of its tensors alone."""
     if all(isinstance(each, Slot) for each in form):
         return fn
@@ -106,7 +106,7 @@ def of_tensors(fn: Callable, form: tuple[Any, ...]) -> Callable:
     return run
 
 
-def input_names(fn: Callable, count: int) -> list[str]:
+def input_names(fn: Callable[..., Any], count: int) -> list[str]:
     """Names for `count` positional inputs, taken from the function's own parameters where it has them."""
     try:
         parameters = inspect.signature(fn).parameters.values()

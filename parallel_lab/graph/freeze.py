@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -21,8 +22,8 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
     placed = with_copies(draft, *stage_programs(draft))
     orders = orders_of(draft, placed.programs)
-    draft, stage_parts = replace(draft, host=tuple(sorted(placed.host)), **placed.pairs), placed.programs
-    values = placed.values
+    changes: dict[str, Any] = {"host": tuple(sorted(placed.host)), **placed.pairs}
+    draft, stage_parts, values = replace(draft, **changes), placed.programs, placed.values
     if splits_backward(orders):
         stage_parts = [divided(mine, draft) for mine in stage_parts]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in stage_parts]

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from ..base.dtypes import as_dtype
+from ..base.errors import PlanError
 from ..base.origin import Origin
 from ..layout.named_layout import AnyStrategy
 from ..layout.tensor_layout import TensorLayout, ranks_along
@@ -39,6 +40,13 @@ class Value:
     shape: Shape
     dtype: str
     layout: TensorLayout | None
+
+    @property
+    def placed(self) -> TensorLayout:
+        """The layout of a value that is not scratch. Raises PlanError for one that is."""
+        if self.layout is None:
+            raise PlanError(f"a value of shape {self.shape} has no layout", where="plan")
+        return self.layout
 
     @cached_property
     def slice_shape(self) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -69,8 +69,14 @@ def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, makers: Makers) ->
     first = instr.ins[0] if instr.ins else ""
     for dim, axes, window in reversed(rule.windows):
         maker = makers.get(first)
-        exchange = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
-        if exchange != ("halo_exchange", dim, axes, rule.out.device_matrix, window):
+        expected = ("halo_exchange", dim, axes, rule.out.device_matrix, window)
+        if maker is None or expected != (
+            maker.kind,
+            maker.attr("dim"),
+            maker.axes,
+            maker.device_matrix,
+            maker.attr("window"),
+        ):
             what = f"%{first} is not a halo_exchange along dim {dim} of windows {window}"
             raise PlanError(what, where=f"{instr.op_class} with strategy {instr.strategy}")
         first = maker.ins[0]
@@ -128,16 +134,16 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return ""  # what the root alone has, or gets, is not a slice that a layout could describe
     if definition is not None and definition.fault_of and (fault := definition.fault_of(have, dict(instr.attrs), n)):
         return f"{instr.kind} of a slice {have}: {fault[0]}"
-    if instr.kind == "reshape":
+    if definition is not None:
+        cut = instr.attr(definition.cut) if definition.cut else None
+        expected = definition.reply_shape(have, dict(instr.attrs), n)
+    elif instr.kind == "reshape":
         if math.prod(have) != math.prod(gives):
             return f"reshape of a slice {have} to {gives}"
         expected, cut = instr.attr("shape"), None
-    elif instr.kind == "slice":
+    else:
         cut = instr.attr("dim")
         expected = tuple(size // n if d == cut else size for d, size in enumerate(have))
-    else:
-        cut = instr.attr(definition.cut) if definition.cut else None
-        expected = definition.reply_shape(have, dict(instr.attrs), n)
     if expected != gives or (cut is not None and have[cut] % n):
         return f"{instr.kind} of a slice {have} over {n} ranks gives {expected}, the table says {gives}"
     reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
@@ -153,7 +159,7 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         instr.kind,
     )
     if kind == "exchange_reduce":  # is right if the exchange that it takes back is
-        kind, (out, source) = "exchange", (replace(v, layout=v.layout.whole()) for v in (source, out))
+        kind, (out, source) = "exchange", (replace(v, layout=v.placed.whole()) for v in (source, out))
     return _elements_fault(kind, dims, instr.axes, instr.device_matrix, source, out)
 
 
@@ -207,7 +213,7 @@ def split_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     maker, member = makers.get(instr.ins[0]), instr.attr("member")
     start = makers.get(maker.ins[0]) if maker is not None and maker.kind == "wait" else None
     concat = makers.get(start.ins[0]) if start is not None else None
-    if concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
+    if start is None or concat is None or concat.kind != "concat" or not 0 <= member < len(concat.ins):
         return f"%{instr.ins[0]} is not a bucket that has arrived"
     parts = [math.prod(plan.value(name).slice_shape) // concat.attr("rows") for name in concat.ins]
     at = sum(parts[:member])
@@ -227,16 +233,18 @@ def _elements_fault(
         MESSAGES.get(kind),
         Instr(kind, ("",), ("",), attrs=dims, axes=axes, device_matrix=device_matrix),
     )
-    have, want = _numbers(source), _numbers(out)
-    for rank in range(source.layout.device_num):
+    have, want, before_layout, after_layout = _numbers(source), _numbers(out), source.placed, out.placed
+    answer = None if definition is None else definition.answer
+    for rank in range(before_layout.device_num):
         group = instr.group(rank) if definition else (rank,)
         if rank == group[0]:
             parts = [have[r] for r in group]
-            if definition is not None:
+            if definition is not None and answer is not None:
                 # addends of one element bear its number: their maximum is their minimum
-                got = definition.answer(parts, {**dict(dims), "reduce": "max"})
-                least = definition.answer(parts, {**dict(dims), "reduce": "min"}) if definition.reducing else got
-                if any(not np.array_equal(a, b) for a, b in zip(got, least, strict=True)):
+                most = answer(parts, {**dict(dims), "reduce": "max"})
+                least = answer(parts, {**dict(dims), "reduce": "min"}) if definition.reducing else most
+                got = cast(list[np.ndarray], most)  # all are receivers: `move_fault` leaves messages of a root alone
+                if any(not np.array_equal(a, b) for a, b in zip(got, cast(list[np.ndarray], least), strict=True)):
                     return f"{kind} on rank {rank} combines different slices"
             elif kind == "slice":
                 got = [np.split(have[rank], instr.group_size, axis=instr.attr("dim"))[instr.position(rank)]]
@@ -245,7 +253,7 @@ def _elements_fault(
             for member, mine in zip(group, got, strict=True):
                 if not np.array_equal(mine.reshape(-1), want[member].reshape(-1)):
                     return f"{kind} gives rank {member} other elements than {out.layout} says"
-        before, after = set(source.layout.partial_group(rank)), set(out.layout.partial_group(rank))
+        before, after = set(before_layout.partial_group(rank)), set(after_layout.partial_group(rank))
         together = set(group) if definition is not None and definition.reducing else {rank}
         if not together <= before:
             held = f"rank {rank}'s value has its partial sums on ranks {sorted(before)} ({source.layout})"
@@ -258,4 +266,4 @@ def _elements_fault(
 def _numbers(value: Value) -> list[np.ndarray]:
     """Per rank, the row-major numbers of the elements it holds."""
     numbers = np.arange(math.prod(value.shape)).reshape(value.shape)
-    return [numbers[value.layout.slice_index(value.shape, rank)] for rank in range(value.layout.device_num)]
+    return [numbers[value.placed.slice_index(value.shape, rank)] for rank in range(value.placed.device_num)]

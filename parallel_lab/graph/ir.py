@@ -242,6 +242,14 @@ class Graph:
         """The operator of this name, or that makes the value of this name."""
         return self._nodes_by_name.get(name)
 
+    def source(self, name: str) -> GraphInput:
+        """The input of this name, which the graph has."""
+        return self._inputs_by_name[name]
+
+    def operator(self, name: str) -> Node:
+        """The operator of this name, or that makes the value of this name, which the graph has."""
+        return self._nodes_by_name[name]
+
     def maker(self, name: str) -> str:
         """The operator that makes the value `name`; for an input of the graph, its own name."""
         node = self.node(name)

@@ -53,7 +53,7 @@ class OnRank:
     empty: Callable[[tuple[int, ...], Any], np.ndarray] = np.empty
     micro_batch: int = 0
     sums: dict[str, tuple[int, np.ndarray | None]] = field(default_factory=dict)
-    early: dict[str, Env] = field(default_factory=dict)
+    early: dict[str, dict[int, np.ndarray]] = field(default_factory=dict)
 
 
 def _no_bytes(plan: Any, instr: Instr) -> int:

@@ -25,7 +25,7 @@ from .kinds import KINDS, class_name
 
 
 @without_collector
-def rank_view(plan, rank: int) -> dict[str, Any]:
+def rank_view(plan: Any, rank: int) -> dict[str, Any]:
     """The plan as `rank` sees it.
 
     ops      name, op (MindSpore's class), strategy, in_global, out_global, in_slice, out_slice (results that are read),
@@ -106,7 +106,7 @@ def _op_entry(
     }
 
 
-def _view_entry(plan, node, names: list[str]) -> dict[str, Any]:
+def _view_entry(plan: Any, node: Any, names: list[str]) -> dict[str, Any]:
     """A reshape: slices of its operand, and what its first reader gets. names: those of all values, sorted."""
     prefix = f"{node.name}.for."
     at = bisect_left(names, prefix)
@@ -137,7 +137,7 @@ def buckets_of(program: tuple[Instr, ...]) -> dict[str, tuple[Instr, list[Instr]
 
 
 def bucket_messages(
-    plan, start: Instr, concat: Instr, splits: list[Instr]
+    plan: Any, start: Instr, concat: Instr, splits: list[Instr]
 ) -> Iterator[tuple[Instr, list[Value], Value]]:
     """The messages that a bucket stands for, as they were before they were fused: (instruction, operands, result)."""
     for split in splits:
@@ -184,7 +184,7 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
     }
 
 
-def _input_entry(plan, source, rank: int) -> dict[str, Any]:
+def _input_entry(plan: Any, source: Any, rank: int) -> dict[str, Any]:
     value = plan.value(source.name)
     tensor_map = [axes[0] if len(axes) == 1 else list(axes) or -1 for axes in value.layout.tensor_map]
     return {
@@ -199,10 +199,10 @@ def _input_entry(plan, source, rank: int) -> dict[str, Any]:
 
 def _index(value: Value, rank: int) -> str:
     """Where a rank's slice lies: "[8:16, :]"."""
-    return slice_text(value.layout.slice_index(value.shape, rank), value.shape)
+    return slice_text(value.placed.slice_index(value.shape, rank), value.shape)
 
 
-def plan_text(plan, rank: int, phases: tuple[str, ...]) -> str:
+def plan_text(plan: Any, rank: int, phases: tuple[str, ...]) -> str:
     """The program of one rank, in the manner of the IR files MindSpore saves."""
     stage = plan.stage_of(rank)
     head, fed = f"# {plan.graph.name}: rank {rank} of {plan.device_num}", plan.config.dataset_strategy
@@ -254,7 +254,9 @@ _MADE = re.compile(r"%(\d+)\(([^()\s]+)\)")
 _NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
-def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: int, host: frozenset[str]) -> list[str]:
+def _instr_lines(
+    plan: Any, instr: Instr, rank: int, numbers: dict[str, str], count: int, host: frozenset[str]
+) -> list[str]:
     """The lines of an instruction; results become numbers from `count` on, those that nothing reads are "_"."""
     ins, outs = [plan.value(n) for n in instr.ins], [plan.value(n) if n else None for n in instr.outs]
     operands = [numbers.get(n) or n.rpartition(":")[0] or n for n in instr.ins]
@@ -264,7 +266,7 @@ def _instr_lines(plan, instr: Instr, rank: int, numbers: dict[str, str], count: 
     args = ", ".join([*operands, *map(str, shown.args)])
     slice_shapes, gives = [v.slice_shape for v in ins], None
     if instr.is_communication:
-        slice_shapes[0], gives = message_shapes(instr, ins[0], outs[0])
+        slice_shapes[0], gives = message_shapes(instr, ins[0], plan.value(instr.out))
     types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, slice_shapes, strict=True))
     results = ", ".join("_" if v is None else tensor_text(v, gives) for v in outs)
     lines = [

@@ -36,7 +36,7 @@ from .kinds import KINDS
 _OF_BUCKETS = ("concat", "start", "wait", "split")  # what they carry is looked at where it comes out
 
 
-def verify_plan(plan) -> None:
+def verify_plan(plan: Any) -> None:
     """Raise PlanError at the first instruction that breaks a rule."""
     inputs = {i.name for i in plan.graph.inputs} | {s.name for s in plan.states} | set(plan.scalars)
     ranks = [rank for stage in plan.stages for rank in stage.ranks]
@@ -91,7 +91,8 @@ def _fault_of_waits(plan: Any) -> str:
         for keys in left:
             while keys and waits(keys) is None:
                 to_come.discard(keys.pop(0))
-    names = [["{}{}{}".format(*key) for key in (waits(keys), keys[0])] for keys in left if keys]
+    blocked = [(key, keys[0]) for keys in left if keys and (key := waits(keys)) is not None]
+    names = [["{}{}{}".format(*key) for key in pair] for pair in blocked]
     return "; ".join(f"a stage waits for {key} before {action}" for key, action in names)
 
 
@@ -146,7 +147,7 @@ def _is_number(plan: Any, name: str) -> bool:
     return name in plan.scalars or (source is not None and source.is_number)
 
 
-def _fault(plan, stage: Stage, instr: Instr, makers: Makers, phase: str, host: frozenset[str]) -> str:
+def _fault(plan: Any, stage: Stage, instr: Instr, makers: Makers, phase: str, host: frozenset[str]) -> str:
     kind = KINDS.get(instr.kind)
     if kind is None:
         return f"kind {instr.kind!r} is not known"

@@ -26,7 +26,7 @@ def region_of(cell: Any, around: Pairs, number: int) -> Pairs:
     options, ahead = getattr(cell, "recompute_options", None), getattr(cell, "offload_prefetch", None)
     if around or options is ahead is None:
         return around
-    return attr_pairs({**({"offload": ahead} if ahead else {**OPTIONS, **options}), "region": number})
+    return attr_pairs({**({"offload": ahead} if ahead else {**OPTIONS, **(options or {})}), "region": number})
 
 
 def option_of(primitive: Any, region: Pairs) -> Pairs:

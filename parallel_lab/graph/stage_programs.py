@@ -96,7 +96,7 @@ class _Cut:
             what = f"{name!r} goes on from micro-batch to micro-batch, and copies on two stages run them side by side"
             allowed = "Running statistics in a schedule with one copy of the network"
             hint = "Take 1f1b or a zero-bubble schedule, or a norm without running statistics (nn.LayerNorm)"
-            raise StrategyError(what, where=self.draft.graph.node(maker.name).where, allowed=allowed, hint=hint)
+            raise StrategyError(what, where=self.draft.graph.operator(maker.name).where, allowed=allowed, hint=hint)
         return late
 
     def run(self) -> list[Programs]:

@@ -207,7 +207,9 @@ class Tracer(TracedStep):
 
     # ---- micro-batches, called by Cells that feed them ----
 
-    def micro_batched(self, network: Callable, inputs: Sequence[Any], count: int, *, rows_too: bool = True) -> Any:
+    def micro_batched(
+        self, network: Callable[..., Any], inputs: Sequence[Any], count: int, *, rows_too: bool = True
+    ) -> Any:
         """The sums of what `network` returns for `count` micro-batches of these inputs. It is written down once.
 
         rows_too=False: besides the first result only numbers are added up, and nothing outside can read the others
@@ -230,7 +232,7 @@ class Tracer(TracedStep):
         self.once = "last"
         return result
 
-    def differentiated(self, fn: Callable, inputs: Sequence[Any]) -> Any:
+    def differentiated(self, fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         """What `fn`, which is differentiated, returns: with `parts` the sums over so many micro-batches."""
         if self.parts == 1:
             return fn(*inputs)
@@ -354,7 +356,7 @@ class Traced(NamedTuple):
 
 
 def trace_network(
-    network: Callable,
+    network: Callable[..., Any],
     inputs: Sequence[tuple[str, tuple[int, ...], str]],
     name: str = "Net",
     trained: Iterable[Parameter] = (),

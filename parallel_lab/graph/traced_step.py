@@ -11,14 +11,15 @@ done with gradients, then "after", what is done with updated Parameters. All opt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..base.dtypes import LOSS_SCALE, kind_of
 from ..base.errors import NotBuiltYet, ShapeError, TraceError, shorten
-from ..base.origin import caller
+from ..base.origin import Origin, caller
 from ..nn.tensor.parameter import Parameter
+from ..ops.machine.opdef import OpDef
 from ..ops.machine.registry import OPS
 from .ir import SKIP, GraphInput, Node
 from .traced_value import Overflow, TracedValue
@@ -26,6 +27,16 @@ from .traced_value import Overflow, TracedValue
 
 class TracedStep:
     """What a `Tracer` notes of gradients, optimizers and values after their steps."""
+
+    # what the `Tracer` itself holds and does, as far as it is used here
+    nodes: list[Node]
+    inputs: dict[str, GraphInput]
+    parameters: dict[int, str]
+    kept: list[Any]
+    prints: list[tuple[str, Origin]]
+    assigns: dict[str, str]
+    pinned: dict[int, TracedValue]
+    scope_text: Callable[[], str]
 
     def __init__(self) -> None:
         # what is differentiated, and gradients by name
@@ -45,6 +56,20 @@ class TracedStep:
         self.scale_name = ""
         # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
         self.in_update, self.skip = False, ""
+
+    # ---- of the `Tracer` ----
+
+    def named(self, base: str) -> str:
+        raise NotImplementedError
+
+    def operand(self, value: Any, others: Sequence[Any]) -> TracedValue:
+        raise NotImplementedError
+
+    def record(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Any) -> Any:
+        raise NotImplementedError
+
+    def _own_parameter(self, parameter: Parameter) -> str:
+        raise NotImplementedError
 
     def twice(self, what: str, hint: str) -> NotBuiltYet:
         """The error to raise for a second time of what a compiled function may do once."""

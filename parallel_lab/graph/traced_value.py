@@ -44,15 +44,15 @@ class TracedValue(Arithmetic):
     # fmt: off
     def asnumpy(self): return self._refuse("asnumpy()")
     def item(self): return self._refuse("item()")
-    def __array__(self, dtype=None, copy=None): return self._refuse("a conversion to a numpy array")
+    def __array__(self, dtype: Any = None, copy: Any = None): return self._refuse("a conversion to a numpy array")
     def __bool__(self): return self._refuse("a truth test (if, while, and, or)")
     def __float__(self): return self._refuse("float()")
     def __int__(self): return self._refuse("int()")
     def __complex__(self): return self._refuse("complex()")
     def __index__(self): return self._refuse("use as an index")
-    def __round__(self, digits=None): return self._refuse("round()")
-    def __contains__(self, value): return self._refuse("a search ('in')")
-    def _become(self, new): self.name = new.name
+    def __round__(self, digits: Any = None): return self._refuse("round()")
+    def __contains__(self, value: Any): return self._refuse("a search ('in')")
+    def _become(self, new: TracedValue) -> None: self.name = new.name
     # fmt: on
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
@@ -72,7 +72,7 @@ class TracedValue(Arithmetic):
         hint = f"Use ops.{operator.name}" if operator else "Use operators instead"
         return self._no_operator(f"np.{ufunc.__name__}", hint)
 
-    def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
+    def __array_function__(self, function: Callable[..., Any], types: Any, args: Any, kwargs: Any) -> Any:
         name = function.__name__
         operator = NUMPY.get(name)
         if name in ("shape", "ndim", "size"):  # known without numbers

@@ -11,7 +11,7 @@ is named in the plan's notes. A choice that needs costs, which lie above this ro
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...base.settings.checks import SHARDED_MODES
 from ..ir import Draft
@@ -93,9 +93,9 @@ PASSES: tuple[Pass, ...] = (
 )
 
 
-def run_passes(draft: Draft, passes: Iterable[Pass | tuple] = PASSES) -> tuple[tuple[str, Draft], ...]:
+def run_passes(draft: Draft, passes: Iterable[Pass | tuple[Any, ...]] = PASSES) -> tuple[tuple[str, Draft], ...]:
     """(name, draft after it) of every pass whose condition holds, in order: what a step-through view shows."""
-    listed = [Pass(*one) for one in passes]
+    listed = [one if isinstance(one, Pass) else Pass(*one) for one in passes]
     names = {one.name for one in listed}
     omitted = [one.name for one in PASSES if one.name not in names and CONDITIONS[one.when](draft)]
     chosen, steps = [one for one in listed if CONDITIONS[one.when](draft)], []

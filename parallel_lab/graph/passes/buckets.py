@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...base.errors import PlanError
 from ...base.settings import fusion_rules
 from ...layout.tensor_layout import canonical_axes
 from ..instr import Instr, Value, attr_pairs
@@ -42,10 +43,17 @@ class Member:
     place: int
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """What messages that are to be one must have in common."""
         i = self.instr
         return i.kind, i.by_hand or canonical_axes(i.device_matrix, i.axes), i.attr("reduce"), self.value.dtype
+
+    @property
+    def parameter(self) -> GraphInput:
+        """The parameter. Raises PlanError for a message that the network itself calls."""
+        if self.given is None:
+            raise PlanError("it carries no parameter", where=f"message {self.instr.out!r}")
+        return self.given
 
     @property
     def name(self) -> str:
@@ -68,7 +76,7 @@ def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> lis
     """Buckets of messages that the network itself calls with one number `fusion` above 0, group, reduction and dtype,
     and none of them needs another's result. (MindSpore, attribute `fusion` of communication operators.)
     """
-    buckets: dict[tuple, list[list[Member]]] = {}
+    buckets: dict[tuple[Any, ...], list[list[Member]]] = {}
     needs: dict[str, set[str]] = {}  # value -> messages it is made from
     for place, instr in enumerate(program):
         before = set().union(*(needs.get(name, ()) for name in instr.ins))
@@ -93,9 +101,9 @@ def shared_buckets(draft: Draft, members: list[Member]) -> list[list[Member]] | 
     if bucket_numbers is None:
         return None
     numbers, first = bucket_numbers
-    buckets: dict[tuple, list[Member]] = {}
+    buckets: dict[tuple[Any, ...], list[Member]] = {}
     for member, number in zip(members, numbers, strict=True):
-        alone = member.given.fusion_given and member.given.comm_fusion == 0
+        alone = member.parameter.fusion_given and member.parameter.comm_fusion == 0
         if first is not None and not alone:
             attrs = attr_pairs({**dict(member.instr.attrs), "fusion": first + number})
             member = replace(member, instr=replace(member.instr, attrs=attrs))
@@ -107,9 +115,9 @@ def unreached(draft: Draft, members: list[Member]) -> str:
     """What to say of positions of mode "index" behind the last message, or "" (MindSpore logs a warning)."""
     mode, setting = _setting(draft, members)
     if draft.config.local:
-        count = sum(draft.graph.input(name).trainable for name in draft.order)
+        count = sum(draft.graph.source(name).trainable for name in draft.order)
     else:  # counted among those that could share a message
-        count = max(Counter((m.key, m.given.comm_fusion) for m in members).values())
+        count = max(Counter((m.key, m.parameter.comm_fusion) for m in members).values())
     behind = [position for position in setting if position >= count] if mode == "index" else []
     if not behind:
         return ""
@@ -129,7 +137,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
     """
     config = draft.config
     mode, setting = _setting(draft, members)
-    ids = [m.given.comm_fusion for m in members]
+    ids = [m.parameter.comm_fusion for m in members]
     chosen_by_learner = any(i.fusion_given for i in draft.graph.inputs if i.role == "parameter")
     if mode in ("auto", "size") and config.local:
 
@@ -145,11 +153,11 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
         )
         return numbers, 1 if mode == "size" else None
     if mode == "index" and config.local:
-        trained = [name for name in draft.order if draft.graph.input(name).trainable]
-        if len({draft.graph.input(name).comm_fusion for name in trained}) > 1:
+        trained = [name for name in draft.order if draft.graph.source(name).trainable]
+        if len({draft.graph.source(name).comm_fusion for name in trained}) > 1:
             return list(ids), None  # nn.DistributedGradReducer: ids that differ come before positions
         numbers = dict(zip(trained, fusion_rules.index_groups(len(trained), setting, config.fusion_index), strict=True))
-        return [numbers[m.given.name] for m in members], FIRST_POSITION
+        return [numbers[m.parameter.name] for m in members], FIRST_POSITION
     if mode == "index":
         groups = _within(
             members, ids, (), lambda mine: fusion_rules.index_groups(len(mine), setting, config.fusion_index)
@@ -157,7 +165,7 @@ def _numbers(draft: Draft, members: list[Member]) -> tuple[list[Any], int | None
         return groups, None
     if config.cost_model_fusion is not None and members[0].instr.kind == "all_reduce" and not config.local:
         distances = _distances(draft)
-        away, elements = [distances[m.given.name] for m in members], [m.elements for m in members]
+        away, elements = [distances[m.parameter.name] for m in members], [m.elements for m in members]
         return list(fusion_rules.cost_model_groups(config.cost_model_fusion, away, elements)), 1
     return (list(ids), None) if chosen_by_learner else None
 
@@ -180,19 +188,21 @@ def _distances(draft: Draft) -> dict[str, float]:
     return distances
 
 
-def _counted(members: list[Member], names: Sequence[str], count: Callable[[list[Member]], list[int]]) -> list[object]:
+def _counted(
+    members: list[Member], names: Sequence[str], count: Callable[[list[Member]], fusion_rules.Groups]
+) -> list[object]:
     """`count` of the members in the order of `names` (or as they are sent), as positions in the sent order."""
     rank = {name: n for n, name in enumerate(names)}
-    ordered = sorted(members, key=lambda m: (rank.get(m.given.name, len(rank)), m.place))
+    ordered = sorted(members, key=lambda m: (rank.get(m.parameter.name, len(rank)), m.place))
     numbers = {m.place: number for m, number in zip(ordered, count(ordered), strict=True)}
     return [numbers[m.place] for m in members]
 
 
 def _within(
-    members: list[Member], ids: list[int], names: Sequence[str], count: Callable[[list[Member]], list[int]]
+    members: list[Member], ids: list[int], names: Sequence[str], count: Callable[[list[Member]], fusion_rules.Groups]
 ) -> list[object]:
     """As `_counted`, among the members that could share a message and have the same id."""
-    together: dict[tuple, list[Member]] = {}
+    together: dict[tuple[Any, ...], list[Member]] = {}
     for member, number in zip(members, ids, strict=True):
         together.setdefault((member.key, number), []).append(member)
     numbers = {}

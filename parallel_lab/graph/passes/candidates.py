@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
@@ -119,7 +119,7 @@ def edge_cost(operator: Operator, strategy: Strategy, edges: Iterable[Edge]) -> 
     return sum(c for c, _ in costs), sum(c for _, c in costs)
 
 
-def pieces_first(operator: Operator, strategy: Strategy) -> tuple:
+def pieces_first(operator: Operator, strategy: Strategy) -> tuple[float, int, Strategy]:
     """What tells equals apart by one edge: bytes of its forward communication, fewer pieces, later dims."""
     pieces = math.prod(itertools.chain.from_iterable(strategy))
     earlier_dims = tuple(tuple(-n for n in splits) for splits in strategy)
@@ -141,8 +141,11 @@ def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float,
     summed = sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1) * operator.itemsize
     held = (sum(slices) + _addends(operator, rule)) * operator.itemsize
     costs = float(held + summed), practical(forward_bytes(operator, rule)), float(summed)
-    by_batch = bool(rule.strategy) and rule.strategy[0][:1] == (operator.device_num,)
-    return tuple(cost - 1 if by_batch and cost > 1 else cost for cost in costs)
+    strategy = cast("Strategy", rule.strategy)  # what is searched for is counts, not layouts
+    if not strategy or strategy[0][:1] != (operator.device_num,):
+        return costs
+    computed, sent, summed_later = (cost - 1 if cost > 1 else cost for cost in costs)
+    return computed, sent, summed_later
 
 
 def _addends(operator: Operator, rule: ShardingRule) -> int:
@@ -234,8 +237,9 @@ def meeting(operator: Operator, strategies: Iterable[Strategy], edges: Sequence[
     op = operator.op
     # where tuples of a strategy are the operands' counts, most differ without a look at their rules
     plain = op.strategy_labels is None
-    reads = [e for e in edges if plain and e.position is not None and e.shape == e.own_shape]
-    splits_read = [(e.position, e.layout.splits) for e in reads]
+    splits_read = [
+        (e.position, e.layout.splits) for e in edges if plain and e.position is not None and e.shape == e.own_shape
+    ]
     candidates = []
     for strategy in strategies:
         if any(strategy[position] != cuts for position, cuts in splits_read):

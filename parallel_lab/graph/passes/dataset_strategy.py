@@ -35,7 +35,7 @@ def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
     strategy = config.dataset_strategy
     if strategy == "full_batch":
         return tuple((1,) * len(s) for s in shapes)
-    if strategy == "data_parallel":
+    if isinstance(strategy, str):  # "data_parallel"
         return tuple((config.device_num,) + (1,) * (len(s) - 1) if s else () for s in shapes)
     if len(strategy) != len(shapes):
         what = f"dataset_strategy {strategy} has {len(strategy)} tuples"

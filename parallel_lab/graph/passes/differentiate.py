@@ -14,7 +14,7 @@ Gradients that are one number stay numbers while operators allow: a constant see
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,14 +72,19 @@ class Backward:
         if gradient is not None and name in self.live:
             self.grads.setdefault(name, []).append(gradient)
 
-    def take(self, name: str, *, array: bool = False) -> TracedValue | Uniform | None:
+    def take(self, name: str) -> TracedValue | Uniform | None:
         """The gradient of `name`: the sum of what its users gave."""
+        parts = self.grads.get(name, ())
+        if len(parts) == 1 and isinstance(parts[0], Uniform):
+            return self.grads.pop(name)[0]
+        return self.take_array(name)
+
+    def take_array(self, name: str) -> TracedValue | None:
+        """The same as an array, also where it is one number."""
         parts = self.grads.pop(name, None)
         if not parts:
             return None
-        if len(parts) == 1 and isinstance(parts[0], Uniform) and not array:
-            return parts[0]
-        total = self.array(parts[0])
+        total: Any = self.array(parts[0])
         for part in parts[1:]:
             total = total + self.array(part)
         value = self.values[name]
@@ -88,7 +93,7 @@ class Backward:
             total = OPS["cast"](total, dtype=value.dtype)
         if value.layout is not None:
             gradient, has = self.gradient_value(name), self.values[total.name]
-            fits = has.layout is None or has.shape == gradient.shape and has.layout.same_placement(gradient.layout)
+            fits = has.layout is None or has.shape == gradient.shape and has.layout.same_placement(gradient.placed)
             if not fits:
                 # A rule passed one array on as the gradient of two values that are laid out differently: x + b, where b
                 # is broadcast, but a rank's slice of x happens to have b's shape. Each needs a name and a layout.
@@ -116,8 +121,8 @@ class Backward:
         for name in self.seeds:
             loss = self.values[name]
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
-            repeated = loss.layout is not None and self.draft.config.loss_repeated_mean
-            divisor = loss.layout.replica_count if repeated else 1
+            repeated = self.draft.config.loss_repeated_mean
+            divisor = loss.layout.replica_count if loss.layout is not None and repeated else 1
             self.give(name, Uniform(1.0 / divisor, loss.slice_shape, loss.dtype))
         if self.draft.graph.micro_batches == 1:
             self.run_part(self.forward)
@@ -146,7 +151,9 @@ class Backward:
         """Sum over micro-batches the gradient of what all of them read: a parameter, or one gathered from shards."""
         user = self.first_reader[name]
         self.rec.name, self.rec.stage = name, user.attr("source", user.stage)
-        total = self.take(name, array=True)
+        total = self.take_array(name)
+        if total is None:
+            return
         sharded = name in self.gathers and accumulates_slices(self.draft.config)
         if sharded:
             total = scatter(self, self.gathers[name], total)
@@ -195,7 +202,11 @@ class Backward:
         form = op.infer(shapes, dtypes, attrs, instr.name).form
         of_results = form([None if g is None else self.array(g) for g in gradients])
         combined = self.combined.get(instr.outs[0])
-        extra = {"across": lambda v, reduce="sum": self.across(v, combined, reduce)} if op.vjp_across else {}
+
+        def across(value: TracedValue, reduce: str = "sum") -> TracedValue:
+            return self.across(value, combined, reduce)
+
+        extra: dict[str, Any] = {"across": across} if op.vjp_across else {}
         if op.vjp_total:
             extra["total"] = self.total
         if op.vjp_needs:
@@ -216,7 +227,9 @@ class Backward:
     def alike(self, one: str, other: str) -> bool:
         """Whether two values have the same shape, dtype and placement."""
         a, b = self.values[one], self.values[other]
-        placed = a.layout is b.layout or (None not in (a.layout, b.layout) and a.layout.same_placement(b.layout))
+        placed = a.layout is b.layout or (
+            a.layout is not None and b.layout is not None and a.layout.same_placement(b.layout)
+        )
         return (a.shape, a.dtype) == (b.shape, b.dtype) and placed
 
     def across(self, value: TracedValue, combined: Instr | None, reduce: str) -> TracedValue:
@@ -253,8 +266,9 @@ class Backward:
         **fields: Any,
     ) -> TracedValue:
         """A message that makes `value` of `gradient`, over the ranks of message `over` or the `axes` of a layout."""
-        fields = {"axes": getattr(over, "axes", ()), "device_matrix": over.device_matrix, **fields}
-        out = out or f"{over.out}.grad.{kind}"
+        axes, sent = (over.axes, over.out) if isinstance(over, Instr) else ((), "")
+        fields = {"axes": axes, "device_matrix": over.device_matrix, **fields}
+        out = out or f"{sent}.grad.{kind}"
         return self.rec.emit(kind, value, (gradient.name,), out, attrs=attr_pairs(attrs), reason=reason, **fields)
 
     def message_back(self, instr: Instr, gradients: Sequence[TracedValue | Uniform]) -> None:
@@ -301,7 +315,11 @@ def _needed(instrs: list[Instr], values: set[str]) -> tuple[Instr, ...]:
     return tuple(reversed(kept))
 
 
-def _order(draft: Draft) -> Any:
+def _order(draft: Draft) -> Callable[[str], int]:
     """Backward order: the parameter used last comes first."""
     last = {name: position for position, instr in enumerate(draft.program("forward")) for name in instr.ins}
-    return lambda name: -last.get(name, -1)
+
+    def place(name: str) -> int:
+        return -last.get(name, -1)
+
+    return place

@@ -80,7 +80,7 @@ def _gradients(draft: Draft) -> tuple[dict[str, str], list[Instr], dict[str, Val
     idle: dict[str, str] = {}
     for name, target, _ in draft.graph.gradients:
         if name not in names and target not in idle:
-            held = values.setdefault(target, draft.graph.input(target).whole(draft.config.device_num))
+            held = values.setdefault(target, draft.graph.source(target).whole(draft.config.device_num))
             label = idle[target] = fresh_name(f"{target}.grad.zeros", values)
             attrs = attr_pairs({"shape": held.slice_shape, "value": 0.0, "dtype": held.dtype})
             fill, why = OPS["fill"].class_name, "the result does not depend on it"
@@ -146,8 +146,8 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         if parameter not in values:
             whole = TensorLayout.replicated(config.device_num, len(shapes[name]))
             layout = whole if name in build.views else have.whole()
-            values[parameter] = Value(shapes[name], draft.graph.input(parameter).dtype, layout)
-        want = values[parameter].layout
+            values[parameter] = Value(shapes[name], draft.graph.source(parameter).dtype, layout)
+        want = values[parameter].placed
         if name not in build.views and have.same_placement(want):
             return name
         result = ((parameter,), (shapes[name],), (values[parameter].dtype,))
@@ -157,7 +157,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
     return build.instrs, read
 
 
-def _placed(build: Builder, name: str) -> TensorLayout:
+def _placed(build: Builder, name: str) -> TensorLayout | None:
     """Where the elements of an operand lie; of a reshaped one, whose layout its consumer decides, the whole of it."""
     if name in build.views:
         return TensorLayout.replicated(build.config.device_num, len(build.graph.shapes()[name]))

@@ -78,7 +78,7 @@ class LocalRecorder:
         traced = [x if isinstance(x, TracedValue) else self.number(x, operands) for x in operands]
         shapes, dtypes = tuple(t.shape for t in traced), tuple([dtype_name(t.dtype) for t in traced])
         results = op.infer(shapes, dtypes, attrs, self.name)
-        fields = {"op": op.name, "op_class": op.class_name}
+        fields: dict[str, Any] = {"op": op.name, "op_class": op.class_name}
         fields["attrs"] = attr_pairs({**attrs, "shape": results.shapes[0]} if op.view else attrs)
         place = self.place if op.offset is not None or op.part_size is not None else {}
         ins = tuple([t.name for t in traced])

@@ -35,7 +35,7 @@ def one_sided_back(back: Any, instr: Instr) -> None:
     definition, operand = MESSAGES[instr.kind], back.values[instr.ins[0]]
     if not definition.adjoint or kind_of(back.values[instr.out].dtype) != "f":
         return
-    gradient = back.take(instr.out, array=True)
+    gradient = back.take_array(instr.out)
     if instr.kind == "send":
         gradient = back.rec.number(0, [])
     elif gradient is None:

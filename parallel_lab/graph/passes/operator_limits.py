@@ -21,8 +21,8 @@ def check_operators(graph: Graph, device_num: int) -> None:
     for node in graph.of_phase("forward"):
         if node.strategy is not None:
             _check_given(graph, node)
-    named = (n for n in graph.nodes if isinstance(n.strategy, LayoutStrategy) and n.strategy.parts > 1)
-    parts = {node.strategy.parts: node for node in named}
+    chosen = ((n, n.strategy) for n in graph.nodes)
+    parts = {s.parts: n for n, s in chosen if isinstance(s, LayoutStrategy) and s.parts > 1}
     if len(parts) > 1:
         shown = " and ".join(f"{number} ({node.where})" for number, node in parts.items())
         what, allowed = f"layouts have axes {INTERLEAVED!r} of sizes {shown}", "One size in a network"

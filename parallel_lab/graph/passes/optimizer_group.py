@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ...nn.optim.weight_groups import update_owners
 from ..instr import Instr, attr_pairs
@@ -34,12 +35,14 @@ def group_updates(draft: Draft) -> Draft:
         label = fresh_name(f"{name}.broadcast", values)
         values[label] = values[name]
         attrs = {"root": owner, "shape": values[name].shape, "dtype": values[name].dtype, "fusion": 0}
-        fields = {"attrs": attr_pairs(attrs), "axes": (0,), "device_matrix": (device_num,)}
+        fields: dict[str, Any] = {"attrs": attr_pairs(attrs), "axes": (0,), "device_matrix": (device_num,)}
         why = f"rank {owner} alone has updated {name!r}, and all ranks go on with its new value"
         origin = next(i.origin for i in instrs if new[name] in i.outs).made("optimizer_group")
         fields |= {"reason": f"optimizer parallel: {why}", "origin": origin}
         sent[name] = Instr("broadcast", (label,), (new[name],), name, **fields)
-    changes = {"assignments": tuple((t, sent[t].out if t in sent else source) for t, source in draft.assignments)}
+    changes: dict[str, Any] = {
+        "assignments": tuple((t, sent[t].out if t in sent else source) for t, source in draft.assignments)
+    }
     changes["owners"] = tuple(owned.items())
     done = draft.with_program("update", (*instrs, *sent.values()), values, **changes)
     most = max((list(owned.values()).count(rank) for rank in range(device_num)), default=0)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 
@@ -113,7 +114,7 @@ def choose_shards(draft: Draft) -> tuple[Shard, ...]:
     values = draft.value_table()
     used = [i for i in draft.graph.inputs if i.role == "parameter" and i.trainable and i.name in values]
     written = dict(draft.forward_assignments)
-    return tuple(_decide(i, values[i.name].layout, config, i.name in written) for i in used)
+    return tuple(_decide(i, values[i.name].placed, config, i.name in written) for i in used)
 
 
 def _decide(parameter: GraphInput, layout: TensorLayout, config: ParallelConfig, written: bool) -> Shard:
@@ -197,8 +198,9 @@ def _gather(draft: Draft, shard: Shard, source: str, used: Value, values: dict[s
     keep = f"{who} that would hold the same slice of {shard.name!r} keep 1/{shard.ways} of it each"
     states = "with its gradient and optimizer states; the network needs the whole slice"
     reason = f"optimizer parallel: {keep}, {states}"
-    attrs = attr_pairs({"dim": 0, "fusion": draft.graph.input(shard.name).comm_fusion, "parameter": shard.name})
-    fields = {"axes": shard.axes, "device_matrix": shard.layout.device_matrix, "once": reader.once}
+    attrs = attr_pairs({"dim": 0, "fusion": draft.graph.source(shard.name).comm_fusion, "parameter": shard.name})
+    stored = cast(TensorLayout, shard.layout)  # only what is sharded is gathered
+    fields = {"axes": shard.axes, "device_matrix": stored.device_matrix, "once": reader.once}
     origin = reader.origin.made("optimizer_shard")
     return Instr("all_gather", (label,), (source,), shard.name, attrs=attrs, reason=reason, origin=origin, **fields)
 
@@ -223,7 +225,7 @@ def _cast_first(draft: Draft, shard: Shard, used: Value) -> tuple[Draft, str]:
     same = {i.out: source for i in casts[1:]}
     for name in same:
         del values[name]
-    changes: dict[str, tuple] = {"outputs": tuple(same.get(v, v) for v in draft.outputs)}
+    changes: dict[str, tuple[Any, ...]] = {"outputs": tuple(same.get(v, v) for v in draft.outputs)}
     for pairs in ("bridges", "forward_assignments"):
         changes[pairs] = tuple((n, same.get(v, v)) for n, v in getattr(draft, pairs))
     if draft.graph.micro_batches > 1 and draft.config.optimizer_level != "level3":

@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ...base.errors import StrategyError
+from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, apply
 from ...layout.refinement import common_factors
@@ -71,10 +72,9 @@ class Builder:
     def operand(self, name: str, want: TensorLayout, node: Node, position: int) -> str:
         """Name of the value that holds `name` in the layout `want`."""
         source = self.graph.input(name)
-        role = "" if source is None else source.role
         if source is not None and source.is_number:
             return name
-        if role == "parameter":
+        if source is not None and source.role == "parameter":
             return self.parameter(source, want, node)
         if name in self.casts:
             return self.cast_parameter(name, want, node)
@@ -94,7 +94,7 @@ class Builder:
     def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
         while name in self.views:
             name = self.views[name].source
-        return self.values[name].layout, self.values[name].shape
+        return self.values[name].placed, self.values[name].shape
 
     def parameter(self, parameter: GraphInput, want: TensorLayout, node: Node) -> str:
         """Name of a parameter, laid out for its first operator. Raises StrategyError if another differs."""
@@ -102,11 +102,11 @@ class Builder:
         first = node if node.opdef.view else self.parameters.setdefault(parameter.name, node)
         if parameter.name not in self.values:
             self.values[parameter.name] = Value(parameter.shape, parameter.dtype, want)
-        elif not self.values[parameter.name].layout.same_placement(want):
+        elif not self.values[parameter.name].placed.same_placement(want):
             uses = ", and by ".join(
                 f"{user.where} with strategy {user.strategy}, which gives it slices "
                 f"{layout.slice_shape(parameter.shape)} ({layout})"
-                for user, layout in ((first, self.values[parameter.name].layout), (node, want))
+                for user, layout in ((first, self.values[parameter.name].placed), (node, want))
             )
             where = f"Parameter {parameter.name!r}, shape {parameter.shape}, has two layouts"
             allowed = "A parameter has one layout: all operators that use it must split it equally"
@@ -189,17 +189,16 @@ class Builder:
 
     def assigned(self, name: str, source: str) -> str:
         """The value that parameter `name` takes at the end of the forward program, laid out as the parameter is."""
-        target = self.graph.input(name)
-        maker = self.graph.node(source)
+        target = self.graph.source(name)
         have, shape = self.layout_and_shape(source)
         if target.name not in self.values:
             # no operator reads it: it is kept as its new value comes
             whole = TensorLayout.replicated(self.config.device_num, len(target.shape))
-            self.parameter(target, whole if source in self.views else have.whole(), maker)
-        want = self.values[name].layout
+            self.parameter(target, whole if source in self.views else have.whole(), self.graph.operator(source))
+        want = self.values[name].placed
         if source not in self.views and have.same_placement(want):
             return source
-        return self.redistribute(source, have, shape, want, maker, 0)
+        return self.redistribute(source, have, shape, want, self.graph.operator(source), 0)
 
     # ---- operators ----
 
@@ -207,7 +206,7 @@ class Builder:
         """A new value for a parameter, without a strategy of its own: laid out as the parameter is or will be."""
         variable, value = node.ins
         value_now = self.values.get(variable)
-        layout = self.first_layout(variable, value) if value_now is None else value_now.layout
+        layout = self.first_layout(variable, value) if value_now is None else value_now.placed
         whole = TensorLayout.replicated(self.config.device_num, 0)
         shapes = self.graph.operand_shapes(node)
         ins = self.operands(node, (layout, layout if len(shapes[1]) == len(shapes[0]) else whole))
@@ -226,9 +225,9 @@ class Builder:
                 shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
                 rule = sharding_rule(node.opdef, shapes, attrs, node.strategy, self.config.device_num, node.where)
                 return rule.wanted[at]
-        shape = self.graph.input(parameter).shape
+        shape = self.graph.source(parameter).shape
         if value in self.values and self.values[value].shape == shape:
-            return self.values[value].layout.whole()
+            return self.values[value].placed.whole()
         return TensorLayout.replicated(self.config.device_num, len(shape))
 
     def own_rows(self, node: Node) -> bool:
@@ -237,14 +236,15 @@ class Builder:
         """
         name, attrs = node.ins[0], dict(node.attrs)
         have = self.values.get(name)
-        placed = have is not None and have.layout is not None and name not in self.views
+        if have is None or have.layout is None or name in self.views:
+            return False
         if node.op == "micro_batch_rows":
-            if placed and have.slice_shape[0] % attrs["count"] == 0:
+            if have.slice_shape[0] % attrs["count"] == 0:
                 self.add(node.computed(node.ins, node.attrs), Value(node.shape, node.dtype, have.layout))
                 return True
             return False
         plain = node.op == "strided_slice" and not any(v for key, v in attrs.items() if key.endswith("_mask"))
-        if not placed or not plain or self.is_parameter(name) or any(s != 1 for s in attrs["strides"] or ()):
+        if not plain or self.is_parameter(name) or any(s != 1 for s in attrs["strides"] or ()):
             return False
         total, rows = have.shape[0], have.slice_shape[0]
         begin, end = (attrs[key][0] * rows for key in ("begin", "end"))
@@ -335,7 +335,7 @@ class Builder:
 
     def scatter(self, node: Node, layout: TensorLayout, label: str, name: str, value: Value, reason: str) -> None:
         """reduce_scatter of partial sums into `value`; axes not in the device matrix's order are one message each."""
-        final = value.layout
+        final = value.placed
         maps = zip(layout.tensor_map, final.tensor_map, strict=True)
         dim, have, want = next((d, have, want) for d, (have, want) in enumerate(maps) if have != want)
         runs = descending_runs(tuple(a for a in want[len(have) :] if layout.axis_size(a) > 1))
@@ -424,7 +424,7 @@ def parallelize(draft: Draft) -> Draft:
         elif node.name in follow:
             follow_parameters(build, node, behind)
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
-            attrs, strategy = dict(node.attrs), node.strategy
+            attrs, strategy = dict(node.attrs), cast(AnyStrategy, node.strategy)  # pass `strategies` chose it
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
             ins = build.operands(node, rule.wanted)
             if rule.stored is not None:
@@ -455,7 +455,7 @@ def output_value(build: Builder, name: str) -> str:
             source = build.casts[source.ins[0]]
         value = build.values.get(source.ins[0])
         whole = TensorLayout.replicated(build.config.device_num, len(node.shape))
-        return build.cast_parameter(name, value.layout if value else whole, node)
+        return build.cast_parameter(name, value.placed if value else whole, node)
     if name not in build.views:
         target = build.graph.input(name)
         if target is not None and name not in build.values:  # a parameter that nothing but the caller reads

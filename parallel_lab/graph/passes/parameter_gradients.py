@@ -53,7 +53,7 @@ def mirror(back: Any, name: str) -> str | None:
         return None
     back.rec.name, back.rec.origin = name, user.origin.made("differentiate")
     back.rec.stage = user.attr("source", user.stage)
-    gradient = back.take(name, array=True)
+    gradient = back.take_array(name)
     if gradient is None:
         return None
     layout, shape = back.values[name].layout, back.values[name].shape

@@ -62,8 +62,9 @@ def follow_parameters(build: Any, node: Node, together: Sequence[Node]) -> None:
     shapes, held = graph.operand_shapes(node), [_laid_out(graph, together, name, build.values) for name in node.ins]
     lie = [layout for layout, shape in zip(held, shapes, strict=True) if shape]
     plain = isinstance(node.opdef.signature, str) and "..." in node.opdef.signature and len(node.outs) == 1
-    equal = all(layout is not None and layout.same_placement(lie[0]) for layout in lie)
-    if not (plain and lie and equal and all(shape in ((), node.shape) for shape in shapes)):
+    lead = lie[0] if lie else None
+    equal = lead is not None and all(layout is not None and layout.same_placement(lead) for layout in lie)
+    if not (plain and equal and all(shape in ((), node.shape) for shape in shapes)):
         attrs = dict(node.attrs)
         strategy = choose_from_inputs(node.opdef, shapes, attrs, held, device_num, build.config)
         node = replace(node, strategy=strategy, strategy_source="followed")

@@ -25,6 +25,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ...ops.collectives.definitions import MESSAGES
 from ..instr import Instr, Value, attr_pairs
@@ -252,7 +253,7 @@ def _slice_activations(draft: Draft, regions: _Regions) -> tuple[Draft, int]:
         brought.update(mine)
         names = {name: activations[name][1].out for name in mine}
         done.append(replace(reader, ins=tuple(names.get(name, name) for name in reader.ins)) if mine else reader)
-    draft = draft.with_program("forward", forward, values).with_program("backward", tuple(done), values)
+    draft = draft.with_program("forward", tuple(forward), values).with_program("backward", tuple(done), values)
     return draft, len(activations)
 
 
@@ -269,7 +270,11 @@ def _sliced(maker: Instr, value: Value, name: str, values: dict[str, Value]) -> 
     part, whole = fresh_name(f"{name}.part", values), fresh_name(f"{name}.gathered", values)
     values[part], values[whole] = Value(value.shape, value.dtype, stored), value
     why = f"recompute_slice_activation: {ways} ranks hold {name!r}, and each keeps 1/{ways} of it until backward"
-    fields = {"axes": axes, "device_matrix": stored.device_matrix, "origin": maker.origin.made("recompute")}
+    fields: dict[str, Any] = {
+        "axes": axes,
+        "device_matrix": stored.device_matrix,
+        "origin": maker.origin.made("recompute"),
+    }
     fields |= {"stage": maker.stage, "name": maker.name}
     keep = Instr("slice", (part,), (name,), attrs=attr_pairs({"dim": 0}), reason=why, once=maker.once, **fields)
     attrs, why = attr_pairs({"dim": 0, "fusion": 0}), "recompute_slice_activation: backward reads the whole slice"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from ...base.errors import TracedCommunication
 from ...layout.tensor_layout import axes_of_groups, ranks_along
@@ -81,7 +82,10 @@ def _send(node: Node, device_num: int, instrs: list[Instr], values: dict[str, Va
     group, full_attrs = attrs["group"], {"dim": 0, **attrs}
     about = {a: full_attrs[a] for a in MESSAGES[kind].attributes} | {"group": group, "fusion": attrs["fusion"]}
     n = len(group)
-    place = {"axes": (0,), "device_matrix": (device_num // n, n) if device_num % n == 0 else (device_num,)}
+    place: dict[str, Any] = {
+        "axes": (0,),
+        "device_matrix": (device_num // n, n) if device_num % n == 0 else (device_num,),
+    }
     place |= {"origin": node.origin, "op_class": node.op_class, "reason": "the network calls it"}
     out = fresh_name(f"{node.name}.sent", values) if kind == "send" else node.name
     instrs.append(Instr(kind, (out,), node.ins, node.name, attrs=attr_pairs(about), **place))
@@ -99,19 +103,24 @@ def _own_rows(instr: Instr, node: Node, shapes: tuple[tuple[int, ...], ...], dev
         return instr
     parts = {c: device_num if c == labels[0] else 1 for c in labels}
     places = tuple((0,) if c == labels[0] else () for c in labels)
-    return replace(instr, attrs=attr_pairs(op.localize(attrs, parts)), offset_axes=places, device_matrix=(device_num,))
+    local = attrs if op.localize is None else op.localize(attrs, parts)
+    return replace(instr, attrs=attr_pairs(local), offset_axes=places, device_matrix=(device_num,))
 
 
 def _average(node: Node, name: str, label: str, device_num: int, instrs: list[Instr], values: dict[str, Value]) -> None:
     """The mean `name` over all ranks, or those of a group, of a value that each made from its own samples."""
     origin, total = node.origin.made("replicate"), fresh_name(f"{name}.sum", values)
-    matrix, axes = ((device_num,), (0,)) if node.sync is True else axes_of_groups(node.sync) or ((), ())
+    matrix, axes = ((device_num,), (0,)) if node.sync is True else axes_of_groups(node.sync or ()) or ((), ())
     if math.prod(matrix) != device_num:
         what = f"it exchanges within {node.sync}, in a plan for {device_num} ranks"
         allowed = "Groups of equal size and distance that together are all ranks; others run operator by operator"
         raise TracedCommunication(what, where=node.where, allowed=allowed)
     whose = "all ranks use the statistics of the whole batch" if node.sync is True else "groups of ranks share theirs"
-    fields = {"attrs": attr_pairs({"reduce": "sum", "fusion": 0}), "axes": axes, "device_matrix": matrix}
+    fields: dict[str, Any] = {
+        "attrs": attr_pairs({"reduce": "sum", "fusion": 0}),
+        "axes": axes,
+        "device_matrix": matrix,
+    }
     fields |= {"reason": f"{node.name!r} is synchronised: {whose}, not of their own part", "origin": origin}
     instrs.append(Instr("all_reduce", (total,), (label,), node.name, **fields))
     divide = attr_pairs({"count": len(ranks_along(matrix, axes, 0))})

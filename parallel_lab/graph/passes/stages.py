@@ -21,9 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from ...base.errors import ContextConflictError, StrategyError
-from ...base.origin import Origin
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, Graph, Node, at_compile, fresh_name
 from ..placement import Placement, given_schedule, named_placement, named_schedule, placement_of
@@ -71,10 +71,10 @@ def assign_stages(draft: Draft) -> Draft:
         raise StrategyError(what, where=first[0].where, allowed=allowed, hint=hint)
     total = -(-(1 + max(parts.values())) // count) * count if place is None else len(place.ways[0])
     missing = next((k for k in range(total) if k not in parts.values()), None)
-    if missing is not None and place is None:
-        what = f"chunk {missing // count} has no operator on stage {missing % count}"
-        raise at_compile(StrategyError, what, "Each chunk runs through all stages, from 0 to the last")
     if missing is not None:
+        if place is None:
+            what = f"chunk {missing // count} has no operator on stage {missing % count}"
+            raise at_compile(StrategyError, what, "Each chunk runs through all stages, from 0 to the last")
         what, allowed = f"part {missing} of the schedule has no operator", f"Layers on stages {_shown(place)}, in order"
         raise at_compile(StrategyError, what, allowed, "Set their pipeline_stage, or take a schedule with fewer parts")
     draft = replace(draft, graph=replace(graph, nodes=nodes))
@@ -125,7 +125,7 @@ def _parts(
         stage, before = stages[node.name], 0 if last is None else parts[last]
         part = before + (stage - before) % count if place is None else place.after(before, stage)
         if part is None or (place is None and part >= count and not interleaved):
-            what = f"stage {stage}, and it reads {last!r} of stage {stages.get(last, 0)}"
+            what = f"stage {stage}, and it reads {last!r} of stage {stages.get(last or '', 0)}"
             allowed = "Data flows from a stage to the same or a later one"
             hint = "Give it a later stage, or set pipeline_interleave=True: it begins the next chunk"
             if place is not None:
@@ -281,14 +281,14 @@ class _Borders:
 
 
 def border_of(
-    draft: Draft, value: Value, names: tuple[str, str], parts: tuple[int, int], tag: int, **facts: str | Origin
+    draft: Draft, value: Value, names: tuple[str, str], parts: tuple[int, int], tag: int, **facts: Any
 ) -> Instr:
     """The recv that brings a value to another part.  names: there and here;  parts: its own, the one that reads it."""
     (name, label), (source, part), config = names, parts, draft.config
     # how far it goes is known where stages get their programs
     attrs = {"source": source, "shift": 0, "sr_tag": tag, "fusion": 0}
     attrs |= {"shape": value.slice_shape, "dtype": value.dtype}
-    place = {"device_matrix": (config.device_num,), "stage": part, "attrs": attr_pairs(attrs)}
+    place: dict[str, Any] = {"device_matrix": (config.device_num,), "stage": part, "attrs": attr_pairs(attrs)}
     return Instr("recv", (label,), (name,), name, **place, **facts)
 
 

@@ -81,8 +81,9 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
     place = (node.strategy_origin.place if node.strategy_origin is not None else "") or node.origin.place
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
-    node = replace(node, strategy=completed(op, shapes, attrs, node.strategy))
-    rule = sharding_rule(op, shapes, attrs, node.strategy, device_num, where)
+    strategy = completed(op, shapes, attrs, node.strategy)
+    node = replace(node, strategy=strategy)
+    rule = sharding_rule(op, shapes, attrs, strategy, device_num, where)
     result_layouts(op, rule, node.shapes, node.out_strategy, where)
     return node
 

@@ -58,16 +58,16 @@ class _SliceTotals(Totals):
     def total(
         self, name: str, local: Any, why: str, over: Sequence[int] | None = None, kept: Sequence[int] = ()
     ) -> Any:
-        return self._summed(local, _cut(self.rec.values[name].layout, over, kept), why)
+        return self._summed(local, _cut(self.rec.values[name].placed, over, kept), why)
 
     def parts(self, name: str) -> tuple[float, ...]:
-        return self.rec.values[name].layout.slice_counts
+        return self.rec.values[name].placed.slice_counts
 
     def totals(self, by_name: dict[str, Any], why: str) -> Any:
         # parameters that are split alike share one message
         together: dict[TensorLayout, list[Any]] = {}
         for name, local in by_name.items():
-            together.setdefault(_cut(self.rec.values[name].layout), []).append(local)
+            together.setdefault(_cut(self.rec.values[name].placed), []).append(local)
         return added([self._summed(added(locals_), layout, why) for layout, locals_ in together.items()])
 
     def _summed(self, local: Any, layout: TensorLayout, why: str) -> Any:
@@ -77,7 +77,10 @@ class _SliceTotals(Totals):
         shape = layout.full_shape(local.shape)
         self.rec.values[local.name] = Value(shape, str(local.dtype), layout)
         count = len(layout.partial_group(0))
-        fields = {"axes": tuple(sorted(layout.partial, reverse=True)), "device_matrix": layout.device_matrix}
+        fields: dict[str, Any] = {
+            "axes": tuple(sorted(layout.partial, reverse=True)),
+            "device_matrix": layout.device_matrix,
+        }
         fields["attrs"] = attr_pairs({"reduce": "sum", "fusion": 0})
         slices = f"each of {count} ranks holds another slice, and ranks with copies are not counted again"
         fields["reason"] = f"{why}: {slices}"
@@ -118,7 +121,7 @@ class _Update:
             self.states.append((label, "", kind))
         return self.rec.value(self.labels[kind, dtype])
 
-    def assign(self, target: str, new: Any, layout: TensorLayout, shape: tuple[int, ...]) -> None:
+    def assign(self, target: str, new: Any, layout: TensorLayout | None, shape: tuple[int, ...]) -> None:
         """`target` takes the value `new`; after an overflow it keeps the one it has."""
         if new.name == target:
             return
@@ -129,7 +132,7 @@ class _Update:
 
     def zeros(self, name: str) -> str:
         """Zeros for a parameter that the result does not depend on: weight decay and moments need a gradient."""
-        held = self.values.setdefault(name, self.draft.graph.input(name).whole(self.draft.config.device_num))
+        held = self.values.setdefault(name, self.draft.graph.source(name).whole(self.draft.config.device_num))
         self.rec.name = name
         filled = OPS["fill"](shape=held.slice_shape, value=0.0, dtype=held.dtype)
         self.values[filled.name] = held
@@ -180,7 +183,11 @@ class _Update:
             state[s] = self.rec.value(label)
         kept = str(scalar_dtype(dtype))
         rate = self.scalar(optimizer.rate_name(name), kept)
-        place = optimizer.place(name, self.totals, lambda kind: self.scalar(kind, kept))
+
+        def scalar(kind: str) -> Any:
+            return self.scalar(kind, kept)
+
+        place = optimizer.place(name, self.totals, scalar)
         new, new_state = optimizer.update(self.rec.value(name), gradient, state, scalars, rate, place)
         self.assign(name, new, layout, shape)
         for s, value in new_state.items():

@@ -50,4 +50,4 @@ class ShapeAndDtype:
     """What `initial_state` needs to know about a parameter or a slice."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype
+    dtype: np.dtype | str

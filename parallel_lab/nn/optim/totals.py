@@ -44,9 +44,9 @@ class Totals:
         """In how many slices each dim of a parameter is split; () for a whole one."""
         return ()
 
-    def totals(self, found: dict[str, Any], why: str) -> Any:
+    def totals(self, by_name: dict[str, Any], why: str) -> Any:
         """Sum of 0-d values over the slices of all these parameters; every element counts once."""
-        return added([self.total(name, local, why) for name, local in found.items()])
+        return added([self.total(name, local, why) for name, local in by_name.items()])
 
 
 def added(values: list[Any]) -> Any:

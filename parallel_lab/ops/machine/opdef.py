@@ -121,6 +121,10 @@ class OpDef:
     vjp_needs: bool = False
     vjp_total: bool = False
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What a call by the learner does: `calling.Operator`, which all declared operators are, has the walk."""
+        raise NotImplementedError(self.name)
+
     # ---- computing ----
 
     @cached_property
