@@ -96,7 +96,8 @@ KERNEL = (
     Stop(
         "graph/passes/differentiate.py",
         (
-            *("about", "Backward.", "Backward.__init__", "Backward.give", "Backward.take", "Backward.array"),
+            *("about", "Backward.", "Backward.__init__", "Backward.give"),
+            *("Backward.take", "Backward.take_array", "Backward.array"),
             *("Backward.run", "Backward.run_part", "Backward.operator_back", "Backward.result"),
             *("Backward.gradient_value", "differentiate"),
         ),

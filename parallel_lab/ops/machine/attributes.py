@@ -33,11 +33,19 @@ class Attributed:
     prim_attrs  those that `add_prim_attr` attached: notes for the compiler
     """
 
-    options: dict[str, Any]
-    name: str
     instance_name: str
     given: dict[str, Any]
     prim_attrs: dict[str, Any]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Attributes that the constructor takes, with their defaults."""
+        raise NotImplementedError
+
+    @property
+    def name(self) -> str:
+        """Class name, as the IR prints it."""
+        return type(self).__name__
 
     @property
     def attrs(self) -> Mapping[str, Any]:

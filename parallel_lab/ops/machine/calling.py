@@ -162,8 +162,10 @@ class Operator(OpDef):
     def _as_array(self, position: int, value: Any, keep_number: bool) -> Any:
         number = not self.variadic and self.takes_number[position]
         if number and isinstance(value, (bool, int, float)):
-            array = value if keep_number else scalar_operand(value, ())
-            if keep_number or array.dtype.kind in "biuf":
+            if keep_number:
+                return value
+            array = scalar_operand(value, ())
+            if array.dtype.kind in "biuf":
                 return array
         name = "" if self.variadic else f" ({self.tensors[position]})"
         raise no_tensor(ShapeError, self.class_name, f"operand {position}{name} is ", value, number)
@@ -193,6 +195,7 @@ class Operator(OpDef):
         """
         if self.plain and not kwargs and len(args) == len(self.tensors):
             return list(args), {}
+        operands: list[Any] = []
         if self.variadic:
             in_one = args and isinstance(args[0], (tuple, list))
             operands, args = (list(args[0]), args[1:]) if in_one else (list(args), ())

@@ -23,6 +23,7 @@ from typing import Any
 from ...base.hooks import current_tracer
 from ...base.settings.checks import SHARDED_MODES
 from ...layout.named_layout import LayoutStrategy, as_strategy
+from .calling import Operator
 from .legal_strategies import completed
 from .opdef import OpDef
 from .primitive import Primitive
@@ -57,7 +58,7 @@ class _Part:
 
     def __call__(
         self,
-        part: OpDef,
+        part: Operator,
         *operands: Any,
         labels: str = "",
         keep: tuple[str, ...] = (),
@@ -80,10 +81,10 @@ class _Part:
         return part.call(operands, attrs, inner)
 
 
-def composed(signature: str | Callable, **facts: Any) -> Callable[[Callable], OpDef]:
+def composed(signature: str | Callable[..., Any], **facts: Any) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare an operator by its parts: `fn(part, *operands, **attributes)`; facts: other keywords of `op`."""
 
-    def declare(fn: Callable) -> OpDef:
+    def declare(fn: Callable[..., Any]) -> OpDef:
         def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
             rule = None
             shapes = tuple(tuple(x.shape) for x in operands)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -38,7 +38,12 @@ def legal_strategies(
 
 @lru_cache(maxsize=4096)
 def _legal(
-    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, device_num: int, fully_use_devices: bool, searched: bool
+    op_name: str,
+    shapes: tuple[Shape, ...],
+    attrs: tuple[Any, ...],
+    device_num: int,
+    fully_use_devices: bool,
+    searched: bool,
 ) -> tuple[Strategy, ...]:
     op = OPS[op_name]
     if op.view:
@@ -87,13 +92,15 @@ def nearest_legal(
     if isinstance(strategy, LayoutStrategy):
         return _nearest_layouts(LabelSplits(op, shapes, attrs), strategy, device_num, legal)
 
+    counts = strategy
+
     def distance(entry: tuple[int, ...], candidate: tuple[int, ...]) -> float:
         # what was given counts, far or near in doublings; tuples and counts that are missing may be anything
         return sum(abs(math.log2(x) - math.log2(max(1, y))) for x, y in zip(candidate, entry, strict=False))
 
     def key(candidate: Strategy) -> tuple[list[float], list[bool]]:
-        far = [distance(entry, cuts) for entry, cuts in zip(strategy, candidate, strict=False)]
-        return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, strategy, strict=False)]
+        far = [distance(entry, cuts) for entry, cuts in zip(counts, candidate, strict=False)]
+        return [*far[:1], sum(far)], [a != b for a, b in zip(candidate, counts, strict=False)]
 
     return min(legal_strategies(op, shapes, attrs, device_num), key=key, default="")
 
@@ -137,12 +144,23 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     signature = op.signature_for(shapes, attrs)
     operands = strategy_operands(op, signature)
     named = isinstance(strategy, LayoutStrategy)
-    if op.strategy_labels is not None and not named and len(strategy) == len(operands) > 1:
+    if (
+        op.strategy_labels is not None
+        and not isinstance(strategy, LayoutStrategy)
+        and len(strategy) == len(operands) > 1
+    ):
         strategy = tuple(map(_for_result, operands, signature.ins, strategy))
     if len(operands) < len(strategy) <= len(shapes) and not any(map(len, strategy_counts(strategy)[len(operands) :])):
         cut = len(operands)
-        strategy = replace(strategy, layouts=strategy.layouts[:cut]) if named else strategy[:cut]
-    entries = [layout.axes if layout.dims else () for layout in strategy] if named else strategy
+        if isinstance(strategy, LayoutStrategy):
+            strategy = replace(strategy, layouts=strategy.layouts[:cut])
+        else:
+            strategy = strategy[:cut]
+    entries: Sequence[tuple[Any, ...]]
+    if isinstance(strategy, LayoutStrategy):
+        entries = [layout.axes if layout.dims else () for layout in strategy]
+    else:
+        entries = strategy
     empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
     half = empty[:1] == [True] and any(entries[1:]) and any(empty[1:])
     none = not any(entries) and operands[:1] == signature.ins[:1]  # of a result (one-hot) MindSpore leaves all whole
@@ -154,7 +172,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
         for label, cut in zip(labels, entry, strict=False):
             cut_of.setdefault(label, cut)
     filled = [tuple(cut_of.get(c, whole) for c in labels) for labels in operands]
-    if not named:
+    if not isinstance(strategy, LayoutStrategy):
         return tuple(entry or full for entry, full in zip(strategy, filled, strict=True))
     layouts = (layout if layout.dims else layout.named(full) for layout, full in zip(strategy, filled, strict=True))
     return replace(strategy, layouts=tuple(layouts))

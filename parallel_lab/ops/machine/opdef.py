@@ -63,8 +63,8 @@ class OpDef:
 
     name: str
     class_name: str
-    fn: Callable
-    signature: str | Callable | None
+    fn: Callable[..., Any]
+    signature: str | Callable[..., Any] | None
 
     # what `@op` reads from the function: arguments by position, those that are tensors among them, attributes of the
     # class, attributes of a call that have a default
@@ -78,45 +78,45 @@ class OpDef:
     __doc__: str | None = field(default=None, repr=False)
 
     # what it computes
-    attrs: dict[str, Callable] = field(default_factory=dict)
-    check: Callable | None = None
+    attrs: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    check: Callable[..., Any] | None = None
     numbers: str | None = None
-    dtype: Callable | str | int | tuple | None = None
-    sizes: Callable | None = None
-    out_sizes: Callable | None = None
-    result_shape: Callable | int | tuple[int, ...] | None = None
+    dtype: Callable[..., Any] | str | int | tuple[Any, ...] | None = None
+    sizes: Callable[..., Any] | None = None
+    out_sizes: Callable[..., Any] | None = None
+    result_shape: Callable[..., Any] | int | tuple[int, ...] | None = None
     view: bool = False
     writes: bool = False
     message: str = ""  # the kind of message that it is, of communication called by hand
-    flops: Callable | int | None = None
-    expand: Callable | None = None
+    flops: Callable[..., Any] | int | None = None
+    expand: Callable[..., Any] | None = None
     host_only: bool = False  # in modes that split operators it runs where `set_device("CPU")` says
     cases: tuple[Any, ...] = ()
 
     # how it may be split
-    axes: str | Callable | None = None
-    whole: str | Callable = ""
+    axes: str | Callable[..., Any] | None = None
+    whole: str | Callable[..., Any] = ""
     instead: str = ""
-    restrict: Callable | None = None
+    restrict: Callable[..., Any] | None = None
     batch: str | None = None
-    held: Callable | None = None
-    counted: Callable | None = None
+    held: Callable[..., Any] | None = None
+    counted: Callable[..., Any] | None = None
     scatters: int | None = None
-    devices: Callable | None = None
-    uneven: Callable | None = None
-    strategy_labels: Callable | None = None
+    devices: Callable[..., Any] | None = None
+    uneven: Callable[..., Any] | None = None
+    strategy_labels: Callable[..., Any] | None = None
     reduce: str = "sum"
     mean: bool = False
 
     # what one rank's slice needs besides its data
-    offset: str | Callable | None = None
-    part_size: Callable | None = None
-    window: Callable | None = None
-    localize: Callable | None = None
+    offset: str | Callable[..., Any] | None = None
+    part_size: Callable[..., Any] | None = None
+    window: Callable[..., Any] | None = None
+    localize: Callable[..., Any] | None = None
 
     # its gradient: operators declared for it by operand, the rule, and what the rule names among its arguments
     gradients: dict[str, OpDef] = field(default_factory=dict, repr=False)
-    vjp_fn: Callable | None = None
+    vjp_fn: Callable[..., Any] | None = None
     vjp_across: bool = False
     vjp_needs: bool = False
     vjp_total: bool = False
@@ -128,7 +128,7 @@ class OpDef:
     # ---- computing ----
 
     @cached_property
-    def meets(self) -> Callable | None:
+    def meets(self) -> Callable[..., Any] | None:
         """What makes one dtype of the operands' (MindSpore's implicit conversion); None: they stay as they are."""
         alone = self.writes or not (self.signature == "...,...->..." or self.dtype is None)
         return float_result if self.dtype is float_result else None if alone else promoted
@@ -163,7 +163,7 @@ class OpDef:
         rounded = tuple(x.astype(dtype, copy=False) for x, dtype in zip(several, result_dtypes, strict=True))
         return rounded if isinstance(result, tuple) else rounded[0]
 
-    def vjp(self, fn: Callable) -> Callable:
+    def vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: `fn(g, out, *operands, **attrs)` returns one gradient, or None, per operand, by operators.
 
         With several results `g` and `out` are tuples. The gradient of one that the loss does not depend on is None.
@@ -214,12 +214,14 @@ class OpDef:
             signature = self.signature_for(shapes, attrs, where)
             sizes = self.result_sizes(self.label_sizes(signature, shapes, attrs), shapes, attrs)
             result_shapes = tuple([tuple([1 if c == "1" else sizes[c] for c in labels]) for labels in signature.outs])
-            if self.view:
+            if self.view and self.sizes is not None:
                 result_shapes = (tuple(self.sizes(shapes, **attrs)["shape"]),)
             several = signature.several
         else:
-            answer = rule(shapes, **attrs) if callable(rule) else rule
-            if not callable(rule):
+            answer: Any
+            if callable(rule):
+                answer = rule(shapes, **attrs)
+            else:
                 answer = tuple([shapes[i] for i in rule]) if isinstance(rule, tuple) else shapes[rule]
             several = len(answer) > 0 and isinstance(answer[0], tuple)
             result_shapes = tuple(answer) if several else (tuple(answer),)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from ...base.checks import is_int
 from ...base.errors import ArgumentTypeError, ShapeError, StrategyError, StrategyTypeError, shorten
@@ -18,7 +18,7 @@ from ...layout.named_layout import Layout, Strategy
 from ..spellings import TENSORS, tensor_operand
 from ..synonyms import own_names
 from .attributes import TARGET, Attributed
-from .opdef import OpDef
+from .calling import Operator
 
 # ---- checks ----
 
@@ -50,7 +50,7 @@ def check_strategy_value(strategy: Any, where: str, what: str = "strategy") -> S
     return strategy
 
 
-def _mended(strategy: tuple) -> tuple:
+def _mended(strategy: tuple[Any, ...]) -> tuple[Any, ...]:
     """`strategy` with 1 for every count below it; anything but a count stays as it was given, right or wrong."""
 
     def mended(count: Any) -> Any:
@@ -59,7 +59,7 @@ def _mended(strategy: tuple) -> tuple:
     return tuple(tuple(map(mended, cuts)) if isinstance(cuts, tuple) else cuts for cuts in strategy)
 
 
-def _check_layouts(strategy: tuple, where: str, what: str) -> tuple[Layout, ...]:
+def _check_layouts(strategy: tuple[Any, ...], where: str, what: str) -> tuple[Layout, ...]:
     """A strategy of layouts, checked as far as one can without shapes."""
     for position, layout in enumerate(strategy):
         if not isinstance(layout, Layout):
@@ -88,7 +88,7 @@ class Primitive(Attributed):
                  attributes) of its last call
     """
 
-    op: OpDef
+    op: Operator
     called_with: tuple[tuple[tuple[int, ...], ...], dict[str, Any]] | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -125,11 +125,6 @@ class Primitive(Attributed):
     def options(self) -> dict[str, Any]:
         """Attributes that the constructor takes, with their defaults."""
         return self.op.options
-
-    @property
-    def name(self) -> str:
-        """Class name, as the IR prints it."""
-        return type(self).__name__
 
     @property
     def takes_strategy(self) -> bool:
@@ -199,7 +194,7 @@ class Primitive(Attributed):
 
     def __repr__(self) -> str:
         # MindSpore 2.10 leaves out_strategy out
-        strategies = {} if self.in_strategy is None else {"in_strategy": self.in_strategy}
+        strategies: dict[str, Any] = {} if self.in_strategy is None else {"in_strategy": self.in_strategy}
         if strategies and get_compat() != "2.10":
             strategies["out_strategy"] = self.out_strategy
         shown = {**self.given, **strategies, **self.prim_attrs}
@@ -214,7 +209,7 @@ class Form(Primitive):
     read      how many tuples of a strategy count; further ones are not read
     """
 
-    arrange: Callable
+    arrange: Callable[..., Any]
     settings: dict[str, Any]
     read: int | None = None
 
@@ -256,11 +251,11 @@ class Form(Primitive):
             arguments[name] = tensor_operand(self.name, name, arguments[name])
         return type(self).arrange(**arguments)
 
-    def run(self, *args: Any, of: OpDef | None = None, **attrs: Any) -> Any:
+    def run(self, *args: Any, of: Operator | None = None, **attrs: Any) -> Any:
         """The operator's own call, with this class's name and strategy. of: another operator of the same operands."""
         return (of or self.op).call(args, attrs, self)
 
-    def before(self, op: OpDef, x: Any, **attrs: Any) -> Any:
+    def before(self, op: Operator, x: Any, **attrs: Any) -> Any:
         """An element-wise operator on the first operand, split as that is."""
         first = type(op.class_name, (Primitive,), {"op": op})(**{k: v for k, v in attrs.items() if k in op.options})
         if self.in_strategy is not None:
@@ -279,10 +274,14 @@ class Uncut(Primitive):
     """A Primitive without an `op` of the registry. why: the reason that `shard` gives."""
 
     why = ""
-    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, attrs: dict[str, Any] | None = None) -> None:
         self._begin_with({} if attrs is None else attrs)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """{}: no attributes."""
+        return {}
 
     @property
     def takes_strategy(self) -> bool:

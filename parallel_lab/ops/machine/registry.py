@@ -83,16 +83,16 @@ def case(
 
 
 def op(
-    signature: str | Callable | None = None,
+    signature: str | Callable[..., Any] | None = None,
     *,
     name: str = "",
     shown: str = "",
     static: Sequence[str] = (),
     reduce: str = "sum",
     example: Case | Sequence[Case] = (),
-    expand: Callable | None = None,
+    expand: Callable[..., Any] | None = None,
     **facts: Any,
-) -> Callable[[Callable], Operator]:
+) -> Callable[[Callable[..., Any]], Operator]:
     """Declare an operator. Names are given in one text, with spaces between them: "Add TensorAdd".
 
     Six keywords make an operator:
@@ -165,7 +165,7 @@ def op(
 
     spelled = {key: facts.pop(key) for key in SPELLINGS if key in facts}
 
-    def declare(fn: Callable) -> Operator:
+    def declare(fn: Callable[..., Any]) -> Operator:
         positional, tensors, options, defaults, variadic = [], [], {}, {}, False
         for parameter in list(inspect.signature(fn).parameters.values())[1 if expand is not None else 0 :]:
             if parameter.kind is parameter.KEYWORD_ONLY:
@@ -201,7 +201,7 @@ def op(
         if expand is not None:
             operator_def.expand = partial(expand, operator_def)
         if operator_def.writes:
-            operator_def.vjp(lambda g, out, variable, *others, **attrs: (g, *[None] * len(others)))
+            operator_def.vjp(_to_variable)
         if operator_def.name in OPS:
             raise ValueError(f"operator {operator_def.name!r} is declared twice")
         OPS[operator_def.name] = operator_def
@@ -215,7 +215,12 @@ def op(
     return declare
 
 
-def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable], Callable]:
+def _to_variable(g: Any, out: Any, variable: Any, *others: Any, **attrs: Any) -> tuple[Any, ...]:
+    """The gradients of an operator that writes: that of the result is the Parameter's."""
+    return g, *[None] * len(others)
+
+
+def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare another class of an operator, or several ("Slice SliceV2"), with attributes and a call of their own.
 
         @form(reduce_sum, "SumExt")
@@ -225,7 +230,7 @@ def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable
     Keyword-only parameters are attributes of the class. The strategy is the operator's. read: see `Form`.
     """
 
-    def declare(fn: Callable) -> Callable:
+    def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
         keyword = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
         inside = {"op": of, "arrange": fn, "settings": {p.name: p.default for p in keyword}, "read": read}
         for each in name.split():
@@ -236,7 +241,7 @@ def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable
     return declare
 
 
-def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable], OpDef]:
+def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable[..., Any]], OpDef]:
     """Declare the operator that computes the gradient of `of` for one operand (the first), which `of`'s rule calls.
 
         @gradient(gelu)
@@ -251,11 +256,11 @@ def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable],
     operand = operand or of.tensors[0]
     broadcasts = isinstance(of.signature, str) and of.signature.count("...") > 2
 
-    def declare(fn: Callable) -> OpDef:
+    def declare(fn: Callable[..., Any]) -> OpDef:
         names = list(inspect.signature(fn).parameters)
         like = 0 if broadcasts or operand not in names else names.index(operand)
-        shape = (lambda shapes, *, shape, **_: shape) if "shape" in names else like
-        grad_op = of.gradients[operand] = op(**{"result_shape": shape, "dtype": 0, **facts})(fn)
+        keywords: dict[str, Any] = {"result_shape": _own_shape if "shape" in names else like, "dtype": 0, **facts}
+        grad_op = of.gradients[operand] = op(**keywords)(fn)
         of.vjp(rule)
         return grad_op
 
@@ -270,6 +275,10 @@ def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable],
         return tuple(gradients.values())
 
     return declare
+
+
+def _own_shape(shapes: tuple[Shape, ...], *, shape: Shape, **_: Any) -> Shape:
+    return shape
 
 
 def total(*gradients: Any) -> Any:

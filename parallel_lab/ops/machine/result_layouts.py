@@ -31,24 +31,26 @@ def result_layouts(
     allowed = [_result_layouts(op, rule, shape, i) for i, shape in enumerate(shapes)]
     if out_strategy is None:
         return tuple(layouts[-1 if _scatters(op, rule) else 0] for layouts in allowed)
-    named = isinstance(rule.strategy, LayoutStrategy)
+    first = rule.strategy[0] if isinstance(rule.strategy, LayoutStrategy) else None
 
     def same(entry: Any, layout: TensorLayout) -> bool:
-        return _is_layout(entry, layout) if named else entry == layout.splits
+        return entry == layout.splits if first is None else _is_layout(entry, layout)
 
     chosen = [
         next((layout for layout in layouts if same(asked_for, layout)), None)
         for asked_for, layouts in zip(out_strategy, allowed, strict=False)
     ]
-    if len(out_strategy) == len(shapes) and None not in chosen:
-        return tuple(chosen)
-    shown = [
-        LayoutStrategy(tuple(rule.strategy[0].named(a.tensor_map) for a in layouts_of))
-        if named
-        else tuple(a.splits for a in layouts_of)
+    legal = [layout for layout in chosen if layout is not None]
+    if len(out_strategy) == len(shapes) and len(legal) == len(chosen):
+        return tuple(legal)
+    shown: list[AnyStrategy] = [
+        tuple(a.splits for a in layouts_of)
+        if first is None
+        else LayoutStrategy(tuple(first.named(a.tensor_map) for a in layouts_of))
         for layouts_of in itertools.product(*allowed)
     ]
-    hint = shown[-1].code if named else str(shown[-1])
+    last = shown[-1]
+    hint = last.code if isinstance(last, LayoutStrategy) else str(last)
     what, text = f"out_strategy {out_strategy} with strategy {rule.strategy}", " or ".join(map(str, shown))
     where, its = where or op.class_name, "Its result may" if len(shapes) == 1 else f"Its {len(shapes)} results may"
     raise StrategyError(what, where=where, allowed=f"{its} be split {text}", hint=f"Try {hint}")

@@ -27,7 +27,7 @@ from .layout_strategy import layouts_rule
 from .legal_strategies import nearest_legal
 from .opdef import OPS, OpDef
 from .signature import Fault, Shape
-from .split_labels import EQUAL_SLICES, LabelSplits, ShardingRule, dim_text
+from .split_labels import EQUAL_SLICES, Axes, LabelSplits, ShardingRule, dim_text
 
 POWERS_OF_TWO = "Counts are powers of two, as the number of devices is: 1, 2, 4, 8, ..."
 
@@ -54,7 +54,7 @@ def sharding_rule(
 
 @lru_cache(maxsize=65536)
 def _rule(
-    op_name: str, shapes: tuple[Shape, ...], attrs: tuple, strategy: AnyStrategy, device_num: int
+    op_name: str, shapes: tuple[Shape, ...], attrs: tuple[Any, ...], strategy: AnyStrategy, device_num: int
 ) -> ShardingRule | Fault:
     """The rule, or (what is wrong, what is allowed)."""
     op = OPS[op_name]
@@ -99,7 +99,7 @@ def _rule(
         return fault
     repeat = (device_num // used,) if used < device_num else ()
     matrix = tuple(cuts[c] for c in names) + repeat
-    axes = {c: (len(matrix) - 1 - i,) if cuts[c] > 1 else () for i, c in enumerate(names)}
+    axes: dict[str, Axes] = {c: (len(matrix) - 1 - i,) if cuts[c] > 1 else () for i, c in enumerate(names)}
     return replace(splits.rule(strategy, matrix, axes), labels=names + (("",) if repeat else ()))
 
 
@@ -115,7 +115,7 @@ def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]
     return chosen if isinstance(_rule(op.name, shapes, key, chosen, device_num), ShardingRule) else ones
 
 
-def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple:
+def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple[Any, ...]:
     """The strategy of an operator whose operands have these labels of `rule`'s, as `shard` takes it."""
     cuts = dict(rule.cuts)
     if isinstance(rule.strategy, LayoutStrategy):

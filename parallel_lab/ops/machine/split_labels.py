@@ -133,9 +133,9 @@ class LabelSplits:
         if restrict is not None and (fault := restrict(self.signature, cuts, self.sizes, **self.attrs)):
             return fault
         for label, window in self.windows(cuts).items():
-            if fault := Halo(*window, members=cuts[label]).fault():
+            if narrow := Halo(*window, members=cuts[label]).fault():
                 allowed = f"'{label}' may be split so far that every rank finds what it needs with its neighbours"
-                return f"splits '{label}' {cuts[label]} ways: {fault}", allowed
+                return f"splits '{label}' {cuts[label]} ways: {narrow}", allowed
         return None
 
     def devices_fault(self, cuts: dict[str, int], device_num: int) -> Fault | None:

@@ -43,17 +43,17 @@ class Table(dict[str, Entry]):
         open_catalog()
         return super().__len__()
 
-    def keys(self) -> KeysView[str]:
+    def keys(self) -> KeysView[str]:  # type: ignore[override]  # the view that a dict gives has no public name
         """All names, the catalogue's too."""
         open_catalog()
         return super().keys()
 
-    def values(self) -> ValuesView[Entry]:
+    def values(self) -> ValuesView[Entry]:  # type: ignore[override]
         """All entries, the catalogue's too."""
         open_catalog()
         return super().values()
 
-    def items(self) -> ItemsView[str, Entry]:
+    def items(self) -> ItemsView[str, Entry]:  # type: ignore[override]
         """All names with their entries, the catalogue's too."""
         open_catalog()
         return super().items()
