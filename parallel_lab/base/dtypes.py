@@ -123,7 +123,7 @@ def _of_two(one: str, other: str, where: str) -> str:
     rank = {name: (_CATEGORY[kind_of(name)], as_dtype(name).itemsize, name == "int8") for name in (one, other)}
     low, high = sorted(rank, key=rank.__getitem__)
     if rank[low][0] and (low in UNPROMOTED or high in UNPROMOTED):
-        raise _unconverted(f"{one} beside {other}", [x for x in (one, other) if x in UNPROMOTED], where)
+        raise _unconverted(f"{one} with {other}", [x for x in (one, other) if x in UNPROMOTED], where)
     return high
 
 
@@ -158,7 +158,7 @@ def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
     own = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
     higher = _CATEGORY[kind_of(own)] > _CATEGORY[kind_of(dtype)]
     if str(dtype) in UNPROMOTED and own != "bool":
-        raise _unconverted(f"the number {shorten(value)} beside {dtype}", [str(dtype)])
+        raise _unconverted(f"the number {shorten(value)} with {dtype}", [str(dtype)])
     return np.dtype(own) if higher else dtype
 
 
@@ -171,7 +171,7 @@ def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
     try:
         return np.asarray(value, dtype)
     except OverflowError:
-        raise ShapeError(f"the number {shorten(value)} beside {dtype}", allowed=f"What {dtype} holds") from None
+        raise ShapeError(f"the number {shorten(value)} with {dtype}", allowed=f"What {dtype} holds") from None
 
 
 def check_taken_in(where: str, dtype: Any, given: Any) -> None:

@@ -115,5 +115,5 @@ def import_whole(*names: str) -> None:
         except BaseException as error:
             for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
                 del sys.modules[module]
-            if not isinstance(error, ModuleNotFoundError):  # who needs what is not installed says so
+            if not isinstance(error, ModuleNotFoundError):  # a missing package has an error of its own
                 raise

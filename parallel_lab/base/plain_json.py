@@ -92,7 +92,7 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
         nonlocal at
         sign = next_sign()
         if not sign or sign not in signs:
-            raise _Refused(f"{shorten(sign) if sign else 'the end'} in place of {' or '.join(signs)}")
+            raise _Refused(f"{shorten(sign) if sign else 'the end'} instead of {' or '.join(signs)}")
         at += 1
         return sign
 

@@ -108,7 +108,7 @@ def plan_moments(kept: Plan, again: Plan, cluster: Cluster) -> Moments:
 
 
 def _homes(plans: tuple[Plan, Plan], rank: int, layer_of: Mapping[str, int]) -> dict[str, int]:
-    """The layer to which a block of memory belongs: that which reads what another one made, else its maker."""
+    """The layer to which a block of memory belongs: the one that reads what another one made, else its maker."""
     homes: dict[str, int] = {}
     for plan in plans:
         maker = {n: layer_of[i.name] for _, i in _steps(plan, rank) if i.name in layer_of for n in i.kept}

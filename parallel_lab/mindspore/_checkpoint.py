@@ -402,5 +402,5 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
     ranks = content.get("ranks") if isinstance(content, dict) and content.get("format") == GROUP_FORMAT else None
     if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
         allowed = "A file that a run with group_ckpt_save_file wrote"
-        raise CheckpointError("it is no list of ranks", where=group_info_file_name, allowed=allowed)
+        raise CheckpointError("it is not a list of ranks", where=group_info_file_name, allowed=allowed)
     return ranks

@@ -115,7 +115,7 @@ def _counts(shape: Sequence[int], number: int, column: int, columns: int) -> tup
     if isinstance(strategy, str):
         return (number, *(1,) * (len(shape) - 1)) if shape else ()
     if len(strategy) != columns or len(strategy[column]) != len(shape):
-        what = f"dataset_strategy {strategy} for {columns} columns, of which number {column} has shape {tuple(shape)}"
+        what = f"dataset_strategy {strategy} for {columns} columns; column {column} has shape {tuple(shape)}"
         raise ShapeError(what, where="_to_full_shapes", allowed="A tuple per column with a count per dim")
     return tuple(strategy[column])
 

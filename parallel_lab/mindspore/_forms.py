@@ -482,7 +482,7 @@ def run_check() -> None:
     product = ops.matmul(Tensor(np.ones((2, 3), np.float32)), Tensor(np.ones((3, 2), np.float32)))
     works = bool((product.asnumpy() == 3).all())
     found = "a matrix product gives what it should" if works else "a matrix product is wrong"
-    print(f"parallel_lab in place of MindSpore ({VERSION}): {found}.")
+    print(f"parallel_lab instead of MindSpore ({VERSION}): {found}.")
 
 
 @checked(net=instance(Cell, "A Cell that was compiled"))

@@ -377,7 +377,7 @@ def coordinates_fault(operands, **_):
     """What is wrong with `indices`, operand 1, as coordinates in operand 0."""
     x, indices = (o.shape for o in operands[:2])
     if not indices or not 1 <= indices[-1] <= len(x):
-        return f"indices have shape {indices} beside a tensor of shape {x}", f"A last dim of 1 to {len(x)} coordinates"
+        return f"indices have shape {indices} for a tensor of shape {x}", f"A last dim of 1 to {len(x)} coordinates"
     return ints(operands[1], "indices")
 
 

@@ -74,6 +74,7 @@ def _rows(places, x, updates, offset, where):
 
 
 def put(how, x, places, updates, offset, where):
+    """x with `updates` combined at `places`, coordinates of shape (..., depth), in one slice.  -> like x."""
     start, numbers, rows, _ = _rows(places, x, updates, offset, where)
     return combine(how, start, numbers, rows).reshape(x.shape)
 
@@ -82,6 +83,7 @@ def put(how, x, places, updates, offset, where):
 
 
 def labels_of_coordinates(shapes, **_):
+    """Labels of x, indices and updates, and of the result like x: dims that coordinates number stay whole."""
     x, indices = letters(len(shapes[0])), letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) :]
     return f"{x},{indices},{indices[:-1]}{x[shapes[1][-1] :]}->{x}"
 
@@ -176,6 +178,7 @@ def last_of(numbers, count):
 
 
 def update_grad(g, x, numbers, rows, of):
+    """Gradient of "update": for the updates, zero where a later one won (of: true), or for x, zero where replaced."""
     if of:
         won = last_of(numbers, len(x))
         return g[numbers] * won.reshape((-1, *[1] * (g.ndim - 1)))
@@ -236,7 +239,7 @@ def _segment_labels(shapes, *, num_segments):
 def _check_segments(operands, *, num_segments):
     x, ids = (o.shape for o in operands)
     if not ids or x[: len(ids)] != ids:
-        return f"segment_ids have shape {ids} beside x of shape {x}", "The first dims of x, at least one"
+        return f"segment_ids have shape {ids}, but x has shape {x}", "The first dims of x, at least one"
     return ints(operands[1], "segment_ids")
 
 
@@ -259,7 +262,7 @@ def _segments(name, text, how, empty):
         return combine(how, start, numbers[kept], rows[kept])
 
     fn.__name__ = fn.__qualname__ = f"unsorted_segment_{name}"
-    fn.__doc__ = f"""{text} of equal-numbered parts of x, {empty} where there are none; other ids are left out.
+    fn.__doc__ = f"""{text} of equal-numbered parts of x, {empty} for empty segments; other ids are left out.
 
     x: (i, ..., rest), segment_ids: (i, ...) int -> (num_segments, rest). Where the ids are split the result is partial.
     """

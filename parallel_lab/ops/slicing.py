@@ -48,7 +48,7 @@ def _check_slice(operands, **attrs):
     shape, begin, end, strides = (operands[0].shape, *(attrs[name] for name in ("begin", "end", "strides")))
     for name, given in (("end", end), ("strides", strides)):
         if given is not None and len(given) != len(begin):
-            return f"{name} {given} beside begin {begin}", "Tuples of ints, equally long"
+            return f"{name} {given} with begin {begin}", "Tuples of ints, equally long"
     if 0 in (strides or ()):
         return f"strides {strides}", "Steps other than 0"
     key = _taking(**attrs)
@@ -113,7 +113,7 @@ def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, skip_redistribut
         if dim is not None and isinstance(item, slice) and cuts[labels[dim]] > 1:
             count, (begin, end, step) = cuts[labels[dim]], item.indices(sizes[labels[dim]])
             if step != 1 or begin % count or end % count:
-                what = f"splits dim {dim} {count} ways, of which {begin} to {end} are taken with stride {step}"
+                what = f"splits dim {dim} {count} ways, and {begin} to {end} are taken with stride {step}"
                 return what, "Stride 1, begin and end multiples of the parts, where skip_redistribution is set"
     if ellipsis_mask:
         what = f"is for ellipsis_mask={ellipsis_mask}, which parallel modes do not take"

@@ -247,7 +247,7 @@ def _beside(other: Any) -> Any:
     if not isinstance(other, (list, tuple)):
         return other
     try:
-        return plain_array(other, where="a list beside a Tensor")
+        return plain_array(other, where="a list with a Tensor")
     except ArgumentTypeError:
         raise
     except (ValueError, TypeError):  # rows of different lengths: the operator refuses it

@@ -1,5 +1,5 @@
 """Errors that end a rank or a run: the texts for peers and for the notebook, and what is printed.
-Who raised first prints a traceback; a rank that was only stopped by that prints one line.
+The rank that raised first prints a traceback; a rank that was only stopped by that prints one line.
 """
 
 from __future__ import annotations

@@ -327,7 +327,7 @@ class JobPool:
         try:
             results, error = outcome.settle(self._memory_of_run(), self._pids, job, dead, killed)
         except Exception as defect:  # ours, but the caller must not wait for ever for it
-            results, error = None, ParallelLabError(f"the outcome of the job cannot be told: {defect!r}")
+            results, error = None, ParallelLabError(f"the outcome of the job is unknown: {defect!r}")
         self._current = None
         if self._dead:
             self._reason = self._reason or self._death_text()

@@ -12,7 +12,7 @@ A request can also be started, and waited for later, so that the rank works whil
     ...
     total = yield Wait(handle)
 
-Who answers differs: the simulator (`simulator.py`) when all members have asked, shared-memory workers (`shm/`) through
+The simulator (`simulator.py`) answers when all members have asked, shared-memory workers (`shm/`) answer through
 their arena. `answer` specifies both: values are combined in group order, so all give the same bits.
 """
 

@@ -28,7 +28,7 @@ def forward_only(plan: Plan) -> Plan:
     while more := [(p, i) for p, i in later if id(i) not in needed and (values & {*i.kept} or _border(i) in taken)]:
         for phase, instr in more:
             if phase != "reduce" and _border(instr) is None:
-                what = f"{instr.name or instr.out!r}, of which an output is made, runs in {phase}"
+                what = f"{instr.name or instr.out!r}, which an output depends on, runs in {phase}"
                 hint = "Compile the network without the training step, and give that plan a Session"
                 raise PlanError(what, where="Session.outputs", allowed="Outputs that forward makes", hint=hint)
             values.update(instr.ins)

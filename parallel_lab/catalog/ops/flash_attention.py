@@ -382,7 +382,7 @@ def _attend(primitive, tensors, settings, refused):
         size = shape[2] // head_num
         if not size or shape[2] % head_num or any(x.shape[2] % size for x in heads):
             what = f"head_num={head_num} for shapes {', '.join(str(tuple(x.shape)) for x in heads)}"
-            raise ShapeError(what, where=where, allowed="Heads of one size beside each other in the last dim")
+            raise ShapeError(what, where=where, allowed="Heads of one size next to each other in the last dim")
         heads = [reshape(x, (*x.shape[:2], x.shape[2] // size, size)) for x in heads]
     attrs = {**settings, "head_num": head_num, "input_layout": FLAT.get(layout, layout)}
     at = LAYOUTS[attrs["input_layout"]][0].index("n")

@@ -34,10 +34,10 @@ def _labels(shapes, *, axis, reduction):
 def _check(operands, *, axis, reduction):
     data, indices, updates = (o.shape for o in operands)
     if len(data) != len(indices) or any(m > n for d, (n, m) in enumerate(zip(data, indices, strict=True)) if d != axis):
-        what = f"indices of shape {indices} beside data of shape {data}"
+        what = f"indices of shape {indices} for data of shape {data}"
         return what, "The same number of dims, and no more elements but in the dim with the numbers"
     if updates != indices:
-        return f"updates of shape {updates} beside indices of shape {indices}", "One for each of the indices"
+        return f"updates of shape {updates} for indices of shape {indices}", "One for each of the indices"
     return ints(operands[1], "indices")
 
 

@@ -245,7 +245,7 @@ class Prediction:
             "optimizer": f"{state['optimizer_bytes']} bytes each{' / d' if p.level else ''}",
             "inputs": "tokens of the step",
             "activations": f"{kept} bytes a number, per micro-batch and part on its way",
-            "workspace": "the most beside them: operands on their way, or new values beside the old",
+            "workspace": "the most besides them: operands on their way, or new values next to the old",
         }
         rows += [(f"  {kind}", bytes_text(self.memory[kind]), texts[kind]) for kind in MEMORY_PARTS]
         rows += [(f"sent {where}", bytes_text(size), "by a rank per step") for where, size in self.sent_bytes.items()]

@@ -62,7 +62,7 @@ def check_length(text: str, where: str) -> None:
 
 def check_numbers(ranks: list[list[tuple[Action, ...]]], where: str) -> None:
     """Raise ArgumentError where a few actions have numbers so large that the ones that are missing would fill the
-    memory: who checks a schedule names each of them."""
+    memory: a check of the schedule names each of them."""
     actions = [action for cells in ranks for cell in cells for action in cell]
     parts, micro_batches = (1 + max((getattr(a, n) for a in actions), default=0) for n in ("stage", "micro_batch"))
     most = max(MOST_MISSING, 4 * len(actions))

@@ -168,7 +168,7 @@ class Builder:
         here, there = have.canonical().device_matrix, want.canonical().device_matrix
         if common_factors(here, there) is None:
             what = f"input {position}, {source!r}, lies on device_matrix {here} and is wanted on {there}"
-            allowed = "Of two device matrices one splits the ranks further than the other: (3, 8) and (24,), (2, 12)"
+            allowed = "Two device matrices, one of which splits the ranks further: (3, 8) and (24,), (2, 12)"
             hint = "Split both operators by the same factors, in the same order"
             raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
 
@@ -268,7 +268,7 @@ class Builder:
                 before, after = Halo(*window, members=members).reach()
                 needs = f"needs up to {before} elements of the rank before and {after} of the rank after it"
                 slides = f"{node.name!r} slides a window along dim {dim}, split {members} ways"
-                reason = f"{slides}: beside its own slice a rank {needs}; outside the tensor are zeros"
+                reason = f"{slides}: besides its own slice a rank {needs}; outside the tensor are zeros"
                 value, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
                 attrs = {"dim": dim, "window": window, "fusion": 0}
                 self.halos[key] = self.insert("halo_exchange", label, name, node, value, reason, **attrs, **place)

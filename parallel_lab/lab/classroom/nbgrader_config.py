@@ -58,7 +58,7 @@ def _refuse_faults(nb: Any) -> None:
             fault = _MARK in cell.metadata or error.ename == "GradingError" or (missing and missing[1] in ours)
             if fault or (role.get("grade") and error.ename == "CellTimeoutError"):
                 where = role.get("grade_id", "the kernel of the notebook")
-                hint = "This is no mark: repair the environment, and grade this submission again"
+                hint = "This is not a mark: repair the environment, and grade this submission again"
                 raise GradingError(f"{error.ename}: {error.evalue}", where=where, hint=hint)
         if role.get("grade") and cell.cell_type == "code":
             cell.outputs = [o for o in cell.outputs if o.output_type != "stream" or o.name != "stderr"]

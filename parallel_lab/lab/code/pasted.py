@@ -101,7 +101,7 @@ def read_code(text: str) -> Pasted:
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
         shown = text.splitlines()[line - 1].strip() if line <= len(text.splitlines()) else ""
-        raise fault(line, f"{shorten(shown)} cannot be read", f"Python, of which is understood: {UNDERSTOOD}") from None
+        raise fault(line, f"{shorten(shown)} cannot be read", f"These parts of Python: {UNDERSTOOD}") from None
     found, known = Pasted(), {}
     try:
         for node in _in_order(tree):

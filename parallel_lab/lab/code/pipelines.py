@@ -66,7 +66,7 @@ def code_of_pipeline(program: Program, settings: Any) -> Codes:
 
     def jax() -> str:
         allowed = "shard_map with ppermute, a schedule written by hand"
-        raise NoForm("a schedule of stages", where="JAX has none of its own", allowed=allowed)
+        raise NoForm("a schedule of stages", where="JAX lacks one of its own", allowed=allowed)
 
     return {target: in_words(target, make) for target, make in {**makers, "jax": jax}.items()}
 

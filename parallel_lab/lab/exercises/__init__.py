@@ -83,7 +83,7 @@ who hands in its numbers reads its note. This is a whole exercise:
     """,
     ))
 
-`start` is the cell that learners get; who hands it in unchanged has not tried yet.
+`start` is the cell that learners get; handed in unchanged, it counts as not tried yet.
 
 With `par=` (a function that returns an answer at par, as text) and `attempt=` (the part that an own attempt passes) an
 exercise is a puzzle. Compute par by an exact search in the grader, and compare scores that the grader counts itself,

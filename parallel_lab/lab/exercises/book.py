@@ -35,7 +35,7 @@ LIMIT_S = 60.0  # for one check, whatever is in it; graders bound each call of t
 DRAWS = 5  # inputs of each part that has drawn ones
 RESULTS_FORMAT = "parallel_lab.checks"
 LEARNER = "PARALLEL_LAB_LEARNER"  # in the environment: who learns here, where `learner` is not called
-FAULT_HINT = "Run `parallel-lab doctor`. It is no fault of the answer: nobody should get 0 points for it"
+FAULT_HINT = "Run `parallel-lab doctor`. The answer is not at fault: nobody should get 0 points for it"
 _LESSONS = Path(__file__).parent
 
 
@@ -54,7 +54,7 @@ class Exercise:
     grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for besides the answer
     par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt
     attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
-    start    the cell that the exercise begins with, its call of check included: who hands in the same has not tried
+    start    the cell that the exercise begins with, its call of check included: unchanged, it counts as not tried
     ideas    wrong models and the answers that follow from them (`ideas.py`); a test hands each of them in
     drawn    of parts whose inputs stand in every verdict: drawn(answer, rng) judges the answer on other ones, or
              raises Wrong; for graders (`judge_drawn`)

@@ -221,7 +221,7 @@ EXERCISES = (
         "from rows to columns",
         (("columns", 1), ("received", 2), ("held at once", 1)),
         (
-            "Of the columns that a rank needs, which part does every other rank have?",
+            "Which part of the columns that a rank needs does every other rank have?",
             "Draw the tensor as ranks x ranks blocks. Which block goes from rank 2 to rank 5?",
             "Every rank has a block for every other: that is an all_to_all. Along which dim are its rows cut, and "
             "along which dim are the arriving blocks joined?",

@@ -53,7 +53,7 @@ def _read_layers(given: Any, cap: int) -> tuple[bool, ...]:
 
 
 def _refuse(given: Any) -> bool:
-    raise TypeError(f"{given} is no number of a layer")
+    raise TypeError(f"{given} is not the number of a layer")
 
 
 def _budget(caps: Caps, answer: Any, /) -> Iterator[Part]:

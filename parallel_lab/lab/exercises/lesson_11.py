@@ -423,7 +423,7 @@ check("11.3", enough)
             "What does one more micro-batch save, and what does it cost?",
             "Write the step of 1F1B with m micro-batches on p stages as a number of slots times the time of a slot.",
             "(m + p - 1) slots of 3 (start + rows / m * row) seconds. Try every m that divides the rows.",
-            "Of all m that divide the rows, from p on, the one with the least (m + p - 1) (start + row * rows / m).",
+            "Among all m that divide the rows, from p on, the one with the least (m + p - 1) (start + row * rows / m).",
         ),
         _counted,
         ideas=COUNT_IDEAS,

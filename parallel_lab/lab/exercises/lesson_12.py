@@ -98,7 +98,7 @@ def _trace(found: Composed, trace: Any) -> str:
         text = f"{len(missing)} messages are missing; the first: {op} of {name}"
         raise Wrong(text, f"{sum(want.values())} messages of 8 ranks", "The trace is not that of all ranks.", rank)
     if {event.source for event in events} != {"measured"}:
-        note = "Train on processes: what the simulator saw is no proof of a run."
+        note = "Train on processes: what the simulator saw does not prove a run."
         raise Wrong("events that were not measured", "a run on real processes", note)
     return f"{sum(got.values())} messages of 8 ranks, each as the plan says, measured"
 

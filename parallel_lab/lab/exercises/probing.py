@@ -127,7 +127,7 @@ def probe(exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] 
         parts = exercise.judge(idea.answer, **given)  # also of a start that is a wrong idea
         told = {part.idea for part in parts if part.name == idea.part or not idea.part}
         if told - {""} != {idea.name}:
-            faults.append(f"idea {idea.name!r} is told as {sorted(told)}")
+            faults.append(f"idea {idea.name!r} is taken for {sorted(told)}")
     for number, answer in enumerate(junk):
         begin = time.monotonic()
         verdict = judge(exercise, answer, given)

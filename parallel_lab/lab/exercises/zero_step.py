@@ -107,7 +107,7 @@ def _train(answer: Any, ranks: int) -> _Trained:
 
 
 def reduced_first(rank: int, ranks: int, weights: Any, gradient: Any, velocity: Any) -> Iterator[Any]:
-    """A step by who thinks that ZeRO-1 sends more: the whole gradient on every rank, then the slices of the weights."""
+    """The belief that ZeRO-1 sends more: the whole gradient on every rank, then the slices of the weights."""
     everybody, width = tuple(range(ranks)), len(weights) // ranks
     mine = slice(rank * width, (rank + 1) * width)
     mean = yield Request("all_reduce", everybody, gradient, reduce="mean")

@@ -56,7 +56,7 @@ class Call:
 def find_submissions(folder: Path) -> list[Submission]:
     """Every notebook in the folder, by student and name. Links are not followed. Raises DataFileError."""
     if not folder.is_dir():
-        raise DataFileError(f"{folder} is no folder", where="grade", allowed="A folder with a folder per student")
+        raise DataFileError(f"{folder} is not a folder", where="grade", allowed="A folder with a folder per student")
     found, looked = [], 0
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))

@@ -84,7 +84,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
             *("times the least", 25, lambda: 25 if 20 < times < 30 else round(times)),
             f"{times:.1f}: nothing moves between the products, but much within them",
         ),
-        speed_up=("64 ranks beside 32", 1, round(speed), f"{speed:.2f} times as fast: nearly all is the all_reduce"),
+        speed_up=("64 ranks against 32", 1, round(speed), f"{speed:.2f} times as fast: nearly all is the all_reduce"),
         micro_batches=(
             *("the shorter step", 16, lambda: min(steps, key=steps.__getitem__)),
             "the bubble is smaller with 64, but every instruction starts four times as often",

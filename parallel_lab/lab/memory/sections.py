@@ -27,7 +27,7 @@ KINDS = {
     "gathered": ("gathered weights", "sharded weights, gathered for use"),
     "workspace": (
         "working memory",
-        "operands and sums in flight; during the update, a weight's new value beside its old one",
+        "operands and sums in flight; during the update, a weight's new value next to its old one",
     ),
     "inputs": ("data", "this rank's rows of the batch"),
 }

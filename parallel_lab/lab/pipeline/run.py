@@ -270,8 +270,8 @@ def check_result(result: RunResult, schedule: Schedule) -> None:
         (sorted(one.name for one in ran) == sorted(steps), "actions", "Those of the schedule"),
         (all(one.start_s <= one.end_s <= 1e9 for one in ran), "times", "No end before its start"),
         (result.steps and result.step_s and result.work_s, "a step", "One that takes time"),
-        ((equality is None) == (result.source == "simulated"), "a comparison", "Of the measured run"),
-        (equality is None or equality.rows, "a comparison", "Of at least one tensor"),
+        ((equality is None) == (result.source == "simulated"), "a comparison", "That of the measured run"),
+        (equality is None or equality.rows, "a comparison", "One of at least one tensor"),
     ):
         if not fits:
             raise ArgumentError(what, where=result.source, allowed=allowed)

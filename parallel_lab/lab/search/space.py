@@ -361,7 +361,7 @@ class Argued:
         back: list[str] = []
         for name in reversed(gone):
             back.append(name)
-            text = f"back: {name!r} takes {self.winner.strategies[name]}, the best one beside what is known so far"
+            text = f"back: {name!r} takes {self.winner.strategies[name]}, the best one given what is known so far"
             found.append(Step(text, name, tuple(n for n in gone if n not in back)))
         return tuple(found)
 

@@ -227,7 +227,7 @@ def _loss(section: Section) -> Iterable[str]:
         yield f"  {loss[f'label_{name}']}: {first} at step 1, {last} at step {len(curve)}"
     apart, bound = loss["largest_difference"], loss["bound"]
     if apart is None or bound is None:
-        yield "  no largest difference: a loss is no number"
+        yield "  no largest difference: a loss is not a number"
         return
     verdict = "within" if apart <= bound else "BEYOND"
     yield f"  largest difference {apart:.2g} at step {loss['at_step']}, {verdict} the rounding bound {bound:.2g}"

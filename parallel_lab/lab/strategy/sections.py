@@ -218,7 +218,7 @@ def tensor_status(picture: Mapping[str, Any], devices: int) -> str:
 
 def _reach(halo: Mapping[str, Any]) -> str:
     parts = [f"{halo[side]} {side}" for side in ("before", "after") if halo[side]]
-    return " and ".join(parts) or "no element beside"
+    return " and ".join(parts) or "no neighbouring element"
 
 
 def rank_status(rank: int, messages: Iterable[Mapping[str, Any]], devices: int) -> str:

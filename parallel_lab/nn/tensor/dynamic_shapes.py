@@ -58,7 +58,7 @@ class DynamicShape:
 
     def __init__(self, shape: Any) -> None:
         if not isinstance(shape, (list, tuple)):
-            allowed = "A list or tuple of sizes, with None, -1 or a Symbol for what is unknown"
+            allowed = "A list or tuple of sizes, with None, -1 or a Symbol for unknown sizes"
             raise ArgumentTypeError(f"shape={shorten(shape)}", where="Tensor", allowed=allowed)
         unknown = (ANY if n is None or (is_int(n) and n == -1) else n for n in shape)
         self.dims = tuple(n if isinstance(n, Symbol) else integer(0)("Tensor", "shape", n) for n in unknown)

@@ -67,7 +67,7 @@ class Halo:
         return start - base, stop - base
 
     def taken(self, kind: str, i: int, j: int) -> Interval:
-        """The range, within member i's result, where that which member j gives it lies.
+        """The range, within member i's result, where the part that member j gives it lies.
 
         >>> Halo(4, -1, 6, 4, 3).taken("halo_exchange", 1, 0), Halo(4, -1, 6, 4, 3).taken("halo_reduce", 1, 2)
         ((0, 1), (3, 4))

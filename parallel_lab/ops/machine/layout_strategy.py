@@ -174,7 +174,7 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
     for dim, cutting, _ in rule.windows:
         if list(cutting) != sorted(cutting, reverse=True):
             listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
-            needs = "every rank needs elements of the slices beside its own"
+            needs = "every rank needs elements of the slices next to its own"
             what = f"splits dim {dim} of input 0 by {listed}, and {needs}"
             allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
             return what, allowed

@@ -222,5 +222,5 @@ if __name__ == "__main__":
     except BaseException as error:
         raise SystemExit(end_by(error)) from None
     finally:
-        # a second Ctrl-C must not break into what Python does at the end; who does not end is ended by the launcher
+        # a second Ctrl-C must not break into what Python does at the end; the launcher ends a rank that does not end
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -232,7 +232,7 @@ class MpiCommunicator(CheckedCalls):
     def _end_run(self) -> None:
         """Tell the others that this rank has returned, and wait until all have. Raises what stops one of them."""
         handshake = self._handshake
-        if not self.stop_requested:  # who stops may leave a message lying, and a handle
+        if not self.stop_requested:  # a rank that stops may leave a message lying, and a handle
             self._lane.check_waited()
             self._messages.check_waited()
         handshake.leave(self._messages.sent)

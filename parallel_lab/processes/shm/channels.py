@@ -232,7 +232,7 @@ class Channels:
         return asked
 
     def answered(self, source: int) -> None:
-        """A message of `source` has gone to who asked for it."""
+        """A message of `source` has gone to the rank that asked for it."""
         self.words[self.map.received(source, self.rank)] += 1
         self.asking[source] -= 1
         if not self.asking[source]:

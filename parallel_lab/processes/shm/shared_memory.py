@@ -100,7 +100,7 @@ class Parcel:
             self.memory = mmap.mmap(self._fd, size)
         except OSError as error:
             self._forget()
-            what = f"the system refused {size} bytes of shared memory for what a job hands to its ranks ({error})"
+            what = f"the system refused {size} bytes of shared memory for values that a job gives its ranks ({error})"
             hint = "Hand over less at a time; the container's memory limit also applies"
             raise SharedMemoryTooSmall(what, where="WorkerPool", hint=hint) from error
 

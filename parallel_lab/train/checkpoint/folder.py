@@ -198,7 +198,7 @@ def _commit(folder: Path, save: int, world_size: int, meta: dict[str, Any]) -> N
                 if info.sums[name] != crc32:
                     what = f"tensor {name!r} has other values on rank {rank} than on rank {first}"
                     allowed = "Equal copies of what several ranks hold" + (f": here {part}" if part else "")
-                    hint = "TensorRecord(..., own=True) for what each rank is to have of its own: one of them is loaded"
+                    hint = "TensorRecord(..., own=True) for values that each rank has of its own: one of them is loaded"
                     raise CheckpointError(what, where=str(folder), allowed=allowed, hint=hint)
     for entry in tensors.values():
         if entry["holders"] == [[rank, rank] for rank in range(world_size)]:

@@ -92,10 +92,10 @@ def _records(path: Path, content: bytearray, before: int) -> np.ndarray:
     if wrong.size:
         first = before + int(wrong[0])
         expected = f"a label from 0 to {CLASSES - 1} (record {first})"
-        hint = "The file is damaged, or is none of CIFAR-10's"
+        hint = "The file is damaged, or not one of CIFAR-10's"
         raise fault(path, first * RECORD_BYTES, expected, str(records[wrong[0], 0]), hint)
     if rest:
-        found, hint = f"the end of the file after {rest:,} bytes", "The file is truncated, or is none of CIFAR-10's"
+        found, hint = f"the end of the file after {rest:,} bytes", "The file is truncated, or not one of CIFAR-10's"
         raise fault(path, (before + count) * RECORD_BYTES, f"a record of {RECORD_BYTES:,} bytes", found, hint)
     return records
 

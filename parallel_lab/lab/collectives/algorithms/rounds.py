@@ -106,12 +106,12 @@ def tree_spread(n: int, root: int) -> Rounds:
 
 
 def tree_gather(n: int, root: int) -> Rounds:
-    """Who sends hands over the chunks of its whole subtree."""
+    """The sender hands over the chunks of its whole subtree."""
     return _tree(n, root, lambda v, bit: [(root + u) % n for u in range(v, min(v + bit, n))], add=False)
 
 
 def tree_reduce(n: int, root: int) -> Rounds:
-    """Who sends hands over its sum of all chunks."""
+    """The sender hands over its sum of all chunks."""
     return _tree(n, root, lambda v, bit: range(n), add=True)
 
 
