@@ -77,13 +77,16 @@ class Task(NamedTuple):
     what      the feeder's own
     """
 
-    work_s: Time | None = None
+    work_s: Time = None
     needs: Needs = ()
     gives: tuple[Hashable, ...] = ()
     rest_s: Time = 0.0
     message: Message | None = None
     owner: Any = None
     what: Any = None
+
+
+Done = Callable[[int, Task, Time, Time, Time], object]  # lane, task, when it came, began, ended
 
 
 class Clock:
@@ -113,7 +116,7 @@ class Clock:
         self._lines: dict[tuple[int, Hashable], deque[Message]] = {}
         self._ready: list[int] = []  # lanes that can go on; with shared cores these have their turns
 
-    def run(self, done: Callable[[int, Task, Time, Time, Time], object]) -> None:
+    def run(self, done: Done) -> None:
         """Until no lane can go on. `done(lane, task, came_s, start_s, end_s)` is called at the end of each task."""
         if self.cores is None:
             self._ready += range(len(self.lanes))
@@ -124,10 +127,11 @@ class Clock:
             self.cores.at(0.0, lane)
         for lane, began_s in self.cores.turns():
             if began_s is not None:
-                self._end(lane, self.tasks[lane], self.at_s[lane], began_s, self.cores.now, done)
+                # a lane whose turn ends has a task
+                self._end(lane, self.tasks[lane], self.at_s[lane], began_s, self.cores.now, done)  # type: ignore[arg-type]
             self._go_on(lane, done)
 
-    def _go_on(self, lane: int, done: Callable) -> None:
+    def _go_on(self, lane: int, done: Done) -> None:
         there, later, cores = self.there, self.later, self.cores
         while (task := self.tasks[lane]) is not None:
             work_s, needs, _, _, message, owner, _ = task
@@ -152,7 +156,7 @@ class Clock:
                 end_s = cores.now
             self._end(lane, task, came_s, start_s, end_s, done)
 
-    def _end(self, lane: int, task: Task, came_s: Time, start_s: Time, end_s: Time, done: Callable) -> None:
+    def _end(self, lane: int, task: Task, came_s: Time, start_s: Time, end_s: Time, done: Done) -> None:
         _, _, gives, rest_s, _, _, _ = task
         self.tasks[lane] = next(self.lanes[lane], None)
         self.at_s[lane] = lane_s = end_s + rest_s
@@ -183,7 +187,9 @@ class Clock:
             else:
                 self._travel(message, reduce(self.later, times), lines, messages)
 
-    def _travel(self, message: Message, begin_s: Time, lines: list, next_on_lines: list[Message]) -> None:
+    def _travel(
+        self, message: Message, begin_s: Time, lines: list[tuple[int, Hashable]], next_on_lines: list[Message]
+    ) -> None:
         message.begin_s, message.end_s = message.travel(begin_s)
         for line in lines:
             queue = self._lines[line]

@@ -46,7 +46,7 @@ class Gradient:
     """One gradient, in backward's order: bytes, seconds of backward before it, of work on it after its message."""
 
     name: str
-    size_bytes: int
+    size_bytes: float
     compute_s: float
     after_s: float = 0.0
 
@@ -85,7 +85,7 @@ class BucketTime:
     """
 
     members: tuple[int, ...]
-    size_bytes: int
+    size_bytes: float
     ready_s: float
     start_s: float
     end_s: float

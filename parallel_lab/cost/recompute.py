@@ -128,7 +128,7 @@ class Moments:
     extra_s: np.ndarray
     work_s: float
 
-    def predict(self, recompute: Sequence[bool]) -> Choice:
+    def predict(self, recompute: Sequence[bool] | np.ndarray) -> Choice:
         """Time and peak of a step that recomputes these layers; the peak is that of the fullest stage."""
         chosen = np.array(recompute, bool)
         comes = (self.only < 0) | chosen[self.only]

@@ -46,7 +46,7 @@ def recompute_cells(
     the Cells are as they were.
     """
     where = "recompute_cells"
-    listed = isinstance(cells, list | tuple | CellList | SequentialCell)
+    listed = isinstance(cells, (list, tuple, CellList, SequentialCell))
     if not listed or not len(cells) or not all(isinstance(cell, Cell) for cell in cells):
         raise ArgumentTypeError(f"cells={shorten(cells)}", where=where, allowed="Cells in a list or CellList")
     cells = tuple(cells)

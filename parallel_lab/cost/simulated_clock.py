@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
 
 from ..base.cluster import Cluster
 from ..graph.actions import Action
@@ -29,7 +30,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | N
     cores   processor cores that all ranks share; None: each has its own
     """
     timed: list[list[Ran]] = [[] for _ in ran]
-    meetings: dict[tuple, _Meeting] = {}
+    meetings: dict[tuple[Any, ...], _Meeting] = {}
     shared = None if cores is None else SharedCores(cores)
     clock = Clock([_tasks(rank, mine, meetings, cluster) for rank, mine in enumerate(ran)], shared)
 
@@ -74,13 +75,15 @@ class _Meeting(Message):
         return begin_s, begin_s + message.time_s(operand_bytes, count, link, device.gamma_s_per_byte, instr.how)
 
 
-def _tasks(rank: int, ran: Sequence[Ran], meetings: dict[tuple, _Meeting], cluster: Cluster) -> Iterator[Task]:
+def _tasks(
+    rank: int, ran: Sequence[Ran], meetings: dict[tuple[Any, ...], _Meeting], cluster: Cluster
+) -> Iterator[Task]:
     """What a rank ran, as tasks; the collectives that it comes to are added to `meetings`.
 
     A send is on its way at once, whether or not somebody waits for it; (group, tag, number) is its key. Collectives of
     a group are numbered, those that are started apart from the others.
     """
-    counts: Counter[tuple] = Counter()
+    counts: Counter[tuple[Any, ...]] = Counter()
     due: dict[str, Message | Hashable] = {}  # name of what was started -> the collective, or a send's key
     for entry in ran:
         action, instr, start_s, end_s, handed_over, _ = entry

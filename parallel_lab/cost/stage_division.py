@@ -118,7 +118,7 @@ def divide_stages(
     this order; then the Cells are as they were.
     """
     where = "divide_stages"
-    if not isinstance(cells, list | tuple | CellList | SequentialCell) or not all(isinstance(c, Cell) for c in cells):
+    if not isinstance(cells, (list, tuple, CellList, SequentialCell)) or not all(isinstance(c, Cell) for c in cells):
         raise ArgumentTypeError(f"cells={shorten(cells)}", where=where, allowed="Cells in a list or CellList")
     function("A function that compiles")(where, "compile_plan", compile_plan)
     choice("even", "cost")(where, "by", by)

@@ -12,13 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..base.cluster import Cluster, Device, Host, Link
 from ..base.errors import ArgumentError, PlanError
 from ..graph.actions import Action, Stage
 from ..graph.copies import COPIES, runs_on_host
-from ..graph.instr import Instr
+from ..graph.instr import Instr, Value
 from ..graph.kinds import KINDS
 from ..graph.plan import PHASES, Plan
 from ..ops.collectives.definitions import MESSAGES
@@ -56,7 +56,14 @@ def message_time_s(
 # ---- instructions ----
 
 
-def message_bytes(plan: Plan, instr: Instr, rank: int | None = None) -> int:
+class HoldsValues(Protocol):
+    """What prices of an instruction are asked of: a plan, or a table of values."""
+
+    def value(self, name: str) -> Value:
+        """The value of this name."""
+
+
+def message_bytes(plan: HoldsValues, instr: Instr, rank: int | None = None) -> int:
     """Bytes a rank hands over: its operand, its pieces for others; of a recv what arrives, 0 for local instructions."""
     if not instr.is_communication:
         return 0
@@ -77,7 +84,7 @@ def operand_of(instr: Instr, handed_over_bytes: int, group_size: int) -> float:
     return handed_over_bytes * math.prod(parts.operand) / max(max(sum(out) for out, _ in parts.traffic), 1)
 
 
-def _operand_bytes(plan: Plan, instr: Instr) -> int:
+def _operand_bytes(plan: HoldsValues, instr: Instr) -> int:
     if not instr.is_communication or instr.message == "barrier":
         return 0
     return plan.value(instr.out if instr.message == "recv" else instr.ins[0]).slice_bytes
@@ -99,13 +106,13 @@ def border_key(instr: Instr, action: Action) -> tuple[int, int]:
     return instr.attr("sr_tag"), -1 if instr.once else action.micro_batch
 
 
-def plan_message_time_s(plan: Plan, instr: Instr, cluster: Cluster, link: Link) -> float:
+def plan_message_time_s(plan: HoldsValues, instr: Instr, cluster: Cluster, link: Link) -> float:
     """Seconds for one message of a plan over `link`."""
     gamma = cluster.device.gamma_s_per_byte
     return MESSAGES[instr.message].time_s(_operand_bytes(plan, instr), instr.group_size, link, gamma, instr.how)
 
 
-def sent_bytes(plan: Plan, instr: Instr, position: int | None = None) -> int:
+def sent_bytes(plan: HoldsValues, instr: Instr, position: int | None = None) -> int:
     """Bytes a rank must send for this message in the bandwidth-optimal form (see `CollectiveDef.payload`); 0 for local
     instructions. Piece by piece: the member at `position`, or the one that sends most.
     """
@@ -122,17 +129,17 @@ def is_view(instr: Instr) -> bool:
     return KINDS[instr.kind].view(instr)
 
 
-def instr_flops(plan: Plan, instr: Instr) -> int:
+def instr_flops(plan: HoldsValues, instr: Instr) -> int:
     """Floating-point operations of one rank, on its slices; 0 for everything but compute."""
     return KINDS[instr.kind].flops(plan, instr)
 
 
-def touched_bytes(plan: Plan, instr: Instr) -> int:
+def touched_bytes(plan: HoldsValues, instr: Instr) -> int:
     """Bytes a local instruction reads and writes; none for a view."""
     return 0 if is_view(instr) else KINDS[instr.kind].touched(plan, instr)
 
 
-def local_time_s(plan: Plan, instr: Instr, device: Device | Host) -> float:
+def local_time_s(plan: HoldsValues, instr: Instr, device: Device | Host) -> float:
     """Seconds for an instruction that needs no other rank, nor a copy. Raises PlanError for a message."""
     if instr.is_communication:
         raise PlanError(f"kind {instr.kind!r} has no cost rule", where=f"instruction {instr.out!r}")
@@ -253,12 +260,13 @@ def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
         program = [i for a in stage.actions if a.program == name for _, i in stage.part(a) if i.runs_on(rank)]
         if program:
             times = [(_sort(i), instr_time_s(plan, i, cluster, rank=rank)) for i in program]
-            seconds = [math.fsum(t for sort, t in times if sort == kind) for kind in ("compute", "message", "copy")]
+            kinds = ("compute", "message", "copy")
+            compute_s, message_s, copy_s = (math.fsum(t for sort, t in times if sort == kind) for kind in kinds)
             flops = sum(instr_flops(plan, i) for i in program)
             sent = sum(sent_bytes(plan, i) for i in program if i.attr("root", rank) == rank)
             messages = sum(i.is_communication for i in program)
-            copied = [copied_bytes(plan, program, kind) for kind in COPIES]
-            phases.append(PhaseTime(name, *seconds[:2], flops, sent, messages, seconds[2], *copied))
+            to_host, to_device = (copied_bytes(plan, program, kind) for kind in COPIES)
+            phases.append(PhaseTime(name, compute_s, message_s, flops, sent, messages, copy_s, to_host, to_device))
     return StepTime(rank, tuple(phases))
 
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -212,14 +213,21 @@ class _StageTasks:
         group = instr.group(rank) if instr.is_communication or waits else ()
         op = instr.op_class or instr.message or instr.attr("message") or instr.kind
         name = instr.ins[0] if waits else instr.out
-        common = {"rank": rank, "step": self.step, "phase": action.program, "name": name, "op": op, "group": group}
+        common: dict[str, Any] = {
+            "rank": rank,
+            "step": self.step,
+            "phase": action.program,
+            "name": name,
+            "op": op,
+            "group": group,
+        }
         common |= {"micro_batch": action.micro_batch, "source": "predicted"}
         events = []
         if waits or (start_s > arrived_s and not overlapped):
             events.append(Event(kind="wait", start_s=arrived_s, end_s=start_s, **common))
         if not waits:
             kind = "communication" if instr.is_communication else "compute"
-            sent = {"bytes": message_bytes(self.plan, instr, rank), "overlapped": overlapped}
+            sent: dict[str, Any] = {"bytes": message_bytes(self.plan, instr, rank), "overlapped": overlapped}
             if instr.kind in COPIES:
                 sent["bytes"] = self.plan.value(instr.out).slice_bytes
             events.append(Event(kind=kind, start_s=start_s, end_s=end_s, **sent, **common))

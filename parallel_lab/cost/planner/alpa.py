@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from ...base.checks import checked, choice, integer, number, sequence_of
 from ...base.errors import ArgumentError
@@ -113,11 +114,11 @@ def choose_stages(
         """(least sum, stages) with no stage slower than that."""
 
         @cache
-        def rest(first: int, left: int, stages: int) -> tuple[float, tuple]:
+        def rest(first: int, left: int, stages: int) -> tuple[float, tuple[Any, ...]]:
             """The least sum for layers `first` and later, on exactly `left` devices, in exactly so many stages."""
             if stages == 0:
                 return (0.0, ()) if first == layers and left == 0 else (math.inf, ())
-            least_rest: tuple[float, tuple] = math.inf, ()
+            least_rest: tuple[float, tuple[Any, ...]] = math.inf, ()
             for last, n in itertools.product(range(first + 1, layers - stages + 2), sizes):
                 if n > left or times[first, last, n] > slowest_s:
                     continue

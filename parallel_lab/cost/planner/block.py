@@ -124,7 +124,8 @@ def compile_single(
     """A network on one stage.  sums: whether gradients of several micro-batches are added up."""
     if micro_batch > 2 and not micro_batch & (micro_batch - 1):
         options = {"recompute": recompute, "copies": copies, "sums": sums}
-        return _affine(*(compile_single(model, tensor, b, **options) for b in (1, 2)), micro_batch)
+        one, two = (compile_single(model, tensor, b, **options) for b in (1, 2))
+        return _affine(one, two, micro_batch)
     plan = compile_gpt(model, tensor, micro_batch, 1 + copies, micro_batches=4 if sums else 1, recompute=recompute)
     return read_part(plan, plan.stages[0], tensor, 1 + copies)
 
@@ -140,7 +141,8 @@ def compile_block(model: Transformer, tensor: int, micro_batch: int, *, recomput
     """
     if micro_batch > 2 and not micro_batch & (micro_batch - 1):
         options = {"recompute": recompute, "copies": copies}
-        return _affine(*(compile_block(model, tensor, b, **options) for b in (1, 2)), micro_batch)
+        one, two = (compile_block(model, tensor, b, **options) for b in (1, 2))
+        return _affine(one, two, micro_batch)
     plan = compile_gpt(model, tensor, micro_batch, 1 + copies, stages=3, micro_batches=4, recompute=recompute, layers=3)
     return Block(*(read_part(plan, stage, tensor, 1 + copies) for stage in plan.stages))
 
@@ -261,5 +263,5 @@ def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int, alike:
         touched = touched_bytes(plan, instr)
         shared = instr.op_class in _REPLICATED and any(name in alike for name in (*instr.ins, *instr.outs))
         rows.append((instr_flops(plan, instr), touched, touched / tensor if shared else touched))
-    columns = np.array(rows, float).reshape(-1, 3).T
-    return Work(*columns, tuple(messages))
+    flops, touched_each, alone = np.array(rows, float).reshape(-1, 3).T
+    return Work(flops, touched_each, alone, tuple(messages))

@@ -126,7 +126,8 @@ def _from_data(data: Mapping[str, Any]) -> Machine:
         if needed:
             hint = f"Or begin with a preset: {', '.join(machine_names())}"
             raise ArgumentError(f"{', '.join(needed)} missing", where="cluster file", hint=hint)
-        cluster = Cluster(**{"name": "cluster of a file", **given})
+        described: dict[str, Any] = {"name": "cluster of a file", **given}
+        cluster = Cluster(**described)
     else:
         cluster = replace(base.cluster, **given)
     peak = data.get("peak_flops_per_s", base.peak_flops_per_s if base else cluster.device.flops_per_s)

@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...base.checks import choice, flag, integer, number, sequence_of
 from ...base.cluster import Cluster
@@ -137,7 +138,7 @@ class Found:
         lines += [f"  {counts[kind]} {words}" for kind, words in _TOLD.items() if counts[kind]]
         return "\n".join(lines)
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         listed = [{"point": dict(vars(v.point)), "kind": v.kind, "reason": v.reason} for v in self.verdicts if v.kind]
         best = {"winner": self.winner.to_dict(), "line": [p.to_dict() for p in self.line]}
@@ -181,7 +182,7 @@ def search_plans(
     points: Iterable[PlanPoint] | None = None,
     tensor: Sequence[int] | None = None,
     precision: str = "mixed",
-    **options: Sequence,
+    **options: Any,
 ) -> Found:
     """The fastest way to train a model on a machine with `batch` sequences a step, and all others with their reasons.
 

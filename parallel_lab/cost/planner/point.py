@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from ...base.checks import choice, flag, integer
 from ...base.cluster import Cluster
@@ -204,7 +205,7 @@ class Prediction:
         """Tokens per second, of all devices."""
         return self.point.batch * self.model.seq_length / self.step_s
 
-    def to_dict(self) -> dict:
+    def to_dict(self) -> dict[str, Any]:
         """For JSON; seconds, bytes, operations."""
         plain = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s", "border_s", "worst_stage")
         derived = ("memory", "sent_bytes", "step_flops", "memory_bytes", "fits", "mfu", "bubble", "tokens_per_s")

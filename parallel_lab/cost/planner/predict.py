@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from ...graph.actions import Action
 from ...ops.collectives.definitions import MESSAGES
 from ..overlap import Gradient, predict_overlap
 from ..schedules.clock import run_clock
+from ..schedules.schedule import Schedule
 from ..time import message_time_s
 from ..zero import zero_memory
 from .block import FLOAT_BYTES, Message, Part, Terms, Work, parts_of
@@ -132,10 +133,11 @@ class PartTime:
 
 
 def _part_time(terms: Terms, rates: _Rates, blocks: int) -> PartTime:
-    rows = [(k, *_seconds(part, rates)) for k, part in terms]
+    rows = [(k, _seconds(part, rates)) for k, part in terms]
     names = ("ahead", "forward", "backward", "behind", "last", "update")
-    seconds = {name: _sum([(k, one[name]) for k, one, _, _ in rows]) for name in names}
-    each, once = (tuple((row[0], m) for row in rows for m in row[at]) for at in (2, 3))
+    seconds = {name: _sum([(k, one[name]) for k, (one, _, _) in rows]) for name in names}
+    each = tuple((k, m) for k, (_, messages, _) in rows for m in messages)
+    once = tuple((k, m) for k, (_, _, messages) in rows for m in messages)
     if rates.point.overlap and rates.point.data > 1:
         seconds["last"] = _overlapped(seconds, once, rates, blocks)
     border = max(part.border_bytes for _, part in terms) * rates.scale
@@ -194,7 +196,7 @@ class Pricing:
         bytes_each, self.state_bytes = PRECISIONS[precision]
         self.scale = bytes_each / FLOAT_BYTES
         self.rates = _Rates(point, machine.cluster, self.scale)
-        self.schedule = schedule_of(point)
+        self.schedule = cast(Schedule, schedule_of(point))  # not why there is none: `misfit` has asked
         count = point.stages * point.chunks
         self.blocks = model.layers // count
         times = {
@@ -252,7 +254,11 @@ class Pricing:
             return behind[action.stage] + (last[action.stage] if final[action.stage] is action else 0.0)
 
         forward, backward = ([getattr(p, name).total for p in self.parts] for name in ("forward", "backward"))
-        early = (lambda action: ahead[action.stage] if action.kind == "F" else 0.0) if any(ahead) else None
+
+        def before(action: Action) -> float:
+            return ahead[action.stage] if action.kind == "F" else 0.0
+
+        early = before if any(ahead) else None
         timing = run_clock(self.schedule, forward, backward, 0.0, borders, ahead=early, after=after)
         ends = [lane[-1] + self.update(stage).total for stage, lane in enumerate(timing.ends)]
         return max((end, stage) for stage, end in enumerate(ends))

@@ -116,9 +116,10 @@ def auto_schedule(work: Work, *, minimise: str = "makespan", tempers: Sequence[T
     """
     if minimise not in ("makespan", "span"):
         raise ArgumentError(f"minimise={minimise!r}", where="auto_schedule", allowed="makespan, span")
+    forward, backward, weights = work.per_kind()
     best, cost = None, float("inf")
     for schedule in candidates(work, tempers):
-        now = getattr(schedule.clock(*work.per_kind(), work.latency), minimise)
+        now = getattr(schedule.clock(forward, backward, weights, work.latency), minimise)
         if now < cost:
             best, cost = schedule, now
     if best is None:
@@ -193,7 +194,8 @@ def list_schedule(work: Work, temper: Temper) -> tuple[Lane, ...] | None:
         if late[rank]:
             part = late[rank][0][0]
             gap = float("inf") if best is None else best[0] - now
-            if gap > 0 and gap >= (1 - temper.overrun) * took[part, "W"] or (temper.weights_first and best[1]):
+            weights_first = temper.weights_first and best is not None and best[1]
+            if gap > 0 and gap >= (1 - temper.overrun) * took[part, "W"] or weights_first:
                 return now, 2, part, "W"
         return None if best is None else (best[0], int(best[1]), best[4], best[3])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from ...base.errors import ArgumentError
 from .auto import Work, candidates
@@ -46,8 +47,9 @@ def best_schedule(work: Work, *, most_nodes: int = 200_000, seconds: float = 10.
     Raises ArgumentError where a cap is so small that no schedule can run.
     """
     search = _Search(work, most_nodes, time.monotonic() + seconds)
+    forward, backward, weights = work.per_kind()
     for schedule in candidates(work):
-        search.offer(schedule.clock(*work.per_kind(), work.latency).makespan, schedule.ranks)
+        search.offer(schedule.clock(forward, backward, weights, work.latency).makespan, schedule.ranks)
     root = search.bound(search.start)
     if search.best > root:
         search.go(search.start)
@@ -71,15 +73,19 @@ class _State:
     waits: frozenset[int]  # parts whose forward waits for another action of the rank
 
 
+_Option = tuple[float, float, int, int, str]  # of an action: end, start, rank, part, kind
+
+
 class _Search:
     def __init__(self, work: Work, most_nodes: int, until: float) -> None:
         self.work, self.most_nodes, self.until = work, most_nodes, until
-        self.best, self.lanes = float("inf"), None  # type: float, tuple[Lane, ...] | None
+        self.best = float("inf")
+        self.lanes: tuple[Lane, ...] | None = None
         self.nodes, self.complete, self.open_bound = 0, True, float("inf")
         self.rank_of = work.rank_of
         parts = len(work.times)
         self.start = _State(((0, 0, 0),) * parts, (0.0,) * len(work.holds), ((),) * parts, ((),) * parts, frozenset())
-        self.seen: dict[tuple, list[tuple[float, ...]]] = {}
+        self.seen: dict[tuple[Any, ...], list[tuple[float, ...]]] = {}
         self.path: list[tuple[int, int, str, int]] = []
         hops = [work.latency * (self.rank_of[k] != self.rank_of[k - 1]) for k in range(1, parts)] + [0.0]
         took = work.took
@@ -126,7 +132,7 @@ class _Search:
                 lowest = max(lowest, state.free[rank])
         return lowest
 
-    def options(self, state: _State) -> list[tuple[float, float, int, int, str]]:
+    def options(self, state: _State) -> list[_Option]:
         """(end, start, rank, part, kind) of every action that can be next on its rank."""
         work, total, actions = self.work, self.work.micro_batches, []
         last = len(work.times) - 1
@@ -151,14 +157,15 @@ class _Search:
             return None
         return ends[0] + self.work.latency * (self.rank_of[part] != self.rank_of[source])
 
-    def _add(self, found: list, state: _State, when: float, rank: int, part: int, kind: str) -> None:
+    def _add(self, found: list[_Option], state: _State, when: float, rank: int, part: int, kind: str) -> None:
         start = max(when, state.free[rank])
         found.append((start + self.work.took(part, kind), start, rank, part, kind))
 
-    def after_action(self, state: _State, option: tuple[float, float, int, int, str]) -> _State:
+    def after_action(self, state: _State, option: _Option) -> _State:
         end, _, rank, part, kind = option
-        counts = [list(c) for c in state.counts]
-        counts[part]["FBW".index(kind)] += 1
+        counts, done = list(state.counts), [*state.counts[part]]
+        done["FBW".index(kind)] += 1
+        counts[part] = (done[0], done[1], done[2])
         forwards, backwards = list(state.forwards), list(state.backwards)
         if kind == "F":
             if part:
@@ -172,7 +179,7 @@ class _Search:
                 backwards[part] += (end,)
         free = (*state.free[:rank], end, *state.free[rank + 1 :])
         waits = state.waits - set(self.work.holds[rank])
-        return _State(tuple(map(tuple, counts)), free, tuple(forwards), tuple(backwards), frozenset(waits))
+        return _State(tuple(counts), free, tuple(forwards), tuple(backwards), frozenset(waits))
 
     def go(self, state: _State) -> None:
         """Search from here, depth first. What is not looked at any more leaves its bound in `open_bound`."""
@@ -210,7 +217,7 @@ class _Search:
             self.go(_State(state.counts, state.free, state.forwards, state.backwards, waits))
 
     def _lanes(self) -> tuple[Lane, ...]:
-        lanes: list[list] = [[] for _ in self.work.holds]
+        lanes: list[list[Any]] = [[] for _ in self.work.holds]
         for rank, part, kind, n in self.path:
             lanes[rank].append(do(part, kind, n))
         return tuple(map(tuple, lanes))

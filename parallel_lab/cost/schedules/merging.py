@@ -25,7 +25,7 @@ def merge(lists: Sequence[Sequence[Sequence[Action]]], parts: int, cap: int | No
     at = [[0] * len(mine) for mine in lists]
     late: list[list[Action]] = [[] for _ in lists]
     for _ in range(sum(len(one) for mine in lists for one in mine) * (2 if cap is None else 3) // 2):
-        options = []
+        options: list[tuple[tuple[int, bool, int, int], int | None]] = []
         for rank, mine in enumerate(lists):
             ready = []
             for which, (one, position) in enumerate(zip(mine, at[rank], strict=True)):

@@ -20,7 +20,11 @@ from typing import Any
 from ...base.errors import ArgumentError
 from .order import Order, lanes, loop, shape_v, two_way
 
-_PLACES = {"loop": loop, "v": shape_v, "two-way": lambda stages, chunks: two_way(stages)}
+_PLACES: dict[str, Callable[[int, int], Any]] = {
+    "loop": loop,
+    "v": shape_v,
+    "two-way": lambda stages, chunks: two_way(stages),
+}
 
 
 @dataclass(frozen=True)

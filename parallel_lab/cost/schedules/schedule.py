@@ -10,7 +10,7 @@ Schedule.from_text("0F0 0B0\\n1F0 1B0").check()
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ...base.errors import ArgumentError
@@ -85,7 +85,11 @@ class Schedule(Order):
         parts = parts or 1 + max((a.stage for a in every), default=0)
         micro_batches = micro_batches or 1 + max((a.micro_batch for a in every), default=0)
         if isinstance(holds, str):
-            places = {"loop": loop, "v": shape_v, "two-way": lambda ranks, chunks: two_way(ranks)}
+            places: dict[str, Callable[[int, int], Any]] = {
+                "loop": loop,
+                "v": shape_v,
+                "two-way": lambda ranks, chunks: two_way(ranks),
+            }
             if holds not in places:
                 raise ArgumentError(f"holds={holds!r}", where="schedule", allowed=", ".join(places))
             holds = places[holds](len(rows), -(-parts // len(rows)))

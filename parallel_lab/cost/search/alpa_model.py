@@ -26,9 +26,8 @@ from ...base.checks import number
 from ...base.errors import ArgumentError, StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
-from ...layout.named_layout import Layout, LayoutStrategy
+from ...layout.named_layout import AnyStrategy, Layout, LayoutStrategy
 from ...layout.tensor_layout import Shape, TensorLayout
-from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import sharding_rule
 from ...ops.machine.split_labels import ShardingRule, strategy_operands
 from ..planner.alpa import alpa_cost
@@ -93,7 +92,7 @@ class Mesh:
 
 
 def alpa_problem(
-    graph: Graph, config: ParallelConfig, mesh: Mesh, also: Mapping[str, Strategy] | None = None
+    graph: Graph, config: ParallelConfig, mesh: Mesh, also: Mapping[str, AnyStrategy] | None = None
 ) -> Problem:
     """The choices of a traced network on a mesh. Raises ArgumentError for a mesh of another number of devices."""
     if mesh.device_num != config.device_num:
@@ -108,7 +107,7 @@ class AlpaModel(CostModel):
     name = "alpa"
 
     def __init__(
-        self, graph: Graph, config: ParallelConfig, mesh: Mesh, also: Mapping[str, Strategy] | None = None
+        self, graph: Graph, config: ParallelConfig, mesh: Mesh, also: Mapping[str, AnyStrategy] | None = None
     ) -> None:
         self.mesh = mesh
         super().__init__(graph, config, also)

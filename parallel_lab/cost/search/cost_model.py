@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from ...base.errors import ArgumentError, StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
+from ...layout.named_layout import AnyStrategy
 from ...layout.tensor_layout import Shape, TensorLayout
-from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import default_strategy, sharding_rule
 from ...ops.machine.split_labels import ShardingRule
 from .places import DATASET, Link, Places, configured
@@ -29,15 +30,15 @@ class CostModel(Places):
     also  {operator: a strategy that is a candidate too, whatever the settings narrow}
     """
 
-    def __init__(self, graph: Graph, config: ParallelConfig, also: Mapping[str, Strategy] | None = None) -> None:
+    def __init__(self, graph: Graph, config: ParallelConfig, also: Mapping[str, AnyStrategy] | None = None) -> None:
         super().__init__(graph, config)
         self.also = also or {}
         # equal layers: equal operators have one list of rules between them, which keys what is made of it
-        self.alike: dict[tuple, list[ShardingRule]] = {}
+        self.alike: dict[tuple[Any, ...], list[ShardingRule]] = {}
         self.rules: dict[str, list[ShardingRule]] = {n.name: self.known_rules(n) for n in self.nodes.values()}
-        self.layouts: dict[tuple, list[TensorLayout]] = {}
-        self.tables: dict[tuple, np.ndarray] = {}
-        self.priced: dict[tuple, tuple[np.ndarray, np.ndarray]] = {}
+        self.layouts: dict[tuple[Any, ...], list[TensorLayout]] = {}
+        self.tables: dict[tuple[Any, ...], np.ndarray] = {}
+        self.priced: dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]] = {}
         self.live = self.with_gradients()
 
     def with_gradients(self) -> set[str]:
@@ -67,7 +68,7 @@ class CostModel(Places):
     def rules_of(self, node: Node) -> Iterator[ShardingRule]:
         """What each candidate of an operator means; of one that was given a strategy, that alone."""
         shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
-        strategies: tuple[Strategy, ...] = (node.strategy,)
+        strategies: tuple[AnyStrategy, ...] = () if node.strategy is None else (node.strategy,)
         if not configured(node):
             batch = node.by_batch or node.opdef.result_shape is not None
             strategies = (default_strategy(node.opdef, shapes, attrs, self.device_num),) if batch else ()

@@ -25,6 +25,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ class Solution:
     cost: float
     memory_bytes: int
     lower_bound: float
-    steps: tuple = ()
+    steps: tuple[Any, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -134,7 +135,8 @@ class _Elimination:
     def __init__(self, problem: Problem, limit: int | None, approximate: float) -> None:
         self.problem, self.limit, self.approximate = problem, limit, approximate
         self.sizes = [len(choice.candidates) for choice in problem.choices]
-        self.known: dict[tuple, tuple] = {}  # equal layers have the same arrays: what was made of them, by their ids
+        # equal layers have the same arrays: what was made of them, by their ids
+        self.known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         tables = []
         for number, (own, choice) in enumerate(zip(problem.own, problem.choices, strict=True)):
             memory = choice.memory_bytes if limit is not None else np.zeros(len(own))
@@ -150,7 +152,7 @@ class _Elimination:
         self.answers: list[_Table] = []  # over nothing, one for each part of the network that hangs together
         self.made: list[_Made] = []
         self.steps: list[Elimination] = []
-        self.waiting: list[tuple] = []  # a heap of (rank, cells, operator or pair, version)
+        self.waiting: list[tuple[Any, ...]] = []  # a heap of (rank, cells, operator or pair, version)
         self.version = [0] * len(self.sizes)
 
     def run(self) -> Solution:
@@ -328,7 +330,7 @@ class _Elimination:
 
     def recover(self, answer_entry: int) -> tuple[tuple[int, ...], float]:
         """(candidate of every choice, the answer's cost): every table says what it was made of."""
-        chosen: dict[int, int] = {}
+        chosen: dict[int, Any] = {}
         entry: dict[int, int] = {id(self.made[-1].table): answer_entry}
         answer = float(self.made[-1].table.cost[answer_entry])
         if not math.isfinite(answer) and self.limit is not None:

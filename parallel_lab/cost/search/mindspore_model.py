@@ -21,9 +21,9 @@ from ...base.settings.config import ParallelConfig
 from ...base.settings.context import get_cost_model_context
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Operator, operator_cost
+from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import Shape, TensorLayout
-from ...ops.machine.primitive import Strategy
 from ...ops.machine.split_labels import ShardingRule
 from .cost_model import CostModel
 from .problem import Problem, Term
@@ -32,7 +32,7 @@ from .problem import Problem, Term
 NOT_LOOKED_AT = ("VirtualLoss",)
 
 
-def mindspore_problem(graph: Graph, config: ParallelConfig, also: Mapping[str, Strategy] | None = None) -> Problem:
+def mindspore_problem(graph: Graph, config: ParallelConfig, also: Mapping[str, AnyStrategy] | None = None) -> Problem:
     """The choices of a traced network, priced as MindSpore prices them.  also: more candidates, of operators by name"""
     return MindSporeModel(graph, config, also).problem()
 

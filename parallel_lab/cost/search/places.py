@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Operator, candidate_strategies
 from ...graph.passes.dataset_strategy import dataset_layouts
+from ...layout.named_layout import AnyStrategy
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.result_layouts import result_layouts
@@ -134,10 +135,10 @@ class Places:
             results = tuple(layout.whole() for layout in rule.outs)
         return dict(zip(node.outs, results, strict=True))
 
-    def finished(self, node: Node, strategy: Strategy | None, source: str, reason: str) -> Node:
+    def finished(self, node: Node, strategy: AnyStrategy | None, source: str, reason: str) -> Node:
         """The node with what was found for it; copies of parameters lie as these do."""
         if strategy is not None and not configured(node):
-            attributes = {"strategy": strategy, "strategy_source": source, "strategy_reason": reason}
+            attributes: dict[str, Any] = {"strategy": strategy, "strategy_source": source, "strategy_reason": reason}
             return replace(node, **attributes, out_strategy=None)
         if node.name in self.copies and not node.follows:
             shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)

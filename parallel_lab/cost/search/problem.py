@@ -20,7 +20,7 @@ import numpy as np
 from ...base.checks import number
 from ...base.errors import ArgumentError, shorten
 from ...base.units import time_text
-from ...ops.machine.primitive import Strategy
+from ...layout.named_layout import AnyStrategy
 
 NEVER = np.inf  # the cost of a pair that cannot be
 
@@ -49,7 +49,7 @@ class Choice:
 
     name: str
     op_class: str
-    candidates: tuple[Strategy, ...]
+    candidates: tuple[AnyStrategy, ...]
     costs: np.ndarray
     memory_bytes: np.ndarray
     where: str = ""
@@ -129,15 +129,15 @@ class Problem:
             total += pair.costs[chosen[pair.source], chosen[pair.target]]
         return {term.name: float(sum_) for term, sum_ in zip(self.terms, total, strict=True)}
 
-    def strategies(self, chosen: Sequence[int]) -> dict[str, Strategy]:
+    def strategies(self, chosen: Sequence[int]) -> dict[str, AnyStrategy]:
         """{operator: the candidate chosen for it}."""
         return {choice.name: choice.candidates[c] for choice, c in zip(self.choices, chosen, strict=True)}
 
-    def chosen(self, strategies: Mapping[str, Strategy]) -> tuple[int, ...]:
+    def chosen(self, strategies: Mapping[str, AnyStrategy]) -> tuple[int, ...]:
         """The other way round. Raises ArgumentError for an operator whose strategy is missing or not a candidate."""
         return tuple(self._candidate(choice, strategies) for choice in self.choices)
 
-    def _candidate(self, choice: Choice, strategies: Mapping[str, Strategy]) -> int:
+    def _candidate(self, choice: Choice, strategies: Mapping[str, AnyStrategy]) -> int:
         if choice.name not in strategies and len(choice.candidates) == 1:
             return 0
         strategy = strategies.get(choice.name)
@@ -147,7 +147,7 @@ class Problem:
             raise ArgumentError(what, where="strategies of a search", allowed=allowed)
         return choice.candidates.index(strategy)
 
-    def pinned(self, strategies: Mapping[str, Strategy]) -> Problem:
+    def pinned(self, strategies: Mapping[str, AnyStrategy]) -> Problem:
         """This problem with these operators' candidates given. Raises ArgumentError: unknown operator or candidate."""
         unknown = sorted(set(strategies) - set(self.numbers))
         if unknown:
@@ -219,5 +219,5 @@ def _only(keep: Mapping[int, int], number: int, count: int) -> Iterator[int]:
 
 def _weighed(costs: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """costs @ weights, where a pair that cannot be stays so whatever its terms weigh."""
-    impossible = np.isinf(costs).any(axis=-1)
+    impossible: Any = np.isinf(costs).any(axis=-1)
     return np.where(impossible, NEVER, np.where(impossible[..., None], 0.0, costs) @ weights)

@@ -31,12 +31,14 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from ...base.errors import StrategyError, message
 from ...base.settings.compat import get_compat
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Edge, Operator, chosen, meeting
+from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution_cost import redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.legal_strategies import legal_strategies
@@ -79,10 +81,10 @@ class Settled:
     """
 
     operator: str
-    strategy: Strategy
+    strategy: AnyStrategy
     by: str
-    reason: str = ""
-    facts: Operator | None = None
+    reason: str
+    facts: Operator
     options: tuple[Strategy, ...] = ()
     edges: tuple[Edge, ...] = ()
     links: tuple[Link, ...] = ()
@@ -145,7 +147,8 @@ class _Propagation(Places):
     def edge(self, link: Link, *, backward: bool = False) -> Edge:
         """What the target of a link knows of its source; or (backward) the source of its target."""
         shape, position = self.there(link), None if backward else link.position
-        layout = self.wanted(link) if backward else self.known(link)
+        # only edges are asked for whose other end is settled
+        layout = cast(TensorLayout, self.wanted(link) if backward else self.known(link))
         itemsize, number = self.itemsizes[link.tensor], self.number(link) if backward else 0
         return Edge(layout, shape, shape, position, itemsize, any(self.config.manner.values()), number)
 
@@ -154,7 +157,8 @@ class _Propagation(Places):
     def run(self) -> Graph:
         for node in self.given:
             shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
-            rule = sharding_rule(node.opdef, shapes, attrs, node.strategy, self.device_num, node.where)
+            strategy = cast(AnyStrategy, node.strategy)  # it is given
+            rule = sharding_rule(node.opdef, shapes, attrs, strategy, self.device_num, node.where)
             self.settle(node, rule, "given")
         starts = [n.name for n in self.given]
         for start, following in zip((*starts, DATASET), (*starts[1:], DATASET, DATASET), strict=False):
@@ -230,12 +234,16 @@ class _Propagation(Places):
         self.reshaped[view] = None
         if behind is None or (self.wanted(behind) is None and self.nodes[behind.target].op == "concat"):
             return
-        befores, afters = [self.known(link)], [self.wanted(behind)]
-        if befores[0] is None:
+        before, after = self.known(link), self.wanted(behind)
+        if before is not None:
+            befores = [before]
+        else:
             maker = self.nodes[link.source]
             number, operator = self.number(link), self.operator(maker)
             befores = [operator.rule(s).outs[number].whole() for s in self.candidates(maker)]
-        if afters[0] is None:
+        if after is not None:
+            afters = [after]
+        else:
             reader = self.nodes[behind.target]
             afters = [self.operator(reader).rule(s).wanted[behind.position] for s in self.candidates(reader)]
 
@@ -249,7 +257,7 @@ class _Propagation(Places):
     def told(self, node: Node) -> Node:
         """The node with what was settled for it."""
         made = self.decided.get(node.name)
-        return self.finished(node, made and made.rule.strategy, "propagated", made.reason if made else "")
+        return self.finished(node, made.rule.strategy if made else None, "propagated", made.reason if made else "")
 
     # ---- one choice ----
 
@@ -279,7 +287,7 @@ class _Propagation(Places):
         """
         backward = link.source == node.name
         operator, candidates = self.operator(node), self.agreeing(node, self.candidates(node))
-        layout = self.wanted(link) if backward else self.known(link)
+        layout = cast(TensorLayout, self.wanted(link) if backward else self.known(link))  # it is settled there
         for strategy in candidates:
             rule = operator.rule(strategy)
             here = rule.outs[self.number(link)].whole() if backward else rule.wanted[link.position]
@@ -304,9 +312,9 @@ class _Propagation(Places):
         links: list[Link],
     ) -> Sequence[Strategy]:
         """Rule of `elementwise_op_strategy_follow`: split an element-wise operator as its producer, or that as it."""
-        reads = [e for e in edges if e.position is not None]
+        reads = [(e.position, e.layout.splits) for e in edges if e.position is not None]
         if operator.is_elementwise and reads:
-            same = [s for s in legal if any(s[e.position] == e.layout.splits for e in reads)]
+            same = [s for s in legal if any(s[position] == splits for position, splits in reads)]
             return meeting(operator, same, edges) or same or candidates
         readers = [self.nodes[link.target] for link in links if link.target in self.nodes]
         if edges and not reads and any(self.operator(n).is_elementwise for n in readers):
@@ -343,11 +351,12 @@ class _Propagation(Places):
         for parameter, links in readers.items():
             fixed = next((link for link in links if configured(self.nodes[link.target])), None)
             link = fixed or next((i for i in links if i.target == self.held.get(parameter, ("", ""))[1]), links[0])
-            self.held[parameter] = (self.wanted(link), link.target)
+            self.held[parameter] = (cast(TensorLayout, self.wanted(link)), link.target)  # all are decided by now
         for parameter, links in readers.items():
             for link in links:
                 node, (layout, _) = self.nodes[link.target], self.held[parameter]
-                if not configured(node) and not self.wanted(link).same_placement(layout):
+                here = cast(TensorLayout, self.wanted(link))
+                if not configured(node) and not here.same_placement(layout):
                     self.choose(node, [link])
 
     def agreeing(self, node: Node, strategies: Iterable[Strategy]) -> list[Strategy]:

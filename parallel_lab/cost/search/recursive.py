@@ -21,10 +21,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
+from ...layout.named_layout import AnyStrategy
 from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import default_strategy, sharding_rule
@@ -99,7 +101,7 @@ class Halving:
         return f"level {self.level}: {self.operator!r} halves its {self.kind}, {self.label!r} ({others} elements)"
 
 
-def recursive_search(graph: Graph, config: ParallelConfig) -> tuple[dict[str, Strategy], tuple[Halving, ...]]:
+def recursive_search(graph: Graph, config: ParallelConfig) -> tuple[dict[str, AnyStrategy], tuple[Halving, ...]]:
     """({operator: strategy}, what was decided on each level).
 
     Raises StrategyError for more devices than the setting recursive_most_devices (MindSpore: 1024), and for a count
@@ -121,7 +123,7 @@ class _Recursive(Places):
         super().__init__(graph, config)
         self.products = {n.name: made for n in self.nodes.values() if (made := self.product(n)) is not None}
         self.steps: list[Halving] = []
-        self.allowed: dict[tuple, set[Strategy]] = {}
+        self.allowed: dict[tuple[Any, ...], set[Strategy]] = {}
         self.rules: dict[str, ShardingRule] = {}
 
     def product(self, node: Node) -> Halved | None:
@@ -146,7 +148,7 @@ class _Recursive(Places):
                 kinds[label] = ROWS if in_x and in_out else WINDOWS
         return Halved(node, signature.ins, out, sizes, kinds, op.name not in ("matmul", "batch_matmul"))
 
-    def run(self) -> dict[str, Strategy]:
+    def run(self) -> dict[str, AnyStrategy]:
         order = sorted(self.products.values(), key=lambda one: self.order[one.node.name])
         neighbours = {name: self.neighbours(name) for name in self.products}
         for level in range(1, (self.device_num & -self.device_num).bit_length()):
@@ -208,7 +210,7 @@ class _Recursive(Places):
             others += [(other, one.result, other.operands[position]) for other, position in targets]
         return others
 
-    def reached(self, place: str, links: dict, end: str, position: int = 0) -> Iterable[tuple[Halved, int]]:
+    def reached(self, place: str, links: dict[str, Any], end: str, position: int = 0) -> Iterable[tuple[Halved, int]]:
         """The products that are met first on every way from `place`, and which operand is."""
         products, seen, queue = {}, {place}, [(place, position)]
         while queue:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from ...base.settings.config import ParallelConfig
 from ...base.settings.context import get_cost_model_context
 from ...graph.ir import Graph
-from ...ops.machine.primitive import Strategy
+from ...layout.named_layout import AnyStrategy
 from .eliminate import Solution, eliminate
 from .mindspore_model import mindspore_problem
 from .places import Places
@@ -40,7 +40,7 @@ def search_strategies(graph: Graph, config: ParallelConfig) -> Graph:
 def with_strategies(
     graph: Graph,
     config: ParallelConfig,
-    strategies: Mapping[str, Strategy],
+    strategies: Mapping[str, AnyStrategy],
     why: Mapping[str, str],
     *,
     given_too: bool = False,
@@ -71,7 +71,7 @@ def reasons(problem: Problem, found: Solution) -> dict[str, str]:
     return texts
 
 
-def recursive_reasons(strategies: Mapping[str, Strategy], steps: tuple[Halving, ...]) -> dict[str, str]:
+def recursive_reasons(strategies: Mapping[str, AnyStrategy], steps: tuple[Halving, ...]) -> dict[str, str]:
     """{operator: which cuts it took}."""
     cuts: dict[str, list[str]] = {}
     for step in steps:

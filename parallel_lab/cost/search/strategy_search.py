@@ -25,7 +25,7 @@ from ...graph.compiler import compile_network
 from ...graph.ir import Draft
 from ...graph.passes import PASSES, Pass
 from ...graph.plan import Plan
-from ...ops.machine.primitive import Strategy
+from ...layout.named_layout import AnyStrategy
 from .alpa_model import Mesh, alpa_problem
 from .eliminate import Solution, eliminate
 from .exact import branch_and_bound, exact, integer_program
@@ -50,7 +50,7 @@ _LIMIT = number(0, above=True) | None
 class Candidate:
     """A candidate of an operator.  cost: of the best plan with it;  more: {term: how much more that plan costs}."""
 
-    strategy: Strategy
+    strategy: AnyStrategy
     cost: float
     more: dict[str, float]
     chosen: bool = False
@@ -76,7 +76,7 @@ class Asked:
     cluster: Cluster
     states: int
 
-    def problem(self, also: Mapping[str, Strategy] | None = None) -> Problem:
+    def problem(self, also: Mapping[str, AnyStrategy] | None = None) -> Problem:
         """The choices, with what they cost.  also: more candidates, of operators by name"""
         if isinstance(self.costs, Mesh):
             return alpa_problem(self.draft.graph, self.draft.config, self.costs, also)
@@ -85,7 +85,7 @@ class Asked:
         return mindspore_problem(self.draft.graph, self.draft.config, also)
 
     def solved(
-        self, problem: Problem | None, method: str, limit: int | None, pinned: Mapping[str, Strategy]
+        self, problem: Problem | None, method: str, limit: int | None, pinned: Mapping[str, AnyStrategy]
     ) -> tuple[Problem, Solution]:
         """What a method takes, and from which problem: a walk may leave the candidates that others look at.
 
@@ -125,11 +125,11 @@ class Found:
     method: str
     memory_limit: int | None
     plan: Plan = field(repr=False)
-    compile_with: Callable[[Mapping[str, Strategy], Mapping[str, str]], Plan] = field(repr=False, compare=False)
+    compile_with: Callable[[Mapping[str, AnyStrategy], Mapping[str, str]], Plan] = field(repr=False, compare=False)
     asked: Asked = field(repr=False, compare=False)
 
     @property
-    def strategies(self) -> dict[str, Strategy]:
+    def strategies(self) -> dict[str, AnyStrategy]:
         """{operator: its strategy}."""
         by_operator = self.problem.strategies(self.best.chosen)
         return {name: strategy for name, strategy in by_operator.items() if name}
@@ -143,7 +143,7 @@ class Found:
     def again(
         self,
         *,
-        pinned: Mapping[str, Strategy] | None = None,
+        pinned: Mapping[str, AnyStrategy] | None = None,
         weights: Mapping[str, float] | None = None,
         method: str | None = None,
         memory_limit: int | None = None,
@@ -164,7 +164,7 @@ class Found:
         return self.asked.draft
 
     @property
-    def pinned(self) -> dict[str, Strategy]:
+    def pinned(self) -> dict[str, AnyStrategy]:
         """Strategies given to `again`."""
         return {one.name: one.candidates[0] for one in self.problem.choices if one.fixed == "pinned"}
 
@@ -212,7 +212,7 @@ class Found:
         walked = self.best.steps if self.method == "sharding_propagation" else ()
         return [one for settled in walked if settled.operator == operator for one in compared(settled)]
 
-    def flips(self, operator: str, strategy: Strategy) -> tuple[str, Strategy] | None:
+    def flips(self, operator: str, strategy: AnyStrategy) -> tuple[str, AnyStrategy] | None:
         """(neighbour, a strategy of it) with which sharding_propagation takes another one; None: no neighbour's does.
 
         Raises ArgumentError after another method.
@@ -255,7 +255,7 @@ class Found:
 
 
 def search(
-    network: Callable,
+    network: Callable[..., Any],
     *inputs: Any,
     method: str = "exact",
     costs: str | Mesh = "time",
@@ -280,11 +280,11 @@ def search(
         choice(*COSTS)("search", "costs", costs)
     _LIMIT("search", "memory_limit", memory_limit)
     cluster = get_cluster(cluster)
-    settings = {"parallel_mode": "semi_auto_parallel", **options}
+    settings: dict[str, Any] = {"parallel_mode": "semi_auto_parallel", **options}
     states = len(getattr(options.get("optimizer"), "state_names", ()))
     searched: list[tuple[Asked, Problem, Solution]] = []
 
-    def compile_with(strategies: Mapping[str, Strategy] | None, why: Mapping[str, str]) -> Plan:
+    def compile_with(strategies: Mapping[str, AnyStrategy] | None, why: Mapping[str, str]) -> Plan:
         def taken(draft: Draft) -> Draft:
             given, told = strategies, why
             if given is None:

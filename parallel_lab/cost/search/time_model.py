@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +29,9 @@ from ...graph.instr import Instr, Value
 from ...graph.ir import Draft, Graph, GraphInput, Node
 from ...graph.passes.differentiate import differentiate
 from ...graph.passes.parallelize import Builder
+from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import Shape, TensorLayout
-from ...ops.machine.primitive import Strategy
 from ...ops.machine.split_labels import ShardingRule
 from ..time import local_time_s, message_time_s, plan_message_time_s
 from .cost_model import CostModel, gives_back
@@ -46,7 +47,7 @@ def time_problem(
     cluster: Cluster,
     *,
     states: int = 0,
-    also: Mapping[str, Strategy] | None = None,
+    also: Mapping[str, AnyStrategy] | None = None,
 ) -> Problem:
     """The choices of a traced network, in seconds on `cluster`.
 
@@ -80,14 +81,14 @@ class TimeModel(CostModel):
         config: ParallelConfig,
         cluster: Cluster,
         states: int,
-        also: Mapping[str, Strategy] | None = None,
+        also: Mapping[str, AnyStrategy] | None = None,
     ) -> None:
         super().__init__(graph, replace(config, enable_parallel_optimizer=False), also)
         self.cluster, self.copies_of_parameters = cluster, 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
-        self.links: dict[tuple, Link] = {}  # of a device matrix and axes
+        self.links: dict[tuple[Any, ...], Link] = {}  # of a device matrix and axes
         self.further = self.further_reads()
-        self.summed: dict[tuple, np.ndarray] = {}
+        self.summed: dict[tuple[Any, ...], np.ndarray] = {}
 
     def further_reads(self) -> set[tuple[str, int]]:
         """(operator, operand) of all reads of a tensor but the first, of those through which a gradient flows."""

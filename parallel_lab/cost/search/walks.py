@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph
 from ...graph.passes.candidates import computation_first, edge_cost, pieces_first
+from ...layout.named_layout import AnyStrategy
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.primitive import Strategy
 from .places import Places, configured
@@ -34,8 +36,8 @@ _EQUAL = {"neighbour": "as good, and splits later dims", "layout": "has other sl
 
 
 def walk(
-    graph: Graph, config: ParallelConfig, method: str, given: Mapping[str, Strategy]
-) -> tuple[dict[str, Strategy], tuple]:
+    graph: Graph, config: ParallelConfig, method: str, given: Mapping[str, AnyStrategy]
+) -> tuple[dict[str, AnyStrategy], tuple[Any, ...]]:
     """({operator: strategy}, steps) of one of `WALKS`.
 
     given   strategies of operators besides those that the network gives; recursive_programming looks at neither, and
@@ -51,7 +53,7 @@ def walk(
     return {n.name: n.strategy for n in done.nodes if n.strategy is not None}, settled
 
 
-def with_given(graph: Graph, given: Mapping[str, Strategy]) -> Graph:
+def with_given(graph: Graph, given: Mapping[str, AnyStrategy]) -> Graph:
     """The graph with these strategies as if its author had given them."""
     nodes = (
         replace(n, strategy=given[n.name], strategy_source="user", out_strategy=None) if n.name in given else n
@@ -68,8 +70,8 @@ class Compared:
     reason   "chosen", or the first term in which the chosen one is better;  amount: by how much
     """
 
-    strategy: Strategy
-    numbers: tuple
+    strategy: AnyStrategy
+    numbers: tuple[Any, ...]
     reason: str
     amount: float = 0.0
 
@@ -92,7 +94,7 @@ def compared(settled: Settled) -> list[Compared]:
     return found
 
 
-def _numbers(settled: Settled, strategy: Strategy, at: int) -> tuple:
+def _numbers(settled: Settled, strategy: Strategy, at: int) -> tuple[Any, ...]:
     if settled.by == "layout":
         return (not any(_lies(settled, strategy, edge.layout) for edge in settled.edges), at)
     if settled.by == "list":
@@ -109,7 +111,7 @@ def _lies(settled: Settled, strategy: Strategy, layout: TensorLayout) -> bool:
     return here.same_placement(layout)
 
 
-def _decided(settled: Settled, mine: tuple, other: tuple) -> tuple[str, float]:
+def _decided(settled: Settled, mine: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[str, float]:
     for term, a, b in zip(_TERMS[settled.by], mine, other, strict=True):
         if a != b:
             if not term:
@@ -122,8 +124,8 @@ def _decided(settled: Settled, mine: tuple, other: tuple) -> tuple[str, float]:
 
 
 def flip(
-    graph: Graph, config: ParallelConfig, settled: Settled, strategy: Strategy, given: Mapping[str, Strategy]
-) -> tuple[str, Strategy] | None:
+    graph: Graph, config: ParallelConfig, settled: Settled, strategy: AnyStrategy, given: Mapping[str, AnyStrategy]
+) -> tuple[str, AnyStrategy] | None:
     """(a neighbour, a strategy of it) with which propagation gives the operator `strategy`; None: not one does.
 
     A neighbour's strategies that leave the tensor as the operator would want it, each tried by a walk of its own.

@@ -25,6 +25,7 @@ from typing import Any, cast
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
+from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.legal_strategies import legal_strategies
@@ -89,7 +90,7 @@ class Operator:
     itemsize: int = 4
     parameters: tuple[int, ...] = ()
 
-    def rule(self, strategy: Strategy) -> ShardingRule:
+    def rule(self, strategy: AnyStrategy) -> ShardingRule:
         return sharding_rule(self.op, self.shapes, dict(self.attrs), strategy, self.device_num)
 
     def pieces(self, strategy: Strategy) -> int:

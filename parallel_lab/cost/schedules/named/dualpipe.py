@@ -17,8 +17,10 @@ class _Lane:
     """The actions of a rank as they are added: forward or backward of its near part (0) or its far part (1)."""
 
     def __init__(self, parts: tuple[int, int], firsts: tuple[int, int]) -> None:
-        self.parts, self.cells, self.late = parts, [], []  # type: tuple[int, int], list[Any], list[Any]
-        self.next = {(side, kind): firsts[side] for side in (0, 1) for kind in "FB"}
+        self.parts = parts
+        self.cells: list[Any] = []
+        self.late: list[Any] = []
+        self.next: dict[tuple[int, str], int] = {(side, kind): firsts[side] for side in (0, 1) for kind in "FB"}
 
     def _take(self, side: int, kind: str):
         self.next[side, kind] += 1

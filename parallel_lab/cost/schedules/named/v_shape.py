@@ -23,6 +23,9 @@ there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ..merging import merge
 from ..naming import named
 from ..order import do, shape_v
@@ -60,7 +63,7 @@ def _kept(pattern: tuple[int, ...]) -> int:
     )
 
 
-def _order(stages: int, micro_batches: int, pattern):
+def _order(stages: int, micro_batches: int, pattern: Callable[[int, int], Any]):
     streams = []
     for rank, (near, far) in enumerate(shape_v(stages)):
         whens = zip(pattern(stages, rank), ((near, "F"), (far, "F"), (far, "B"), (near, "B")), strict=True)

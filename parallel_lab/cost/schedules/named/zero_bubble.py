@@ -6,6 +6,8 @@ and W take the same time. (Qi et al. 2024, "Zero Bubble Pipeline Parallelism".)
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..naming import named
 from ..order import do
 from .one_forward_one_backward import even_rounds, in_turn, pytorch_rounds
@@ -52,7 +54,7 @@ def zero_bubble_v(stages: int, micro_batches: int, chunks: int):
         near, far = rank, 2 * stages - 1 - rank
         order, counts = [], dict.fromkeys([(part, kind) for part in (near, far) for kind in "FBW"], 0)
 
-        def add(part: int, kinds: str, order=order, counts=counts) -> None:
+        def add(part: int, kinds: str, order: list[Any] = order, counts: Any = counts) -> None:
             for kind in kinds:
                 order.append(do(part, kind, counts[part, kind]))
                 counts[part, kind] += 1
