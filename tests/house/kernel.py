@@ -25,7 +25,11 @@ class Stop(NamedTuple):
 KERNEL = (
     Stop("layout/tensor_layout.py"),
     Stop("ops/linalg.py", ("about", "_labels", "matmul", "@matmul.vjp")),
-    Stop("ops/machine/registry.py", ("about", "op"), {"Case": "an example, from which the battery draws data"}),
+    Stop(
+        "ops/machine/registry.py",
+        ("about", "op"),
+        {"Case": "an example, from which the battery draws data", "_cases": "refuses examples that are not cases"},
+    ),
     Stop(
         "ops/machine/opdef.py",
         ("about", "Results", "OpDef.", "OpDef.compute", "OpDef.vjp", "OpDef.signature_for", "OpDef.infer"),

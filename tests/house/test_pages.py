@@ -1,6 +1,7 @@
 """What README and the pages next to the notebooks say is so: links, contents, commands, options, examples."""
 
 import os
+import pydoc
 import re
 import shlex
 import subprocess
@@ -127,3 +128,14 @@ def test_a_picture_is_small_and_what_its_name_says(page, link):
     content = (page.parent / link).read_bytes()
     assert len(content) < PICTURE_LIMIT_BYTES
     assert content.startswith(b"\x89PNG\r\n\x1a\n" if link.endswith(".png") else b"<svg")
+
+
+def helps(text: str) -> list[str]:
+    """What a page calls `help` on."""
+    return sorted({*re.findall(r"`help\(([\w.]+)\)`", prose(text))})
+
+
+@pytest.mark.parametrize(("page", "name"), cases(helps))
+def test_help_that_a_page_sends_to_is_shown(page, name):
+    text = pydoc.plain(pydoc.render_doc(re.sub(r"^pl\b", "parallel_lab", name)))
+    assert len(text.splitlines()) > 8, text

@@ -288,8 +288,10 @@ def test_the_formulas_that_are_shown_are_what_is_counted(kind, name, n):
         counts = chosen.counts()
         found = len(chosen.rounds), max(c.messages for c in counts), max(c.sent for c in counts)
         assert found == (f.rounds(n, k), f.messages(n, k), f.sent(n, k))
-        want = expected_s(1e6, f.alphas(n, k), f.betas(n, k), f.gammas(n, k))
-        assert chosen.time_s(1e6, LINK, gamma_s_per_byte=GAMMA) == pytest.approx(want, rel=1e-12, abs=1e-18)
+        alphas, betas, gammas = f.alphas(n, k), f.betas(n, k), f.gammas(n, k)
+        want = pytest.approx(expected_s(1e6, alphas, betas, gammas), rel=1e-12, abs=1e-18)
+        given = f"the formula gives {alphas} alphas, {betas} betas and {gammas} gammas"
+        assert chosen.time_s(1e6, LINK, gamma_s_per_byte=GAMMA) == want, given
 
 
 @pytest.mark.quick(12)

@@ -16,6 +16,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.shared.page import FRONT_END
 from parallel_lab.lab.shared.replay import Limits
+from parallel_lab.lab.shared.sections import FORMATS, PAGE_ONLY, section_text, table
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -319,3 +320,18 @@ def test_hatching_is_the_pending_sum_and_nothing_else():
             for line in path.read_text(encoding="utf-8").splitlines():
                 if '-hatch)"' in line or 'over("hatch")' in line:
                     assert path.name in ("slices.js", "moves.js") or "const hatch" in line, (path.name, line)
+
+
+def test_text_and_page_know_the_same_formats_of_columns():
+    scripts = [path.read_text(encoding="utf-8") for path in FRONT_END.rglob("*.js")]
+    (shared,) = (found for text in scripts for found in re.findall(r"(?ms)^const CELLS = \{$(.*?)^\};$", text))
+    own = [name for text in scripts for name in re.findall(r"(?m)^CELLS\.(\w+) = ", text)]
+    assert {*re.findall(r"(?m)^  (\w+)[:,]", shared), *own} == {*FORMATS, *PAGE_ONLY}
+
+
+def test_a_value_that_a_page_could_not_draw_is_refused():
+    odd = table("Odd", {"": "name", "share": "percent"}, [("ring", "a text"), ("tree", 0.5)])
+    with pytest.raises(
+        ArgumentError, match=r"table: 0\.5 in a column of format 'percent'\. bytes, time, .*Make it a text"
+    ):
+        list(section_text(odd, {}))

@@ -3,6 +3,12 @@
 import subprocess
 import sys
 
+import pytest
+
+from parallel_lab import ops
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.ops.machine.registry import OPS, op
+
 DECLARED = '''
 import numpy as np
 import parallel_lab
@@ -52,3 +58,22 @@ def test_one_declaration_makes_every_name():
     """In a process of its own: the registry of this one stays as it is."""
     run = subprocess.run([sys.executable, "-c", DECLARED], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("example", [((8, 16), (24, 16)), (8, 16), [(8,)], "cases"], ids=str)
+def test_examples_that_are_not_cases_are_refused_where_the_operator_is_declared(example):
+    with pytest.raises(ArgumentError, match=r"@op unmade: example=.*`case\(\.\.\.\)`.*Write example=case\("):
+
+        @op("mk,nk->mn", name="Unmade", example=example)
+        def unmade(a, b):
+            """Never declared.  a: (m, k), b: (n, k) -> (m, n)."""
+
+    assert "unmade" not in OPS and not hasattr(ops, "Unmade")
+
+
+def test_a_name_is_declared_once():
+    with pytest.raises(ArgumentError, match="@op matmul: this name is declared already"):
+
+        @op("mk,nk->mn", name="Unmade")
+        def matmul(a, b):
+            """Another one.  a: (m, k), b: (n, k) -> (m, n)."""

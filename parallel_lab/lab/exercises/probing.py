@@ -105,10 +105,13 @@ JUNK = (*_VALUES, *_FUNCTIONS, *map(_of, _RETURNED))  # answers to no question, 
 ENDLESS = (_endless, _asleep, _deaf)  # functions that are stopped: each call of them takes its time limit
 
 
-def probe(exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] = JUNK, **given: Any) -> list[str]:
+def probe(
+    exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] | None = None, **given: Any
+) -> list[str]:
     """What is wrong with an exercise, a line each; empty for a sound one.
 
     right  answers that must pass, better in different styles
+    junk   answers to no question; None: those of JUNK
     given  what else `check` receives
 
     The start must count as not tried, right answers pass, each idea be recognised by its name and no other's, and junk
@@ -128,7 +131,7 @@ def probe(exercise: Exercise, right: Iterable[Any] = (), *, junk: Iterable[Any] 
         told = {part.idea for part in parts if part.name == idea.part or not idea.part}
         if told - {""} != {idea.name}:
             faults.append(f"idea {idea.name!r} is taken for {sorted(told)}")
-    for number, answer in enumerate(junk):
+    for number, answer in enumerate(JUNK if junk is None else junk):
         begin = time.monotonic()
         verdict = judge(exercise, answer, given)
         took_s, first = time.monotonic() - begin, verdict.first_failure

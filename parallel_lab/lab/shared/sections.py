@@ -8,7 +8,10 @@ pairs of a line and whether it is good news. What depends on choices of the lear
 choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows": ...}, ...}}.
 
     table   "columns": {head: format}, "rows", "on": the first cell of the row that is in force. A text stands for
-            itself in every column; a row that ends early lets its last cell run on; "bar" draws a share of the column
+            itself in every column; a row that ends early lets its last cell run on; "bar" draws a share of the column.
+            Formats of texts only style them: "name", "text", "why". Those of values: "bytes", "time" (seconds), "late"
+            (red above 0), "count" (thousands), "number" (as it is), "small" (an exponent), "shape", "hue" (a dot),
+            "verdict" (a text and whether it is good), "share" (one of how many, and a text)
     bars    stacked bars: "kinds" from below, "bars" with "name", "live" (bytes per kind), "total", and "line" across
     lanes   what is computed ("boxes") and sent ("messages") over the time of one step
     loss    two curves, how far they are apart, and how far rounding may take them
@@ -16,7 +19,10 @@ choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows
             "marks": pairs of bytes and what is there
     lines   notes only;  code: lines to copy
 
-A lab that has nothing but sections (plain_lab.js) puts those with "tab" behind tabs.
+A lab that has nothing but sections (plain_lab.js) shows all of them, those with "tab" behind tabs. Other labs have a
+script of their own, which draws the sections it names: add the new one there (`section(s, "name", ui)`).
+
+A page without a kernel follows settings with `look=True` by itself, so what depends on one of them needs "by" and "of".
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ...base.errors import escape
+from ...base.errors import ArgumentError, escape, shorten
 from ...base.units import bytes_text, time_text
 
 Section = dict[str, Any]
@@ -40,6 +46,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "verdict": lambda verdict: verdict[0],
     "share": lambda share: share[1],
     "count": lambda n: f"{n:,}",
+    "number": str,
+    "hue": str,
 }
 PAGE_ONLY = ("stack",)  # formats that only a page can show
 
@@ -143,10 +151,20 @@ def _table(section: Section) -> Iterable[str]:
 
 
 def cell_text(value: Any, how: str) -> str:
-    """One cell: "-" where it is not known, a text as it is, else by its format."""
+    """One cell: "-" where it is not known, a text as it is, else by its format.
+
+    Raises ArgumentError for a value without one: a page could not draw it.
+    """
     if value is None:
         return "-"
-    return value if isinstance(value, str) else FORMATS.get(how, str)(value)
+    if isinstance(value, str):
+        return value
+    if how not in FORMATS:
+        hint = "Make it a text, or give its column one of these"
+        raise ArgumentError(
+            f"{shorten(value)} in a column of format {how!r}", where="table", allowed=", ".join(FORMATS), hint=hint
+        )
+    return FORMATS[how](value)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> Iterable[str]:

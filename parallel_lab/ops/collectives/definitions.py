@@ -95,7 +95,7 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """A Formula of one message per round: alpha each, beta for the bytes that the busiest rank sends, by default."""
+    """By default messages and alphas are as `rounds`, betas as `sent`, and gammas zero; `time_text` is only shown."""
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
 

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.errors import ArgumentError, shorten
 from ..spellings import SPELLINGS, spell
 from .calling import Operator
 from .opdef import OPS, OpDef
@@ -78,8 +79,17 @@ def case(
     bools: Sequence[int] = (),
     **attrs: Any,
 ) -> Case:
-    """A `Case`: `case((16, 8), axis=0, low=0.1)`."""
+    """A `Case`, from the shape of each operand: `case((16, 8), axis=0, low=0.1)`; `attrs` are the call's attributes."""
     return Case(tuple(shapes), tuple(attrs.items()), low, high, tuple((ints or {}).items()), tuple(bools))
+
+
+def _cases(example: Any, where: str) -> tuple[Case, ...]:
+    """The cases of an operator. Raises ArgumentError for anything else, such as plain shapes."""
+    cases = example if isinstance(example, tuple | list) else (example,)
+    if not all(isinstance(one, Case) for one in cases):
+        hint = "Write example=case((8, 16), (24, 16)), with the shapes of your operands"
+        raise ArgumentError(f"example={shorten(example)}", where=where, allowed="One or several `case(...)`", hint=hint)
+    return tuple(cases)
 
 
 def op(
@@ -104,7 +114,7 @@ def op(
     reduce     how partial results over a split, reduced label combine: "sum", "mean", "max", "min" or "prod"; "same" if
                every rank has the whole result already
     flops      work: operations per combination of labels, or a function of a namespace of label extents (default: 1)
-    example    one or several `case(...)`: the battery's data
+    example    one or several `case(...)`: the battery's data. Anything else raises ArgumentError
 
     More of what it is called (see `spellings.py`):
     shown      class name in texts of one without `name`: MindSpore's, where it has such an operator
@@ -190,7 +200,7 @@ def op(
             tensors=tuple(tensors),
             options=options,
             defaults=defaults,
-            cases=(example,) if isinstance(example, Case) else tuple(example),
+            cases=_cases(example, f"@op {fn.__name__}"),
             reduce="sum" if reduce == "mean" else reduce,
             mean=reduce == "mean",
             variadic=variadic,
@@ -203,7 +213,7 @@ def op(
         if operator_def.writes:
             operator_def.vjp(_to_variable)
         if operator_def.name in OPS:
-            raise ValueError(f"operator {operator_def.name!r} is declared twice")
+            raise ArgumentError("this name is declared already", where=f"@op {fn.__name__}", hint="Choose another one")
         OPS[operator_def.name] = operator_def
         if name:
             spell(operator_def, operator_def.name, operator_def.positional, **spelled)
