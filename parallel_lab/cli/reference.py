@@ -85,7 +85,7 @@ def as_markdown(docstring: str) -> str:
     """A docstring of ours as Markdown: doctests, drawings and rows of names stay as they are, the rest flows.
 
     >>> print(as_markdown("Seconds of 2 * n.\\n\\nsize_bytes  of the result\\nlink        alpha and beta"))
-    Seconds of 2 \\\\* n.
+    Seconds of 2 \\* n.
     <BLANKLINE>
     ```
     size_bytes  of the result

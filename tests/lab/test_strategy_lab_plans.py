@@ -6,7 +6,7 @@ import pytest
 
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.compiler import compile_network
-from parallel_lab.lab.pictures import picture
+from parallel_lab.lab.pictures import lanes, picture
 from parallel_lab.lab.strategy import plans
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.strategy.plans import Plans, Setting
@@ -59,7 +59,7 @@ def test_a_look_compiles_and_predicts_nothing(counted, monkeypatch):
         lab.select_rank(rank)
         lab.snapshot()
     del counted[:]
-    monkeypatch.setattr(picture, "predict_timeline", None)
+    monkeypatch.setattr(lanes, "predict_timeline", None)
     monkeypatch.setattr(picture, "predict_memory", None)
     for rank in (3, 5):
         lab.select_rank(rank)
