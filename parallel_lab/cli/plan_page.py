@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 GIB = 2**30  # bytes
 DRAWN = 3  # times the fastest step: slower points stand in the tables only
 _EACH = f"a point: one way to spend the devices, up to {DRAWN} times the fastest step"
-MOST_DRAWN = 600  # points, of those that are refused
+MOST_DRAWN = 600  # refused points
 
 
 def search_page(found: Found) -> str:

@@ -218,7 +218,7 @@ def best_grouping(
     packing: Packing | None = None,
     rest_s: float = 0.0,
 ) -> Groups:
-    """The contiguous grouping with which the step ends first; of several one with the fewest messages.
+    """The contiguous grouping with which the step ends first; at a tie, one with the fewest messages.
 
     max_messages     use at most so many
     packing, rest_s  as for `predict_overlap`; rest_s only matters with packing or after_s

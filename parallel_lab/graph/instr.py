@@ -115,7 +115,7 @@ class Instr:
 
     @property
     def out(self) -> str:
-        """The value it makes; of several the first that anything reads."""
+        """The value it makes; if it makes several, the first that anything reads."""
         return self.outs[0] or self.kept[0]
 
     @property

@@ -166,7 +166,7 @@ class CallbackList:
 
 
 def loss_value(outputs: Any) -> Any:
-    """The loss in what a step returned: of several outputs the first, its mean as a float if it is a number."""
+    """The loss in what a step returned: the first of several outputs, its mean as a float if it is a number."""
     if isinstance(outputs, (tuple, list)) and outputs:
         outputs = outputs[0]
     if isinstance(outputs, (Tensor, np.ndarray, np.generic)):

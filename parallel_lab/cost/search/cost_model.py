@@ -66,7 +66,7 @@ class CostModel(Places):
         return self.alike[key]
 
     def rules_of(self, node: Node) -> Iterator[ShardingRule]:
-        """What each candidate of an operator means; of one that was given a strategy, that alone."""
+        """What each candidate of an operator means; if the operator was given a strategy, that alone."""
         shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
         strategies: tuple[AnyStrategy, ...] = () if node.strategy is None else (node.strategy,)
         if not configured(node):
@@ -96,7 +96,7 @@ class CostModel(Places):
                 yield link, source, tensor
 
     def shared(self) -> dict[str, list[Link]]:
-        """{parameter: links to the operators that read it}, of those with several: they must split it equally."""
+        """{parameter: links to the operators that read it}, where several do: they must split it equally."""
         links: dict[str, list[Link]] = {}
         for link, source, _ in self.sources():
             if self.parameter(source) is not None:
@@ -123,7 +123,7 @@ class CostModel(Places):
         return self.layouts[key]
 
     def one_list(self, layouts: Iterable[TensorLayout]) -> list[TensorLayout]:
-        """These layouts as a list; of equal lists there is one."""
+        """These layouts as a list, the same object for equal lists."""
         listed = list(layouts)
         return self.layouts.setdefault(tuple(listed), listed)
 

@@ -209,7 +209,7 @@ def amount_text(value: float, unit: str) -> str:
 
 
 def _each(parts: Sequence[Any]) -> Iterable[Any]:
-    """Choices or pairs, of those with the same table (equal layers have it) one."""
+    """Choices or pairs, one per table: equal layers have the same."""
     return {id(part.costs): part for part in parts}.values()
 
 

@@ -244,7 +244,7 @@ class _Recursive(Places):
             self.follow(node, {}, False)
 
     def given_to(self, node: Node) -> dict[int, tuple[int, ...]]:
-        """{operand: how it lies}, of those whose maker is decided and whose dims are known."""
+        """{operand: how it lies}, for operands whose maker is decided and whose dims are known."""
         inherited = {}
         for link in self.before[node.name]:
             rule, shape = self.rules.get(link.source), self.shapes[link.tensor]

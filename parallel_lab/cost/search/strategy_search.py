@@ -249,7 +249,7 @@ class Found:
         return "\n".join(lines)
 
     def steps_text(self) -> str:
-        """What a walk did, in order; of the others what dynamic programming does."""
+        """What a walk did, in order; for the other modes, what dynamic programming does."""
         steps = self.best.steps if self.method in WALKS else eliminate(self.problem).steps
         return "\n".join(f"{n}. {step.text()}" for n, step in enumerate(steps, 1))
 

@@ -91,7 +91,7 @@ class TimeModel(CostModel):
         self.summed: dict[tuple[Any, ...], np.ndarray] = {}
 
     def further_reads(self) -> set[tuple[str, int]]:
-        """(operator, operand) of all reads of a tensor but the first, of those through which a gradient flows."""
+        """(operator, operand) of all reads of a tensor but the first, where a gradient flows through them."""
         reads: dict[str, list[tuple[str, int]]] = {}
         # a parameter goes with an operator that reads it itself, if there is one, and not a reshape of it
         for link, _, tensor in sorted(self.sources(), key=lambda read: read[0].source in self.views):

@@ -59,7 +59,7 @@ def _of_config(line: int, config: Any) -> dict[str, Any]:
 
 
 def _of_ids(ids: Mapping[str, tuple[int, int]], names: Sequence[str]) -> dict[str, int]:
-    """comm_fusion of every parameter: of those that are named, or whose names begin so; the others keep 1."""
+    """comm_fusion of every parameter: set for those that are named, or whose names begin so; the others keep 1."""
     chosen = dict.fromkeys(names, 1)
     for name, (line, number) in ids.items():
         mine = [n for n in chosen if n == name or n.startswith(f"{name}.")]

@@ -238,7 +238,7 @@ class MemoryLab(ComparesRuns, WritesCode):
         return ranks_of(*self._key(self._settings.without()))
 
     def levels(self) -> dict[str, tuple[Count, ...] | ParallelLabError]:
-        """Per level of the mode what every rank would hold and send; of one that cannot be, the error that says why."""
+        """Per level of the mode what every rank would hold and send; for an impossible level, the reason."""
         return every_level(*self._key())
 
     @property

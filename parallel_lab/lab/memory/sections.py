@@ -111,7 +111,7 @@ def _phases(phases: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _levels(lab: Any) -> Section:
-    """Every level of the mode; of one that cannot be, the reason."""
+    """Every level of the mode; for an impossible one, the reason."""
     columns = {"level": "name", "between steps": "bytes", "fullest moment": "bytes bar", "sent per step": "bytes bar"}
     columns |= {"messages": "count", "": "verdict"}
     rows: list[list[Any]] = []

@@ -105,7 +105,7 @@ def form_of(plan: Plan, name: str) -> str:
 
 
 def first_read(plan: Plan, node: Node) -> str:
-    """The result of an operator that tells most: of several the first that anything reads."""
+    """The most telling result of an operator: if it has several, the first that anything reads."""
     return next((name for name in node.outs if name in plan.value_table), node.outs[0])
 
 

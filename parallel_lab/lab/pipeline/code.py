@@ -109,7 +109,7 @@ def codes_of(settings: Settings) -> dict[str, str]:
 
 
 def _program(s: Settings) -> Program:
-    """The network in parts, of several devices with their strategies; which rank runs which part when is not in it."""
+    """The network in parts, on several devices with their strategies; it leaves out which rank runs which part when."""
     parts, micro_batches, split = s.schedule.parts, s.micro_batches, s.strategy != "one"
     plan, parameters = _compiled(s.net, layers_of(parts), s.strategy)
     with default_settings():

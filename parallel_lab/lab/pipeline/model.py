@@ -198,7 +198,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._draw(drawing.put(self._settings, rank, action, position))
 
     def put_next(self, rank: int, kind: str, position: int = -1) -> None:
-        """The next "F", "B" or "W" that the rank has left to do; of several parts the first that may run there."""
+        """The next "F", "B" or "W" that the rank has left to do; from the first of its parts that may run."""
         self._draw(drawing.put_next(self._settings, rank, kind, position))
 
     def move(self, rank: int, position: int, to: int) -> None:
@@ -266,7 +266,7 @@ class PipelineLab(RunsOneThing, WritesCode):
 
     @property
     def makespan(self) -> float:
-        """Predicted: from the first start to the last end, in the unit of `times`; of what can run."""
+        """Predicted: from the first start to the last end, in the unit of `times`, for the actions that can run."""
         return self._settings.timed.timing.makespan
 
     @property

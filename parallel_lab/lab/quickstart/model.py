@@ -35,7 +35,7 @@ from .report import QuickstartReport
 from .result import environment, messages_of, operators_text, ranks_text, slices_text
 
 DEVICES = (1, 2, 4, 8)
-# 5: the quickstart's epoch_size; of the others as many as are enough to see the loss fall, some 80 or 90 steps
+# 5: the quickstart's epoch_size; for the others as many as are enough to see the loss fall, some 80 or 90 steps
 DEFAULT_EPOCHS = {"seed": 5, "digits": 2, "pictures": 2, "text": 20, "clicks": 10}
 RECORDED_STEPS = 5  # at the end of the training: their median hides a rank that had to wait for a core once
 CHUNK_STEPS = 10  # steps of the simulator between two reports of progress

@@ -100,7 +100,7 @@ class RedistributionLab(Lab):
 
     @setting("rank", lambda lab: range(lab._devices), look=True)
     def set_rank(self, rank: int) -> None:
-        """Whose groups are shown."""
+        """The rank whose groups are shown."""
 
     def calls(self) -> list[list[Any]]:
         """Those of the choices, and the place."""

@@ -166,7 +166,7 @@ def _text() -> Problem:
 
 
 def _clicks() -> Problem:
-    """A click is a sum above 0: of each feature's worth, and of the first two's as a pair, which no sum can tell."""
+    """A click means a sum above 0: each feature's worth, plus the first two's as a pair, which no sum can tell."""
     draw = np.random.default_rng(3)
     worth, pair = draw.normal(size=FIELDS * FEATURES), draw.normal(size=(FEATURES, FEATURES))
     batches = []
@@ -213,7 +213,7 @@ PROBLEMS: dict[str, Callable[[], Problem]] = {
     "text": _text,
     "clicks": _clicks,
 }
-KINDS = {"seed": "rows", "digits": "rows"}  # known without loading the data; of the others, their name is their kind
+KINDS = {"seed": "rows", "digits": "rows"}  # known without loading the data; the name of any other is its kind
 
 
 @cache

@@ -186,7 +186,7 @@ class ComparesRuns(RunsOneThing):
         return dict(self._results)
 
     def sources(self) -> Choice:
-        """Whose numbers can be shown."""
+        """The sources whose numbers can be shown."""
         names = ("predicted", *self._results)
         return Choice("source", self._source, {n: self.said(n) for n in names} if self._recorded else names)
 
@@ -196,7 +196,7 @@ class ComparesRuns(RunsOneThing):
 
     @setting("source", lambda lab: lab.sources().known, look=True)
     def show_source(self, source: str) -> None:
-        """Whose numbers are shown: "predicted", or "simulated" or "measured" once that was run."""
+        """The source whose numbers are shown: "predicted", or "simulated" or "measured" once that was run."""
 
     def run_simulated(self, steps: int | None = None) -> None:
         """Simulate the settings, and the network without what the lab is about. Returns at once; `wait()` waits."""

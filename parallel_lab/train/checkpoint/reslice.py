@@ -129,7 +129,7 @@ def reslice(
 
 
 def whole_array(records: Iterable[TensorRecord], where: str = "whole_array") -> np.ndarray:
-    """The full array; of equal slices the last counts. CheckpointError: of different tensors, or slices missing."""
+    """The full array; the last of equal slices counts. CheckpointError: slices of different tensors, or missing."""
     records = list(records)
     if not records:
         raise CheckpointError("there are no parts", where=where, allowed="At least one")

@@ -109,7 +109,7 @@ class StrategyFile:
 
     @property
     def strategies(self) -> dict[str, Counts | LayoutStrategy]:
-        """{operator: its strategy}, of those that have one."""
+        """{operator: its strategy}, for operators that have one."""
         return {o.name: o.strategy for o in self.operators if o.strategy is not None}
 
 

@@ -352,7 +352,7 @@ def custom_algorithm(
 def best_algorithm(
     kind: str, ranks: int, size_bytes: float, link: Link, *, among: Sequence[str] | None = None, **options: Any
 ) -> Algorithm:
-    """The algorithm that takes the least time for S of `size_bytes`; of equal ones the first in `algorithm_names`.
+    """The algorithm that takes the least time for S of `size_bytes`; at a tie the first in `algorithm_names`.
 
     among    names to choose from; default: all that take this number of ranks
     options  of `Algorithm.round_times_s`

@@ -32,7 +32,7 @@ class Held:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Whose addends are in it, ascending; of what is never added: where it started."""
+        """The ranks whose addends are in it, ascending; for a chunk that is never added, the rank where it started."""
         return _bits(self.mask)
 
     def __str__(self) -> str:
