@@ -126,45 +126,42 @@ class Clock:
         for lane in range(len(self.lanes)):
             self.cores.at(0.0, lane)
         for lane, began_s in self.cores.turns():
-            if began_s is not None:
-                # a lane whose turn ends has a task
-                self._end(lane, self.tasks[lane], self.at_s[lane], began_s, self.cores.now, done)  # type: ignore[arg-type]
-            self._go_on(lane, done)
+            self._go_on(lane, done, began_s)
 
-    def _go_on(self, lane: int, done: Done) -> None:
+    def _go_on(self, lane: int, done: Done, began_s: Time | None = None) -> None:
+        """As far as it can; `began_s`: when the work began that has ended now on a shared core."""
         there, later, cores = self.there, self.later, self.cores
         while (task := self.tasks[lane]) is not None:
-            work_s, needs, _, _, message, owner, _ = task
+            work_s, needs, gives, rest_s, message, owner, _ = task
             came_s = start_s = self.at_s[lane]
-            if message is not None and lane not in message.came:
-                message.came[lane] = came_s
-                if message.line is not None:
-                    self._lines.setdefault((lane, message.line), deque()).append(message)
-                self._set_off(message)
-            for key, delay_s in needs:
-                if key not in there:
-                    self._waiting.setdefault(key, []).append(lane)
-                    return
-                start_s = later(start_s, there[key] + delay_s)
-            if cores is None:
-                end_s = start_s if work_s is None else start_s + work_s
-            elif start_s > cores.now:
-                return cores.at(start_s, lane)
-            elif work_s is not None:
-                return cores.work(lane, work_s, owner)
+            if cores is not None and began_s is not None:
+                start_s, end_s, began_s = began_s, cores.now, None
             else:
-                end_s = cores.now
-            self._end(lane, task, came_s, start_s, end_s, done)
-
-    def _end(self, lane: int, task: Task, came_s: Time, start_s: Time, end_s: Time, done: Done) -> None:
-        _, _, gives, rest_s, _, _, _ = task
-        self.tasks[lane] = next(self.lanes[lane], None)
-        self.at_s[lane] = lane_s = end_s + rest_s
-        done(lane, task, came_s, start_s, lane_s)
-        for key in gives:
-            self.there[key] = end_s
-            if key in self._waiting:
-                self._wake(key)
+                if message is not None and lane not in message.came:
+                    message.came[lane] = came_s
+                    if message.line is not None:
+                        self._lines.setdefault((lane, message.line), deque()).append(message)
+                    self._set_off(message)
+                for key, delay_s in needs:
+                    if key not in there:
+                        self._waiting.setdefault(key, []).append(lane)
+                        return
+                    start_s = later(start_s, there[key] + delay_s)
+                if cores is None:
+                    end_s = start_s if work_s is None else start_s + work_s
+                elif start_s > cores.now:
+                    return cores.at(start_s, lane)
+                elif work_s is not None:
+                    return cores.work(lane, work_s, owner)
+                else:
+                    end_s = cores.now
+            self.tasks[lane] = next(self.lanes[lane], None)
+            self.at_s[lane] = lane_s = end_s + rest_s
+            done(lane, task, came_s, start_s, lane_s)
+            for key in gives:
+                there[key] = end_s
+                if key in self._waiting:
+                    self._wake(key)
 
     def _wake(self, key: Hashable) -> None:
         for lane in self._waiting.pop(key):

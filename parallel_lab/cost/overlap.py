@@ -36,7 +36,7 @@ from ..base.cluster import Link
 from ..base.errors import ArgumentError, shorten
 from ..base.settings.fusion_rules import Groups, buckets_of
 from ..ops.collectives.definitions import MESSAGES
-from .clock import Clock, Message, Task
+from .clock import Clock, Task
 
 AMOUNT = number(0)
 
@@ -161,36 +161,32 @@ def predict_overlap(
         raise ArgumentError(what, where="predict_overlap", allowed="One per gradient")
     cost = packing or _FREE
     buckets = sorted(buckets_of(groups), key=lambda bucket: bucket[-1])  # as they get ready
-    sizes = [sum(gradients[position].size_bytes for position in bucket) for bucket in buckets]
-    messages = [Message(link.time_s(size), (0,), "line") for size in sizes]
-    last_of = {bucket[-1]: n for n, bucket in enumerate(buckets)}
-    backward: list[Task] = []  # of a bucket the last gradient's packing comes behind it, then its message
-    for position, gradient in enumerate(gradients):
-        backward.append(Task(gradient.compute_s, (), (), 0.0, None, None, gradient))
-        if (n := last_of.get(position)) is not None:
-            if packing is not None:
-                backward.append(Task(cost.pack_s(sizes[n], len(buckets[n]))))
-            if not after_backward:
-                backward.append(Task(None, (), (), 0.0, messages[n]))
-    backward.append(Task(rest_s))
-    at_the_end = [Task(message=message) for message in messages] if after_backward else []
+    sizes = [sum([gradients[position].size_bytes for position in bucket]) for bucket in buckets]
+    packs = [0.0] * len(gradients)  # seconds of packing behind each gradient
+    unpacks = [0.0] * len(buckets)
+    if packing is not None or any(gradient.after_s for gradient in gradients):
+        for n, bucket in enumerate(buckets):
+            packs[bucket[-1]] = cost.pack_s(sizes[n], len(bucket))
+            unpacks[n] = cost.unpack_all_s([gradients[position] for position in bucket])
     ready: list[float] = []
+    backward_s = 0.0
+    for gradient, pack_s in zip(gradients, packs, strict=True):
+        ready.append(backward_s + gradient.compute_s)
+        backward_s = ready[-1] + pack_s
+    backward_s += rest_s
+    clock = Clock([[Task(link.time_s(size), ((n, 0.0),)) for n, size in enumerate(sizes)]])  # the line
+    for n, bucket in enumerate(buckets):
+        clock.there[n] = backward_s if after_backward else ready[bucket[-1]] + packs[bucket[-1]]
+    times: list[BucketTime] = []
 
-    def done(_lane: int, task: Task, _came_s: float, _start_s: float, end_s: float) -> None:
-        if task.what is not None:
-            ready.append(end_s)
-
-    clock = Clock([backward + at_the_end])
-    clock.run(done)
-    backward_s = clock.at_s[0]
-    line: list[BucketTime] = []
-    for bucket, size, message in zip(buckets, sizes, messages, strict=True):
-        start_s, end_s = message.begin_s, message.end_s
+    def done(_lane: int, _task: Task, _came_s: float, start_s: float, end_s: float) -> None:
+        n = len(times)
         hidden_s = min(max(backward_s - start_s, 0.0), end_s - start_s)
-        unpack_s = cost.unpack_all_s([gradients[position] for position in bucket])
         exposed_s = end_s - start_s - hidden_s
-        line.append(BucketTime(bucket, size, message.came[0], start_s, end_s, hidden_s, exposed_s, unpack_s))
-    return Overlap(tuple(gradients), tuple(ready), tuple(line), backward_s)
+        times.append(BucketTime(buckets[n], sizes[n], clock.there[n], start_s, end_s, hidden_s, exposed_s, unpacks[n]))
+
+    clock.run(done)
+    return Overlap(tuple(gradients), tuple(ready), tuple(times), backward_s)
 
 
 @checked(group_size=integer(1))

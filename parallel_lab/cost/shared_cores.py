@@ -47,20 +47,23 @@ class SharedCores:
 
     def turns(self) -> Iterator[tuple[int, float | None]]:
         """(lane, when the work began that has ended now, or None), in order of time, until all is done."""
+        events, waiting, running = self.events, self.waiting, self.running
         while True:
-            if self.events and self.events[0][0] <= self.now:
-                yield heapq.heappop(self.events)[1], None
-            elif self.running and self.running[0][0] <= self.now:
-                _, lane, start_s, owner = heapq.heappop(self.running)
+            if events and events[0][0] <= self.now:
+                yield heapq.heappop(events)[1], None
+            elif running and running[0][0] <= self.now:
+                _, lane, start_s, owner = heapq.heappop(running)
                 self.finished = lane, owner
                 yield lane, start_s
                 if self.finished is not None:
                     self.free, self.finished = self.free + 1, None
-            elif self.waiting and self.free:
-                _, lane, work_s, owner = heapq.heappop(self.waiting)
+            elif waiting and self.free:
+                _, lane, work_s, owner = heapq.heappop(waiting)
                 self.free -= 1
-                heapq.heappush(self.running, (self.now + work_s, lane, self.now, owner))
-            elif self.events or self.running:
-                self.now = min(queue[0][0] for queue in (self.events, self.running) if queue)
+                heapq.heappush(running, (self.now + work_s, lane, self.now, owner))
+            elif running and not (events and events[0] < running[0]):
+                self.now = running[0][0]
+            elif events:
+                self.now = events[0][0]
             else:
                 return

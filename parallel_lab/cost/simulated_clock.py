@@ -35,9 +35,11 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | N
     clock = Clock([_tasks(rank, mine, meetings, cluster) for rank, mine in enumerate(ran)], shared)
 
     def done(rank: int, task: Task, came_s: float, start_s: float, end_s: float) -> None:
-        work_s, _, _, _, _, owner, (action, instr, _, _, handed_over, _) = task
-        noticed_s = clock.there[owner] if instr.kind == "wait" else None
-        timed[rank].append((action, instr, start_s if work_s else came_s, end_s, handed_over, noticed_s))
+        action, instr, _, _, handed_over, _ = task.what
+        if task.work_s is None:
+            start_s = came_s
+        noticed_s = clock.there[task.owner] if instr.kind == "wait" else None
+        timed[rank].append((action, instr, start_s, end_s, handed_over, noticed_s))
 
     clock.run(done)
     return timed
@@ -87,11 +89,12 @@ def _tasks(
     due: dict[str, Message | Hashable] = {}  # name of what was started -> the collective, or a send's key
     for entry in ran:
         action, instr, start_s, end_s, handed_over, _ = entry
-        if instr.kind == "wait":
+        kind = instr.kind
+        if kind == "wait":
             message = due[instr.ins[0]]
             is_sent = not isinstance(message, Message) and instr.attr("message") != "recv"  # whether or not it arrived
             yield Task(needs=() if is_sent else ((message, 0.0),), owner=message, what=entry)
-        elif not instr.is_communication:  # what takes no time needs no core
+        elif kind != "start" and kind not in MESSAGES:  # what takes no time needs no core
             yield Task(end_s - start_s or None, (), (), 0.0, None, action, entry)
         elif instr.message in ("send", "recv"):
             group, tag = instr.group(rank), instr.attr("sr_tag")
