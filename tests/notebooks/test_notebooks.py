@@ -167,7 +167,7 @@ def test_headings_descend_one_level_at_a_time(book):
 
 
 def test_a_lesson_goes_predict_run_compare_break_prove(path, book):
-    if path.name == "20_inside.ipynb":  # no lesson, but an evening of reading
+    if path.name == "20_inside.ipynb":  # not a lesson, but an evening of reading
         assert not [cell for cell in code(book) if cell.metadata.get("nbgrader")]
         return
     headings = re.findall(r"^## (.*)$", markdown(book).lower(), flags=re.MULTILINE)

@@ -4,5 +4,6 @@ The course has 13 lessons, and their numbers stay: 01 quickstart, 02 messages an
 04 fusion, 05 slicing one product, 06 chains and redistribution, 07 gradients travel backwards, 08 optimizer parallel,
 09 pipelines, 10 memory for time, 11 choose, 12 compose, 13 MindSpore scripts. Lesson NN is
 `notebooks/NN_name.ipynb`. It imports from `name.py` here; its exercises NN.1, NN.2, ... are in
-`lab/exercises/lesson_NN.py`.
+`lab/exercises/lesson_NN.py`. `inside.py` is for `notebooks/20_inside.ipynb`, an evening with the kernel, which is not
+a lesson.
 """
