@@ -38,7 +38,7 @@ from ...processes.shm.launch import context, start_processes
 from ...run.communicator import Handle, Request, Start, Wait
 from .running import STOPPED, Fault, Followed, Told, fault_of, line_of, place_in, time_left
 
-GRACE_S = 1.0  # in which a process says where it was stopped, before it is ended without a word
+GRACE_S = 2.0  # in which a process says where it was stopped, before it is ended without a word
 LOOK_S = 0.02
 MOST_AT_ONCE = 10_000  # values of a generator
 MOST_PRINTED = 100_000  # characters of one check

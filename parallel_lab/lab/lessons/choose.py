@@ -101,7 +101,7 @@ def prove(pins: Mapping[str, Strategy]) -> str:
     plans = {}
     for name, given in (("propagation", {}), ("with the pin", pins)):
         with default_settings():
-            job = SUBJECTS["gap"].make()
+            job = SUBJECTS["gap"].job()
             net = apply_strategies(job.net, spread(given))
             how = {"loss": job.loss, "optimizer": job.optimizer, "device_num": 8, "dataset_strategy": "full_batch"}
             plans[name] = compile_network(net, *job.batches[0], redistribution="exact", **how)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base.checks import Check, flag, size_or_none
 from ...base.errors import ArgumentError, ParallelLabError
@@ -64,6 +64,7 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     scripts, styles = ("memory/memory_bars.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
     commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
+    looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
     paste_example = 'net.hsdp(optimizer_level="level2")'
     replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
     also_kept = ("set_zero",)

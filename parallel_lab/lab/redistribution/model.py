@@ -63,7 +63,7 @@ class RedistributionLab(Lab):
         "redistribution/redistribution_lab.js",
     )
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
-    looks: ClassVar[dict[str, str]] = {"to": "at"}
+    looks: ClassVar[dict[str, str]] = {"set_rank": "rank", "to": "at"}
     free = ("have", "want", "copies", "steps")
     commands = ("to", "next", "back", "reset")
 

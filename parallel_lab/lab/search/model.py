@@ -58,7 +58,7 @@ class SearchLab(WritesCode, RunsOneThing):
         *("set_weight", "set_pin", "clear_arguments", "set_own_strategy", "take"),
         *("select_point", "to", "run", "stop", "set_code"),
     )
-    looks: ClassVar[dict[str, str]] = {"select_point": "point", "to": "at"}
+    looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
     replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
     free = ("mode", "capacity", "bandwidth", "latency")
     also_kept = ("set_weight", "set_pin", "set_own_strategy")

@@ -149,7 +149,8 @@ class ModelWithSettings:
                     declared[one.name] = one
         cls.declared = declared
         cls.commands = tuple(dict.fromkeys((*(one.command for one in declared.values()), *cls.commands)))
-        cls.looks = {**{one.command: one.name for one in declared.values() if one.look}, **cls.looks}
+        # those that the class lists come first, in its own order
+        cls.looks = {**cls.looks, **{one.command: one.name for one in declared.values() if one.look}}
 
     def __init__(self) -> None:
         self._listeners: list[Callable[..., None]] = []

@@ -66,7 +66,7 @@ class StrategyLab(WritesCode, TrainingLab):
         *("set_strategy", "set_code", "select_message", "to", "show_numbers", *COMMANDS),
         *("run", "pause", "resume", "stop", "reset", "set_steps", "fit_machine"),
     )
-    looks: ClassVar[dict[str, str]] = {"select_message": "message", "to": "at"}
+    looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
     replayed = ("preset", "devices", "data", "net")
     also_kept = ("set_strategy", "set_steps", "show_numbers")
     often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")

@@ -95,7 +95,14 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """By default messages and alphas are as `rounds`, betas as `sent`, and gammas zero; `time_text` is only shown."""
+    """What a message costs on n ranks, from terms in n: counts, and the time alpha, beta and gamma terms add up to.
+
+    rounds     steps one after the other;  messages: that a rank sends, by default one a round
+    sent       bytes that a rank sends, as a share of the value's
+    alphas     how often alpha (starting a message) is paid, by default `rounds`
+    betas      bytes that pay beta, by default `sent`;  gammas: bytes that are added up, by default none
+    time_text  the time in words, which is only shown
+    """
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
 

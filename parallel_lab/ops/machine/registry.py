@@ -85,7 +85,7 @@ def case(
 
 def _cases(example: Any, where: str) -> tuple[Case, ...]:
     """The cases of an operator. Raises ArgumentError for anything else, such as plain shapes."""
-    cases = example if isinstance(example, tuple | list) else (example,)
+    cases = example if isinstance(example, (tuple, list)) else (example,)
     if not all(isinstance(one, Case) for one in cases):
         hint = "Write example=case((8, 16), (24, 16)), with the shapes of your operands"
         raise ArgumentError(f"example={shorten(example)}", where=where, allowed="One or several `case(...)`", hint=hint)
