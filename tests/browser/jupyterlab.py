@@ -88,6 +88,8 @@ def jupyterlab(root: Path) -> Iterator[str]:
         "--LabApp.extension_manager=readonly",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        # a language server that lies in this environment (pyrefly is one) would start, and outlive JupyterLab
+        "--LanguageServerManager.autodetect=False",
     ]
     with (home / "server.log").open("w") as log:
         server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
