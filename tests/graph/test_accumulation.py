@@ -11,15 +11,14 @@ from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, ste
 from parallel_lab.graph.plan import Plan
 from parallel_lab.ops.machine.state import StepNumber
 from parallel_lab.train.session import Session
-from tests.cells import layered
 from tests.crossed import crossed
+from tests.nets import chain
 
 S = ((4, 1), (2, 1))  # rows of the batch 4 ways, rows of the weight (columns of the result) 2 ways
 
 
 def make_net(width=8, layers=3, strategies=(), norm=False):
-    last = nn.LayerNorm((width,), dtype="float64") if norm else None
-    return layered([width] * (layers + 1), ops.tanh, strategies, last, dtype="float64")
+    return chain(*[f"dense {width}", "tanh"] * layers, *["layernorm"] * norm, inputs=width, shard=strategies)
 
 
 def data(rows, width=8):

@@ -9,8 +9,8 @@ from parallel_lab import Parameter, Tensor, compile, nn, ops, value_and_grad
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 
 RANKS, ROWS = 4, 6
 

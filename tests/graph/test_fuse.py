@@ -13,7 +13,7 @@ from parallel_lab.base.settings.fusion_rules import buckets_of, size_groups_by_b
 from parallel_lab.cost import get_cluster, instr_time_s, predict_memory, predict_timeline, step_time_s
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
-from tests.cells import cell, layered
+from tests.nets import cell, chain as made_of
 
 RNG = np.random.default_rng(5)
 MODES = ("semi_auto_parallel", "data_parallel")
@@ -21,7 +21,8 @@ MODES = ("semi_auto_parallel", "data_parallel")
 
 def chain(widths):
     """Layers of given widths; parameters are l.0.weight, l.0.bias, l.1.weight, ... in network order."""
-    return layered(widths, pl.ops.relu, weight_init="normal")
+    parts = (part for width in widths[1:] for part in (f"dense {width}", "relu"))
+    return made_of(*parts, inputs=widths[0], dtype=np.float32)
 
 
 def data(widths, rows=8, dtype=np.float32):

@@ -19,10 +19,10 @@ from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.session import Session
-from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph import stencil
 from tests.graph.test_plan_verify import changed, find, verify_refuses, with_program, with_value
+from tests.nets import cell
 
 DEVICES = 8
 SHAPE, KERNEL = (2, 16, 8), (3, 3)

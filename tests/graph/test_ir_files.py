@@ -8,8 +8,8 @@ import pytest
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.mindspore._ir_files import write_graph_files
-from tests.cells import cell
 from tests.graph.propagated import AUTO
+from tests.nets import cell
 
 
 def make_net():

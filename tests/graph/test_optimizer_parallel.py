@@ -20,9 +20,9 @@ from parallel_lab.graph.passes.optimizer_shard import choose_shards, shared_layo
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.train.checkpoint.strategy_file import load_strategy, plan_strategy, save_strategy
-from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.test_recorded_strategies import CHECKS, RECORDED, ROWS
+from tests.nets import cell
 from tests.recorded import nets
 
 WORLD = tuple(range(8))

@@ -9,7 +9,7 @@ from parallel_lab import Simulator, compile, nn
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.cost import predict_memory, sent_bytes, step_time_s, zero_memory, zero_traffic
 from parallel_lab.train.session import initial_values
-from tests.cells import cell
+from tests.nets import cell
 from tests.recorded.nets import Layers
 
 N, D, LAYERS = 8, 32, 4

@@ -9,12 +9,12 @@ import pytest
 from parallel_lab import Parameter, Session, Simulator, Tensor, compile, nn, ops
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.graph.passes.optimizer_shard import is_parameter_gather
-from tests.cells import cell
 from tests.crossed import crossed, each_of, first
 from tests.graph import random_nets, random_steps
 from tests.graph.random_choices import Seeded
 from tests.graph.random_programs import draw_program
 from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, eager, net_and_data, planned, trained
+from tests.nets import cell
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, StrategyError, Tensor, compile, nn, ops
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 
 
 def weight(*shape):

@@ -14,9 +14,9 @@ from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.passes.dataset_strategy import dataset_splits
 from parallel_lab.layout.named_layout import Layout, strategy_counts
-from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.one_device import S, X, Y, alone, check_equal, draw, plan_of, quick, simulated
+from tests.nets import cell
 from tests.recorded.nets import SharedWeight
 
 # ---- passes as data ----

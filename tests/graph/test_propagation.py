@@ -23,11 +23,11 @@ from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
 from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.run.simulator import Simulator
-from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.propagated import AUTO, S, array, forgetful, propagated, strategies, why
 from tests.graph.random_nets import compiled, draw_net
 from tests.graph.test_recorded_strategies import CASES, assert_same_messages, assert_same_operators, assert_same_slices
+from tests.nets import cell
 from tests.recorded import nets
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "propagated.json").read_text())

@@ -16,9 +16,9 @@ from parallel_lab.graph.passes.candidates import candidate_strategies
 from parallel_lab.layout.redistribution_cost import practical, redistribution_cost
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.ops.machine.registry import OPS
-from tests.cells import cell
 from tests.crossed import each_of
 from tests.graph.propagated import S, array, propagated, strategies, why
+from tests.nets import cell
 from tests.recorded import nets
 
 MSE = nn.MSELoss()

@@ -18,8 +18,8 @@ from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 
 X = np.random.default_rng(5).normal(size=(16, 8))
 FULL = {"device_num": 8, "dataset_strategy": "full_batch"}

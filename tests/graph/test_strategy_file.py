@@ -15,8 +15,8 @@ from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.mindspore._checkpoint import build_searched_strategy
 from parallel_lab.train.checkpoint import strategy_file
 from parallel_lab.train.checkpoint.distributed import as_layout
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.recorded import nets
 
 

@@ -8,7 +8,7 @@ import pytest
 from parallel_lab import Parameter, Session, ShapeError, Simulator, Tensor, TraceError, compile, compile_steps, nn, ops
 from parallel_lab.nn.initializer import initializer
 from parallel_lab.processes.shm import WorkerPool
-from tests.cells import cell
+from tests.nets import cell
 
 X = np.ones((8, 4), np.float32)
 

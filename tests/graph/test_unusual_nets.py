@@ -6,8 +6,8 @@ import pytest
 from parallel_lab import Parameter, ShapeError, Tensor, TraceError, compile, nn, ops
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.run.simulator import Simulator
-from tests.cells import cell
 from tests.graph.one_device import X, Y, alone, check_equal, draw, plan_of, quick, simulated
+from tests.nets import cell
 from tests.recorded.nets import Chain
 
 

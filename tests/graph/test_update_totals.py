@@ -9,9 +9,9 @@ from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, value_and
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.processes.shm import WorkerPool
-from tests.cells import cell
 from tests.crossed import crossed, each_of
 from tests.graph.test_plan_verify import changed, position_of, verify_refuses
+from tests.nets import cell
 from tests.recorded.nets import Quick
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,7 +9,7 @@ from parallel_lab import ParallelLabError, Tensor, TraceError, compile, nn, ops,
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
-from tests.cells import cell
+from tests.nets import cell
 
 RATE = 0.1
 

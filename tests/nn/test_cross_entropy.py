@@ -9,8 +9,8 @@ from parallel_lab import Session, ShapeError, compile, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.nn.one_device import check_equals_one_device, messages
 from tests.refusals import refused
 

@@ -7,8 +7,8 @@ from parallel_lab import Parameter, Session, Tensor, grad, nn, ops, value_and_gr
 from parallel_lab.base.errors import ArgumentTypeError
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.nn.tensor.custom import HookBackward, InsertGradientOf
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 
 X = np.random.default_rng(5).normal(size=(8, 4))
 W = np.random.default_rng(6).normal(size=(8, 4))

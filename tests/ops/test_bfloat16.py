@@ -10,8 +10,8 @@ from parallel_lab.ops import OPS
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from parallel_lab.train.checkpoint import load_checkpoint, save_checkpoint
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.recorded.nets import Quick
 
 BF16 = load_bfloat16()

@@ -10,8 +10,8 @@ from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops import OPS
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.nn.one_device import messages
 from tests.refusals import refused
 

@@ -7,8 +7,8 @@ from parallel_lab import Session, ShapeError, Tensor, compile, grad, nn, ops, va
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import LaterTensor
-from tests.cells import cell
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.ops.compiled import results
 from tests.ops.test_indexing import KEYS, X, random_key
 

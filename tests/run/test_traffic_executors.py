@@ -10,15 +10,15 @@ import parallel_lab as pl
 from parallel_lab import nn
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
-from tests.cells import layered
 from tests.crossed import crossed, first
+from tests.nets import chain
 
 pytestmark = pytest.mark.timeout(240)
 WIDTH = 16
 
 
 def layers(strategies):
-    return layered([WIDTH] * (len(strategies) + 1), pl.ops.tanh, strategies)
+    return chain(*[f"dense {WIDTH}", "tanh"] * len(strategies), inputs=WIDTH, shard=strategies, dtype="float32")
 
 
 def drawn(seed, ranks):

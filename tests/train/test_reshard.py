@@ -25,7 +25,7 @@ from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
 from parallel_lab.nn.tensor.tensor import RankTensor
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
-from tests.cells import cell
+from tests.nets import cell
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
