@@ -288,7 +288,7 @@ probability = number(0, 1, below=True)
 
 def _as_float(value: Any) -> float:
     try:
-        return float(value)
+        return float(int.__index__(value) if issubclass(type(value), int) else value)
     except OverflowError:  # an int of more than 308 digits
         return math.inf
 
@@ -389,10 +389,12 @@ def sequence_of(check: Check, allowed: str, *, one: bool = False, empty: bool = 
     """A list or tuple of what `check` takes, as a tuple. one: or a single such value; empty: or none."""
 
     def read(value: Any) -> tuple[Any, ...]:
-        if isinstance(value, (list, tuple)):
-            if not value and not empty:
+        if issubclass(type(value), (list, tuple)):
+            parts = list.__iter__(value) if issubclass(type(value), list) else tuple.__iter__(value)
+            plain = tuple(check.read(part) for part in parts)
+            if not plain and not empty:
                 raise ValueError
-            return tuple(check.read(part) for part in value)
+            return plain
         if not one:
             raise TypeError
         return (check.read(value),)

@@ -22,7 +22,7 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_000, 8_500),
-    "graph.trace": (10_500, 10_500),
+    "graph.trace": (10_510, 10_510),
     "graph.compiler": (22_080, 22_560),
     "train.session": (17_700, 29_000),
     "lab.costs.model": (6_600, 6_600),
@@ -50,7 +50,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_900, 120_300, 98_500
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_900, 120_300, 98_900
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import is_dataclass
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
@@ -82,10 +83,11 @@ def shard_size(least: int) -> Check:
 
 def scheduler(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> str:
     """The name of a pipeline's schedule: MindSpore's, or one of ours."""
-    if isinstance(value, str) and value in MORE_SCHEDULERS:
-        allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {value!r} is not available here"
+    plain = str.__str__(value) if issubclass(type(value), str) else ""
+    if plain in MORE_SCHEDULERS:
+        allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {plain!r} is not available here"
         raise refuse(ContextError, where, key, value, allowed)
-    known = SCHEDULERS if isinstance(value, str) and value in SCHEDULERS else schedule_names()
+    known = SCHEDULERS if plain in SCHEDULERS else schedule_names()
     return choice(*dict.fromkeys((*SCHEDULERS, *known)))(where, key, value, errors)
 
 
@@ -258,7 +260,8 @@ def check_dataset_strategy(where: str, key: str, value: Any, errors: Errors = SE
     parts = list(tuple.__iter__(value))
     if not parts:
         raise refuse(ContextError, where, key, value, allowed)
-    layouts = [part for part in parts if isinstance(part, NamedLayout)]
+    # a Layout is a dataclass; another value would be asked for its attributes, and run its own code
+    layouts = [part for part in parts if is_dataclass(type(part)) and isinstance(part, NamedLayout)]
     if layouts and len(layouts) < len(parts):
         raise refuse(ContextTypeError, where, key, value, f"{allowed}; not both kinds in one")
     if any(layout.dims is None for layout in layouts):
