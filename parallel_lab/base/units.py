@@ -36,6 +36,15 @@ def time_text(time_s: float | None) -> str:
     return f"{time_s:.3g} s"
 
 
+def plural(count: int, word: str) -> str:
+    """A count of things.
+
+    >>> plural(1, "rank"), plural(8, "rank"), plural(0, "message")
+    ('1 rank', '8 ranks', '0 messages')
+    """
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
 def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "") -> list[str]:
     """Rows of equal length as lines with aligned columns; those numbered in `right` end together.
 

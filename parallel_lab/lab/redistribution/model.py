@@ -20,14 +20,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import integer
-from ...base.units import bytes_text
+from ...base.units import bytes_text, plural
 from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Exchange, Step, move, received_elements
 from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
-from ..shared.lab import Lab, LabRun, setting
+from ..shared.lab import LabRun, Stepped, setting
 from ..shared.sections import code, table
 
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
@@ -47,7 +46,7 @@ def strategies(devices: int) -> list[str]:
     return [f"{rows} x {columns}" for rows in ways for columns in ways if rows * columns <= devices]
 
 
-class RedistributionLab(Lab):
+class RedistributionLab(Stepped):
     """A (16, 32) float32 tensor between two layouts.
 
     devices  2, 4 or 8 ranks
@@ -63,16 +62,15 @@ class RedistributionLab(Lab):
         "redistribution/redistribution_lab.js",
     )
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
-    looks: ClassVar[dict[str, str]] = {"set_rank": "rank", "to": "at"}
     free = ("have", "want", "copies", "steps")
-    commands = ("to", "next", "back", "reset")
+    step = "frame"
 
     def __init__(
         self, devices: int = 8, have: str = "8 x 1", want: str = "1 x 8", copies: str = "copies", steps: str = "gather"
     ) -> None:
         super().__init__()
         self._begin(devices=devices, have=have, want=want, copies=copies, steps=steps)
-        self._rank = self._at = 0
+        self._rank = 0
         self._update()
 
     @setting("ranks", DEVICES)
@@ -102,34 +100,9 @@ class RedistributionLab(Lab):
     def set_rank(self, rank: int) -> None:
         """The rank whose groups are shown."""
 
-    def calls(self) -> list[list[Any]]:
-        """Those of the choices, and the place."""
-        return [*super().calls(), ["to", self._at]]
-
-    # ---- stepping ----
-
     @property
-    def at(self) -> int:
-        """Frames that are done: 0 is the start."""
-        return self._at
-
-    def to(self, number: int) -> None:
-        """To where `number` frames are done. Raises ArgumentError outside 0 ... frames."""
-        with self._lock:
-            self._at = integer(0, len(self.moves["frames"]))(type(self).__name__, "frame", number)
-        self._changed("picture")
-
-    def next(self) -> None:
-        """One frame on; stays at the end."""
-        self.to(min(self._at + 1, len(self.moves["frames"])))
-
-    def back(self) -> None:
-        """One frame back; stays at the start."""
-        self.to(max(self._at - 1, 0))
-
-    def reset(self) -> None:
-        """To the start."""
-        self.to(0)
+    def last(self) -> int:
+        return len(self.moves["frames"])
 
     # ---- what follows ----
 
@@ -163,7 +136,7 @@ class RedistributionLab(Lab):
         received = DTYPE.itemsize * received_elements(self.plan)
         count, sends = len(self.plan), sum(step.communicates for step in self.plan)
         which = f", {sends} of them with communication" if count > 1 else "" if sends else ", without communication"
-        head = f"{count} step{'s' * (count > 1)}{which}"
+        head = f"{plural(count, 'step')}{which}"
         least = "" if self.least_bytes is None else f"; no way needs less than {bytes_text(self.least_bytes)}"
         return f"{head}; every rank receives {bytes_text(received)} (predicted){least}."
 

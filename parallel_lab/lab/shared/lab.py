@@ -165,6 +165,52 @@ class Lab(ModelWithFile):
         return other
 
 
+class Stepped(Lab):
+    """A lab with something to step through: `at` of its `last` steps are done.  step: what one is called"""
+
+    commands: ClassVar[tuple[str, ...]] = ("to", "next", "back", "reset")
+    looks: ClassVar[Mapping[str, str]] = {"to": "at"}
+    step: ClassVar[str] = "round"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._at = 0
+
+    @property
+    def at(self) -> int:
+        """Steps that are done: 0 is the start."""
+        return self._at
+
+    @property
+    def last(self) -> int:
+        """All steps there are."""
+        raise NotImplementedError
+
+    def to(self, number: int) -> None:
+        """To where `number` steps are done. Raises ArgumentError outside 0 ... `last`."""
+        with self._lock:
+            number = integer(0, self.last)(type(self).__name__, self.step, number)
+            moved, self._at = self._at != number, number
+        if moved:
+            self._changed("picture")
+
+    def next(self) -> None:
+        """One step on; stays at the end."""
+        self.to(min(self._at + 1, self.last))
+
+    def back(self) -> None:
+        """One step back; stays at the start."""
+        self.to(max(self._at - 1, 0))
+
+    def reset(self) -> None:
+        """To the start."""
+        self.to(0)
+
+    def calls(self) -> list[list[Any]]:
+        """Those of the settings, and the place."""
+        return [*super().calls(), ["to", self._at]]
+
+
 def pages_of(
     labs: Sequence[Lab],
     title: str | None = None,
