@@ -27,7 +27,7 @@ from ...base.cluster import CLUSTERS, Cluster, Link, cluster_for, get_cluster
 from ...base.errors import ArgumentError, shorten
 from ...base.settings.checks import FUSION_WORDINGS, SETTINGS, check_fusion_indices, integer
 from ...base.settings.fusion_rules import indices_of
-from ...base.units import time_text
+from ...base.units import plural, time_text
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.lab import setting
@@ -309,8 +309,8 @@ class FusionLab(ComparesRuns, WritesCode):
         return config_view(self, self._settings, self._mode, self._case.names, last)
 
     def _told(self, result: RunResult) -> str:
-        sent = f"{result.sent} message{'' if result.sent == 1 else 's'}"
-        return f"{time_text(result.step_s)} a step, {time_text(result.unfused_s)} without fusion, {sent}"
+        times = f"{time_text(result.step_s)} a step, {time_text(result.unfused_s)} without fusion"
+        return f"{times}, {plural(result.sent, 'message')}"
 
     def _work_of(self, source: str, steps: int) -> partial:
         setup = self._setup()
@@ -365,8 +365,8 @@ class FusionLab(ComparesRuns, WritesCode):
     def _tried_note(self) -> list[str]:
         if self._tried is None:
             return []
-        count = len(self._tried.messages)
-        return [f"Before: {count} message{'s' * (count > 1)}, a step of {time_text(self._tried.step_s)}."]
+        sent = plural(len(self._tried.messages), "message")
+        return [f"Before: {sent}, a step of {time_text(self._tried.step_s)}."]
 
     def _axis_s(self) -> float:
         """The time axis, from the start of backward, is that of "nothing set", so that tries can be compared by eye."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...base.cluster import Cluster
-from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...graph.plan import Plan
 from ...train.session import Session
+from ..shared.records import require
 from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 from .lanes import Lanes, event_lanes
@@ -90,13 +90,12 @@ def check_result(result: RunResult, names: Sequence[str]) -> None:
     lanes = result.lanes
     members = [name for sent in lanes.messages for name in sent.members]
     times = [(box.start_s, box.end_s) for box in lanes.boxes] + [(m.start_s, m.end_s) for m in lanes.messages]
-    for fits, what, allowed in (
+    require(
+        result.source,
         (sorted(box.name for box in lanes.boxes) == sorted(names), "gradients", f"{', '.join(names)}, each once"),
         (sorted(members) == sorted(names), "members of messages", f"{', '.join(names)}, each once"),
         (all(sent.members for sent in lanes.messages), "a message", "One with a gradient in it"),
         (result.sent == len(lanes.messages), f"{result.sent} messages", f"{len(lanes.messages)}"),
         (all(start <= end for start, end in times), "times", "No end before its start"),
         (result.steps and result.step_s and lanes.step_s, "a step", "One that takes time"),
-    ):
-        if not fits:
-            raise ArgumentError(what, where=result.source, allowed=allowed)
+    )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...base.cluster import Cluster, Link
 from ...base.settings.config import FUSION_THRESHOLD_MB
-from ...base.units import time_text
+from ...base.units import plural, time_text
 from ..shared.earlier import earlier_runs
 from ..shared.sections import Section, table
 from .case import Case, Score, Settings
@@ -179,8 +179,8 @@ def line_text(line: Link, cluster: Cluster | None, devices: int) -> str:
 
 def status_text(lanes: Lanes, score: Score) -> str:
     """The predicted step in one sentence or two."""
-    count, exposed_s = len(lanes.messages), lanes.exposed_s
-    sent = f"{count} message{'s' if count != 1 else ''} for {len(lanes.boxes)} gradients"
+    exposed_s = lanes.exposed_s
+    sent = f"{plural(len(lanes.messages), 'message')} for {len(lanes.boxes)} gradients"
     sending = time_text(lanes.communication_s)
     tail = f"All of the {sending} of sending overlaps with backward"
     if exposed_s > 1e-9 * lanes.step_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ...base.checks import flag
@@ -20,9 +21,12 @@ SHORT_MODES = {"semi_auto": "semi_auto_parallel"}
 ABOUT = {"parallel_mode", "enable_parallel_optimizer", "optimizer", "GradAccumulation"}
 
 
+one_of = partial(Lab.one_of, where="MemoryLab")
+
+
 def settings_in(text: str, now: Settings) -> dict[str, Any]:
     """Fields of the settings that these lines change. Raises ArgumentError, with the line, where they cannot be."""
-    lines, one_of = read_code(text), _one_of
+    lines = read_code(text)
     config = dict(lines.value("parallel_optimizer_config") or {})
     config |= {NAMES.get(n, n): lines.value(n) for n in (*NAMES, "optimizer_level") if n in lines.settings}
     mode = lines.value("parallel_mode", now.parallel_mode)
@@ -44,10 +48,6 @@ def settings_in(text: str, now: Settings) -> dict[str, Any]:
     if not config and not ABOUT & set(lines.settings):
         raise lines.nothing_for("setting of memory")
     return changes
-
-
-def _one_of(value: Any, known: Any, what: str) -> Any:
-    return Lab.one_of(value, known, what, "MemoryLab")
 
 
 def codes_of(name: str, width: int, settings: Settings) -> dict[str, str]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ...base.errors import ArgumentError
 from ...cost.memory import MEMORY_KINDS
 from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
-from ...train.session import Session, initial_values
-from ..shared.equality import Equality, compare_sessions, nudge
+from ...train.session import initial_values
+from ..shared.equality import Equality, compare_plans
+from ..shared.records import require
 from ..shared.running import executor_of
 from .count import PHASES, PURPOSES, Count, measured_ranks, simulated_ranks
 from .subjects import Job, Settings
@@ -41,17 +41,11 @@ def counted(
     stopped: Callable[[], bool] | None = None,
 ) -> RunResult:
     """Count `plan`'s first step, train it and `off` from one start on equal batches. Raises Stopped if told so."""
-    optimizer, executor = job.optimizer(settings.optimizer), executor_of(source)
+    optimizer = job.optimizer(settings.optimizer)
     count = simulated_ranks if source == "simulated" else measured_ranks
     ranks = count(plan, initial_values(plan, job.net, optimizer), job.batches[0])
-    start = {name: p.asnumpy() for name, p in job.net.parameters_dict().items()}
-    with (
-        Session(plan, job.net, optimizer, executor=executor, check_finite=False) as session,
-        Session(off, job.net, optimizer, executor=executor, check_finite=False) as reference,
-        # how much of a difference rounding alone makes: some rules (Adam) make much of a small one
-        Session(off, start | nudge(off, start), optimizer, check_finite=False) as nudged,
-    ):
-        equality = compare_sessions(session, reference, job.batches, steps, nudged, stopped)
+    executors = executor_of(source), executor_of(source)
+    equality = compare_plans(plan, off, job.net, optimizer, job.batches, steps, executors=executors, stopped=stopped)
     where = {"simulated": "simulated ranks", "measured": "worker processes"}[source]
     title = f"{settings.level} on {settings.devices} {where} against the same ranks without optimizer parallel"
     return RunResult(source, steps, ranks, replace(equality, title=title))
@@ -61,13 +55,12 @@ def check_result(result: RunResult, devices: int) -> None:
     """Raise ArgumentError where a recorded result is not about so many ranks."""
     points = [point for count in result.ranks for point in count.timeline]
     kinds, traffic = len(MEMORY_KINDS), [key for count in result.ranks for key in count.traffic]
-    for fits, what, allowed in (
+    require(
+        result.source,
         ([count.rank for count in result.ranks] == list(range(devices)), "ranks", f"0 to {devices - 1}"),
         (all(count.timeline for count in result.ranks), "a rank", "One that ran an instruction"),
         (all(len(p.live) == len(p.host) == kinds for p in points), "an instruction", f"{kinds} kinds of memory"),
         (all(p.phase in PHASES for p in points), "a phase", f"One of {', '.join(PHASES)}"),
         (all(use in PURPOSES and sent in MESSAGES for use, sent in traffic), "a message", "Kind and purpose of one"),
         (result.steps and result.equality.rows, "a comparison", "At least one step and one tensor"),
-    ):
-        if not fits:
-            raise ArgumentError(what, where=result.source, allowed=allowed)
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from ...base.errors import ParallelLabError
 from ...base.units import bytes_text
 from ..shared.earlier import earlier_runs
+from ..shared.equality import COLUMNS, rows_of
 from ..shared.sections import Section, table
 from .count import MOMENTS, PURPOSES, Count
 from .facts import ParameterFact, formulas
@@ -186,11 +187,9 @@ def _alike(facts: Sequence[ParameterFact]) -> Iterable[list[ParameterFact]]:
 
 
 def _equality(source: str, result: RunResult) -> Section:
-    columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "verdict"}
-    found = result.equality
-    rows = [(r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]) for r in found.rows]
-    verdict = f"{found.verdict} after {result.steps} steps"
-    return table(f"{source}: {found.title}", columns, rows, notes=[[verdict, found.equal]])
+    equality = result.equality
+    notes = [[f"{equality.verdict} after {result.steps} steps", equality.equal]]
+    return table(f"{source}: {equality.title}", COLUMNS, rows_of(equality), notes=notes)
 
 
 def _puzzle(score: Score, source: str) -> Section:

@@ -7,8 +7,7 @@ print(our_code(settings)); print(torch_csv(settings)); print(codes_of(settings)[
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
 
 from ...base.errors import ParallelLabError
 from ...base.settings.context import default_settings
@@ -26,6 +25,8 @@ from ..shared.lab import Lab
 from .settings import DRAWN, MICRO_BATCHES, STAGES, Settings
 from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, STRATEGIES, SUBJECTS, get_subject, layers_of
 
+one_of = partial(Lab.one_of, where="PipelineLab")
+
 
 def settings_in(text: str, now: Settings) -> Settings:
     """The settings that these lines ask for. Raises ArgumentError, with the line, where they cannot be."""
@@ -39,13 +40,9 @@ def settings_in(text: str, now: Settings) -> Settings:
         raise lines.nothing_for("pipeline")
     name = "interleaved" if interleave and name in (None, "1f1b") else name or now.named
     given = {"stages": (stages, STAGES, "stages"), "micro_batches": (micro_batches, MICRO_BATCHES, "micro_size")}
-    fields = {field: _one_of(*check) for field, check in given.items() if check[0] is not None}
+    fields = {field: one_of(*check) for field, check in given.items() if check[0] is not None}
     fields["recompute"] = tuple(r for r in now.recompute if r < fields.get("stages", now.stages))
-    return replace(now, drawn=None, **fields).with_name(_one_of(name, schedule_names(), "scheduler"))
-
-
-def _one_of(value: Any, known: Any, what: str) -> Any:
-    return Lab.one_of(value, known, what, "PipelineLab")
+    return replace(now, drawn=None, **fields).with_name(one_of(name, schedule_names(), "scheduler"))
 
 
 def our_code(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
+from ...base.units import plural
 from ...cost.schedules import Fault, Schedule
 from ...cost.schedules.auto import Work, auto_schedule
 from ...cost.schedules.order import KINDS, loop, shape_v
@@ -162,7 +163,7 @@ def read_schedule(settings: Settings, text: str) -> Schedule:
 def _on_ranks(settings: Settings, drawn: Schedule, where: str) -> Schedule:
     """A schedule that was read from a text, on the lab's ranks. Raises ArgumentError where it does not fit them."""
     if len(drawn) != settings.stages:
-        what = f"the schedule has {len(drawn)} rank{'s' if len(drawn) != 1 else ''}"
+        what = f"the schedule has {plural(len(drawn), 'rank')}"
         raise ArgumentError(what, where=where, allowed=f"{settings.stages}, a line for each stage")
     most = max((a.micro_batch for lane in drawn for a in lane), default=0)
     if most >= settings.micro_batches:

@@ -20,15 +20,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
-
 from ...base.checks import integer
 from ...base.system import cores, without_processes
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.lab import setting
-from ..shared.running import RunsOneThing
+from ..strategy.training_lab import ShowsTraining
 from . import drawing
 from .code import codes_of, settings_in
 from .run import Given, PipelineRun, RunResult, prepared
@@ -50,7 +48,7 @@ from .waits import why_waiting
 HISTORY = 200  # settings that can be gone back to
 
 
-class PipelineLab(RunsOneThing, WritesCode):
+class PipelineLab(ShowsTraining, WritesCode):
     """A pipeline's schedule: chosen or drawn, timed, checked, and run.
 
     net            one of SUBJECTS: "stack", "gpt"
@@ -95,7 +93,7 @@ class PipelineLab(RunsOneThing, WritesCode):
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0
-        self._run: PipelineRun = PipelineRun(steps=self.steps)
+        self._run = PipelineRun(steps=self.steps)
         self._said = ""  # of a run that a change has ended
         self._settings = Settings()
         named = self.one_of(schedule, schedule_names(), "schedule")
@@ -311,15 +309,6 @@ class PipelineLab(RunsOneThing, WritesCode):
         """Simulate the schedule, then train with it on worker processes, and on one device. Returns at once."""
         self._start_run(("simulated", "measured"), "run_measured", steps)
 
-    def stop(self) -> None:
-        """End a run after its present step; nothing of it is kept."""
-        with self._lock:
-            run = self._run
-            if run.goes_on:
-                run.ask_to_end()
-                run.state = "stopping"
-        self._changed("run")
-
     def _start_run(self, sources: tuple[str, ...], command: str, steps: int | None) -> None:
         where = f"PipelineLab.{command}"
         steps = self.steps if steps is None else integer(2)(where, "steps", steps)
@@ -388,10 +377,6 @@ class PipelineLab(RunsOneThing, WritesCode):
         with self._lock:
             run = self._run
             return {"run": run.view(), "loss": run.loss_of(self._settings.devices)}
-
-    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
-        """Losses from step `since` on, as float32: "parallel" and "single"."""
-        return self._run.loss_arrays(since)
 
     # ---- inside ----
 

@@ -27,8 +27,8 @@ from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..memory.count import Count, measured_ranks, simulated_ranks
-from ..shared.equality import Equality, equality_rows, nudge
-from ..shared.records import losses_taken, losses_written, part_of, taken, written
+from ..shared.equality import Equality, compared, equality_rows, nudge
+from ..shared.records import losses_taken, losses_written, part_of, require, taken, written
 from ..shared.running import EXECUTORS, Stopped
 from ..strategy.training import Training
 from .drawing import next_missing, still_missing
@@ -234,7 +234,7 @@ class PipelineRun(Training):
             self.parallel[1:] = losses
             got = (self.parallel, gradients, session.parameters())
             found = result_of("measured", given.plan, session.events)
-        rows = equality_rows(plan, *(_values(plan, *one, steps) for one in (got, *alone)))
+        rows = equality_rows(plan, *(compared(plan, *one) for one in (got, *alone)))
         title = f"{given.plan.device_num} worker processes against one device"
         return replace(found, kept_bytes=self._kept(given, measured_ranks), equality=Equality(title, rows))
 
@@ -250,31 +250,20 @@ class PipelineRun(Training):
             raise Stopped
 
 
-def _values(
-    plan: Plan, losses: list[float], gradients: dict[str, np.ndarray], parameters: dict[str, np.ndarray], steps: int
-) -> dict[str, tuple[np.ndarray, int]]:
-    """What is compared, and its steps, by row."""
-    dtype = plan.value(plan.outputs[0]).dtype
-    found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
-    found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
-    return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
-
-
 def check_result(result: RunResult, schedule: Schedule) -> None:
     """Raise ArgumentError where a recorded result is not about the schedule."""
     ranks, steps = len(schedule), [str(action) for lane in schedule.ranks for action in lane]
     ran = [one for lane in result.lanes for one in lane]
     equality = result.equality
-    for fits, what, allowed in (
+    require(
+        result.source,
         (len(result.lanes) == len(result.kept_bytes) == ranks, "lanes", f"One for each of {ranks} ranks"),
         (sorted(one.name for one in ran) == sorted(steps), "actions", "Those of the schedule"),
         (all(one.start_s <= one.end_s <= 1e9 for one in ran), "times", "No end before its start"),
         (result.steps and result.step_s and result.work_s, "a step", "One that takes time"),
         ((equality is None) == (result.source == "simulated"), "a comparison", "That of the measured run"),
         (equality is None or equality.rows, "a comparison", "One of at least one tensor"),
-    ):
-        if not fits:
-            raise ArgumentError(what, where=result.source, allowed=allowed)
+    )
 
 
 def result_of(source: str, plan: Plan, events: Iterable[Event]) -> RunResult:

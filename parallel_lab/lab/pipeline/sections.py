@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...base.system import cores
-from ...base.units import time_text
+from ...base.units import plural, time_text
 from ...cost.schedules import Fault
 from ..shared.earlier import EarlierRun, earlier_runs
+from ..shared.equality import COLUMNS, rows_of
 from ..shared.sections import Section, code, table
 from . import drawing
 from .code import our_code, torch_csv
@@ -29,11 +30,6 @@ def percent(part: float) -> str:
     '27 %'
     """
     return f"{100 * part:.0f} %" if part >= 0.0995 or not part else f"{100 * part:.1f} %"
-
-
-def plural(count: int, word: str) -> str:
-    """A count of things."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def ticks(time: float) -> str:
@@ -171,9 +167,8 @@ def pipeline_sections(
     }
     found |= earlier_runs(earlier, EARLIER_RUNS)
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
-        columns = {"tensor": "name", "largest difference": "small", "rounding bound": "small", "verdict": "text"}
-        rows = [[r.tensor, r.largest_difference, r.bound, r.verdict] for r in equality.rows]
-        found["equality"] = table(f"Equality: {equality.title}", columns, rows, notes=[_verdict(equality, how)])
+        title, notes = f"Equality: {equality.title}", [_verdict(equality, how)]
+        found["equality"] = table(title, COLUMNS, rows_of(equality), notes=notes)
     if not s.timed.complete:
         left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
         found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}

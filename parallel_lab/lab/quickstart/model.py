@@ -23,6 +23,7 @@ from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
 from ...base.settings.context import default_settings
 from ...base.system import without_processes
+from ...base.units import plural
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...ops.machine.primitive import Strategy
@@ -32,7 +33,7 @@ from ..shared.equality import Equality, Values, equality_rows, nudge
 from ..shared.networks import NETWORKS, Network, apply_strategies, operator_primitives
 from ..shared.problems import PROBLEMS, Problem, get_problem, problems_of
 from .report import QuickstartReport
-from .result import environment, messages_of, operators_text, ranks_text, slices_text
+from .result import environment, messages_of, operators_text, slices_text
 
 DEVICES = (1, 2, 4, 8)
 # 5: the quickstart's epoch_size; for the others as many as are enough to see the loss fall, some 80 or 90 steps
@@ -139,9 +140,9 @@ class Quickstart:
         sizes = f" ({p.in_dim} -> {p.hidden_dim} -> {p.out_dim})" if p.kind == "rows" else ""
         where = "real processes on this machine" if self.executor != "simulator" else "simulated ranks in this process"
         where += f" ({why})" if (why := without_processes()) else ""
-        epochs = f"{self.epochs} epoch{'s' if self.epochs > 1 else ''} of {p.steps_per_epoch}"
+        epochs = f"{plural(self.epochs, 'epoch')} of {p.steps_per_epoch}"
         head = (
-            f"The network {self.network.label!r}{sizes} on {ranks_text(self.devices)}, {where}.\n"
+            f"The network {self.network.label!r}{sizes} on {plural(self.devices, 'rank')}, {where}.\n"
             f"Data: {p.label} ({p.note}).\n"
             f"Training: {self.steps} steps, {epochs}; global batch of {len(p.batches[0][0])}; "
             f"{type(self._parts[1]).__name__}."
@@ -188,7 +189,7 @@ class Quickstart:
             train_s=train_s,
             events=events,
             messages=messages_of(self.plan, events),
-            equality=Equality(f"{ranks_text(self.devices)} against one device", rows),
+            equality=Equality(f"{plural(self.devices, 'rank')} against one device", rows),
             environment=environment(),
         )
 

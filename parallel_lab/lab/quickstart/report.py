@@ -19,13 +19,13 @@ from typing import overload
 
 from ...base.errors import escape
 from ...base.files import version, write_whole
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, plural, time_text
 from ...cost.memory import predict_memory
 from ...graph.plan import Plan
 from ..pictures.lanes import timeline_lanes
 from ..pictures.picture import tensor_entries, tensor_picture
 from .report_page import page
-from .result import QuickstartResult, groups_text, ranks_text
+from .result import QuickstartResult, groups_text
 
 PATTERNS = """<svg width="0" height="0" aria-hidden="true" focusable="false" style="position:absolute"><defs>
 <pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
@@ -54,7 +54,7 @@ class QuickstartReport(QuickstartResult):
 
 def report_page(result: QuickstartResult, version: str = "", title: str | None = None) -> str:
     """The page as text. version: of parallel_lab, for the list of what it ran on."""
-    title = f"{result.net} on {ranks_text(result.plan.device_num)}" if title is None else title
+    title = f"{result.net} on {plural(result.plan.device_num, 'rank')}" if title is None else title
     sections = [_headline(result), _pictures(result.plan), _messages(result)]
     sections += [f'<div class="two">{_loss(result)}{_timeline(result)}</div>', _memory(result), _equality(result)]
     sections.append(_ending(result, version))
@@ -72,7 +72,7 @@ def _headline(result: QuickstartResult) -> str:
     one, many = ("simulated rank", "s") if result.executor == "simulator" else ("process", "es")
     facts = [
         (one + many * (count > 1), str(count)),
-        (f"loss, {steps} step{'s' if steps > 1 else ''}", f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}"),
+        (f"loss, {plural(steps, 'step')}", f"{result.losses[0]:.4g} → {result.losses[-1]:.4g}"),
         (f"message{'s' if len(moved) != 1 else ''} a step, {bytes_text(sent)} per rank", str(len(moved))),
     ]
     if result.steps_per_s is not None:
@@ -322,7 +322,7 @@ def _loss(result: QuickstartResult) -> str:
         points = [f"{x:.1f},{y:.1f}" for x, y in (at(i, y) for i, y in enumerate(curve) if math.isfinite(y))]
         points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
         drawn.append(f'<polyline class="curve {name}" points="{" ".join(points)}"/>')
-    ranks, row = ranks_text(result.plan.device_num), result.equality.rows[0]
+    ranks, row = plural(result.plan.device_num, "rank"), result.equality.rows[0]
     said = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
     said += f"{ranks} and on one device"
     keys = [

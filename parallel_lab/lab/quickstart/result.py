@@ -19,7 +19,7 @@ import numpy as np
 from ...base.cluster import get_cluster
 from ...base.events import Event
 from ...base.system import cores
-from ...base.units import bytes_text, table_lines, time_text
+from ...base.units import bytes_text, plural, table_lines, time_text
 from ...graph.plan import Plan
 from ...layout.tensor_layout import slice_text
 from ..pictures.picture import LOSS, message_table
@@ -99,7 +99,7 @@ class QuickstartResult:
     @property
     def verdict(self) -> str:
         """The outcome in one sentence."""
-        ranks = ranks_text(self.plan.device_num)
+        ranks = plural(self.plan.device_num, "rank")
         if self.equal:
             count = len(self.equality.rows)
             return f"{ranks} computed what one device computes: {count} of {count} tensors are equal to rounding."
@@ -160,7 +160,7 @@ class QuickstartResult:
         sent = sum(bool(m.groups) for m in self.messages)
         local = len(self.messages) - sent
         slices = f", {local} slices that send nothing" if local > 1 else ", 1 slice that sends nothing" if local else ""
-        return f"{sent} message{'' if sent == 1 else 's'}{slices}"
+        return f"{plural(sent, 'message')}{slices}"
 
     @property
     def times_text(self) -> str:
@@ -260,11 +260,6 @@ def slices_text(plan: Plan) -> str:
             of = ("", "") if i else (given.name, str(given.shape))
             rows.append((*of, index, str(layout.slice_shape(given.shape)), " ".join(map(str, ranks))))
     return "\n".join(["SLICES OF THE PARAMETERS", *table_lines(rows, indent="  ")])
-
-
-def ranks_text(devices: int) -> str:
-    """ "1 rank", "8 ranks"."""
-    return f"{devices} rank{'s' if devices > 1 else ''}"
 
 
 def groups_text(groups: Sequence[Sequence[int]]) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ...base.cluster import Cluster
-from ...base.errors import ArgumentError
 from ...base.events import EventLog
 from ...base.settings.context import default_settings
 from ...base.system import cores, without_processes
@@ -20,8 +19,9 @@ from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
-from ..shared.equality import Equality, compare_sessions, nudge
+from ..shared.equality import Equality, compare_plans
 from ..shared.jobs import Job
+from ..shared.records import require
 from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
 
@@ -85,13 +85,8 @@ def _ran(
             if stopped is not None and stopped():
                 raise Stopped
             times[source] = list(EventLog(session.events).step_times_s().values())
-    start = {name: p.asnumpy() for name, p in job.net.parameters_dict().items()}
-    with (
-        Session(plan, job.net, job.optimizer, executor=executor_of("measured"), check_finite=False) as session,
-        Session(one_device, job.net, job.optimizer, check_finite=False) as reference,
-        Session(one_device, start | nudge(one_device, start), job.optimizer, check_finite=False) as nudged,
-    ):
-        equality = compare_sessions(session, reference, job.batches, STEPS, nudged, stopped)
+    how = {"executors": (executor_of("measured"), "simulator"), "stopped": stopped}
+    equality = compare_plans(plan, one_device, job.net, job.optimizer, job.batches, STEPS, **how)
     measured = times["measured"]
     return PlanRun(
         name,
@@ -107,11 +102,10 @@ def _ran(
 def check_result(result: RunResult) -> None:
     """Raise ArgumentError where a recorded result is not about two plans."""
     times = [(p.predicted_s, p.simulated_s, p.quickest_s, p.measured_s, p.slowest_s) for p in result.plans]
-    for fits, what, allowed in (
+    require(
+        "run",
         ([p.name for p in result.plans] == ["winner", "yours"], "plans", "winner and yours"),
         (result.source in ("measured", "simulated"), f"source {result.source!r}", "measured or simulated"),
         (all(min(each) > 0 and each[2] <= each[3] <= each[4] for each in times), "times", "Above 0, in order"),
         (result.steps and all(p.equality.rows for p in result.plans), "a comparison", "At least one step and tensor"),
-    ):
-        if not fits:
-            raise ArgumentError(what, where="run", allowed=allowed)
+    )

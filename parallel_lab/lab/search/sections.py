@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...base.units import bytes_text
+from ...base.units import bytes_text, plural
 from ...cost.search.problem import amount_text
 from ...ops.machine.primitive import Strategy
 from ..shared.earlier import earlier_runs
+from ..shared.equality import rows_of
 from ..shared.sections import Section, snapshot_text, table
 from .run import PlanRun
 from .space import MODES, Argued, Point, deciding
@@ -230,7 +231,7 @@ def _runs(lab: Any) -> dict[str, Section]:
         spread = f"{amount_text(run.quickest_s, 's')} to {amount_text(run.slowest_s, 's')}"
         verdict = [run.equality.verdict, run.equality.equal]
         rows.append([names[run.name], run.predicted_s, run.simulated_s, run.measured_s, spread, verdict])
-        equal += [[run.name, r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]] for r in run.equality.rows]
+        equal += rows_of(run.equality, run.name)
     one, other = result.plans
     ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
     recorded = " (recorded)" if lab.recorded else ""
@@ -303,7 +304,7 @@ def _net(s: Mapping[str, Any]) -> Section:
                 if picture["partial"]
                 else ""
             )
-            lies = f"{tuple(picture['shape'])} in {picture['slices']} slice{'s' * (picture['slices'] != 1)}{partial}"
+            lies = f"{tuple(picture['shape'])} in {plural(picture['slices'], 'slice')}{partial}"
         rows.append([o["name"], o["strategy"], lies])
     columns = {"operator": "name", "strategy": "text", "its result": "text"}
     return table(f"The net of {s['point']}", columns, rows, on=s["operator"])

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...base.errors import ArgumentError
-from .records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, taken
+from .records import LONGEST, MOST_LOSSES, Plain, losses_taken, losses_written, require, taken
 from .sections import Section, table
 
 EARLIER = 3  # runs with other settings that are still shown
@@ -77,16 +76,17 @@ def earlier_taken(value: Any, columns: Mapping[str, str] = COLUMNS) -> list[Earl
     runs = []
     for n, (settings, rows, steps, losses) in enumerate(taken(kind, value, "earlier")):
         where, curve = f"earlier[{n}]", losses_taken(losses, f"earlier[{n}]", CURVE)
-        for fits, what, allowed in (
+        require(
+            where,
             (rows or curve, "neither rows nor losses", "A run that has found something"),
             (len(rows) <= MOST_ROWS, f"{len(rows)} rows", f"At most {MOST_ROWS}"),
             (all(len(row) == len(columns) - 1 for row in rows), "a row", f"{len(columns) - 1} cells"),
-            (len(curve) <= steps <= MOST_LOSSES and bool(curve) == bool(steps),
-             f"{len(curve)} losses of {steps} steps", f"Some of those of at most {MOST_LOSSES} steps"),
-        ):  # fmt: skip
-            if not fits:
-                raise ArgumentError(what, where=where, allowed=allowed)
+            (
+                len(curve) <= steps <= MOST_LOSSES and bool(curve) == bool(steps),
+                f"{len(curve)} losses of {steps} steps",
+                f"Some of those of at most {MOST_LOSSES} steps",
+            ),
+        )
         runs.append(EarlierRun(settings, rows, steps, tuple(curve), True))
-    if len(runs) > EARLIER:
-        raise ArgumentError(f"{len(runs)} earlier runs", where="earlier", allowed=f"At most {EARLIER}")
+    require("earlier", (len(runs) <= EARLIER, f"{len(runs)} earlier runs", f"At most {EARLIER}"))
     return runs

@@ -27,6 +27,7 @@ from .running import Stopped
 from .sections import html_table
 
 HEAD = ("tensor", "largest difference", "rounding bound", "verdict")
+COLUMNS = dict(zip(HEAD, ("name", "small", "small", "verdict"), strict=True))  # of a section
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,11 @@ class Equality:
     def _repr_html_(self) -> str:
         verdict = f"<p><strong>{self.verdict.capitalize()}.</strong></p>"
         return f"<p>{escape(self.title)}</p>{html_table(HEAD, self._cells())}{verdict}"
+
+
+def rows_of(equality: Equality, *before: str) -> list[list[Any]]:
+    """Rows of a section with `COLUMNS`.  before: cells that stand before each row"""
+    return [[*before, r.tensor, r.largest_difference, r.bound, [r.verdict, r.equal]] for r in equality.rows]
 
 
 def bits_of(proofs: Iterable[Equality]) -> str:
@@ -145,6 +151,30 @@ def compare_sessions(
     )
 
 
+def compare_plans(
+    plan: Plan,
+    reference: Plan,
+    net: Any,
+    optimizer: Any,
+    batches: Sequence[Any],
+    steps: int,
+    *,
+    executors: tuple[str, str],
+    stopped: Callable[[], bool] | None = None,
+) -> Equality:
+    """Both plans trained from the network's parameters, and the second one from a nudged start, which is simulated.
+
+    executors   of the two;  stopped: as for `compare_sessions`
+    """
+    start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
+    with (
+        Session(plan, net, optimizer, executor=executors[0], check_finite=False) as session,
+        Session(reference, net, optimizer, executor=executors[1], check_finite=False) as other,
+        Session(reference, start | nudge(reference, start), optimizer, check_finite=False) as nudged,
+    ):
+        return compare_sessions(session, other, batches, steps, nudged, stopped)
+
+
 Values = Mapping[str, tuple[np.ndarray, int]]  # by the name of its row, a value and the steps behind it
 
 
@@ -158,21 +188,24 @@ def equality_rows(plan: Plan, got: Values, want: Values, near: Values | None = N
     return tuple(rows)
 
 
-def _trained(
-    session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None
-) -> dict[str, tuple[np.ndarray, int]]:
-    """What is compared, and its steps, by row: losses, first gradients, parameters after the last step."""
+def _trained(session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None) -> Values:
     losses = session.train(batches, 1)
     gradients = session.gradients()
     if steps > 1:
         losses += session.train(batches, steps - 1, stopped=stopped)
     if stopped is not None and stopped():
         raise Stopped
-    parameters = session.parameters()
-    dtype = session.plan.value(session.plan.outputs[0]).dtype
-    found = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
-    found |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
-    return found | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
+    return compared(session.plan, losses, gradients, session.parameters())
+
+
+def compared(
+    plan: Plan, losses: Sequence[float], gradients: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+) -> Values:
+    """What is compared of a training with this plan: every loss, the first gradients, the last parameters."""
+    steps, dtype = len(losses), plan.value(plan.outputs[0]).dtype
+    values = {f"loss, {steps} steps": (np.asarray(losses, dtype), steps)}
+    values |= {f"gradient of {n}, step 1": (gradients[n], 1) for n in parameters if n in gradients}
+    return values | {f"{n} after step {steps}": (p, steps) for n, p in parameters.items()}
 
 
 def _largest_difference(got: np.ndarray, want: np.ndarray) -> float:
@@ -215,10 +248,4 @@ def prove_equal(
         compile_network(network, *batches[0], loss=loss, optimizer=optimizer, dataset_strategy="full_batch", **how)
         for how in ({"device_num": device_num, **settings}, {"parallel_mode": "stand_alone"})
     ]
-    start = {name: p.asnumpy() for name, p in network.parameters_dict().items()}
-    with (
-        Session(plans[0], network, optimizer, executor=executor, check_finite=False) as session,
-        Session(plans[1], network, optimizer, check_finite=False) as reference,
-        Session(plans[1], nudge(plans[1], start), optimizer, check_finite=False) as nudged,
-    ):
-        return compare_sessions(session, reference, batches, steps, nudged)
+    return compare_plans(*plans, network, optimizer, batches, steps, executors=(executor, "simulator"))

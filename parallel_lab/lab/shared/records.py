@@ -96,6 +96,13 @@ def _refuse(value: Any, where: str, allowed: str) -> Any:
     raise ArgumentError(shorten(value), where=where, allowed=allowed)
 
 
+def require(where: str, *facts: tuple[Any, str, str]) -> None:
+    """Raise ArgumentError for the first fact that does not hold.  facts: whether it holds, what it is about, allowed"""
+    for holds, what, allowed in facts:
+        if not holds:
+            raise ArgumentError(what, where=where, allowed=allowed)
+
+
 # ---- parts of records that are no dataclass ----
 
 

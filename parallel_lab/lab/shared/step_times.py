@@ -26,7 +26,7 @@ from ...base.checks import integer
 from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...base.system import cores as cores_here, require_processes
-from ...base.units import time_text
+from ...base.units import plural, time_text
 from ...cost import predict_timeline
 from ...cost.simulated_clock import predicted_run, virtual_clock
 from ...graph.plan import Plan
@@ -92,7 +92,7 @@ class StepTimes:
             "instruction",
         ]
         if self.shared_cores is not None:
-            lines.append(f"predicted and simulated ranks share {self.shared_cores} core{'s' * (self.shared_cores > 1)}")
+            lines.append(f"predicted and simulated ranks share {plural(self.shared_cores, 'core')}")
         elif self.device_num > self.cores:
             text = f"{self.device_num} ranks share {self.cores} cores: simulated ranks have one each, "
             lines.append(text + "so measured steps take longer")

@@ -13,7 +13,7 @@ from typing import Any
 from ...base.cluster import Cluster, get_cluster
 from ...base.errors import ParallelLabError
 from ...base.system import cores
-from ...base.units import time_text
+from ...base.units import plural, time_text
 from ...graph.plan import Plan
 from ...processes.measure import fit_link, measure_device, measured_cluster
 from ...processes.shm import get_pool
@@ -48,7 +48,7 @@ def gap_of(
     own = next(lane for lane in lanes["lanes"] if lane["rank"] == rank)
     in_messages_s = sum(b["end"] - b["start"] for b in own["bars"] if b["kind"] == "communication") * 1e-6
     timed = [m for m in messages if m["group"] and m["time_predicted_s"] is not None]
-    here = f"{devices} Python processes" + (f" share {cores} core{'s' * (cores > 1)}" if devices > cores else "")
+    here = f"{devices} Python processes" + (f" share {plural(cores, 'core')}" if devices > cores else "")
     times = f"{ratio:.0f} times" if ratio > 1 else f"1/{1 / ratio:.0f} of"
     text = f"{times} the predicted {time_text(predicted_s)}: {here}"
     if timed:

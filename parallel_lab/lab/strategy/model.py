@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 from ...base.checks import integer
 from ...base.errors import ParallelLabError
+from ...base.units import plural
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..pictures import picture
@@ -300,7 +301,7 @@ class StrategyLab(WritesCode, TrainingLab):
         return {
             "net": NETWORKS[self._net].label,
             "data": get_problem(self._data).label,
-            "devices": f"{self._devices} rank{'s' if self._devices > 1 else ''}",
+            "devices": plural(self._devices, "rank"),
             "preset": self._preset,
             **{name: f"{name} {value or 'default'}" for name, value in changed.items()},
             **({"fusion": "gradient sums fused"} if self._fusion == "fused" else {}),

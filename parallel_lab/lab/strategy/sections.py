@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ...base.units import bytes_text
+from ...base.units import bytes_text, plural
 from ...ops.machine.opdef import OpDef
 from ..pictures.moves import move_lines
 from ..pictures.numbers import number_text
@@ -189,11 +189,6 @@ def _timeline(s: Snapshot) -> Section:
 
 def _shape(shape: Sequence[int]) -> str:
     return str(tuple(shape))
-
-
-def plural(n: int, word: str) -> str:
-    """ "1 slice", "2 slices"."""
-    return f"{n} {word}{'' if n == 1 else 's'}"
 
 
 # ---- the picture in a sentence ----

@@ -28,13 +28,35 @@ SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pac
 MOST_STEPS = 100_000
 
 
-class TrainingLab(RunsOneThing):
-    """Trains the network that its settings describe.  steps: of a run;  speed: "slow", "medium" or "full" """
+class ShowsTraining(RunsOneThing):
+    """A lab whose run is a `Training`: its curves are shown while it goes on, and it can be ended between two steps."""
+
+    _run: Training
+
+    def stop(self) -> None:
+        """End the run after its present step."""
+        with self._lock:
+            if not self._run.goes_on:
+                return
+            self._run.ask_to_end()
+            self._run.state = "stopping"
+        self._changed("run")
+
+    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
+        """Losses from step `since` on, as float32: "parallel" and "single"."""
+        return self._run.loss_arrays(since)
+
+
+class TrainingLab(ShowsTraining):
+    """Trains the network that its settings describe; what was measured stays when it is stopped.
+
+    steps   of a run;  speed: "slow", "medium" or "full"
+    """
 
     def __init__(self, steps: int, speed: str) -> None:
         super().__init__()
         self._steps, self._speed, self._said = steps, self.one_of(speed, PACES, "speed"), ""
-        self._run: Training = Training(steps=steps)
+        self._run = Training(steps=steps)
 
     # ---- what a lab says of its training ----
 
@@ -100,15 +122,6 @@ class TrainingLab(RunsOneThing):
                 self._run.end_part()
         self._changed("picture")
 
-    def stop(self) -> None:
-        """End the run after the present step; what was measured stays."""
-        with self._lock:
-            if not self._run.goes_on:
-                return
-            self._run.ask_to_end()
-            self._run.state = "stopping"
-        self._changed("run")
-
     def reset(self) -> None:
         """Forget the run and the earlier ones: curves, counts and times."""
         with self._lock:
@@ -150,10 +163,6 @@ class TrainingLab(RunsOneThing):
     def events(self) -> tuple[Event, ...]:
         """What was measured of the present plan in the last step that was looked at; empty before there was one."""
         return self._run.events_of(self.plan)
-
-    def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
-        """Losses from step `since` on, as float32: "parallel" and "single"."""
-        return self._run.loss_arrays(since)
 
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""

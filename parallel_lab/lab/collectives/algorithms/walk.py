@@ -17,6 +17,7 @@ from typing import Any
 
 from ....base.checks import integer
 from ....base.errors import ArgumentError, ArgumentTypeError, shorten
+from ....base.units import plural
 from ....ops.collectives.definitions import MESSAGES
 from .rounds import KINDS, REDUCING, ROOTED, Send
 
@@ -246,7 +247,7 @@ def _unfinished(
             held = state[rank][chunk]
             if mask is None or held is not None and held.mask == mask:
                 continue
-            when = f"After {rounds} round{'' if rounds == 1 else 's'}"
+            when = f"After {plural(rounds, 'round')}"
             if held is None:
                 return Fault(f"{when} rank {rank} does not have chunk {chunk}.", None, rank, chunk)
             missing = ", ".join(f"v{r}" for r in _bits(mask & ~held.mask))
