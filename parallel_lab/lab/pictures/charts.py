@@ -261,7 +261,16 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
         first, last = math.ceil(math.log10(low)), math.floor(math.log10(high))
         every = max(1, (last - first) // 6)
         return [10.0**power for power in range(first, last + 1, every)]
-    rough = (high - low) / 5
-    power = 10 ** math.floor(math.log10(rough))
-    step = next(f * power for f in (1, 2, 5, 10) if f * power >= rough * 0.999)
-    return [round(step * k, 12) for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return round_ticks(low, high, 5)
+
+
+def round_ticks(low: float, high: float, most: int) -> list[float]:
+    """Round numbers from low to high, in steps of 1, 2 or 5 times a power of ten: at most about `most` steps.
+
+    >>> round_ticks(0.3311, 0.3319, 4)
+    [0.3312, 0.3314, 0.3316, 0.3318]
+    """
+    least = (high - low) / most or 1.0
+    power = 10.0 ** math.floor(math.log10(least))
+    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+    return [float(f"{k * step:.12g}") for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...base.checks import is_int
+from ...base.checks import Check, integer, number
 from ...base.errors import ArgumentError, shorten
 from ...cost.schedules import Schedule, Timing, make_schedule, schedule_names
 from ...cost.schedules.naming import find
@@ -23,6 +23,8 @@ from .subjects import STRATEGIES, STRATEGY_LABELS
 STAGES = (2, 3, 4, 6, 8)
 MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 CHUNKS = (1, 2, 3, 4)
+TIME = Check("A number from 0 to 1,000,000", number(0, 1e6).read)
+CAP = Check("A whole number from 1, or none", (integer(1, 10_000) | None).read)
 DRAWN = "drawn"  # the name of a schedule that somebody has changed
 # schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
 GO_AROUND = ("interleaved", "breadth_first")
@@ -323,29 +325,17 @@ def typed_setting(field: str, text: str) -> dict[str, Any]:
         raise ArgumentError(f"{field} {shorten(text)}", where="PipelineLab", allowed=example)
     if field == "times":
         return {"times": checked_times(numbers)}
-    number = numbers[0]
+    only = numbers[0]
     if field == "cap":
-        return {"cap": checked_cap(int(number) if number.is_integer() else number)}
-    return {"latency": checked_latency(number)}
-
-
-def checked_latency(latency: Any, what: str = "latency") -> float:
-    """A time, if it is a number from 0 to 1,000,000."""
-    if isinstance(latency, bool) or not isinstance(latency, int | float) or not 0 <= latency <= 1e6:
-        raise ArgumentError(f"{what} {shorten(latency)}", where="PipelineLab", allowed="A number from 0 to 1,000,000")
-    return float(latency)
+        return {"cap": CAP("PipelineLab", "cap", int(only) if only.is_integer() else only)}
+    return {"latency": TIME("PipelineLab", "latency", only)}
 
 
 def checked_times(times: Sequence[Any]) -> tuple[float, float, float]:
     """Times of F, B and W, one of them above 0."""
-    forward, backward, weights = (checked_latency(t, f"time of {kind}") for t, kind in zip(times, "FBW", strict=True))
+    forward, backward, weights = (
+        TIME("PipelineLab", f"time of {kind}", t) for t, kind in zip(times, "FBW", strict=True)
+    )
     if not forward + backward + weights:
         raise ArgumentError("times 0, 0 and 0", where="PipelineLab", allowed="One of them above 0")
     return forward, backward, weights
-
-
-def checked_cap(cap: Any) -> int | None:
-    """A whole number from 1, or None."""
-    if cap is not None and not is_int(cap, 1, 10_000):
-        raise ArgumentError(f"cap {shorten(cap)}", where="PipelineLab", allowed="A whole number from 1, or none")
-    return cap

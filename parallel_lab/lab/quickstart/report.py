@@ -22,6 +22,7 @@ from ...base.files import version, write_whole
 from ...base.units import bytes_text, plural, time_text
 from ...cost.memory import predict_memory
 from ...graph.plan import Plan
+from ..pictures.charts import round_ticks
 from ..pictures.lanes import timeline_lanes
 from ..pictures.picture import tensor_entries, tensor_picture
 from .report_page import page
@@ -254,18 +255,6 @@ def _micro(time_s: float | None) -> str:
 # ---- curves ----
 
 
-def _ticks(low: float, high: float, count: int) -> list[float]:
-    """Round numbers from low to high, at most `count` steps apart.
-
-    >>> _ticks(0.3311, 0.3319, 4)
-    [0.3312, 0.3314, 0.3316, 0.3318]
-    """
-    least = (high - low) / count or 1.0
-    power = 10.0 ** math.floor(math.log10(least))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
-    return [float(f"{k * step:.12g}") for k in range(math.ceil(low / step), math.floor(high / step * (1 + 1e-9)) + 1)]
-
-
 def _labels(ticks: Sequence[float]) -> list[str]:
     """The ticks as text, with as many digits as tell them apart and give them truly.
 
@@ -301,7 +290,7 @@ def _loss(result: QuickstartResult) -> str:
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     low, high = min(0.0, low) if high > 2 * low else low - margin, high + margin
     steps = max(1, len(result.losses) - 1)
-    ticks = _ticks(low, high, 8)
+    ticks = round_ticks(low, high, 8)
     labels = _labels(ticks)
     left = max(46.0, 10 + max(map(_text_width, labels), default=0))
     right = width - max(8.0, _text_width(str(len(result.losses))) / 2)
@@ -338,7 +327,7 @@ def _timeline(result: QuickstartResult) -> str:
     scale, unit = (1e-3, "ms") if data["end"] >= 2000 else (1.0, "µs")
     width, left, lane, bottom = 520, 46, 23, 30
     end, height = (data["end"] or 1.0) * scale, len(data["lanes"]) * lane + bottom
-    ticks = _ticks(0, end, 5)
+    ticks = round_ticks(0, end, 5)
     labels = _labels(ticks)
     per_unit = (width - left - max(8.0, _text_width(labels[-1]) / 2)) / end
     drawn, shares = [], []

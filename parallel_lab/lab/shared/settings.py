@@ -252,18 +252,9 @@ class ModelWithSettings:
             self.one_of(value, (one.choice(self) if one else self.choices()[name]).known, name)
         return values
 
-    def _look(self, **values: Any) -> None:
-        """Choose what is looked at: it changes nothing that is computed."""
-        with self._lock:
-            self._set(**self._offered(**values))
-        self._changed("picture")
-
     def _choose(self, **values: Any) -> None:
         """Choose among what is offered; raises what `_update` raises, and changes nothing then."""
-        with self._lock:
-            changed = self._take(**self._offered(**values))
-        if changed:
-            self._changed("picture")
+        self._change(**self._offered(**values))
 
     def _change(self, **changes: Any) -> None:
         """The same for values that were checked."""
