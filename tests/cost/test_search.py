@@ -13,7 +13,18 @@ import pytest
 from parallel_lab import StrategyError, compile, nn, ops
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
-from parallel_lab.cost.search import Choice, Pair, Problem, Term, eliminate, mindspore_problem, recursive_search, search
+from parallel_lab.cost.search import (
+    Choice,
+    Pair,
+    Problem,
+    Term,
+    branch_and_bound,
+    eliminate,
+    integer_program,
+    mindspore_problem,
+    recursive_search,
+    search,
+)
 from parallel_lab.cost.search.problem import NEVER
 from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, prim_attr_register
@@ -151,40 +162,40 @@ def all_plans(problem):
     return [(problem.cost(way), problem.memory_bytes(way)) for way in ways]
 
 
-@pytest.mark.quick(60)
-@pytest.mark.parametrize("shape", ["chain", "tree", "graph"])
-@pytest.mark.parametrize("seed", range(120))
-def test_dynamic_programming_finds_the_least(shape, seed):
-    problem = draw_problem(np.random.default_rng(seed), shape)
-    plans = all_plans(problem)
-    least = min(cost for cost, _ in plans)
-    if least == NEVER:
-        with pytest.raises(StrategyError, match="no choice of strategies fits together"):
-            eliminate(problem)
-        return
-    found = eliminate(problem)
-    assert found.cost == least == problem.cost(found.chosen) and found.proved
-    assert {step.operator for step in found.steps if step.kind != "Edge"} == set(problem.numbers)
+def reordered(problem, rng):
+    """The same with its operators in another order: pairs lead back as well as on."""
+    order = rng.permutation(len(problem.choices))
+    place = np.argsort(order)
+    pairs = tuple(replace(p, source=int(place[p.source]), target=int(place[p.target])) for p in problem.pairs)
+    return replace(problem, choices=tuple(problem.choices[n] for n in order), pairs=pairs)
 
 
-@pytest.mark.quick(30)
+@pytest.mark.quick(90)
+@pytest.mark.parametrize("limited", [False, True], ids=["any memory", "limit"])
+@pytest.mark.parametrize("method", [eliminate, branch_and_bound, integer_program])
 @pytest.mark.parametrize("seed", range(120))
-def test_a_memory_limit_is_kept_and_the_least_within_it_found(seed):
+def test_a_search_finds_the_least_of_all_choices(method, limited, seed):
+    """That keep a limit, if there is one; an approximate elimination stays near it."""
     rng = np.random.default_rng(seed)
     problem = draw_problem(rng, ("chain", "tree", "graph")[seed % 3])
-    limit = int(rng.integers(0, 25))
-    within = [cost for cost, size_bytes in all_plans(problem) if size_bytes <= limit]
-    least = min(within, default=NEVER)
-    if min(cost for cost, _ in all_plans(problem)) == NEVER:
-        return
+    limit = int(rng.integers(0, 25)) if limited else None
+    problem = reordered(problem, rng) if seed % 2 else problem
+    plans = all_plans(problem)
+    least = min((cost for cost, size in plans if limit is None or size <= limit), default=NEVER)
     if least == NEVER:
-        with pytest.raises(StrategyError, match="no choice of strategies needs at most"):
-            eliminate(problem, limit)
+        none_at_all = limit is None or method is eliminate and min(plans)[0] == NEVER
+        reason = "fits together" if none_at_all else f"needs at most {limit}"
+        with pytest.raises(StrategyError, match=f"no choice of strategies {reason}"):
+            method(problem, limit)
         return
-    exact, rough = eliminate(problem, limit), eliminate(problem, limit, approximate=0.1)
-    assert exact.cost == least and exact.memory_bytes <= limit
-    steps = len(rough.steps) + 1
-    assert least <= rough.cost <= least * 1.1**steps + 1e-9 and rough.memory_bytes <= limit
+    best = method(problem, limit)
+    assert best.cost == least == problem.cost(best.chosen) and best.proved
+    assert limit is None or best.memory_bytes <= limit
+    if method is eliminate:
+        assert {step.operator for step in best.steps if step.kind != "Edge"} == set(problem.numbers)
+        rough = eliminate(problem, limit, approximate=0.1)
+        assert least <= rough.cost <= least * 1.1 ** (len(rough.steps) + 1) + 1e-9
+        assert limit is None or rough.memory_bytes <= limit
 
 
 def test_what_can_be_pinned_and_weighed():
