@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from parallel_lab.lab.collectives.model import CollectiveStepper
@@ -12,14 +14,13 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.search.model import SearchLab
-from tests.browser.lab_page import FAULTS, FEW, MARKS, browser, page_of, recorded, sync_api, tabs
+from parallel_lab.lab.search.subjects import SUBJECTS
+from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, boxes, browser, page_of, recorded, sync_api, tabs
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
 
 expect = sync_api.expect
-
-pytestmark = MARKS
 
 
 def trained() -> FakeLab:
@@ -46,10 +47,12 @@ LABS = {
     ),
     "recompute": (RecomputeLab, "[data-key=set_cap-30]", "[data-key=layer3]", "Memory over the step"),
 }
-pytestmark = [*MARKS, pytest.mark.parametrize("name", LABS)]
+pytestmark = MARKS
+each_lab = pytest.mark.parametrize("name", LABS)
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     grounds = {}
     for scheme in ("light", "dark"):
@@ -63,6 +66,7 @@ def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_focus_is_visible(page_of, name):
     """As an outline, or as the stroke of the ground that it is drawn on."""
     make, _, control, _ = LABS[name]
@@ -78,6 +82,7 @@ def test_focus_is_visible(page_of, name):
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_every_control_and_picture_has_a_name(page_of, name):
     page = page_of(LABS[name][0]().to_html(limits=FEW))
     nameless = page.evaluate(
@@ -91,12 +96,14 @@ def test_every_control_and_picture_has_a_name(page_of, name):
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_without_scripts_the_words_are_there(page_of, name):
     make, *_, words = LABS[name]
     assert words in page_of(make().to_html(limits=FEW), java_script_enabled=False).locator("#words pre").inner_text()
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_a_lost_kernel_is_reported_at_the_first_click(recorded, name):
     """JupyterLab leaves the page as it was, and sending raises."""
     make, control, *_ = LABS[name]
@@ -109,6 +116,7 @@ def test_a_lost_kernel_is_reported_at_the_first_click(recorded, name):
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_a_lost_kernel_is_reported_at_once_and_its_controls_are_off(recorded, name):
     """JupyterLab marks the view, and tells its model; a kernel that comes back is told, too."""
     make, control, *_ = LABS[name]
@@ -124,6 +132,7 @@ def test_a_lost_kernel_is_reported_at_once_and_its_controls_are_off(recorded, na
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_leaving_leaves_no_listener(recorded, name):
     page = recorded(LABS[name][0]())
     page.locator(LABS[name][1]).first.click()
@@ -132,31 +141,8 @@ def test_leaving_leaves_no_listener(recorded, name):
     assert page.evaluate("left()") == 0
 
 
-SCREEN_PX = 740  # of the 800 of a laptop's screen what a page leaves to the lab
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("width", [1280, 848, 760, 400])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, name, width, scheme):
-    page = page_of(LABS[name][0]().to_html(limits=FEW), width=width, scheme=scheme)
-    assert page.evaluate(FAULTS) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    height = page.locator(".pl-lab").evaluate("(e) => e.getBoundingClientRect().height")
-    assert width < 848 or height <= SCREEN_PX
-
-
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("width", [848, 400])
-def test_no_text_is_cut_or_covered_behind_any_tab(page_of, name, width):
-    page = page_of(LABS[name][0]().to_html(limits=FEW), width=width)
-    for tab in page.locator("[data-tab]").all():
-        if tab.get_attribute("aria-selected") == "false":
-            tab.click()
-        assert (tab.inner_text(), page.evaluate(FAULTS)) == (tab.inner_text(), [])
-
-
-@pytest.mark.quick(1)
+@each_lab
 def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
     page = page_of(LABS[name][0]().to_html(limits=FEW), width=1280)
     page.set_viewport_size({"width": 1280, "height": 300})
@@ -168,6 +154,7 @@ def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
 
 
 @pytest.mark.quick(1)
+@each_lab
 def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(page_of, name):
     def high(page) -> float:  # what is written as 100 px
         probe = "(e) => { const p = document.createElement('p'); p.style.height = '100px'; e.append(p); return p; }"
@@ -184,3 +171,88 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
     page.evaluate("document.documentElement.style.setProperty('--jp-ui-font-size1', '17px')")
     page.wait_for_function("document.querySelector('.pl-lab').style.zoom === '1.96'")  # 1.5 x 17 / 13
     assert high(page) == pytest.approx(196)
+
+
+# ---- room ----
+
+SCREEN_PX = 740  # of the 800 of a laptop's screen what a page leaves to the lab
+
+
+def golf_and_others(subject: str) -> FusionLab:
+    lab = FusionLab(subject, devices=8, parallel_mode="semi_auto_parallel")
+    lab.set_mode("each")
+    return lab
+
+
+def whole_and_split(subject: str, mode: str) -> MemoryLab:
+    lab = MemoryLab(subject, 8, parallel_mode=mode)
+    lab.set_threshold(0)
+    lab.set_accumulation(2)
+    return lab
+
+
+def stepped(kind: str, algorithm: str, ranks: int, at: int) -> CollectiveStepper:
+    stepper = CollectiveStepper(kind, algorithm, ranks)
+    stepper.to(at)
+    return stepper
+
+
+def of_eight(schedule: str) -> PipelineLab:
+    return PipelineLab(stages=8, micro_batches=16, schedule=schedule)
+
+
+STEPPED = [("all_reduce", "ring", 8, 5), ("all_reduce", "recursive_doubling", 8, 2), ("all_reduce", "direct", 8, 1)]
+STEPPED += [("all_to_all", "ring", 8, 3), ("all_reduce", "halving_doubling", 6, 6), ("broadcast", "ring", 5, 4)]
+STEPPED += [("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
+SEMI = "semi_auto_parallel"
+WIDTHS = (1280, 848, 760, 662, 400)  # pixels; 848: what JupyterLab leaves of 1280 x 800
+# (what it is, a lab, its height on a laptop in pixels, the widths of its page): the largest pictures of each lab
+VIEWS = [(name, make, SCREEN_PX, WIDTHS) for name, (make, *_) in LABS.items()]
+VIEWS += [(f"fusion {net}", partial(golf_and_others, net), 700, WIDTHS) for net in ("golf", "transformer", "convnet")]
+VIEWS += [(f"memory {net}", partial(whole_and_split, net, SEMI), 700, WIDTHS) for net in ("stack", "transformer")]
+VIEWS += [("memory embedding", partial(whole_and_split, "embedding", "data_parallel"), 700, WIDTHS)]
+VIEWS += [("-".join(map(str, case)), partial(stepped, *case), 10**4, (1280, 848, 662)) for case in STEPPED]
+VIEWS += [("all_reduce-ring-4", partial(stepped, "all_reduce", "ring", 4, 0), 700, WIDTHS)]
+VIEWS += [(f"search {net}", partial(SearchLab, net, 8), 720, WIDTHS) for net in SUBJECTS]
+VIEWS += [("redistribution addends", partial(RedistributionLab, 8, "2 x 2", "1 x 4", "addends"), 10**4, WIDTHS)]
+VIEWS += [(f"pipeline {one}", partial(of_eight, one), SCREEN_PX, WIDTHS) for one in ("1f1b", "interleaved", "dualpipe")]
+ROOMS = [
+    pytest.param(make, most_px, width, id=f"{name}-{width}")
+    for name, make, most_px, widths in VIEWS
+    for width in widths
+]
+HELD = (  # what is never wider than its own box
+    ".pl-card-text, .pl-card-sum, .pl-op-name, .pl-formula, .pl-lead-fact, .pl-button, .pl-memory-key, .pl-holds td, "
+    ".pl-token, .pl-rank-head, .pl-meter-text, .pl-band figcaption, .pl-limit, .pl-counters td, .pl-counters th, "
+    ".pl-compare th, .pl-keys dd, .pl-place, .pl-buttons button, .pl-head select, .pl-mv-card, .pl-mv-card > span, "
+    ".pl-mv-held *"
+)
+# Labels that reach out of their picture.
+OUTSIDE = """() => [...document.querySelectorAll('.pl-fu-figure > svg text, .pl-mm-figure > svg text')].filter((e) => {
+  const own = e.getBoundingClientRect(), all = e.ownerSVGElement.getBoundingClientRect();
+  return own.width && (own.left < all.left - 1 || own.right > all.right + 1 || own.top < all.top - 2);
+}).map((e) => e.textContent)"""
+
+
+def all_has_room(page, width: int) -> None:
+    assert page.evaluate(FAULTS) == [] == page.evaluate(OUTSIDE)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert width < 640 or page.evaluate(CUT, HELD) == []
+    assert width < 848 or page.evaluate(CUT, ".pl-scroll:not(.pl-long):not(.pl-pi-scroll)") == []
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("make", "most_px", "width"), ROOMS)
+def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, make, most_px, width, scheme):
+    """Behind any tab."""
+    page = page_of(make().to_html(limits=FEW), width=width, scheme=scheme)
+    all_has_room(page, width)
+    tabs = page.locator("[data-tab]")
+    if width >= 848:
+        assert page.locator(".pl-lab").evaluate("(e) => e.getBoundingClientRect().height") <= most_px
+        assert len({tab["y"] for tab in boxes(tabs)}) <= 1
+    for tab in tabs.all():
+        if tab.get_attribute("aria-selected") == "false":
+            tab.click()
+            all_has_room(page, width)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from parallel_lab.lab.search.model import SearchLab
-from parallel_lab.lab.search.subjects import SUBJECTS
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import SearchLabWidget
-from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
 
 __all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
 
@@ -112,22 +111,6 @@ def test_a_tensor_lies_inside_its_card(page_of, devices):
     assert len(cards) == devices
     for card, tensor in zip(cards, tensors, strict=True):
         assert card["x"] < tensor["x"] and tensor["x"] + tensor["width"] < card["x"] + card["width"]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 848, 640, 400])
-@pytest.mark.parametrize("net", SUBJECTS)
-def test_nothing_is_cut_off_and_a_lab_is_one_screen(page_of, net, width, scheme):
-    lab = SearchLab(net, 8)
-    page = page_of(lab.to_html(limits=FEW), width=width, scheme=scheme)
-    assert page.evaluate(FAULTS) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    if width >= 848:
-        assert page.locator(".pl-lab").bounding_box()["height"] <= 720
-    for tab in page.locator("[data-tab]").all():
-        tab.click()
-        assert (tab.inner_text(), page.evaluate(FAULTS)) == (tab.inner_text(), [])
 
 
 @pytest.mark.exhaustive
