@@ -79,8 +79,6 @@ def test_buckets_by_the_rule_pass_in_any_form(form):
     ),
     (lambda s, t: by_size(s, t)[::-1], "the example", "in the wrong order"),
     (lambda s, t: None, "the example", "Lists of positions"),
-    (lambda s, t: 1 / 0, "the example", "ZeroDivisionError"),
-    (None, "the example", "not a function"),
 )
 def test_wrong_buckets_are_explained(answer, part, words):
     assert words in told("04.1", answer, part)
@@ -211,8 +209,6 @@ def test_one_line_for_all_messages_passes(form):
     (lambda r, s, b, a, t: exposed(r, s, 0, a, t) - b, "all hidden", "Negative: backward continues"),
     (lambda r, s, b, a, t: "much", "one message", "Seconds"),
     (lambda r, s, b, a, t: math.nan, "one message", "Seconds"),
-    (lambda r, s, b, a, t: 1 / 0, "one message", "ZeroDivisionError"),
-    (None, "one message", "not a function"),
 )
 def test_a_wrong_time_is_explained(answer, part, words):
     assert words in told("04.3", answer, part)

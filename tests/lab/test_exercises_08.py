@@ -50,8 +50,6 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     (lambda n, r, stage, p, g, s: n, "stage 0", "elements, not bytes"),
     (lambda n, r, stage, p, g, s: held(n, r, stage, 2, 2, 12), "stage 0", "4 + 4 + 4 bytes each"),
     (lambda n, r, stage, p, g, s: None, "stage 0", "None"),
-    (lambda n, r, stage, p, g, s: 1 / 0, "stage 0", "ZeroDivisionError"),
-    (None, "stage 0", "not a function"),
 )
 def test_wrong_bytes_are_explained(answer, part, words):
     assert words in told("08.1", answer, part)
@@ -141,8 +139,6 @@ def test_a_right_step_passes(answer):
     (lambda rank, ranks, w, g, v: (w - 0.1 * g, v), "one step", "never added up"),
     (lambda rank, ranks, w, g, v: None, "one step", "without a return"),
     (lambda rank, ranks, w, g, v: (w[:3], v), "one step", "all weights"),
-    (lambda rank, ranks, w, g, v: 1 / 0, "one step", "ZeroDivisionError"),
-    (None, "one step", "not a function"),
 )
 def test_a_wrong_step_is_explained(answer, part, words):
     wrong = failed(check("08.2", answer))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises import check, get_exercise, lesson_12
+from parallel_lab.lab.exercises import get_exercise, lesson_12
 from parallel_lab.lab.exercises.composed import Composed, Layout, layouts, least_memory, messages_in, read_layout, train
 from parallel_lab.lab.lessons import compose
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
-from tests.lab.verdicts import passes, told
+from tests.lab.verdicts import check, passes, told
 
 FITS, BEST = {"dp": 4, "tp": 2, "level": "level1"}, {"dp": 4, "tp": 2, "level": "level3"}
 

@@ -8,9 +8,12 @@ from parallel_lab.lab.exercises import Part, Verdict, get_exercise
 
 
 def check(number: str, answer: Any = None, **given: Any) -> Verdict:
-    """What the grader says, of the answer that the exercise begins with too: `check` calls that one not tried yet."""
+    """What the grader says, of the answer that the exercise begins with too: `check` calls that one not tried yet. The
+    answer's functions run here; that the learner's run in a process of their own is tested for all exercises alike
+    (test_exercises.py, test_own_process.py), and each takes many times as long.
+    """
     exercise = get_exercise(number)
-    return Verdict(number, exercise.title, exercise.judge(answer, **given))
+    return Verdict(number, exercise.title, exercise._judged(answer, given))
 
 
 def failed(verdict: Verdict) -> dict[str, Part]:
