@@ -24,13 +24,21 @@ from tests.processes.processes import gone
 PATIENCE_S = 60
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers():
+    """Two processes, for one lab after the other."""
+    get_pool(2)
+    yield
+    close_all()
+
+
 @pytest.fixture
 def lab():
-    """A lab on two ranks; at the end nothing of it is left, workers included."""
+    """A lab on two ranks, in which nothing runs at the end."""
     made = StrategyLab(devices=2, steps=30)
     yield made
-    made.close()
-    close_all()
+    made.stop()
+    assert made.wait(PATIENCE_S)
 
 
 def until(what, timeout_s: float = PATIENCE_S) -> bool:
@@ -91,23 +99,6 @@ def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(la
         for m in lab.snapshot()["messages"]:
             assert m["bytes_counted"] == m["bytes_predicted"] and m["time_measured_s"] > 0
     assert len(shot["timeline"]["lanes"]) == 2
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
-def test_a_long_network_trains_on_processes_and_equals_one_device(net):
-    lab = StrategyLab(net, 2, steps=12)
-    try:
-        lab.run()
-        assert lab.wait(PATIENCE_S)
-        shot = lab.snapshot()
-        assert shot["run"]["state"] == "done", shot["run"]["error"]
-        assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1
-        assert shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
-        assert all(m["bytes_counted"] == m["bytes_predicted"] for m in shot["messages"])
-    finally:
-        lab.close()
-        close_all()
 
 
 def test_run_returns_at_once_and_a_second_press_starts_nothing(lab):
@@ -171,12 +162,6 @@ def test_a_run_s_curve_stays_when_settings_change_until_reset(lab):
     assert lab.snapshot()["earlier"] == []
 
 
-@pytest.mark.parametrize("steps", [0, -1, True, 1.5, "9", None, 100_001])
-def test_invalid_steps_are_refused(lab, steps):
-    with pytest.raises(ArgumentError, match="from 1 to 100000"):
-        lab.set_steps(steps)
-
-
 @pytest.mark.parametrize("taker", ["main thread", "another thread"])
 def test_waiting_can_be_interrupted_and_done_again(lab, taker):
     """Once, after an interrupt, the next wait returned at once during a run; one another thread took went unheard."""
@@ -197,12 +182,6 @@ def test_waiting_can_be_interrupted_and_done_again(lab, taker):
 def test_stop_ends_a_paused_run_too(lab):
     running_for_long(lab)
     lab.pause()
-    lab.stop()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done"
-
-
-def test_stop_before_the_workers_are_there(lab):
-    lab.run()
     lab.stop()
     assert lab.wait(PATIENCE_S) and state(lab) == "done"
 
@@ -269,29 +248,6 @@ def test_another_strategy_in_the_middle_is_trained_with_from_the_next_step_on_an
     assert f"After step {switch['step']}: matmul as in the preset; parameters and optimizer states" in lab.to_text()
 
 
-def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_curve_does_not_bend(lab):
-    lab.set_speed("medium")
-    running_for_long(lab)
-    for change in (
-        lambda: lab.set_devices(4),
-        lambda: lab.set_optimizer("sliced"),
-        lambda: lab.set_fusion("fused"),
-        lambda: lab.set_preset("data parallel"),
-        lambda: lab.set_devices(1),
-    ):
-        before = lab.progress()["loss"]["steps"]
-        change()
-        assert until(lambda before=before: lab.progress()["loss"]["steps"] > before + 1 and lab.events)
-    lab.stop()
-    assert lab.wait(PATIENCE_S)
-    shot = lab.snapshot()
-    assert shot["run"]["state"] == "done" and shot["loss"]["steps"] == len(shot["loss"]["single"])
-    assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"]
-    steps = [one["step"] for one in shot["loss"]["switches"]]
-    assert len(steps) == 5 and steps == sorted(steps)
-    assert "from 2 to 4 ranks" in shot["loss"]["switches"][0]["text"]
-
-
 def test_a_change_while_paused_is_made_at_once_and_it_stays_paused(lab):
     lab.set_speed("medium")
     running_for_long(lab)
@@ -325,45 +281,6 @@ def test_a_refused_strategy_does_not_disturb_the_run(lab):
     lab.wait(PATIENCE_S)
 
 
-def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(lab):
-    """Wrong before: the thread compiled its one-device plan from what was chosen by then."""
-    lab.run()
-    thread = lab._run.thread
-    lab.set_net("dense")
-    lab.set_data("digits")
-    lab.run()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done"
-    thread.join(PATIENCE_S)
-    loss = lab.snapshot()["loss"]
-    assert loss["largest_difference"] <= loss["bound"] and loss["steps"] == 30
-
-
-def test_close_ends_the_workers_and_a_later_run_has_new_ones_and_the_same_losses(lab):
-    """Wrong before: they stayed, with their memory, until the notebook ended."""
-    lab.set_steps(5)
-    lab.run()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done"
-    losses, pids = list(lab._run.parallel), get_pool(2).pids
-    lab.close()
-    assert gone(pids, PATIENCE_S) is not None
-    lab.run()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done"
-    assert lab._run.parallel == losses and len(losses) == 5
-
-
-@pytest.mark.faults("ranks at work")
-def test_a_killed_worker_fails_the_run_with_its_reason_and_the_next_run_works(lab):
-    running_for_long(lab)
-    os.kill(get_pool(2).pids[1], signal.SIGKILL)
-    assert until(lambda: state(lab) == "failed")
-    run = lab.progress()["run"]
-    assert "rank 1" in run["error"] and "SIGKILL" in run["error"] and run["can"]["run"]
-    assert run["error"] in lab.to_text()
-    lab._steps = 10
-    lab.run()
-    assert lab.wait(PATIENCE_S) and state(lab) == "done" and lab.progress()["run"]["error"] is None
-
-
 def test_a_defect_in_the_thread_ends_as_failed_and_is_raised(lab, monkeypatch):
     """Wrong before: the lab said "starting" for ever."""
 
@@ -377,16 +294,6 @@ def test_a_defect_in_the_thread_ends_as_failed_and_is_raised(lab, monkeypatch):
     lab.run()
     assert lab.wait(PATIENCE_S)
     assert state(lab) == "failed" and "no descriptors left" in lab.progress()["run"]["error"] and raised == [OSError]
-
-
-def test_close_in_the_middle_ends_the_run(lab):
-    running_for_long(lab)
-    thread, heard = lab._run.thread, []
-    lab.on_change(heard.append)
-    lab.close()
-    thread.join(PATIENCE_S)
-    assert not thread.is_alive() and not heard
-    close_all()
 
 
 # ---- listeners and threads ----
@@ -408,6 +315,152 @@ def test_a_listener_may_look_and_command(lab):
     assert lab.wait(PATIENCE_S) and state(lab) == "done" and "running" in seen
 
 
+# ---- through the widget ----
+
+
+@pytest.fixture
+def panel(lab):
+    made = StrategyLabWidget(lab)
+    yield made
+    made.close()
+
+
+def press(panel, command, *arguments):
+    panel._handle_custom_msg({"command": command, "arguments": list(arguments), "number": 1}, [])
+
+
+def test_a_command_publishes_one_snapshot(lab, panel, monkeypatch):
+    """Once there were two, for the model's report and for the end of the command, each some 50 KB for the page."""
+    taken, take = [], lab.snapshot
+    monkeypatch.setattr(lab, "snapshot", lambda: taken.append(1) or take())
+    press(panel, "select_rank", 0)
+    assert len(taken) == 1 and panel.snapshot["rank"] == 0
+    lab.select_rank(1)  # not through the panel: it hears of it
+    assert len(taken) == 2 and panel.snapshot["rank"] == 1
+
+
+def test_a_run_through_the_panel_ends_with_all_its_losses_on_the_page(lab, panel):
+    press(panel, "run")
+    assert lab.wait(PATIENCE_S)
+    assert until(lambda: panel.progress["run"]["state"] == "done" and panel.progress["loss"]["steps"] == 30)
+    assert until(lambda: np.frombuffer(panel.loss_parallel, "<f4").tolist() == lab.snapshot()["loss"]["parallel"])
+    assert panel.last_error is None and panel.shown["timeline"]["source"] == "measured"
+
+
+def test_every_error_of_the_lab_is_one_of_the_family():
+    assert issubclass(ArgumentError, ParallelLabError) and issubclass(ArgumentError, ValueError)
+
+
+# ---- workers that start, or end, in the test: last, because all others of this file share two ----
+
+
+@pytest.fixture
+def ended():
+    yield
+    close_all()
+
+
+@pytest.mark.usefixtures("ended")
+def test_stop_before_the_workers_are_there(lab):
+    lab.run()
+    lab.stop()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+
+
+@pytest.mark.usefixtures("ended")
+def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(lab):
+    """Wrong before: the thread compiled its one-device plan from what was chosen by then."""
+    lab.run()
+    thread = lab._run.thread
+    lab.set_net("dense")
+    lab.set_data("digits")
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    thread.join(PATIENCE_S)
+    loss = lab.snapshot()["loss"]
+    assert loss["largest_difference"] <= loss["bound"] and loss["steps"] == 30
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
+def test_a_long_network_trains_on_processes_and_equals_one_device(net):
+    lab = StrategyLab(net, 2, steps=12)
+    try:
+        lab.run()
+        assert lab.wait(PATIENCE_S)
+        shot = lab.snapshot()
+        assert shot["run"]["state"] == "done", shot["run"]["error"]
+        assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"] < 0.1
+        assert shot["loss"]["parallel"][-1] < shot["loss"]["parallel"][0]
+        assert all(m["bytes_counted"] == m["bytes_predicted"] for m in shot["messages"])
+    finally:
+        lab.close()
+
+
+@pytest.mark.usefixtures("ended")
+def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_curve_does_not_bend(lab):
+    lab.set_speed("medium")
+    running_for_long(lab)
+    for change in (
+        lambda: lab.set_devices(4),
+        lambda: lab.set_optimizer("sliced"),
+        lambda: lab.set_fusion("fused"),
+        lambda: lab.set_preset("data parallel"),
+        lambda: lab.set_devices(1),
+    ):
+        before = lab.progress()["loss"]["steps"]
+        change()
+        assert until(lambda before=before: lab.progress()["loss"]["steps"] > before + 1 and lab.events)
+    lab.stop()
+    assert lab.wait(PATIENCE_S)
+    shot = lab.snapshot()
+    assert shot["run"]["state"] == "done" and shot["loss"]["steps"] == len(shot["loss"]["single"])
+    assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"]
+    steps = [one["step"] for one in shot["loss"]["switches"]]
+    assert len(steps) == 5 and steps == sorted(steps)
+    assert "from 2 to 4 ranks" in shot["loss"]["switches"][0]["text"]
+
+
+@pytest.mark.usefixtures("ended")
+def test_close_ends_the_workers_and_a_later_run_has_new_ones_and_the_same_losses(lab):
+    """Wrong before: they stayed, with their memory, until the notebook ended."""
+    lab.set_steps(5)
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    losses, pids = list(lab._run.parallel), get_pool(2).pids
+    lab.close()
+    assert gone(pids, PATIENCE_S) is not None
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done"
+    assert lab._run.parallel == losses and len(losses) == 5
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.faults("ranks at work")
+def test_a_killed_worker_fails_the_run_with_its_reason_and_the_next_run_works(lab):
+    running_for_long(lab)
+    os.kill(get_pool(2).pids[1], signal.SIGKILL)
+    assert until(lambda: state(lab) == "failed")
+    run = lab.progress()["run"]
+    assert "rank 1" in run["error"] and "SIGKILL" in run["error"] and run["can"]["run"]
+    assert run["error"] in lab.to_text()
+    lab._steps = 10
+    lab.run()
+    assert lab.wait(PATIENCE_S) and state(lab) == "done" and lab.progress()["run"]["error"] is None
+
+
+@pytest.mark.usefixtures("ended")
+def test_close_in_the_middle_ends_the_run(lab):
+    running_for_long(lab)
+    thread, heard = lab._run.thread, []
+    lab.on_change(heard.append)
+    lab.close()
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive() and not heard
+
+
+@pytest.mark.usefixtures("ended")
 @pytest.mark.exhaustive
 def test_commands_from_four_threads_while_it_trains(lab):
     """Seeded commands against each other and the run: no exception, no deadlock, and a consistent end."""
@@ -454,59 +507,3 @@ def test_commands_from_four_threads_while_it_trains(lab):
     lab.set_devices(2)
     lab.run()
     assert lab.wait(PATIENCE_S) and state(lab) == "done", lab.progress()["run"]
-
-
-# ---- through the widget ----
-
-
-@pytest.fixture
-def panel(lab):
-    made = StrategyLabWidget(lab)
-    yield made
-    made.close()
-
-
-def press(panel, command, *arguments):
-    panel._handle_custom_msg({"command": command, "arguments": list(arguments), "number": 1}, [])
-
-
-def test_controls_reach_the_lab_and_no_error_is_left(lab, panel):
-    press(panel, "set_devices", 4)
-    press(panel, "set_strategy", "matmul", "((4, 1), (1, 1))")
-    press(panel, "select_rank", 2)
-    press(panel, "select_tensor", "w")
-    press(panel, "select_phase", "backward")
-    assert panel.last_error is None
-    shot = lab.snapshot()
-    assert (shot["devices"]["value"], shot["rank"], shot["tensor"], shot["phase"]) == (4, 2, "w", "backward")
-    assert operator(lab, "matmul")["strategy"] == "((4, 1), (1, 1))"
-    assert panel.snapshot["picture"]["label"] == "gradient of w"
-
-
-def test_a_command_publishes_one_snapshot(lab, panel, monkeypatch):
-    """Once there were two, for the model's report and for the end of the command, each some 50 KB for the page."""
-    taken, take = [], lab.snapshot
-    monkeypatch.setattr(lab, "snapshot", lambda: taken.append(1) or take())
-    press(panel, "select_rank", 0)
-    assert len(taken) == 1 and panel.snapshot["rank"] == 0
-    lab.select_rank(1)  # not through the panel: it hears of it
-    assert len(taken) == 2 and panel.snapshot["rank"] == 1
-
-
-def test_a_refused_command_is_shown_and_the_next_clears_it(lab, panel):
-    press(panel, "select_rank", 7)
-    assert "One of 0, 1" in panel.last_error and lab.snapshot()["rank"] == 1
-    press(panel, "select_rank", 0)
-    assert panel.last_error is None and lab.snapshot()["rank"] == 0
-
-
-def test_a_run_through_the_panel_ends_with_all_its_losses_on_the_page(lab, panel):
-    press(panel, "run")
-    assert lab.wait(PATIENCE_S)
-    assert until(lambda: panel.progress["run"]["state"] == "done" and panel.progress["loss"]["steps"] == 30)
-    assert until(lambda: np.frombuffer(panel.loss_parallel, "<f4").tolist() == lab.snapshot()["loss"]["parallel"])
-    assert panel.last_error is None and panel.shown["timeline"]["source"] == "measured"
-
-
-def test_every_error_of_the_lab_is_one_of_the_family():
-    assert issubclass(ArgumentError, ParallelLabError) and issubclass(ArgumentError, ValueError)
