@@ -20,6 +20,7 @@ from .errors import ArgumentTypeError, MissingPackage, ShapeError, shorten
 BFLOAT16, FLOAT32 = "bfloat16", np.dtype(np.float32)
 LOSS_SCALE = "loss_scale"  # the optimizer state that holds the scale of a loss in half precision
 HALF = ("float16", BFLOAT16)  # what is summed in float32 where gradient_fp32_sync says so
+MOST_ELEMENTS = 2**59  # of a tensor: numpy counts bytes in 63 bits, and an element has up to 16
 COMPUTE = (*HALF, "float32", "float64")  # what a network can compute in
 
 

@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, choice, fitting, instance, integer, kept, number, sequence_of
-from ..base.dtypes import kind_of, plain_array
+from ..base.dtypes import MOST_ELEMENTS, kind_of, plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
-from ..ops.creation import MOST_ELEMENTS
 from .tensor.parameter import Parameter
 from .tensor.tensor import Initial, Tensor
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ..base.checks import choice, integer, sequence_of
-from .elementwise import SHAPE, UNARY, float_result, mul
+from .elementwise import SHAPE, UNARY, float_result
 from .machine.operand_checks import filled_dim, some_dims
 from .machine.registry import case, gradient, op
 from .machine.signature import along_axis, letters
@@ -126,37 +126,6 @@ def gelu_grad(g, x, *, approximate):
     slope += inner
     slope *= kind(0.5)
     return g * slope
-
-
-def _sigmoid(x):
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
-
-
-sigmoid = fractional(
-    "sigmoid",
-    _sigmoid,
-    "1 / (1 + exp(-x)), without overflow",
-    lambda g, out, x: sigmoid_grad(g, out),
-    mint="sigmoid functional.sigmoid",
-)
-
-
-@op(result_shape=0)
-def sigmoid_grad(g, out):
-    """Gradient of sigmoid.  g, out: (...) -> (...)."""
-    return g * out * (1 - out)
-
-
-softplus = fractional(
-    "softplus",
-    lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
-    "log(1 + exp(x)), without overflow",
-    lambda g, out, x: mul(g, sigmoid(x)),
-    method="",
-    mint="functional.softplus",
-    flops=4,
-)
 
 
 tanh = fractional(

@@ -1,12 +1,11 @@
-"""Scaled dot-product attention: fused, and taken apart.
+"""Scaled dot-product attention, fused, and the causal mask of one that is taken apart.
 
     softmax(scale * q k^T [+ mask]) v      scale: 1 / sqrt(d)
     q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e)
 
 Samples and heads are independent: b and h may be split with no message, and so may rows of q (s) and columns of v (e).
-Every query looks at all keys, so t stays whole in the fused operator, as d does. `AttentionExpand` is the same made of
-MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be split, which costs an all_reduce of the maxima, one of the
-sums and one of the result.
+Every query looks at all keys, so t stays whole in the fused operator, as d does. `AttentionExpand`, in the catalogue,
+is the same made of MatMul, CausalMask, SoftmaxExpand and MatMul; there t may be split.
 
 The fused operator never holds the (b, h, s, t) weights of all samples: it works on a few samples at a time, and its
 gradient computes them again (as in Dao et al. 2022, here per sample). That is also faster, because the few stay in the
@@ -21,15 +20,9 @@ import numpy as np
 
 from ..base.checks import choice, number
 from ..base.dtypes import promoted
-from .activation import SOFTMAX
-from .elementwise import div, mul, sub
 from .kernels.threads import spread_over_threads, thread_count
-from .linalg import matmul
-from .machine.composed import composed
 from .machine.registry import case, gradient, op
-from .machine.signature import letters, same_labels
-from .reduce import reduce_max, reduce_sum
-from .unary import exp, stop_gradient
+from .machine.signature import letters
 
 # MindSpore's names of input layouts (FlashAttentionScore): heads before positions, or after
 LAYOUTS = {"BNSD": "bhsd,bhtd,bhte->bhse", "BSND": "bshd,bthd,bthe->bshe"}
@@ -37,7 +30,7 @@ CHUNK_BYTES = 1 << 20  # of weights at a time: they stay in the second cache
 THREAD_FLOPS = 100_000_000  # a thread costs 0.1 ms to start: not for less than 2 ms of work
 
 
-def _check(operands, *, input_layout="BNSD", **_):
+def operand_fault(operands, *, input_layout="BNSD", **_):
     for name, x in zip(("q", "k", "v"), operands, strict=False):
         if len(x.shape) != 4 or x.dtype.kind != "f":
             return f"{name} is {x.dtype} of shape {x.shape}", f"Floats with 4 dims, {input_layout}"
@@ -49,7 +42,7 @@ def _check_masked(operands, **attrs):
         hint = "For a mask of True and False: ops.select(mask, 0.0, float('-inf'))" if mask.dtype.kind == "b" else ""
         given = f"mask is {mask.dtype} of shape {mask.shape}"
         return given, "Floats that are added, (s, t) or up to (b, h, s, t)", hint
-    return _check(operands[:3], **attrs)
+    return operand_fault(operands[:3], **attrs)
 
 
 def _labels(shapes, *, input_layout, **_):
@@ -163,19 +156,24 @@ def _rows_of_q(shapes, attrs):
     return shapes[2][2 if attrs["input_layout"] == "BNSD" else 1]
 
 
-def _work(s):
+def attention_work(s):
     return 4 * s.b * s.h * s.s * s.t * max(s.d, s.e)
 
 
-_SCALE = number() | None
-_FACTS = {"attrs": {"scale": _SCALE, "input_layout": choice(*LAYOUTS)}, "whole": "td", "offset": "s", "flops": _work}
+SCALE = number() | None
+_FACTS = {
+    "attrs": {"scale": SCALE, "input_layout": choice(*LAYOUTS)},
+    "whole": "td",
+    "offset": "s",
+    "flops": attention_work,
+}
 
 
 @op(
     _labels,
     name="ScaledDotProductAttention",
     instead="AttentionExpand",
-    check=_check,
+    check=operand_fault,
     example=(
         case((4, 2, 8, 6), (4, 2, 5, 6), (4, 2, 5, 4)),
         case((2, 2, 8, 4), (2, 2, 8, 4), (2, 2, 8, 4), is_causal=True),
@@ -246,7 +244,7 @@ def _(g, out, q, k, v, mask, *, needs, **attrs):
     return found if needs[3] else (*found, None)
 
 
-# ---- taken apart ----
+# ---- the mask alone ----
 
 
 def _check_causal(operands):
@@ -279,43 +277,3 @@ def _hidden(shape, offset):
 def causal_mask_grad(g, *, offset=(0, 0)):
     """Zeros as the gradients of keys that come after the query.  g: (..., s, t) -> (..., s, t)."""
     return np.where(_hidden(g.shape, offset), np.zeros((), g.dtype), g)
-
-
-@composed(same_labels, name="SoftmaxExpand", **SOFTMAX)
-def softmax_expand(part, x, *, axis=-1):
-    """exp(x) / sum of exp(x) along `axis`, which may be split.  x: (...) -> (...).
-
-    ReduceMax (without gradient: it changes nothing), Sub, Exp, ReduceSum, Div: a split axis costs two all_reduces.
-    """
-    names = letters(len(x.shape))
-    place = axis % len(names)
-    kept = names[:place] + "1" + names[place + 1 :]
-    largest = part(reduce_max, x, labels=f"{names}->{kept}", axis=axis, keep_dims=True)
-    largest = part(stop_gradient, largest, labels=f"{kept}->{kept}")
-    raised = part(exp, part(sub, x, largest, labels=f"{names},{kept}->{names}"), labels=f"{names}->{names}")
-    total = part(reduce_sum, raised, labels=f"{names}->{kept}", axis=axis, keep_dims=True)
-    return part(div, raised, total, labels=f"{names},{kept}->{names}")
-
-
-@composed(
-    "bhsd,bhtd,bhte->bhse",
-    name="AttentionExpand",
-    attrs={"scale": _SCALE},
-    check=_check,
-    whole="d",
-    flops=_work,
-    example=(
-        case((4, 2, 4, 6), (4, 2, 8, 6), (4, 2, 8, 4)),
-        case((2, 2, 8, 3), (2, 2, 8, 3), (2, 2, 8, 4), is_causal=True, scale=0.5),
-    ),
-)
-def attention_expand(part, q, k, v, *, is_causal=False, scale=None):
-    """softmax(scale * q k^T) v of Mul, MatMul, CausalMask, SoftmaxExpand, MatMul, for all dims but d split.
-
-    q: (b, h, s, d), k: (b, h, t, d), v: (b, h, t, e) -> (b, h, s, e). A split t costs three all_reduces forward.
-    """
-    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
-    scores = part(matmul, part(mul, q, factor, labels="bhsd,->bhsd"), k, labels="bhsd,bhtd->bhst", transpose_b=True)
-    if is_causal:
-        scores = part(causal_mask, scores, labels="bhst->bhst")
-    return part(matmul, part(softmax_expand, scores, labels="bhst->bhst", axis=-1), v, labels="bhst,bhte->bhse")

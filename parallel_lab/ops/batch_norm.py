@@ -40,7 +40,6 @@ from .machine.signature import letters
 from .normalization import EPSILON, parameters_fault, wide
 from .reduce import reduce_mean
 from .shape import reshape
-from .spellings import function
 from .unary import rsqrt, square
 from .writes import assign
 
@@ -428,10 +427,3 @@ def batch_normalization(
         y = part(batch_norm_infer, x, scale, bias, mean, variance, labels=labels, epsilon=epsilon)
         statistics = [part(given_statistic, x, s, labels=f"{names},b->b") for s in statistics]
     return y, *statistics, *statistics
-
-
-@function()
-def batch_norm(x, running_mean, running_var, weight, bias, training=False, momentum=0.1, eps=1e-5):
-    """`BatchNorm`'s first result.  x: (n, c, ...), the others: (c,) -> (n, c, ...). Form: mindspore.ops.batch_norm."""
-    attrs = {"is_training": training, "momentum": momentum, "epsilon": eps}
-    return batch_normalization(x, weight, bias, running_mean, running_var, **attrs)[0]

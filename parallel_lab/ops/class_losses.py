@@ -1,10 +1,8 @@
-"""Losses of samples with a class: fused cross-entropies, with and without weights, and the same as functions.
+"""Losses of samples with a class: fused cross-entropies, with and without weights.
 
     softmax_cross_entropy         logits, shares of the classes -> loss of every sample, softmax - shares
-    sparse_softmax_cross_entropy  logits, labels -> mean of the losses, or its gradient
     sparse_cross_entropy          logits, labels -> loss of every sample
-    class_cross_entropy           logits, labels, weight -> loss of every sample      = log_softmax and nll in one
-    nll                           log-probabilities, labels, weight -> loss, sum of the samples' weights
+    class_cross_entropy           logits, labels, weight -> loss of every sample
     label_weight                  labels, weight -> weight of every sample: what a mean divides by
 
 The mean of a weighted loss is sum(losses) / sum(weights of the samples), both over all samples: with a split batch two
@@ -19,25 +17,20 @@ cross-entropy (`nn.SoftmaxCrossEntropyExpand`: ReduceMax, Sub, Exp, ReduceSum, D
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..base.checks import choice, integer, number
+from ..base.checks import integer, number
 from ..base.errors import ShapeError
 from .activation import log_softmax_of, softmax, softmax_grad, softmax_of
-from .elementwise import add, cast, div, float_result, mul, neg
-from .losses import FormulaParts, float_operand
+from .elementwise import cast, float_result, neg
 from .machine.composed import composed
-from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import floats, ints
 from .machine.registry import case, gradient, op, total
 from .machine.signature import letters
-from .reduce import reduce_max, reduce_sum
-from .shape import as_array, reshape, transpose
-from .spellings import function, tensor_operand
+from .reduce import reduce_max
+from .spellings import tensor_operand
 from .split_cross_entropy import (
     check_labels,
     exp_and_weight_sums,
@@ -51,7 +44,7 @@ from .split_cross_entropy import (
 IGNORE_INDEX, SMOOTHING = integer() | None, number(0, 1)
 
 
-def _check(operands, **_):
+def class_fault(operands, **_):
     x, labels, weight = operands
     if len(x.shape) < 2 or x.dtype.kind != "f":
         return f"logits are {x.dtype} of shape {x.shape}", "Floats, (n, c) or (n, c, d1, ...)"
@@ -63,17 +56,17 @@ def _check(operands, **_):
         return f"weight of shape {weight.shape} for {x.shape}", f"One per class: {x.shape[1:2]}"
 
 
-def _labels(shapes, **_):
+def row_labels(shapes, **_):
     names = letters(len(shapes[0]))
     out = names[0] + names[2:]
     return f"{names},{out},b->{out}"
 
 
-def _at(rows, numbers):
+def at_labels(rows, numbers):
     return np.take_along_axis(rows, numbers[:, None], axis=1)[:, 0]
 
 
-_EXAMPLES = (
+EXAMPLES = (
     case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0),
     case((8, 4, 3, 2), (8, 3, 2), (4,), ints={1: 4}, low=0.2, high=2.0, ignore_index=1),
 )
@@ -81,18 +74,18 @@ _EXAMPLES = (
 
 _CLASS = {
     "attrs": {"ignore_index": IGNORE_INDEX, "label_smoothing": SMOOTHING},
-    "check": _check,
+    "check": class_fault,
     "dtype": 0,
     "flops": 8,
 }
 
 
-@op(_labels, whole="b", **_CLASS)
+@op(row_labels, whole="b", **_CLASS)
 def class_cross_entropy_fused(logits, labels, weight, *, ignore_index=None, label_smoothing=0.0):
     """`class_cross_entropy` with c whole.  logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (n, ...)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
     logs = log_softmax_of(rows_of(logits))
-    loss = -_at(logs, numbers) * weight[numbers]
+    loss = -at_labels(logs, numbers) * weight[numbers]
     if label_smoothing:
         loss = (1 - label_smoothing) * loss - label_smoothing / logits.shape[1] * (logs @ weight)
     return (loss * counted).reshape(labels.shape).astype(logits.dtype, copy=False)
@@ -119,15 +112,15 @@ def class_cross_entropy_weight_grad(g, logits, labels, weight, *, ignore_index, 
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> (c,)."""
     numbers, counted = check_labels("ClassCrossEntropy", labels.reshape(-1), logits.shape[1], ignore_index)
     logs, share = -log_softmax_of(rows_of(logits)), g.reshape(-1) * counted
-    of_label = np.bincount(numbers, share * _at(logs, numbers), minlength=len(weight))
+    of_label = np.bincount(numbers, share * at_labels(logs, numbers), minlength=len(weight))
     return ((1 - label_smoothing) * of_label + label_smoothing / len(weight) * (share @ logs)).astype(weight.dtype)
 
 
 @composed(
-    _labels,
+    row_labels,
     name="ClassCrossEntropy",
     example=(
-        *_EXAMPLES,
+        *EXAMPLES,
         case((16, 6), (16,), (6,), ints={1: 6}, low=0.2, high=2.0, label_smoothing=0.1, ignore_index=2),
         case((4, 8, 2), (4, 2), (8,), ints={1: 8}, low=0.2, high=2.0, label_smoothing=0.2, ignore_index=5),
     ),
@@ -158,31 +151,6 @@ def class_cross_entropy(part, logits, labels, weight, *, ignore_index=None, labe
     return part(split_weighted_losses, logits, largest, sums, labels, weight, labels=labelled, **attrs)
 
 
-@op(_labels, whole="b", dtype=0, flops=2)
-def nll_rows(logits, labels, weight, *, ignore_index):
-    """Minus the label's log-probability, weighted.  logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (n, ...)."""
-    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
-    loss = -_at(rows_of(logits), numbers) * weight[numbers] * counted
-    return loss.reshape(labels.shape).astype(logits.dtype, copy=False)
-
-
-@gradient(nll_rows, shown="NLLLossGrad")
-def nll_grad(g, labels, weight, *, ignore_index, shape):
-    """Gradient for the log-probabilities.  g: (n, ...) or (), labels: (n, ...), weight: (c,) -> `shape`, as those."""
-    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), shape[1], ignore_index)
-    grad = np.zeros((len(numbers), shape[1]), g.dtype)
-    grad[np.arange(len(numbers)), numbers] = -g.reshape(-1) * weight[numbers] * counted
-    return unrow(grad, shape)
-
-
-@gradient(nll_rows, "weight", dtype=3)
-def nll_weight_grad(g, logits, labels, weight, *, ignore_index):
-    """Gradient for the weights.  g: (n, ...) or (), logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (c,)."""
-    numbers, counted = check_labels("NLLLoss", labels.reshape(-1), logits.shape[1], ignore_index)
-    share = -g.reshape(-1) * counted * _at(rows_of(logits), numbers)
-    return np.bincount(numbers, share, minlength=len(weight)).astype(weight.dtype)
-
-
 def _check_weight(operands, *, ignore_index):
     labels, weight = operands
     one_each = (f"weight of shape {weight.shape}", "One per class: (c,)")
@@ -210,65 +178,6 @@ def label_weight_grad(g, labels, *, ignore_index, shape):
     """Gradient for the weights.  g: (...) or (), labels: (...) -> `shape`, (c,)."""
     numbers, counted = check_labels("LabelWeight", labels, shape[0], ignore_index)
     return np.bincount(numbers.reshape(-1), (g * counted).reshape(-1), minlength=shape[0]).astype(g.dtype)
-
-
-@op(lambda shapes, **_: _labels(shapes).partition("->")[0] + "->,,", whole="b", dtype=(0, 2), flops=2)
-def nll_sums(logits, labels, weight, *, ignore_index):
-    """Sums of `nll_rows` and of `label_weight`.  logits: (n, c, ...), labels: (n, ...), weight: (c,) -> (), ()."""
-    losses = nll_rows.fn(logits, labels, weight, ignore_index=ignore_index)
-    return losses.sum(), label_weight.fn(labels, weight, ignore_index=ignore_index).sum()
-
-
-@nll_sums.vjp
-def _(g, out, logits, labels, weight, *, ignore_index, needs):
-    of_loss, of_total = g
-    kept, found = {"ignore_index": ignore_index}, [None, None, None]
-    if of_loss is not None:
-        found[0] = nll_grad(of_loss, labels, weight, shape=tuple(logits.shape), **kept)
-        found[1] = nll_weight_grad(of_loss, logits, labels, weight, **kept) if needs[2] else None
-    if of_total is not None and needs[2]:
-        found[2] = label_weight_grad(of_total, labels, shape=tuple(weight.shape), **kept)
-    return found[0], None, total(*found[1:])
-
-
-def _nll_labels(shapes, *, reduction, **_):
-    given, _, rows = _labels(shapes).partition("->")
-    return f"{given}->{rows if reduction == 'none' else ''},,"
-
-
-@composed(
-    _nll_labels,
-    name="NLLLoss",
-    attrs={"reduction": choice("none", "mean", "sum"), "ignore_index": IGNORE_INDEX},
-    check=_check,
-    whole="b",
-    dtype=(0, 2),
-    flops=2,
-    example=(
-        *(replace(each, attrs=(*each.attrs, ("reduction", "none"))) for each in _EXAMPLES),
-        *_EXAMPLES,
-        replace(_EXAMPLES[0], attrs=(("ignore_index", 2), ("reduction", "sum"))),
-    ),
-)
-def nll(part, logits, labels, weight, *, reduction="mean", ignore_index=-100):
-    """Minus the labels' log-probabilities, weighted, and the sum of the samples' weights.
-
-    logits: (n, c, ...), labels: (n, ...) int, weight: (c,) -> loss: (), or (n, ...) for "none"; total weight: ()
-
-    A mean divides by the total weight, both over all samples: two all_reduces of a number where n is split. c stays
-    whole. Samples labelled `ignore_index` count nothing. Form and defaults: MindSpore, ops.NLLLoss.
-    """
-    (operands, _, rows), kept = _labels([x.shape for x in (logits, labels, weight)]).partition("->"), ignore_index
-    if reduction == "none":
-        labelled = f"{operands}->{rows}"
-        loss = part(nll_rows, logits, labels, weight, labels=labelled, alone=True, ignore_index=kept)
-        weights = part(label_weight, labels, weight, labels=f"{rows},b->{rows}", ignore_index=kept)
-        return loss, part(reduce_sum, weights, labels=f"{rows}->")
-    loss, counted = part(nll_sums, logits, labels, weight, labels=operands, alone=True, ignore_index=kept)
-    if reduction == "mean":
-        divisor = counted if loss.dtype == counted.dtype else part(cast, counted, labels="", dtype=str(loss.dtype))
-        loss = part(div, loss, divisor, labels=",")
-    return loss, counted
 
 
 # ---- without weights ----
@@ -317,18 +226,18 @@ def _(g, out, logits, labels, *, needs):
     return total(parts[0], parts[2]), total(parts[1], parts[3])
 
 
-_SPARSE = {
+SPARSE = {
     "check": lambda operands, **_: ints(operands[1], "labels"),
     "dtype": lambda dtypes, **_: float_result(dtypes[:1]),
     "flops": 6,
 }
 
 
-@op("ac,a->a", whole="c", **_SPARSE)
+@op("ac,a->a", whole="c", **SPARSE)
 def sparse_cross_entropy_fused(logits, labels):
     """`sparse_cross_entropy` with c whole.  logits: (a, c), labels: (a,) int -> (a,)."""
     labels, _ = check_labels("SparseCrossEntropy", labels, logits.shape[-1])
-    return -_at(log_softmax_of(logits), labels)
+    return -at_labels(log_softmax_of(logits), labels)
 
 
 @gradient(sparse_cross_entropy_fused)
@@ -339,7 +248,7 @@ def sparse_cross_entropy_grad(g, logits, labels):
     return grad * g[:, None]
 
 
-@composed("ac,a->a", name="SparseCrossEntropy", example=case((16, 8), (16,), ints={1: 8}), **_SPARSE)
+@composed("ac,a->a", name="SparseCrossEntropy", example=case((16, 8), (16,), ints={1: 8}), **SPARSE)
 def sparse_cross_entropy(part, logits, labels):
     """Cross-entropy of every sample against a class number.  logits: (a, c), labels: (a,) int -> (a,).
 
@@ -353,67 +262,15 @@ def sparse_cross_entropy(part, logits, labels):
     return part(split_losses, logits, largest, sums, labels, labels="ac,a,a,a->a", classes=classes)
 
 
-def _all_or_none(signature, cuts, device_num, **_):
-    if 1 < cuts["a"] < device_num:
-        what = f"splits the samples {cuts['a']} ways, with {device_num} devices"
-        return what, f"Batch parallel: {device_num} ways, or whole"
+# ---- the loss, written with the operators of a Cell ----
 
 
-_BATCH = {"whole": "c", "devices": _all_or_none, **_SPARSE}
-
-
-@op("ac,a->", reduce="mean", **_BATCH)
-def sparse_mean(logits, labels):
-    """Mean of `sparse_cross_entropy`.  logits: (a, c), labels: (a,) int -> ()."""
-    return np.mean(sparse_cross_entropy_fused.fn(logits, labels))
-
-
-@op("ac,a->ac", **_BATCH)
-def sparse_mean_slope(logits, labels, *, rows):
-    """(softmax - one-hot rows) / `rows`.  logits: (a, c), labels: (a,) int -> (a, c)."""
-    each = np.full(len(labels), 1 / rows, float_result((logits.dtype,)))
-    return sparse_cross_entropy_grad.fn(each, logits, labels)
-
-
-@sparse_mean.vjp
-def _(g, out, logits, labels):
-    return mul(sparse_mean_slope(logits, labels, rows=labels.shape[0]), g), None
-
-
-@sparse_mean_slope.vjp
-def _(g, out, logits, labels, *, rows):
-    return mul(softmax_grad(g, softmax(logits), axis=-1), 1 / rows), None
-
-
-@composed(
-    lambda shapes, *, is_grad: "ac,a->ac" if is_grad else "ac,a->",
-    name="SparseSoftmaxCrossEntropyWithLogits",
-    instead="SparseCrossEntropy",
-    example=(case((16, 8), (16,), ints={1: 8}), case((16, 8), (16,), ints={1: 8}, is_grad=True)),
-    **_BATCH,
-)
-def sparse_softmax_cross_entropy(part, logits, labels, *, is_grad=False):
-    """Mean of the cross-entropies against class numbers.  logits: (a, c), labels: (a,) int -> ().
-
-    is_grad  the gradient of that mean for the logits, (a, c), in its place
-
-    Where a is split, by all devices, the mean of the ranks' means: one all_reduce of a number. c stays whole. Form and
-    rule: MindSpore (batch_parallel_info).
-    """
-    if is_grad:
-        return part(sparse_mean_slope, logits, labels, labels="ac,a->ac", alone=True, rows=labels.shape[0])
-    return part(sparse_mean, logits, labels, labels="ac,a->", alone=True)
-
-
-# ---- losses as functions ----
-
-
-def _class_weights(loss, count):
+def class_weights(loss, count):
     """The weights of `count` classes; ones if none were given."""
     return np.ones(count, np.float32) if loss.weight is None else loss.weight
 
 
-def _weighted(loss, losses, labels, weights):
+def weighted_reduction(loss, losses, labels, weights):
     """Weighted losses reduced: a mean divides by the sum of the samples' weights."""
     if loss.reduction != "mean" or (loss.weight is None and loss.ignore_index is None):
         return loss.get_loss(losses)
@@ -421,13 +278,6 @@ def _weighted(loss, losses, labels, weights):
     if str(counted.dtype) != str(losses.dtype):
         counted = cast(counted, str(losses.dtype))
     return loss.div(loss.reduce_sum(losses), loss.sum_weights(counted))
-
-
-def nll_of(loss, logits, labels):
-    """Minus the log-probability of each class.  logits: (n, c, ...), labels: (n, ...) int -> () or (n, ...)."""
-    shape = tuple(tensor_operand("nll_loss", "logits", logits).shape)
-    weights = _class_weights(loss, shape[1] if len(shape) > 1 else 1)  # one dim is refused by the operator
-    return _weighted(loss, loss.nll(logits, labels, weights)[0], labels, weights)
 
 
 def cross_entropy_of(loss, logits, labels, where):
@@ -448,8 +298,8 @@ def cross_entropy_of(loss, logits, labels, where):
         return loss.get_loss(_against_weights(loss, logits, labels))
     if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:
         return loss.get_loss(loss.sparse_cross_entropy(logits, labels))
-    weights = _class_weights(loss, shape[1])
-    return _weighted(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)
+    weights = class_weights(loss, shape[1])
+    return weighted_reduction(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)
 
 
 def _against_weights(loss, logits, labels):
@@ -465,59 +315,3 @@ def _against_weights(loss, logits, labels):
         labels = loss.weight_mul(labels, loss.weight)
     losses = loss.softmax_cross_entropy(logits, labels)[0]
     return losses if len(shape) == 2 else loss.positions(losses, (shape[0], *shape[2:]))
-
-
-def _class_loss(where, weight, ignore_index, reduction, **settings):
-    IGNORE_INDEX(where, "ignore_index", ignore_index, SHAPE_ERRORS)
-    shared = {"label_weight": partial(label_weight, ignore_index=ignore_index), "sum_weights": reduce_sum, "div": div}
-    return FormulaParts(where, reduction, weight=float_operand(weight), ignore_index=ignore_index, **shared, **settings)
-
-
-@function(mint="functional.nll_loss")
-def nll_loss(input, target, weight=None, ignore_index=None, reduction="mean", label_smoothing=0.0):
-    """Negative log-likelihood, as `nn.NLLLoss`.  input: (n, c, ...), target: (n, ...) int -> (), or (n, ...).
-
-    weight  (c,): a mean divides by the sum of the samples' weights;  ignore_index: class number to ignore, or None
-    label_smoothing  share of the target that is spread over all classes equally
-    """
-    SMOOTHING("nll_loss", "label_smoothing", label_smoothing, SHAPE_ERRORS)
-    loss = _class_loss(
-        "nll_loss", weight, ignore_index, reduction, nll=partial(nll, reduction="none", ignore_index=ignore_index)
-    )
-    found, x = nll_of(loss, as_array(input), as_array(target)), as_array(input)
-    if not label_smoothing:
-        return found
-    # the logarithms of all classes, weighted, of the samples that count
-    count = tuple(x.shape)[1]
-    weighted = x if loss.weight is None else mul(x, reshape(loss.weight, (count, *[1] * (len(x.shape) - 2))))
-    spread, weights = neg(reduce_sum(weighted, 1)), _class_weights(loss, count)
-    if ignore_index is not None:
-        spread = mul(spread, label_weight(as_array(target), np.ones(count, np.float32), ignore_index=ignore_index))
-    spread = _weighted(loss, spread, as_array(target), weights)
-    return add(mul(found, 1 - label_smoothing), mul(spread, label_smoothing / count))
-
-
-@function(mint="functional.cross_entropy")
-def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean", label_smoothing=0.0):
-    """Cross-entropy of a softmax, as `nn.CrossEntropyLoss`.  input: (n, c, ...) logits, target: (n, ...) int class
-    numbers, or (n, c, ...) float class weights -> (), or (n, ...) for reduction="none".
-
-    weight           (c,), one number per class; with class numbers a mean divides by the sum of the samples' weights
-    ignore_index     class number of samples to ignore; None: every sample counts (MindSpore's and PyTorch's default is
-                     -100)
-    label_smoothing  share of the target that is spread over all classes equally
-    """
-    SMOOTHING("cross_entropy", "label_smoothing", label_smoothing, SHAPE_ERRORS)
-    options = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
-    loss = _class_loss(
-        *("cross_entropy", weight, ignore_index, reduction),
-        label_smoothing=label_smoothing,
-        sparse_cross_entropy=sparse_cross_entropy,
-        softmax_cross_entropy=softmax_cross_entropy,
-        class_cross_entropy=partial(class_cross_entropy, **options),
-        **dict.fromkeys(("smooth_mul", "weight_mul"), mul),
-        **dict.fromkeys(("classes_last", "labels_last"), transpose),
-        **dict.fromkeys(("rows", "label_rows", "positions"), reshape),
-        smooth_add=add,
-    )
-    return cross_entropy_of(loss, as_array(input), as_array(target), "cross_entropy")

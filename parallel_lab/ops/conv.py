@@ -1,7 +1,6 @@
 """Convolution of pictures (N C H W) and volumes (N C D H W), MindSpore's Conv2D and Conv3D, and its sharding rule.
 
     y = ops.Conv2D(out_channel=32, kernel_size=3, pad_mode="same").shard(((2, 2, 1, 1), (2, 2, 1, 1)))(x, weight)
-    y = ops.conv2d(x, weight, bias, stride=2, pad_mode="pad", padding=1)
 
 Strategy ((n, i, h, w), (o, i, 1, 1)): samples, input channels, height, width, output channels. Split input channels
 leave partial sums, which an all_reduce adds. Split rows or columns need the rows of the neighbours that a kernel at the
@@ -14,7 +13,6 @@ import math
 from typing import Any
 
 from ..base.checks import choice, integer
-from .elementwise import bias_add
 from .kernels import conv as kernels
 from .kernels.windows import (
     EXTENTS,
@@ -31,7 +29,6 @@ from .kernels.windows import (
     windows,
 )
 from .machine.registry import case, op
-from .spellings import function
 
 
 def _windows_of(shapes: Any, *, stride: Any, dilation: Any, **attrs: Any) -> Windows:
@@ -271,27 +268,6 @@ convolution_3d = _convolution(
         case((2, 2, 3, 8, 2), (4, 2, 2, 3, 1), pad_mode="pad", pad=(0, 1, 1, 0, 1, 0), stride=(1, 2, 1)),
     ),
 )
-
-
-@function()
-def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):
-    """Convolution.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow).
-
-    padding  for pad_mode="pad": an int, (height, width) or (top, bottom, left, right)
-    """
-    out = convolution(input, weight, stride=stride, pad_mode=pad_mode, pad=padding, dilation=dilation, group=groups)
-    return out if bias is None else bias_add(out, bias)
-
-
-@function()
-def conv3d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):
-    """Convolution.  input: (n, i, d, h, w), weight: (o, i / groups, kd, kh, kw), bias: (o,) -> (n, o, od, oh, ow).
-
-    padding  for pad_mode="pad": an int, (depth, height, width) or (head, tail, top, bottom, left, right)
-    """
-    settings = {"stride": stride, "pad_mode": pad_mode, "pad": padding, "dilation": dilation, "group": groups}
-    out = convolution_3d(input, weight, **settings)
-    return out if bias is None else bias_add(out, bias)
 
 
 # ---- what gradients need, for any number of dims ----

@@ -22,13 +22,8 @@ import hashlib
 import numpy as np
 
 from ..base.checks import integer, probability
-from ..base.errors import ShapeError
-from ..base.hooks import current_tracer
-from ..base.origin import caller
-from ..base.seeds import get_seed, next_draw
 from .machine.operand_checks import floats
 from .machine.registry import case, op
-from .machine.state import training_step
 from .spellings import function
 
 CHUNK = 1 << 14  # elements hashed at a time: the words stay in the cache (64 kB each)
@@ -178,48 +173,3 @@ def dropout_at(x, step, *, p=0.5, key=0, dims=None, parts=None, offset=0):
 @dropout_at.vjp
 def _(g, out, x, step, *, p, key, dims, parts):
     return dropout_at(g, step, p=p, key=key, dims=dims, parts=parts), None
-
-
-@function()
-def dropout(x, p=0.5, training=True, seed=None, step=None):
-    """x with a share p of its elements set to 0, the others divided by 1 - p; x if not training.  x: (...) -> (...).
-
-    seed  what makes this dropout's masks differ from another's; None: the line that calls
-    step  number of the step; None: the training step of a compiled network. Outside of one no step is counted: give it,
-          or use `nn.Dropout`, which does
-
-    Form: mindspore.ops.dropout.
-    """
-    if not training:
-        return x
-    step = training_step() if step is None else step
-    if step is None:
-        what = "no step is given outside a compiled network"
-        allowed = "step=0, 1, 2, ..., so that every call has a mask of its own"
-        raise ShapeError(what, where="dropout", allowed=allowed, hint="nn.Dropout counts its calls itself")
-    key = dropout_key(get_seed(), caller().place if seed is None else seed)
-    return dropout_at(x, step, p=p, key=key)
-
-
-def _of_channels(ndim):
-    """A function that drops whole channels of tensors with `ndim` dims."""
-
-    def channels(x, p=0.5, training=True, seed=None):
-        if len(x.shape) != ndim:
-            raise ShapeError(f"a tensor of shape {tuple(x.shape)}", where=channels.__name__, allowed=f"{ndim} dims")
-        if not training:
-            return x
-        tracer = current_tracer.get()
-        step = np.asarray(next_draw(), np.int64) if tracer is None else training_step()
-        place = caller().place if seed is None else seed
-        key = dropout_key(get_seed(), channels.__name__, place, 0 if tracer is None else len(tracer.nodes))
-        return dropout_at(x, step, p=p, key=key, dims=2)
-
-    channels.__name__ = channels.__qualname__ = f"dropout{ndim - 2}d"
-    channels.__doc__ = (
-        "Whole channels set to 0 with probability p, the others divided by 1 - p.  x: (n, c, ...) -> same."
-    )
-    return function(mint="functional.dropout2d" if ndim == 4 else "")(channels)
-
-
-dropout1d, dropout2d, dropout3d = (_of_channels(ndim) for ndim in (3, 4, 5))

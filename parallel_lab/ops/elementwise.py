@@ -11,11 +11,9 @@ import numpy as np
 
 from ..base.checks import Check, choice
 from ..base.dtypes import as_dtype, float_result, kind_of, number_result
-from ..base.errors import ShapeError
 from .machine.opdef import OpDef
 from .machine.registry import case, form, op, unbroadcast
 from .machine.signature import letters
-from .spellings import function
 
 UNARY = "...->..."
 BINARY = "...,...->..."
@@ -206,17 +204,6 @@ def _(g, out, x, y):
     return unbroadcast(where_at_least(g, y, x), x), unbroadcast(where_below(g, y, x), y)
 
 
-@op(BINARY, name="Hypot", numbers="", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
-def hypot(x, y):
-    """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
-    return np.hypot(x, y)
-
-
-@hypot.vjp
-def _(g, out, x, y):
-    return unbroadcast(div(mul(g, x), out), x), unbroadcast(div(mul(g, y), out), y)
-
-
 def _bias_labels(shapes, *, data_format="NCHW"):
     # at least two: a vector has no dim 1, and the signature says so
     names = letters(max(2, len(shapes[0])))
@@ -246,24 +233,6 @@ def bias_add(x, b, *, data_format="NCHW"):
 @bias_add.vjp
 def _(g, out, x, b, *, data_format):
     return g, unbroadcast(g, b) if len(x.shape) == 2 or data_format == "NHWC" else channel_sum(g)
-
-
-@op(
-    lambda shapes: ",".join([letters(len(shapes[0]))] * len(shapes)) + "->" + letters(len(shapes[0])),
-    name="AddN AccumulateNV2",
-    example=case((16, 8), (16, 8), (16, 8)),
-)
-def addn(*inputs):
-    """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
-    total = np.array(inputs[0])
-    for x in inputs[1:]:
-        total += x
-    return total
-
-
-@addn.vjp
-def _(g, out, *inputs):
-    return (g,) * len(inputs)
 
 
 # ---- one operand ----
@@ -319,30 +288,6 @@ def _(g, out, x, *, dtype):
     if kind_of(x.dtype) != "f" or kind_of(dtype) != "f":
         return (None,)
     return (g if str(g.dtype) == str(x.dtype) else cast(g, dtype=str(x.dtype)),)
-
-
-@function(lists="x", numpy="clip")
-def clip_by_value(x, clip_value_min=None, clip_value_max=None):
-    """x within bounds; None: no bound.  x, bounds: (...) -> broadcast (...). Lists and tuples of tensors: one by one.
-
-    The gradient is 0 where x was changed and passes where x equals a bound.
-    """
-    if isinstance(x, (list, tuple)):
-        return tuple(clip_by_value(each, clip_value_min, clip_value_max) for each in x)
-    if clip_value_min is None and clip_value_max is None:
-        raise ShapeError("no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max, or both")
-    if clip_value_min is not None:
-        x = maximum(x, clip_value_min)
-    return x if clip_value_max is None else minimum(x, clip_value_max)
-
-
-@function(also="clamp", method="clip clamp", mint="clamp")
-def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and mindspore.ops.clip
-    """`clip_by_value` under numpy's name.  x, bounds: (...) -> broadcast (...)."""
-    return clip_by_value(x, min, max)
-
-
-clamp = clip
 
 
 @op(result_shape=0)
@@ -424,19 +369,6 @@ def moving_square(mean, x, *, keep, add):
 def descend_by_root(parameter, step, square, rate, *, eps):
     """parameter - step * rate / (sqrt(square) + eps).  parameter, step, square: (...), rate: () -> (...)."""
     return parameter - step * rate / (np.sqrt(square) + eps)
-
-
-@update_op
-def moving_root_mean(mean, x, square, rate, *, keep, eps):
-    """mean * keep + x * rate / sqrt(square + eps).  mean, x, square: (...), rate: () -> (...)."""
-    return mean * keep + x * rate / np.sqrt(square + eps)
-
-
-@update_op
-def moving_deviation_mean(mean, x, square, first, rate, *, keep, eps):
-    """mean * keep + x * rate / sqrt(square - first^2 + eps).  rate: (), the others (...) -> (...)."""
-    # a variance; of gradients that are all alike, rounding leaves it a little below 0
-    return mean * keep + x * rate / np.sqrt(np.maximum(square - first * first, 0) + eps)
 
 
 @update_op

@@ -52,12 +52,6 @@ def getitem(x: Any, key: Any) -> Any:
 
 
 @function()
-def take(x: Any, indices: Any, axis: int | None = None) -> Any:
-    """Elements along `axis` by number; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
-    return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
-
-
-@function()
 def setitem(x: Any, key: Any, value: Any) -> Any:
     """x with other elements, as after numpy's `x[key] = value`.  x: (...), value: broadcast to x[key] -> (...).
 
@@ -98,12 +92,6 @@ def _(self, index, value):
     new = setitem(self, index, value)
     if new is not self:  # where nothing is chosen
         self._become(new)
-
-
-@method("take")
-def _(self, indices, axis=None):
-    """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
-    return take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)
 
 
 def _numbers(value: Any) -> np.ndarray:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import number
 from ..base.dtypes import alike, promoted
-from .elementwise import BINARY, SHAPE, binary, unary
+from .elementwise import SHAPE, binary, unary
 from .machine.registry import case, op, unbroadcast
-from .machine.signature import but_numbers
 
 VECTOR = case(SHAPE, (8,))
 TIES = (VECTOR, case(SHAPE, SHAPE, ints={0: 3, 1: 3}))
@@ -34,10 +32,6 @@ greater_equal = _comparison(np.greater_equal, "x >= y", "GreaterEqual", "ge")
 less = _comparison(np.less, "x < y", "Less", "lt")
 less_equal = _comparison(np.less_equal, "x <= y", "LessEqual", "le")
 
-isnan = unary("isnan", np.isnan, "Whether an element is not a number (NaN)", name="IsNan", dtype="bool")
-isinf = unary(
-    "isinf", np.isinf, "Whether an element is infinite, of either sign", name="IsInf", mint="isinf", dtype="bool"
-)
 isfinite = unary(
     "isfinite",
     np.isfinite,
@@ -45,40 +39,6 @@ isfinite = unary(
     name="IsFinite",
     mint="isfinite",
     dtype="bool",
-)
-
-
-signbit = unary("signbit", np.signbit, "Whether an element has a minus sign, also -0.0", method="signbit", dtype="bool")
-isneginf = unary(
-    "isneginf", lambda x: x == -np.inf, "Whether an element is minus infinity", mint="isneginf", dtype="bool"
-)
-isposinf = unary("isposinf", lambda x: x == np.inf, "Whether an element is plus infinity", dtype="bool")
-
-
-def _near(name, class_name, near, text, **facts):
-    """Declare whether two elements are near each other."""
-    near.__name__ = near.__qualname__ = name
-    near.__doc__ = f"Whether {text}; no gradient.  x, y: (...) -> broadcast (...) bool."
-    return op(BINARY, name=class_name, dtype="bool", numbers="", flops=3, example=VECTOR, **facts)(near)
-
-
-def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=False):
-    return np.isclose(x, y, rtol, atol, equal_nan)
-
-
-def _approximate_equal(x, y, *, tolerance=1e-05):
-    return np.abs(x - y) <= tolerance
-
-
-near = _near(
-    "near", "IsClose", _isclose, "|x - y| is at most atol + rtol * |y|", attrs={"rtol": number(0), "atol": number(0)}
-)
-approximate_equal = _near(
-    "approximate_equal",
-    "ApproximateEqual",
-    _approximate_equal,
-    "|x - y| is at most the tolerance",
-    attrs={"tolerance": number(0)},
 )
 
 
@@ -100,7 +60,7 @@ logical_not = _logic(np.logical_not, "it is false", "LogicalNot", "__invert__", 
 # ---- choice ----
 
 
-def _truth(operand, name):
+def truth_fault(operand, name):
     if operand.dtype.kind != "b":
         return f"the {name} is {operand.dtype}", f"The {name} must be bools", f"Compare first: {name} != 0"
 
@@ -111,7 +71,7 @@ def _truth(operand, name):
     also="where",
     numpy="where",
     mint="select where",
-    check=lambda operands: _truth(operands[0], "condition"),
+    check=lambda operands: truth_fault(operands[0], "condition"),
     dtype=lambda dtypes: promoted(dtypes[1:]),
     example=(
         case((16, 8), (16, 8), (16, 8), bools={0}),
@@ -131,31 +91,3 @@ def _(g, out, condition, x, y):
 
 
 where = select
-
-
-def _check_masked_fill(operands):
-    shape = operands[2].shape
-    return _truth(operands[1], "mask") or ((f"value has shape {shape}", "A number: shape ()") if shape else None)
-
-
-@op(
-    "...,...,...->...",
-    name="MaskedFill",
-    method="masked_fill",
-    mint="masked_fill",
-    check=_check_masked_fill,
-    strategy_labels=but_numbers,
-    dtype=0,
-    example=(case((16, 8), (16, 8), (), bools={1}), case((4, 8, 2), (8, 1), (), bools={1})),
-)
-def masked_fill(x, mask, value):
-    """x with `value` where the mask is true.  x: (...), mask: (...) bool, value: () -> broadcast (...) of x's dtype.
-
-    A strategy has two tuples, for x and mask (MindSpore: MaskedFill).
-    """
-    return np.where(mask, np.asarray(value, x.dtype), x)
-
-
-@masked_fill.vjp
-def _(g, out, x, mask, value):
-    return unbroadcast(select(mask, 0.0, g), x), None, unbroadcast(select(mask, g, 0.0), value)

@@ -97,12 +97,6 @@ def bce_with_logits_pos_weight_grad(g, logits, label, weight):
     return g * weight * label * _softplus_of_minus(logits)
 
 
-@op(result_shape=0, dtype=0, shown="SmoothL1LossGrad")
-def smooth_l1_grad(g, prediction, target, *, beta):
-    """Gradient for the prediction.  g: (...), prediction, target: broadcast to (...) -> (...)."""
-    return g * np.clip((prediction - target) / beta, -1, 1)
-
-
 # ---- reductions ----
 
 
@@ -132,11 +126,6 @@ def _reduced(prim, reduction, values):
 def _(self, logits, label, weight, pos_weight, *, reduction="mean"):
     """Cross-entropy of a sigmoid.  logits, label: (...), weights: broadcast to (...) -> (), or (...) for "none"."""
     return _reduced(self, reduction, self.run(logits, label, weight, pos_weight))
-
-
-def smooth_l1_of(loss, x, y):
-    """Squared near 0, absolute beyond.  x, y: (...) -> () or (...)."""
-    return loss.get_loss(loss.smooth_l1(x, y))
 
 
 # ---- functions ----

@@ -52,7 +52,7 @@ def _mean(rows):
     return (rows @ np.full(rows.shape[1], 1 / rows.shape[1], rows.dtype))[:, None]
 
 
-def _normalized(rows, epsilon):
+def normalized_rows(rows, epsilon):
     """Rows with mean 0, variance 1; their 1 / deviation, mean, variance.  rows: (r, d) -> (r, d), 3 times (r, 1)."""
     mean = _mean(rows)
     x = rows - mean
@@ -62,7 +62,7 @@ def _normalized(rows, epsilon):
     return x, inverse, mean, variance
 
 
-def _normalized_grad(g, x, inverse):
+def normalized_rows_grad(g, x, inverse):
     """Gradient for the rows; it overwrites `g`, the gradient of the normalised rows `x`.  All (r, d)."""
     slope = np.vecdot(g, x)[:, None] / x.shape[1]
     g -= _mean(g)
@@ -72,7 +72,7 @@ def _normalized_grad(g, x, inverse):
     return g
 
 
-def _columns(g, x=None):
+def column_sums(g, x=None):
     """Sums of the columns of g, or of g * x.  g, x: (r, d) -> (d,)."""
     return np.ones(len(g), g.dtype) @ g if x is None else np.einsum("rd,rd->d", g, x)
 
@@ -118,7 +118,7 @@ def layer_normalization(x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=
     axis = begin_norm_axis % x.ndim
     rows = wide(x).reshape(math.prod(x.shape[:axis]), -1)
     dtype, kept = np.result_type(in_floats(x), gamma, beta), (*x.shape[:axis], *(1,) * (x.ndim - axis))
-    y, _, *statistics = _normalized(rows, epsilon)
+    y, _, *statistics = normalized_rows(rows, epsilon)
     y = y.reshape(x.shape)
     # in place where the dtypes agree: one array less
     y = np.multiply(y, gamma, out=y if y.dtype == dtype else None)
@@ -133,11 +133,11 @@ def layer_norm_grad(g, x, gamma, *, begin_norm_axis, begin_params_axis, epsilon)
     axis, start = begin_norm_axis % x.ndim, begin_params_axis % x.ndim
     dtype = np.result_type(g, x, gamma)
     g, x = wide(g), wide(x)
-    normal, inverse, *_ = _normalized(x.reshape(math.prod(x.shape[:axis]), -1), epsilon)
+    normal, inverse, *_ = normalized_rows(x.reshape(math.prod(x.shape[:axis]), -1), epsilon)
     g_rows = g.reshape(math.prod(x.shape[:start]), -1)
-    sums = _columns(g_rows, normal.reshape(g_rows.shape)), _columns(g_rows)
+    sums = column_sums(g_rows, normal.reshape(g_rows.shape)), column_sums(g_rows)
     scaled = np.multiply(g, gamma, dtype=np.result_type(g, normal, wide(gamma)))
-    _normalized_grad(scaled.reshape(normal.shape), normal, inverse)
+    normalized_rows_grad(scaled.reshape(normal.shape), normal, inverse)
     of_gamma, of_beta = (each.reshape(gamma.shape).astype(dtype, copy=False) for each in sums)
     return scaled.astype(dtype, copy=False), of_gamma, of_beta
 
@@ -165,44 +165,3 @@ def _(g, out, x, gamma, beta, *, begin_norm_axis, **attrs):
     rules = (layer_norm_mean_grad, layer_norm_variance_grad)
     others = (None if each is None else rule(each, x, **axis) for each, rule in zip(of_statistics, rules, strict=True))
     return total(found[0], *others), *found[1:]
-
-
-def _inverse_rms(rows, epsilon):
-    return 1 / np.sqrt(np.vecdot(rows, rows)[:, None] / rows.shape[1] + rows.dtype.type(epsilon))
-
-
-@op(result_shape=(1, 2))
-def rms_norm_grad(g, x, gamma, *, epsilon):
-    """Gradients for x and gamma.  g, x: (...), gamma: its last dims -> like x, gamma."""
-    dtype = np.result_type(g, x, gamma)
-    rows = wide(x).reshape(-1, gamma.size)
-    g_rows = wide(g).reshape(rows.shape)
-    inverse = _inverse_rms(rows, epsilon)
-    normal = rows * inverse
-    of_gamma = _columns(g_rows, normal)
-    scaled = g_rows * gamma.reshape(-1)
-    normal *= np.vecdot(scaled, normal)[:, None] / rows.shape[1]
-    scaled -= normal
-    scaled *= inverse
-    return scaled.reshape(x.shape).astype(dtype, copy=False), of_gamma.reshape(gamma.shape).astype(dtype, copy=False)
-
-
-@op(result_shape=2)
-def rms_norm_root_grad(g, out, x, *, dims):
-    """Gradient of the inverse root.  g, out: (..., 1), x: (...) -> (...)."""
-    count = math.prod(x.shape[x.ndim - dims :])
-    return (x * (g * out**3 * (-1 / count))).astype(x.dtype, copy=False)
-
-
-@op(result_shape=(1, 2, 2))
-def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
-    """Gradients for x, gamma and beta.  g, x: (n, c, ...), gamma: (c,) -> like x, gamma, gamma."""
-    dtype = np.result_type(g, x, gamma)
-    planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
-    normal, inverse, *_ = _normalized(wide(x).reshape(len(x) * num_groups, -1), epsilon)
-    g = wide(g).reshape(planes)
-    of_gamma = np.vecdot(g, normal.reshape(planes)).sum(axis=0)
-    of_beta = g.sum(axis=(0, 2))
-    scaled = (g * gamma[:, None]).reshape(normal.shape)
-    of_x = _normalized_grad(scaled, normal, inverse).reshape(x.shape)
-    return tuple(each.astype(dtype, copy=False) for each in (of_x, of_gamma, of_beta))

@@ -158,10 +158,3 @@ def _(g, out, x, **attrs):
 def max_pool_grad(g, out, x, *, kernel, stride, pads):
     """Gradient of max_pool.  g, out: (n, c, oh, ow), x: (n, c, h, w) -> (n, c, h, w); or volumes."""
     return kernels.max_pool_grad(g, out, x, kernel, stride, pads)
-
-
-@op(result_shape=lambda shapes, *, size, **_: (*shapes[0][:2], *size))
-def avg_pool_grad(g, *, size, kernel, stride, pads, ceil, count_pads, divisor):
-    """Gradient of avg_pool.  g: (n, c, oh, ow) -> (n, c, *size); or volumes."""
-    made = Windows(size, kernel, stride, (1,) * len(size), pads, ceil)
-    return kernels.avg_pool_grad(g, made, count_pads, divisor)

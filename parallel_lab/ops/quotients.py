@@ -1,13 +1,13 @@
-"""Quotients that are rounded, or 0 where the divisor is 0."""
+"""Quotients that are rounded; `zero_where` is for those that are 0 where the divisor is 0 (in the catalogue)."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from ..base.checks import choice
-from .elementwise import POSITIVE_PAIR, binary, div as quotient, float_result, floor_div, mul, neg, number_result
+from .elementwise import POSITIVE_PAIR, binary, div as quotient, floor_div, number_result
 from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import form, unbroadcast
+from .machine.registry import form
 from .spellings import function
 
 
@@ -16,26 +16,6 @@ def zero_where(zero, formula, x, y):
     one = np.ones((), x.dtype)
     zero = np.broadcast_to(zero, np.broadcast_shapes(x.shape, y.shape))
     return np.where(zero, np.zeros((), x.dtype), formula(np.where(zero, one, x), np.where(zero, one, y)))
-
-
-def _div_no_nan(x, y):
-    return zero_where(y == 0, np.divide, x, y)
-
-
-div_no_nan = binary(
-    "div_no_nan",
-    _div_no_nan,
-    "x / y, and 0 where y is 0",
-    name="DivNoNan",
-    also="divide_no_nan",
-    example=POSITIVE_PAIR,
-    dtype=float_result,
-)
-
-
-@div_no_nan.vjp
-def _(g, out, x, y):
-    return unbroadcast(div_no_nan(g, y), x), neg(unbroadcast(div_no_nan(mul(g, out), y), y))
 
 
 def _truncated(x, y):

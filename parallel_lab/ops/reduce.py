@@ -172,61 +172,7 @@ def _(g, out, x, *, axis, keep_dims, across):
     return (reduce_prod_grad(g, x, product, zeros, axis=reduced_dims(axis, len(x.shape))),)
 
 
-def _in_mints_form(operator, name):
-    """Declare `name`, the reduction as mint's primitives call it: what is reduced is an argument of the call."""
-
-    @form(operator, name)
-    def _(self, input, dim=None, keepdim=False, dtype=None):
-        x = input if dtype is None else self.before(cast, input, dtype=dtype)
-        return self.run(x, dim, keep_dims=keepdim)
-
-
-_in_mints_form(reduce_sum, "SumExt")
-_in_mints_form(reduce_mean, "MeanExt")
-_in_mints_form(reduce_prod, "ProdExt")
-
-
-@form(reduce_max, "Max")
-@form(reduce_min, "Min")
-def _(self, input):
-    """The largest element of all (Min: the smallest).  input: (...) -> ()."""
-    return self.run(input)
-
-
-# ---- sums of squares ----
-
-
-@op(
-    lambda shapes: f"{letters(len(shapes[0]))}->",
-    name="L2Loss",
-    dtype=float_result,
-    flops=2,
-    example=(case((16, 8)), case((4, 8, 2))),
-)
-def l2_loss(x):
-    """Half of the sum of all squares.  x: (...) -> ()."""
-    return np.sum(np.square(x, dtype=float_result((x.dtype,)))) / 2
-
-
-@l2_loss.vjp
-def _(g, out, x):
-    return (mul(g, x),)
-
-
-@op(
-    lambda shapes, **_: f"{letters(len(shapes[0]))},{letters(len(shapes[0]))}->,,",
-    name="SquareSumAll",
-    flops=2,
-    example=(case((16, 8), (16, 8)), case((4, 8, 2), (4, 8, 2))),
-)
-def square_sum_all(x, y):
-    """The sums of all squares of two tensors of one shape.  x, y: (...) -> (), ()."""
-    return tuple(np.sum(np.square(each), dtype=x.dtype) for each in (x, y))
-
-
-@square_sum_all.vjp
-def _(g, out, x, y):
-    return tuple(None if part is None else mul(mul(part, 2.0), each) for part, each in zip(g, (x, y), strict=True))
+# ---- methods and functions in every spelling ----
 
 
 def spelling(where, axis, keep_dims, spelled):

@@ -393,9 +393,3 @@ def repeat_interleave(input, repeats, axis=None):
 def shape(x):
     """The shape of x as a tuple of ints; in a trace the global shape."""
     return tuple(x.shape)
-
-
-@function()
-def scalar_to_array(value):
-    """A Python number as a 0-d operand (MindSpore's scalar_to_array); it takes the dtype of the tensors next to it."""
-    return value

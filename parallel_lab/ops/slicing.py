@@ -6,14 +6,10 @@ import itertools
 
 import numpy as np
 
-from ..base.checks import integer, is_int, sequence_of
-from ..base.errors import ShapeError, shorten
-from .machine.opdef import SHAPE_ERRORS
-from .machine.operand_checks import check_dim
-from .machine.registry import case, form, gradient, op
+from ..base.checks import integer, sequence_of
+from .machine.registry import case, gradient, op
 from .machine.signature import letters, more_letters
 from .shape import changed_labels
-from .spellings import function
 
 _MASKS = ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
 
@@ -62,7 +58,7 @@ def _check_slice(operands, **attrs):
             return what, f"A number from {-shape[dim]} to {shape[dim] - 1} for dim {dim}"
 
 
-_INTS = sequence_of(integer(), "A tuple of ints", empty=True)
+SOME_INTS = sequence_of(integer(), "A tuple of ints", empty=True)
 
 
 def _slice_labels(shapes, *, skip_redistribution=False, **attrs):
@@ -124,7 +120,7 @@ def _restrict_slice(signature, cuts, sizes, *, ellipsis_mask=0, skip_redistribut
     _slice_labels,
     name="StridedSlice",
     static=("begin", "end"),
-    attrs={"begin": _INTS, "end": _INTS, "strides": _INTS | None, **dict.fromkeys(_MASKS, integer(0))},
+    attrs={"begin": SOME_INTS, "end": SOME_INTS, "strides": SOME_INTS | None, **dict.fromkeys(_MASKS, integer(0))},
     check=_check_slice,
     sizes=_slice_sizes,
     out_sizes=_slice_out_sizes,
@@ -175,58 +171,3 @@ def slice_grad(g, *, shape, begin, end, strides, begin_mask, end_mask, ellipsis_
     grad = np.zeros(shape, g.dtype)
     grad[_taking(begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)] = g
     return grad
-
-
-def _sized(where, shape, begin, size):
-    """(begin, end) for sizes; a size of -1 means all that remain. Raises ShapeError."""
-    begin, size = (
-        _INTS(where, name, value.asnumpy().tolist() if hasattr(value, "asnumpy") else value, SHAPE_ERRORS)
-        for name, value in (("begin", begin), ("size", size))
-    )
-    given = f"begin {begin} and size {size} for a tensor of shape {shape}"
-    if not len(begin) == len(size) == len(shape):
-        raise ShapeError(given, where=where, allowed="One int per dim in both")
-    end = tuple(n if s == -1 else b + s for b, s, n in zip(begin, size, shape, strict=True))
-    if not all(0 <= b <= e <= n for b, e, n in zip(begin, end, shape, strict=True)):
-        allowed = "begin from 0, begin + size within the dim; size -1 for all that remain"
-        raise ShapeError(given, where=where, allowed=allowed)
-    return begin, end
-
-
-@form(strided_slice, "Slice")
-def _(self, input, begin, size):
-    """`size` elements of every dim from `begin` on; -1: all that remain.  input: (...) -> (...). A dim that is split is
-    taken whole.
-    """
-    return self.run(input, *_sized("Slice", tuple(input.shape), begin, size))
-
-
-@function(also="slice")
-def slice_(input_x, begin, size):
-    """`size` elements of every dim from `begin` on; -1: all that remain.  input_x: (...) -> (...)."""
-    return strided_slice(input_x, *_sized("slice", tuple(input_x.shape), begin, size))
-
-
-def _along(where, shape, dim, start, end, step):
-    """begin, end, strides of a range along one dim."""
-    place = check_dim(where, "dim", dim, len(shape), shape)
-    return (*(0,) * place, start), (*shape[:place], end), (*(1,) * place, step)
-
-
-@form(strided_slice, "SliceExt")
-def _(self, input, dim, start, end, step=1):
-    """The elements start, start + step, ... before end along `dim`, which stays whole.  input: (...) -> (...)."""
-    return self.run(input, *_along("SliceExt", tuple(input.shape), dim, start, end, step))
-
-
-@function(method="narrow", mint="narrow")
-def narrow(input, dim, start, length):
-    """`length` elements along `dim` from `start` on.  input: (..., n, ...) -> (..., length, ...)."""
-    shape = tuple(input.shape)
-    n = shape[check_dim("narrow", "dim", dim, len(shape), shape)]
-    first = start + n if is_int(start, -n, -1) else start
-    if not is_int(first, 0, n) or not is_int(length, 0, n - first):
-        allowed = f"A start from {-n} to {n}, and as many elements as follow it"
-        given = f"start={shorten(start)}, length={shorten(length)} for dim {dim} of shape {shape}"
-        raise ShapeError(given, where="narrow", allowed=allowed)
-    return strided_slice(input, *_along("narrow", shape, dim, first, first + length, 1))

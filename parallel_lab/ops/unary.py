@@ -45,8 +45,6 @@ square = unary(
     mint="square",
     dtype=number_result,
 )
-exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out))
-log = fractional("log", np.log, "Natural logarithm", lambda g, out, x: div(g, x), example=POSITIVE_CASE)
 sqrt = fractional("sqrt", np.sqrt, "Square root", lambda g, out, x: div(mul(g, 0.5), out), example=POSITIVE_CASE)
 rsqrt = fractional(
     "rsqrt",

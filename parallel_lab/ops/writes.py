@@ -19,7 +19,7 @@ SHAPES = ((16, 8), (16, 8))
 WRITES = {"dtype": 0, "writes": True}
 
 
-def _fits(operands, **attrs):
+def write_fault(operands, **attrs):
     variable, value = operands
     if value.shape in ((), variable.shape):
         return None
@@ -29,19 +29,7 @@ def _fits(operands, **attrs):
     )
 
 
-@op("...,...->...", name="Assign", check=_fits, flops=0, example=case(*SHAPES), **WRITES)
+@op("...,...->...", name="Assign", check=write_fault, flops=0, example=case(*SHAPES), **WRITES)
 def assign(variable, value):
     """The Parameter takes `value`.  variable: (...), value: (...) or a number -> (...), in the variable's dtype."""
     return np.array(np.broadcast_to(value, variable.shape), variable.dtype, order="C")
-
-
-@op("...,...->...", name="AssignAdd", check=_fits, example=[case(*SHAPES), case((16,), ())], **WRITES)
-def assign_add(variable, value):
-    """The Parameter takes variable + value.  variable: (...), value: (...) or a number -> (...)."""
-    return (variable + value).astype(variable.dtype)
-
-
-@op("...,...->...", name="AssignSub", check=_fits, example=case((16, 4, 8), (16, 4, 8)), **WRITES)
-def assign_sub(variable, value):
-    """The Parameter takes variable - value.  variable: (...), value: (...) or a number -> (...)."""
-    return (variable - value).astype(variable.dtype)

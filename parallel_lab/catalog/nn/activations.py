@@ -22,8 +22,8 @@ _layer = partial(elementwise, module=__name__)
 
 ReLU6 = _layer("ReLU6", activations.relu6, "min(max(x, 0), 6).")
 SiLU = _layer("SiLU", activations.silu, "x * sigmoid(x).")
-Sigmoid = _layer("Sigmoid", activation.sigmoid, "1 / (1 + exp(-x)).")
-Softplus = _layer("Softplus", activation.softplus, "log(1 + exp(x)), without overflow.")
+Sigmoid = _layer("Sigmoid", activations.sigmoid, "1 / (1 + exp(-x)).")
+Softplus = _layer("Softplus", activations.softplus, "log(1 + exp(x)), without overflow.")
 HSigmoid = _layer("HSigmoid", activations.hsigmoid, "The sigmoid in straight pieces: (x + 3) / 6 between 0 and 1.")
 HSwish = _layer("HSwish", activations.hswish, "x times HSigmoid of x.")
 Mish = _layer("Mish", activations.mish, "x * tanh(softplus(x)).")
@@ -145,7 +145,7 @@ class GLU(Cell):
     def __init__(self, axis: int = -1) -> None:
         super().__init__()
         self.split = split_parts.primitive(axis=axis, output_num=2)
-        self.sigmoid = activation.sigmoid.primitive()
+        self.sigmoid = activations.sigmoid.primitive()
         self.mul = mul.primitive()
 
     def construct(self, x: Any) -> Any:
@@ -158,7 +158,7 @@ class LogSigmoid(Cell):
 
     def __init__(self) -> None:
         super().__init__()
-        self.neg1, self.softplus, self.neg2 = neg.primitive(), activation.softplus.primitive(), neg.primitive()
+        self.neg1, self.softplus, self.neg2 = neg.primitive(), activations.softplus.primitive(), neg.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.neg2(self.softplus(self.neg1(x)))

@@ -19,16 +19,18 @@ from ...nn.initializer import initializer
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import Initial, Tensor
 from ...ops.elementwise import add, div, maximum, mul
-from ...ops.gather import embedding_lookup, gather, one_hot
+from ...ops.gather import gather
 from ...ops.linalg import matmul
-from ...ops.logic import equal, masked_fill
+from ...ops.logic import equal
 from ...ops.machine.primitive import Strategy
-from ...ops.quotients import div_no_nan
 from ...ops.reduce import reduce_sum
-from ...ops.scattering import unsorted_segment_max, unsorted_segment_sum
 from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ...ops.spellings import tensor_operand
 from ...ops.unary import abs_, sqrt, square
+from ..ops.arithmetic import div_no_nan
+from ..ops.lookups import embedding_lookup, one_hot
+from ..ops.masked_elements import masked_fill
+from ..ops.segments import unsorted_segment_max, unsorted_segment_sum
 
 
 def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None = None) -> Initial:

@@ -14,14 +14,16 @@ from ...nn.cell import Cell
 from ...nn.layers.class_losses import ClassLoss
 from ...nn.layers.losses import FormulaLoss, LossBase, factor_tensor
 from ...nn.tensor.tensor import Tensor
-from ...ops import losses, unary
-from ...ops.class_losses import nll, nll_of, softmax_cross_entropy, sparse_softmax_cross_entropy
+from ...ops.class_losses import softmax_cross_entropy
 from ...ops.elementwise import div, mul, sub
-from ...ops.gather import one_hot
 from ...ops.reduce import reduce_max, reduce_mean, reduce_sum
-from ...ops.shape import scalar_to_array, shape as shape_of
+from ...ops.shape import shape as shape_of
 from ...ops.unary import abs_
-from ..ops import losses as loss_operators
+from ..ops import losses
+from ..ops.class_losses import nll, nll_of, sparse_softmax_cross_entropy
+from ..ops.dims import scalar_to_array
+from ..ops.elementary_functions import exp, log
+from ..ops.lookups import one_hot
 from ..ops.losses import binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
 
 
@@ -78,8 +80,8 @@ class SoftmaxCrossEntropyExpand(Cell):
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
-        self.max, self.sub, self.exp = reduce_max.primitive(keep_dims=True), sub.primitive(), unary.exp.primitive()
-        self.sum, self.div, self.log = reduce_sum.primitive(keep_dims=True), div.primitive(), unary.log.primitive()
+        self.max, self.sub, self.exp = reduce_max.primitive(keep_dims=True), sub.primitive(), exp.primitive()
+        self.sum, self.div, self.log = reduce_sum.primitive(keep_dims=True), div.primitive(), log.primitive()
         self.onehot = one_hot.primitive()
         self.on_value = Tensor(1.0, np.float32)
         self.off_value = Tensor(0.0, np.float32)
@@ -98,7 +100,7 @@ class SoftmaxCrossEntropyExpand(Cell):
 class L1Loss(FormulaLoss):
     """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
-    formula = loss_operators.l1_of
+    formula = losses.l1_of
     parts = (("sub", sub.primitive), ("abs", abs_.primitive))
 
 
@@ -157,7 +159,7 @@ class BCELoss(FormulaLoss):
     Operator: `binary_cross_entropy`. Logarithms are at least -100.
     """
 
-    formula = loss_operators.binary_of
+    formula = losses.binary_of
     parts = (("binary_cross_entropy", partial(binary_cross_entropy_values.primitive, "none")),)
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:

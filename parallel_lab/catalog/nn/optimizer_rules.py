@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from ...base.checks import floating, sequence_of
 from ...base.errors import ArgumentError
 from ...nn.optim.global_norm import in_dtype_of, wide
@@ -23,9 +25,10 @@ from ...nn.optim.rules import (
 )
 from ...nn.optim.update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 from ...ops import elementwise, unary
-from ...ops.elementwise import add, clip, maximum, minimum, power
+from ...ops.elementwise import add, maximum, minimum, power, update_op
 from ...ops.shape import expand_dims
 from ...ops.unary import abs_, sign, sqrt
+from ..ops.arithmetic import clip
 
 EPS = 1e-10  # only so that 0 / 0 is 0 with accum=0: MindSpore's formula has an epsilon, but no argument for it
 _ADAM_STATES = {"states": {"moment1": 0.0, "moment2": 0.0}, "shared": beta_powers}
@@ -79,9 +82,9 @@ def RMSProp(h, p, g, *states):
     s = elementwise.moving_square(s, g, keep=h.decay, add=rest)
     if h.centered:
         mean = [elementwise.moving_mean(mean[0], g, keep=h.decay, add=rest)]
-        m = elementwise.moving_deviation_mean(m, g, s, mean[0], h.rate, keep=h.momentum, eps=h.epsilon)
+        m = moving_deviation_mean(m, g, s, mean[0], h.rate, keep=h.momentum, eps=h.epsilon)
     else:
-        m = elementwise.moving_root_mean(m, g, s, h.rate, keep=h.momentum, eps=h.epsilon)
+        m = moving_root_mean(m, g, s, h.rate, keep=h.momentum, eps=h.epsilon)
     return p - m, *mean, s, m
 
 
@@ -341,3 +344,16 @@ def Rprop(h, p, g, before, size):
     size = clip(size, *h.step_sizes)
     g = g * (1.0 - shrunk)
     return p - sign(g) * size, g, size
+
+
+@update_op
+def moving_root_mean(mean, x, square, rate, *, keep, eps):
+    """mean * keep + x * rate / sqrt(square + eps).  mean, x, square: (...), rate: () -> (...)."""
+    return mean * keep + x * rate / np.sqrt(square + eps)
+
+
+@update_op
+def moving_deviation_mean(mean, x, square, first, rate, *, keep, eps):
+    """mean * keep + x * rate / sqrt(square - first^2 + eps).  rate: (), the others (...) -> (...)."""
+    # a variance; of gradients that are all alike, rounding leaves it a little below 0
+    return mean * keep + x * rate / np.sqrt(np.maximum(square - first * first, 0) + eps)

@@ -12,7 +12,7 @@ from ...base.errors import ArgumentError, ShapeError, shorten
 from ...nn.cell import Cell
 from ...ops.activation import softmax
 from ...ops.shape import shape as shape_of
-from ...ops.statistics import cosine_similarity
+from ..ops.norms import cosine_similarity
 from ..ops.padding import pad, pad_dims
 from ..ops.upsampling import pixel_shuffle
 

@@ -27,13 +27,14 @@ from ...nn.cell import Cell
 from ...nn.initializer import Uniform, initializer
 from ...nn.layers.dropout import Dropout
 from ...nn.tensor.parameter import Parameter
-from ...ops.activation import relu, sigmoid, tanh
-from ...ops.creation import zeros
+from ...ops.activation import relu, tanh
 from ...ops.elementwise import bias_add, cast, mul
 from ...ops.join import concat, split_parts, stack, unstack
 from ...ops.linalg import matmul
 from ...ops.logic import greater, select
 from ...ops.shape import reshape, shape as shape_of, transpose
+from ..ops.activations import sigmoid
+from ..ops.creation import zeros
 
 State = tuple[Any, ...]
 FORMS = {"num_layers": integer(1), **dict.fromkeys(("has_bias", "batch_first", "bidirectional"), flag)}

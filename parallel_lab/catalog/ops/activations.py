@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ...base.checks import number
-from ...ops.activation import EXAMPLE, SOFTMAX, _sigmoid, log_softmax_of, relu, relu_grad, sigmoid, softmax, tanh
+from ...ops.activation import EXAMPLE, SOFTMAX, log_softmax_of, relu, relu_grad, softmax, tanh
 from ...ops.elementwise import SHAPE, UNARY, a_dtype, cast, float_result, mul, neg, sub
 from ...ops.join import split_parts
 from ...ops.machine.operand_checks import filled_dim
@@ -410,3 +410,37 @@ def _(self, input, negative_slope=0.01):
 def _(self, input, dim=-1, dtype=None):
     """log(softmax(x)) along `dim`.  input: (...) -> (...). dtype: that of the result."""
     return self.run(input if dtype is None else self.before(cast, input, dtype=dtype), axis=dim)
+
+
+# ---- sigmoid and softplus ----
+
+
+def _sigmoid(x):
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
+
+
+sigmoid = fractional(
+    "sigmoid",
+    _sigmoid,
+    "1 / (1 + exp(-x)), without overflow",
+    lambda g, out, x: sigmoid_grad(g, out),
+    mint="sigmoid functional.sigmoid",
+)
+
+
+@op(result_shape=0)
+def sigmoid_grad(g, out):
+    """Gradient of sigmoid.  g, out: (...) -> (...)."""
+    return g * out * (1 - out)
+
+
+softplus = fractional(
+    "softplus",
+    lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
+    "log(1 + exp(x)), without overflow",
+    lambda g, out, x: mul(g, sigmoid(x)),
+    method="",
+    mint="functional.softplus",
+    flops=4,
+)

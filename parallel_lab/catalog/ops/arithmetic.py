@@ -8,6 +8,7 @@ import numpy as np
 
 from ...base.checks import number
 from ...base.dtypes import alike
+from ...base.errors import ShapeError
 from ...ops.elementwise import (
     BINARY,
     POSITIVE,
@@ -16,8 +17,11 @@ from ...ops.elementwise import (
     add,
     binary,
     cast,
+    div,
     div as quotient,
     float_result,
+    maximum,
+    minimum,
     mul,
     neg,
     number_result,
@@ -27,12 +31,12 @@ from ...ops.elementwise import (
 )
 from ...ops.logic import equal, select
 from ...ops.machine.registry import case, form, op, unbroadcast
-from ...ops.machine.signature import but_numbers
+from ...ops.machine.signature import but_numbers, letters
 from ...ops.quotients import truncate_div, zero_where
 from ...ops.shape import as_array
 from ...ops.spellings import function
-from ...ops.unary import exp, sign, square
-from .elementary_functions import exp2
+from ...ops.unary import sign, square
+from .elementary_functions import exp, exp2
 
 # ---- two operands ----
 
@@ -356,3 +360,79 @@ def float_power(input, exponent):
     """input to the power `exponent`, in float64.  input, exponent: (...) -> broadcast (...)."""
     exponent = cast(exponent, dtype="float64") if hasattr(exponent, "dtype") else exponent
     return power(cast(as_array(input), dtype="float64"), exponent)
+
+
+# ---- lengths, sums of many, bounds, quotients ----
+
+
+@op(BINARY, name="Hypot", numbers="", ufunc="hypot", method="hypot(other)", dtype=float_result, example=POSITIVE_PAIR)
+def hypot(x, y):
+    """sqrt(x^2 + y^2), without overflow in between.  x, y: (...) -> broadcast (...)."""
+    return np.hypot(x, y)
+
+
+@hypot.vjp
+def _(g, out, x, y):
+    return unbroadcast(div(mul(g, x), out), x), unbroadcast(div(mul(g, y), out), y)
+
+
+@op(
+    lambda shapes: ",".join([letters(len(shapes[0]))] * len(shapes)) + "->" + letters(len(shapes[0])),
+    name="AddN AccumulateNV2",
+    example=case((16, 8), (16, 8), (16, 8)),
+)
+def addn(*inputs):
+    """Sum of any number of tensors of one shape, from the first to the last.  inputs: each (...) -> (...)."""
+    total = np.array(inputs[0])
+    for x in inputs[1:]:
+        total += x
+    return total
+
+
+@addn.vjp
+def _(g, out, *inputs):
+    return (g,) * len(inputs)
+
+
+@function(lists="x", numpy="clip")
+def clip_by_value(x, clip_value_min=None, clip_value_max=None):
+    """x within bounds; None: no bound.  x, bounds: (...) -> broadcast (...). Lists and tuples of tensors: one by one.
+
+    The gradient is 0 where x was changed and passes where x equals a bound.
+    """
+    if isinstance(x, (list, tuple)):
+        return tuple(clip_by_value(each, clip_value_min, clip_value_max) for each in x)
+    if clip_value_min is None and clip_value_max is None:
+        raise ShapeError("no bound is given", where="clip_by_value", allowed="clip_value_min, clip_value_max, or both")
+    if clip_value_min is not None:
+        x = maximum(x, clip_value_min)
+    return x if clip_value_max is None else minimum(x, clip_value_max)
+
+
+@function(also="clamp", method="clip clamp", mint="clamp")
+def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and mindspore.ops.clip
+    """`clip_by_value` under numpy's name.  x, bounds: (...) -> broadcast (...)."""
+    return clip_by_value(x, min, max)
+
+
+clamp = clip
+
+
+def _div_no_nan(x, y):
+    return zero_where(y == 0, np.divide, x, y)
+
+
+div_no_nan = binary(
+    "div_no_nan",
+    _div_no_nan,
+    "x / y, and 0 where y is 0",
+    name="DivNoNan",
+    also="divide_no_nan",
+    example=POSITIVE_PAIR,
+    dtype=float_result,
+)
+
+
+@div_no_nan.vjp
+def _(g, out, x, y):
+    return unbroadcast(div_no_nan(g, y), x), neg(unbroadcast(div_no_nan(mul(g, out), y), y))

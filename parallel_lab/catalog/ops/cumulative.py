@@ -6,10 +6,11 @@ import numpy as np
 
 from ...ops.elementwise import UNARY, cast, float_result
 from ...ops.machine.operand_checks import filled_dim, one_dim
-from ...ops.machine.registry import case, gradient, op
+from ...ops.machine.registry import case, form, gradient, op
 from ...ops.machine.signature import along_axis
 from ...ops.reduce import sum_dtype
-from ...ops.spellings import function
+from ...ops.shape import reshape
+from ...ops.spellings import function, method
 
 
 @op(result_shape=lambda shapes, *, shape, axis: shape, dtype=0)
@@ -146,3 +147,56 @@ def add_along(g, numbers, *, axis):
 
 cummax = _running_extreme("cummax", "Cummax", np.maximum, "largest")
 cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
+
+
+@op(
+    UNARY,
+    name="CumSum",
+    static=("axis",),
+    attrs={"axis": one_dim},
+    dtype=sum_dtype,
+    whole=along_axis,
+    example=(
+        case((16, 8), axis=1),
+        case((4, 8, 2), axis=0, exclusive=True),
+        case((16, 8), axis=-1, reverse=True, exclusive=True),
+    ),
+)
+def cumsum(x, axis, *, exclusive=False, reverse=False):
+    """Sums along `axis`, whole, up to each element; exclusive: without it; reverse: from the end.  x: (...) -> same."""
+    turned = np.flip(x, axis) if reverse else x
+    total = np.cumsum(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
+    if exclusive:
+        total = np.roll(total, 1, axis)
+        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 0
+    return np.array(np.flip(total, axis) if reverse else total, order="C")
+
+
+@cumsum.vjp
+def _(g, out, x, *, axis, exclusive, reverse):
+    return (cumsum(g, axis, exclusive=exclusive, reverse=not reverse),)
+
+
+def _with_dtype(operator):
+    @function(method="cumsum", numpy="cumsum")
+    def cumsum(x, axis, dtype=None, *, exclusive=False, reverse=False):
+        """Sums along `axis` up to each element; exclusive: without it; reverse: from the end.  x: (...) -> (...).
+
+        dtype  of the sums
+        """
+        return operator(x if dtype is None else cast(x, dtype=dtype), axis, exclusive=exclusive, reverse=reverse)
+
+
+_with_dtype(cumsum)
+
+
+@form(cumsum, "CumsumExt")
+def _(self, input, dim, dtype=None):
+    """Sums along `dim` up to each element.  input: (...) -> (...). dtype: that of the sums."""
+    return self.run(input if dtype is None else self.before(cast, input, dtype=dtype), dim)
+
+
+@method("cumsum")
+def _(self, axis=None):
+    """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
+    return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)

@@ -6,7 +6,6 @@ import numpy as np
 
 from ...base.checks import integer, is_int
 from ...base.errors import ShapeError, shorten
-from ...ops.creation import _dtype, _shape
 from ...ops.gather import gather
 from ...ops.join import concat
 from ...ops.logic import select
@@ -14,6 +13,7 @@ from ...ops.machine.operand_checks import own_dim
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import as_array, expand_dims, reshape, transpose
 from ...ops.spellings import function
+from .creation import _dtype, _shape
 from .padding import pad_dims
 
 

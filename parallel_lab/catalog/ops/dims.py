@@ -9,15 +9,15 @@ import numpy as np
 
 from ...base.checks import integer, is_int, sequence_of
 from ...base.errors import ShapeError, shorten
-from ...ops.gather import one_hot
 from ...ops.join import _sizes_of, concat, split_parts, unstack
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import check_dim, own_dim, refuse, some_dims
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import along_axis, same_labels
 from ...ops.shape import as_array, broadcast_to, expand_dims, repeat_interleave, reshape, swapaxes, transpose
-from ...ops.slicing import narrow
+from ...ops.slicing import SOME_INTS, strided_slice
 from ...ops.spellings import function, tensor_operand
+from .lookups import one_hot
 
 # ---- dims ----
 
@@ -296,3 +296,67 @@ def unbind(x, dim=0):
 def _(self, tensor, num_classes, on_value=1, off_value=0, axis=-1):
     """`on_value` at each index, `off_value` elsewhere.  tensor: (...) int -> (..., num_classes, ...)."""
     return self.run(tensor, num_classes, on_value, off_value, axis=axis)
+
+
+# ---- ranges by begin and size ----
+
+
+def _sized(where, shape, begin, size):
+    """(begin, end) for sizes; a size of -1 means all that remain. Raises ShapeError."""
+    begin, size = (
+        SOME_INTS(where, name, value.asnumpy().tolist() if hasattr(value, "asnumpy") else value, SHAPE_ERRORS)
+        for name, value in (("begin", begin), ("size", size))
+    )
+    given = f"begin {begin} and size {size} for a tensor of shape {shape}"
+    if not len(begin) == len(size) == len(shape):
+        raise ShapeError(given, where=where, allowed="One int per dim in both")
+    end = tuple(n if s == -1 else b + s for b, s, n in zip(begin, size, shape, strict=True))
+    if not all(0 <= b <= e <= n for b, e, n in zip(begin, end, shape, strict=True)):
+        allowed = "begin from 0, begin + size within the dim; size -1 for all that remain"
+        raise ShapeError(given, where=where, allowed=allowed)
+    return begin, end
+
+
+@function(also="slice")
+def slice_(input_x, begin, size):
+    """`size` elements of every dim from `begin` on; -1: all that remain.  input_x: (...) -> (...)."""
+    return strided_slice(input_x, *_sized("slice", tuple(input_x.shape), begin, size))
+
+
+def _along(where, shape, dim, start, end, step):
+    """begin, end, strides of a range along one dim."""
+    place = check_dim(where, "dim", dim, len(shape), shape)
+    return (*(0,) * place, start), (*shape[:place], end), (*(1,) * place, step)
+
+
+@function(method="narrow", mint="narrow")
+def narrow(input, dim, start, length):
+    """`length` elements along `dim` from `start` on.  input: (..., n, ...) -> (..., length, ...)."""
+    shape = tuple(input.shape)
+    n = shape[check_dim("narrow", "dim", dim, len(shape), shape)]
+    first = start + n if is_int(start, -n, -1) else start
+    if not is_int(first, 0, n) or not is_int(length, 0, n - first):
+        allowed = f"A start from {-n} to {n}, and as many elements as follow it"
+        given = f"start={shorten(start)}, length={shorten(length)} for dim {dim} of shape {shape}"
+        raise ShapeError(given, where="narrow", allowed=allowed)
+    return strided_slice(input, *_along("narrow", shape, dim, first, first + length, 1))
+
+
+@function()
+def scalar_to_array(value):
+    """A Python number as a 0-d operand (MindSpore's scalar_to_array); it takes the dtype of the tensors next to it."""
+    return value
+
+
+@form(strided_slice, "Slice")
+def _(self, input, begin, size):
+    """`size` elements of every dim from `begin` on; -1: all that remain.  input: (...) -> (...). A dim that is split is
+    taken whole.
+    """
+    return self.run(input, *_sized("Slice", tuple(input.shape), begin, size))
+
+
+@form(strided_slice, "SliceExt")
+def _(self, input, dim, start, end, step=1):
+    """The elements start, start + step, ... before end along `dim`, which stays whole.  input: (...) -> (...)."""
+    return self.run(input, *_along("SliceExt", tuple(input.shape), dim, start, end, step))

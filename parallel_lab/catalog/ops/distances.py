@@ -13,7 +13,7 @@ from ...base.errors import shorten
 from ...ops.elementwise import float_result, sub
 from ...ops.machine.registry import case, gradient, op
 from ...ops.spellings import function
-from ...ops.statistics import lp_norm
+from .norms import lp_norm
 
 # ---- distances ----
 

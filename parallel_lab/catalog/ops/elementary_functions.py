@@ -164,3 +164,9 @@ def sinc_grad(g, x):
     """Gradient of sinc: g * (cos(pi x) - sinc(x)) / x, 0 at 0.  g, x: (...) -> (...)."""
     zero = x == 0
     return g * (np.cos(np.pi * x) - np.sinc(x)) / np.where(zero, np.ones((), x.dtype), x)
+
+
+# ---- e to the power x, and back ----
+
+exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out))
+log = fractional("log", np.log, "Natural logarithm", lambda g, out, x: div(g, x), example=POSITIVE_CASE)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import instance
+from ...base.checks import instance, number
 from ...base.dtypes import is_bfloat16, kind_of
-from ...ops.elementwise import SHAPE, UNARY
-from ...ops.logic import near
+from ...ops.elementwise import BINARY, SHAPE, UNARY, unary
+from ...ops.logic import VECTOR
 from ...ops.machine.registry import PRIMITIVES, case, form, gradient, op
 from ...ops.reduce import reduce_all
 from ...ops.spellings import function
@@ -55,3 +55,48 @@ def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """Whether all elements are close (`isclose`).  input, other: (...) broadcast -> () bool."""
     return reduce_all(isclose(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+
+# ---- what an element is ----
+
+isnan = unary("isnan", np.isnan, "Whether an element is not a number (NaN)", name="IsNan", dtype="bool")
+isinf = unary(
+    "isinf", np.isinf, "Whether an element is infinite, of either sign", name="IsInf", mint="isinf", dtype="bool"
+)
+
+
+signbit = unary("signbit", np.signbit, "Whether an element has a minus sign, also -0.0", method="signbit", dtype="bool")
+isneginf = unary(
+    "isneginf", lambda x: x == -np.inf, "Whether an element is minus infinity", mint="isneginf", dtype="bool"
+)
+isposinf = unary("isposinf", lambda x: x == np.inf, "Whether an element is plus infinity", dtype="bool")
+
+
+# ---- nearness ----
+
+
+def _near(name, class_name, near, text, **facts):
+    """Declare whether two elements are near each other."""
+    near.__name__ = near.__qualname__ = name
+    near.__doc__ = f"Whether {text}; no gradient.  x, y: (...) -> broadcast (...) bool."
+    return op(BINARY, name=class_name, dtype="bool", numbers="", flops=3, example=VECTOR, **facts)(near)
+
+
+def _isclose(x, y, *, rtol=1e-05, atol=1e-08, equal_nan=False):
+    return np.isclose(x, y, rtol, atol, equal_nan)
+
+
+def _approximate_equal(x, y, *, tolerance=1e-05):
+    return np.abs(x - y) <= tolerance
+
+
+near = _near(
+    "near", "IsClose", _isclose, "|x - y| is at most atol + rtol * |y|", attrs={"rtol": number(0), "atol": number(0)}
+)
+approximate_equal = _near(
+    "approximate_equal",
+    "ApproximateEqual",
+    _approximate_equal,
+    "|x - y| is at most the tolerance",
+    attrs={"tolerance": number(0)},
+)

@@ -18,7 +18,6 @@ from ...ops.losses import (
     binary_logits_of,
     float_operand,
     mse_of,
-    smooth_l1_grad,
     told,
 )
 from ...ops.machine.composed import composed
@@ -257,3 +256,17 @@ def binary_cross_entropy_with_logits(logits, label, weight=None, pos_weight=None
     weight, pos_weight = (1.0 if w is None else float_operand(w) for w in (weight, pos_weight))
     settings = {"weight": weight, "pos_weight": pos_weight, "bce_with_logits": bce_with_logits_values}
     return binary_logits_of(FormulaParts("binary_cross_entropy_with_logits", reduction, **settings), logits, label)
+
+
+# ---- the smooth loss ----
+
+
+@op(result_shape=0, dtype=0, shown="SmoothL1LossGrad")
+def smooth_l1_grad(g, prediction, target, *, beta):
+    """Gradient for the prediction.  g: (...), prediction, target: broadcast to (...) -> (...)."""
+    return g * np.clip((prediction - target) / beta, -1, 1)
+
+
+def smooth_l1_of(loss, x, y):
+    """Squared near 0, absolute beyond.  x, y: (...) -> () or (...)."""
+    return loss.get_loss(loss.smooth_l1(x, y))

@@ -11,7 +11,7 @@ import math
 
 from ...base.checks import number
 from ...base.errors import ShapeError
-from ...ops.activation import relu, softplus
+from ...ops.activation import relu
 from ...ops.elementwise import add, div, maximum, minimum, mul, neg, sub
 from ...ops.logic import equal, greater, select
 from ...ops.losses import FormulaParts
@@ -19,9 +19,10 @@ from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.reduce import reduce_mean
 from ...ops.shape import expand_dims
 from ...ops.spellings import function, tensor_operand
-from ...ops.statistics import cosine_similarity, lp_norm
-from ...ops.unary import exp, log, square
-from .activations import log_sigmoid
+from ...ops.unary import square
+from .activations import log_sigmoid, softplus
+from .elementary_functions import exp, log
+from .norms import cosine_similarity, lp_norm
 
 
 def _tensors(where, **given):

@@ -12,6 +12,9 @@ from ...base.checks import flag
 from ...base.errors import ShapeError
 from ...ops.elementwise import cast
 from ...ops.gather import gather
+from ...ops.logic import select, truth_fault
+from ...ops.machine.registry import case, op, unbroadcast
+from ...ops.machine.signature import but_numbers
 from ...ops.shape import as_array, broadcast_to, reshape
 from ...ops.spellings import function
 
@@ -47,3 +50,34 @@ def masked_select(input, mask):
         raise ShapeError(what, where="masked_select", allowed="Shapes that broadcast") from None
     places = np.flatnonzero(np.broadcast_to(np.asarray(mask), shape))
     return gather(reshape(broadcast_to(input, shape=shape), (-1,)), places, axis=0)
+
+
+# ---- elements replaced where a mask holds ----
+
+
+def _check_masked_fill(operands):
+    shape = operands[2].shape
+    return truth_fault(operands[1], "mask") or ((f"value has shape {shape}", "A number: shape ()") if shape else None)
+
+
+@op(
+    "...,...,...->...",
+    name="MaskedFill",
+    method="masked_fill",
+    mint="masked_fill",
+    check=_check_masked_fill,
+    strategy_labels=but_numbers,
+    dtype=0,
+    example=(case((16, 8), (16, 8), (), bools={1}), case((4, 8, 2), (8, 1), (), bools={1})),
+)
+def masked_fill(x, mask, value):
+    """x with `value` where the mask is true.  x: (...), mask: (...) bool, value: () -> broadcast (...) of x's dtype.
+
+    A strategy has two tuples, for x and mask (MindSpore: MaskedFill).
+    """
+    return np.where(mask, np.asarray(value, x.dtype), x)
+
+
+@masked_fill.vjp
+def _(g, out, x, mask, value):
+    return unbroadcast(select(mask, 0.0, g), x), None, unbroadcast(select(mask, g, 0.0), value)

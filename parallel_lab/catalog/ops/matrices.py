@@ -17,8 +17,8 @@ from ...ops.logic import select
 from ...ops.machine.registry import Case, op
 from ...ops.shape import expand_dims, swapaxes
 from ...ops.spellings import function
-from ...ops.unary import log
 from .diagonals import eye
+from .elementary_functions import log
 
 
 def _check_square(operands, **_):

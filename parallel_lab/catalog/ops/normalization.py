@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...base.checks import choice, integer, integers, number
@@ -14,13 +16,11 @@ from ...ops.machine.registry import case, form, gradient, op, total
 from ...ops.machine.signature import letters
 from ...ops.normalization import (
     EPSILON,
-    _inverse_rms,
-    _normalized,
-    group_norm_grad,
+    column_sums,
     layer_normalization,
+    normalized_rows,
+    normalized_rows_grad,
     parameters_fault,
-    rms_norm_grad,
-    rms_norm_root_grad,
     wide,
 )
 from ...ops.reduce import reduce_mean
@@ -169,7 +169,7 @@ def group_norm(x, gamma, beta, *, num_groups=1, epsilon=1e-5):
     """
     dtype = np.result_type(in_floats(x), gamma, beta)
     rows = wide(x).reshape(len(x) * num_groups, -1)
-    y = _normalized(rows, epsilon)[0].reshape(len(x), x.shape[1], -1)
+    y = normalized_rows(rows, epsilon)[0].reshape(len(x), x.shape[1], -1)
     y = y * gamma[:, None]
     y += beta[:, None]
     return y.reshape(x.shape).astype(dtype, copy=False)
@@ -213,3 +213,47 @@ def local_response_grad(g, x, *, depth_radius, bias, alpha, beta):
     """Gradient of local_response.  g, x: (n, c, h, w) -> (n, c, h, w)."""
     base = bias + alpha * _neighbours(x * x, depth_radius)
     return g * base**-beta - 2 * alpha * beta * x * _neighbours(g * x * base ** (-beta - 1), depth_radius)
+
+
+# ---- gradients ----
+
+
+def _inverse_rms(rows, epsilon):
+    return 1 / np.sqrt(np.vecdot(rows, rows)[:, None] / rows.shape[1] + rows.dtype.type(epsilon))
+
+
+@op(result_shape=(1, 2))
+def rms_norm_grad(g, x, gamma, *, epsilon):
+    """Gradients for x and gamma.  g, x: (...), gamma: its last dims -> like x, gamma."""
+    dtype = np.result_type(g, x, gamma)
+    rows = wide(x).reshape(-1, gamma.size)
+    g_rows = wide(g).reshape(rows.shape)
+    inverse = _inverse_rms(rows, epsilon)
+    normal = rows * inverse
+    of_gamma = column_sums(g_rows, normal)
+    scaled = g_rows * gamma.reshape(-1)
+    normal *= np.vecdot(scaled, normal)[:, None] / rows.shape[1]
+    scaled -= normal
+    scaled *= inverse
+    return scaled.reshape(x.shape).astype(dtype, copy=False), of_gamma.reshape(gamma.shape).astype(dtype, copy=False)
+
+
+@op(result_shape=2)
+def rms_norm_root_grad(g, out, x, *, dims):
+    """Gradient of the inverse root.  g, out: (..., 1), x: (...) -> (...)."""
+    count = math.prod(x.shape[x.ndim - dims :])
+    return (x * (g * out**3 * (-1 / count))).astype(x.dtype, copy=False)
+
+
+@op(result_shape=(1, 2, 2))
+def group_norm_grad(g, x, gamma, *, num_groups, epsilon):
+    """Gradients for x, gamma and beta.  g, x: (n, c, ...), gamma: (c,) -> like x, gamma, gamma."""
+    dtype = np.result_type(g, x, gamma)
+    planes = (len(x), x.shape[1], math.prod(x.shape[2:]))
+    normal, inverse, *_ = normalized_rows(wide(x).reshape(len(x) * num_groups, -1), epsilon)
+    g = wide(g).reshape(planes)
+    of_gamma = np.vecdot(g, normal.reshape(planes)).sum(axis=0)
+    of_beta = g.sum(axis=(0, 2))
+    scaled = (g * gamma[:, None]).reshape(normal.shape)
+    of_x = normalized_rows_grad(scaled, normal, inverse).reshape(x.shape)
+    return tuple(each.astype(dtype, copy=False) for each in (of_x, of_gamma, of_beta))

@@ -13,10 +13,10 @@ from typing import Any
 from ...base.checks import Check, choice, integer, is_int
 from ...base.errors import ShapeError
 from ...ops.kernels import pool as kernels
-from ...ops.kernels.windows import Pair, windows
+from ...ops.kernels.windows import Pair, Windows, windows
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, gradient, op
-from ...ops.pool import _FACTS, _facts, _picture_fault, _windows_of, avg_pool_grad, max_pool, max_pool_grad
+from ...ops.pool import _FACTS, _facts, _picture_fault, _windows_of, max_pool, max_pool_grad
 from ...ops.shape import expand_dims, squeeze
 from ...ops.spellings import function
 
@@ -255,3 +255,10 @@ def avg_pool3d(
     """Means of windows.  input_x: (n, c, d, h, w) -> like that.  padding: an int, or (depth, height, width)."""
     mode = {"pad_mode": "pad", "pad": padding, "ceil_mode": ceil_mode, "divisor_override": divisor_override}
     return avg_pool_3d(input_x, kernel_size=kernel_size, strides=stride, count_include_pad=count_include_pad, **mode)
+
+
+@op(result_shape=lambda shapes, *, size, **_: (*shapes[0][:2], *size))
+def avg_pool_grad(g, *, size, kernel, stride, pads, ceil, count_pads, divisor):
+    """Gradient of avg_pool.  g: (n, c, oh, ow) -> (n, c, *size); or volumes."""
+    made = Windows(size, kernel, stride, (1,) * len(size), pads, ceil)
+    return kernels.avg_pool_grad(g, made, count_pads, divisor)

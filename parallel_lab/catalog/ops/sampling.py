@@ -21,7 +21,7 @@ from ...ops.machine.operand_checks import ints
 from ...ops.machine.registry import case, op
 from ...ops.machine.signature import letters
 from ...ops.spellings import function, tensor_operand
-from ...ops.unary import log
+from .elementary_functions import log
 from .random_numbers import Words, moment, uniform_real
 from .sorting import topk
 

@@ -14,6 +14,7 @@ from ...ops.machine.operand_checks import ints
 from ...ops.machine.registry import case, op
 from ...ops.machine.signature import letters
 from ...ops.scattering import FREE, ND_CASES, VERBS, labels_of_coordinates, put, splits, update_grad
+from ...ops.writes import SHAPES, WRITES, write_fault
 
 # ---- Scatter and ScatterNd: a Parameter takes the result ----
 
@@ -126,3 +127,18 @@ def inplace_grad(g, *, indices, of):
 
 for _how in ("add", "sub", "update"):
     _inplace(_how)
+
+
+# ---- sums and differences of whole Parameters ----
+
+
+@op("...,...->...", name="AssignAdd", check=write_fault, example=[case(*SHAPES), case((16,), ())], **WRITES)
+def assign_add(variable, value):
+    """The Parameter takes variable + value.  variable: (...), value: (...) or a number -> (...)."""
+    return (variable + value).astype(variable.dtype)
+
+
+@op("...,...->...", name="AssignSub", check=write_fault, example=case((16, 4, 8), (16, 4, 8)), **WRITES)
+def assign_sub(variable, value):
+    """The Parameter takes variable - value.  variable: (...), value: (...) or a number -> (...)."""
+    return (variable - value).astype(variable.dtype)

@@ -11,8 +11,8 @@ from ...ops.join import concat, split_parts
 from ...ops.machine.operand_checks import check_dim, own_dim
 from ...ops.reduce import reduce_sum
 from ...ops.shape import as_array, reshape
-from ...ops.slicing import narrow
 from ...ops.spellings import function, tensor_operand
+from .dims import narrow
 
 # ---- sums and distances ----
 

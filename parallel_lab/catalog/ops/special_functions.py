@@ -8,8 +8,8 @@ import numpy as np
 
 from ...ops.elementwise import SHAPE, mul, neg, sub
 from ...ops.machine.registry import case, op
-from ...ops.unary import POSITIVE_CASE, error_function, exp, fractional, sign, square
-from .elementary_functions import BELOW_ONE
+from ...ops.unary import POSITIVE_CASE, error_function, fractional, sign, square
+from .elementary_functions import BELOW_ONE, exp
 
 erf = fractional(
     "erf",

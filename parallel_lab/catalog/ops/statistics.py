@@ -6,7 +6,7 @@ import numpy as np
 
 from ...base.checks import number
 from ...ops.elementwise import add, cast, div, float_result, maximum, sub
-from ...ops.logic import isfinite, isnan, not_equal, select
+from ...ops.logic import isfinite, not_equal, select
 from ...ops.machine.composed import composed
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, one_dim
@@ -15,8 +15,10 @@ from ...ops.machine.signature import along_axis
 from ...ops.normalization import EPSILON, wide
 from ...ops.reduce import DIMS, reduce_max, reduce_mean, reduce_sum, spelling
 from ...ops.spellings import function
-from ...ops.statistics import CASES, _labels, _Steps, lp_norm, std, var
-from ...ops.unary import exp, log, stop_gradient
+from ...ops.unary import stop_gradient
+from .elementary_functions import exp, log
+from .float_checks import isnan
+from .norms import CASES, _labels, _Steps, lp_norm, std, var
 
 # ---- counts and spreads ----
 

@@ -1,25 +1,22 @@
-"""Operators that look at the elements of a row side by side: their order (sort, top_k, argmax, argmin) and running sums
-(cumsum).
+"""The largest and smallest elements along a dim with their places: argmax, argmin, and `max` and `min` with indices.
 
-The dim they work along stays whole (MindSpore: TopK, CumSum), but for argmax and argmin, which are composed of several
-operators where it is split; all others may be split. Equal elements keep their order, in both directions.
-Numbers of elements are int32, as in MindSpore, unless `output_type` says otherwise.
+They are composed of several operators where the dim they work along is split; all others may be split. Of equal
+elements the first one counts. Numbers of elements are int32, as in MindSpore, unless `output_type` says otherwise.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice
-from .elementwise import UNARY, cast
-from .gather import gather_elements, gather_elements_grad
-from .machine.composed import composed
-from .machine.operand_checks import check_dim, filled_dim, one_dim
-from .machine.registry import case, form, gradient, op
-from .machine.signature import along_axis, letters
-from .reduce import amax, amin, reduce_max, reduce_min, spelling, sum_dtype
-from .shape import as_array, reshape
-from .spellings import function, method
+from ...base.checks import choice
+from ...ops.machine.composed import composed
+from ...ops.machine.operand_checks import check_dim, filled_dim
+from ...ops.machine.registry import case, gradient, op
+from ...ops.machine.signature import along_axis, letters
+from ...ops.reduce import amax, amin, reduce_max, reduce_min, spelling
+from ...ops.shape import as_array, reshape
+from ...ops.spellings import function, method
+from .lookups import gather_elements, gather_elements_grad
 
 # ---- the place of an extreme ----
 
@@ -152,53 +149,6 @@ argmin, argmin_with_value = _places("argmin", "smallest", np.argmin, reduce_min)
 # ---- running sums ----
 
 
-@op(
-    UNARY,
-    name="CumSum",
-    static=("axis",),
-    attrs={"axis": one_dim},
-    dtype=sum_dtype,
-    whole=along_axis,
-    example=(
-        case((16, 8), axis=1),
-        case((4, 8, 2), axis=0, exclusive=True),
-        case((16, 8), axis=-1, reverse=True, exclusive=True),
-    ),
-)
-def cumsum(x, axis, *, exclusive=False, reverse=False):
-    """Sums along `axis`, whole, up to each element; exclusive: without it; reverse: from the end.  x: (...) -> same."""
-    turned = np.flip(x, axis) if reverse else x
-    total = np.cumsum(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
-    if exclusive:
-        total = np.roll(total, 1, axis)
-        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 0
-    return np.array(np.flip(total, axis) if reverse else total, order="C")
-
-
-@cumsum.vjp
-def _(g, out, x, *, axis, exclusive, reverse):
-    return (cumsum(g, axis, exclusive=exclusive, reverse=not reverse),)
-
-
-def _with_dtype(operator):
-    @function(method="cumsum", numpy="cumsum")
-    def cumsum(x, axis, dtype=None, *, exclusive=False, reverse=False):
-        """Sums along `axis` up to each element; exclusive: without it; reverse: from the end.  x: (...) -> (...).
-
-        dtype  of the sums
-        """
-        return operator(x if dtype is None else cast(x, dtype=dtype), axis, exclusive=exclusive, reverse=reverse)
-
-
-_with_dtype(cumsum)
-
-
-@form(cumsum, "CumsumExt")
-def _(self, input, dim, dtype=None):
-    """Sums along `dim` up to each element.  input: (...) -> (...). dtype: that of the sums."""
-    return self.run(input if dtype is None else self.before(cast, input, dtype=dtype), dim)
-
-
 # ---- extremes with their places, in every spelling ----
 
 
@@ -265,9 +215,3 @@ def _number_of_extreme(x, name, operator, axis, keep_dims, spelled):
         return operator(x, axis=axis, keep_dims=keep_dims, output_type="int64")
     number = operator(reshape(x, (-1,)), output_type="int64")
     return reshape(number, (1,) * len(x.shape)) if keep_dims else number
-
-
-@method("cumsum")
-def _(self, axis=None):
-    """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
-    return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)

@@ -1,4 +1,4 @@
-"""Constants made from a shape, which a trace records as constants, and the triangular part of a matrix."""
+"""Constants made from a shape, which a trace records as constants."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import INT_LIMIT, INTS, integer, number, sequence_of
-from ..base.errors import ShapeError, shorten
-from .elementwise import a_dtype
-from .machine.opdef import SHAPE_ERRORS
-from .spellings import function, method, tensor_operand
+from ...base.checks import INT_LIMIT, INTS, integer, number, sequence_of
+from ...base.dtypes import MOST_ELEMENTS
+from ...base.errors import ShapeError, shorten
+from ...ops.elementwise import a_dtype
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.spellings import function, method, tensor_operand
 
 # ---- constants ----
 
 
 _NUMBER = number(kinds=(int, float, np.number))
-MOST_ELEMENTS = 2**59  # numpy counts bytes in 63 bits, and an element has up to 16
 _SIZE = sequence_of(integer(0), "An int, or a tuple of ints, none below 0", one=True, empty=True)
 
 

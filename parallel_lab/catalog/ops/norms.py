@@ -1,4 +1,4 @@
-"""Reductions made of others, so that the dims they reduce may be split: norms, logsumexp, variance, std.
+"""Reductions made of others, so that the dims they reduce may be split: norms, variance, std; and sums of squares.
 
 None of them is "each slice's own result, then one reduction": a norm is a root of a sum, a variance needs the mean
 first. Each is declared with one strategy for all its parts (`machine/composed.py`); a split, reduced dim costs the
@@ -9,16 +9,29 @@ from __future__ import annotations
 
 import math
 
-from ..base.checks import Check, integer, number
-from .elementwise import cast, div, float_result, maximum, mul, power, sub
-from .logic import equal, not_equal, select
-from .machine.composed import composed
-from .machine.opdef import SHAPE_ERRORS
-from .machine.registry import case
-from .reduce import DIMS, reduce_labels, reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims, spelling
-from .shape import squeeze
-from .spellings import function, method
-from .unary import abs_, sqrt, square
+import numpy as np
+
+from ...base.checks import Check, integer, number
+from ...ops.elementwise import cast, div, float_result, maximum, mul, power, sub
+from ...ops.logic import equal, not_equal, select
+from ...ops.machine.composed import composed
+from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.registry import case, form, op
+from ...ops.machine.signature import letters
+from ...ops.reduce import (
+    DIMS,
+    reduce_labels,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+    reduced_dims,
+    spelling,
+)
+from ...ops.shape import squeeze
+from ...ops.spellings import function, method
+from ...ops.unary import abs_, sqrt, square
 
 CASES = (case((16, 8)), case((16, 8), axis=1), case((8, 4, 2), axis=(0, 2), keep_dims=True))
 
@@ -176,3 +189,63 @@ def _(self, axis=None, ddof=0, keep_dims=False, **spelled):
     """Standard deviation over `axis` (or `dim`), the root of `var`."""
     axis, keep_dims = spelling("std", axis, keep_dims, spelled)
     return std(self, axis, ddof=ddof, keep_dims=keep_dims)
+
+
+# ---- sums of squares ----
+
+
+@op(
+    lambda shapes: f"{letters(len(shapes[0]))}->",
+    name="L2Loss",
+    dtype=float_result,
+    flops=2,
+    example=(case((16, 8)), case((4, 8, 2))),
+)
+def l2_loss(x):
+    """Half of the sum of all squares.  x: (...) -> ()."""
+    return np.sum(np.square(x, dtype=float_result((x.dtype,)))) / 2
+
+
+@l2_loss.vjp
+def _(g, out, x):
+    return (mul(g, x),)
+
+
+@op(
+    lambda shapes, **_: f"{letters(len(shapes[0]))},{letters(len(shapes[0]))}->,,",
+    name="SquareSumAll",
+    flops=2,
+    example=(case((16, 8), (16, 8)), case((4, 8, 2), (4, 8, 2))),
+)
+def square_sum_all(x, y):
+    """The sums of all squares of two tensors of one shape.  x, y: (...) -> (), ()."""
+    return tuple(np.sum(np.square(each), dtype=x.dtype) for each in (x, y))
+
+
+@square_sum_all.vjp
+def _(g, out, x, y):
+    return tuple(None if part is None else mul(mul(part, 2.0), each) for part, each in zip(g, (x, y), strict=True))
+
+
+# ---- reductions in the forms of other primitives ----
+
+
+def _in_mints_form(operator, name):
+    """Declare `name`, the reduction as mint's primitives call it: what is reduced is an argument of the call."""
+
+    @form(operator, name)
+    def _(self, input, dim=None, keepdim=False, dtype=None):
+        x = input if dtype is None else self.before(cast, input, dtype=dtype)
+        return self.run(x, dim, keep_dims=keepdim)
+
+
+_in_mints_form(reduce_sum, "SumExt")
+_in_mints_form(reduce_mean, "MeanExt")
+_in_mints_form(reduce_prod, "ProdExt")
+
+
+@form(reduce_max, "Max")
+@form(reduce_min, "Min")
+def _(self, input):
+    """The largest element of all (Min: the smallest).  input: (...) -> ()."""
+    return self.run(input)
