@@ -80,7 +80,7 @@ def operand_of(instr: Instr, handed_over_bytes: int, group_size: int) -> float:
     definition = MESSAGES[instr.message]
     if not definition.piecewise or group_size == 1:
         return handed_over_bytes
-    parts = definition.pieces({"window": instr.how, "route": instr.how}, group_size)
+    parts = definition.block_exchange({"window": instr.how, "route": instr.how}, group_size)
     return handed_over_bytes * math.prod(parts.operand) / max(max(sum(out) for out, _ in parts.traffic), 1)
 
 

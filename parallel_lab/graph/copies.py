@@ -16,7 +16,7 @@ import numpy as np
 
 from .instr import Instr
 from .instr_checks import Makers
-from .instr_text import Shown
+from .instr_text import InstrText
 
 TO_HOST, TO_DEVICE = "copy_to_host", "copy_to_device"
 COPIES = {TO_HOST: "CopyToHost", TO_DEVICE: "CopyToDevice"}  # kind -> class name
@@ -37,9 +37,9 @@ def copy_fault(plan: Any, instr: Instr, makers: Makers, phase: str) -> str:
     return f"%{instr.ins[0]} is {a.shape} {a.dtype} ({a.layout}), its copy {b.shape} {b.dtype} ({b.layout})"
 
 
-def shown_copy(plan: Any, instr: Instr, rank: int) -> Shown:
+def shown_copy(plan: Any, instr: Instr, rank: int) -> InstrText:
     """What it is for, and how many bytes."""
-    return Shown(facts=f" {{for: {instr.name}}} {{bytes: {plan.value(instr.out).slice_bytes}}}")
+    return InstrText(facts=f" {{for: {instr.name}}} {{bytes: {plan.value(instr.out).slice_bytes}}}")
 
 
 # ---- where values are read and made ----

@@ -1,6 +1,6 @@
 """How an instruction is written in a plan's text: what stands next to its name and operands.
 
-    Shown(args=((0, 4), (2, 8), (1, 1)), facts=" {instance name: redistribution_op, for: matmul}")
+    InstrText(args=((0, 4), (2, 8), (1, 1)), facts=" {instance name: redistribution_op, for: matmul}")
 
 `kinds.py` says which kind is written how; `plan_text.py` writes the lines, with MindSpore's words.
 """
@@ -17,7 +17,7 @@ from ..ops.collectives.definitions import MESSAGES
 from .instr import Instr, Value
 
 
-class Shown(NamedTuple):
+class InstrText(NamedTuple):
     """How an instruction is written: `args` in the brackets, `facts` behind, lines `before` and `after` its types."""
 
     args: tuple[Any, ...] = ()
@@ -57,29 +57,29 @@ def message_shapes(instr: Instr, source: Value, out: Value) -> tuple[tuple[int, 
     return have, gives
 
 
-def shown_compute(plan: Any, instr: Instr, rank: int) -> Shown:
+def shown_compute(plan: Any, instr: Instr, rank: int) -> InstrText:
     """An operator: its attributes and strategy, and the shapes of the whole tensors."""
     attrs = ", ".join(f"{k}: {v}" for k, v in instr.attrs if k not in ("fusion", "reduce", "dim"))
     facts = f" {{instance name: {instr.name}}}" + (f" {{{attrs}}}" if attrs else "")
     facts += f" {{in_strategy: {instr.strategy}}}" if instr.strategy is not None else ""
     ins, out = [plan.value(name) for name in instr.ins], plan.value(instr.out)
     if out.layout is None or (instr.strategy is None and any(v.layout is None and v.shape for v in ins)):
-        return Shown(facts=facts)
+        return InstrText(facts=facts)
     whole = ", ".join(str(shape) for shape in global_shapes(plan, instr))
     shapes = ", ".join(str(plan.value(name).shape) if name else "_" for name in instr.outs)
-    return Shown(facts=facts, after=(f"    # global: ({whole}) -> {shapes}",))
+    return InstrText(facts=facts, after=(f"    # global: ({whole}) -> {shapes}",))
 
 
-def shown_slice(plan: Any, instr: Instr, rank: int) -> Shown:
+def shown_slice(plan: Any, instr: Instr, rank: int) -> InstrText:
     """A slice: begin, end and strides within the operand."""
     dim, shape = instr.attr("dim"), plan.value(instr.out).slice_shape
     start = instr.position(rank) * shape[dim]
     begin = tuple(start if i == dim else 0 for i in range(len(shape)))
     end = tuple(first + size for first, size in zip(begin, shape, strict=True))
-    return Shown((begin, end, (1,) * len(shape)), f" {{instance name: redistribution_op, for: {instr.name}}}")
+    return InstrText((begin, end, (1,) * len(shape)), f" {{instance name: redistribution_op, for: {instr.name}}}")
 
 
-def shown_message(plan: Any, instr: Instr, rank: int) -> Shown:
+def shown_message(plan: Any, instr: Instr, rank: int) -> InstrText:
     """A message: what it is for, its group, and what MindSpore's operator, which knows dim 0 only, needs around it."""
     definition, source, out = MESSAGES[instr.message], plan.value(instr.ins[0]), plan.value(instr.out)
     carries = bool(instr.carried)
@@ -103,7 +103,7 @@ def shown_message(plan: Any, instr: Instr, rank: int) -> Shown:
         after = (f"    then Split(axis 0, {n} parts), Concat(axis {dim}) -> ({tensor_text(out)})",)
     if dim and definition.cut and not definition.join:
         before = (f"    after Split(axis {dim}, {n} parts), Concat(axis 0) of ({tensor_text(source)})",)
-    return Shown((), shown + (" started" if instr.kind == "start" else ""), before, after)
+    return InstrText((), shown + (" started" if instr.kind == "start" else ""), before, after)
 
 
 def _halo_words(instr: Instr, rank: int) -> str:
@@ -125,7 +125,7 @@ def _exchange_words(instr: Instr, rank: int) -> str:
     """What an exchange brings to one rank."""
     definition, group = MESSAGES[instr.message], instr.group(rank)
     me = group.index(rank)
-    taken = definition.pieces(dict(instr.attrs), len(group)).taken[me]
+    taken = definition.block_exchange(dict(instr.attrs), len(group)).taken[me]
     came = [f"{box_size(box)} from rank {group[j]}" for j, box in taken.items() if j != me] or ["nothing from others"]
     own = f"{box_size(taken[me]) if me in taken else 0} elements of its own"
     return f"this rank {'adds up' if definition.adds else 'keeps'} {own} and gets {', '.join(came)}"

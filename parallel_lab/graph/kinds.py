@@ -35,7 +35,7 @@ from .instr_checks import (
     wait_fault,
     window_fault,
 )
-from .instr_text import Shown, printed_text, shown_compute, shown_message, shown_slice
+from .instr_text import InstrText, printed_text, shown_compute, shown_message, shown_slice
 
 Env = dict[str, np.ndarray]
 
@@ -70,8 +70,8 @@ def _kept(plan: Any, instr: Instr) -> int:
     return 2 * plan.value(instr.out).slice_bytes
 
 
-def _only_for(plan: Any, instr: Instr, rank: int) -> Shown:
-    return Shown(facts=f" {{for: {instr.name}}}")
+def _only_for(plan: Any, instr: Instr, rank: int) -> InstrText:
+    return InstrText(facts=f" {{for: {instr.name}}}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class KindDef:
     touched: Callable[[Any, Instr], int] = _no_bytes
     view: Callable[[Instr], bool] = lambda instr: False
     flops: Callable[[Any, Instr], int] = lambda plan, instr: 0
-    shown: Callable[[Any, Instr, int], Shown] = _only_for
+    shown: Callable[[Any, Instr, int], InstrText] = _only_for
     vjp: Callable[[Any, Instr, Any], None] | None = None
     operands: int | None = 1
     message: CollectiveDef | None = None
@@ -242,7 +242,9 @@ KINDS: dict[str, KindDef] = {
             verify=split_fault,
             touched=_kept,
             view=lambda instr: instr.attr("rows") == 1,  # columns of a single row lie side by side
-            shown=lambda plan, instr, rank: Shown((instr.attr("start"), instr.attr("stop")), f" {{for: {instr.name}}}"),
+            shown=lambda plan, instr, rank: InstrText(
+                (instr.attr("start"), instr.attr("stop")), f" {{for: {instr.name}}}"
+            ),
         ),
         KindDef(
             "concat",
@@ -250,7 +252,7 @@ KINDS: dict[str, KindDef] = {
             _run_concat,
             verify=concat_fault,
             touched=_through,
-            shown=lambda plan, instr, rank: Shown(facts=f" {{rows: {instr.attr('rows')}}}"),
+            shown=lambda plan, instr, rank: InstrText(facts=f" {{rows: {instr.attr('rows')}}}"),
             operands=None,
         ),
         KindDef(
@@ -259,7 +261,7 @@ KINDS: dict[str, KindDef] = {
             lambda on, instr: on.env[instr.ins[0]].reshape(instr.attr("shape")),
             verify=message_fault,
             view=lambda instr: True,  # slices are C-contiguous, so numpy copies nothing
-            shown=lambda plan, instr, rank: Shown((instr.attr("shape"),), f" {{for: {instr.name}}}"),
+            shown=lambda plan, instr, rank: InstrText((instr.attr("shape"),), f" {{for: {instr.name}}}"),
             vjp=_vjp_reshape,
         ),
         KindDef(
@@ -273,7 +275,7 @@ KINDS: dict[str, KindDef] = {
             vjp=lambda back, instr, gradients: back.give(instr.ins[0], gradients[0]),
         ),
         *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
-        KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: Shown()),
+        KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: InstrText()),
         KindDef(
             "start", "Start", asks="start", verify=start_fault, view=lambda i: i.message != "send", shown=shown_message
         ),

@@ -12,7 +12,7 @@ from ..base import seeds
 from ..base.checks import checked, fitting, integer, number
 from ..base.errors import ArgumentTypeError, shorten
 from ..base.hooks import current_tracer
-from ..ops.machine.primitive import Uncut
+from ..ops.machine.primitive import WithoutStrategy
 from ..ops.spellings import tensor_operand
 from ._forms import Dropout
 
@@ -143,7 +143,7 @@ def _keep_prob(where: str, value: Any) -> float:
     return number(0, 1, above=True)(where, "keep_prob", given)
 
 
-class DropoutGenMask(Uncut):
+class DropoutGenMask(WithoutStrategy):
     """`DropoutGenMask(Seed0, Seed1)(shape, keep_prob)`: the mask for a DropoutDoMask. It takes no strategy: every rank
     makes the bits of its own slice.
     """

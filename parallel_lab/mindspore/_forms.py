@@ -25,7 +25,7 @@ from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
 from ..ops.elementwise import a_dtype
 from ..ops.machine.attributes import check_target
-from ..ops.machine.primitive import Uncut, check_strategy_value
+from ..ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ..ops.spellings import tensor_operand
 from ..ops.synonyms import own_names
 from ._settings import gigabytes
@@ -233,7 +233,7 @@ def size(input_x: Any) -> int:
 # ---- operators that are classes there ----
 
 
-class _Form(Uncut):
+class _Form(WithoutStrategy):
     """A function as MindSpore's class of an operator: made without arguments, called with tensors. Its attributes and
     its strategy are checked and kept: no operator in the graph could have them.
     """

@@ -136,10 +136,10 @@ class Cell(Hooks):
 
     def _entered(self) -> list[Cell]:
         """The Cells whose border a call crosses, outermost first: this one, after the lists that hold it."""
-        found: list[Cell] = [self]
-        while found[0]._holder is not None:
-            found.insert(0, found[0]._holder)
-        return found
+        cells: list[Cell] = [self]
+        while cells[0]._holder is not None:
+            cells.insert(0, cells[0]._holder)
+        return cells
 
     # ---- settings ----
 
@@ -184,13 +184,13 @@ class Cell(Hooks):
 
     def get_inputs(self) -> tuple[Any, ...] | None:
         """What `set_inputs` was given; None before."""
-        told = self.__dict__.get("_inputs")
-        return tuple(told.values()) if isinstance(told, dict) else told
+        inputs = self.__dict__.get("_inputs")
+        return tuple(inputs.values()) if isinstance(inputs, dict) else inputs
 
     def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise ShapeError, ArgumentTypeError or ArgumentError unless inputs fit those of `set_inputs`."""
-        if told := self.__dict__.get("_inputs"):
-            check_inputs_fit(self._where(), self.construct, told, args, kwargs)
+        if inputs := self.__dict__.get("_inputs"):
+            check_inputs_fit(self._where(), self.construct, inputs, args, kwargs)
 
     def compile(self, *inputs: Any, **named: Any) -> None:
         """Compile for these inputs by the parallel context, without running (`mindspore/_executor.py`)."""
@@ -318,16 +318,16 @@ class Cell(Hooks):
         kept. No number changes; where Cells run at once, its inputs are kept and it runs again, whatever the options.
         Kept as `recompute_options`. Raises ArgumentError, ArgumentTypeError.
         """
-        known = {"mp_comm_recompute": True}
-        known.update(dict.fromkeys(("parallel_optimizer_comm_recompute", "recompute_slice_activation"), False))
+        attrs = {"mp_comm_recompute": True}
+        attrs.update(dict.fromkeys(("parallel_optimizer_comm_recompute", "recompute_slice_activation"), False))
         for key, value in options.items():
-            if key not in known:
-                allowed = f"Options: {', '.join(known)}"
+            if key not in attrs:
+                allowed = f"Options: {', '.join(attrs)}"
                 raise ArgumentError(f"option {key!r} is not known", where="recompute", allowed=allowed)
             flag("recompute", key, value)
         if self.offload_prefetch is not None:
             raise ArgumentError("it is offloaded", where="recompute", allowed="One of recompute and offload")
-        self.recompute_options = {**known, **options}
+        self.recompute_options = {**attrs, **options}
 
     def offload(self, backward_prefetch: str | int = "Auto") -> None:
         """Ask the compiler to let what backward reads of this Cell's results wait in the memory of the host.
@@ -492,21 +492,21 @@ def check_propagates() -> None:
 
 def _pinned(fn: Callable, plan: dict[str, Any]) -> list[tuple[Parameter, Any]]:
     """(Parameter, strategy) pairs of a parameter_plan."""
-    where, found = "shard", []
+    where, pinned = "shard", []
     if plan and not isinstance(fn, Cell):
         what, hint = "parameter_plan of a function", "Give the Cell itself"
         raise ArgumentTypeError(what, where=where, allowed="Parameters of a Cell", hint=hint)
-    known = {name: p for path, p in fn.parameters_and_names() for name in (path, p.name)} if plan else {}
+    parameters = {name: p for path, p in fn.parameters_and_names() for name in (path, p.name)} if plan else {}
     for name, strategy in plan.items():
         if not isinstance(name, str):
             what = f"parameter_plan has the key {shorten(name)}"
             raise ArgumentTypeError(what, where=where, allowed="Names of Parameters")
         short = name.removeprefix("self.")
-        parameter = known.get(short)
+        parameter = parameters.get(short)
         if parameter is None:
-            parameter = next((p for n, p in known.items() if short.endswith("." + n)), None)
+            parameter = next((p for n, p in parameters.items() if short.endswith("." + n)), None)
         if parameter is None:
-            allowed = f"Parameters of the Cell: {', '.join(dict.fromkeys(p.name for p in known.values()))}"
+            allowed = f"Parameters of the Cell: {', '.join(dict.fromkeys(p.name for p in parameters.values()))}"
             raise ArgumentError(f"parameter_plan names {name!r}", where=where, allowed=allowed)
         check_strategy_value((strategy,), f"shard, parameter_plan of {name!r}")
         cuts = strategy if isinstance(strategy, tuple) else ()
@@ -515,5 +515,5 @@ def _pinned(fn: Callable, plan: dict[str, Any]) -> list[tuple[Parameter, Any]]:
             raise ArgumentError(what, where=where, allowed="One count per dim")
         if any(size % count for size, count in zip(parameter.full_shape, cuts, strict=False)):
             raise ArgumentError(what, where=where, allowed="Counts that divide the dims")
-        found.append((parameter, strategy))
-    return found
+        pinned.append((parameter, strategy))
+    return pinned

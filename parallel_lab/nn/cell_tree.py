@@ -178,10 +178,10 @@ class CellTree:
 
     def name_cells(self) -> dict[str, CellTree]:
         """{attribute: child Cell}, each Cell once."""
-        found: dict[int, tuple[str, CellTree]] = {}
+        places: dict[int, tuple[str, CellTree]] = {}
         for name, cell in self._registry("_cells").items():
-            found.setdefault(id(cell), (name, cell))
-        return dict(found.values())
+            places.setdefault(id(cell), (name, cell))
+        return dict(places.values())
 
     def cells_and_names(self, name_prefix: str = "") -> Iterator[tuple[str, CellTree]]:
         """(path, Cell) for this Cell (path: `name_prefix`) and all below, each once, parents first."""
@@ -198,12 +198,12 @@ class CellTree:
 
     def _paths(self, expand: bool = True) -> list[tuple[str, Parameter]]:
         """(path, Parameter), each Parameter once, names unchecked."""
-        found: dict[int, tuple[str, Parameter]] = {}
+        paths: dict[int, tuple[str, Parameter]] = {}
         flag(self._where(), "expand (or recurse)", expand)
         for path, cell in self.cells_and_names() if expand else [("", self)]:
             for name, parameter in cell._registry("_params").items():
-                found.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
-        return list(found.values())
+                paths.setdefault(id(parameter), (f"{path}.{name}" if path else name, parameter))
+        return list(paths.values())
 
     def parameters_and_names(self, name_prefix: str = "", expand: bool = True) -> Iterator[tuple[str, Parameter]]:
         """(path of attributes, Parameter), each once; expand=False: only this Cell's. ArgumentError for equal names."""
@@ -242,10 +242,10 @@ class CellTree:
         """The Cell at a path of attributes; "": this one. Raises ArgumentError naming the nearest."""
         return self._at("get_sub_cell", target, dict(self.cells_and_names()))
 
-    def _at(self, where: str, target: str, found: dict[str, Any]) -> Any:
-        if text(where, "target", target) in found:
-            return found[target]
-        near = difflib.get_close_matches(target, found, 1)
+    def _at(self, where: str, target: str, children: dict[str, Any]) -> Any:
+        if text(where, "target", target) in children:
+            return children[target]
+        near = difflib.get_close_matches(target, children, 1)
         hint = f"Did you mean {near[0]!r}?" if near else ""
         raise ArgumentError(f"target={target!r}", where=where, allowed="A path of attributes", hint=hint)
 

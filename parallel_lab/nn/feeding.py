@@ -32,8 +32,12 @@ def check_outputs(outputs: Any) -> Any:
     for out in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if str(getattr(out, "dtype", "")) == "bool":
             nodes = getattr(getattr(out, "tracer", None), "nodes", ())
-            made = next((node for node in nodes if node.name == out.name), None)
-            by = f", made by {made.op_class} {made.name!r} ({made.origin.place})" if made is not None else ""
+            node_of_output = next((node for node in nodes if node.name == out.name), None)
+            by = (
+                f", made by {node_of_output.op_class} {node_of_output.name!r} ({node_of_output.origin.place})"
+                if node_of_output is not None
+                else ""
+            )
             what, allowed = f"the network returns truth values{by}", "Numbers: a comparison has no gradient"
             hint = "Return the numbers themselves: the loss compares them with the label. Comparisons belong to metrics"
             raise ShapeError(what, where="loss", allowed=allowed, hint=hint)

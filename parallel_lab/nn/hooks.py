@@ -55,7 +55,7 @@ class Hooks(CellTree):
         return self._register("backward", hook_fn)
 
     def _with_hooks(self, construct: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hooks = {kind: list(found) for kind, found in self._hooks.items()}
+        hooks = {kind: list(functions) for kind, functions in self._hooks.items()}
         for hook in hooks.get("forward_pre", ()):
             changed = hook(self, args)
             args = args if changed is None else changed if isinstance(changed, tuple) else (changed,)
@@ -80,8 +80,8 @@ class Hooks(CellTree):
             result = result if changed is None else changed
         if hooks.get("backward") or hooks.get("backward_pre"):
             several = isinstance(result, tuple)
-            made = _through(of_output, result if several else (result,))
-            result = made if several else made[0]
+            hooked = _through(of_output, result if several else (result,))
+            result = hooked if several else hooked[0]
         return result
 
     def _with_bprop(self, construct: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -102,12 +102,14 @@ class Hooks(CellTree):
             for i, tensor in zip(places, tensors, strict=True):
                 given[i] = tensor
             form = tuple if isinstance(result, tuple) else lambda one: one[0]
-            found = self.bprop(*given, form(outs), form(gradients))
-            found = found if isinstance(found, (tuple, list)) else (found,)
-            if len(found) not in (len(args), len(places)):
+            input_gradients = self.bprop(*given, form(outs), form(gradients))
+            input_gradients = input_gradients if isinstance(input_gradients, (tuple, list)) else (input_gradients,)
+            if len(input_gradients) not in (len(args), len(places)):
                 allowed = f"{len(args)}, one per input"
-                raise ArgumentTypeError(f"bprop gives {len(found)} gradients", where=self._where(), allowed=allowed)
-            return [found[i] for i in places] if len(found) == len(args) else list(found)
+                raise ArgumentTypeError(
+                    f"bprop gives {len(input_gradients)} gradients", where=self._where(), allowed=allowed
+                )
+            return [input_gradients[i] for i in places] if len(input_gradients) == len(args) else list(input_gradients)
 
         # kept by the Cell: a plan names it by its number
         own, key = self.__dict__.setdefault("_own_gradients", {}), (repr(fixed), len(args), type(result), len(results))
@@ -125,8 +127,10 @@ def _through(gradient: Callable, values: tuple[Any, ...]) -> tuple[Any, ...]:
     places = [i for i, x in enumerate(values) if isinstance(x, Arithmetic)]
     if not places:
         return values
-    made = OwnGradient("hook", lambda _, gradients: gradient(gradients))(tuple(values[i] for i in places), several=True)
-    found = list(values)
-    for i, x in zip(places, made, strict=True):
-        found[i] = x
-    return tuple(found)
+    hooked = OwnGradient("hook", lambda _, gradients: gradient(gradients))(
+        tuple(values[i] for i in places), several=True
+    )
+    values_out = list(values)
+    for i, x in zip(places, hooked, strict=True):
+        values_out[i] = x
+    return tuple(values_out)

@@ -125,8 +125,8 @@ def _attention(q, k, v, mask, *, is_causal, scale, input_layout, offset):
 def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset, of_mask=False):
     """Gradients for q, k, v (and mask)."""
     problem = _Problem(q, k, v, mask, is_causal, scale, input_layout, offset)
-    made = [np.empty(x.shape, problem.dtype) for x in (q, k, v)]
-    of_q, of_k, of_v = (_heads_first(each, input_layout) for each in made)
+    arrays = [np.empty(x.shape, problem.dtype) for x in (q, k, v)]
+    of_q, of_k, of_v = (_heads_first(each, input_layout) for each in arrays)
     scores_grad = np.empty(problem.mask.shape, problem.dtype) if of_mask else None
     g, out = _heads_first(g, input_layout), _heads_first(out, input_layout)
 
@@ -148,8 +148,8 @@ def _gradients(g, out, q, k, v, mask, *, is_causal, scale, input_layout, offset,
     if of_mask:
         aligned = (1,) * (4 - mask.ndim) + mask.shape
         summed = tuple(i for i, n in enumerate(aligned) if n == 1)
-        made.append(scores_grad.sum(axis=summed).reshape(mask.shape))
-    return tuple(made)
+        arrays.append(scores_grad.sum(axis=summed).reshape(mask.shape))
+    return tuple(arrays)
 
 
 def _rows_of_q(shapes, attrs):
@@ -240,8 +240,8 @@ def masked_attention_grad(g, out, q, k, v, mask, *, is_causal, scale, input_layo
 
 @scaled_dot_product_attention_with_mask.vjp
 def _(g, out, q, k, v, mask, *, needs, **attrs):
-    found = masked_attention_grad(g, out, q, k, v, mask, of_mask=needs[3], **attrs)
-    return found if needs[3] else (*found, None)
+    gradients = masked_attention_grad(g, out, q, k, v, mask, of_mask=needs[3], **attrs)
+    return gradients if needs[3] else (*gradients, None)
 
 
 # ---- the mask alone ----

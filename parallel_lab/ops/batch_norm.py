@@ -320,14 +320,14 @@ def _sums(part, x, names):
     The pass `replicate` exchanges them where all ranks run one plan. Where operators run at once, or the groups are
     none of a device matrix, this rank does: each has a program of its own.
     """
-    world, asked = current_world(), part.primitive is not None and part.primitive.prim_attrs.get("sync")
+    world, synchronised = current_world(), part.primitive is not None and part.primitive.prim_attrs.get("sync")
     planned = current_tracer.get() is not None
-    if planned and isinstance(asked, tuple) and world is not None:
-        matrix = axes_of_groups(asked)
+    if planned and isinstance(synchronised, tuple) and world is not None:
+        matrix = axes_of_groups(synchronised)
         planned = matrix is not None and math.prod(matrix[0]) == world.world_size
-    by_hand = bool(asked) and world is not None and not planned
+    by_hand = bool(synchronised) and world is not None and not planned
     sums = part(batch_norm_sums, x, labels=f"{names}->sb", keep=() if by_hand else ("sync",))
-    groups = (tuple(range(world.world_size)),) if by_hand and asked is True else asked
+    groups = (tuple(range(world.world_size)),) if by_hand and synchronised is True else synchronised
     members = next((group for group in groups if world.rank in group), ()) if by_hand else ()
     if len(members) < 2:
         return sums
@@ -400,14 +400,14 @@ def batch_normalization(
         count, groups = math.prod(x.shape) // x.shape[1], _group_count(part, x)
         if groups > 1:
             count //= groups
-            y, *found = _in_groups(part, x, scale, bias, groups, epsilon)
-            for i, (kept, new) in enumerate(zip(statistics, found, strict=True)):
+            y, *of_batch = _in_groups(part, x, scale, bias, groups, epsilon)
+            for i, (kept, new) in enumerate(zip(statistics, of_batch, strict=True)):
                 if hasattr(kept, "set_data") and not kept.requires_grad:
                     factor = momentum * (count / (count - 1) if unbiased and i == 1 else 1.0)
                     aged = part(mul, kept, 1 - momentum, labels="b,")
                     new = part(add, aged, part(mul, new, factor, labels="b,"), labels="b,b")
                     part(assign, kept, new)
-            return y, *found, *found
+            return y, *of_batch, *of_batch
         sums = _sums(part, x, names)
         channels = f"{names},sb,b->b"
         for i, kept in enumerate(statistics):

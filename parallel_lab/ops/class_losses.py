@@ -204,8 +204,8 @@ def softmax_cross_entropy(logits, labels):
 @op(result_shape=1)
 def softmax_cross_entropy_grad(g, difference, labels):
     """Gradient for the logits.  g: (a,), difference (softmax - labels), labels: (a, c) -> (a, c)."""
-    given = labels.sum(axis=-1, keepdims=True)
-    return g[:, None] * (difference * given + labels * (given - 1))
+    total_share = labels.sum(axis=-1, keepdims=True)
+    return g[:, None] * (difference * total_share + labels * (total_share - 1))
 
 
 @op(result_shape=1)
@@ -283,17 +283,17 @@ def weighted_reduction(loss, losses, labels, weights):
 def cross_entropy_of(loss, logits, labels, where):
     """Cross-entropy of a softmax.  logits: (n, c, ...), labels: (n, ...) int or (n, c, ...) float -> () or (n, ...)."""
     logits, labels = tensor_operand(where, "logits", logits), tensor_operand(where, "labels", labels)
-    is_integer, shape, given = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
+    is_integer, shape, label_shape = np.dtype(str(labels.dtype)).kind in "iu", tuple(logits.shape), tuple(labels.shape)
     fits = (*shape[:1], *shape[2:]) if is_integer else shape
-    if len(shape) < 2 or given != fits:
-        what = f"logits of shape {shape} with labels of shape {given}, {labels.dtype}"
+    if len(shape) < 2 or label_shape != fits:
+        what = f"logits of shape {shape} with labels of shape {label_shape}, {labels.dtype}"
         hint = "Further dims of logits are positions with a label each: (a, c, d1, ...) with (a, d1, ...)"
         allowed = "Logits (a, c) with int labels (a,), or with float labels (a, c)"
         raise ShapeError(what, where=where, allowed=allowed, hint=hint if len(shape) > 2 else "")
-    given = None if loss.weight is None else tuple(tensor_operand(where, "weight", loss.weight).shape)
-    if given not in (None, (shape[1],)):
-        given = f"{given[0]} numbers" if len(given) == 1 else f"shape {given}"
-        raise ShapeError(f"weight has {given}", where=where, allowed=f"One per class: {shape[1]}")
+    weight_shape = None if loss.weight is None else tuple(tensor_operand(where, "weight", loss.weight).shape)
+    if weight_shape not in (None, (shape[1],)):
+        numbers = f"{weight_shape[0]} numbers" if len(weight_shape) == 1 else f"shape {weight_shape}"
+        raise ShapeError(f"weight has {numbers}", where=where, allowed=f"One per class: {shape[1]}")
     if not is_integer:
         return loss.get_loss(_against_weights(loss, logits, labels))
     if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:

@@ -123,8 +123,8 @@ def _dims(sizes: dict[str, int], attrs: dict[str, Any]):
     """(label, (size, kernel, stride, dilation, before, after)) of every dim of the picture that may be split."""
     space, kernel = ("hw", "kl") if "d" not in sizes else ("dhw", "klm")
     shapes = (1, 1, *(sizes[c] for c in space)), (1, 1, *(sizes[c] for c in kernel))
-    made = _windows_of(shapes, **attrs)
-    return [(label, made.along(d)) for d, label in enumerate(space[:2])]
+    window = _windows_of(shapes, **attrs)
+    return [(label, window.along(d)) for d, label in enumerate(space[:2])]
 
 
 def _restrict(signature, cuts, sizes, **attrs):
@@ -141,15 +141,15 @@ def _restrict(signature, cuts, sizes, **attrs):
 
 
 def _windows(sizes, cuts, **attrs):
-    found = {}
+    halos = {}
     for label, (size, *rest) in _dims(sizes, attrs):
         parts = cuts.get(label, 1)
         if parts > 1:
             step, origin, length = conv_window(size, parts, *rest)
             # else each slice holds all its part needs
             if (step, origin) != (size // parts, 0) or length > size // parts:
-                found[label] = (step, origin, length)
-    return found
+                halos[label] = (step, origin, length)
+    return halos
 
 
 def _localize(attrs, parts):
@@ -196,8 +196,8 @@ def _convolution(name: str, class_name: str, dims: int, axes: str, example: tupl
         group=1,
         data_format=FORMATS[dims],
     ):
-        made = _windows_of((x.shape, weight.shape), pad_mode=pad_mode, pad=pad, stride=stride, dilation=dilation)
-        return kernels.conv_forward(x, weight, made.stride, made.dilation, made.pads, group)
+        window = _windows_of((x.shape, weight.shape), pad_mode=pad_mode, pad=pad, stride=stride, dilation=dilation)
+        return kernels.conv_forward(x, weight, window.stride, window.dilation, window.pads, group)
 
     def labels(shapes, *, group, **_):
         # with groups the weight's channels are those of one group: another label than the picture's
@@ -212,7 +212,7 @@ def _convolution(name: str, class_name: str, dims: int, axes: str, example: tupl
     group     the channels are convolved in this many groups, each with its own
     out_channel, kernel_size  where given, they must agree with the weight (MindSpore's {class_name} has them)
     """
-    made = op(
+    operator = op(
         labels,
         name=class_name,
         axes=axes,
@@ -228,16 +228,16 @@ def _convolution(name: str, class_name: str, dims: int, axes: str, example: tupl
         example=example,
     )(fn)
 
-    @made.vjp
+    @operator.vjp
     def _(g, out, x, weight, *, group, needs, **attrs):
-        made = _windows_of((x.shape, weight.shape), **attrs)
-        settings = {"stride": made.stride, "dilation": made.dilation, "pads": made.pads, "group": group}
+        window = _windows_of((x.shape, weight.shape), **attrs)
+        settings = {"stride": window.stride, "dilation": window.dilation, "pads": window.pads, "group": group}
         return (
             conv_input_grad(g, weight, size=tuple(x.shape[2:]), **settings) if needs[0] else None,
             conv_weight_grad(g, x, kernel=tuple(weight.shape[2:]), **settings) if needs[1] else None,
         )
 
-    return made
+    return operator
 
 
 convolution = _convolution(

@@ -30,8 +30,8 @@ def _labelled(shapes):
 
 
 def _labels(shapes, *, results, several, **_):
-    found = _labelled([*shapes, *results])
-    ins, outs = found[: len(shapes)], found[len(shapes) :]
+    labels = _labelled([*shapes, *results])
+    ins, outs = labels[: len(shapes)], labels[len(shapes) :]
     return f"{','.join(ins)}->{','.join(outs)}{',' if several and len(outs) == 1 else ''}"
 
 
@@ -55,13 +55,13 @@ def custom(*inputs, called, number, results, dtypes, several):
     if compute is None:
         hint = f"Give {called} a __call__(self, ...), and run it in this process while its network is there"
         raise NotBuiltYet(f"{called} says what its result looks like, and not how it is computed", hint=hint)
-    found = compute(*inputs)
-    arrays = tuple(plain_array(each, where=called) for each in (found if several else (found,)))
-    given = [(array.shape, str(array.dtype)) for array in arrays]
-    if given != list(zip(results, dtypes, strict=True)):
-        told = ", ".join(f"{dtype} {shape}" for shape, dtype in given)
-        said = ", ".join(f"{dtype} {shape}" for shape, dtype in zip(results, dtypes, strict=True))
-        raise ShapeError(f"it computes {told}", where=called, allowed=f"What was inferred: {said}")
+    values = compute(*inputs)
+    arrays = tuple(plain_array(each, where=called) for each in (values if several else (values,)))
+    facts = [(array.shape, str(array.dtype)) for array in arrays]
+    if facts != list(zip(results, dtypes, strict=True)):
+        computed = ", ".join(f"{dtype} {shape}" for shape, dtype in facts)
+        declared = ", ".join(f"{dtype} {shape}" for shape, dtype in zip(results, dtypes, strict=True))
+        raise ShapeError(f"it computes {computed}", where=called, allowed=f"What was inferred: {declared}")
     return arrays if several else arrays[0]
 
 
@@ -71,8 +71,8 @@ def _(g, out, *inputs, called, number, **_):
     if gradient is None:
         hint = f"@bprop_getters.register({called}) names the function that gives bprop(*inputs, out, dout)"
         raise ArgumentTypeError(f"{called} has no gradient", hint=hint)
-    found = gradient(*inputs, out, g)
-    return found if isinstance(inputs[0], np.ndarray) else tuple(_filled(each, called) for each in found)
+    gradients = gradient(*inputs, out, g)
+    return gradients if isinstance(inputs[0], np.ndarray) else tuple(_filled(each, called) for each in gradients)
 
 
 def _filled(gradient, called):
@@ -91,8 +91,8 @@ def _filled(gradient, called):
 
 
 def _first_labels(shapes, *, count, several, **_):
-    found = _labelled(shapes)
-    return f"{','.join(found)}->{','.join(found[:count])}{',' if several and count == 1 else ''}"
+    labels = _labelled(shapes)
+    return f"{','.join(labels)}->{','.join(labels[:count])}{',' if several and count == 1 else ''}"
 
 
 @op(
@@ -115,9 +115,9 @@ def _(g, out, *values, called, number, count, several, total, **_):
         for each, x in zip(g if several else (g,), values, strict=False)
     ]
     totals = [total(each) for each in given]
-    found = MADE[number].gradient(values, tuple(each for each, _ in totals))
+    gradients = MADE[number].gradient(values, tuple(each for each, _ in totals))
     ranks = totals[0][1]
     if not isinstance(values[0], np.ndarray):
-        found = [x if x is None else _filled(x, called) for x in found]
-    found = [x if x is None or ranks == 1 else OPS["div"](x, float(ranks)) for x in found]
-    return (*[None] * count, *found) if len(values) > count else tuple(found)
+        gradients = [x if x is None else _filled(x, called) for x in gradients]
+    gradients = [x if x is None or ranks == 1 else OPS["div"](x, float(ranks)) for x in gradients]
+    return (*[None] * count, *gradients) if len(values) > count else tuple(gradients)

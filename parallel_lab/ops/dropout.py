@@ -90,11 +90,11 @@ def hashed(part, parts, offset, key, step):
     part: (n, ...) ints -> (n, ...) uint32, that of an element being a function of (key, step, its place in the whole)
     """
     shape = tuple(n * count for n, count in zip(part, parts or (1,) * len(part), strict=True))
-    given = offset if isinstance(offset, tuple) else (offset,) * len(part)
+    offsets = offset if isinstance(offset, tuple) else (offset,) * len(part)
     if not part:
         return hashed((1,), (1,), 0, key, step).reshape(())
-    words = _row_starts(shape, part, given, len(part))[:, None] + np.arange(part[-1], dtype=np.uint32)
-    words += np.uint32(given[-1] & 0xFFFFFFFF)
+    words = _row_starts(shape, part, offsets, len(part))[:, None] + np.arange(part[-1], dtype=np.uint32)
+    words += np.uint32(offsets[-1] & 0xFFFFFFFF)
     _hash(words, np.empty_like(words), *_words(key, int(step)))
     return words.reshape(part)
 
@@ -102,7 +102,7 @@ def hashed(part, parts, offset, key, step):
 def dropped(x, step, p, key, dims, parts, offset):
     """x with the mask applied, and scaled."""
     shape = tuple(n * count for n, count in zip(x.shape, parts or (1,) * x.ndim, strict=True))
-    given = offset if isinstance(offset, tuple) else (offset,) * x.ndim if x.ndim == 1 or not offset else (offset,)
+    offsets = offset if isinstance(offset, tuple) else (offset,) * x.ndim if x.ndim == 1 or not offset else (offset,)
     dims = x.ndim if dims is None else dims
     if x.ndim == 0:
         return dropped(x.reshape(1), step, p, key, 1, (1,), 0).reshape(())
@@ -111,9 +111,11 @@ def dropped(x, step, p, key, dims, parts, offset):
     limit = round((1 - p) * 2**32)
     scale = np.asarray(1 / (1 - p), x.dtype)
     rows, width = x.reshape(-1, x.shape[-1]), x.shape[-1]
-    starts = _row_starts(shape, x.shape, given, dims)
+    starts = _row_starts(shape, x.shape, offsets, dims)
     last = dims == x.ndim
-    columns = np.arange(width, dtype=np.uint32) + np.uint32(given[-1] & 0xFFFFFFFF) if last else np.zeros(1, np.uint32)
+    columns = (
+        np.arange(width, dtype=np.uint32) + np.uint32(offsets[-1] & 0xFFFFFFFF) if last else np.zeros(1, np.uint32)
+    )
     out = np.empty_like(rows)
     step_rows = max(1, CHUNK // max(1, len(columns)))
     words = np.empty((step_rows, len(columns)), np.uint32)

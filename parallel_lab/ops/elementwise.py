@@ -47,10 +47,10 @@ def each_element(
     fn.__name__ = fn.__qualname__ = name
     fn.__doc__ = f"{text}.  {operands}: (...) -> {result}(...){kind}."
     spelled = {"ufunc": function.__name__} if isinstance(function, np.ufunc) else {}
-    made = op(signature, **{"name": name.capitalize(), **spelled, **facts})(fn)
+    operator = op(signature, **{"name": name.capitalize(), **spelled, **facts})(fn)
     if vjp is not None:
-        made.vjp(vjp if fn is two else lambda g, out, x: (vjp(g, out, x),))
-    return made
+        operator.vjp(vjp if fn is two else lambda g, out, x: (vjp(g, out, x),))
+    return operator
 
 
 # ---- helpers of vjp rules ----
@@ -260,12 +260,12 @@ neg = unary(
 def _number_dtype(dtype):
     try:
         # numpy takes None for float64, and one letter for an older type
-        found = None if dtype is None or (type(dtype) is str and len(dtype) < 2) else as_dtype(dtype)
+        number_dtype = None if dtype is None or (type(dtype) is str and len(dtype) < 2) else as_dtype(dtype)
     except (TypeError, ValueError):  # numpy's words for it are its own
-        found = None
-    if found is None or kind_of(found) not in "biuf":
+        number_dtype = None
+    if number_dtype is None or kind_of(number_dtype) not in "biuf":
         raise TypeError
-    return found
+    return number_dtype
 
 
 a_dtype = Check("A dtype of numbers or bools, such as 'float32' or 'int32'", _number_dtype)

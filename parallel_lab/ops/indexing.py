@@ -195,23 +195,23 @@ class _Index:
             return [int(item)]
         if isinstance(item, bool) or not (is_operand(item) or isinstance(item, (list, tuple, range))):
             raise self.error(f"has {shorten(item)} in it", "Ints, slices, None, '...', and arrays of ints or bools")
-        known = _known(item)
-        kind = np.dtype(str(item.dtype)).kind if known is None else known.dtype.kind
-        if known is not None and not known.size and not hasattr(item, "dtype"):
-            known, kind = known.astype(np.int64), "i"  # an empty list has no dtype of its own
+        values = _known(item)
+        kind = np.dtype(str(item.dtype)).kind if values is None else values.dtype.kind
+        if values is not None and not values.size and not hasattr(item, "dtype"):
+            values, kind = values.astype(np.int64), "i"  # an empty list has no dtype of its own
         if kind == "b":
-            if known is None:
+            if values is None:
                 allowed = "While a network is compiled the shape of the result must be known"
                 raise self.error("is a mask that is computed", allowed, "ops.select(mask, x, other) keeps the shape")
-            if not known.ndim:
+            if not values.ndim:
                 raise self.error("is one bool", "A mask has the dims it chooses from")
-            return [_Mask(n, known.shape[d]) for d, n in enumerate(np.nonzero(known))]
+            return [_Mask(n, values.shape[d]) for d, n in enumerate(np.nonzero(values))]
         if kind not in "iu":
-            dtype = item.dtype if known is None else known.dtype
+            dtype = item.dtype if values is None else values.dtype
             raise self.error(f"has an array of {dtype} in it", "Indices are ints or bools")
-        if known is not None and not known.ndim:
-            return [int(known)]
-        return [_Array(item, known)]
+        if values is not None and not values.ndim:
+            return [int(values)]
+        return [_Array(item, values)]
 
     def checked(self, item: slice) -> slice:
         """A slice whose bounds are ints or None. Raises TensorIndexError."""

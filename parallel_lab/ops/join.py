@@ -41,11 +41,11 @@ def _concat_labels(shapes, *, axis, skip_redistribution=False):
     names, place = letters(len(shapes[0])), axis % len(shapes[0])
     spare = iter(more_letters(len(shapes)))
     # tensors of one size share the label, so that the device matrix is as long as the strategy
-    known = {shapes[0][place]: names[place]}
+    labels = {shapes[0][place]: names[place]}
     for shape in shapes:
-        if shape[place] not in known:
-            known[shape[place]] = next(spare)
-    return ",".join(names[:place] + known[s[place]] + names[place + 1 :] for s in shapes) + "->" + names
+        if shape[place] not in labels:
+            labels[shape[place]] = next(spare)
+    return ",".join(names[:place] + labels[s[place]] + names[place + 1 :] for s in shapes) + "->" + names
 
 
 def _joined_dim(signature, *, axis, skip_redistribution=False):
@@ -236,16 +236,16 @@ def _(self, x, split_size, dim=0):
     return _split_form(self, x, dim, _sizes_of("SplitTensor", x, split_size, dim))
 
 
-def _sizes_of(where, x, given, axis):
-    """Sizes of the parts: those given, or of one size each. Raises ShapeError."""
+def _sizes_of(where, x, sizes, axis):
+    """Sizes of the parts: as many elements as `sizes` says, or of one size each. Raises ShapeError."""
     shape = tuple(x.shape)
     n = shape[check_dim(where, "axis", axis, len(shape), shape)]
-    if isinstance(given, (list, tuple)):
-        return tuple(given)
-    if not is_int(given, 1):
+    if isinstance(sizes, (list, tuple)):
+        return tuple(sizes)
+    if not is_int(sizes, 1):
         allowed = "An int, at least 1, or a tuple of sizes"
-        raise ShapeError(f"split_size_or_sections={shorten(given)}", where=where, allowed=allowed)
-    return tuple(min(given, n - start) for start in range(0, n, given)) or (0,)
+        raise ShapeError(f"split_size_or_sections={shorten(sizes)}", where=where, allowed=allowed)
+    return tuple(min(sizes, n - start) for start in range(0, n, sizes)) or (0,)
 
 
 def _check_unstack(operands, *, axis, num):

@@ -161,7 +161,7 @@ def layer_norm_variance_grad(g, x, *, begin_norm_axis):
 def _(g, out, x, gamma, beta, *, begin_norm_axis, **attrs):
     axis = {"begin_norm_axis": begin_norm_axis}
     of_y, *of_statistics = g
-    found = (None,) * 3 if of_y is None else layer_norm_grad(of_y, x, gamma, **axis, **attrs)
+    gradients = (None,) * 3 if of_y is None else layer_norm_grad(of_y, x, gamma, **axis, **attrs)
     rules = (layer_norm_mean_grad, layer_norm_variance_grad)
     others = (None if each is None else rule(each, x, **axis) for each, rule in zip(of_statistics, rules, strict=True))
-    return total(found[0], *others), *found[1:]
+    return total(gradients[0], *others), *gradients[1:]

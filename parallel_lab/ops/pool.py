@@ -36,20 +36,20 @@ def _windows_of(shapes: Any, *, kernel_size: Any, strides: Any, **attrs: Any) ->
 def _check(operands, dims, pad_name="pad", **attrs):
     if fault := _picture_fault(operands, dims) or padding_fault(attrs["pad_mode"], attrs["pad"], pad_name):
         return fault
-    made = _windows_of((operands[0].shape,), **attrs)
-    if any(padded >= made.kernel[side // 2] for side, padded in enumerate(made.pads)):
+    window = _windows_of((operands[0].shape,), **attrs)
+    if any(padded >= window.kernel[side // 2] for side, padded in enumerate(window.pads)):
         given = f"{pad_name}={attrs['pad']} with kernel_size={attrs['kernel_size']}"
         return given, "Less padding than the kernel is large: every window holds a real element"
-    return made.fault()
+    return window.fault()
 
 
 def _restrict(signature, cuts, sizes, **attrs):
     labels = "".join(c for c in "dhw" if c in sizes)
-    made = _windows_of(((1, 1, *(sizes[c] for c in labels)),), **attrs)
+    window = _windows_of(((1, 1, *(sizes[c] for c in labels)),), **attrs)
     for d, label in enumerate(labels):
         if cuts.get(label, 1) == 1:
             continue
-        size, kernel, stride, _, before, after = made.along(d)
+        size, kernel, stride, _, before, after = window.along(d)
         cut, part = f"splits '{label}' ({size} elements) {cuts[label]} ways", size // cuts[label]
         if kernel > stride:
             what = f"{cut} with kernel {kernel} and stride {stride}: windows cross the slice borders"
@@ -84,12 +84,12 @@ def _restrict_volume(signature, cuts, sizes, *, pad_mode, count_include_pad=None
 
 
 def _volume_windows(sizes, cuts, *, count_include_pad=None, divisor_override=0, **attrs):
-    found = {}
+    halos = {}
     for label in (c for c in "dh" if cuts.get(c, 1) > 1):
         size, kernel, stride, *rest = _along(sizes, label, attrs)
         if kernel > stride:
-            found[label] = conv_window(size, cuts[label], kernel, stride, *rest)
-    return found
+            halos[label] = conv_window(size, cuts[label], kernel, stride, *rest)
+    return halos
 
 
 def _localize_volume(attrs, parts):
@@ -144,14 +144,14 @@ def max_pool(x, *, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW
     pad_mode              "valid"; "same": ceil(size / stride) results; "pad": `pad`, or (top, bottom, left, right)
     What is padded is never the largest.
     """
-    made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
-    return kernels.max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
+    window = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad)
+    return kernels.max_pool_forward(x, window.kernel, window.stride, window.pads, window.out_size)
 
 
 @max_pool.vjp
 def _(g, out, x, **attrs):
-    made = _windows_of((x.shape,), **attrs)
-    return (max_pool_grad(g, out, x, kernel=made.kernel, stride=made.stride, pads=made.pads),)
+    window = _windows_of((x.shape,), **attrs)
+    return (max_pool_grad(g, out, x, kernel=window.kernel, stride=window.stride, pads=window.pads),)
 
 
 @op(result_shape=2)

@@ -47,17 +47,17 @@ def combine(how, start, numbers, rows):
     if how in ("add", "sub"):
         total = add_rows(rows, numbers, len(start))
         return start + total if how == "add" else start - total
-    made = np.array(start)
+    result = np.array(start)
     if how == "update":
-        made[numbers] = rows
+        result[numbers] = rows
     elif how != "div":
-        _AT[how].at(made, numbers, rows)
-    elif made.dtype.kind == "f":
-        np.divide.at(made, numbers, rows)
+        _AT[how].at(result, numbers, rows)
+    elif result.dtype.kind == "f":
+        np.divide.at(result, numbers, rows)
     else:  # towards 0, as in C
-        divisor = combine("mul", np.ones_like(made), numbers, rows)
-        made = np.abs(made) // np.abs(divisor) * np.sign(made) * np.sign(divisor)
-    return made
+        divisor = combine("mul", np.ones_like(result), numbers, rows)
+        result = np.abs(result) // np.abs(divisor) * np.sign(result) * np.sign(divisor)
+    return result
 
 
 def _rows(places, x, updates, offset, where):
@@ -115,19 +115,19 @@ def _tensor_scatter(how, method):
     input_x: (...), indices: (i, ..., m) int, m coordinates each, updates: (i, ..., rest), the rest of input_x's dims
     after m -> (...). The indices stay whole{"" if how in FREE else ", and the m first dims of input_x"}.
     """
-    made = op(
+    operator = op(
         labels_of_coordinates, name=class_name, method=method, check=coordinates_fault, example=ND_CASES, **splits(how)
     )(fn)
 
-    @made.vjp
+    @operator.vjp
     def _(g, out, input_x, indices, updates, needs):
         if how in ("add", "sub"):
             rows = picked(g, indices) if needs[2] else None
             return g, None, neg(rows) if needs[2] and how == "sub" else rows
-        wanted = [scatter_grad(g, input_x, indices, updates, how=how, of=i) if needs[i] else None for i in (0, 2)]
-        return wanted[0], None, wanted[1]
+        gradients = [scatter_grad(g, input_x, indices, updates, how=how, of=i) if needs[i] else None for i in (0, 2)]
+        return gradients[0], None, gradients[1]
 
-    return made
+    return operator
 
 
 def _part(x, indices):
@@ -144,10 +144,10 @@ def picked(g, indices, *, offset=None):
     """Elements at coordinates, zeros for those of other slices.  g: (...), indices: (i, ..., m) -> (i, ..., rest)."""
     depth = indices.shape[-1]
     numbers, mine = place_numbers(indices, g.shape[:depth], offset, "TensorScatter")
-    made = np.take(g.reshape((-1, *g.shape[depth:])), numbers, axis=0)
+    elements = np.take(g.reshape((-1, *g.shape[depth:])), numbers, axis=0)
     if mine is not None:
-        made[~mine] = 0
-    return made
+        elements[~mine] = 0
+    return elements
 
 
 @op(
@@ -159,11 +159,11 @@ def scatter_grad(g, input_x, indices, updates, *, how, of, offset=None):
     """Gradient of TensorScatter for input_x (of=0) or updates (of=2).  g: (...), its operands -> like the operand."""
     x, numbers, rows, kept = _rows(indices, input_x, updates, offset, "TensorScatter")
     g = g.reshape(x.shape)
-    made = _ROW_GRADIENTS[how](g, x, numbers, rows, of)
+    gradient = _ROW_GRADIENTS[how](g, x, numbers, rows, of)
     if not of:
-        return made.reshape(input_x.shape)
+        return gradient.reshape(input_x.shape)
     whole = np.zeros((math.prod(indices.shape[:-1]), *x.shape[1:]), g.dtype)
-    whole[kept] = made
+    whole[kept] = gradient
     return whole.reshape(updates.shape)
 
 
@@ -202,9 +202,9 @@ def _extreme_grad(how):
     def grad(g, x, numbers, rows, of):
         # equal extremes share the gradient equally, as in MindSpore
         out = combine(how, x, numbers, rows)
-        here, given = x == out, rows == out[numbers]
-        shared = g / np.maximum(combine("add", here.astype(g.dtype), numbers, given.astype(g.dtype)), 1)
-        return np.where(given, shared[numbers], 0) if of else np.where(here, shared, 0)
+        here, there = x == out, rows == out[numbers]
+        shared = g / np.maximum(combine("add", here.astype(g.dtype), numbers, there.astype(g.dtype)), 1)
+        return np.where(there, shared[numbers], 0) if of else np.where(here, shared, 0)
 
     return grad
 

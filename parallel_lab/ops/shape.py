@@ -18,9 +18,9 @@ from .spellings import function, tensor_operand
 def _target(shape, target):
     """The target shape with its -1 worked out; None if `shape` has not its number of elements."""
     total, target = math.prod(shape), target if isinstance(target, tuple) else (target,)
-    known = math.prod(n for n in target if n != -1)
-    if target.count(-1) == 1 and known and total % known == 0:
-        target = tuple(total // known if n == -1 else n for n in target)
+    product = math.prod(n for n in target if n != -1)
+    if target.count(-1) == 1 and product and total % product == 0:
+        target = tuple(total // product if n == -1 else n for n in target)
     return None if -1 in target or math.prod(target) != total else target
 
 

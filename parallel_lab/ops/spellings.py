@@ -4,7 +4,7 @@
     def neg(x): ...
 
     ops.neg(x), ops.negative(x)      `NAMES`: functions of `parallel_lab.ops`
-    x.neg(), -x                      `Spelled`, the base of Tensors and of the values of a trace
+    x.neg(), -x                      `TensorMethods`, the base of Tensors and of the values of a trace
     np.negative(x)                   `UFUNCS`: numpy's element-wise functions, given a Tensor
     mint.neg(x), mint.negative(x)    `MINT`: `mindspore.mint`, PyTorch's spelling
 
@@ -68,7 +68,7 @@ _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 _BITWISE = {f"__{short}__": f"bitwise_{short}" for short in ("and", "or", "xor", "invert")}
 
 
-class Spelled:
+class TensorMethods:
     """Python operators and methods that declarations of operators ask for; `spell` adds them."""
 
     __slots__ = ()
@@ -80,11 +80,11 @@ class Spelled:
         for each in operands:
             if not comparable(each):
                 tensor_operand(logical.name, "operand", each)
-        truth = all((x if isinstance(x, Spelled) else np.asarray(x)).dtype.kind == "b" for x in operands)
+        truth = all((x if isinstance(x, TensorMethods) else np.asarray(x)).dtype.kind == "b" for x in operands)
         return (logical if truth else NAMES[bitwise])(*operands)
 
 
-class InCatalog:
+class CatalogMethod:
     """A method whose operator is not declared yet because it lies in the catalogue, which a look at the method opens.
 
     Declarations of the catalogue replace it, as those of the taught operators have done before.
@@ -95,13 +95,13 @@ class InCatalog:
 
     def __get__(self, tensor: Any, kind: type) -> Any:
         open_catalog()
-        if isinstance(vars(Spelled)[self.name], InCatalog):  # the catalogue is just being loaded
+        if isinstance(vars(TensorMethods)[self.name], CatalogMethod):  # the catalogue is just being loaded
             raise AttributeError(f"{kind.__name__} has no attribute {self.name!r} yet", name=self.name, obj=tensor)
         return getattr(kind if tensor is None else tensor, self.name)
 
 
 for _name in METHODS.split():
-    setattr(Spelled, _name, InCatalog(_name))
+    setattr(TensorMethods, _name, CatalogMethod(_name))
 
 
 def comparable(value: Any) -> bool:
@@ -109,7 +109,7 @@ def comparable(value: Any) -> bool:
     if isinstance(value, (bool, int, float, np.generic, np.ndarray)):
         return np.asarray(value).dtype.kind in "biuf"
     try:
-        return isinstance(value, Spelled) or (
+        return isinstance(value, TensorMethods) or (
             isinstance(value, (list, tuple)) and bool(value) and all(comparable(v) for v in value)
         )
     except RecursionError:  # a list that contains itself
@@ -140,7 +140,7 @@ def method(name: str) -> Callable[[Callable], Callable]:
     def publish(fn: Callable) -> Callable:
         fn.__name__ = name
         fn.__qualname__ = f"Tensor.{name}"
-        setattr(Spelled, name, fn if name.startswith("__") else fitting(fn))
+        setattr(TensorMethods, name, fn if name.startswith("__") else fitting(fn))
         return fn
 
     return publish
@@ -161,10 +161,10 @@ def _of_tensors(
         kwargs = own_names(kwargs, parameters, parameters[: len(args)]) if kwargs else kwargs
         if switches:
             check_switches(fn.__name__, switches, args, kwargs, Errors(ShapeError, ShapeError))
-        given = list(args)
+        positional = list(args)
         for place, name in tensors:
-            where, at = (given, place) if place < len(given) else (kwargs, name)
-            value = where[at] if where is given else kwargs.get(name)
+            where, at = (positional, place) if place < len(positional) else (kwargs, name)
+            value = where[at] if where is positional else kwargs.get(name)
             if is_operand(value) or (value is None and (name in optional or name not in kwargs and where is kwargs)):
                 continue
             if name in lists and isinstance(value, (list, tuple)):
@@ -176,7 +176,7 @@ def _of_tensors(
             else:
                 where[at] = tensor_operand(fn.__name__, name, value, number=name in numbers)
         try:
-            return fn(*given, **kwargs)
+            return fn(*positional, **kwargs)
         except ParallelLabError:
             raise
         except MemoryError as error:
@@ -217,15 +217,15 @@ def spell(
     MINT.update(dict.fromkeys(mint.split(), name))
     for each in method.split():
         one, _, arguments = each.rstrip(")").partition("(")
-        setattr(Spelled, one, _method(called, one, arguments.split(",") if arguments else (), parameters))
+        setattr(TensorMethods, one, _method(called, one, arguments.split(",") if arguments else (), parameters))
     for each in (name, *also.split()):
-        if isinstance(vars(Spelled).get(each), InCatalog):
-            setattr(Spelled, each, _method(called, each, (), parameters))
+        if isinstance(vars(TensorMethods).get(each), CatalogMethod):
+            setattr(TensorMethods, each, _method(called, each, (), parameters))
     for each in operator.split():
-        setattr(Spelled, each, _operator(called, each, unary=len(parameters) == 1))
+        setattr(TensorMethods, each, _operator(called, each, unary=len(parameters) == 1))
         plain = each.strip("_")
         if plain in _REFLECTED:
-            setattr(Spelled, f"__r{plain}__", _operator(called, each, reflected=True))
+            setattr(TensorMethods, f"__r{plain}__", _operator(called, each, reflected=True))
 
 
 def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Sequence[str]) -> Callable:

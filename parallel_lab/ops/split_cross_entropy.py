@@ -27,13 +27,13 @@ from .machine.signature import letters
 def check_labels(where, labels, classes, ignore_index=None):
     """Labels, with 0 for ignored ones, and which ones count. ShapeError if one is not a class number."""
     counted = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
-    known = np.where(counted, labels, 0)
-    if known.size and not (known.min() >= 0 and known.max() < classes):
-        worst = known.min() if known.min() < 0 else known.max()
+    numbers = np.where(counted, labels, 0)
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < classes):
+        worst = numbers.min() if numbers.min() < 0 else numbers.max()
         hint = f"To ignore samples, give ignore_index={worst}" if ignore_index is None and worst < 0 else ""
         what = f"a label is {worst}"
         raise ShapeError(what, where=where, allowed=f"Labels are class numbers from 0 to {classes - 1}", hint=hint)
-    return known.astype(np.int64), counted
+    return numbers.astype(np.int64), counted
 
 
 def rows_of(x):
@@ -60,7 +60,7 @@ def _wide(dtypes, **_):
     return promoted((dtypes[0], "float32"))
 
 
-class _Own:
+class _SliceRows:
     """The rows of a slice without the largest logit, and where in it the labels are that lie in it.
 
     logits: (n, c, ...), largest: (n, ...), labels: (n, ...); the slice has the classes from `offset` on, of `classes`
@@ -75,9 +75,9 @@ class _Own:
 
     def picked(self, values):
         """The number of every row's label, 0 where that is another rank's.  values: (r, c) or (c,) -> (r,)."""
-        found = np.zeros(len(self.rows), values.dtype)
-        found[self.at] = values[self.at, self.numbers] if values.ndim == 2 else values[self.numbers]
-        return found
+        elements = np.zeros(len(self.rows), values.dtype)
+        elements[self.at] = values[self.at, self.numbers] if values.ndim == 2 else values[self.numbers]
+        return elements
 
     def less_at_labels(self, rows, values):
         """Take `values`, one per row, off the label's element, in place.  rows: (r, c), values: (r,) -> rows."""
@@ -101,10 +101,10 @@ def split_losses(logits, largest, sums, labels, *, classes, offset=0):
 
     logits: (n, c, ...), the others: (n, ...) -> (n, ...).  classes: of all ranks
     """
-    own = _Own(logits, largest, labels, offset, classes)
-    logs = np.zeros(len(own.rows), own.rows.dtype)
-    logs[own.at] = np.log(sums.reshape(-1)[own.at])
-    return (logs - own.picked(own.rows)).reshape(labels.shape).astype(logits.dtype, copy=False)
+    local = _SliceRows(logits, largest, labels, offset, classes)
+    logs = np.zeros(len(local.rows), local.rows.dtype)
+    logs[local.at] = np.log(sums.reshape(-1)[local.at])
+    return (logs - local.picked(local.rows)).reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
 def _own_classes(shapes, attrs):
@@ -115,10 +115,10 @@ def _own_classes(shapes, attrs):
 @gradient(split_losses, part_size=_own_classes, result_shape=1)
 def split_losses_grad(g, logits, largest, sums, labels, *, classes, offset=0):
     """Gradient for the logits, through `largest` and `sums` too.  g: (n, ...), logits: (n, c, ...) -> (n, c, ...)."""
-    own = _Own(logits, largest, labels, offset, classes)
-    grad = np.exp(own.rows, out=own.rows)
+    local = _SliceRows(logits, largest, labels, offset, classes)
+    grad = np.exp(local.rows, out=local.rows)
     grad /= sums.reshape(-1, 1)
-    own.less_at_labels(grad, np.ones(len(grad), grad.dtype))
+    local.less_at_labels(grad, np.ones(len(grad), grad.dtype))
     grad *= g.reshape(-1, 1)
     return unrow(grad, logits.shape).astype(g.dtype, copy=False)
 
@@ -142,10 +142,10 @@ def exp_and_weight_sums(logits, largest, labels, weight, *, classes, ignore_inde
     """Two numbers per row: sum of exp(logit - largest), and the weight of its target, that of the label and of what is
     spread over all classes.  logits: (n, c, ...), largest, labels: (n, ...), weight: (c,) -> (2, n, ...).
     """
-    own = _Own(logits, largest, labels, offset, classes, ignore_index)
+    local = _SliceRows(logits, largest, labels, offset, classes, ignore_index)
     spread = label_smoothing / classes * weight.sum()
-    weights = ((1 - label_smoothing) * own.picked(weight) + spread) * own.counted
-    return np.stack([np.exp(own.rows).sum(axis=1), weights]).reshape(2, *labels.shape).astype(own.rows.dtype)
+    weights = ((1 - label_smoothing) * local.picked(weight) + spread) * local.counted
+    return np.stack([np.exp(local.rows).sum(axis=1), weights]).reshape(2, *labels.shape).astype(local.rows.dtype)
 
 
 @op(_labels("{all}", "{rows}", "z{rows}", "{rows}", "b"), whole="z", dtype=0, offset="b", flops=3)
@@ -154,12 +154,12 @@ def split_weighted_losses(logits, largest, sums, labels, weight, *, classes, ign
 
     logits: (n, c, ...), largest, labels: (n, ...), sums: (2, n, ...) of `exp_and_weight_sums`, weight: (c,) -> (n, ...)
     """
-    own = _Own(logits, largest, labels, offset, classes, ignore_index)
-    logs = own.rows - np.log(sums[0].reshape(-1, 1))
-    loss = -(1 - label_smoothing) * own.picked(logs) * own.picked(weight)
+    local = _SliceRows(logits, largest, labels, offset, classes, ignore_index)
+    logs = local.rows - np.log(sums[0].reshape(-1, 1))
+    loss = -(1 - label_smoothing) * local.picked(logs) * local.picked(weight)
     if label_smoothing:
         loss = loss - label_smoothing / classes * (logs @ weight)
-    return (loss * own.counted).reshape(labels.shape).astype(logits.dtype, copy=False)
+    return (loss * local.counted).reshape(labels.shape).astype(logits.dtype, copy=False)
 
 
 @gradient(split_weighted_losses, part_size=_own_classes, result_shape=1)
@@ -167,12 +167,12 @@ def split_weighted_losses_grad(
     g, logits, largest, sums, labels, weight, *, classes, ignore_index, label_smoothing, offset=0
 ):
     """Gradient for the logits, through `largest` and `sums` too.  g: (n, ...), logits: (n, c, ...) -> (n, c, ...)."""
-    own = _Own(logits, largest, labels, offset, classes, ignore_index)
-    weight = weight.astype(np.result_type(weight, own.rows), copy=False)
-    grad = np.exp(own.rows, out=own.rows)
+    local = _SliceRows(logits, largest, labels, offset, classes, ignore_index)
+    weight = weight.astype(np.result_type(weight, local.rows), copy=False)
+    grad = np.exp(local.rows, out=local.rows)
     grad *= (sums[1] / sums[0]).reshape(-1, 1)
-    grad -= label_smoothing / classes * weight * own.counted[:, None]
-    own.less_at_labels(grad, (1 - label_smoothing) * own.picked(weight) * own.counted)
+    grad -= label_smoothing / classes * weight * local.counted[:, None]
+    local.less_at_labels(grad, (1 - label_smoothing) * local.picked(weight) * local.counted)
     grad *= g.reshape(-1, 1)
     return unrow(grad, logits.shape).astype(g.dtype, copy=False)
 
@@ -182,7 +182,7 @@ def split_weighted_losses_weight_grad(
     g, logits, largest, sums, labels, weight, *, classes, ignore_index, label_smoothing, offset=0
 ):
     """Gradient for the weights.  g: (n, ...), logits: (n, c, ...), weight: (c,) -> (c,)."""
-    own = _Own(logits, largest, labels, offset, classes, ignore_index)
-    logs, share = np.log(sums[0].reshape(-1, 1)) - own.rows, g.reshape(-1) * own.counted
-    of_label = np.bincount(own.numbers, (share * own.picked(logs))[own.at], minlength=len(weight))
+    local = _SliceRows(logits, largest, labels, offset, classes, ignore_index)
+    logs, share = np.log(sums[0].reshape(-1, 1)) - local.rows, g.reshape(-1) * local.counted
+    of_label = np.bincount(local.numbers, (share * local.picked(logs))[local.at], minlength=len(weight))
     return ((1 - label_smoothing) * of_label + label_smoothing / classes * (share @ logs)).astype(weight.dtype)

@@ -36,10 +36,10 @@ def _check_transposed(operands, *, input_size, out_channel, kernel_size, group, 
     fault = weight_fault(weight, given, input_size[1], x[1], group, None, kernel_size, 2)
     if fault := fault or padding_fault(attrs["pad_mode"], attrs["pad"]):
         return fault
-    made = _back(input_size, kernel_size=kernel_size, **attrs)
-    if any(count < size for count, size in zip(made.out_size, x[2:], strict=True)):
+    window = _back(input_size, kernel_size=kernel_size, **attrs)
+    if any(count < size for count, size in zip(window.out_size, x[2:], strict=True)):
         what = f"x of shape {x} with input_size={input_size}"
-        return what, f"A result of this size is read by {made.out_size[0]} x {made.out_size[1]} windows only"
+        return what, f"A result of this size is read by {window.out_size[0]} x {window.out_size[1]} windows only"
     return None
 
 
@@ -67,9 +67,9 @@ def transposed_window(
 
 def _transposed_dims(input_size, parts, attrs):
     """(number, label, part, window, padding before) of each split dim."""
-    made = _back(input_size, **attrs)
+    geometry = _back(input_size, **attrs)
     for d, label in enumerate("hw"):
-        size, kernel, stride, dilation, before, _ = made.along(d)
+        size, kernel, stride, dilation, before, _ = geometry.along(d)
         if parts.get(label, 1) > 1:
             window = transposed_window(size, parts[label], kernel, stride, dilation, before)
             yield d, label, size // parts[label], stride, window, before
@@ -90,12 +90,12 @@ def _restrict_transposed(signature, cuts, sizes, *, input_size, **attrs):
 
 
 def _transposed_windows(sizes, cuts, *, input_size, **attrs):
-    found = {}
+    halos = {}
     for _, label, _, _, window, _ in _transposed_dims(input_size, cuts, attrs):
         part = sizes[label] // cuts[label]
         if window[:2] != (part, 0) or window[2] > part:
-            found[label] = window
-    return found
+            halos[label] = window
+    return halos
 
 
 def _localize_transposed(attrs, parts):
@@ -174,7 +174,7 @@ def transposed_convolution(
     Strategy ((n, o, h, w), (o, i, 1, 1)). A split o leaves partial sums; split rows or columns exchange borders, with
     pad_mode "same" or "pad" and slices of the result that are multiples of the stride.
     """
-    made = _back(
+    window = _back(
         input_size,
         kernel_size=kernel_size,
         stride=stride,
@@ -183,13 +183,13 @@ def transposed_convolution(
         pad=pad,
         pad_list=pad_list,
     )
-    return kernels.conv_input_grad(x, weight, made.size, made.stride, made.dilation, made.pads, group)
+    return kernels.conv_input_grad(x, weight, window.size, window.stride, window.dilation, window.pads, group)
 
 
 @transposed_convolution.vjp
 def _(g, out, x, weight, *, input_size, group, needs, **attrs):
-    made = _back(input_size, **attrs)
-    settings = {"stride": made.stride, "dilation": made.dilation, "pads": made.pads, "group": group}
+    window = _back(input_size, **attrs)
+    settings = {"stride": window.stride, "dilation": window.dilation, "pads": window.pads, "group": group}
     return (
         conv_of_size(g, weight, size=tuple(x.shape[2:]), **settings) if needs[0] else None,
         conv_weight_grad(x, g, kernel=tuple(weight.shape[2:]), **settings) if needs[1] else None,

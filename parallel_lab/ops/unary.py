@@ -105,10 +105,10 @@ def _erf_double(x):
 def _erf_single(x):
     x = np.clip(x, np.float32(-4), np.float32(4))
     squared = x * x
-    made = _polynomial(_SINGLE_P, squared)
-    made *= x
-    made /= _polynomial(_SINGLE_Q, squared)
-    return np.clip(made, np.float32(-1), np.float32(1), out=made)
+    ratio = _polynomial(_SINGLE_P, squared)
+    ratio *= x
+    ratio /= _polynomial(_SINGLE_Q, squared)
+    return np.clip(ratio, np.float32(-1), np.float32(1), out=ratio)
 
 
 def error_function(x):
@@ -117,10 +117,10 @@ def error_function(x):
         return error_function(x.astype(np.float32)).astype(np.float16)
     one_block = _erf_single if x.dtype == np.float32 else _erf_double
     flat = x.reshape(-1)
-    made = np.empty_like(flat)
+    result = np.empty_like(flat)
     for start in range(0, flat.size, _BLOCK):
-        made[start : start + _BLOCK] = one_block(flat[start : start + _BLOCK])
-    return made.reshape(x.shape)
+        result[start : start + _BLOCK] = one_block(flat[start : start + _BLOCK])
+    return result.reshape(x.shape)
 
 
 @op(UNARY, name="StopGradient", flops=0, example=case(SHAPE))

@@ -17,7 +17,7 @@ from typing import Any
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.ops.machine.primitive import Primitive
 from parallel_lab.ops.machine.tables import Table
-from parallel_lab.ops.spellings import NAMES, Spelled
+from parallel_lab.ops.spellings import NAMES, TensorMethods
 from tests.house.source import ROOT, all_modules, files
 
 FAMILIES = ("parallel_lab.ops.", "parallel_lab.catalog.ops.")
@@ -61,7 +61,7 @@ def parts(thing: Any) -> Iterable[Any]:
         return [value for key, value in vars(thing).items() if key != "primitives"]
     if isinstance(thing, type):
         own = [value for key, value in vars(thing).items() if key != "__weakref__"]
-        return [*own, *thing.__bases__] if ours(thing) and thing is not Spelled else []
+        return [*own, *thing.__bases__] if ours(thing) and thing is not TensorMethods else []
     if isinstance(thing, property):
         return [thing.fget, thing.fset]
     if isinstance(thing, (staticmethod, classmethod)):
@@ -95,7 +95,7 @@ def notebooks() -> Iterator[Any]:
 def seeds(rooms: Iterable[str]) -> Iterator[Any]:
     """What the modules of rooms define, what notebooks name, Python's operators of Tensors, the machine."""
     yield from notebooks()
-    yield from (value for name, value in vars(Spelled).items() if name.startswith("__"))
+    yield from (value for name, value in vars(TensorMethods).items() if name.startswith("__"))
     for name in all_modules():
         if name.startswith(MACHINE) or name.split(".")[1:2] in [[room] for room in rooms]:
             if "__main__" in name or "_config" in name:

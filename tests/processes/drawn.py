@@ -10,9 +10,9 @@ import numpy as np
 
 from parallel_lab.base.dtypes import load_bfloat16
 from parallel_lab.layout.route import Route
+from parallel_lab.ops.collectives.block_exchange import EXCHANGES
 from parallel_lab.ops.collectives.definitions import COLLECTIVES
 from parallel_lab.ops.collectives.halo import HALOS
-from parallel_lab.ops.collectives.pieces import EXCHANGES
 from parallel_lab.run.communicator import Request, answer
 from tests.layout.drawn_layouts import drawn_pair
 from tests.run.halos import draw_windows

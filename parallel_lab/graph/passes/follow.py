@@ -52,7 +52,7 @@ def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], val
         source = graph.input(name)
         if name not in values and source is not None and (source.is_number or source.role == "constant"):
             values[name] = source.whole(draft.config.device_num)
-    made, read = (_local if draft.config.local else _sharded)(draft, nodes, values, phase)
+    added, read = (_local if draft.config.local else _sharded)(draft, nodes, values, phase)
     late = late.union(name for n in nodes if n.phase == phase for name in n.outs)
 
     def taken(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -63,7 +63,7 @@ def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], val
     others = tuple(pair for pair in draft.assignments if pair[0] not in dict(assigned))
     shown = zip(graph.outputs, draft.outputs, strict=True)
     outputs = tuple(read(names.get(name, name), None) if name in late else value for name, value in shown)
-    program = (*instrs, *made)
+    program = (*instrs, *added)
     messages = sum(i.is_communication for i in program)
     changes = {"outputs": outputs, "updates": updates, "assignments": (*others, *assigned)}
     if program:

@@ -126,8 +126,8 @@ class _Ordered(Cell):
             for name, cell in args[0].items():
                 self.insert_child_to_cell(name, cell)
         else:
-            given = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
-            self._renumber(list(given))
+            cells = args[0] if len(args) == 1 and isinstance(args[0], (list, tuple)) else args
+            self._renumber(list(cells))
 
     def _renumber(self, cells: list[Any]) -> None:
         """Hold exactly `cells`, in this order and under their numbers."""

@@ -28,10 +28,10 @@ def one_or_each(low: int, lengths: tuple[int, ...], allowed: str) -> Check:
     """An int for all, or one each: as many as `lengths` says."""
 
     def read(value: Any) -> int | tuple[int, ...]:
-        given = integers(low).read(value)
-        if len(given) not in lengths:
+        values = integers(low).read(value)
+        if len(values) not in lengths:
             raise ValueError
-        return given[0] if len(given) == 1 else given
+        return values[0] if len(values) == 1 else values
 
     return Check(allowed, read)
 

@@ -60,12 +60,12 @@ def _over_slices(
     return cut(world.comm.all_reduce(full, reduce=reduce, tag=tag), held, world.rank)
 
 
-def of_the_whole(x: Any, found: Any, reduce: str = "sum") -> Any:
+def of_the_whole(x: Any, sums: Any, reduce: str = "sum") -> Any:
     """`found`, 0-d, of x, combined ("sum", "max") over its slices if `x` is what a compiled call has returned."""
     if not isinstance(x, RankTensor) or not is_split(x.layout):
-        return found
+        return sums
     tag = f"{reduce} over the slices of a tensor {x.full_shape}"
-    return Tensor(_over_slices(x.layout, np.asarray(found.asnumpy()), reduce, tag))
+    return Tensor(_over_slices(x.layout, np.asarray(sums.asnumpy()), reduce, tag))
 
 
 def as_slice_of(x: Any, result: Any) -> Any:

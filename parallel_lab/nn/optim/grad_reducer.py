@@ -42,12 +42,12 @@ def parameter_tuple(where: str, parameters: Any) -> ParameterTuple:
     if isinstance(parameters, (Arithmetic, np.ndarray)) or not isinstance(parameters, Iterable):
         allowed = "A list of Parameters: optimizer.parameters"
         raise ArgumentTypeError(f"parameters={shorten(parameters)}", where=where, allowed=allowed)
-    found = list(parameters)
-    for i, p in enumerate(found):
+    items = list(parameters)
+    for i, p in enumerate(items):
         instance(Parameter, "Parameters: optimizer.parameters")(where, f"parameters[{i}]", p)
-    made = ParameterTuple(found)
-    made.optimizer = getattr(parameters, "optimizer", None)
-    return made
+    result = ParameterTuple(items)
+    result.optimizer = getattr(parameters, "optimizer", None)
+    return result
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ def shared_messages(
     together: dict[tuple[Any, ...], list[int]] = {}
     for n, (gradient, number) in enumerate(zip(gradients, numbers, strict=True)):
         together.setdefault((number, gradient.dtype) if number else (0, n), []).append(n)
-    found = []
+    messages = []
     for mine in together.values():
         sizes = [gradients[n].size_bytes for n in mine]
         parts = size_groups_by_bytes(sizes, config) if mode in ("auto", "size") else (0,) * len(mine)
-        found += [tuple(mine[n] for n in part) for part in buckets_of(parts)]
-    return tuple(sorted(found))
+        messages += [tuple(mine[n] for n in part) for part in buckets_of(parts)]
+    return tuple(sorted(messages))
 
 
 class DistributedGradReducer(Cell):
@@ -164,22 +164,22 @@ class DistributedGradReducer(Cell):
         size = len(world.group(self.group))
         factor = 1 / (self.degree or size) if self.mean else 1.0
         wide = get_auto_parallel_context("gradient_fp32_sync")
-        found = list(grads)
+        reduced = list(grads)
         added = [mode in SHARDED_MODES and isinstance(g, RankTensor) and g.layout is not None for g in grads]
         sent = [i for i, p in enumerate(self.parameters) if not (p.layerwise_parallel or added[i])]
         if size == 1:
             for i in sent:
-                found[i] = found[i] if factor == 1 else mul(found[i], factor)
+                reduced[i] = reduced[i] if factor == 1 else mul(reduced[i], factor)
         elif tracer is not None or any(getattr(grads[i], "requires_grad", False) for i in sent):
             # operators, so that gradients go through; and in a trace, where they say that they cannot be there
             sums = [_summed(self.all_reduce, grads[i], wide) for i in sent]
             for i, total in zip(sent, sums, strict=True):
                 total = total if factor == 1 else mul(total, factor)
                 # the mean can be had in float16 where the sum cannot
-                found[i] = total if str(total.dtype) == str(grads[i].dtype) else cast(total, str(grads[i].dtype))
+                reduced[i] = total if str(total.dtype) == str(grads[i].dtype) else cast(total, str(grads[i].dtype))
         elif sent:
-            self._send(found, sent, factor, wide)
-        return tuple(found)
+            self._send(reduced, sent, factor, wide)
+        return tuple(reduced)
 
     def _send(self, grads: list[Any], places: list[int], factor: float, wide: bool) -> None:
         """Replace the gradients by the sums at `places`, message by message."""

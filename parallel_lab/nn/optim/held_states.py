@@ -41,8 +41,8 @@ class HeldStates:
         owners  {parameter: the only rank that needs its states}
         """
         layouts = {p.name: p.layout for p in self.parameters}
-        wanted = {p.name: (p.full_shape, p.layout) for p in self.parameters}
-        self.keep_states(self.take_states(wanted, rank, owners), layouts, {}, owners)
+        places = {p.name: (p.full_shape, p.layout) for p in self.parameters}
+        self.keep_states(self.take_states(places, rank, owners), layouts, {}, owners)
         return self._states
 
     def _gathered(self, i: int) -> State:
@@ -112,7 +112,7 @@ class HeldStates:
         States that are held in another layout are gathered first, those that another rank alone holds are sent: every
         rank of the world has to call this.
         """
-        found: dict[str, State] = {}
+        states: dict[str, State] = {}
         owners = owners or {}
         for i, parameter in enumerate(self.parameters):
             if parameter.name not in slices:
@@ -133,8 +133,8 @@ class HeldStates:
                 mine = self.initial_state(ShapeAndDtype(shape, parameter.dtype))
             elif have is None and is_split(want):
                 mine = {k: cut(v, layout_of_state(k, want), rank) for k, v in mine.items()}
-            found[parameter.name] = dict(mine)
-        return found
+            states[parameter.name] = dict(mine)
+        return states
 
     def keep_states(
         self,
@@ -165,12 +165,12 @@ class HeldStates:
     @property
     def states(self) -> dict[str, dict[str, np.ndarray]]:
         """{parameter name: {state name: array}} of the eager steps, without those of other ranks alone."""
-        found = {}
+        states = {}
         for i, p in enumerate(self.parameters):
             held = self._states[i] if self._states else {}
             if held or not self._held_elsewhere(i):
-                found[p.name] = dict(held or self.initial_state(p))
-        return found
+                states[p.name] = dict(held or self.initial_state(p))
+        return states
 
     @property
     def scalars(self) -> dict[str, float]:

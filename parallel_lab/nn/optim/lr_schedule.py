@@ -61,7 +61,7 @@ class FormulaSchedule(LearningRateSchedule):
         return [self.at(step // step_per_epoch) for step in range(total_step)]
 
 
-class _Listed(FormulaSchedule):
+class _RateList(FormulaSchedule):
     """The i-th step takes the i-th of a list of rates."""
 
     def __init__(self, rates: Sequence[float]) -> None:
@@ -110,7 +110,7 @@ def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | 
             given = "no rates" if not rates else f"more than {MOST_RATES} rates"
             hint = "For endless rates use a schedule"
             raise ArgumentError(f"{name} with {given}", where=where, allowed="One rate per step", hint=hint)
-        return _Listed([number(0)(where, f"{name}[{i}]", rate) for i, rate in enumerate(rates)])
+        return _RateList([number(0)(where, f"{name}[{i}]", rate) for i, rate in enumerate(rates)])
     return number(0)(where, name, value)
 
 
@@ -118,11 +118,11 @@ def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str
     """The learning rate (or what it is) of one step, checked. ArgumentTypeError, ArgumentError: it is invalid."""
     if isinstance(rate, float):
         return rate
-    found = rate(step)
-    found = found.asnumpy() if isinstance(found, Tensor) else found
-    if isinstance(found, np.ndarray) and found.size == 1:
-        found = found.item()
-    return number(0)(where, f"the {what} of step {step}", found)
+    rate_now = rate(step)
+    rate_now = rate_now.asnumpy() if isinstance(rate_now, Tensor) else rate_now
+    if isinstance(rate_now, np.ndarray) and rate_now.size == 1:
+        rate_now = rate_now.item()
+    return number(0)(where, f"the {what} of step {step}", rate_now)
 
 
 # ---- checks ----

@@ -477,15 +477,15 @@ class Optimizer(HeldStates, Cell):
             raise ArgumentTypeError(f"params={shorten(params)}", where=where, allowed=allowed)
         params = list(params)
         if not any(isinstance(one, dict) for one in params):
-            found, decay = trained_parameters(where, params), self._factor_or_state(self.weight_decay)
-            for p in found:
+            trained, decay = trained_parameters(where, params), self._factor_or_state(self.weight_decay)
+            for p in trained:
                 spared = self.decays_by_name and ("beta" in p.name or "gamma" in p.name)
                 self._settings.append(_Setting(0.0 if spared else decay, LEARNING_RATE))
-            return found
+            return trained
         groups, order = groups_of(where, params)
-        found = trained_parameters(where, [p for group in groups for p in group["params"]])
-        found = found if order is None else in_order(where, found, order)
-        numbers = {p.name: i for i, p in enumerate(found)}
+        trained = trained_parameters(where, [p for group in groups for p in group["params"]])
+        trained = trained if order is None else in_order(where, trained, order)
+        numbers = {p.name: i for i, p in enumerate(trained)}
         settings: dict[int, _Setting] = {}
         for group in groups:
             rate = LEARNING_RATE
@@ -498,18 +498,18 @@ class Optimizer(HeldStates, Cell):
             self._groups.append(members)
             centralized = flag(where, "grad_centralization", group.get("grad_centralization", False))
             settings.update(dict.fromkeys(members, _Setting(decay, rate, centralized)))
-        self._settings = [settings[i] for i in range(len(found))]
-        return found
+        self._settings = [settings[i] for i in range(len(trained))]
+        return trained
 
     def _factor_or_state(self, decay: Decay) -> float | str:
         """A factor of weight decay, or the scalar state with it, which is noted."""
         if not isinstance(decay, Cell):
             return decay
-        known = next((kind for kind, one in self._decays.items() if one is decay), None)
-        if known is None:
-            known = f"{WEIGHT_DECAY}.{len(self._decays)}" if decay is not self.weight_decay else WEIGHT_DECAY
-            self._decays[known] = decay
-        return known
+        kind_of_decay = next((kind for kind, one in self._decays.items() if one is decay), None)
+        if kind_of_decay is None:
+            kind_of_decay = f"{WEIGHT_DECAY}.{len(self._decays)}" if decay is not self.weight_decay else WEIGHT_DECAY
+            self._decays[kind_of_decay] = decay
+        return kind_of_decay
 
     # ---- text ----
 

@@ -45,12 +45,12 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
 def in_order(where: str, found: list[Parameter], order: list[Any]) -> list[Parameter]:
     """The parameters in the order of `order_params`."""
     names = {p.name: p for p in found}
-    wanted = [p.name for p in order if isinstance(p, Parameter) and p.requires_grad]
-    if sorted(wanted) != sorted(names):
-        odd = sorted(set(wanted) ^ set(names)) or [n for n in wanted if wanted.count(n) > 1]
+    ordered_names = [p.name for p in order if isinstance(p, Parameter) and p.requires_grad]
+    if sorted(ordered_names) != sorted(names):
+        odd = sorted(set(ordered_names) ^ set(names)) or [n for n in ordered_names if ordered_names.count(n) > 1]
         allowed = "Every parameter of the groups, each once"
         raise ArgumentError(f"order_params and the groups differ in {', '.join(odd)}", where=where, allowed=allowed)
-    return [names[name] for name in wanted]
+    return [names[name] for name in ordered_names]
 
 
 def trained_parameters(where: str, params: list[Any]) -> list[Parameter]:
@@ -64,14 +64,14 @@ def trained_parameters(where: str, params: list[Any]) -> list[Parameter]:
             same = "is given twice" if names[parameter.name] is parameter else "is the name of two parameters"
             raise ArgumentError(f"{parameter.name!r} {same}", where=where, allowed="Parameters with different names")
         names[parameter.name] = parameter
-    found = [p for p in names.values() if p.requires_grad]
-    if not found:
+    trained = [p for p in names.values() if p.requires_grad]
+    if not trained:
         raise ArgumentError("there is nothing to train" if names else "params is empty", where=where, allowed=allowed)
-    for p in found:
+    for p in trained:
         if kind_of(p.dtype) != "f":
             what, allowed = f"parameter {p.name!r} has dtype {p.dtype}", "Parameters with a float dtype"
             raise ArgumentTypeError(what, where=where, allowed=allowed)
-    return found
+    return trained
 
 
 def one_gradient_each(where: str, grads: Any, parameters: Sequence[Parameter]) -> Sequence[Any]:

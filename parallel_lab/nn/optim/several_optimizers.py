@@ -75,7 +75,7 @@ class SeveralOptimizers:
     def _all(self, values: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What members share, each with its tag."""
         tagged = zip(self.tags, values, strict=True)
-        return {f"{kind}.{tag}": value for tag, found in tagged for kind, value in found.items()}
+        return {f"{kind}.{tag}": value for tag, states in tagged for kind, value in states.items()}
 
     @staticmethod
     def _own(tag: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -125,12 +125,12 @@ class SeveralOptimizers:
 
     def prepared(self, gradients: dict[str, Any], totals: Totals, scale: Any = None) -> dict[str, Any]:
         """As `Optimizer.prepared`: each clips the gradients of its own Parameters."""
-        found: dict[str, Any] = {}
+        prepared: dict[str, Any] = {}
         for one in self.members:
             own = {p.name for p in one.parameters}
             mine = {name: gradient for name, gradient in gradients.items() if name in own}
-            found |= one.prepared(mine, totals, scale) if mine else {}
-        return found
+            prepared |= one.prepared(mine, totals, scale) if mine else {}
+        return prepared
 
     def initial_state(self, parameter: Parameter) -> dict[str, np.ndarray]:
         return self.starts_of(parameter.name, parameter)

@@ -81,6 +81,6 @@ class Place:
 
 def nonfinite(gradients: dict[str, Any], totals: Totals) -> Any:
     """Number of elements that are not finite in all gradients, over all their slices.  {parameter: (...)} -> ()."""
-    found = totals.each(gradients, lambda name, gradient: count_nonfinite(gradient))
+    counts = totals.each(gradients, lambda name, gradient: count_nonfinite(gradient))
     totals.at("")
-    return totals.totals(found, "all ranks skip the step if a gradient is not finite on one of them")
+    return totals.totals(counts, "all ranks skip the step if a gradient is not finite on one of them")

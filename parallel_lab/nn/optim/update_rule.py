@@ -10,8 +10,8 @@ The function becomes the public class, an `Optimizer`: the declared arguments ar
 after `params`, and attributes of its instances; the function's text is the class's.
 
 The rule is pure: from the parameter `p`, its gradient `g` and its states, in the order of their declaration, it gives
-the new parameter and the new states. `h` (`Given`) has the hyperparameters and what holds for this step. Called with
-arrays it computes, called with the values of a trace it is recorded, so it is written with operators.
+the new parameter and the new states. `h` (`StepInputs`) has the hyperparameters and what holds for this step. Called
+with arrays it computes, called with the values of a trace it is recorded, so it is written with operators.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WEIGHT_DECAY = Argument("weight_decay", "float", 0.0)
 LOSS_SCALE = Argument("loss_scale", "float", 1.0)
 
 
-class Given:
+class StepInputs:
     """What a rule receives besides parameter, gradient and states.
 
     rate       the learning rate, () in the parameter's dtype
@@ -138,8 +138,8 @@ def update_rule(
 
             def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
                 shape, dtype = tuple(parameter.shape), np.dtype(str(parameter.dtype))
-                known = [s for s in self._starts.items() if dims_of_state(s[0], len(shape)) is not None]
-                return {name: np.full(shape_of_state(name, shape), start, dtype) for name, start in known}
+                kept_states = [s for s in self._starts.items() if dims_of_state(s[0], len(shape)) is not None]
+                return {name: np.full(shape_of_state(name, shape), start, dtype) for name, start in kept_states}
 
             def scalar_state(self) -> dict[str, float]:
                 return {name: start for name, (start, _) in shared(self).items()}
@@ -149,7 +149,7 @@ def update_rule(
 
             def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
                 place = self.own_place() if place is None else place
-                h, given = Given(self, learning_rate, scalars, place), (parameter, state)
+                h, given = StepInputs(self, learning_rate, scalars, place), (parameter, state)
                 if half := str(parameter.dtype) == BFLOAT16:  # worked out in float32, and rounded once
                     parameter, gradient = wide(parameter), wide(gradient)
                     state = {name: wide(value) for name, value in state.items()}
@@ -158,8 +158,8 @@ def update_rule(
                 if place.centralized:
                     gradient = centralized(gradient, place)
                 new, *kept = rule(h, parameter, gradient, *(state.get(name) for name in self.state_names))
-                made = zip(self.state_names, kept, strict=True)
-                new_state = {name: _as_operand(value) for name, value in made if value is not None}
+                named = zip(self.state_names, kept, strict=True)
+                new_state = {name: _as_operand(value) for name, value in named if value is not None}
                 if half:
                     parameter, state = given
                     new = in_dtype_of(parameter, new)

@@ -2,8 +2,8 @@
 `x.sum(axis=0)`, `x[1:]`.
 
 Each is an operator of `ops`, which runs at once on a Tensor and is recorded on a traced value. Names are those of
-MindSpore's Tensor. Most come from the operators' own declarations, by way of `Spelled` (`ops/spellings.py`), also in a
-form of their own (`@method`); here are those of dtypes and shapes, and what is done in place.
+MindSpore's Tensor. Most come from the operators' own declarations, by way of `TensorMethods` (`ops/spellings.py`), also
+in a form of their own (`@method`); here are those of dtypes and shapes, and what is done in place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...ops.elementwise import cast
 from ...ops.logic import select
 from ...ops.machine.operand_checks import check_dim
 from ...ops.shape import broadcast_to, flatten, repeat_interleave, reshape, squeeze, swapaxes, tile, transpose
-from ...ops.spellings import Spelled, tensor_operand
+from ...ops.spellings import TensorMethods, tensor_operand
 
 
 class Handle:
@@ -38,7 +38,7 @@ class Handle:
 
 
 @fitting_methods
-class Arithmetic(Spelled):
+class Arithmetic(TensorMethods):
     """Python operators and methods, for Tensors and for values of a trace."""
 
     __slots__ = ()

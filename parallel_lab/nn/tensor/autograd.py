@@ -37,12 +37,12 @@ def _order(tensor: Tensor) -> int:
 
 def _history(root: Tensor, since: int = 0) -> list[Tensor]:
     """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
-    found, seen, stack = [], {id(root)}, [root]
+    tensors, seen, stack = [], {id(root)}, [root]
     while stack:
         tensor = stack.pop()
         if tensor.node is None or tensor.node.order < since:
             continue
-        found.append(tensor)
+        tensors.append(tensor)
         order = tensor.node.order
         for operand in tensor.node.operands:
             if operand.node is not None and operand.node.order >= order:
@@ -50,8 +50,8 @@ def _history(root: Tensor, since: int = 0) -> list[Tensor]:
             if operand.node is not None and id(operand) not in seen:
                 seen.add(id(operand))
                 stack.append(operand)
-    found.sort(key=_order, reverse=True)
-    return found
+    tensors.sort(key=_order, reverse=True)
+    return tensors
 
 
 def as_read(tensor: Tensor, order: int = 0) -> Tensor:
@@ -63,31 +63,31 @@ def as_read(tensor: Tensor, order: int = 0) -> Tensor:
 
 def leaves_since(results: Sequence[Tensor], since: int) -> list[Tensor]:
     """Tensors made before the operator of this number, with a gradient, from which later ones have made the results."""
-    made = {id(t): t for root in results for t in _history(root, since)}
-    read = [as_read(x, t.node.order) for t in made.values() for x in t.node.operands]
-    found = {id(x): x for x in read if id(x) not in made and (x.node is not None or x.requires_grad)}
-    return list(found.values())
+    computed = {id(t): t for root in results for t in _history(root, since)}
+    read = [as_read(x, t.node.order) for t in computed.values() for x in t.node.operands]
+    leaves = {id(x): x for x in read if id(x) not in computed and (x.node is not None or x.requires_grad)}
+    return list(leaves.values())
 
 
 def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since: int = 0) -> list[np.ndarray]:
     """Gradient of `output` per tensor in `wrt`, as arrays; zeros if independent. seed: of the output, default ones;
     since: go back to the operator of this number, and no further.
     """
-    asked = {id(t) for t in wrt}
-    found: dict[int, np.ndarray] = {
+    targets = {id(t) for t in wrt}
+    totals: dict[int, np.ndarray] = {
         id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
     }
     parts: dict[int, np.ndarray] = {}  # of several results
     history = _history(output, since)
     for at, tensor in enumerate(history):
         key = id(tensor)
-        g = found.get(key) if key in asked else found.pop(key, None)
+        g = totals.get(key) if key in targets else totals.pop(key, None)
         if g is not None and g.dtype != tensor._data.dtype:
             g = g.astype(tensor._data.dtype)  # float16 with float32: the rule computed in the wider one
         node: Node = tensor.node
         if node.hooks and g is not None:
             g = _hooked(node.hooks, g)
-            found.update({key: g} if key in asked else {})
+            totals.update({key: g} if key in targets else {})
         if node.siblings is not None:
             # results of one call stand side by side: its rule runs once, when the last of them has been looked at
             values, number = node.siblings
@@ -111,14 +111,14 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
             if op.vjp_needs:
                 extra["needs"] = tuple(needed)
             grads = op.vjp_fn(g, out, *arrays, **node.attrs, **extra)
-        for operand, wanted, grad in zip(operands, needed, grads, strict=True):
-            if grad is None or not wanted:
+        for operand, needs_gradient, grad in zip(operands, needed, grads, strict=True):
+            if grad is None or not needs_gradient:
                 continue
             key = id(operand)
-            before = found.get(key)
-            found[key] = grad if before is None else before + grad
-    made = [np.asarray(found[id(t)], t.dtype) if id(t) in found else np.zeros(t.shape, t.dtype) for t in wrt]
-    return [_hooked(getattr(t, "hooks", ()), g) for t, g in zip(wrt, made, strict=True)]
+            before = totals.get(key)
+            totals[key] = grad if before is None else before + grad
+    ordered = [np.asarray(totals[id(t)], t.dtype) if id(t) in totals else np.zeros(t.shape, t.dtype) for t in wrt]
+    return [_hooked(getattr(t, "hooks", ()), g) for t, g in zip(wrt, ordered, strict=True)]
 
 
 def _hooked(hooks: Sequence[Callable], g: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def value_and_grad(
             if compiled is not NotImplemented:
                 return compiled
         if tracer is None:
-            args = [_Watched(a) if i in positions else a for i, a in enumerate(args)]
+            args = [_GradientTarget(a) if i in positions else a for i, a in enumerate(args)]
         watching = on_tape.set(tracer is None)
         try:
             # of a trace's values copies: the function may give them other elements
@@ -201,9 +201,9 @@ def value_and_grad(
             raise TraceError(what, where=where, allowed="Floats: the gradient of others is nothing", hint=hint)
         if tracer is None:
             args = [as_read(a) if i in positions else a for i, a in enumerate(args)]
-        wanted = [args[i] for i in positions] + weight_list
+        tensors = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
-        grads = [Tensor(g) for g in gradients(output, wanted)] if tracer is None else tracer.gradients(output, wanted)
+        grads = [Tensor(g) for g in gradients(output, tensors)] if tracer is None else tracer.gradients(output, tensors)
         if tracer is None and (world := current_world()) is not None:
             world.summed = []  # what AllReduce adds from now on may be these
         if return_ids:
@@ -226,8 +226,8 @@ def _with_sens(fn: Any, grad_position: Any, weights: Any, has_aux: bool, return_
         if not args:
             allowed = "The inputs, and last the result's gradient"
             raise ArgumentError("no argument is given", where="value_and_grad", allowed=allowed)
-        made = weighted(fn, args[-1], loss_alone=has_aux)
-        (_, result), grads = value_and_grad(made, grad_position, weights, True, return_ids)(*args[:-1])
+        weighted_fn = weighted(fn, args[-1], loss_alone=has_aux)
+        (_, result), grads = value_and_grad(weighted_fn, grad_position, weights, True, return_ids)(*args[:-1])
         return result, grads
 
     return run
@@ -311,12 +311,12 @@ def grad(
 
 def get_grad(gradients: Any, identifier: int | Parameter) -> Tensor:
     """The gradient of an argument, by its number, or of a Parameter among what return_ids=True gives."""
-    wanted = identifier.name if isinstance(identifier, Parameter) else identifier
+    name = identifier.name if isinstance(identifier, Parameter) else identifier
     parts = [gradients]
     while parts:
         part = parts.pop()
         if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], (int, str)):
-            if part[0] == wanted:
+            if part[0] == name:
                 return part[1]
         elif isinstance(part, (tuple, list)):
             parts.extend(part)
@@ -350,7 +350,7 @@ def _weights(given: Any, where: str) -> list[Parameter]:
     return weights
 
 
-class _Watched(Tensor):
+class _GradientTarget(Tensor):
     """An argument whose gradient is asked for."""
 
     __slots__ = ("hooks",)

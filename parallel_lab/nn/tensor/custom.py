@@ -33,13 +33,13 @@ from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...ops.custom import MADE, custom, own_gradient
 from ...ops.elementwise import a_dtype
-from ...ops.machine.primitive import Uncut
+from ...ops.machine.primitive import WithoutStrategy
 from .tensor import Tensor
 
 _NUMBERS = itertools.count()
 
 
-class PrimitiveWithInfer(Uncut):
+class PrimitiveWithInfer(WithoutStrategy):
     """Base of operators of the user's own; see the text of this module. A subclass defines infer_shape(*shapes) and
     infer_dtype(*dtypes), or both in `__infer__(*{"shape": ..., "dtype": ..., "value": ...})`.
 
@@ -88,12 +88,14 @@ class PrimitiveWithInfer(Uncut):
             return None
 
         def gradients(*given: Any) -> tuple[Any, ...]:
-            found = rule(*given)
-            found = found if isinstance(found, (tuple, list)) else (found,)
-            if len(found) != len(given) - 2:
+            input_gradients = rule(*given)
+            input_gradients = input_gradients if isinstance(input_gradients, (tuple, list)) else (input_gradients,)
+            if len(input_gradients) != len(given) - 2:
                 allowed = f"{len(given) - 2}, one per input"
-                raise ArgumentTypeError(f"bprop gives {len(found)} gradients", where=self.name, allowed=allowed)
-            return tuple(map(_values, found))
+                raise ArgumentTypeError(
+                    f"bprop gives {len(input_gradients)} gradients", where=self.name, allowed=allowed
+                )
+            return tuple(map(_values, input_gradients))
 
         return gradients
 
@@ -111,8 +113,10 @@ class PrimitiveWithInfer(Uncut):
         """(shapes, names of dtypes, whether they are several) of the results for operands of these shapes, dtypes."""
         where = self.name
         if hasattr(self, "__infer__"):
-            said = self.__infer__(*[{"shape": list(shape), "dtype": dtype, "value": None} for shape, dtype in facts])
-            shapes, dtypes = said["shape"], said["dtype"]
+            declared = self.__infer__(
+                *[{"shape": list(shape), "dtype": dtype, "value": None} for shape, dtype in facts]
+            )
+            shapes, dtypes = declared["shape"], declared["dtype"]
         elif hasattr(self, "infer_shape") and hasattr(self, "infer_dtype"):
             shapes = self.infer_shape(*[list(shape) for shape, _ in facts])
             dtypes = self.infer_dtype(*[dtype for _, dtype in facts])
@@ -144,18 +148,18 @@ class OwnGradient:
         """Arrays are given to the function as Tensors, and taken back as arrays."""
         at_once = isinstance(gradients[0], (np.ndarray, np.generic))
         opened = (tuple(map(Tensor, each)) if at_once else each for each in (values, gradients))
-        return [None if found is None else _values(found) for found in self.function(*opened)]
+        return [None if gradient is None else _values(gradient) for gradient in self.function(*opened)]
 
     def __call__(self, results: tuple[Any, ...], inputs: tuple[Any, ...] = (), *, several: bool) -> Any:
         facts = {"called": self.called, "number": self.number, "count": len(results), "several": several}
-        made = own_gradient(*results, *inputs, **facts)
-        for x in made if several else (made,):
+        outputs = own_gradient(*results, *inputs, **facts)
+        for x in outputs if several else (outputs,):
             if getattr(x, "node", None) is not None:
                 x.node.attrs = {**x.node.attrs, "kept": self}  # until the gradient is made
-        return made
+        return outputs
 
 
-class InsertGradientOf(Uncut):
+class InsertGradientOf(WithoutStrategy):
     """`InsertGradientOf(f)(x)`: x, whose gradient is f(its gradient)."""
 
     op = own_gradient

@@ -44,10 +44,10 @@ class GradOperation:
     @checked("GradOperation", fn=function("A function or a Cell"))
     def __call__(self, fn: Callable, weights: Iterable[Parameter] | Parameter | None = None) -> Callable:
         """The gradient function of `fn`.  weights: Parameters; default, for a Cell: its trainable ones."""
-        wanted = self._weights(fn, weights) if self.get_by_list else None
-        return lambda *inputs: self.with_value(fn, wanted, inputs)[1]
+        targets = self._weights(fn, weights) if self.get_by_list else None
+        return lambda *inputs: self.with_value(fn, targets, inputs)[1]
 
-    def with_value(self, fn: Callable, wanted: list[Parameter] | None, inputs: Sequence[Any]) -> tuple[Any, Any]:
+    def with_value(self, fn: Callable, targets: list[Parameter] | None, inputs: Sequence[Any]) -> tuple[Any, Any]:
         """(fn's result, its gradients).  wanted: weights; None: of the inputs alone."""
         where, sens = "GradOperation", None
         if self.sens_param:
@@ -57,12 +57,12 @@ class GradOperation:
             *inputs, sens = inputs
         positions = tuple(i for i, x in enumerate(inputs) if isinstance(x, (Arithmetic, np.ndarray)))
         if not self.get_all:
-            positions = () if wanted is not None else positions[:1]
-        if not positions and wanted is None:
+            positions = () if targets is not None else positions[:1]
+        if not positions and targets is None:
             allowed = "At least one, to differentiate for"
             raise ArgumentError("no tensor among the inputs", where=where, allowed=allowed)
-        (_, result), grads = value_and_grad(weighted(fn, sens), positions or None, wanted, has_aux=True)(*inputs)
-        if wanted is None:
+        (_, result), grads = value_and_grad(weighted(fn, sens), positions or None, targets, has_aux=True)(*inputs)
+        if targets is None:
             return result, grads if self.get_all else grads[0]
         return result, grads if not self.get_all or positions else ((), grads)
 
@@ -159,10 +159,10 @@ class MultitypeFuncGraph:
         for names, fn in self._functions.items():
             if len(names) == len(args) and all(n in k for n, k in zip(names, kinds, strict=True)):
                 return fn(*args)
-        known = "; ".join(", ".join(names) for names in self._functions) or "none yet"
+        signatures = "; ".join(", ".join(names) for names in self._functions) or "none yet"
         given = ", ".join(k[0] for k in kinds)
         what, where = f"no function is registered for ({given})", f"MultitypeFuncGraph {self.name!r}"
-        raise ArgumentTypeError(what, where=where, allowed=f"Registered: {known}")
+        raise ArgumentTypeError(what, where=where, allowed=f"Registered: {signatures}")
 
     def __repr__(self) -> str:
         return f"MultitypeFuncGraph({self.name!r})"

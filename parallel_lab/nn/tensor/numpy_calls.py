@@ -18,7 +18,7 @@ from .arithmetic import Arithmetic
 OPERATORS = "operators of parallel_lab.ops"
 
 
-class ForNumpy(Arithmetic):
+class NumpyProtocol(Arithmetic):
     """A tensor with numbers (`array`), which numpy's functions take."""
 
     __slots__ = ()
@@ -40,7 +40,7 @@ class ForNumpy(Arithmetic):
 
     def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
         """numpy's other functions (`np.mean(x)`) see the array; refused where a float result would lose a gradient."""
-        tensors: list[ForNumpy] = []
+        tensors: list[NumpyProtocol] = []
         result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
         if kind_of(getattr(result, "dtype", np.dtype(bool))) == "f":
             name = function.__name__
@@ -60,12 +60,12 @@ class ForNumpy(Arithmetic):
 
 def plain(value: Any) -> Any:
     """The array of a Tensor; anything else as it is."""
-    return value.asnumpy() if isinstance(value, ForNumpy) else value
+    return value.asnumpy() if isinstance(value, NumpyProtocol) else value
 
 
-def _opened(value: Any, found: list[ForNumpy]) -> Any:
+def _opened(value: Any, found: list[NumpyProtocol]) -> Any:
     """`value` with arrays instead of its Tensors, which are added to `found`."""
-    if isinstance(value, ForNumpy):
+    if isinstance(value, NumpyProtocol):
         found.append(value)
         return value.asnumpy()
     if isinstance(value, dict):
@@ -76,7 +76,7 @@ def _opened(value: Any, found: list[ForNumpy]) -> Any:
 def _refuse_gradient(operands: Iterable[Any], what: str, instead: str = OPERATORS) -> None:
     """Raise ArgumentTypeError if a gradient may be asked for through `operands`, which `what` would lose in silence."""
     for x in operands:
-        if isinstance(x, ForNumpy) and x.requires_grad:
+        if isinstance(x, NumpyProtocol) and x.requires_grad:
             name = f"parameter {x.name!r}" if hasattr(x, "name") else "a tensor made from parameters"
             hint = f"Use {instead}, or x.asnumpy() for values without a gradient"
             raise ArgumentTypeError(f"{what} of {name} has no gradient", where=caller().place, hint=hint)

@@ -100,7 +100,7 @@ class Parameter(Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not hasattr(type(self), name):  # a script's own note, or a slip
-            refuse_slip(f"Parameter {self.name!r}", name, (known for known in dir(self) if known[0] != "_"))
+            refuse_slip(f"Parameter {self.name!r}", name, (attribute for attribute in dir(self) if attribute[0] != "_"))
         super().__setattr__(name, value)
 
     @property
@@ -269,20 +269,20 @@ class ParameterTuple(tuple):
     @fitting
     def __new__(cls, parameters: Iterator[Parameter] | list[Parameter]) -> ParameterTuple:
         try:
-            made = super().__new__(cls, () if isinstance(parameters, (str, type, dict)) else parameters)
+            result = super().__new__(cls, () if isinstance(parameters, (str, type, dict)) else parameters)
             fits = not isinstance(parameters, (str, type, dict))
         except TypeError:  # an array without dims has an __iter__, too
             fits = False
         if not fits:
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
-        if others := [p for p in made if not isinstance(p, Parameter)]:
+        if others := [p for p in result if not isinstance(p, Parameter)]:
             raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
         named: dict[str, Parameter] = {}
-        for parameter in made:
+        for parameter in result:
             if named.setdefault(parameter.name, parameter) is not parameter and parameter.name != UNNAMED:
                 what, hint = f"two Parameters are named {parameter.name!r}", "Give each its own name"
                 raise ArgumentError(what, where="ParameterTuple", hint=hint)
-        return made
+        return result
 
     def clone(self, prefix: str, init: Any = "same") -> ParameterTuple:
         """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""

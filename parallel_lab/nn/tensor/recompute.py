@@ -60,21 +60,21 @@ def run_again(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         watching = on_tape.set(True)
         try:
             with _holding(again), _repeating(first.again()):
-                since, made = _made(), fn(*args, **kwargs)
-                outs = made if isinstance(made, tuple) else (made,)
+                since, outputs = _made(), fn(*args, **kwargs)
+                outs = outputs if isinstance(outputs, tuple) else (outputs,)
                 pairs = [(o, g) for o, g in zip(outs, of_results, strict=True) if kind_of(o.dtype) == "f"]
                 output, seed = pairs[0]
                 if len(pairs) > 1:
                     output, seed = sum(reduce_sum(o * Tensor(g.array)) for o, g in pairs), None
-                found = gradients(output, leaves, None if seed is None else seed.array, since=since)
+                gradients_of_leaves = gradients(output, leaves, None if seed is None else seed.array, since=since)
         finally:
             on_tape.reset(watching)
-        return list(map(Tensor, found))
+        return list(map(Tensor, gradients_of_leaves))
 
     name = getattr(fn, "__name__", type(fn).__name__)
     alone = tuple(Tensor(x.array) for x in results)  # without the memory of how they were made
-    made = OwnGradient(f"recompute of {name}", gradient)(alone, tuple(leaves), several=isinstance(result, tuple))
-    return made
+    outputs = OwnGradient(f"recompute of {name}", gradient)(alone, tuple(leaves), several=isinstance(result, tuple))
+    return outputs
 
 
 @contextmanager

@@ -29,13 +29,13 @@ from ...ops.machine.opdef import OpDef
 from ...ops.shape import transpose
 from .dynamic_shapes import DynamicShape, dynamic_shape_of
 from .initial_slices import drawn_slice, parameter_generator
-from .numpy_calls import ForNumpy, plain
+from .numpy_calls import NumpyProtocol, plain
 
 TRUTH_TEST = "a truth test (if, while, and, or)"
 
 
 @fitting_methods
-class Tensor(ForNumpy):
+class Tensor(NumpyProtocol):
     """An array with a memory.
 
     input_data  array-like, scalar or Tensor
@@ -192,12 +192,12 @@ class Tensor(ForNumpy):
         alike = len(shapes) == 2 and shapes[0] == shapes[1] and op.signature == "...,...->..."
         if op.result_shape is None and not alike:
             op.signature_for(shapes, attrs)
-        made = op.attempt(arrays, attrs)
-        wanted = op.vjp_fn is not None and any(t.requires_grad for t in tensors)
-        node = Node(op, tuple(tensors), attrs, arrays) if wanted else None
-        if type(made) is tuple:
-            return node.results(made) if node is not None else tuple(map(Tensor, made))
-        out = Tensor(made)
+        arrays_out = op.attempt(arrays, attrs)
+        recorded = op.vjp_fn is not None and any(t.requires_grad for t in tensors)
+        node = Node(op, tuple(tensors), attrs, arrays) if recorded else None
+        if type(arrays_out) is tuple:
+            return node.results(arrays_out) if node is not None else tuple(map(Tensor, arrays_out))
+        out = Tensor(arrays_out)
         out.node = node
         return out
 
@@ -317,10 +317,10 @@ class Initial(Tensor):
         if not kind or kind not in "biuf":
             allowed = "A dtype of numbers, such as 'float32'"
             raise ArgumentTypeError(f"dtype={shorten(dtype)}", where="initializer", allowed=allowed)
-        made = _new(cls)
-        made.draw, made._shape, made._dtype = draw, tuple(shape), as_dtype(dtype)
-        made._drawn = made.node = None
-        return made
+        tensor = _new(cls)
+        tensor.draw, tensor._shape, tensor._dtype = draw, tuple(shape), as_dtype(dtype)
+        tensor._drawn = tensor.node = None
+        return tensor
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...  # all is done
 

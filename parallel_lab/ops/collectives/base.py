@@ -21,7 +21,7 @@ from ...base.settings.context import get_auto_parallel_context
 from ...base.settings.tables import WORLD_GROUPS
 from ...layout.slices import REDUCERS
 from ..machine.opdef import OpDef
-from ..machine.primitive import Primitive, Uncut
+from ..machine.primitive import Primitive, WithoutStrategy
 from .deferred import send_held
 
 
@@ -37,9 +37,9 @@ def _world(where: str) -> Any:
 
 def members_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
     """As `group_of`, for a call that is about to communicate: messages that are held back are sent before it."""
-    found = group_of(where, group)
+    members = group_of(where, group)
     send_held()
-    return found
+    return members
 
 
 def group_of(where: str, group: str | None) -> tuple[Any, tuple[int, ...]]:
@@ -71,7 +71,7 @@ def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> 
     return root
 
 
-class Communication(Uncut):
+class Communication(WithoutStrategy):
     """Base of the operators: Primitives that take no strategy.
 
     fusion  (`add_prim_attr("fusion", 1)`): calls in a Cell with equal numbers above 0, group, reduction and dtype are

@@ -77,7 +77,7 @@ def hold(
     fusion: int,
     reduce: str = "",
     operand: str = "",
-) -> Promised:
+) -> DeferredResult:
     """Put a call into the message that is held back for its like.
 
     kind      "all_reduce", "all_gather" or "reduce_scatter", both along dim 0, which there is; the last with as many
@@ -95,7 +95,7 @@ def hold(
     return waiting.promise(np.array(value, dtype, order="C"), operand)
 
 
-class Promised:
+class DeferredResult:
     """The result of a call: `shape` and `dtype` now, the array when it is read."""
 
     __slots__ = ("array", "dtype", "operand", "place", "sent_with", "shape", "value")
@@ -120,12 +120,12 @@ class _Message:
     def __init__(self, key: tuple[Any, ...], name: str, world: Any, held: dict[tuple[Any, ...], _Message]) -> None:
         self.kind, self.members, self.reduce, self.dtype, self.fusion = self.key = key
         self.name, self.world, self.held = name, world, held
-        self.calls: list[Promised] = []
+        self.calls: list[DeferredResult] = []
         self.is_open = True
 
-    def promise(self, value: np.ndarray, operand: str) -> Promised:
+    def promise(self, value: np.ndarray, operand: str) -> DeferredResult:
         shape = MESSAGES[self.kind].reply_shape(value.shape, {"dim": 0}, len(self.members))
-        self.calls.append(Promised(self, value, shape, operand))
+        self.calls.append(DeferredResult(self, value, shape, operand))
         return self.calls[-1]
 
     def send(self) -> None:

@@ -29,8 +29,8 @@ from ...base.checks import INTS, is_int
 from ...base.errors import ArgumentError, ParallelLabError, ShapeError, shorten
 from ...layout.route import route_of
 from ...layout.slices import REDUCERS
+from .block_exchange import BLOCK_EXCHANGES, BlockExchange, block_exchange
 from .halo import Halo
-from .pieces import PIECEWISE, Pieces, pieces
 
 REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
 
@@ -147,7 +147,7 @@ class CollectiveDef:
     chunks        what the Collective Stepper moves: "chunk" (the value split as one likes), "piece" (one per rank) or
                   "pair" (one per pair of ranks); "" if it does not show it
     starts, goal  what lies where before and after, for the stepper
-    fault_of      of what is sent piece by piece (`pieces.py`):  (shape, attributes, n) -> what is wrong, or None
+    fault_of      of an exchange of blocks (`block_exchange.py`):  (shape, attributes, n) -> what is wrong, or None
     """
 
     kind: str
@@ -186,7 +186,7 @@ class CollectiveDef:
     @property
     def piecewise(self) -> bool:
         """Whether members give each other pieces of different sizes, as a window or a route says."""
-        return self.kind in PIECEWISE
+        return self.kind in BLOCK_EXCHANGES
 
     @property
     def is_collective(self) -> bool:
@@ -210,7 +210,7 @@ class CollectiveDef:
     def reply_shape(self, shape: Shape, attrs: Attrs, n: int) -> Shape:
         """Shape of a reply in a group of n whose members hand over `shape` (for scatter: the root)."""
         if self.piecewise:
-            return self.pieces(attrs, n, shape).reply
+            return self.block_exchange(attrs, n, shape).reply
         sizes = list(shape)
         if self.cut:
             sizes[attrs[self.cut]] //= n
@@ -218,11 +218,11 @@ class CollectiveDef:
             sizes[attrs[self.join]] *= n
         return tuple(sizes)
 
-    def pieces(self, attrs: Attrs, n: int, shape: Shape | None = None) -> Pieces:
+    def block_exchange(self, attrs: Attrs, n: int, shape: Shape | None = None) -> BlockExchange:
         """Who hands whom which part, of a kind that is sent piece by piece.  shape: a member's value"""
         if "route" in self.attributes:
-            return pieces(self.kind, attrs["route"], n)
-        return pieces(self.kind, attrs["window"], n, shape, attrs["dim"] if shape else 0)
+            return block_exchange(self.kind, attrs["route"], n)
+        return block_exchange(self.kind, attrs["window"], n, shape, attrs["dim"] if shape else 0)
 
     def payload_bytes(self, operand_bytes: int, n: int, how: Any = None, position: int | None = None) -> int:
         """Bytes that a rank must send, where it hands over `operand_bytes` in a group of n, whichever algorithm moves
@@ -232,7 +232,7 @@ class CollectiveDef:
         if n <= 1:
             return 0
         if self.piecewise:
-            parts = self.pieces({"window": how, "route": how}, n)
+            parts = self.block_exchange({"window": how, "route": how}, n)
             sent = max(sum(given) for given, _ in parts.traffic) if position is None else sum(parts.sent(position))
             return operand_bytes * sent // max(math.prod(parts.operand), 1)
         share = self.payload.of(n, n)
@@ -252,7 +252,7 @@ class CollectiveDef:
         if how is None:
             allowed = "window=(step, origin, length, part)" if "window" in self.attributes else "route=Route(...).attr"
             raise ArgumentError(f"{self.kind} without its pieces", where="message_time_s", allowed=allowed)
-        parts = self.pieces({"window": how, "route": how}, n)
+        parts = self.block_exchange({"window": how, "route": how}, n)
         element_bytes, beta = operand_bytes / max(math.prod(parts.operand), 1), link.beta_s_per_byte
 
         def seconds(sizes: tuple[int, ...], per_byte: float) -> float:
@@ -350,7 +350,7 @@ def _exchange_def(kind: str, class_name: str, adjoint: str, reply: str, why: str
         route = attrs["route"]
         try:
             fits = {layout.device_num for layout in (route_of(route).src, route_of(route).dst)} == {n}
-            has = pieces(kind, route, n).operand if fits else ()
+            has = block_exchange(kind, route, n).operand if fits else ()
         except (ParallelLabError, TypeError, ValueError, IndexError):
             fits = False
         if not fits:
@@ -364,7 +364,7 @@ def _piecewise_def(
     kind: str, class_name: str, adjoint: str, reply: str, why: str, attributes: tuple[str, ...], fault_of: Any
 ) -> CollectiveDef:
     def answer(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
-        return MESSAGES[kind].pieces(attrs, len(values), values[0].shape).answer(values)
+        return MESSAGES[kind].block_exchange(attrs, len(values), values[0].shape).answer(values)
 
     payload = Term(ZERO.of, "the strips for the neighbours" if "window" in attributes else "the pieces for others")
     return CollectiveDef(

@@ -33,10 +33,10 @@ _SHAPES = sequence_of(_INTS, "A list or tuple of shapes, each a list or tuple of
 
 
 def _read_dtype(value: Any) -> str:
-    found = np.dtype(value)  # raises TypeError itself
-    if value is None or found.kind not in "biufcV" or found.names is not None:
+    dtype = np.dtype(value)  # raises TypeError itself
+    if value is None or dtype.kind not in "biufcV" or dtype.names is not None:
         raise TypeError
-    return str(found)
+    return str(dtype)
 
 
 _DTYPE = Check("A dtype of numbers, such as mindspore.float32", _read_dtype)
@@ -46,9 +46,9 @@ def _message(kind: str, result_shape: Callable, dtype: Callable) -> OpDef:
     """What stands for a call in a traced network; a rank carries out its instruction, not `fn`."""
     name = MESSAGES[kind].class_name
     about = {"positional": ("x",), "tensors": ("x",), "options": {}, "defaults": {}}
-    made = CALLS[name] = Operator(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
-    made.result_shape, made.dtype, made.__doc__ = result_shape, dtype, MESSAGES[kind].reply
-    return made
+    operator = CALLS[name] = Operator(name, name, lambda x, **attrs: x, None, **about, message=kind, internal=True)
+    operator.result_shape, operator.dtype, operator.__doc__ = result_shape, dtype, MESSAGES[kind].reply
+    return operator
 
 
 _SEND = _message("send", lambda shapes, **attrs: shapes[0], lambda dtypes, **attrs: dtypes[0])
@@ -180,10 +180,10 @@ def _exactly(check: Check, count: int, allowed: str) -> Check:
     several = sequence_of(check, allowed)
 
     def read(value: Any) -> tuple[int, ...]:
-        found = several.read(value)
-        if len(found) != count or len({n for n in found if n >= 0}) < sum(n >= 0 for n in found) and count == 8:
+        numbers = several.read(value)
+        if len(numbers) != count or len({n for n in numbers if n >= 0}) < sum(n >= 0 for n in numbers) and count == 8:
             raise ValueError
-        return found
+        return numbers
 
     return Check(allowed, read)
 
@@ -270,8 +270,8 @@ class NeighborExchangeV2(Communication):
             world.comm.send(tile[place], rank)
         parts = {(0, 0): tile}
         for sides, rank, shape in self._received(tile.shape):
-            found = world.comm.recv(rank, shape, tile.dtype) if rank >= 0 else np.zeros(shape, tile.dtype)
-            parts[sides] = found
+            received = world.comm.recv(rank, shape, tile.dtype) if rank >= 0 else np.zeros(shape, tile.dtype)
+            parts[sides] = received
         return self._joined(parts, np.concatenate)
 
     def traced(self, tracer: Any, x: Any) -> Any:
@@ -360,8 +360,8 @@ class AlltoAllV(_Pieces):
             what, allowed = f"this rank sends itself {send[own]} and receives {receive[own]}", "Equal counts"
             raise ShapeError(what, where=self.name, allowed=allowed)
         sends = [(r, pieces[r]) for r, n in zip(members, send, strict=True) if n and r != me]
-        wanted = [(r, (n,), str(x.dtype)) for r, n in zip(members, receive, strict=True) if n and r != me]
-        came = dict(zip([r for r, *_ in wanted], self.exchanged(sends, wanted), strict=True))
+        receives = [(r, (n,), str(x.dtype)) for r, n in zip(members, receive, strict=True) if n and r != me]
+        came = dict(zip([r for r, *_ in receives], self.exchanged(sends, receives), strict=True))
         parts = [pieces[me] if r == me else came[r] for r, n in zip(members, receive, strict=True) if n]
         return OPS["concat"](parts, 0) if len(parts) > 1 else parts[0] if parts else x[:0]
 

@@ -71,16 +71,16 @@ def _asked(kind: str, attrs: dict[str, Any], members: tuple[int, ...]) -> dict[s
     """Attributes of the request. Raises WorldArgumentError for a root that is not in the group: of Reduce a place in
     it, of others a rank.
     """
-    message, found = MESSAGES[kind], {"dim": 0, **attrs}
+    message, settings = MESSAGES[kind], {"dim": 0, **attrs}
     name, root = message.class_name, ROOTS.get(kind)
     if kind == "reduce":
-        if found["root"] >= len(members):
+        if settings["root"] >= len(members):
             allowed = f"A place in the group {members}, counted from 0"
-            raise WorldArgumentError(f"{root}={found['root']}", where=name, allowed=allowed)
-        found["root"] = members[found["root"]]
+            raise WorldArgumentError(f"{root}={settings['root']}", where=name, allowed=allowed)
+        settings["root"] = members[settings["root"]]
     elif root:
-        checked_root(name, root, found["root"], members)
-    return {a: found[a] for a in message.attributes}
+        checked_root(name, root, settings["root"], members)
+    return {a: settings[a] for a in message.attributes}
 
 
 def _check_pieces(kind: str, shape: tuple[int, ...], attrs: dict[str, Any], n: int) -> None:
@@ -131,7 +131,7 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         back = _exchange(message.adjoint, g, group, **message.adjoint_attrs(request))
         return (np.zeros_like(x) if back is None else back,)
 
-    made = CALLS[name] = Operator(
+    operator = CALLS[name] = Operator(
         name=name,
         class_name=name,
         fn=fn,
@@ -146,8 +146,8 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         internal=True,
         __doc__=message.reply,
     )
-    made.vjp(vjp)
-    return made
+    operator.vjp(vjp)
+    return operator
 
 
 def _exchange(kind: str, x: np.ndarray, group: str | None, operand: str = "", **attrs: Any) -> np.ndarray | None:
@@ -225,13 +225,13 @@ class _Collective(Communication):
         rank, members = self.in_trace(tracer)
         self.check_group(members)
         x, kind = tracer.operand(self.one_tensor(x), []), self.op.message
-        asked = _asked(kind, self.given, members)
+        settings = _asked(kind, self.given, members)
         if len(members) == 1:
-            _check_pieces(kind, x.shape, asked, 1)
+            _check_pieces(kind, x.shape, settings, 1)
             return OPS["reshape"](x, shape=x.shape)
         if MESSAGES[kind].receiver == "root":
-            asked["received"] = rank == asked["root"]
-        return self.recorded(tracer, self.op, (x,), **asked, group=members)
+            settings["received"] = rank == settings["root"]
+        return self.recorded(tracer, self.op, (x,), **settings, group=members)
 
 
 class AllReduce(_Collective):

@@ -51,8 +51,8 @@ def conv_forward(
     if len(sizes) > 2:
         total = np.zeros(out.shape, _compute_dtype(out.dtype))
         for k, windows, elements in taps(kernel[0], stride[0], dilation[0], pads[0], x.shape[2], sizes[0]):
-            made = conv_forward(_pictures(x[:, :, elements]), w[:, :, k], stride[1:], dilation[1:], pads[2:], group)
-            total[:, :, windows] += _volumes(made, len(x))
+            planes = conv_forward(_pictures(x[:, :, elements]), w[:, :, k], stride[1:], dilation[1:], pads[2:], group)
+            total[:, :, windows] += _volumes(planes, len(x))
         return total.astype(out.dtype, copy=False)
     rows, cols = (_forward_taps(kernel[d], dilation[d], pads[2 * d]) for d in (0, 1))
     _correlate(x, w, rows, cols, stride, group, out)
@@ -68,8 +68,8 @@ def conv_input_grad(
         total = np.zeros((len(g), w.shape[1] * group, *size), _compute_dtype(dtype))
         for k, windows, elements in taps(w.shape[2], stride[0], dilation[0], pads[0], size[0], g.shape[2]):
             rest = (size[1:], stride[1:], dilation[1:], pads[2:], group)
-            made = conv_input_grad(_pictures(g[:, :, windows]), w[:, :, k], *rest)
-            total[:, :, elements] += _volumes(made, len(g))
+            planes = conv_input_grad(_pictures(g[:, :, windows]), w[:, :, k], *rest)
+            total[:, :, elements] += _volumes(planes, len(g))
         return total.astype(dtype, copy=False)
     turned = w.reshape(group, -1, *w.shape[1:]).swapaxes(1, 2)
     turned = turned.reshape(-1, *turned.shape[2:])  # (c, o / group, kh, kw)
@@ -182,11 +182,11 @@ class _Geometry:
     @cached_property
     def phases(self) -> dict[int, Pair]:
         """{remainder: (first, count)}: the rows (first + r) * step + remainder that some kernel row reads."""
-        found: dict[int, Pair] = {}
+        phases: dict[int, Pair] = {}
         for remainder in sorted({a % self.step[0] for a in self.rows}):
             starts = [a // self.step[0] for a in self.rows if a % self.step[0] == remainder]
-            found[remainder] = (min(starts), max(starts) - min(starts) + self.out_size[0])
-        return found
+            phases[remainder] = (min(starts), max(starts) - min(starts) + self.out_size[0])
+        return phases
 
     def tile(self, samples: int, threads: int, side_by_side: bool) -> tuple[int, bool]:
         """Equal tiles for all threads: (samples per tile, whether pictures lie side by side in one matrix)."""
@@ -222,8 +222,8 @@ class _Columns:
         for remainder, (_, count) in geometry.phases.items():
             # zeros: what lies outside the picture is never written
             if self.side_by_side:
-                made = np.zeros((channels, taps, count, samples, out_width), geometry.dtype)
-                self.parts[remainder] = made.transpose(3, 0, 1, 2, 4)
+                columns = np.zeros((channels, taps, count, samples, out_width), geometry.dtype)
+                self.parts[remainder] = columns.transpose(3, 0, 1, 2, 4)
             else:
                 self.parts[remainder] = np.zeros((samples, channels, taps, count, out_width), geometry.dtype)
 

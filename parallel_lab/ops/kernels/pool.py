@@ -37,14 +37,14 @@ def _largest(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, co
     taps = list(_taps(axis, kernel, stride, before, x.shape[axis], count))
     full = [elements for windows, elements in taps if windows[1] == slice(0, count)]
     if len(full) > 1:
-        found = np.maximum(x[full[0]], x[full[1]])
+        largest = np.maximum(x[full[0]], x[full[1]])
     else:
         least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        found = np.full(_with_extent(x.shape, axis, count), least, x.dtype)
+        largest = np.full(_with_extent(x.shape, axis, count), least, x.dtype)
     for windows, elements in taps:
         if elements not in full[:2] or len(full) == 1:
-            np.maximum(found[windows], x[elements], out=found[windows])
-    return found
+            np.maximum(largest[windows], x[elements], out=largest[windows])
+    return largest
 
 
 def _to_first_largest(
@@ -92,10 +92,10 @@ def _passes(
     x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads, out_size: Extents, last: int = 0
 ) -> list[np.ndarray]:
     """x, and what each pass makes of the one before: along the last dim first, until along dim `last`."""
-    found = [x]
+    passes = [x]
     for d in reversed(range(last, len(kernel))):
-        found.append(_largest(found[-1], d - len(kernel), kernel[d], stride[d], pads[2 * d], out_size[d]))
-    return found
+        passes.append(_largest(passes[-1], d - len(kernel), kernel[d], stride[d], pads[2 * d], out_size[d]))
+    return passes
 
 
 def max_pool_forward(x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads, out_size: Extents) -> np.ndarray:
@@ -117,8 +117,8 @@ def max_pool_grad(
 
     def work(tile: slice) -> None:
         dims, passed = len(kernel), g[tile]
-        made = [*_passes(x[tile], kernel, stride, pads, out.shape[2:], last=1), out[tile]]
-        for d, largest, read in zip(range(dims), made[:0:-1], made[-2::-1], strict=True):
+        values = [*_passes(x[tile], kernel, stride, pads, out.shape[2:], last=1), out[tile]]
+        for d, largest, read in zip(range(dims), values[:0:-1], values[-2::-1], strict=True):
             into = grad[tile] if d == dims - 1 else np.zeros(read.shape, g.dtype)
             _to_first_largest(passed, largest, read, d - dims, kernel[d], stride[d], pads[2 * d], into)
             passed = into
@@ -137,13 +137,13 @@ def _counted(kernel: int, stride: int, before: int, after: int, size: int, count
     return np.minimum(start + kernel, high) - np.maximum(start, low)
 
 
-def _divisor(made: Windows, count_pads: bool, dtype: np.dtype) -> np.ndarray:
+def _divisor(window: Windows, count_pads: bool, dtype: np.dtype) -> np.ndarray:
     """What the sum of each window is divided by.  -> (oh, ow), or () if it is the same for all."""
-    if not made.ceil and (count_pads or not any(made.pads)):
-        return np.asarray(math.prod(made.kernel), dtype)
+    if not window.ceil and (count_pads or not any(window.pads)):
+        return np.asarray(math.prod(window.kernel), dtype)
     counts = []
-    for d, count in enumerate(made.out_size):
-        size, kernel, stride, _, before, after = made.along(d)
+    for d, count in enumerate(window.out_size):
+        size, kernel, stride, _, before, after = window.along(d)
         counts.append(_counted(kernel, stride, before, after, size, count, count_pads))
     return functools.reduce(np.multiply.outer, counts).astype(dtype)
 
@@ -156,27 +156,27 @@ def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count
     return total
 
 
-def avg_pool_forward(x: np.ndarray, made: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
+def avg_pool_forward(x: np.ndarray, window: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
     """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow); or (n, c, d, h, w).
 
     count_pads  pads count, as zeros;  divisor: divide by this number instead of how many there are, unless it is 0
     """
-    out = np.empty((*x.shape[:2], *made.out_size), x.dtype)
-    by = divisor or _divisor(made, count_pads, np.result_type(x.dtype, np.float32))
+    out = np.empty((*x.shape[:2], *window.out_size), x.dtype)
+    by = divisor or _divisor(window, count_pads, np.result_type(x.dtype, np.float32))
 
     def work(tile: slice) -> None:
         total = x[tile]
-        for d in reversed(range(len(made.size))):
-            total = _sums(total, d - len(made.size), *_pass(made, d), made.out_size[d])
+        for d in reversed(range(len(window.size))):
+            total = _sums(total, d - len(window.size), *_pass(window, d), window.out_size[d])
         np.divide(total, by, out=out[tile])
 
     _by_tiles(work, x)
     return out
 
 
-def _pass(made: Windows, d: int) -> tuple[int, int, int]:
+def _pass(window: Windows, d: int) -> tuple[int, int, int]:
     """Kernel, stride and padding before, along dim d."""
-    return made.kernel[d], made.stride[d], made.pads[2 * d]
+    return window.kernel[d], window.stride[d], window.pads[2 * d]
 
 
 def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, into: np.ndarray) -> None:
@@ -185,17 +185,17 @@ def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, int
         into[elements] += g[windows]
 
 
-def avg_pool_grad(g: np.ndarray, made: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
+def avg_pool_grad(g: np.ndarray, window: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
     """Gradient of avg_pool_forward.  g: (n, c, oh, ow) -> (n, c, h, w); or volumes."""
-    grad = np.zeros((*g.shape[:2], *made.size), g.dtype)
-    by = divisor or _divisor(made, count_pads, np.result_type(g.dtype, np.float32))
+    grad = np.zeros((*g.shape[:2], *window.size), g.dtype)
+    by = divisor or _divisor(window, count_pads, np.result_type(g.dtype, np.float32))
 
     def work(tile: slice) -> None:
-        dims, passed = len(made.size), g[tile] / by
+        dims, passed = len(window.size), g[tile] / by
         for d in range(dims):
-            shape = (*grad[tile].shape[:2], *made.size[: d + 1], *made.out_size[d + 1 :])
+            shape = (*grad[tile].shape[:2], *window.size[: d + 1], *window.out_size[d + 1 :])
             into = grad[tile] if d == dims - 1 else np.zeros(shape, g.dtype)
-            _spread(passed, d - dims, *_pass(made, d), into)
+            _spread(passed, d - dims, *_pass(window, d), into)
             passed = into
 
     _by_tiles(work, grad)
@@ -216,10 +216,10 @@ def adaptive_avg(x: np.ndarray, out_size: Pair) -> np.ndarray:
     rows = np.empty((*x.shape[:2], out_size[0], x.shape[3]), dtype)
     for i, window in enumerate(_windows(x.shape[2], out_size[0])):
         x[:, :, window].mean(axis=2, out=rows[:, :, i])
-    made = np.empty((*x.shape[:2], *out_size), dtype)
+    means = np.empty((*x.shape[:2], *out_size), dtype)
     for i, window in enumerate(_windows(x.shape[3], out_size[1])):
-        rows[..., window].mean(axis=3, out=made[..., i])
-    return made
+        rows[..., window].mean(axis=3, out=means[..., i])
+    return means
 
 
 def adaptive_avg_grad(g: np.ndarray, size: Pair) -> np.ndarray:
@@ -238,10 +238,10 @@ def adaptive_max(x: np.ndarray, out_size: Pair) -> np.ndarray:
     cols = np.empty((*x.shape[:3], out_size[1]), x.dtype)
     for i, window in enumerate(_windows(x.shape[3], out_size[1])):
         x[..., window].max(axis=3, out=cols[..., i])
-    made = np.empty((*x.shape[:2], *out_size), x.dtype)
+    largest = np.empty((*x.shape[:2], *out_size), x.dtype)
     for i, window in enumerate(_windows(x.shape[2], out_size[0])):
-        cols[:, :, window].max(axis=2, out=made[:, :, i])
-    return made
+        cols[:, :, window].max(axis=2, out=largest[:, :, i])
+    return largest
 
 
 def adaptive_max_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -84,8 +84,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 def keep_freed_memory() -> bool:
     """Keep up to 64 MiB of freed memory for arrays to come; whether that was possible (glibc only)."""
     mallopt = c_function("mallopt")
-    wanted = ((M_MMAP_THRESHOLD, LARGEST_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
-    return mallopt is not None and all(mallopt(parameter, size) for parameter, size in wanted)
+    options = ((M_MMAP_THRESHOLD, LARGEST_BYTES), (M_TRIM_THRESHOLD, KEPT_BYTES))
+    return mallopt is not None and all(mallopt(parameter, size) for parameter, size in options)
 
 
 def trim_memory() -> None:

@@ -157,10 +157,10 @@ def _read_mode(value: Any) -> str:
 
 
 def _read_format(value: Any, dims: int) -> str:
-    known = FORMATS[dims]
-    if value != known:
+    formats = FORMATS[dims]
+    if value != formats:
         perm = (0, dims + 1, *range(1, dims + 1))
-        raise ValueError(f"Move the channels first: ops.transpose(x, {perm})" if value == f"N{known[2:]}C" else "")
+        raise ValueError(f"Move the channels first: ops.transpose(x, {perm})" if value == f"N{formats[2:]}C" else "")
     return value
 
 

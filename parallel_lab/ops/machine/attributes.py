@@ -61,8 +61,8 @@ class Attributed:
 
     def __getattr__(self, name: str) -> Any:
         # only reached for names that are not attributes of the object: transpose_b, or what add_prim_attr attached
-        if not name.startswith("_") and "prim_attrs" in self.__dict__ and name in (known := self.attrs):
-            return known[name]
+        if not name.startswith("_") and "prim_attrs" in self.__dict__ and name in (attrs := self.attrs):
+            return attrs[name]
         allowed = f"Attributes: {', '.join(self.attrs) or 'none'}" if "prim_attrs" in self.__dict__ else ""
         raise MissingName(message(f"{type(self).__name__} has no {name!r}", allowed=allowed), name=name, obj=self)
 

@@ -28,7 +28,7 @@ from ...base.hooks import current_tracer
 from ...base.seeds import repeated
 from ..synonyms import own_names
 from .opdef import SHAPE_ERRORS, OpDef, dtype_name
-from .operand_checks import Facts, is_operand, refuse
+from .operand_checks import OperandType, is_operand, refuse
 from .signature import Shape
 
 OBJECT = np.dtype(object)
@@ -101,7 +101,7 @@ class Operator(OpDef):
 
     def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes and operands that the operator does not take."""
-        facts = [Facts(x) for x in operands]
+        facts = [OperandType(x) for x in operands]
         for name, check in self.attrs.items():
             if isinstance(check, Check):
                 check(self.class_name, name, attrs[name], SHAPE_ERRORS)
@@ -179,7 +179,7 @@ class Operator(OpDef):
         except MemoryError as error:
             raise OutOfMemory(str(error), where=self.class_name) from None
         except (ArithmeticError, IndexError, TypeError, ValueError) as error:
-            facts = [Facts(x) for x in arrays]
+            facts = [OperandType(x) for x in arrays]
             # where shapes and dtypes say what is wrong, inference has the words
             self.infer(tuple(f.shape for f in facts), tuple(str(f.dtype) for f in facts), attrs)
             operands = " and ".join(f"{f.dtype} {f.shape}" for f in facts)

@@ -31,7 +31,7 @@ def is_operand(value: Any) -> bool:
     return isinstance(dtype, str)  # of what inference knows
 
 
-class Facts:
+class OperandType:
     """Shape and dtype of an operand, whatever it is: what `check=` functions look at. bfloat16 is float32 to them."""
 
     __slots__ = ("dtype", "shape")
@@ -112,7 +112,7 @@ some_dims.alone, any_dims.alone = _DIMS, _DIMS | None  # type: ignore[attr-defin
 # ---- operands ----
 
 
-def ints(operand: Facts, what: str) -> Fault | None:
+def ints(operand: OperandType, what: str) -> Fault | None:
     """An integer dtype: class numbers, indices."""
     if operand.dtype.kind in "iu":
         return None
@@ -120,7 +120,7 @@ def ints(operand: Facts, what: str) -> Fault | None:
     return f"the {what} are {operand.dtype}", f"The {what} must be ints", hint
 
 
-def floats(operand: Facts, name: str = "x") -> Fault | None:
+def floats(operand: OperandType, name: str = "x") -> Fault | None:
     """A float dtype."""
     if operand.dtype.kind == "f":
         return None

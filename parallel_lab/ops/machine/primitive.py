@@ -270,7 +270,7 @@ def _of_each(strategy: Any) -> Any:
     return inner if nested else strategy
 
 
-class Uncut(Primitive):
+class WithoutStrategy(Primitive):
     """A Primitive without an `op` of the registry. why: the reason that `shard` gives."""
 
     why = ""
@@ -296,7 +296,7 @@ class Uncut(Primitive):
         return self
 
 
-class Print(Uncut):
+class Print(WithoutStrategy):
     """Print texts and tensors, one line each: `self.print("out is:", out)`. Returns the last argument.
 
     In a compiled network: name, shape and dtype when compiled; each rank's slice at every run. Takes no strategy.

@@ -32,8 +32,8 @@ import numpy as np
 from ...base.errors import message
 from ...layout.route import Box, box_size
 from ...layout.slices import REDUCERS
+from ...ops.collectives.block_exchange import EXCHANGES
 from ...ops.collectives.definitions import MESSAGES, combine
-from ...ops.collectives.pieces import EXCHANGES
 from ...run.communicator import Request, answer
 from ...run.mail import expected
 from ..shm.channels import pack_head, unpack_head
@@ -366,7 +366,7 @@ class Movement:
     def _piecewise(self, call: _Call) -> Steps:
         """Pieces go from their place in the value to their place in the reply; those that are added wait apart."""
         value, me = call.request.value, call.me
-        parts = MESSAGES[call.request.kind].pieces(vars(call.request), call.n, value.shape)
+        parts = MESSAGES[call.request.kind].block_exchange(vars(call.request), call.n, value.shape)
         out = self._place(call, parts.reply, value.dtype.newbyteorder("="))
         out.fill(0)
         given, taken = parts.given[me], parts.taken[me]

@@ -260,7 +260,7 @@ class Collectives:
         the longest piece gives all members' steps.
         """
         value, me = request.value, group.me
-        parts = MESSAGES[request.kind].pieces(vars(request), group.n, value.shape)
+        parts = MESSAGES[request.kind].block_exchange(vars(request), group.n, value.shape)
         out = np.zeros(parts.reply, value.dtype.newbyteorder("="))
         takers = [(at, value[parts.given[me][j]]) for at, j in enumerate(parts.takers(me))]
         came = {j: out[box] for j, box in parts.taken[me].items()}

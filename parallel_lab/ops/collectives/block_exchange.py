@@ -1,7 +1,7 @@
-"""What is sent piece by piece: of halos (`halo.py`) and exchanges (`layout/route.py`), who hands whom which part.
+"""Blocks of different sizes: of halos (`halo.py`) and exchanges (`layout/route.py`), who hands whom which part.
 
-    pieces("exchange", route.attr, 4).given[0]       {0: index into rank 0's value, 2: another}; itself included
-    pieces("exchange_reduce", route.attr, 4)         the same the other way round: what was taken goes back
+    block_exchange("exchange", route.attr, 4).given[0]       {0: index into rank 0's value, 2: another}; itself included
+    block_exchange("exchange_reduce", route.attr, 4)         the same the other way round: what was taken goes back
 
 The reference answer, the costs and both ways of moving (shared memory, MPI) read this table. A piece is an index for
 numpy, into the value of the one that gives it and into the reply of the one that takes it. Where pieces overlap in a
@@ -21,13 +21,13 @@ from ...layout.route import Box, Route, box_size, route_of
 from .halo import HALOS, Halo
 
 EXCHANGES = ("exchange", "exchange_reduce")
-PIECEWISE = (*HALOS, *EXCHANGES)
+BLOCK_EXCHANGES = (*HALOS, *EXCHANGES)
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Pieces:
+class BlockExchange:
     """The pieces of one message in a group.
 
     operand, reply   shapes of a member's value and of its reply
@@ -85,7 +85,7 @@ class Pieces:
 
 
 @lru_cache(maxsize=1024)
-def pieces(kind: str, how: tuple[Any, ...], n: int, shape: Shape | None = None, dim: int = 0) -> Pieces:
+def block_exchange(kind: str, how: tuple[Any, ...], n: int, shape: Shape | None = None, dim: int = 0) -> BlockExchange:
     """The pieces of a message in a group of n.
 
     how        the window of a halo, or the route of an exchange
@@ -95,8 +95,8 @@ def pieces(kind: str, how: tuple[Any, ...], n: int, shape: Shape | None = None, 
         route: Route = route_of(how)
         old, new = (layout.slice_shape(route.shape) for layout in (route.src, route.dst))
         if kind == "exchange":
-            return Pieces(old, new, route.given, route.taken, adds=False)
-        return Pieces(new, old, route.taken, route.given, adds=True)
+            return BlockExchange(old, new, route.given, route.taken, adds=False)
+        return BlockExchange(new, old, route.taken, route.given, adds=True)
     halo = Halo(*how, members=n)
     before, after = halo.extents(kind)
     shape = shape or (before,)
@@ -108,4 +108,4 @@ def pieces(kind: str, how: tuple[Any, ...], n: int, shape: Shape | None = None, 
     near = [sorted((*halo.neighbours(i), i)) for i in range(n)]
     given, taken = ([{j: strip(of(kind, i, j)) for j in near[i]} for i in range(n)] for of in (halo.given, halo.taken))
     reply = tuple(after if d == dim else size for d, size in enumerate(shape))
-    return Pieces(tuple(shape), reply, given, taken, adds=kind == "halo_reduce")
+    return BlockExchange(tuple(shape), reply, given, taken, adds=kind == "halo_reduce")
