@@ -23,8 +23,8 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_000, 8_500),
     "graph.trace": (10_320, 10_320),
-    "graph.compiler": (21_830, 22_300),
-    "train.session": (17_330, 28_600),
+    "graph.compiler": (21_860, 22_330),
+    "train.session": (17_360, 28_630),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_360,
-    "catalog": 11_100,
+    "catalog": 11_000,
     "graph": 8_400,
     "cost": 9_050,
     "run": 1_450,
@@ -50,7 +50,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 103_780, 120_300, 98_900
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 103_800, 120_420, 98_900
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {
