@@ -27,6 +27,7 @@ class Placed:
     values: dict[str, Value]
     host: set[str]
     pairs: dict[str, Pairs] = field(default_factory=dict)
+    targets: dict[tuple[str, str], str] = field(default_factory=dict)  # as `copies`, of new values: on all stages alike
 
 
 def with_copies(draft: Draft, programs: list[Programs], values: dict[str, Value]) -> Placed:
@@ -64,6 +65,7 @@ class _Copies:
         self.behind: dict[tuple[str, int], list[Instr]] = {}
         self.original: dict[str, str] = {}
         self.returned: dict[str, str] = {}
+        self.rewritten = {target for target, _ in placed.pairs["forward_assignments"]}
         self.ahead = {node.name: offloads(node.recompute) for node in draft.graph.of_phase("forward")}
 
     def run(self) -> Programs:
@@ -126,7 +128,8 @@ class _Copies:
         self, where: dict[tuple[str, int], list[Instr]], place: tuple[str, int], name: str, kind: str, near: Instr
     ) -> str:
         """Write a copy down at a place; `near`: the instruction for which it is, or after which."""
-        label = fresh_name(f"{name}.{'host' if kind == TO_HOST else 'device'}", self.values)
+        known, there = self.placed.targets.get((name, kind)), "host" if kind == TO_HOST else "device"
+        label = known or fresh_name(f"{name}.{there}", self.values)
         self.values[label] = self.values[name]
         if kind == TO_HOST:
             self.host.add(label)
@@ -142,8 +145,8 @@ class _Copies:
         return Instr(kind, (label,), (name,), op_class=COPIES[kind], owner=near.owner, stage=near.stage, **fields)
 
     def once(self, name: str) -> str:
-        """With which micro-batch a copy is made: as the value; what the whole step has is copied once."""
-        if self.draft.graph.micro_batches == 1:
+        """With which micro-batch a copy is made: as the value; once of what the whole step has and none changes."""
+        if self.draft.graph.micro_batches == 1 or name in self.rewritten:
             return ""
         place = self.maker.get(self.original.get(name, name))
         if place is None:
@@ -157,18 +160,21 @@ class _Copies:
             n for program in self.programs.values() for i in program for n in i.ins if not makes_on_host(i, self.host)
         }
         pairs = self.placed.pairs
-        for kind, phase in (("forward_assignments", "forward"), ("assignments", "update")):
-            pairs[kind] = tuple((target, self.for_target(target, source, phase)) for target, source in pairs[kind])
+        for kind in ("forward_assignments", "assignments"):
+            before = zip(getattr(self.draft, kind), pairs[kind], strict=True)
+            pairs[kind] = tuple((target, self.for_target(target, source, now)) for (target, source), (_, now) in before)
         kept = {n: label for (n, kind), label in self.copies.items() if kind == TO_HOST and n not in read}
         pairs["gradients"] = tuple((name, kept.get(g, g)) for name, g in pairs["gradients"])
 
-    def for_target(self, target: str, source: str, phase: str) -> str:
+    def for_target(self, target: str, source: str, now: str) -> str:
+        """The name of a target's new value in its memory; `now`: as the stages before have it."""
         if source not in self.maker or (target in self.host) == (source in self.host):
-            return source
+            return now
         kind = TO_HOST if target in self.host else TO_DEVICE
         if (source, kind) not in self.copies:
             place = self.maker[source]
             self.put(self.behind, place, source, kind, self.instr(place))
+        self.placed.targets[source, kind] = self.copies[source, kind]
         return self.copies[source, kind]
 
     # ---- memory_offload ----

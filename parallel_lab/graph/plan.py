@@ -124,10 +124,11 @@ class Plan:
 
     @cached_property
     def _names(self) -> tuple[set[str], ...]:
-        """What the ranks of each stage hold: values of their programs, and states of parameters among these."""
+        """What the ranks of each stage hold: values of their programs, states of these, scalars that none reads."""
         by_stage = [set(stage.names) for stage in self.stages]
+        unread = {s.name for s in self.states if not s.parameter}.difference(*by_stage)
         for names in by_stage:
-            names.update(s.name for s in self.states if s.parameter in names)
+            names.update(unread, (s.name for s in self.states if s.parameter in names))
         return tuple(by_stage)
 
     def instructions(self, phase: str | None = None) -> Iterator[tuple[str, Instr]]:

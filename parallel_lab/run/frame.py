@@ -88,6 +88,7 @@ class Frame(OnRank):
         self._last_uses, self._replacements = plan.last_uses(rank), plan.replacements(rank)
         self._micro_batches: dict[int, MicroBatch] = {}
         self._new_values: Env = {}
+        self._written: set[tuple[int, str]] = set()  # (micro-batch, Parameter) that `construct` wrote
         arrays.update((name, value) for name, value in plan.scalars.items() if name not in arrays)
         arrays.update((i.name, np.asarray(step, i.dtype)) for i in plan.graph.inputs if i.role == "step")
         if phases is None or "backward" in phases:
@@ -137,13 +138,15 @@ class Frame(OnRank):
         """All instructions of `action` have run.
 
         Parameters that `construct` writes change when all of forward and backward has run, for backward reads what
-        forward has read. With micro-batches each has kept that for itself, and the next one reads the new value.
+        forward has read. With micro-batches each keeps that for itself, and the next reads the new value, written once.
         """
         within = self.env is not self.arrays
         pairs = self.plan.forward_assignments
         if pairs and (action.program == "forward" if within else action is self._last_early):
             ends = self.stage.ends(action)
-            held = [(t, s) for t, s in pairs if s in self.env or (ends and self.plan.held_by(s, self.rank))]
+            left = [pair for pair in pairs if (action.micro_batch, pair[0]) not in self._written]
+            held = [(t, s) for t, s in left if s in self.env or (ends and self.plan.held_by(s, self.rank))]
+            self._written.update((action.micro_batch, t) for t, _ in held)
             self.arrays.update({target: self.env[source] for target, source in held})
             self.replaced += dict(held)
         if within and self.stage.ends_micro_batch(action):
