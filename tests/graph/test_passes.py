@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ContextError, Parameter, StrategyError, compile, compile_steps, nn, ops
-from parallel_lab.base.errors import ContextStrategyError
+from parallel_lab.base.errors import ContextStrategyError, PlanError
 from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.passes.dataset_strategy import dataset_splits
@@ -66,6 +66,16 @@ def test_a_pass_that_a_list_leaves_out_is_named_in_the_notes():
     plan = plan_of(quick(S), X, Y, passes=[p for p in PASSES if p.name != "fuse"])
     assert dict(plan.notes)["passes"] == "without fuse"
     assert "# pass passes: without fuse" in plan.text()
+
+
+@each_of(
+    ("omitted", "match"),
+    ("strategies", r"pass parallelize: before it ran no pass\. There must be strategies"),
+    ("parallelize", r"pass differentiate: before it ran strategies\. There must be a program"),
+)
+def test_a_list_without_what_a_later_pass_starts_from_is_refused(omitted, match):
+    with pytest.raises(PlanError, match=match):
+        plan_of(quick(S), X, Y, passes=[p for p in PASSES if p.name != omitted])
 
 
 ON = {"enable_parallel_optimizer": True}

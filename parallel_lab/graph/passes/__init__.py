@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from ...base.errors import PlanError
 from ...base.settings.checks import SHARDED_MODES
 from ..ir import Draft
 from ..recomputed import asks_to_recompute
@@ -64,32 +65,40 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
 }
 
 
+# what must be there when a pass begins: words -> (whether it is, the passes that see to it)
+STARTS: dict[str, tuple[Callable[[Draft], bool], str]] = {
+    "strategies": (lambda d: all(n.follows or n.strategy is not None for n in d.graph.nodes), "strategies"),
+    "a program": (lambda d: bool(d.programs), "parallelize, replicate"),
+}
+
+
 class Pass(NamedTuple):
-    """One pass.  when: one of CONDITIONS; what it needs besides the program lies in the draft (`Draft.training`)."""
+    """One pass.  when: one of CONDITIONS; start: one of STARTS; what else it needs lies in `Draft.training`."""
 
     name: str
     run: Callable[[Draft], Draft]
     when: str = "always"
+    start: str = ""
 
 
 PASSES: tuple[Pass, ...] = (
     Pass("stages", assign_stages, "there are pipeline stages"),
     Pass("strategy file", with_saved_strategies, "a strategy file is named"),
     Pass("strategies", choose_strategies),
-    Pass("parallelize", parallelize, "operators are split"),
+    Pass("parallelize", parallelize, "operators are split", "strategies"),
     Pass("replicate", replicate, "every rank runs the whole network"),
-    Pass("optimizer_shard", shard_parameters, "parallel optimizer, operators are split"),
-    Pass("borders", cross_borders, "there are pipeline stages"),
-    Pass("loss_scale", scale_loss, "the optimizer has a loss scaler"),
-    Pass("differentiate", differentiate, "gradients are asked for"),
-    Pass("recompute", recompute, "gradients are asked for, and something is recomputed"),
-    Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split"),
-    Pass("fuse", fuse_messages),
-    Pass("follow", follow_gradients, "the function makes a training step itself"),
-    Pass("update", update_parameters, "there is an optimizer"),
-    Pass("optimizer_group", group_updates, "parallel optimizer, every rank runs the whole network"),
-    Pass("follow_updates", follow_updates, "updated parameters are read"),
-    Pass("place", place, "something lies on the host"),
+    Pass("optimizer_shard", shard_parameters, "parallel optimizer, operators are split", "a program"),
+    Pass("borders", cross_borders, "there are pipeline stages", "a program"),
+    Pass("loss_scale", scale_loss, "the optimizer has a loss scaler", "a program"),
+    Pass("differentiate", differentiate, "gradients are asked for", "a program"),
+    Pass("recompute", recompute, "gradients are asked for, and something is recomputed", "a program"),
+    Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split", "a program"),
+    Pass("fuse", fuse_messages, start="a program"),
+    Pass("follow", follow_gradients, "the function makes a training step itself", "a program"),
+    Pass("update", update_parameters, "there is an optimizer", "a program"),
+    Pass("optimizer_group", group_updates, "parallel optimizer, every rank runs the whole network", "a program"),
+    Pass("follow_updates", follow_updates, "updated parameters are read", "a program"),
+    Pass("place", place, "something lies on the host", "a program"),
 )
 
 
@@ -102,6 +111,11 @@ def run_passes(draft: Draft, passes: Iterable[Pass | tuple[Any, ...]] = PASSES) 
     if omitted:
         draft = draft.noted("passes", f"without {', '.join(omitted)}")
     for one in chosen:
+        if one.start and not STARTS[one.start][0](draft):
+            allowed = f"There must be {one.start}, from a pass such as {STARTS[one.start][1]}"
+            hint = "A list of passes is a part of graph.passes.PASSES, in its order, with passes of one's own between"
+            earlier = ", ".join(name for name, _ in steps) or "no pass"
+            raise PlanError(f"before it ran {earlier}", where=f"pass {one.name}", allowed=allowed, hint=hint)
         draft = one.run(draft)
         steps.append((one.name, draft))
     return tuple(steps)
