@@ -10,9 +10,9 @@ from parallel_lab.cli import main as cli
 from parallel_lab.cli.plan_page import found_chart
 from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, predict_point, search_plans
 
-SIZES = ("--layers", "4", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
+SIZES = ("--layers", "2", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
 SMALL = ["plan", *SIZES, "--devices", "8"]
-MODEL = Transformer("gpt", 4, 64, 4, 32, 256)
+MODEL = Transformer("gpt", 2, 64, 4, 32, 256)
 
 
 @functools.cache

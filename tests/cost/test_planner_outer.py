@@ -10,15 +10,15 @@ from parallel_lab.cost.planner import Machine, PlanPoint, Transformer, get_machi
 from parallel_lab.cost.planner.predict import Pricing
 from tests.crossed import first
 
-MODEL, BATCH = Transformer("small", 8, 64, 4, 32, 256), 16
+MODEL, BATCH = Transformer("small", 4, 64, 4, 32, 256), 8
 FEW = {"micro_batch": (1, 2), "chunks": (1, 2), "levels": (0, 3), "recompute": ("none", "full")}
 
 
-def machine(devices=16):
+def machine(devices=8):
     return get_machine("two_nodes", devices)
 
 
-def points(devices=16):
+def points(devices=8):
     return tuple(space(MODEL, devices, BATCH, tensor=(1, 2, 4), **FEW))
 
 
@@ -101,7 +101,7 @@ def test_the_table_and_the_data_name_winner_and_refusals():
 
 def test_the_space_spends_all_devices_and_the_whole_batch():
     for point in points():
-        assert point.devices == 16 and point.batch == BATCH and MODEL.layers % (point.stages * point.chunks) == 0
+        assert point.devices == 8 and point.batch == BATCH and MODEL.layers % (point.stages * point.chunks) == 0
 
 
 def test_if_nothing_fits_the_nearest_plan_is_named():
