@@ -6,14 +6,11 @@ import random
 
 import pytest
 
-import parallel_lab as pl
 from parallel_lab.base.cluster import Link
-from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
 from parallel_lab.lab.collectives.algorithms.table import algorithm_names
 from parallel_lab.lab.costs.lines import line_at
 from parallel_lab.lab.costs.model import ALPHAS, KINDS, RANKS, SIZES, SPEEDS, CostLab
-from tests.crossed import each_of
 
 
 def test_an_all_reduce_of_eight_changes_where_alphas_and_bytes_weigh_the_same():
@@ -61,25 +58,3 @@ def test_the_lines_to_copy_run(capsys):
     found: dict = {}
     exec("\n".join(lines), found)
     assert eval(last, found) == pytest.approx(line_at(lab.fastest, 1 << 20).time_s(1 << 20, *lab.machine))
-
-
-def test_a_lab_of_sections_has_all_forms_of_a_lab(tmp_path):
-    lab = pl.CostLab("all_gather", ranks=16, size=1 << 20)
-    lab.set_alpha_us(25)
-    assert pl.open_lab(lab.save(tmp_path / "lab.json")).snapshot() == lab.snapshot()
-    assert lab.link("page.html").startswith("page.html#state=")
-    assert lab.to_html(tmp_path / "lab.html").stat().st_size < 400 * 1024
-    assert lab.is_branch is False and not lab.record()
-
-
-@each_of(
-    ("given", "what"),
-    ({"kind": "scatter"}, "kind"),
-    ({"ranks": 5}, "ranks"),
-    ({"alpha_us": 2}, "alpha_us"),
-    ({"gigabytes_per_s": True}, "gigabytes_per_s"),
-    ({"size": 1000}, "size"),
-)
-def test_what_is_not_offered_is_refused_by_name(given, what):
-    with pytest.raises(ArgumentError, match=what):
-        CostLab(**given)

@@ -1,211 +1,241 @@
-"""What holds for every lab without a widget: harmless refusals, listeners that end, runs that stop, complete pages."""
+"""One contract over all labs, without a widget: from a declaration follow choice, command, check, file and text; what
+is refused changes nothing; listeners end; a file brings a lab back; pages are complete; runs stop.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import json
 import operator
+import random
 import re
 
 import pytest
 
+import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, DataFileError, OptimizerParallelError, ParallelLabError
-from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab import widgets
 from parallel_lab.lab.fusion.model import FusionLab
-from parallel_lab.lab.memory.model import MemoryLab
-from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.shared.page import FRONT_END
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.shared.sections import FORMATS, PAGE_ONLY, section_text, table
-from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
+from tests.lab.labs import LABS, REFUSED, WALKS, another, shown, stack
 
 FEW = Limits(3)  # settings of a page
-WIDTH = 64  # of the Memory Lab's stack: 8 weights of 16 KiB
+SETTINGS = [(name, one) for name, make in LABS.items() for one in type(make()).declared]
+# more than their lists offer: any number, and None for the default cluster
+TYPED = {("search", which) for which in ("bandwidth", "latency", "capacity")} | {("fusion", "cluster")}
+JUNK = (None, True, -1, 10**9, 1.5, "", "no such value", float("nan"), ["x"])
+each_lab = pytest.mark.parametrize("name", LABS)
 
 
-def golf() -> FusionLab:
-    lab = FusionLab("golf")
-    lab.set_cuts([4, 6])
-    return lab
-
-
-def stack(devices: int = 4) -> MemoryLab:
-    lab = MemoryLab("stack", devices)
-    lab.set_width(WIDTH)
-    return lab
-
-
-# per lab (command, arguments, the error it raises; ArgumentError if nothing is said)
-REFUSED = {
-    golf: [
-        ("set_subject", "gpt-4"),
-        ("set_subject", ["golf"]),
-        ("set_devices", 3),
-        ("set_devices", True),
-        ("set_parallel_mode", "stand_alone"),
-        ("set_mode", "sizes"),
-        ("set_size", -1, ValueError),
-        ("set_size", 1.5, TypeError),
-        ("set_index", [], ValueError),
-        ("set_index", [3, 3], ValueError),
-        ("set_ids", {"g99": 1}),
-        ("set_ids", {"g1": -1}, ValueError),
-        ("set_config", "1, two"),
-        ("set_config", "2 1", ValueError),
-        ("set_wording", "exclusive"),
-        ("set_cluster", "cloud"),
-        ("set_cluster", 3, ParallelLabError),
-        ("set_line", -1.0, 0.0, ParallelLabError),
-        ("set_cuts", [0]),
-        ("set_cuts", [10]),
-        ("move_cut", 9, 1),
-        ("move_cut", 4, 0),
-        ("remove_cut", 9),
-        ("add_cut", True),
-        ("show_source", "simulated"),
-        ("run_simulated",),
-        ("run_measured",),
-    ],
-    stack: [
-        ("set_subject", "lenet"),
-        ("set_width", 100),
-        ("set_width", True),
-        ("set_width", 2048),
-        ("set_devices", 3),
-        ("set_devices", [2]),
-        ("set_parallel_mode", "hybrid_parallel"),
-        ("set_optimizer", "AdaGrad"),
-        ("set_level", "grouping"),
-        ("set_threshold", -1, ValueError),
-        ("set_threshold", "much", TypeError),
-        ("set_shard_size", 3),
-        ("set_shard_size", 8, OptimizerParallelError),
-        ("set_accumulation", 3),
-        ("set_accumulation_shard", 1),
-        ("set_capacity", "a lot"),
-        ("set_capacity", -5),
-        ("set_capacity", "1e400 GiB"),
-        ("select_rank", 4),
-        ("show_moment", "later"),
-        ("show_source", "measured"),
-        ("set_zero", "7.5B", 0),
-        ("set_zero", "7.5B", 64.5),
-        ("set_zero", "7.5B", 64, -1),
-        ("set_zero", "7.5B", 10**9),
-        ("set_zero", "7.5B", 64, 1e99),
-        ("set_zero", "7.5B", 64, float("nan")),
-        ("run_simulated", 0),
-        ("run_measured", True),
-        ("show_best",),
-    ],
-    PipelineLab: [
-        ("set_net", "resnet"),
-        ("set_stages", 5),
-        ("set_stages", True),
-        ("set_micro_batches", 9),
-        ("set_schedule", "seqpipe"),
-        ("set_schedule", ["1f1b"]),
-        ("set_chunks", 5),
-        ("set_strategy", "both"),
-        ("set_cores", 3),
-        ("set_times", -1, 1, 1),
-        ("set_times", float("nan"), 1, 1),
-        ("set_times", 0, 0, 0),
-        ("set_latency", "long"),
-        ("set_cap", 0),
-        ("set_cap", True),
-        ("set_typed", "times", "1:1"),
-        ("set_typed", "cap", "2.5"),
-        ("set_typed", "depth", "2"),
-        ("set_recompute", [4]),
-        ("toggle_recompute", -1),
-        ("set_rank", 4),
-        ("put", 0, "F0"),
-        ("put", 0, 3),
-        ("put", True, "0F0"),
-        ("put_next", 0, "X"),
-        ("move", 0, 99, 0),
-        ("move_onto", 0, 0, 1, 0),
-        ("remove", 0, -1),
-        ("clear_rank", 4),
-        ("load", ""),
-        ("load", 3),
-        ("load", "0F0 " * 30_000),
-        ("run_simulated", 1),
-        ("run_measured", True),
-    ],
-    StrategyLab: [
-        ("set_net", "resnet"),
-        ("set_devices", 3),
-        ("set_devices", True),
-        ("set_data", "cifar"),
-        ("set_data", "pictures"),
-        ("set_preset", "pipeline"),
-        ("set_strategy", "conv", "((1,),)"),
-        ("select_tensor", "w9"),
-        ("select_phase", "sideways"),
-        ("select_rank", 8),
-        ("select_rank", -1),
-        ("select_rank", True),
-        ("select_rank", "1"),
-    ],
-}
-
-
-def state(lab) -> dict:
-    shot = lab.snapshot()
-    shot.pop("run")
-    return shot
-
-
-@pytest.mark.quick(18)
-@pytest.mark.parametrize(("make", "call"), [(make, call) for make, calls in REFUSED.items() for call in calls])
-def test_what_is_refused_changes_nothing(make, call):
-    command, *arguments = call
-    error = arguments.pop() if arguments and isinstance(arguments[-1], type) else ArgumentError
-    lab, heard = make(), []
-    before = state(lab)
-    lab.on_change(heard.append)
-    with pytest.raises(error) as caught:
+def refused(lab, command, *arguments) -> str:
+    """The reason why the lab refuses a command, after which it is as it was and nobody has heard of anything."""
+    heard, before = [], shown(lab)
+    end = lab.on_change(lambda *what: heard.append(what))
+    with pytest.raises((ParallelLabError, TypeError)) as caught:
         getattr(lab, command)(*arguments)
-    assert make is not StrategyLab or "One of" in str(caught.value)
-    assert isinstance(caught.value, ParallelLabError) and state(lab) == before and not heard
+    end()
+    assert shown(lab) == before and not heard, arguments
+    return str(caught.value)
+
+
+# ---- settings and commands ----
+
+
+@pytest.mark.quick(14)
+@pytest.mark.parametrize(("name", "which"), SETTINGS)
+def test_a_setting_takes_what_it_offers_keeps_it_and_refuses_junk(name, which):
+    lab = LABS[name]()
+    one, kind = lab.declared[which], type(lab)
+    command = getattr(lab, one.command)
+    assert one.command in lab.commands and (one.command in lab.looks) == one.look
+    assert len(lab.argument_types(one.command)) <= 1
+    for value in list(one.choice(lab).known)[:4] if one.label else []:
+        try:
+            command(value)
+        except ParallelLabError:
+            continue  # possible alone, and not with the others
+        assert one.choice(lab).value == value and [one.command, value] in lab.calls()
+        again = kind.of_state(lab.state())
+        assert again.declared[which].choice(again).value == value
+    for junk in JUNK if one.label and (name, which) not in TYPED else ():
+        if isinstance(junk, bool) or junk not in list(one.choice(lab).known):
+            refused(lab, one.command, junk)
+            if name in ("redistribution", "costs") and not one.look:
+                with pytest.raises(ArgumentError, match=which):
+                    kind(**{which: junk})
+
+
+@each_lab
+def test_commands_are_methods_with_a_text_and_named_once(name):
+    make = type(LABS[name]())
+    assert len(set(make.commands)) == len(make.commands)
+    assert all(inspect.getdoc(getattr(make, command)) for command in make.commands)
+    assert set(make.looks) <= set(make.commands) and set(make.looks.values()) <= set(LABS[name]().snapshot())
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "words"), [(name, *case) for name, cases in REFUSED.items() for case in cases]
+)
+def test_what_is_refused_changes_nothing_and_says_why(name, call, words):
+    assert words in refused(LABS[name](), *call)
+
+
+@each_lab
+def test_junk_for_an_argument_of_a_command_is_refused_or_possible(name):
+    """An argument of each command that is possible is replaced: errors are of the family, and the lab stays."""
+    lab = LABS[name]()
+    for command, *arguments in WALKS[name]:
+        before = shown(lab)
+        for place, junk in [(place, junk) for place in range(len(arguments)) for junk in JUNK]:
+            given = (*arguments[:place], junk, *arguments[place + 1 :])
+            with contextlib.suppress(ParallelLabError):
+                lab.check_command(command, given, "a page")
+                getattr(lab.branch(), command)(*given)
+        assert shown(lab) == before, command
+        getattr(lab, command)(*arguments)
 
 
 @each_of(
-    ("make", "commands"),
-    (lambda: FusionLab("golf"), (("set_mode", "each"), ("remove_cut", 3), ("set_mode", "auto"))),
-    (lambda: stack(2), (("set_level", "off"), ("set_capacity", "1 MiB"), ("set_level", "level1"))),
-    (PipelineLab, (("move", 0, 4, 5), ("set_schedule", "gpipe"), ("undo",))),
-    (StrategyLab, (("select_rank", 1), ("set_strategy", "relu", "((1, 1),)"), ("select_rank", 2))),
+    ("name", "command", "argument", "error"),
+    ("fusion", "set_size", -1, ValueError),
+    ("fusion", "set_size", 1.5, TypeError),
+    ("fusion", "set_index", [], ValueError),
+    ("fusion", "set_index", [3, 3], ValueError),
+    ("fusion", "set_ids", {"g99": 1}, ArgumentError),
+    ("fusion", "set_ids", {"g1": -1}, ValueError),
+    ("fusion", "set_cuts", [0], ArgumentError),
+    ("fusion", "set_cuts", [10], ArgumentError),
+    ("fusion", "set_cluster", 3, ParallelLabError),
+    ("memory", "set_shard_size", 8, OptimizerParallelError),
+    ("memory", "run_simulated", 0, ArgumentError),
+    ("memory", "run_measured", True, ArgumentError),
+    ("pipeline", "set_cap", 0, ArgumentError),
+    ("pipeline", "set_cap", True, ArgumentError),
+    ("pipeline", "set_latency", "long", ArgumentError),
+    ("pipeline", "set_recompute", [4], ArgumentError),
+    ("pipeline", "run_simulated", 1, ArgumentError),
+    ("stepper", "to", True, TypeError),
+    ("stepper", "to", 1.5, TypeError),
+    ("stepper", "show", "ring", ParallelLabError),
 )
-def test_listeners_hear_of_changes_until_they_end(make, commands):
-    lab, heard = make(), []
-    end = lab.on_change(heard.append)
-    for command, *arguments in commands[:2]:
-        getattr(lab, command)(*arguments)
-    assert heard == ["picture", "picture"]
-    end()
-    end()
-    command, *arguments = commands[2]
-    getattr(lab, command)(*arguments)
-    assert len(heard) == 2
+def test_methods_without_a_control_refuse_alike(name, command, argument, error):
+    lab = LABS[name]()
+    assert refused(lab, command, argument)
+    with pytest.raises(error):
+        getattr(lab, command)(argument)
 
 
-def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refused():
-    lab, heard = stack(2), []
-    lab.on_change(heard.append)
+@each_lab
+def test_listeners_hear_of_a_change_once_until_they_end(name):
+    lab, heard = LABS[name](), []
+    end = lab.on_change(lambda *what: heard.append(what))
+    before = another(lab)
+    getattr(lab, before[0])(*before[1:])
+    assert len(heard) == 1
+    end()
+    end()
+    command, value = another(lab)
+    getattr(lab, command)(value)
+    assert len(heard) == 1
+
+
+@each_lab
+def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refused(name):
+    lab, heard = LABS[name](), []
+    lab.on_change(lambda *what: heard.append(what))
     lab.set_scale(2)
-    assert (lab.scale, heard) == (2.0, ["picture"]) and '"scale":2.0' in lab.to_html(limits=FEW)
+    assert (lab.scale, len(heard)) == (2.0, 1) and '"scale":2.0' in lab.to_html(limits=Limits(1))
     for scale in (0, -1, 5, float("nan"), True, "2"):
-        with pytest.raises(ParallelLabError, match="scale"):
-            lab.set_scale(scale)
-    assert lab.scale == 2.0
+        assert "scale" in refused(lab, "set_scale", scale)
 
 
-@pytest.mark.parametrize("make", [lambda: FusionLab("dense", devices=2), lambda: stack(2)], ids=["fusion", "memory"])
+# ---- files and branches ----
+
+
+def wander(lab, steps: int, seed: str) -> None:
+    """So many commands, drawn from those that a page would do."""
+    draw = random.Random(seed)
+    for _ in range(steps):
+        calls = [*lab.replays(), *([["toggle", draw.randrange(12)]] if "toggle" in lab.commands else [])]
+        command, *arguments = draw.choice(calls)
+        try:
+            getattr(lab, command)(*arguments)
+        except ParallelLabError:
+            continue
+
+
+def picture(lab) -> dict:
+    shot = lab.snapshot()
+    history = ("can_undo", "can_redo", "own", "tried", "notes")  # of what was there before
+    return {name: part for name, part in shot.items() if name not in history}
+
+
+def same_from_its_file(lab, path) -> None:
+    again = pl.open_lab(lab.save(path))
+    assert type(again) is type(lab) and again.state() == lab.state() and picture(again) == picture(lab)
+    assert type(lab).open(path).state() == lab.state()
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(3))
+@each_lab
+def test_a_saved_lab_comes_back_as_it_was(tmp_path, name, seed):
+    lab = LABS[name]()
+    wander(lab, 4, f"{name} {seed}")
+    same_from_its_file(lab, tmp_path / "lab.json")
+
+
+@each_lab
+def test_what_was_typed_comes_back_too(tmp_path, name):
+    """What no list offers: sizes, cuts, drawn schedules, programs."""
+    lab = LABS[name]()
+    for command, *arguments in WALKS[name]:
+        getattr(lab, command)(*arguments)
+    same_from_its_file(lab, tmp_path / "lab.json")
+    assert lab.link("page.html").startswith("page.html#state=")
+
+
+@pytest.mark.quick(3)
+@each_lab
+def test_free_choices_change_nothing_but_themselves(name):
+    """What a page relies on: after a free choice the calls are the old ones but for its own."""
+    lab, draw = LABS[name](), random.Random(name)
+    for _ in range(4):
+        for choice in lab.free:
+            call = [lab.command_of(choice), draw.choice(list(lab.choices()[choice].known))]
+            before = [c for c in lab.calls() if c[0] not in lab.looks]
+            try:
+                getattr(lab, call[0])(call[1])
+            except ParallelLabError:
+                continue
+            assert [c for c in lab.calls() if c[0] not in lab.looks] == [call if c[0] == call[0] else c for c in before]
+        wander(lab, 1, name)
+
+
+@pytest.mark.quick(3)
+@each_lab
+def test_a_branch_leaves_its_lab_as_it_is(name):
+    lab, heard = LABS[name](), []
+    lab.on_change(lambda *what: heard.append(what))
+    before = json.dumps(lab.page_snapshot(), default=lambda x: x.tolist(), sort_keys=True)
+    wander(lab.branch(), 5, name)
+    assert json.dumps(lab.page_snapshot(), default=lambda x: x.tolist(), sort_keys=True) == before and not heard
+
+
+# ---- runs ----
+
+
+def small_fusion() -> FusionLab:
+    return FusionLab("dense", devices=2)
+
+
+@pytest.mark.parametrize("make", [small_fusion, lambda: stack(2)], ids=["fusion", "memory"])
 def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
     lab, heard = make(), []
     lab.on_change(heard.append)
@@ -216,8 +246,8 @@ def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
 @pytest.mark.timeout(120)
 @each_of(
     ("make", "work"),
-    (lambda: FusionLab("dense", devices=2), "run_simulated"),
-    (lambda: FusionLab("dense", devices=2), "run_measured"),
+    (small_fusion, "run_simulated"),
+    (small_fusion, "run_measured"),
     (lambda: stack(2), "run_simulated"),
     (lambda: stack(2), "run_measured"),
     (lambda: stack(2), "find_par"),
@@ -245,67 +275,56 @@ def test_a_run_can_be_stopped_and_keeps_nothing(make, work):
 
 # ---- pages ----
 
+HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
+# a text of each lab besides title and status
+PLACES = {
+    "strategy": (("operators", 0, "name"), ("messages", 0, "reason")),
+    "stepper": (("algorithm", "value"),),
+    **dict.fromkeys(("fusion", "memory", "pipeline"), (("notes", 0),)),
+}
 
-@each_of("make", golf, stack, StrategyLab)
-def test_a_saved_page_is_the_page(make, tmp_path):
-    lab = make()
-    assert lab.to_html(tmp_path / "lab.html", "mine", limits=FEW) == tmp_path / "lab.html"
-    assert (tmp_path / "lab.html").read_text(encoding="utf-8") == lab.to_html(title="mine", limits=FEW)
+
+@each_lab
+def test_a_page_is_complete_by_itself_small_and_the_file_that_is_saved(name, tmp_path):
+    lab = LABS[name]()
+    page = lab.to_html(title='a <title> & "more"', limits=FEW)
+    assert not re.search(r"""(src|href)\s*=|@import|import\(|url\((?!#)|https?://""", page)
+    assert "default-src 'none'" in page and "mountAll(kinds)" in page and len(page) < 400_000
+    assert "a &lt;title&gt;" in page and "<title> &" not in page
+    assert lab.to_html(tmp_path / "lab.html", 'a <title> & "more"', limits=FEW) == tmp_path / "lab.html"
+    assert (tmp_path / "lab.html").read_text(encoding="utf-8") == page
     assert [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
-def test_a_model_says_how_it_is_seen():
-    assert "widgets.PipelineLabWidget(lab)" in repr(PipelineLab(stages=2))
+@each_lab
+def test_a_model_says_how_it_is_seen(name):
+    lab = LABS[name]()
+    assert f"widgets.{type(lab).__name__}Widget(lab)" in repr(lab)
 
 
 def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monkeypatch):
-    lab, old = golf(), tmp_path / "lab.html"
+    lab, old = LABS["fusion"](), tmp_path / "lab.html"
     old.write_text("old")
     with pytest.raises(DataFileError):
         lab.to_html(tmp_path / "missing" / "lab.html", limits=FEW)
     monkeypatch.setattr(lab, "page_snapshot", lambda: {**lab.snapshot(), "more": object()})
     with pytest.raises(TypeError, match="plain values only"):
-        lab.to_html(old)
+        lab.to_html(old, limits=FEW)
     assert old.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
-HOSTILE = '</script><script>document.title="taken"</script><img src=x onerror=alert(1)>&"\'\u2028'
-
-
-@each_of(
-    ("make", "most"),
-    (StrategyLab, 400 * 1024),
-    (lambda: FusionLab("golf"), 110_000),
-    (lambda: MemoryLab("dense", 2), 150_000),
-    (lambda: CollectiveStepper("all_reduce", "ring", 8), 400_000),
-    (lambda: PipelineLab(stages=8, micro_batches=16), 600_000),
-)
-def test_a_page_is_complete_by_itself_and_small(make, most):
-    page = make().to_html(title='a <title> & "more"', limits=FEW)
-    assert not re.search(r"""(src|href)\s*=|@import|import\(|url\((?!#)|https?://""", page)
-    assert "default-src 'none'" in page and "mountAll(kinds)" in page and len(page) < most
-    assert "a &lt;title&gt;" in page and "<title> &" not in page
-
-
-@each_of(
-    ("make", "place"),
-    (StrategyLab, ("operators", 0, "name")),
-    (StrategyLab, ("messages", 0, "reason")),
-    (golf, ("notes", 0)),
-    (stack, ("notes", 0)),
-    (PipelineLab, ("notes", 0)),
-    (CollectiveStepper, ("algorithm", "value")),
-)
-def test_names_cannot_leave_their_place_in_a_page(make, place):
-    lab = make()
-    shot, (*path, last) = lab.page_snapshot(), place
+@each_lab
+def test_names_cannot_leave_their_place_in_a_page(name):
+    lab, places = LABS[name](), (("title",), ("status",), *PLACES.get(name, ()))
+    shot = lab.page_snapshot()
     plain = lab.page(shot)
-    functools.reduce(operator.getitem, path, shot)[last] = shot["title"] = shot["status"] = HOSTILE
+    for *path, last in places:
+        functools.reduce(operator.getitem, path, shot)[last] = HOSTILE
     page = lab.page(shot)
     assert page.count("<script") == plain.count("<script") and page.count("</script") == plain.count("</script")
     assert "<img src" not in page
-    data = re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1)
-    assert json.loads(data)["title"] == HOSTILE == functools.reduce(operator.getitem, place, json.loads(data))
+    data = json.loads(re.search(r'<script type="application/json" id="snapshot">(.*?)</script>', page, re.S).group(1))
+    assert {functools.reduce(operator.getitem, place, data) for place in places} == {HOSTILE}
 
 
 def test_hatching_is_the_pending_sum_and_nothing_else():
@@ -335,3 +354,7 @@ def test_a_value_that_a_page_could_not_draw_is_refused():
         ArgumentError, match=r"table: 0\.5 in a column of format 'percent'\. bytes, time, .*Make it a text"
     ):
         list(section_text(odd, {}))
+
+
+def test_all_labs_are_here():
+    assert {type(make()).__name__ for make in LABS.values()} == set(widgets.LABS)

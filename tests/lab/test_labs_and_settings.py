@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import statistics
 from functools import partial
 from itertools import pairwise
@@ -14,6 +15,7 @@ from parallel_lab.base.settings import context
 from parallel_lab.cost.time import message_bytes
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pictures.graph_strip import graph_strip
 from parallel_lab.lab.pictures.lanes import timeline_lanes
 from parallel_lab.lab.pictures.picture import message_table
@@ -22,6 +24,7 @@ from parallel_lab.lab.quickstart.result import messages_of
 from parallel_lab.lab.shared import jobs, networks
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import WorkerPool
+from tests.lab.labs import LABS
 
 FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
 
@@ -49,28 +52,26 @@ def clean():
 
 
 def shown():
-    """What three labs show of a plan of four ranks."""
-    found = []
-    for net in ("quickstart", "transformer"):
-        lab = StrategyLab(net, devices=4)
-        try:
-            found.append(lab.snapshot())
-        finally:
-            lab.close()
-    found.append(Quickstart(devices=4, epochs=1).plan.digest)
-    fusion = FusionLab("chain", devices=4)
+    """What all labs, a network with layers and the quickstart show."""
+    labs = [make() for make in LABS.values()]
+    labs += [StrategyLab("transformer", devices=4), FusionLab("chain", devices=4), MemoryLab("dense", 4)]
     try:
-        found += [fusion.snapshot()["sections"]["lanes"]]
+        return [json.dumps(lab.snapshot()) for lab in labs] + [Quickstart(devices=4, epochs=1).plan.digest]
     finally:
-        fusion.close()
-    return found
+        for lab in labs:
+            lab.close()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The same in a notebook that has set nothing."""
+    return shown()
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
-def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, settings):
+def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, alone, settings):
     """A StrategyLab once raised IndexError after grad_accumulation_step=2 and did not open under optimizer parallel."""
-    alone = shown()
     context.set_auto_parallel_context(**settings)
     assert shown() == alone
     for key, value in settings.items():

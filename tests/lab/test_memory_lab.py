@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from parallel_lab import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, ShapeError
 from parallel_lab.cost import MEMORY_KINDS
 from parallel_lab.lab.memory.count import MOMENTS, predicted_ranks, simulated_ranks
@@ -207,22 +206,6 @@ def test_capacities_are_read(given, size):
     lab = MemoryLab("stack", 2)
     lab.set_capacity(given)
     assert lab.capacity_bytes == size and ("puzzle" in lab.snapshot()["sections"]) == (size > 0)
-
-
-def test_the_context_of_the_notebook_does_not_matter():
-    plain = state(MemoryLab("dense", 4))
-    try:
-        set_auto_parallel_context(
-            parallel_mode="data_parallel",
-            device_num=8,
-            enable_parallel_optimizer=True,
-            gradients_mean=True,
-            comm_fusion={"allreduce": {"mode": "auto", "config": None}},
-            parallel_optimizer_config={"parallel_optimizer_threshold": 0},
-        )
-        assert state(MemoryLab("dense", 4)) == plain
-    finally:
-        reset_auto_parallel_context()
 
 
 def test_a_defect_in_a_run_ends_it(monkeypatch):

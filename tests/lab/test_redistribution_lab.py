@@ -19,7 +19,6 @@ from parallel_lab.lab.redistribution.model import (
     strategies,
 )
 from parallel_lab.layout.redistribution_steps import received_elements
-from tests.crossed import each_of
 from tests.layout.folding import lower_bound_elements
 
 EVERY = [(n, a, b, copies) for n in DEVICES for a in strategies(n) for b in strategies(n) for copies in COPIES]
@@ -202,12 +201,6 @@ def test_choices_that_fewer_ranks_cannot_have_become_rows():
     lab.set_devices(4)
     assert [lab.chosen()[name]["value"] for name in ("have", "want", "rank")] == ["4 x 1", "2 x 1", 3]
     assert lab.target.slice_shape(SHAPE) == (8, 32)
-
-
-@each_of("name, value", ("devices", 3), ("have", "3 x 1"), ("want", 1), ("copies", True), ("steps", "ring"))
-def test_other_choices_are_refused(name, value):
-    with pytest.raises(ArgumentError, match=f"RedistributionLab: {name} {value!r}. One of "):
-        RedistributionLab(**{name: value})
 
 
 @pytest.mark.parametrize(("copies", "steps"), [*((copies, "all_to_all") for copies in COPIES), ("copies", "exact")])

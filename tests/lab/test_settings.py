@@ -1,60 +1,11 @@
-"""One contract over the settings of all labs: from a declaration follow choice, command, check, file and text."""
+"""A setting of a lab, declared once: what follows from the declaration of a small lab. All labs: test_labs.py."""
 
 from __future__ import annotations
 
-import inspect
-import json
-
 import pytest
 
-import parallel_lab as pl
-from parallel_lab.base.errors import ArgumentError, ParallelLabError
-from parallel_lab.lab import widgets
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.shared.lab import Lab, setting
-
-MAKE = {name: getattr(pl, name) for name in widgets.LABS}
-SETTINGS = [(name, one) for name, make in MAKE.items() for one in make.declared]
-# more than their lists offer: any number, and None for the default cluster
-TYPED = {("SearchLab", which) for which in ("bandwidth", "latency", "capacity")} | {("FusionLab", "cluster")}
-JUNK = (None, -1, 10**9, 1.5, "", "no such value", float("nan"), ["x"])
-
-
-def state(lab) -> str:
-    shot = lab.snapshot()
-    shot.pop("run", None)
-    return json.dumps([shot, lab.calls()], default=str)
-
-
-@pytest.mark.quick(12)
-@pytest.mark.parametrize(("name", "which"), SETTINGS)
-def test_a_setting_takes_what_it_offers_keeps_it_and_refuses_junk(name, which):
-    lab, heard = MAKE[name](), []
-    one = lab.declared[which]
-    command = getattr(lab, one.command)
-    assert one.command in lab.commands and (one.command in lab.looks) == one.look
-    assert inspect.getdoc(command) and len(lab.argument_types(one.command)) <= 1
-    for value in list(one.choice(lab).known)[:4] if one.label else []:
-        try:
-            command(value)
-        except ParallelLabError:
-            continue  # possible alone, and not with the others
-        assert one.choice(lab).value == value and [one.command, value] in lab.calls()
-        again = MAKE[name].of_state(lab.state())
-        assert again.declared[which].choice(again).value == value
-    before = state(lab)
-    lab.on_change(lambda *what: heard.append(what))
-    for junk in JUNK:
-        if one.label and (name, which) not in TYPED and junk not in list(one.choice(lab).known):
-            with pytest.raises((ParallelLabError, TypeError)):
-                command(junk)
-            assert state(lab) == before and not heard, junk
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_commands_are_methods_with_a_text_and_named_once(name):
-    make = MAKE[name]
-    assert len(set(make.commands)) == len(make.commands)
-    assert all(inspect.getdoc(getattr(make, command)) for command in make.commands)
 
 
 class Rows(Lab):
