@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from parallel_lab.cli.doctor import find_chromium
+from parallel_lab.lab.pictures.charts import round_ticks
 from parallel_lab.lab.quickstart import report
 from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.quickstart.report import report_page
@@ -64,7 +65,7 @@ def test_no_label_of_a_chart_is_cut_off_and_all_tell_their_value_apart(result, w
 
 @each_of(("low", "high"), (0.3311, 0.3319), (1234.56735, 1234.56785), (0.0, 3e-13), (1e29, 3.2e30), (-1.0, 1.0))
 def test_labels_give_their_ticks_truly(low, high):
-    ticks = report._ticks(low, high, 8)
+    ticks = round_ticks(low, high, 8)
     assert 2 <= len(ticks) <= 9
     assert low <= ticks[0] and ticks[-1] <= high * (1 + 1e-9)
     gap = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
