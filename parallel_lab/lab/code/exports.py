@@ -80,8 +80,8 @@ def code_of_fusion(
     elif not local:
         wrapped.append(f"train.comm_fusion({config!r})".replace("'", '"'))
     if local:
-        given = "" if mode == "ids" else f", comm_fusion={config!r}".replace("'", '"')
-        settings = [f'ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True{given})']
+        argument = "" if mode == "ids" else f", comm_fusion={config!r}".replace("'", '"')
+        settings = [f'ms.set_auto_parallel_context(parallel_mode="data_parallel", gradients_mean=True{argument})']
         wrapped = [*wrapped[: -len(AUTO)], f"train = {STEP_CELL}"]
 
     def torch() -> str:
@@ -119,10 +119,10 @@ def code_of_memory(program: Program, whole: Program, settings: Any, context: str
 
     def torch() -> str:
         if level == "grouping":
-            told = [
+            notice = [
                 "ZeroRedundancyOptimizer deals parameters out by rules of its own: which rank has which may differ."
             ]
-            return ddp_code(program, STEPS, FUSION_THRESHOLD_MB, parts=parts, dealt=True, notes=told)
+            return ddp_code(program, STEPS, FUSION_THRESHOLD_MB, parts=parts, dealt=True, notes=notice)
         if level == "off":
             return ddp_code(program, STEPS, FUSION_THRESHOLD_MB, parts=parts)
         every = level != "level1" or settings.accumulation_shard

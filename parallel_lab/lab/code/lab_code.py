@@ -79,9 +79,9 @@ class WritesCode(Lab):
         texts = {t: f'# with these settings, in a notebook: lab.code("{t}")\n' for t in TARGETS}
         if not self.is_branch:
             texts = {target: _shown(target, text) for target, text in self.codes().items()}
-        found = {f"code_{target}": code(f"In {LABELS[target]}", text) for target, text in texts.items()}
-        found["code_mindspore"]["paste_example"] = self.paste_example
-        return found
+        sections = {f"code_{target}": code(f"In {LABELS[target]}", text) for target, text in texts.items()}
+        sections["code_mindspore"]["paste_example"] = self.paste_example
+        return sections
 
 
 def shard_line(operator: str, strategy: Any) -> str:

@@ -1,7 +1,7 @@
 """Lines of MindSpore, read for their settings and never executed.
 
-    found = read_code("self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))")
-    found.strategies       (Sharded(line=1, name="matmul", op="MatMul", strategy=((2, 4), (4, 1))),)
+    lines = read_code("self.matmul = ops.MatMul().shard(((2, 4), (4, 1)))")
+    lines.strategies       (Sharded(line=1, name="matmul", op="MatMul", strategy=((2, 4), (4, 1))),)
 
 Understood are the calls and assignments in UNDERSTOOD, wherever they stand: in a class, a function or a loop. Their
 arguments may be literals, names of literals assigned above, and sums and products of those. Everything else in a
@@ -75,14 +75,14 @@ class Pasted:
 
     def nothing_for(self, what: str) -> ArgumentError:
         """The error for lines that set nothing of this lab."""
-        given = [
+        names = [
             *self.settings,
             *(f"{s.name or s.op}.shard" for s in self.strategies),
             *(["comm_fusion"] if self.ids else []),
         ]
-        said = f"they set {', '.join(given)}" if given else "they set nothing"
+        summary = f"they set {', '.join(names)}" if names else "they set nothing"
         return ArgumentError(
-            f"these lines have no {what}: {said}", where="set_code", allowed=f"Understood: {UNDERSTOOD}"
+            f"these lines have no {what}: {summary}", where="set_code", allowed=f"Understood: {UNDERSTOOD}"
         )
 
 
@@ -192,11 +192,11 @@ def _sharded(node: ast.Call, found: Pasted, known: dict[str, Any]) -> None:
 
 
 def _argument(node: ast.Call, position: int, name: str, known: Mapping[Any, Any]) -> Any:
-    given = node.args[position] if len(node.args) > position else None
-    given = next((k.value for k in node.keywords if k.arg == name), given)
-    if given is None:
+    argument = node.args[position] if len(node.args) > position else None
+    argument = next((k.value for k in node.keywords if k.arg == name), argument)
+    if argument is None:
         raise fault(node.lineno, f"{_last(node.func)}() without {name}", "One argument")
-    return _value(given, known)
+    return _value(argument, known)
 
 
 def _value(node: ast.AST, known: Mapping[Any, Any]) -> Any:

@@ -48,16 +48,16 @@ def in_parts(program: Program, layers: int, parts: int, *, split: bool) -> Progr
 
 def flows(program: Program) -> list[tuple[list[Step], str]]:
     """Per part its steps and the one value it reads of the part before. Raises NoForm for several."""
-    found: list[tuple[list[Step], str]] = []
+    parts: list[tuple[list[Step], str]] = []
     for part in range(program.steps[-1].stage + 1):
         steps = [s for s in program.steps if s.stage == part]
-        made = {s.out for s in steps}
+        own = {s.out for s in steps}
         known = {*program.inputs, *(p.name for p in program.parameters)}
-        ins = dict.fromkeys(v for s in steps for v in s.ins if v not in made | known and ":" not in v)
+        ins = dict.fromkeys(v for s in steps for v in s.ins if v not in own | known and ":" not in v)
         if len(ins) > 1:
             raise NoForm(f"part {part} reads {len(ins)} values of others", where="code of a pipeline")
-        found.append((steps, next(iter(ins), program.inputs[0])))
-    return found
+        parts.append((steps, next(iter(ins), program.inputs[0])))
+    return parts
 
 
 def code_of_pipeline(program: Program, settings: Any) -> Codes:

@@ -97,12 +97,12 @@ class Program:
     @cached_property
     def names(self) -> dict[str, str]:
         """{value: a Python name for it}, all different."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         taken = set(RESERVED)
         for value in (*self.inputs, *(p.name for p in self.parameters), *(s.out for s in self.steps)):
-            found[value] = fresh(value, taken)
-            taken.add(found[value])
-        return found
+            names[value] = fresh(value, taken)
+            taken.add(names[value])
+        return names
 
     @property
     def attends(self) -> bool:
@@ -112,14 +112,14 @@ class Program:
     def placements(self) -> tuple[dict[str, TensorLayout], list[dict[str, TensorLayout]]]:
         """(how data and parameters lie at the start, what each step needs in another layout than it was left in)."""
         start, now, moves = {}, {}, []
-        given = {*self.inputs, *(p.name for p in self.parameters)}
-        known = {*given, *(s.out for s in self.steps)}
+        sources = {*self.inputs, *(p.name for p in self.parameters)}
+        known = {*sources, *(s.out for s in self.steps)}
         for step in self.steps:
             moved = {}
             for name, layout in zip(step.ins, step.layouts, strict=False):
                 if name not in known:  # a number
                     continue
-                if name in given and name not in now:
+                if name in sources and name not in now:
                     start[name] = layout
                 elif now.get(name) != layout:
                     moved[name] = layout
@@ -128,7 +128,7 @@ class Program:
                 now[step.out] = step.left
             moves.append(moved)
         whole = TensorLayout.replicated(math.prod(self.device_matrix), 0)
-        start |= {name: replace(whole, device_matrix=self.device_matrix) for name in given - start.keys()}
+        start |= {name: replace(whole, device_matrix=self.device_matrix) for name in sources - start.keys()}
         return start, moves
 
 
@@ -177,12 +177,12 @@ def program_of(plan: Plan, optimizer: Optimizer, data: str, title: str) -> Progr
 
 def _needed(graph: Graph) -> list[Node]:
     """The nodes that the loss depends on, in order."""
-    wanted, found = {graph.outputs[0]}, []
+    wanted, nodes = {graph.outputs[0]}, []
     for node in reversed(graph.nodes):
         if node.phase == "forward" and wanted & set(node.outs):
             wanted |= set(node.ins)
-            found.append(node)
-    return found[::-1]
+            nodes.append(node)
+    return nodes[::-1]
 
 
 def _renamed(graph: Graph, nodes: list[Node]) -> dict[str, str]:
@@ -203,38 +203,38 @@ def common_matrix(layouts: Iterable[TensorLayout], devices: int) -> tuple[int, .
     >>> common_matrix([TensorLayout((2, 4, 1), (2, 1)), TensorLayout((8, 1), (1, 0))], 8)
     (2, 4)
     """
-    found = reduce(lambda one, two: common_factors(one, two.device_matrix), layouts, (devices,))
-    if found is None:
+    matrix = reduce(lambda one, two: common_factors(one, two.device_matrix), layouts, (devices,))
+    if matrix is None:
         raise NoForm("the strategies have device matrices without a common refinement", where="code")
-    return found or (1,)
+    return matrix or (1,)
 
 
 def _step(node: Node, rule: Any, matrix: tuple[int, ...], renamed: Mapping[str, str]) -> Step:
     layouts = () if rule is None else tuple(on_device_matrix(layout, matrix) for layout in rule.ins)
     left = None if rule is None or rule.out.is_partial else on_device_matrix(rule.out, matrix)
-    given = node.strategy if node.strategy_source == "user" else None
+    strategy = node.strategy if node.strategy_source == "user" else None
     ins = tuple(renamed.get(name, name) for name in node.ins)
     attrs = dict(node.attrs)
     names = [_short(name) for name in (node.name, *ins, node.outs[0])]
-    what = {"strategy": given, "layouts": layouts, "left": left, "stage": max(0, node.stage)}
+    what = {"strategy": strategy, "layouts": layouts, "left": left, "stage": max(0, node.stage)}
     return Step(names[0], node.op, node.op_class, tuple(names[1:-1]), names[-1], attrs, node.shape, **what)
 
 
 def _joined(steps: list[Step]) -> tuple[Step, ...]:
     """Batch norm as one operator, as the libraries have it: its sums and what they are applied to."""
     sums = {step.out for step in steps if step.op == "batch_norm_sums"}
-    found = []
+    joined = []
     for step in steps:
         if step.op == "batch_norm_apply":
             x, _, scale, shift = step.ins
             strategy, layouts = step.strategy, step.layouts
-            given = None if strategy is None else (strategy[0], *(strategy[2],) * 4)
+            of_inputs = None if strategy is None else (strategy[0], *(strategy[2],) * 4)
             name = step.name.removesuffix(".batch_norm_apply")
             how = {"ins": (x, scale, shift), "layouts": (layouts[0], *layouts[2:]) if layouts else ()}
-            step = replace(step, name=name, op="batch_norm", class_name="BatchNorm", strategy=given, **how)
+            step = replace(step, name=name, op="batch_norm", class_name="BatchNorm", strategy=of_inputs, **how)
         if step.out not in sums:
-            found.append(step)
-    return tuple(found)
+            joined.append(step)
+    return tuple(joined)
 
 
 def _short(name: str) -> str:

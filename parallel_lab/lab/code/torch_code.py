@@ -35,16 +35,16 @@ def placements(layout: TensorLayout) -> str:
 
     Raises NoForm where a dim is split by mesh dims in another order than the mesh has them.
     """
-    found = ["Replicate()"] * len(layout.device_matrix)
+    placed = ["Replicate()"] * len(layout.device_matrix)
     for dim, axes in enumerate(layout.tensor_map):
         axes = [axes] if isinstance(axes, int) else list(axes)
-        places = [len(found) - 1 - axis for axis in axes if axis >= 0]
+        places = [len(placed) - 1 - axis for axis in axes if axis >= 0]
         if places != sorted(places):
             what = f"dim {dim} is split by mesh dims {places}, the outer one last"
             raise NoForm(what, where=WHERE, allowed="DTensor splits a dim by mesh dims in their order")
         for place in places:
-            found[place] = f"Shard({dim})"
-    return f"[{', '.join(found)}]"
+            placed[place] = f"Shard({dim})"
+    return f"[{', '.join(placed)}]"
 
 
 def expression(step: Step, ins: Sequence[str]) -> str:
@@ -64,15 +64,15 @@ def optimizer_line(program: Program, *, dealt: bool = False) -> str:
     if name not in OPTIMIZERS and name not in OWN:
         what = f"MindSpore's {name} has no equal in torch.optim"
         raise NoForm(what, where=WHERE, allowed=f"One of {', '.join([*OPTIMIZERS, *OWN])}")
-    given = [f"lr={rates['learning_rate']!r}"]
+    arguments = [f"lr={rates['learning_rate']!r}"]
     if name == "Momentum":
-        given.append(f"momentum={rates['momentum']!r}")
+        arguments.append(f"momentum={rates['momentum']!r}")
     if name in OWN:
-        given += [f"betas=({rates['beta1']!r}, {rates['beta2']!r})", f"eps={rates['eps']!r}"]
-    made = OPTIMIZERS.get(name, name)
+        arguments += [f"betas=({rates['beta1']!r}, {rates['beta2']!r})", f"eps={rates['eps']!r}"]
+    maker = OPTIMIZERS.get(name, name)
     if dealt:
-        return call("optimizer = ZeroRedundancyOptimizer", ["net.parameters()", made, *given])
-    return call(f"optimizer = {made}", ["net.parameters()", *given])
+        return call("optimizer = ZeroRedundancyOptimizer", ["net.parameters()", maker, *arguments])
+    return call(f"optimizer = {maker}", ["net.parameters()", *arguments])
 
 
 @dataclass(frozen=True)

@@ -97,16 +97,16 @@ class AllReduceMenu:
 
     def score(self, choices: Sequence[str] | Mapping[int, str]) -> MenuScore:
         """The cost of an algorithm per order (in their order, or by bytes). ArgumentError: unknown or missing."""
-        given = [choices.get(o.size_bytes) for o in self.orders] if isinstance(choices, Mapping) else list(choices)
-        if isinstance(choices, str) or len(given) != len(self.orders):
+        chosen = [choices.get(o.size_bytes) for o in self.orders] if isinstance(choices, Mapping) else list(choices)
+        if isinstance(choices, str) or len(chosen) != len(self.orders):
             allowed = f"{len(self.orders)} names, one per order"
             raise ArgumentError(f"choices {shorten(choices)}", where="AllReduceMenu", allowed=allowed)
-        for order, name in zip(self.orders, given, strict=True):
+        for order, name in zip(self.orders, chosen, strict=True):
             if name not in self.names:
                 what, allowed = f"{shorten(name)} for {order.label}", f"One of {', '.join(self.names)}"
                 raise ArgumentError(what, where="AllReduceMenu", allowed=allowed)
-        parts = tuple(o.count * price[name] for o, price, name in zip(self.orders, self.prices_s, given, strict=True))
-        return MenuScore(tuple(given), parts, self._time_s(given), self._time_s(self.par))
+        parts = tuple(o.count * price[name] for o, price, name in zip(self.orders, self.prices_s, chosen, strict=True))
+        return MenuScore(tuple(chosen), parts, self._time_s(chosen), self._time_s(self.par))
 
     def to_text(self) -> str:
         """The menu: predicted time of one all_reduce, per order and algorithm."""

@@ -51,13 +51,13 @@ def lines_of(kind: str, ranks: int) -> list[Line]:
     >>> [(line.names, line.a, str(line.b)) for line in lines_of("all_gather", 4)]
     [(('ring', 'direct'), 3, '3/4'), (('recursive_doubling', 'bruck'), 2, '3/4'), (('tree',), 4, '11/4')]
     """
-    found: dict[tuple[int, Fraction], Line] = {}
+    lines: dict[tuple[int, Fraction], Line] = {}
     for name in algorithm_names(kind, ranks):
         f = recipe_of(kind, name).formula
         a, b, sent = int(f.alphas(ranks, ranks)), Fraction(f.betas(ranks, ranks)), Fraction(f.sent(ranks, ranks))
-        line = found.get((a, b), Line((), a, b, sent, text_for(f.time_text, ranks)))
-        found[a, b] = line._replace(names=(*line.names, name))
-    return list(found.values())
+        line = lines.get((a, b), Line((), a, b, sent, text_for(f.time_text, ranks)))
+        lines[a, b] = line._replace(names=(*line.names, name))
+    return list(lines.values())
 
 
 def fastest(lines: Sequence[Line], alpha_s: float, beta_s_per_byte: float) -> list[Part]:
@@ -67,12 +67,12 @@ def fastest(lines: Sequence[Line], alpha_s: float, beta_s_per_byte: float) -> li
         """Where alphas that are paid in addition are made good by bytes that are saved."""
         return (after.a - before.a) * alpha_s / (float(before.b - after.b) * beta_s_per_byte)
 
-    found = [Part(0.0, min(lines, key=lambda line: (line.a, line.b)))]
-    while flatter := [line for line in lines if line.b < found[-1].line.b]:
-        before = found[-1].line
+    parts = [Part(0.0, min(lines, key=lambda line: (line.a, line.b)))]
+    while flatter := [line for line in lines if line.b < parts[-1].line.b]:
+        before = parts[-1].line
         line = min(flatter, key=lambda after: (crossing_bytes(before, after), after.b))
-        found.append(Part(crossing_bytes(before, line), line))
-    return found
+        parts.append(Part(crossing_bytes(before, line), line))
+    return parts
 
 
 def line_at(parts: Sequence[Part], size_bytes: float) -> Line:

@@ -119,13 +119,13 @@ class CostLab(Lab):
     def _status(self, parts: list[Part]) -> str:
         turns = [f"{part.line.name} up to {bytes_text(after.from_bytes)}" for part, after in pairwise(parts)]
         last = parts[-1].line.name
-        told = f"{', then '.join(turns)}, from there {last}" if turns else f"{last} for every size"
-        return f"{self._kind} on {self._ranks} ranks is fastest by {told} (predicted)."
+        ranges = f"{', then '.join(turns)}, from there {last}" if turns else f"{last} for every size"
+        return f"{self._kind} on {self._ranks} ranks is fastest by {ranges} (predicted)."
 
     def _curves(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
-        found = {line.name: [line.time_s(size, *self.machine) for size in DRAWN] for line in lines}
+        times_s = {line.name: [line.time_s(size, *self.machine) for size in DRAWN] for line in lines}
         marks = [(part.from_bytes, f"{bytes_text(part.from_bytes)}: {part.line.name}") for part in parts[1:]]
-        return curves("Time over size", "S", DRAWN, found, marks=marks, small="predicted; a dot is a crossing")
+        return curves("Time over size", "S", DRAWN, times_s, marks=marks, small="predicted; a dot is a crossing")
 
     def _table(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
         columns = {"": "name", "time": "time bar", "to start": "time", "to send": "time", "sent": "bytes"}

@@ -118,14 +118,14 @@ def inject(fault: str, rank: int = 2, *, limit_s: float = LIMIT_S) -> Diagnosis:
     with WorkerPool(4, timeout_s=limit_s) as pool:
         begin = time.monotonic()
         try:
-            found = pool.run(train, fault, rank)
+            outcomes = pool.run(train, fault, rank)
         except (CollectiveMismatch, CollectiveTimeout, RankDied) as error:
             return _told(fault, rank, error, time.monotonic() - begin)
         after_s = time.monotonic() - begin
-    weights = [w for w, _ in found]
+    weights = [w for w, _ in outcomes]
     apart = max(float(np.abs(w - weights[0]).max()) for w in weights)
     off = max(float(np.abs(w - one_device()).max()) for w in weights)
-    return Diagnosis(fault, rank, "", "", after_s, apart=apart, off=off, waited_s=tuple(s for _, s in found))
+    return Diagnosis(fault, rank, "", "", after_s, apart=apart, off=off, waited_s=tuple(s for _, s in outcomes))
 
 
 def table(diagnoses: Iterable[Diagnosis]) -> str:

@@ -105,19 +105,19 @@ class Case:
             numbers = [settings.ids[name] for name in self.names]
             return tuple(number or -1 - place for place, number in enumerate(numbers))  # 0 travels alone
         if mode == "index":
-            found = index_groups(count, settings.indices, settings.wording)
-            return tuple(found[position] for position in self.positions)
+            groups = index_groups(count, settings.indices, settings.wording)
+            return tuple(groups[position] for position in self.positions)
         threshold_mb = FUSION_THRESHOLD_MB if mode == "auto" else settings.size_mb
         local = parallel_mode == "data_parallel"
         order = sorted(range(count), key=(self.positions if local else self.layers).__getitem__)
         sizes = [self.gradients[n].size_bytes for n in order]
         if local:
-            found = size_groups_by_bytes(sizes, threshold_mb)
+            groups = size_groups_by_bytes(sizes, threshold_mb)
         else:
-            found = size_groups_by_elements(
+            groups = size_groups_by_elements(
                 [size // self.itemsizes[n] for size, n in zip(sizes, order, strict=True)], threshold_mb
             )
-        by_place = dict(zip(order, found, strict=True))
+        by_place = dict(zip(order, groups, strict=True))
         return tuple(by_place[n] for n in range(count))
 
     def overlap(self, groups: Sequence[int], *, after_backward: bool = False) -> Overlap:
@@ -138,11 +138,11 @@ class Case:
         def by_size(size_mb: int) -> Groups:
             return self.groups("size", parallel_mode, Settings(size_mb))
 
-        size_mb, found = best_threshold(
+        size_mb, best = best_threshold(
             self.gradients, self.line, by_size, thresholds, packing=self.packing, rest_s=self.rest_s
         )
         par_s = self.around_s + self.overlap(self.best_groups()).step_s
-        return Score(par_s, par_s, (size_mb, self.around_s + found.step_s))
+        return Score(par_s, par_s, (size_mb, self.around_s + best.step_s))
 
 
 def paper_case(line: Link) -> Case:

@@ -99,16 +99,16 @@ def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) ->
     step = max(e.step for e in own)
     own = [e for e in own if e.step == step]
     began = min(e.start_s for e in own)
-    found: dict[tuple[str, int, str, bool], Event] = {}
+    event_of: dict[tuple[str, int, str, bool], Event] = {}
     for event in own:
-        found[event.phase, event.micro_batch, event.name, event.kind == "wait" and not event.overlapped] = event
+        event_of[event.phase, event.micro_batch, event.name, event.kind == "wait" and not event.overlapped] = event
     timed: list[Timed] = []
     line_s = 0.0
     stage = single_stage(plan)
     for action in stage.actions:
         for _, instr in stage.part(action):
             waits = instr.kind == "wait"
-            event = found.get((action.program, action.micro_batch, instr.ins[0] if waits else instr.out, waits))
+            event = event_of.get((action.program, action.micro_batch, instr.ins[0] if waits else instr.out, waits))
             if event is None:
                 continue
             start_s, end_s = event.start_s - began, event.end_s - began
@@ -123,16 +123,16 @@ def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) ->
 
 def gradients_of(lanes: Lanes) -> tuple[tuple[Gradient, ...], float]:
     """The boxes as `cost/overlap.py` takes them, and the seconds of backward after the last."""
-    made, before = [], lanes.forward_s
+    gradients, before = [], lanes.forward_s
     for box in lanes.boxes:
-        made.append(Gradient(box.name, box.size_bytes, max(0.0, box.end_s - before), box.after_s))
+        gradients.append(Gradient(box.name, box.size_bytes, max(0.0, box.end_s - before), box.after_s))
         before = max(before, box.end_s)
-    return tuple(made), max(0.0, lanes.backward_s - before)
+    return tuple(gradients), max(0.0, lanes.backward_s - before)
 
 
 def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
     """Boxes and messages of instructions that were timed, in program order."""
-    made = {name: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start" for name in i.kept}
+    ready_at = {name: end for phase, i, _, end in timed if phase == "backward" and i.kind != "start" for name in i.kept}
     packed = {i.out: i for phase, i, _, _ in timed if phase == "backward" and i.kind == "concat"}
     behind: dict[str, tuple[str, ...]] = {}  # what follows from gradient messages: whose
     after: dict[str, float] = {}
@@ -153,10 +153,10 @@ def _lanes(plan: Plan, timed: Sequence[Timed]) -> Lanes:
             behind[instr.out] = instr.carried
             sources = packed[instr.ins[0]].ins if instr.ins[0] in packed else instr.ins
             for name, source in zip(instr.carried, sources, strict=True):
-                ready.append((made.get(source, forward_s), len(ready), name, plan.value(source).slice_bytes))
+                ready.append((ready_at.get(source, forward_s), len(ready), name, plan.value(source).slice_bytes))
             size = sum(plan.value(source).slice_bytes for source in sources)
             messages.append(
-                Sent(instr.carried, size, max(made.get(source, forward_s) for source in sources), start_s, end_s)
+                Sent(instr.carried, size, max(ready_at.get(source, forward_s) for source in sources), start_s, end_s)
             )
         else:
             backward_s = max(backward_s, end_s)

@@ -440,7 +440,7 @@ class FusionLab(ComparesRuns, WritesCode):
             self._change(mode="index", indices=indices or (last,))
 
     def _checked_cluster(self, cluster: str | Cluster | None) -> Cluster | None:
-        found = None if cluster is None else get_cluster(cluster)
-        if found is not None:
-            found.check_device_num(self._devices)
-        return found
+        profile = None if cluster is None else get_cluster(cluster)
+        if profile is not None:
+            profile.check_device_num(self._devices)
+        return profile

@@ -19,9 +19,9 @@ from .run import RunResult
 
 def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]) -> dict[str, Section]:
     """All sections of a `FusionLab`, in the order in which they are shown.  lanes_of: by source (`lanes_view`)."""
-    lanes = {name: {"lanes": found, "title": _lanes_title(lab.said(name), found)} for name, found in lanes_of.items()}
+    lanes = {name: {"lanes": view, "title": _lanes_title(lab.said(name), view)} for name, view in lanes_of.items()}
     messages = {
-        name: {"small": f"{lab.said(name)}; {SINCE}", "rows": _messages(found)} for name, found in lanes_of.items()
+        name: {"small": f"{lab.said(name)}; {SINCE}", "rows": _messages(view)} for name, view in lanes_of.items()
     }
     columns = {"no.": "hue", "size": "bytes", "ready": "time", "starts": "time", "ends": "time", "hidden": "time"}
     columns |= {"exposed": "late", "gradients": "why"}
@@ -67,9 +67,9 @@ def _times(lab: Any, case: Case, results: Mapping[str, RunResult]) -> list[list[
     note = "formula" if on_paper else "cost model"
     rows: list[list[Any]] = [["predicted", lab.lanes.step_s, case.off.step_s, len(lab.lanes.messages), note]]
     for source in ("simulated", "measured"):
-        if found := results.get(source):
-            note = f"{'recorded: ' * (lab.said(source) != source)}median of {found.steps} steps"
-            rows.append([source, found.step_s, found.unfused_s, found.sent, note])
+        if result := results.get(source):
+            note = f"{'recorded: ' * (lab.said(source) != source)}median of {result.steps} steps"
+            rows.append([source, result.step_s, result.unfused_s, result.sent, note])
         else:
             rows.append([source, None, None, None, "the puzzle is on paper" if on_paper else "not run yet"])
     return rows

@@ -128,11 +128,11 @@ def _added(traffic: Traffic, phase: str, instr: Instr, size_bytes: int) -> None:
 
 def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
     """What the formulas say of every rank (`predict_memory`, `sent_bytes`). Without owners all of a stage are alike."""
-    found: list[Count] = []
+    counts: list[Count] = []
     for rank in range(plan.device_num):
         stage = plan.stage_of(rank)
         if rank > stage.first and not plan.owners:
-            found.append(replace(found[-1], rank=rank))
+            counts.append(replace(counts[-1], rank=rank))
             continue
         traffic: Traffic = {}
         for action in stage.actions:
@@ -140,8 +140,8 @@ def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
                 if instr.runs_on(rank) and instr.is_communication:
                     size = sent_bytes(plan, instr) if instr.attr("root", rank) == rank else 0
                     _added(traffic, action.program, instr, size)
-        found.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic))
-    return tuple(found)
+        counts.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic))
+    return tuple(counts)
 
 
 class _Counter:
@@ -202,8 +202,8 @@ def measured_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence
 
     ranks = range(plan.device_num)
     envs = [{n: slice_value(plan, n, v, r) for n, v in values.items() if plan.held_by(n, r)} for r in ranks]
-    given = [(plan, env, step_inputs(plan, rank, batch)) for rank, env in zip(ranks, envs, strict=True)]
-    return tuple(get_pool(plan.device_num).run_each(_counted_step, given))
+    arguments = [(plan, env, step_inputs(plan, rank, batch)) for rank, env in zip(ranks, envs, strict=True)]
+    return tuple(get_pool(plan.device_num).run_each(_counted_step, arguments))
 
 
 def _counted_step(comm: Any, plan: Plan, env: Env, inputs: Env) -> Count:

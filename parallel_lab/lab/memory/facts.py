@@ -117,16 +117,16 @@ def formulas(plan: Plan, facts: Sequence[ParameterFact], rank: int = 0) -> dict[
     reduced = _terms(((f.replicas, f.size_bytes) for f in whole), 2, 1)
     copies = _terms(((f.replicas // f.ways, f.size_bytes // f.ways) for f in cut), 2, 1)
     again = _terms(((f.ways, f.size_bytes) for f in cut if f.read_again), 1, gathered) if twice else []
-    found = {
+    terms_of = {
         ("gradients", "all_reduce"): reduced + copies,
         ("gradients", "reduce_scatter"): _terms(((f.ways, f.size_bytes) for f in cut), 1, scattered),
         ("parameters", "all_gather"): _terms(((f.ways, f.size_bytes) for f in cut), 1, gathered) + again,
     }
     sent = sum(f.size_bytes for f in facts if f.owner == rank)
     if any(f.owner is not None for f in facts):
-        found["parameters", "broadcast"] = [(f"{bytes_text(sent)} of its own", float(sent))]
-    found = {key: zip(*terms, strict=True) for key, terms in found.items() if terms}
-    return {key: Formula(" + ".join(texts), sum(sizes)) for key, (texts, sizes) in found.items()}
+        terms_of["parameters", "broadcast"] = [(f"{bytes_text(sent)} of its own", float(sent))]
+    terms_of = {key: zip(*terms, strict=True) for key, terms in terms_of.items() if terms}
+    return {key: Formula(" + ".join(texts), sum(sizes)) for key, (texts, sizes) in terms_of.items()}
 
 
 def _terms(groups: Iterable[tuple[int, int]], factor: int, times: int) -> list[tuple[str, float]]:
@@ -135,9 +135,9 @@ def _terms(groups: Iterable[tuple[int, int]], factor: int, times: int) -> list[t
     for n, size_bytes in groups:
         if n > 1:
             sizes[n] = sizes.get(n, 0) + size_bytes
-    made = []
+    terms = []
     for n, size_bytes in sorted(sizes.items()):
         before, behind = f"{factor} x " if factor > 1 else "", f" x {times}" if times > 1 else ""
         text = f"{before}{n - 1}/{n} x {bytes_text(size_bytes)}{behind}"
-        made.append((text, float(np.prod([factor, n - 1, size_bytes, times], dtype=float) / n)))
-    return made
+        terms.append((text, float(np.prod([factor, n - 1, size_bytes, times], dtype=float) / n)))
+    return terms

@@ -349,9 +349,9 @@ class MemoryLab(ComparesRuns, WritesCode):
         """ "memory": of the chosen rank, instruction by instruction; "zero": the ZeRO paper's table as lines."""
 
         def memory() -> Chart:
-            found = steps_of(self.ranks(self._source))
+            steps = steps_of(self.ranks(self._source))
             kinds = [{"name": name, "label": label} for name, (label, _) in KINDS.items()]
-            return memory_chart(found["steps"][found["of"][self._rank]], kinds, self._rank, self._source)
+            return memory_chart(steps["steps"][steps["of"][self._rank]], kinds, self._rank, self._source)
 
         return {"memory": memory, "zero": lambda: zero_chart(self._zero)}
 

@@ -39,7 +39,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
     """All sections of a `MemoryLab`, in the order in which they are shown."""
     facts, off, settings = lab.facts, lab.ranks_without(), lab.settings
     ranks_of = {"predicted": lab.ranks(), **{source: result.ranks for source, result in lab.results.items()}}
-    found = {
+    sections = {
         "memory": _memory(lab, ranks_of, off),
         "levels": _levels(lab),
         "traffic": _traffic(lab, ranks_of, off),
@@ -49,7 +49,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
         **_zero(lab.zero),
         **earlier_runs(lab.earlier),
     }
-    return found
+    return sections
 
 
 # ---- memory ----
@@ -139,16 +139,16 @@ def _traffic(lab: Any, ranks_of: Mapping[str, Sequence[Count]], off: Sequence[Co
     columns |= {"off: count": "count", "off: sent": "bytes bar"}
     columns |= {"formula": "why", "": "verdict"}
     plan, facts = lab.plan, lab.facts
-    said = {c.rank: formulas(plan, facts, c.rank) for c in off}
+    formula_of = {c.rank: formulas(plan, facts, c.rank) for c in off}
     of = {}
     for source, counts in ranks_of.items():
         for count in counts:
             without, rows = off[count.rank], []
-            keys = {*count.traffic, *without.traffic, *said[count.rank]}
+            keys = {*count.traffic, *without.traffic, *formula_of[count.rank]}
             for key in sorted(keys, key=lambda k: (PURPOSES.index(k[0]), k[1])):
                 (messages, sent), before = count.traffic.get(key, (0, 0)), without.traffic.get(key, (0, 0))
                 row: list[Any] = [f"{key[1]} {USES[key[0]]}", messages, sent, *before, None, ""]
-                if formula := said[count.rank].get(key):
+                if formula := formula_of[count.rank].get(key):
                     agrees = abs(formula.sent_bytes - sent) <= messages  # whole bytes per message
                     row[-2] = f"{formula.text} = {bytes_text(round(formula.sent_bytes))}"
                     row[-1] = ["as counted" if agrees else f"counted {bytes_text(sent)}", agrees]
@@ -164,7 +164,7 @@ def _parameters(facts: Sequence[ParameterFact], level: str) -> Section:
     columns = {"parameter": "name", "slice": "shape", "size": "bytes", "a rank keeps": "shape", "share": "share"}
     columns |= {"why not": "why"} if any(f.why for f in facts) else {}
     sharded, owned = sum(f.ways > 1 for f in facts), sum(f.owner is not None for f in facts)
-    told = f"{owned} of {len(facts)} have an owner" if owned else f"{sharded} of {len(facts)} are sharded"
+    shared = f"{owned} of {len(facts)} have an owner" if owned else f"{sharded} of {len(facts)} are sharded"
     rows = []
     for alike in _alike(facts):
         f, count = alike[0], len(alike)
@@ -174,7 +174,7 @@ def _parameters(facts: Sequence[ParameterFact], level: str) -> Section:
         shapes = [list(s) if count == 1 else f"{count} x {tuple(s)}" for s in (f.shape, f.kept_shape)]
         size = sum(one.size_bytes for one in alike)
         rows.append((name, shapes[0], size, shapes[1], [f.ways, share], *([f.why] if "why not" in columns else [])))
-    return table("Parameters", columns, rows, small="nothing is sharded" if level == "off" else told)
+    return table("Parameters", columns, rows, small="nothing is sharded" if level == "off" else shared)
 
 
 def _alike(facts: Sequence[ParameterFact]) -> Iterable[list[ParameterFact]]:
@@ -237,17 +237,17 @@ def export_line(settings: Settings) -> str:
     mindspore.set_auto_parallel_context(parallel_mode="data_parallel", enable_parallel_optimizer=False,
     gradients_mean=True)
     """
-    given = [f'parallel_mode="{settings.parallel_mode}"', f"enable_parallel_optimizer={settings.level != 'off'}"]
+    arguments = [f'parallel_mode="{settings.parallel_mode}"', f"enable_parallel_optimizer={settings.level != 'off'}"]
     if settings.parallel_mode == "data_parallel":
-        given.append("gradients_mean=True")
+        arguments.append("gradients_mean=True")
     if settings.level.startswith("level"):
         config = [f'"parallel_optimizer_threshold": {settings.threshold_kb}', f'"optimizer_level": "{settings.level}"']
         if settings.shard_size > 0:
             config.append(f'"optimizer_weight_shard_size": {settings.shard_size}')
         if settings.accumulation > 1:
             config.insert(0, f'"gradient_accumulation_shard": {settings.accumulation_shard}')
-        given.append(f"parallel_optimizer_config={{{', '.join(config)}}}")
-    lines = [f"mindspore.set_auto_parallel_context({', '.join(given)})"]
+        arguments.append(f"parallel_optimizer_config={{{', '.join(config)}}}")
+    lines = [f"mindspore.set_auto_parallel_context({', '.join(arguments)})"]
     if settings.accumulation > 1:
         lines.append(f"net = nn.GradAccumulation(net_with_loss, {settings.accumulation})")
     return "\n".join(lines)

@@ -62,9 +62,9 @@ def zero_table(parameters: float, degree: int, optimizer_bytes: float) -> dict[s
 
     Raises ArgumentError unless they are numbers of ranks and bytes, and not very large.
     """
-    for what, given, most in (("degree", degree, MOST_RANKS), ("optimizer_bytes", optimizer_bytes, MOST_BYTES)):
-        if isinstance(given, (int, float)) and not given <= most:
-            raise ArgumentError(f"{what}={shorten(given)}", where="MemoryLab", allowed=f"At most {most}")
+    for what, value, most in (("degree", degree, MOST_RANKS), ("optimizer_bytes", optimizer_bytes, MOST_BYTES)):
+        if isinstance(value, (int, float)) and not value <= most:
+            raise ArgumentError(f"{what}={shorten(value)}", where="MemoryLab", allowed=f"At most {most}")
     rows = []
     for ranks in sorted({*DEGREES, degree} if isinstance(degree, int) else {degree}):
         totals = [
@@ -88,6 +88,6 @@ def zero_table(parameters: float, degree: int, optimizer_bytes: float) -> dict[s
                 "largest_text": count_text(largest),
             }
         )
-    given = {"parameters": parameters, "parameters_text": count_text(parameters), "degree": degree}
-    given |= {"optimizer_bytes": optimizer_bytes, "device_gb": DEVICE_GB}
-    return {**given, "rows": rows, "stages": stages}
+    facts = {"parameters": parameters, "parameters_text": count_text(parameters), "degree": degree}
+    facts |= {"optimizer_bytes": optimizer_bytes, "device_gb": DEVICE_GB}
+    return {**facts, "rows": rows, "stages": stages}

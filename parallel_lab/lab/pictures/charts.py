@@ -229,16 +229,16 @@ def _marks(trace: Trace, below: Sequence[float], above: Sequence[float], x: Any,
 def _stacked(chart: Chart) -> list[tuple[list[float], list[float]]]:
     """Lower and upper edge of every trace: areas lie on each other."""
     floor: list[float] = []
-    found = []
+    edges = []
     for trace in chart.traces:
         if trace.kind == "area":
             floor = floor or [0.0] * len(trace.y)
             above = [a + b for a, b in zip(floor, trace.y, strict=True)]
-            found.append((floor, above))
+            edges.append((floor, above))
             floor = above
         else:
-            found.append(([], list(trace.y)))
-    return found
+            edges.append(([], list(trace.y)))
+    return edges
 
 
 def _range(values: Sequence[float], log: bool) -> tuple[float, float]:

@@ -32,7 +32,7 @@ def duals(plan: Plan) -> dict[int, int]:
     """Numbers of the messages that belong together, both ways."""
     numbered = list(enumerate(_moving(plan), 1))
     back = {instr.out: number for number, (phase, instr) in numbered if phase == "backward"}
-    found: dict[int, int] = {}
+    partners: dict[int, int] = {}
     for number, (phase, instr) in numbered:
         kind = instr.message or instr.kind
         if phase == "backward" or kind not in MESSAGES:
@@ -41,8 +41,8 @@ def duals(plan: Plan) -> dict[int, int]:
         names = [f"{instr.out}.grad.{MESSAGES[kind].adjoint}", *([f"{gathered}.grad.scattered"] if gathered else [])]
         partner = next((back[name] for name in names if name in back), None)
         if partner is not None:
-            found |= {number: partner, partner: number}
-    return found
+            partners |= {number: partner, partner: number}
+    return partners
 
 
 def with_duals(plan: Plan, table: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -121,7 +121,7 @@ def gradient_graph(plan: Plan, rank: int = 0, ranks: Simulator | None = None) ->
     for n, instr in enumerate(forward):
         column |= dict.fromkeys(instr.kept, n)
         operator |= {instr.name: n} if instr.kind == "compute" else {}
-    made = {name for instr in (*forward, *backward) for name in instr.kept}
+    values = {name for instr in (*forward, *backward) for name in instr.kept}
     of = {gradient: value for value, gradient in plan.value_gradients}
     inputs = {i.name: i.role for i in plan.graph.inputs if i.role in ("data", "parameter")}
     below: dict[tuple[int, str], int] = {}  # how many stand in a column, above and below
@@ -151,7 +151,7 @@ def gradient_graph(plan: Plan, rank: int = 0, ranks: Simulator | None = None) ->
             nodes.append(node(name, name, role, "forward", (), place(reader, "above")))
     above = max((row for (_, side), row in below.items() if side == "above"), default=0)
     nodes = [replace(n, row=above - n.row) for n in nodes]
-    known = {*made, *(n.makes for n in nodes)}
+    known = {*values, *(n.makes for n in nodes)}
     for phase, instrs in (("forward", forward), ("backward", backward)):
         for instr in instrs:
             kind, reads = "message" if instr.is_communication else phase, tuple(n for n in instr.ins if n in known)
@@ -209,7 +209,7 @@ def _box(node: Node) -> str:
     x, y = _corner(node)
     size = "" if node.size is None else f", size {number_text(node.size)}"
     of = f", the gradient of {node.of}" if node.of else ""
-    said = f"{KINDS[node.kind][0]}: {node.makes}{of}, {node.shape}{size}; reads {', '.join(node.reads) or 'nothing'}"
+    title = f"{KINDS[node.kind][0]}: {node.makes}{of}, {node.shape}{size}; reads {', '.join(node.reads) or 'nothing'}"
     style = KINDS[node.kind][1]
     fill = "" if "fill=" in style else 'fill="none" '
     box = f'<rect x="{x}" y="{y}" width="{WIDE}" height="{HIGH}" {fill}stroke="currentColor" {style}/>'
@@ -219,4 +219,4 @@ def _box(node: Node) -> str:
     small = f"of {node.of}: {small}" if node.of and len(small) + len(node.of) <= LETTERS else small
     text = f'<text {middle} y="{y + 17}" font-weight="600">{escape(node.label)}</text>'
     text += f'<text {middle} y="{y + 31}" font-size="10">{escape(small)}</text>'
-    return f"<g><title>{escape(said)}</title>{box}{text}</g>"
+    return f"<g><title>{escape(title)}</title>{box}{text}</g>"

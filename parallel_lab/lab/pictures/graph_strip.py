@@ -54,9 +54,9 @@ def graph_strip(plan: Plan, messages: list[dict[str, Any]]) -> dict[str, Any]:
                 edge(name, operator.name)
     if into_loss:
         operands = list(dict.fromkeys(n for n in into_loss if roles.get(n) not in ("scalar", "constant")))
-        made = [plan.graph.maker(n) for n in operands]
-        at = 1 + max((column[n] for n in made if n in column), default=0)
-        for name in made:
+        makers = [plan.graph.maker(n) for n in operands]
+        at = 1 + max((column[n] for n in makers if n in column), default=0)
+        for name in makers:
             if name not in column:
                 node(name, name, "input", at - 1, free_row(at - 1))
         node("loss", "loss", "loss", at, 0)

@@ -16,12 +16,12 @@ from ...layout.tensor_layout import slice_text
 
 def halo_chain(plan: Plan, name: str) -> tuple[Instr, ...]:
     """The halo exchanges that end in the value `name`, last first; more than one where several dims are split."""
-    made = {i.out: i for _, i in plan.instructions("forward") if i.kind == "halo_exchange"}
-    found = []
-    while name in made:
-        found.append(made[name])
-        name = made[name].ins[0]
-    return tuple(found)
+    exchanges = {i.out: i for _, i in plan.instructions("forward") if i.kind == "halo_exchange"}
+    chain = []
+    while name in exchanges:
+        chain.append(exchanges[name])
+        name = exchanges[name].ins[0]
+    return tuple(chain)
 
 
 def halo_base(plan: Plan, name: str) -> str:
@@ -33,12 +33,12 @@ def halo_base(plan: Plan, name: str) -> str:
 def _windows(plan: Plan, chain: tuple[Instr, ...], rank: int) -> list[tuple[int, int]]:
     """Per dim, what `rank` reads of the whole tensor, as far as there is a tensor (outside are zeros)."""
     value = plan.value(chain[-1].ins[0])
-    found = [(s.start, s.stop) for s in value.layout.slice_index(value.shape, rank)]
+    windows = [(s.start, s.stop) for s in value.layout.slice_index(value.shape, rank)]
     for instr in chain:
         start, stop = instr.halo.window(instr.position(rank))
         size = value.shape[instr.attr("dim")]
-        found[instr.attr("dim")] = (min(max(0, start), size), max(0, min(stop, size)))
-    return found
+        windows[instr.attr("dim")] = (min(max(0, start), size), max(0, min(stop, size)))
+    return windows
 
 
 def halo_strips(plan: Plan, chain: tuple[Instr, ...], cards: list[dict[str, Any]]) -> None:

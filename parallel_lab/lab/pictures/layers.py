@@ -36,30 +36,30 @@ def _prefixes(name: str) -> list[str]:
 
 def plan_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
     """{node of the plan: its layer} from {operator: layer}, without the loss; a reshape belongs to its data's."""
-    found: dict[str, str] = {}
+    layer_of: dict[str, str] = {}
     known = set(layers.values())
     for node in plan.graph.nodes:
         if node.name.startswith(LOSS):
             continue
         operator = operator_of(node.name, layers)
         if operator:
-            found[node.name] = layers[operator]
+            layer_of[node.name] = layers[operator]
             continue
         makers = map(plan.graph.maker, node.ins)
-        made = next((found[i] for i in makers if i in found), node.name)
-        found[node.name] = next((around for around in _prefixes(node.name)[1:] if around in known), made)
-    return found
+        own = next((layer_of[i] for i in makers if i in layer_of), node.name)
+        layer_of[node.name] = next((around for around in _prefixes(node.name)[1:] if around in known), own)
+    return layer_of
 
 
 def parameter_layers(plan: Plan, layers: Mapping[str, str]) -> dict[str, str]:
     """{parameter: the layer that reads it first}."""
     roles = {i.name: i.role for i in plan.graph.inputs}
-    found: dict[str, str] = {}
+    layer_of: dict[str, str] = {}
     for node in plan.graph.nodes:
         for name in node.ins:
             if roles.get(name) == "parameter" and node.name in layers:
-                found.setdefault(name, layers[node.name])
-    return found
+                layer_of.setdefault(name, layers[node.name])
+    return layer_of
 
 
 def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, str]) -> dict[str, Any]:
@@ -107,12 +107,12 @@ def flow_graph(plan: Plan, messages: list[dict[str, Any]], layers: Mapping[str, 
 
     def sent(name: str) -> list[int]:
         """Numbers of the messages that a layer's operators, and the gradients of its parameters, need."""
-        found = []
+        numbers = []
         for m in messages:
             operators = m["carries"] or (m["operator"],)
             if name in {of_parameter.get(o) or layers.get(o) or place(o) for o in operators}:
-                found.append(m["number"])
-        return found
+                numbers.append(m["number"])
+        return numbers
 
     nodes = []
     for name, at in column.items():

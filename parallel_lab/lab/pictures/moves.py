@@ -74,14 +74,14 @@ def moves(steps: Iterable[Step], have: TensorLayout, shape: Shape) -> tuple[Fram
     ranks = range(have.device_num)
     numbers = np.arange(math.prod(shape)).reshape(shape)
     ids = [numbers[have.slice_index(shape, rank)] for rank in ranks]
-    layout, found = have, []
+    layout, frames = have, []
     for number, step in enumerate(steps, 1):
         before, was = ids, layout.is_partial
         layout = apply(step, layout)
         held = before[0].size + (step.kind != "reshape") * math.prod(step.out_shape)
         if step.kind in ("all_reduce", "reduce_scatter"):
             parts = [_part(step, before[rank], rank) for rank in ranks]
-            found.append(_added(step, number, before, parts, (was, layout.is_partial), held, shape))
+            frames.append(_added(step, number, before, parts, (was, layout.is_partial), held, shape))
             if step.kind == "reduce_scatter":
                 ids = parts
                 continue
@@ -91,8 +91,8 @@ def moves(steps: Iterable[Step], have: TensorLayout, shape: Shape) -> tuple[Fram
             ids, title = [step.on_rank(rank, before) for rank in ranks], step.kind
             origin = [step.on_rank(rank, [np.full(x.shape, m) for m, x in enumerate(before)]) for rank in ranks]
             came = [[_from(m, ids[r][origin[r] == m]) for m in np.unique(origin[r])] for r in ranks]
-        found.append(_moved(title, number, before, came, (was, was), held, shape))
-    return tuple(found)
+        frames.append(_moved(title, number, before, came, (was, was), held, shape))
+    return tuple(frames)
 
 
 def _from(rank: int, ids: np.ndarray) -> tuple[int, np.ndarray]:
@@ -258,8 +258,8 @@ def rank_lines(frame: Frame, shape: Shape, item: int) -> list[str]:
 
 def move_lines(view: Mapping[str, Any]) -> list[str]:
     """All frames as lines: the text form, and the list of steps where nothing may move on a screen."""
-    found = []
+    lines = []
     for frame in view["frames"]:
-        found.append(f"{frame['step']}. {frame['text']} Held at once: {bytes_text(frame['held_bytes'])} per rank.")
-        found += [f"   {line}" for line in frame["lines"] if frame["title"] != "reshape"]
-    return found
+        lines.append(f"{frame['step']}. {frame['text']} Held at once: {bytes_text(frame['held_bytes'])} per rank.")
+        lines += [f"   {line}" for line in frame["lines"] if frame["title"] != "reshape"]
+    return lines

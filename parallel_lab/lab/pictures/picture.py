@@ -56,16 +56,16 @@ class TensorEntry:
 
 def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
     """Data, parameters and operators' tensors in the step's order, without single numbers and inner values."""
-    found: dict[str, TensorEntry] = {}
+    entries: dict[str, TensorEntry] = {}
     roles = {i.name: i.role for i in plan.graph.inputs}
 
     def add(name: str, label: str, source: str, owner: str, note: str, base: str = "", placed_by: str = "") -> None:
         value = plan.value_table.get(base or name)
-        if name not in found and value is not None and value.layout is not None and value.shape:
-            found[name] = TensorEntry(name, label, source, owner, note, base or name, placed_by or owner)
+        if name not in entries and value is not None and value.layout is not None and value.shape:
+            entries[name] = TensorEntry(name, label, source, owner, note, base or name, placed_by or owner)
 
-    for given in plan.data_inputs:
-        add(given.name, given.name, given.name, "", "as every rank is fed it")
+    for fed in plan.data_inputs:
+        add(fed.name, fed.name, fed.name, "", "as every rank is fed it")
     for instr, out in ((i, name) for _, i in plan.instructions("forward") for name in i.kept):
         source = form_of(plan, out)
         maker = plan.graph.maker(source)
@@ -84,7 +84,7 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
             note = f"as {consumer} reads it, with strips of the neighbours' slices; zeros beyond the edges"
             add(out, f"{spoken} for {consumer}, with halo", source, consumer, note, base, placed_by)
             if halo_chain(plan, instr.ins[0]):  # halos along two dims: the second value has both
-                found.pop(instr.ins[0], None)
+                entries.pop(instr.ins[0], None)
         elif consumer == "":
             partial = out.endswith(".partial")
             combined = f"{source}.partial" in plan.value_table
@@ -93,7 +93,7 @@ def tensor_entries(plan: Plan) -> tuple[TensorEntry, ...]:
             add(out, spoken + (", partial sums" if partial else ""), source, maker, note)
         elif out.startswith(f"{source}.for."):
             add(out, f"{spoken} for {consumer}", source, consumer, f"as {consumer} reads it")
-    return tuple(found.values())
+    return tuple(entries.values())
 
 
 def form_of(plan: Plan, name: str) -> str:
@@ -119,11 +119,11 @@ def axis_names(plan: Plan, entry: TensorEntry) -> list[str]:
     shapes = plan.graph.shapes()
     operand_shapes = tuple(shapes[i] for i in node.ins)
     rule = sharding_rule(node.opdef, operand_shapes, dict(node.attrs), node.strategy, plan.device_num)
-    found = [label_name(node, operand_shapes, label) for label in rule.labels]
+    plain = [label_name(node, operand_shapes, label) for label in rule.labels]
     # a table's "dim 0" next to that of the numbers it is asked for
     return [
-        label_name(node, operand_shapes, c, qualified=True) if found.count(name) > 1 else name
-        for c, name in zip(rule.labels, found, strict=True)
+        label_name(node, operand_shapes, c, qualified=True) if plain.count(name) > 1 else name
+        for c, name in zip(rule.labels, plain, strict=True)
     ]
 
 
@@ -148,12 +148,12 @@ def _axis_name(layout: TensorLayout, names: list[str], axis: int) -> str:
 
 def dim_names(layout: TensorLayout, names: list[str]) -> list[str]:
     """A name for every dim of a tensor: its number, and the axis that splits it where that has a letter."""
-    found = []
+    texts = []
     for dim, axes in enumerate(layout.tensor_map):
         name = next((_axis_name(layout, names, a) for a in axes if layout.axis_size(a) > 1), "")
         named = name not in ("", "rows", COPIES) and "dim " not in name and "axis " not in name
-        found.append(f"dim {dim} ({name})" if named else f"dim {dim}")
-    return found
+        texts.append(f"dim {dim} ({name})" if named else f"dim {dim}")
+    return texts
 
 
 def drawn_dims(splits: tuple[int, ...], halo: Iterable[int] = ()) -> dict[str, int | None]:
@@ -252,7 +252,7 @@ def message_table(
     # waiting for a message bears its name
     measured = {(e.phase, e.name): e for e in events if e.rank == rank and e.kind != "wait"}
     entries = {e.value for e in tensor_entries(plan)}
-    found = []
+    rows = []
     for phase, instr in plan.instructions():
         if not (instr.is_communication or instr.kind == "slice"):
             continue
@@ -263,9 +263,9 @@ def message_table(
         # of a halo: what the operator reads
         read = (instr.out.split(".grad")[0],) if instr.attr("window") is not None else ()
         tensor = next((n for n in (*read, instr.ins[0], source, f"{source}.partial") if n in entries), None)
-        found.append(
+        rows.append(
             {
-                "number": len(found) + 1,
+                "number": len(rows) + 1,
                 "phase": phase,
                 "operator": instr.name,
                 "kind": instr.message or instr.kind,
@@ -282,17 +282,17 @@ def message_table(
                 "carries": list(carries),
             }
         )
-    return found
+    return rows
 
 
 def totals(messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Sums of the message table's numbers; None where a column has no numbers."""
 
-    found = {}
+    sums = {}
     for key in ("bytes_predicted", "bytes_counted", "time_predicted_s", "time_measured_s"):
         known = [m[key] for m in messages if m[key] is not None]
-        found[key] = sum(known) if known else None
-    return found
+        sums[key] = sum(known) if known else None
+    return sums
 
 
 # ---- a rank ----
@@ -323,14 +323,14 @@ def _holding(value: Value) -> str:
 
 def _groups(plan: Plan, rank: int) -> list[dict[str, Any]]:
     """Each group once, with what it is for: the kinds of its messages, their names and phases."""
-    found: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
+    uses_of: dict[tuple[int, ...], dict[str, dict[str, list[str]]]] = {}
     for phase, instr in plan.instructions():
         if instr.is_communication:
             when = "gradients" if phase == "backward" and instr.carried else phase
-            names = found.setdefault(instr.group(rank), {}).setdefault(class_name(instr), {}).setdefault(when, [])
+            names = uses_of.setdefault(instr.group(rank), {}).setdefault(class_name(instr), {}).setdefault(when, [])
             names += [name for name in instr.carried or (instr.name,) if name not in names]
     groups = []
-    for ranks, kinds in found.items():
+    for ranks, kinds in uses_of.items():
         label = "all ranks" if len(ranks) == plan.device_num else f"{len(ranks)} ranks"
         uses = (f"{kind}: {'; '.join(_use(*part) for part in parts.items())}" for kind, parts in kinds.items())
         groups.append({"label": label, "ranks": list(ranks), "use": "; ".join(uses)})

@@ -80,12 +80,12 @@ class Plotted:
         return self.chart.svg()
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        found: dict[str, Any] = {"text/plain": self.chart.alt, "text/html": self.svg()}
+        bundle: dict[str, Any] = {"text/plain": self.chart.alt, "text/html": self.svg()}
         try:
             drawn = json.loads(self.plotly().to_json())
         except MissingPlotly:
-            return found
-        return {**found, PLOTLY: {**drawn, "config": {"responsive": True, "displaylogo": False}}}
+            return bundle
+        return {**bundle, PLOTLY: {**drawn, "config": {"responsive": True, "displaylogo": False}}}
 
     def __repr__(self) -> str:
         return self.chart.alt

@@ -39,8 +39,8 @@ def settings_in(text: str, now: Settings) -> Settings:
     if stages is None and micro_batches is None and name is None:
         raise lines.nothing_for("pipeline")
     name = "interleaved" if interleave and name in (None, "1f1b") else name or now.named
-    given = {"stages": (stages, STAGES, "stages"), "micro_batches": (micro_batches, MICRO_BATCHES, "micro_size")}
-    fields = {field: one_of(*check) for field, check in given.items() if check[0] is not None}
+    checks = {"stages": (stages, STAGES, "stages"), "micro_batches": (micro_batches, MICRO_BATCHES, "micro_size")}
+    fields = {field: one_of(*check) for field, check in checks.items() if check[0] is not None}
     fields["recompute"] = tuple(r for r in now.recompute if r < fields.get("stages", now.stages))
     return replace(now, drawn=None, **fields).with_name(one_of(name, schedule_names(), "scheduler"))
 
@@ -48,18 +48,18 @@ def settings_in(text: str, now: Settings) -> Settings:
 def our_code(settings: Settings) -> str:
     """Lines for parallel_lab: the schedule, its clock, and the plan that runs it."""
     s = settings
-    made = f'make_schedule("{s.named}", stages={s.stages}, micro_batches={s.micro_batches}, chunks={s.chunks})'
+    schedule = f'make_schedule("{s.named}", stages={s.stages}, micro_batches={s.micro_batches}, chunks={s.chunks})'
     if s.name == DRAWN:
         text = s.schedule.text()
-        made = f'Schedule.from_text("""\n{text}\n""", parts={s.schedule.parts}, micro_batches={s.micro_batches}, '
-        made += f"holds={s.schedule.holds})"
+        schedule = f'Schedule.from_text("""\n{text}\n""", parts={s.schedule.parts}, micro_batches={s.micro_batches}, '
+        schedule += f"holds={s.schedule.holds})"
     forward, backward, weights = s.times
     times = f"forward={forward / s.shares:g}, backward={backward / s.shares:g}, weights={weights / s.shares:g}"
     lines = [
         "import parallel_lab as pl",
         "from parallel_lab.cost.schedules import Schedule, make_schedule",
         "",
-        f"schedule = {made}",
+        f"schedule = {schedule}",
         f"print(schedule.check({'' if s.cap is None else f'cap={s.cap}'}))     # []: it can run",
         f"print(schedule.clock({times}, latency={s.latency:g}).makespan)     # predicted",
         "",
@@ -125,5 +125,5 @@ def _compiled(net: str, layers: int, strategy: str) -> tuple[Plan, list[Paramete
     forward = [one for one in PASSES if one.name != "differentiate"]
     how = {"device_num": STRATEGIES[strategy], "dataset_strategy": "full_batch", "passes": forward}
     with default_settings():
-        made = job.make(layers, strategy)
-        return compile_network(made, *job.batches[0], loss=job.loss(), **how), made.trainable_params()
+        network = job.make(layers, strategy)
+        return compile_network(network, *job.batches[0], loss=job.loss(), **how), network.trainable_params()

@@ -37,8 +37,8 @@ def changed(settings: Settings, cells: Cells, where: str, about: Sequence[str] =
     known = {_kind_of(fault) for fault in faults_of(settings, settings.schedule)}
     new = [fault for fault in faults_of(settings, drawn) if _kind_of(fault) not in known]
     if new:  # what is in the wrong order fills the memory too: the order is the reason
-        told = min(new, key=lambda fault: (fault.kind == "memory", fault.action not in about))
-        raise ArgumentError(told.text, where=where, hint=hint)
+        first = min(new, key=lambda fault: (fault.kind == "memory", fault.action not in about))
+        raise ArgumentError(first.text, where=where, hint=hint)
     return drawn
 
 
@@ -117,23 +117,23 @@ def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
     done = schedule.where
     total = schedule.parts * schedule.micro_batches
     whole = not schedule.splits_backward and sum(1 for key in done if key[1] == "B") == total
-    found = []
+    left = []
     for part in schedule.holds[rank]:
         for kind in KINDS:
             number = next((n for n in range(schedule.micro_batches) if (part, kind, n) not in done), None)
             if number is not None and not (kind == "W" and whole):
-                found.append((part, kind, number))
-    return found
+                left.append((part, kind, number))
+    return left
 
 
 def next_missing(schedule: Schedule) -> dict[int, list[str]]:
     """For each rank whose lane is not complete: the next of every kind that it must still do. Weight gradients only
     where some backward is divided; elsewhere they may be drawn (`left_to_do`), and nothing waits for them."""
-    found = {}
+    missing = {}
     for rank in range(len(schedule)):
         left = left_to_do(schedule, rank)
-        found[rank] = [f"{p}{k}{n}" for p, k, n in left if k != "W" or schedule.splits_backward]
-    return {rank: names for rank, names in found.items() if names}
+        missing[rank] = [f"{p}{k}{n}" for p, k, n in left if k != "W" or schedule.splits_backward]
+    return {rank: names for rank, names in missing.items() if names}
 
 
 def still_missing(schedule: Schedule) -> int:
@@ -204,14 +204,14 @@ def _ranks(settings: Settings, rank: Any, where: str) -> Cells:
     return cells_of(settings.schedule)
 
 
-def _position(given: Any, count: int, what: str, where: str) -> int:
-    if not is_int(given, 0, count - 1):
+def _position(position: Any, count: int, what: str, where: str) -> int:
+    if not is_int(position, 0, count - 1):
         allowed = f"0 to {count - 1}" if count else "None: the lane is empty"
-        raise ArgumentError(f"{what} {shorten(given)}", where=where, allowed=allowed)
-    return given
+        raise ArgumentError(f"{what} {shorten(position)}", where=where, allowed=allowed)
+    return position
 
 
-def _text(given: Any, where: str) -> str:
-    if not isinstance(given, str):
-        raise ArgumentError(f"action {shorten(given)}", where=where, allowed="A text such as '0F4'")
-    return given
+def _text(action: Any, where: str) -> str:
+    if not isinstance(action, str):
+        raise ArgumentError(f"action {shorten(action)}", where=where, allowed="A text such as '0F4'")
+    return action

@@ -29,7 +29,7 @@ from ..shared.lab import setting
 from ..strategy.training_lab import ShowsTraining
 from . import drawing
 from .code import codes_of, settings_in
-from .run import Given, PipelineRun, RunResult, prepared
+from .run import PipelineRun, RunResult, Trial, prepared
 from .sections import EARLIER_RUNS, found_rows, pipeline_sections, runs_view, schedule_view
 from .settings import CAP, CHUNKS, DRAWN, MICRO_BATCHES, STAGES, TIME, Settings, checked_times, typed_setting
 from .subjects import STRATEGY_LABELS, SUBJECTS
@@ -282,8 +282,8 @@ class PipelineLab(ShowsTraining, WritesCode):
         it waits for. "" where it does not.
         """
         drawing.checked_rank(self._settings, rank, "PipelineLab.why")
-        found = why_waiting(self._settings, rank, position)
-        return "" if found is None else found.text
+        reason = why_waiting(self._settings, rank, position)
+        return "" if reason is None else reason.text
 
     def compiled(self) -> Plan:
         """The plan that runs the schedule. Raises ArgumentError where it cannot run, or is not complete."""
@@ -306,7 +306,7 @@ class PipelineLab(ShowsTraining, WritesCode):
         with self._lock:
             if self._run.goes_on:
                 return
-            given, before = self._prepared(where), self._run
+            trial, before = self._prepared(where), self._run
             run = PipelineRun("running", steps=steps, label=self._settings.label)
             if "measured" not in sources and before.state != "recorded":
                 run.goes_on_from(before)
@@ -315,12 +315,12 @@ class PipelineLab(ShowsTraining, WritesCode):
             self._said = ""
 
         def work() -> str:
-            run.steps_of(given, sources, lambda what: self._tell(run, what))
+            run.steps_of(trial, sources, lambda what: self._tell(run, what))
             return ""
 
         self._start(f"{sources[0]}: compiled", work, "the run failed", run)
 
-    def _prepared(self, where: str) -> Given:
+    def _prepared(self, where: str) -> Trial:
         return prepared(self._settings, self.faults, where)
 
     # ---- forms ----

@@ -1,7 +1,7 @@
 """A schedule on ranks: simulated and on worker processes, with the same micro-batches on one device next to it.
 
     run = PipelineRun("running", steps=20)
-    run.work(given, sources=("simulated", "measured"), tell=print)
+    run.work(trial, sources=("simulated", "measured"), tell=print)
     run.results["measured"].bubble, run.results["measured"].equality
 
 A rank's lane is read off the events of one step: an action lasts from where its message has come (or from the first
@@ -84,7 +84,7 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class Given:
+class Trial:
     """What is run: the plan with its network and optimizer, and the same micro-batches on one device.
 
     exact   every number is to be equal bit for bit: nothing is added up in another order than on one device
@@ -100,7 +100,7 @@ class Given:
     cores: int | None = None
 
 
-def prepared(settings: Settings, faults: Sequence[Fault], where: str) -> Given:
+def prepared(settings: Settings, faults: Sequence[Fault], where: str) -> Trial:
     """What a run of the settings needs. Raises ArgumentError where the schedule cannot run or is not complete."""
     s = settings
     if faults:
@@ -116,18 +116,18 @@ def prepared(settings: Settings, faults: Sequence[Fault], where: str) -> Given:
     job = get_subject(s.net).job(s.schedule.parts, s.micro_batches)
     plan, net, optimizer = job.compile(s.schedule, s.strategy, s.recomputed)
     exact = s.strategy == "one" and not s.two_copies
-    return Given(plan, net, optimizer, job.compile(None), job.batches, exact, s.cores or None)
+    return Trial(plan, net, optimizer, job.compile(None), job.batches, exact, s.cores or None)
 
 
 @dataclass
 class PipelineRun(Training):
     """A run of a schedule, and how it goes.
 
-    given   what is run;  results: by source, as they come
+    trial   what is run;  results: by source, as they come
     bound   of a recorded run: how far rounding may have taken its curves apart
     """
 
-    given: Given | None = None
+    trial: Trial | None = None
     results: dict[str, RunResult] = field(default_factory=dict)
     bound: float | None = None
 
@@ -139,17 +139,17 @@ class PipelineRun(Training):
 
     def goes_on_from(self, other: PipelineRun) -> None:
         """Keep what ran before with the same settings: a simulation says nothing about the workers' losses."""
-        self.given, self.steps, self.results = other.given, other.steps, dict(other.results)
+        self.trial, self.steps, self.results = other.trial, other.steps, dict(other.results)
         self.parallel, self.single, self.nudged = other.parallel, other.single, other.nudged
 
     def loss_of(self, devices: int) -> dict[str, Any]:
         """The snapshot's "loss": curves, largest difference and how far rounding may take them apart."""
-        if self.given is None:
-            found = self.loss(None, devices)
-            return {**found, "bound": self.bound if found["steps"] else None}
-        found = self.loss(self.given.alone[0], devices)
-        found |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
-        return {**found, "bound": 0.0} if self.given.exact and found["steps"] else found
+        if self.trial is None:
+            loss = self.loss(None, devices)
+            return {**loss, "bound": self.bound if loss["steps"] else None}
+        loss = self.loss(self.trial.alone[0], devices)
+        loss |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
+        return {**loss, "bound": 0.0} if self.trial.exact and loss["steps"] else loss
 
     def record(self) -> dict[str, Any] | None:
         """Results, and the losses of a measured run, as plain data; None: nothing has run to its end."""
@@ -162,46 +162,46 @@ class PipelineRun(Training):
     def of_record(cls, record: Any, schedule: Schedule) -> PipelineRun:
         """The run again, as a recorded one of this schedule. Raises ArgumentError."""
         results, parallel, single, bound = part_of(record, "PipelineLab", "results", "parallel", "single", "bound")
-        found = cls("recorded", bound=taken(float | None, bound, "bound"))
+        run = cls("recorded", bound=taken(float | None, bound, "bound"))
         for one in taken(tuple[RunResult, ...], results, "results"):
             check_result(one, schedule)
-            found.results[one.source] = one
-        found.parallel, found.single = losses_taken(parallel, "parallel"), losses_taken(single, "single")
-        steps, sources = {len(found.parallel), len(found.single)}, list(found.results)
+            run.results[one.source] = one
+        run.parallel, run.single = losses_taken(parallel, "parallel"), losses_taken(single, "single")
+        steps, sources = {len(run.parallel), len(run.single)}, list(run.results)
         known = (["simulated"], ["simulated", "measured"])
         if len(sources) != len(results) or sources not in known or (steps != {0}) != ("measured" in sources):
             raise ArgumentError(f"results of {sources}, losses of {steps} steps", where="PipelineLab")
         if len(steps) > 1:
             raise ArgumentError(f"losses of {steps} steps", where="PipelineLab", allowed="Both curves alike long")
-        found.steps = max(1, *steps)
-        return found
+        run.steps = max(1, *steps)
+        return run
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: one device is ahead, its curve is there before the ranks'."""
         return {name: np.asarray(getattr(self, name)[since:], np.float32) for name in ("parallel", "single")}
 
-    def steps_of(self, given: Given, sources: tuple[str, ...], tell: Callable[[str], None]) -> None:
+    def steps_of(self, trial: Trial, sources: tuple[str, ...], tell: Callable[[str], None]) -> None:
         """Simulate, train on one device and on processes, whichever is asked for. Raises Stopped if told so."""
-        self.given = given
+        self.trial = trial
         for source in sources:
             self.text = {"simulated": "simulating", "measured": "training on one device"}[source]
             tell("run")
-            self.results[source] = self._simulated(given) if source == "simulated" else self._measured(given, tell)
+            self.results[source] = self._simulated(trial) if source == "simulated" else self._measured(trial, tell)
             tell("picture")
 
-    def _simulated(self, given: Given) -> RunResult:
-        with Session(given.plan, given.net, given.optimizer, cores=given.cores, check_finite=False) as session:
-            session.train(given.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
+    def _simulated(self, trial: Trial) -> RunResult:
+        with Session(trial.plan, trial.net, trial.optimizer, cores=trial.cores, check_finite=False) as session:
+            session.train(trial.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
             self._go_on()
-            found = result_of("simulated", given.plan, session.events)
-        return replace(found, kept_bytes=self._kept(given, simulated_ranks))
+            result = result_of("simulated", trial.plan, session.events)
+        return replace(result, kept_bytes=self._kept(trial, simulated_ranks))
 
-    def _measured(self, given: Given, tell: Callable[[str], None]) -> RunResult:
-        steps, batches = self.steps, given.batches
-        plan, net, optimizer = given.alone
+    def _measured(self, trial: Trial, tell: Callable[[str], None]) -> RunResult:
+        steps, batches = self.steps, trial.batches
+        plan, net, optimizer = trial.alone
         start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
         runs: list[tuple[Any, list[float]]] = [(net, self.single)]
-        if not given.exact:
+        if not trial.exact:
             runs.append((nudge(plan, start), self.nudged))
         alone = []
         for parameters, losses in runs:
@@ -214,9 +214,9 @@ class PipelineRun(Training):
                     tell("loss")
                 alone.append((losses, gradients, session.parameters()))
         with Session(
-            given.plan, given.net, given.optimizer, executor=EXECUTORS["measured"], check_finite=False
+            trial.plan, trial.net, trial.optimizer, executor=EXECUTORS["measured"], check_finite=False
         ) as session:
-            self.text = f"training on {given.plan.device_num} worker processes"
+            self.text = f"training on {trial.plan.device_num} worker processes"
             tell("run")
             self.parallel += session.train(batches, 1, stopped=self.stop.is_set)
             self._go_on()
@@ -233,17 +233,17 @@ class PipelineRun(Training):
             self._go_on()
             self.parallel[1:] = losses
             got = (self.parallel, gradients, session.parameters())
-            found = result_of("measured", given.plan, session.events)
+            result = result_of("measured", trial.plan, session.events)
         rows = equality_rows(plan, *(compared(plan, *one) for one in (got, *alone)))
-        title = f"{given.plan.device_num} worker processes against one device"
-        return replace(found, kept_bytes=self._kept(given, measured_ranks), equality=Equality(title, rows))
+        title = f"{trial.plan.device_num} worker processes against one device"
+        return replace(result, kept_bytes=self._kept(trial, measured_ranks), equality=Equality(title, rows))
 
-    def _kept(self, given: Given, count: Callable[..., tuple[Count, ...]]) -> tuple[int, ...]:
+    def _kept(self, trial: Trial, count: Callable[..., tuple[Count, ...]]) -> tuple[int, ...]:
         """What the first rank of each stage keeps of forward, counted over a step of its own."""
         self._go_on()
-        values = initial_values(given.plan, given.net, given.optimizer)
-        counts = count(given.plan, values, given.batches[0])
-        return tuple(counts[stage.first].most("activations") for stage in given.plan.stages)
+        values = initial_values(trial.plan, trial.net, trial.optimizer)
+        counts = count(trial.plan, values, trial.batches[0])
+        return tuple(counts[stage.first].most("activations") for stage in trial.plan.stages)
 
     def _go_on(self) -> None:
         if self.stop.is_set():
@@ -271,10 +271,10 @@ def result_of(source: str, plan: Plan, events: Iterable[Event]) -> RunResult:
     steps: dict[int, list[Event]] = {}
     for event in events:
         steps.setdefault(event.step, []).append(event)
-    found = [lanes_of(plan, mine) for mine in steps.values()]
-    usual = statistics.median_low(map(length_of, found))
-    lanes = next(one for one in found if length_of(one) == usual)
-    return RunResult(source, lanes, usual, len(found))
+    candidates = [lanes_of(plan, mine) for mine in steps.values()]
+    usual = statistics.median_low(map(length_of, candidates))
+    lanes = next(one for one in candidates if length_of(one) == usual)
+    return RunResult(source, lanes, usual, len(candidates))
 
 
 def length_of(lanes: Lanes) -> float:

@@ -102,15 +102,15 @@ def waits_view(settings: Settings) -> list[list[Any]]:
 def runs_view(settings: Settings, results: Mapping[str, RunResult]) -> dict[str, Any]:
     """What ran, in ticks: {source: {"tick_s": seconds of a tick, "lanes": per rank [[name, start, end], ...]}}."""
     work = sum(settings.timed.timing.work)
-    found = {}
+    views = {}
     for source, result in results.items():
         tick_s = result.work_s / work if work else 1.0
         lanes = [
             [[ran.name, round(ran.start_s / tick_s, 3), round(ran.end_s / tick_s, 3)] for ran in lane]
             for lane in result.lanes
         ]
-        found[source] = {"tick_s": tick_s, "span": result.step_s / tick_s, "lanes": lanes}
-    return found
+        views[source] = {"tick_s": tick_s, "span": result.step_s / tick_s, "lanes": lanes}
+    return views
 
 
 def status_text(settings: Settings, faults: list[Fault]) -> str:
@@ -148,7 +148,7 @@ def pipeline_sections(
     earlier   runs with other settings;  recorded: the results were read from a file
     """
     s, how = settings, " (recorded)" if recorded else ""
-    found = {
+    sections = {
         "picture": code("Lanes (predicted): actions in order, waits in brackets", _lanes_text(s)),
         "bubble": table(
             "Step",
@@ -165,15 +165,15 @@ def pipeline_sections(
         "messages": table("Messages", MESSAGES, _messages(s), small="predicted: counted in the schedule"),
         "memory": table("Memory", MEMORY, _memory(s, results), small=KEPT + "; counted ones are recorded" * recorded),
     }
-    found |= earlier_runs(earlier, EARLIER_RUNS)
+    sections |= earlier_runs(earlier, EARLIER_RUNS)
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
         title, notes = f"Equality: {equality.title}", [_verdict(equality, how)]
-        found["equality"] = table(title, COLUMNS, rows_of(equality), notes=notes)
+        sections["equality"] = table(title, COLUMNS, rows_of(equality), notes=notes)
     if not s.timed.complete:
         left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
-        found["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
+        sections["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
     return {
-        **found,
+        **sections,
         "text": code("The schedule as text", s.schedule.text()),
         "ours": code("The same in parallel_lab", our_code(s)),
         "torch": code("For PyTorch's pipeline runtime (CSV)", torch_csv(s)),
@@ -235,9 +235,9 @@ def _times(settings: Settings, results: Mapping[str, RunResult], recorded: bool)
         "measured": f"workers on {plural(cores(), 'core')}",
     }
     for source in SOURCES[1:]:
-        if found := results.get(source):
-            note = f"{'recorded' if recorded else notes[source]}; median of {found.steps}"
-            rows.append([source, time_text(found.step_s), percent(found.bubble), note])
+        if result := results.get(source):
+            note = f"{'recorded' if recorded else notes[source]}; median of {result.steps}"
+            rows.append([source, time_text(result.step_s), percent(result.bubble), note])
         else:
             rows.append([source, None, None, "not run yet"])
     return rows

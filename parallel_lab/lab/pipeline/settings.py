@@ -171,11 +171,11 @@ class Settings:
         share, and the whole of one while its backward runs."""
         if self.cap is None:
             return None
-        found = []
+        caps = []
         for parts in self.schedule.holds:
             share = max(map(self.share_of, parts), default=1.0)
-            found.append(self.cap if share == 1 else int((self.cap - 1) / share + 1e-9) + 1)
-        return found
+            caps.append(self.cap if share == 1 else int((self.cap - 1) / share + 1e-9) + 1)
+        return caps
 
     def kept(self, rank: int) -> list[tuple[float, float]]:
         """What a rank keeps over time: (from when on, micro-batches x parts). A forward's results are kept from its
@@ -191,11 +191,11 @@ class Settings:
                     changes.append((start, 1, 1 - share))
                 if action.kind == "W" or schedule.is_full(action):
                     changes.append((end, 0, -1.0))
-        found, now = [(0.0, 0.0)], 0.0
+        points, now = [(0.0, 0.0)], 0.0
         for time, _, change in sorted(changes):  # at one time what ends goes before what begins
             now = round(now + change, 9)
-            found = [*(found[:-1] if found[-1][0] == time else found), (time, now)]
-        return found
+            points = [*(points[:-1] if points[-1][0] == time else points), (time, now)]
+        return points
 
     @cached_property
     def peaks(self) -> tuple[float, ...]:

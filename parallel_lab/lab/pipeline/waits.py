@@ -53,24 +53,24 @@ def name_of(cell: tuple) -> str:
 
 def gaps(settings: Settings) -> list[tuple[int, int, float, float]]:
     """(rank, position, start, end) of every wait: before a cell, or after a rank's last until the step ends."""
-    timed, found = settings.timed, []
+    timed, waits = settings.timed, []
     over = timed.timing.makespan
     cells = cells_of(settings.schedule)
     for rank, spans in enumerate(timed.spans):
         before = 0.0
         for position, (start, end) in enumerate(spans):
             if start > before + EPSILON:
-                found.append((rank, position, before, start))
+                waits.append((rank, position, before, start))
             before = end
         if over > before + EPSILON or len(spans) < len(cells[rank]):
-            found.append((rank, len(spans), before, over))
-    return found
+            waits.append((rank, len(spans), before, over))
+    return waits
 
 
 def why_waiting(settings: Settings, rank: int, position: int) -> Why | None:
     """Why a rank waits before a cell; None where it does not."""
-    found = next((gap for gap in gaps(settings) if gap[:2] == (rank, position)), None)
-    return None if found is None else _Chains(settings).why(*found)
+    wait = next((gap for gap in gaps(settings) if gap[:2] == (rank, position)), None)
+    return None if wait is None else _Chains(settings).why(*wait)
 
 
 def all_waits(settings: Settings) -> list[Why]:

@@ -202,9 +202,9 @@ def _one_of(known: Collection[Any], given: Any, what: str) -> None:
 def _compared(losses: Sequence[float], gradients: Mapping[str, Any], parameters: Mapping[str, Any]) -> Values:
     """Losses, gradients of the first step and parameters after the last, by the names of their rows."""
     steps = len(losses)
-    found = {"loss, every step": (np.array(losses, np.float32), steps)}
-    found |= {f"gradient of {name}, step 1": (g, 1) for name, g in gradients.items()}
-    return found | {f"{name} after step {steps}": (p, steps) for name, p in parameters.items()}
+    values = {"loss, every step": (np.array(losses, np.float32), steps)}
+    values |= {f"gradient of {name}, step 1": (g, 1) for name, g in gradients.items()}
+    return values | {f"{name} after step {steps}": (p, steps) for name, p in parameters.items()}
 
 
 def _train(

@@ -77,10 +77,10 @@ class Prediction:
 
     def _about_slice(self, plan: Plan, right: tuple[int, ...]) -> str:
         whole = plan.value("w").shape
-        given = self.slice_of_w
-        if given == whole:
+        yours = self.slice_of_w
+        if yours == whole:
             return "That is the whole of w: the second tuple of the strategy splits it."
-        if given == tuple(reversed(right)):
+        if yours == tuple(reversed(right)):
             return (
                 "The counts are per dim, in order: (4, 1) splits the rows (height) 4 ways and leaves the columns whole."
             )

@@ -138,9 +138,9 @@ def _pictures(plan: Plan) -> str:
     )
 
 
-def _svg(width: float, height: float, content: str, said: str = "", fluid: bool = False) -> str:
+def _svg(width: float, height: float, content: str, alt: str = "", fluid: bool = False) -> str:
     """An inline picture; `said` is its text for a screen reader, without it the picture is decoration."""
-    role = f'role="img" aria-label="{escape(said)}"' if said else 'aria-hidden="true"'
+    role = f'role="img" aria-label="{escape(alt)}"' if alt else 'aria-hidden="true"'
     size = 'class="wide"' if fluid else f'width="{width:.0f}" height="{height:.0f}"'
     return f'<svg {role} {size} viewBox="0 0 {width:.0f} {height:.0f}">{content}</svg>'
 
@@ -174,8 +174,8 @@ def _ranks_svg(label: str, picture: dict, cards: Sequence[dict]) -> str:
             parts.append(_rect(f"hue-{strip['slice'] % 8}", *seen))
         parts += [_rect("frame", *frame), _number(card["slice"], box, left + width + 3, bool(card["addend"]))]
     addends = [f" partial sum {c['addend']} of {c['addends']}" if c["addend"] else "" for c in cards]
-    said = "; ".join(f"rank {c['rank']} {c['text']}{addend}" for c, addend in zip(cards, addends, strict=True))
-    return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {said}")
+    alt = "; ".join(f"rank {c['rank']} {c['text']}{addend}" for c, addend in zip(cards, addends, strict=True))
+    return _svg(_COLUMN * len(cards), height + (16 if picture["partial"] else 4), "".join(parts), f"{label}: {alt}")
 
 
 def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, frame: Box) -> Box:
@@ -312,14 +312,14 @@ def _loss(result: QuickstartResult) -> str:
         points = points if len(points) > 1 else points * 2  # a round line end makes a dot of a single step
         drawn.append(f'<polyline class="curve {name}" points="{" ".join(points)}"/>')
     ranks, row = plural(result.plan.device_num, "rank"), result.equality.rows[0]
-    said = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
-    said += f"{ranks} and on one device"
+    alt = f"Loss from {result.losses[0]:.4g} at step 1 to {result.losses[-1]:.4g} at step {len(result.losses)}, on "
+    alt += f"{ranks} and on one device"
     keys = [
         ('<line class="curve single" x2="22" y1="7" y2="7"/>', "one device"),
         ('<line class="curve parallel" x2="22" y1="7" y2="7"/>', ranks),
     ]
     gap = f'<p class="muted">Largest difference of the two: {row.largest_difference:.2g}.</p>'
-    return _section(*title, _svg(width, height, "".join(drawn), said, fluid=True), _key(*keys), gap)
+    return _section(*title, _svg(width, height, "".join(drawn), alt, fluid=True), _key(*keys), gap)
 
 
 def _timeline(result: QuickstartResult) -> str:
@@ -346,12 +346,12 @@ def _timeline(result: QuickstartResult) -> str:
             drawn.append(_rect(kind, start, y, length, lane - 7, f"{escape(bar['label'])}, {long:.3g} µs"))
         shares.append(sum(b["end"] - b["start"] for b in row["bars"] if b["kind"] == "communication") * scale / end)
     share = sum(shares) / len(shares)
-    said = f"Timeline of one step, {data['source']}: {end:.3g} {unit}, {share:.0%} of it in messages"
+    alt = f"Timeline of one step, {data['source']}: {end:.3g} {unit}, {share:.0%} of it in messages"
     keys = (
         (_rect("computing"), "computing"),
         (_rect("moving"), f"in a message, waiting included: {share:.0%} of the time"),
     )
-    picture = _svg(width, height, "".join(drawn), said, fluid=True)
+    picture = _svg(width, height, "".join(drawn), alt, fluid=True)
     return _section("One step", f"{data['source']}; the one of middle length of the last few", picture, _key(*keys))
 
 

@@ -204,11 +204,11 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
         if event.kind != "wait":  # for a message that bears the same name
             times.setdefault((event.phase, event.name), []).append(event.duration_s)
     moves = [(phase, i) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
-    found = []
+    messages = []
     for row, (phase, instr) in zip(message_table(plan, 0, events, CLUSTER), moves, strict=True):
         of_ranks = [instr.group(rank) for rank in range(plan.device_num)] if instr.is_communication else []
         seconds = times.get((phase, instr.out))
-        found.append(
+        messages.append(
             Message(
                 **{name: row[name] for name in IN_TABLE},
                 group=tuple(row["group"]),
@@ -218,7 +218,7 @@ def messages_of(plan: Plan, events: Iterable[Event]) -> tuple[Message, ...]:
                 origin="" if instr.name.startswith(LOSS) else instr.origin.place,
             )
         )
-    return tuple(found)
+    return tuple(messages)
 
 
 def environment() -> tuple[tuple[str, str], ...]:
@@ -251,14 +251,14 @@ def operators_text(plan: Plan) -> str:
 def slices_text(plan: Plan) -> str:
     """Which slice of which parameter lies on which rank."""
     rows = [("parameter", "shape", "slice", "slice shape", "held by ranks")]
-    for given in plan.parameters:
-        layout = plan.value(given.name).layout
+    for parameter in plan.parameters:
+        layout = plan.value(parameter.name).layout
         held: dict[str, list[int]] = {}
         for rank in range(plan.device_num):
-            held.setdefault(slice_text(layout.slice_index(given.shape, rank), given.shape), []).append(rank)
+            held.setdefault(slice_text(layout.slice_index(parameter.shape, rank), parameter.shape), []).append(rank)
         for i, (index, ranks) in enumerate(held.items()):
-            of = ("", "") if i else (given.name, str(given.shape))
-            rows.append((*of, index, str(layout.slice_shape(given.shape)), " ".join(map(str, ranks))))
+            of = ("", "") if i else (parameter.name, str(parameter.shape))
+            rows.append((*of, index, str(layout.slice_shape(parameter.shape)), " ".join(map(str, ranks))))
     return "\n".join(["SLICES OF THE PARAMETERS", *table_lines(rows, indent="  ")])
 
 

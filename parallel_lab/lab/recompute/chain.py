@@ -1,8 +1,8 @@
 """A chain of twelve uneven layers whose memory can be counted in results of one size, on paper and where it runs.
 
     choice = predict_choice(LAYERS, again)              # results at the peak, and products recomputed, by formula
-    found = count(again)                                # the same, counted on a simulated rank
-    found.peak, found.extra, found.equal
+    counts = count(again)                               # the same, counted on a simulated rank
+    counts.peak, counts.extra, counts.equal
 
 A layer of c products keeps 2c + 2 results for its backward, its input among them: two sines in front, and a sine behind
 each product; the gradients of sine and product read their operands. Recomputed, it keeps its input and makes its c
@@ -117,12 +117,12 @@ def _batch() -> tuple[np.ndarray, np.ndarray]:
 def count(again: tuple[bool, ...]) -> Counted:
     """Count a step of the chain on a simulated rank, and compare its training with one that keeps everything."""
     plan, net, optimizer = compiled(again)
-    found = simulated_ranks(plan, initial_values(plan, net, optimizer), _batch())[0]
-    beside = sum(found.at("resident").values()) + BESIDE * RESULT_BYTES
-    peak = sum(found.at("training").values()) - beside
+    counts = simulated_ranks(plan, initial_values(plan, net, optimizer), _batch())[0]
+    beside = sum(counts.at("resident").values()) + BESIDE * RESULT_BYTES
+    peak = sum(counts.at("training").values()) - beside
     products = sum(i.op == "matmul" for _, i in plan.instructions("backward"))
     extra = products - 2 * sum(PRODUCTS)  # two products make the gradients of one
-    return Counted(peak // RESULT_BYTES, extra, _trained(again) == _trained((False,) * len(LAYERS)), found)
+    return Counted(peak // RESULT_BYTES, extra, _trained(again) == _trained((False,) * len(LAYERS)), counts)
 
 
 @lru_cache(maxsize=64)
@@ -150,12 +150,12 @@ class Moment:
 
 def moments(again: Sequence[bool]) -> list[Moment]:
     """Memory over a step, by formula: after the forward of every layer, and during the backward of every layer."""
-    live, found = 0, []
+    live, timeline = 0, []
     for number, (layer, recomputed) in enumerate(zip(LAYERS, again, strict=True)):
         live += layer.input_bytes if recomputed else layer.inside_bytes
-        found.append(Moment("forward", number, live))
+        timeline.append(Moment("forward", number, live))
     for number in reversed(range(len(LAYERS))):
         layer, recomputed = LAYERS[number], again[number]
-        found.append(Moment("backward", number, live + (layer.inside_bytes - layer.input_bytes) * recomputed))
+        timeline.append(Moment("backward", number, live + (layer.inside_bytes - layer.input_bytes) * recomputed))
         live -= layer.input_bytes if recomputed else layer.inside_bytes
-    return found
+    return timeline

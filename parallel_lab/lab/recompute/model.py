@@ -87,12 +87,12 @@ class RecomputeLab(RunsOneThing):
         again = self._again
 
         def work() -> str:
-            found = count(again)
+            counted = count(again)
             with self._lock:
-                self._counted[again] = found
+                self._counted[again] = counted
                 if again != self._again:
                     return "that count was for another choice: count again"
-            return f"counted: {found.peak} results at the fullest moment, {found.extra} products recomputed"
+            return f"counted: {counted.peak} results at the fullest moment, {counted.extra} products recomputed"
 
         self._start("counting a step on a simulated rank", work)
 
@@ -174,14 +174,14 @@ class RecomputeLab(RunsOneThing):
         rows = [(one["name"], one["inside"], one["work"], kept[one["again"]]) for one in layers]
         columns = {"": "name", "results inside": "count bar", "products": "count bar", "choice": "text"}
         steps = [(one["name"], one["live"]) for one in over]
-        found = {
+        sections = {
             "layers": table("Layers", columns, rows),
             "step": table("Memory over the step", {"action": "name", "results": "count bar"}, steps, small="predicted"),
             "puzzle": self._puzzle(),
         }
         lines = [LINE.format(layer=n) for n in self.recomputed]
-        found["python"] = code("In MindSpore, and here", "\n".join(lines) or NO_LINE)
-        return found
+        sections["python"] = code("In MindSpore, and here", "\n".join(lines) or NO_LINE)
+        return sections
 
     def _puzzle(self) -> dict[str, Any]:
         now, counted = self.predicted, self.counted
@@ -207,9 +207,9 @@ def every_choice() -> str:
     """For every choice (in the order in which layer 0 changes fastest) 2 x 12 + 2 numbers, a sign of SIGNS for each:
     results at every moment, results at the peak, products recomputed.
     """
-    found = []
+    numbers = []
     for again in product((False, True), repeat=len(LAYERS)):
         choice = again[::-1]
         predicted = predict_choice(LAYERS, choice)
-        found += [*(moment.live for moment in moments(choice)), predicted.peak_bytes, int(predicted.extra_s)]
-    return "".join(SIGNS[number] for number in found)
+        numbers += [*(moment.live for moment in moments(choice)), predicted.peak_bytes, int(predicted.extra_s)]
+    return "".join(SIGNS[number] for number in numbers)

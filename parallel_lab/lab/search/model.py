@@ -198,9 +198,9 @@ class SearchLab(WritesCode, RunsOneThing):
 
     def take(self, point: str) -> None:
         """Make a plan the own choice: "winner", or another point of the picture."""
-        found = self._point_of(point)
+        plan = self._point_of(point)
         base = dict(self.space.preset(self._own))
-        self._change_own({name: s for name, s in found.strategies.items() if s != base[name]})
+        self._change_own({name: s for name, s in plan.strategies.items() if s != base[name]})
 
     def _change_own(self, changed: Mapping[str, Any]) -> None:
         self.space.plan({**dict(self.space.preset(self._own)), **changed})  # raises where it is impossible
@@ -298,14 +298,14 @@ class SearchLab(WritesCode, RunsOneThing):
         return WINNER if candidate.point.key == self.winner.key else f"{operator} {candidate.strategy}"
 
     def _point_of(self, name: str) -> Point:
-        found = self.points()
-        if name in found:
-            return found[name]
+        points = self.points()
+        if name in points:
+            return points[name]
         for choice in self.space.operators:
             for one in self.candidates(choice.name) if str(name).startswith(f"{choice.name} ") else ():
                 if name == self.point_name(one, choice.name):
                     return one.point
-        return found[self.one_of(name, found, "point")]
+        return points[self.one_of(name, points, "point")]
 
     # ---- running ----
 
@@ -340,10 +340,10 @@ class SearchLab(WritesCode, RunsOneThing):
         """Show this result, as a recorded one. Raises ArgumentError unless such a lab has run it."""
         if record is None:
             return
-        found = taken(RunResult, record, "run")
-        check_result(found)
+        result = taken(RunResult, record, "run")
+        check_result(result)
         with self._lock:
-            self._result, self._recorded, self._ran_as = found, True, self._in_words()
+            self._result, self._recorded, self._ran_as = result, True, self._in_words()
             self._run = LabRun("recorded", "recorded: measured in an earlier run")
         self._changed("picture")
 

@@ -67,8 +67,8 @@ def run_both(
         how = {"loss": job.loss, "optimizer": job.optimizer, "parallel_mode": "stand_alone"}
         one_device = compile_network(job.net, *job.batches[0], **how)
     source = "simulated" if without_processes() else "measured"
-    found = tuple(_ran(name, plan, one_device, job, cluster, stopped) for name, plan in plans.items())
-    return RunResult(source, cluster.name, cores(), STEPS, found)
+    runs = tuple(_ran(name, plan, one_device, job, cluster, stopped) for name, plan in plans.items())
+    return RunResult(source, cluster.name, cores(), STEPS, runs)
 
 
 def _ran(

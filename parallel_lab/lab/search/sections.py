@@ -75,19 +75,19 @@ def share_text(ratio: float) -> str:
 def status_text(lab: Any) -> str:
     """What was taken, against the own choice and the least there is; then what each argument has changed."""
     argued, winner, own = lab.argued, lab.winner, lab.own
-    said = [
+    sentences = [
         f"{WORST[lab.choices()['mode'].value].capitalize()} takes {plan_text(winner.strategies, lab.space.operators)}"
     ]
-    said[0] += f": {amount(argued, winner.cost)} and {bytes_text(winner.memory_bytes)} per device"
-    said[0] += f"{_against(argued, winner, own)} (predicted)."
+    sentences[0] += f": {amount(argued, winner.cost)} and {bytes_text(winner.memory_bytes)} per device"
+    sentences[0] += f"{_against(argued, winner, own)} (predicted)."
     if not argued.searches:
-        said.append(_excess(argued))
+        sentences.append(_excess(argued))
     if argued.limit and winner.memory_bytes > argued.limit:
-        said.append(
+        sentences.append(
             f"It needs more than the {bytes_text(argued.limit)} of a device: this search does not consider memory."
         )
-    said += [text for text in _arguments(lab) if text]
-    return " ".join(filter(None, said))
+    sentences += [text for text in _arguments(lab) if text]
+    return " ".join(filter(None, sentences))
 
 
 def _against(argued: Argued, winner: Point, own: Point) -> str:
@@ -143,21 +143,21 @@ def _arguments(lab: Any) -> Iterable[str]:
 
 def lab_arguments(lab: Any) -> Iterable[tuple[str, Argued | None]]:
     """(what was argued, what the search makes of the rest); the latter None where nothing fits."""
-    argued, found = lab.argued, []
+    argued, arguments = lab.argued, []
     if argued.limit:
-        found.append((f"the cap of {bytes_text(argued.limit)}", {"capacity": 0}))
+        arguments.append((f"the cap of {bytes_text(argued.limit)}", {"capacity": 0}))
     for name in lab.pins:
         rest = {n: s for n, s in lab.pins.items() if n != name}
-        found.append((f"the pin of {name}", {"pins": rest}))
+        arguments.append((f"the pin of {name}", {"pins": rest}))
     for term, weight in argued.weights.items():
         rest_of = {t: w for t, w in argued.weights.items() if t != term}
-        found.append((f"the weight {weight:g} of {term}", {"weights": rest_of}))
+        arguments.append((f"the weight {weight:g} of {term}", {"weights": rest_of}))
     setting = argued.space.setting
     if setting.bandwidth != 1:
-        found.append((f"{setting.bandwidth:g} times the bandwidth", {"bandwidth": 1.0}))
+        arguments.append((f"{setting.bandwidth:g} times the bandwidth", {"bandwidth": 1.0}))
     if setting.latency != 1:
-        found.append((f"{setting.latency:g} times the latency", {"latency": 1.0}))
-    for name, other in found:
+        arguments.append((f"{setting.latency:g} times the latency", {"latency": 1.0}))
+    for name, other in arguments:
         yield name, lab.argued_with(**other)
 
 
@@ -175,9 +175,9 @@ def _terms(lab: Any) -> Section:
     for term in argued.whole.terms:
         values = [p.terms[term.name] for p in (argued.winner, own, argued.best)]
         rows.append([term.name, f"{term.weight:g}", *map(term.text, values), term.formula])
-    found = (argued.winner, own, argued.best)
-    rows.append(["sum", "", *(amount(argued, p.cost) for p in found), ""])
-    rows.append(["bytes per device", "", *(bytes_text(p.memory_bytes) for p in found), ""])
+    points = (argued.winner, own, argued.best)
+    rows.append(["sum", "", *(amount(argued, p.cost) for p in points), ""])
+    rows.append(["bytes per device", "", *(bytes_text(p.memory_bytes) for p in points), ""])
     columns = {"term": "name", "counts": "number", "winner": "number", "yours": "number", "least": "number"}
     columns |= {"formula": "why"}
     proof = f"yours: {lab.own_name}; {argued.problem.plans:,} plans"
@@ -209,8 +209,8 @@ def _flip(lab: Any, name: str, other: Argued) -> list[Any]:
     then = argued.point(other.winner.strategies)
     term, by = deciding(argued.more(then))
     side = "more" if by >= 0 else "less"
-    told = f"now {amount(argued, abs(by))} {side} of {term}"
-    return [name, change_text(argued.winner, other.winner), amount(argued, then.cost), told]
+    decided = f"now {amount(argued, abs(by))} {side} of {term}"
+    return [name, change_text(argued.winner, other.winner), amount(argued, then.cost), decided]
 
 
 def run_text(run: PlanRun) -> str:

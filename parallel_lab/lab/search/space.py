@@ -136,10 +136,10 @@ class Space:
         job = self.subject.kept
         self.how: dict[str, Any] = {"loss": job.loss, "optimizer": job.optimizer, "device_num": setting.devices}
         self.how |= {"dataset_strategy": "full_batch"}
-        given = {"method": "dynamic_programming", "costs": setting.costs, "cluster": self.profile}
+        how = {"method": "dynamic_programming", "costs": setting.costs, "cluster": self.profile}
         with default_settings():
-            found = search(job.net, *job.batches[0], **self.how, **given)
-        self.problem, self.draft, self._compile_with = found.problem, found.draft, found.compile_with
+            result = search(job.net, *job.batches[0], **self.how, **how)
+        self.problem, self.draft, self._compile_with = result.problem, result.draft, result.compile_with
         self._plans: dict[str, Plan] = {}
         self._presets: dict[str, tuple[tuple[str, Strategy], ...]] = {}
         self._lock = threading.Lock()
@@ -164,9 +164,9 @@ class Space:
     def preset(self, name: str) -> tuple[tuple[str, Strategy], ...]:
         """(operator, strategy) of every operator of a preset; where it says nothing, the library's default."""
         if name not in self._presets:
-            given = self.subject.presets[name](self.setting.devices)
+            strategies = self.subject.presets[name](self.setting.devices)
             with default_settings():
-                net = self.subject.with_strategies(given)
+                net = self.subject.with_strategies(strategies)
                 plan = compile_network(net, *self.subject.kept.batches[0], **{**self.how, "optimizer": None})
             nodes = ((choice.name, plan.graph.node(choice.name)) for choice in self.operators)
             self._presets[name] = tuple((operator, node.strategy) for operator, node in nodes)
@@ -260,8 +260,8 @@ class Argued:
     def front(self) -> tuple[Point, ...]:
         """Plans (with the pins) that no other beats in both cost and memory, the cheapest first."""
         step = FRONT_STEP if len(self.space.operators) > LONG else 0.0
-        found = [self.point(self.problem.strategies(one.chosen)) for one in pareto(self.problem, approximate=step)]
-        return tuple(found)
+        points = [self.point(self.problem.strategies(one.chosen)) for one in pareto(self.problem, approximate=step)]
+        return tuple(points)
 
     def more(self, point: Point) -> dict[str, float]:
         """By term, weighed: how much more a plan costs than the winner."""
@@ -270,7 +270,7 @@ class Argued:
 
     def candidates(self, operator: str) -> list[Candidate]:
         """The best plan with each candidate of an operator that fits: the chosen one, then by cost; other pins hold."""
-        number, found = self.whole.numbers[operator], []
+        number, candidates = self.whole.numbers[operator], []
         others = {name: strategy for name, strategy in self.pins.items() if name != operator}
         for strategy in self.whole.choices[number].candidates:
             problem = self.whole.pinned({**others, operator: strategy})
@@ -280,14 +280,14 @@ class Argued:
                 continue
             mine = self.winner.strategies[operator] == strategy
             if mine and self.searches:  # of several that cost the same the one that was taken
-                found.append(
+                candidates.append(
                     Candidate(strategy, self._own_of_winner(number), self.winner, self.more(self.winner), mine)
                 )
                 continue
             point = self.point(problem.strategies(solution.chosen))
             own = self._around(problem, number, solution.chosen)
-            found.append(Candidate(strategy, own, point, self.more(point), mine))
-        return sorted(found, key=lambda one: (not one.chosen, one.point.cost))
+            candidates.append(Candidate(strategy, own, point, self.more(point), mine))
+        return sorted(candidates, key=lambda one: (not one.chosen, one.point.cost))
 
     def _own_of_winner(self, number: int) -> dict[str, float]:
         try:

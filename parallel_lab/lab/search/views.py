@@ -64,7 +64,7 @@ def terms_view(argued: Argued, weights: Mapping[str, float]) -> list[dict[str, A
 def net_view(plan: Plan, strategies: Mapping[str, Strategy]) -> list[dict[str, Any]]:
     """Every operator with its strategy, and how its result lies: picture and cards as the Strategy Lab has them."""
     entries = {entry.value: entry for entry in tensor_entries(plan)}
-    found = []
+    rows = []
     for name, strategy in strategies.items():
         node = plan.graph.node(name)
         entry = _result(plan, node, entries)
@@ -74,12 +74,12 @@ def net_view(plan: Plan, strategies: Mapping[str, Strategy]) -> list[dict[str, A
             kept = ("shape", "drawn", "partial", "slices", "label")
             row["picture"] = {part: picture[part] for part in kept}
             row["cards"] = [{part: card[part] for part in SHOWN} for card in cards]
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 def _result(plan: Plan, node: Any, entries: Mapping[str, TensorEntry]) -> TensorEntry | None:
     """What an operator leaves, before its sum is completed; of the loss what it reads. None: a number."""
-    made = first_read(plan, node)
+    result = first_read(plan, node)
     read = [entry.value for entry in entries.values() if entry.owner == node.name]
-    return next((entries[name] for name in (f"{made}.partial", made, *read) if name in entries), None)
+    return next((entries[name] for name in (f"{result}.partial", result, *read) if name in entries), None)

@@ -212,8 +212,8 @@ class LabView(anywidget.AnyWidget):
         self._send_losses(0 if whole or steps < self._sent_steps else self._sent_steps)
 
     def _losses(self, since: int) -> dict[str, np.ndarray]:
-        found = self._lab.loss_arrays(since)
-        return {name: np.ascontiguousarray(found[name], "<f4") for name in CURVES}
+        losses = self._lab.loss_arrays(since)
+        return {name: np.ascontiguousarray(losses[name], "<f4") for name in CURVES}
 
     def _send_losses(self, since: int) -> None:
         parts = self._losses(since)

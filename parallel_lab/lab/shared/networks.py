@@ -169,8 +169,8 @@ def _conv(dp: int, channels: int, height: int) -> dict[str, Strategy]:
 
 def _of_cells(make: Callable[[], nn.Cell]) -> dict[str, Strategy]:
     """The strategies that the operators of a network carry."""
-    found = {name: primitive.in_strategy for name, primitive in operator_primitives(make()).items()}
-    return {name: strategy for name, strategy in found.items() if strategy is not None}
+    strategies = {name: primitive.in_strategy for name, primitive in operator_primitives(make()).items()}
+    return {name: strategy for name, strategy in strategies.items() if strategy is not None}
 
 
 def _gpt(p: Problem) -> GPT:
@@ -271,12 +271,12 @@ def operator_primitives(net: nn.Cell) -> dict[str, Primitive]:
     >>> list(operator_primitives(DenseNet(32, 16, 16)))
     ['relu', 'dense1.matmul', 'dense1.bias_add', 'dense2.matmul', 'dense2.bias_add']
     """
-    found: dict[str, Primitive] = {}
+    primitives: dict[str, Primitive] = {}
     for path, cell in net.cells_and_names():
         for name, primitive in vars(cell).items():
             if isinstance(primitive, Primitive) and primitive.takes_strategy:
-                found[f"{path}.{name}" if path else name] = primitive
-    return found
+                primitives[f"{path}.{name}" if path else name] = primitive
+    return primitives
 
 
 def operator_layers(net: nn.Cell) -> dict[str, str]:
@@ -287,11 +287,13 @@ def operator_layers(net: nn.Cell) -> dict[str, str]:
     """
     cells = [(path, cell) for path, cell in net.cells_and_names() if path and not isinstance(cell, CONTAINERS)]
     layers = {path for path, cell in cells if type(cell).__module__.startswith(LAYERS)}
-    found = {}
+    layer_of = {}
     for name in operator_primitives(net):
         parts = name.split(".")
-        found[name] = next((".".join(parts[:i]) for i in range(1, len(parts)) if ".".join(parts[:i]) in layers), name)
-    return found
+        layer_of[name] = next(
+            (".".join(parts[:i]) for i in range(1, len(parts)) if ".".join(parts[:i]) in layers), name
+        )
+    return layer_of
 
 
 def apply_strategies(

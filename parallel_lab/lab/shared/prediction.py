@@ -52,11 +52,11 @@ class Comparison:
         if missing:
             what = f"no answer {missing[0]!r}" if known else f"prediction={shorten(answers)}"
             raise ArgumentError(what, where="compare", allowed=f"A dict with {', '.join(rows)}; None leaves one open")
-        found = []
+        compared = []
         for key, (question, right, counted, why) in rows.items():
             shown = show or answers[key] is not None
-            found.append((question, answers[key], right, _counted(counted) if shown else None, why))
-        return cls(tuple(found), show).kept(lesson)
+            compared.append((question, answers[key], right, _counted(counted) if shown else None, why))
+        return cls(tuple(compared), show).kept(lesson)
 
     def kept(self, lesson: str) -> Comparison:
         """The same; the answers that are new are kept for `hand_in`, unless the lesson is ""."""
@@ -82,15 +82,15 @@ class Comparison:
         return f"{count}{some}. Fill in your answers above and run both cells again; show=True uncovers the rest."
 
     def _cells(self) -> list[tuple[str, ...]]:
-        found = []
+        cells = []
         for question, yours, plan_says, counted, why in self.rows:
             verdict = self.verdict(yours, plan_says)
             if yours is None and not self.show:
-                found.append((question, "-", COVERED, COVERED, "open", ""))
+                cells.append((question, "-", COVERED, COVERED, "open", ""))
                 continue
             why = "" if verdict == "right" else _about(yours, why)
-            found.append((question, _text(yours), _text(plan_says), _text(counted), verdict, why))
-        return found
+            cells.append((question, _text(yours), _text(plan_says), _text(counted), verdict, why))
+        return cells
 
     def __str__(self) -> str:
         lines = table_lines([("", "you", "plan (predicted)", "run (counted)", "verdict", ""), *self._cells()])
@@ -118,9 +118,9 @@ class FirstAnswers:
         for question, yours, right, *_ in comparison.rows if lesson else ():
             if yours is not None or comparison.show:
                 text = f"Lesson {lesson}: {question}"
-                said = None if yours is None else _said(right if _same(yours, right) else _alike(yours))
-                told = {"key": f"{text} = {_said(right)}", "text": text, "yours": said, "right": [_said(right)]}
-                self._kept.setdefault(text, told)
+                answer = None if yours is None else _said(right if _same(yours, right) else _alike(yours))
+                entry = {"key": f"{text} = {_said(right)}", "text": text, "yours": answer, "right": [_said(right)]}
+                self._kept.setdefault(text, entry)
         return comparison
 
     def said(self) -> list[dict[str, Any]]:

@@ -56,8 +56,8 @@ def taken(kind: Any, value: Any, where: str) -> Any:
         return tuple(taken(*pair, where) for pair in zip(of, _list(value, where, len(of)), strict=True))
     if origin is dict:
         pairs = [_list(pair, where, 2) for pair in _list(value, where)]
-        found = {taken(of[0], key, where): taken(of[1], one, where) for key, one in pairs}
-        return found if len(found) == len(pairs) else _refuse(value, where, "Each key once")
+        mapping = {taken(of[0], key, where): taken(of[1], one, where) for key, one in pairs}
+        return mapping if len(mapping) == len(pairs) else _refuse(value, where, "Each key once")
     if NoneType in of:
         return None if value is None else taken(of[0], value, where)
     if kind is float:
@@ -132,12 +132,12 @@ def events_written(events: Iterable[Event]) -> dict[str, Any]:
     """What was measured in one step: "what" was done (phase, kind, name, op, overlapped) and the "groups" once each;
     "rows" of rank, number in "what", start and end in us since the first start, number in "groups", bytes.
     """
-    found = list(events)
-    first_s = min((e.start_s for e in found), default=0.0)
+    ordered = list(events)
+    first_s = min((e.start_s for e in ordered), default=0.0)
     what: dict[tuple[Any, ...], int] = {}
     groups: dict[tuple[int, ...], int] = {}
     rows = []
-    for e in found:
+    for e in ordered:
         numbers = (
             what.setdefault((e.phase, e.kind, e.name, e.op, e.overlapped), len(what)),
             groups.setdefault(e.group, len(groups)),
@@ -154,7 +154,7 @@ def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
         _refuse(len(rows), f"{where}.rows", f"At most {MOST_EVENTS}")
     what = taken(tuple[tuple[str, str, str, str, bool], ...], what, f"{where}.what")
     groups = taken(tuple[tuple[int, ...], ...], groups, f"{where}.groups")
-    found = []
+    events = []
     for n, row in enumerate(taken(tuple[tuple[int, int, float, float, int, int], ...], rows, f"{where}.rows")):
         rank, of, start_us, end_us, group, size_bytes = row
         fits = rank < devices and of < len(what) and group < len(groups) and start_us <= end_us
@@ -163,7 +163,7 @@ def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
         phase, kind, name, op, overlapped = what[of]
         times = {"start_s": start_us * 1e-6, "end_s": end_us * 1e-6}
         more = {"group": groups[group], "bytes": size_bytes, "overlapped": overlapped}
-        found.append(Event(rank=rank, step=0, phase=phase, kind=kind, name=name, op=op, **times, **more))
-    if {e.rank for e in found} != set(range(devices)):
-        _refuse(len(found), f"{where}.rows", f"Events of each of {devices} ranks")
-    return tuple(found)
+        events.append(Event(rank=rank, step=0, phase=phase, kind=kind, name=name, op=op, **times, **more))
+    if {e.rank for e in events} != set(range(devices)):
+        _refuse(len(events), f"{where}.rows", f"Events of each of {devices} ranks")
+    return tuple(events)

@@ -1,9 +1,9 @@
 """What a page without a kernel can do: settings that are a few commands away, computed beforehand by the lab itself.
 
-    found = explore(lab, Limits(states=60))
-    found.states[0]                  what the page opens on
-    found.moves[0]                   {'["set_mode","size"]': 3, ...}: which state a command leads to
-    pack(found, kind, room)          the same as text for the page, of at most `room` characters
+    replay = explore(lab, Limits(states=60))
+    replay.states[0]                  what the page opens on
+    replay.moves[0]                   {'["set_mode","size"]': 3, ...}: which state a command leads to
+    pack(replay, kind, room)          the same as text for the page, of at most `room` characters
 
 Breadth first: everything that is one command away from the lab as it stands, then what is two away, until a limit. The
 commands (`Lab.replays`) are really done, on copies of the lab; a page looks their results up and computes nothing. One

@@ -67,9 +67,9 @@ class StepTimes:
     @property
     def rows(self) -> tuple[tuple[str, float, tuple[float, float] | None, float], ...]:
         """(source, seconds, range or None, ratio to the measured time) of each."""
-        found = (("predicted", self.predicted_s, None), ("simulated", self.simulated_s, self.simulated_range_s))
-        found = (*found, ("measured", self.measured_s, self.measured_range_s))
-        return tuple((source, time_s, spread, time_s / self.measured_s) for source, time_s, spread in found)
+        times = (("predicted", self.predicted_s, None), ("simulated", self.simulated_s, self.simulated_range_s))
+        times = (*times, ("measured", self.measured_s, self.measured_range_s))
+        return tuple((source, time_s, spread, time_s / self.measured_s) for source, time_s, spread in times)
 
     def text(self) -> str:
         """The three as a table, each labelled with its source, and the numbers that the first two rest on."""

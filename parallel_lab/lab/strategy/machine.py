@@ -42,9 +42,9 @@ def gap_of(
         return None
     measured_s, devices = lanes["end"] * 1e-6, len(lanes["lanes"])
     ratio = measured_s / predicted_s if predicted_s > 0 else 1.0
-    found = {"predicted_s": predicted_s, "measured_s": measured_s, "ratio": ratio, "text": ""}
+    gap = {"predicted_s": predicted_s, "measured_s": measured_s, "ratio": ratio, "text": ""}
     if max(ratio, 1 / ratio) < FAR:
-        return found
+        return gap
     own = next(lane for lane in lanes["lanes"] if lane["rank"] == rank)
     in_messages_s = sum(b["end"] - b["start"] for b in own["bars"] if b["kind"] == "communication") * 1e-6
     timed = [m for m in messages if m["group"] and m["time_predicted_s"] is not None]
@@ -54,7 +54,7 @@ def gap_of(
     if timed:
         each_s, told_s = in_messages_s / len(timed), sum(m["time_predicted_s"] for m in timed) / len(timed)
         text += f"; a message takes {time_text(each_s)}, by profile {profile.name!r} {time_text(told_s)}"
-    return {**found, "text": text}
+    return {**gap, "text": text}
 
 
 def fitted_profile(pool: Any, room: int) -> Cluster:

@@ -50,7 +50,7 @@ class Operators:
         if strategy is None:
             strategy = default_strategy(op, operands, attrs, devices)
         typed, error = self.typed.get(name, (None, None))
-        made = picture.first_read(self.plan, nodes[-1])
+        result = picture.first_read(self.plan, nodes[-1])
         return {
             "name": name,
             "op": op.class_name,
@@ -60,7 +60,7 @@ class Operators:
             "error": error,
             "typed": typed,
             "formula": f"{shapes_text(op, operands)} -> {out}",
-            "tensor": f"{made}.partial" if f"{made}.partial" in outs else made,
+            "tensor": f"{result}.partial" if f"{result}.partial" in outs else result,
             "layer": self.layers.get(name, ""),
         }
 
@@ -96,8 +96,8 @@ def first_tensor(plan: Plan, operators: Collection[str], look: str) -> str:
     halos = [e.value for e in entries if e.base != e.value]
     partial = [e.value for e in entries if e.value.endswith(".partial") and e.source in operators]
     partial.sort(key=lambda v: -math.prod(plan.value(v).shape))
-    made = [name for n in plan.graph.nodes for name in n.outs if name in known]
-    return next(iter((*([look] if look in known else []), *halos, *partial, *made, *known)))
+    results = [name for n in plan.graph.nodes for name in n.outs if name in known]
+    return next(iter((*([look] if look in known else []), *halos, *partial, *results, *known)))
 
 
 def same_source(before: str, known: dict[str, Any]) -> str:

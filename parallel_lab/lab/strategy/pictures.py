@@ -81,8 +81,8 @@ class Pictures:
 
     def graph(self, plan: Plan, messages: list[dict[str, Any]], layers: dict[str, str]) -> dict[str, Any]:
         """The graph, of a large network layer by layer."""
-        found = plan_layers(plan, layers) if layers else {}
-        return flow_graph(plan, messages, found) if found else graph_strip(plan, messages)
+        layer_of = plan_layers(plan, layers) if layers else {}
+        return flow_graph(plan, messages, layer_of) if layer_of else graph_strip(plan, messages)
 
     def timeline(self, plan: Plan, events: Events, profile: Cluster) -> dict[str, Any]:
         """The lanes, kept until plan or events change: to predict them takes as long as the rest of a snapshot."""
@@ -102,8 +102,8 @@ class Pictures:
             net, optimizer, batches = job()
             with default_settings():
                 self._ranks = kept = plan, simulated_step(plan, net, optimizer, batches[0])
-        found = slice_numbers(plan, kept[1], entry, phase, rank, drawn)
-        return None if found is None else {**found, "source": "simulated: first step, before the update"}
+        numbers = slice_numbers(plan, kept[1], entry, phase, rank, drawn)
+        return None if numbers is None else {**numbers, "source": "simulated: first step, before the update"}
 
     def all_looks(
         self, plan: Plan, messages: list[dict[str, Any]], events: Events, profile: Cluster

@@ -98,8 +98,8 @@ class Plans:
     def facts(self, net: str, data: str) -> Facts:
         """Facts of the operators, from the plan for one device."""
         if (net, data) not in self._facts:
-            plan, made = _compiled(Setting(net, data, 1), {})
-            primitives = operator_primitives(made)
+            plan, network = _compiled(Setting(net, data, 1), {})
+            primitives = operator_primitives(network)
             names = dict.fromkeys(operator_of(node.name, primitives) for node in plan.graph.nodes)
             names.pop("", None)
             composed = {
@@ -107,7 +107,7 @@ class Plans:
                 for name in names
                 if primitives[name].op.expand is not None
             }
-            layers = operator_layers(made) if len(names) > SHORT else {}
+            layers = operator_layers(network) if len(names) > SHORT else {}
             self._facts[net, data] = Facts(tuple(names), composed, layers)
         return self._facts[net, data]
 

@@ -14,21 +14,21 @@ TABLES = ("tables",)
 def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, layered: bool) -> list[Question]:
     """message: the selected one, if any;  tensor: the one that is looked at;  layered: the graph has no edges"""
     about, table = plan.digest[:10], picture.message_table(plan, rank)
-    found = []
+    questions = []
     if message is not None and table[message - 1]["group"]:
         m = table[message - 1]
         name = f"#{message}, the {m['collective']} of {m['operator']} ({m['phase']})"
         text = f"How many bytes does rank {rank} contribute to message {name}?"
         key = f"{about}, bytes of #{message}, rank {rank}"
         why = f"{bytes_text(m['bytes_predicted'])} because {m['reason']}"
-        found.append(Question(key, text, (m["bytes_predicted"],), why, unit="bytes", hides=TABLES))
+        questions.append(Question(key, text, (m["bytes_predicted"],), why, unit="bytes", hides=TABLES))
     if not layered and (edges := _bytes_of_edges(plan, table)):
         most = max(edges.values())
         text = "Which tensor's messages carry the most bytes per rank in one step? Click its edge in the graph."
         right = tuple(name for name, size in edges.items() if size == most)
         why = f"{bytes_text(most)} per rank"
         names = tuple((e.value, e.label) for e in picture.tensor_entries(plan))
-        found.append(Question(f"{about}, edge", text, right, why, by="select_tensor", hides=TABLES, names=names))
+        questions.append(Question(f"{about}, edge", text, right, why, by="select_tensor", hides=TABLES, names=names))
     entry = next(e for e in picture.tensor_entries(plan) if e.value == tensor)
     layout = plan.value(entry.base).layout
     if plan.device_num > 1:
@@ -38,8 +38,8 @@ def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, 
         right = tuple(others) or (rank,)
         why = f"ranks {' '.join(map(str, sorted((*others, rank))))} hold {_part(plan, entry, rank)}"
         key = f"{about}, part of {tensor}, rank {rank}"
-        found.append(Question(key, text, right, why, by="select_rank", hides=(*TABLES, "rank")))
-    return found
+        questions.append(Question(key, text, right, why, by="select_rank", hides=(*TABLES, "rank")))
+    return questions
 
 
 def _part(plan: Plan, entry: picture.TensorEntry, rank: int) -> str:
@@ -50,9 +50,9 @@ def _part(plan: Plan, entry: picture.TensorEntry, rank: int) -> str:
 def _bytes_of_edges(plan: Plan, table: list[dict]) -> dict[str, int]:
     """Per tensor that stands on an edge the bytes of its messages."""
     sizes = {m["number"]: m["bytes_predicted"] for m in table if m["group"]}
-    found = {}
+    sizes_of = {}
     for edge in graph_strip(plan, table)["edges"]:
         total = sum(sizes.get(n, 0) for n in edge["messages"])
         if total:
-            found[edge["tensor"]] = max(total, found.get(edge["tensor"], 0))
-    return found
+            sizes_of[edge["tensor"]] = max(total, sizes_of.get(edge["tensor"], 0))
+    return sizes_of

@@ -212,15 +212,15 @@ class Training(LabRun):
         """Go on with another plan. A refusal keeps the old one."""
         change = ", ".join(dict.fromkeys(changes))
         try:
-            found = session.switch(plan)
+            switched = session.switch(plan)
         except PlanError as error:
-            said = {"step": session.step, "change": change, "text": f"not switched: {error}"}
+            entry = {"step": session.step, "change": change, "text": f"not switched: {error}"}
         else:
-            said = {"step": found.step, "change": change, "text": _moved(found), "bytes": found.moved_bytes}
+            entry = {"step": switched.step, "change": change, "text": _moved(switched), "bytes": switched.moved_bytes}
         with lock:
             self.plan, self.events, self.step_s = session.plan, (), 0.0
             self.since = time.perf_counter(), len(self.parallel)
-            self.switches = [*self.switches, said]
+            self.switches = [*self.switches, entry]
 
     # ---- what is shown ----
 
@@ -303,7 +303,7 @@ class Training(LabRun):
     def of_record(cls, record: Any, plan: Plan) -> Training:
         """The run again, as a recorded one with this plan. Raises ArgumentError."""
         label, steps, step_s, switches, events, *losses = part_of(record, "run", *RECORD)
-        found = cls(
+        training = cls(
             "recorded",
             steps=integer(1, MOST_LOSSES)("record", "steps", steps),
             label=taken(str, label, "run.label"),
@@ -316,12 +316,12 @@ class Training(LabRun):
             ],
         )
         for name, curve in zip(CURVES, losses, strict=True):
-            getattr(found, name).extend(losses_taken(curve, f"run.{name}"))
-        counts = [len(found.parallel), len(found.single), len(found.nudged)]
+            getattr(training, name).extend(losses_taken(curve, f"run.{name}"))
+        counts = [len(training.parallel), len(training.single), len(training.nudged)]
         if not counts[0] or max(counts) > steps or counts[2] > counts[1]:
             what = f"losses of {counts[0]}, {counts[1]} and {counts[2]} steps"
             raise ArgumentError(what, where="run", allowed=f"At least 1 and at most {steps}")
-        return found
+        return training
 
     def loss_arrays(self, since: int = 0) -> dict[str, np.ndarray]:
         """Losses from step `since` on, as float32: "parallel" and "single"."""

@@ -367,8 +367,8 @@ def best_algorithm(
     if not names:
         raise ArgumentError("among is empty", where="best_algorithm", allowed=f"Names of {', '.join(known)}")
     # twelve digits: sums of the same rounds in another order are equal
-    found = (algorithm(kind, name, ranks) for name in names)
-    return min(found, key=lambda one: float(f"{one.time_s(size_bytes, link, **options):.12g}"))
+    candidates = (algorithm(kind, name, ranks) for name in names)
+    return min(candidates, key=lambda one: float(f"{one.time_s(size_bytes, link, **options):.12g}"))
 
 
 def run_algorithm(
@@ -405,19 +405,21 @@ def run_algorithm(
         comm = world.comm
     members = tuple(range(comm.world_size)) if group is None else tuple(group)
     if isinstance(name, Algorithm):
-        found = name
+        chosen = name
     else:
         if kind in ROOTED and root not in members:
             raise CollectiveMismatch(f"root {root}", where=f"{kind} by {name}", allowed=f"A rank of {members}")
-        found = algorithm(kind, name, len(members), root=members.index(root) if kind in ROOTED else 0)
-    if found.kind != kind:
-        raise ArgumentError(f"an algorithm for {found.kind}", where=f"run_algorithm, {kind}", allowed=f"One for {kind}")
+        chosen = algorithm(kind, name, len(members), root=members.index(root) if kind in ROOTED else 0)
+    if chosen.kind != kind:
+        raise ArgumentError(
+            f"an algorithm for {chosen.kind}", where=f"run_algorithm, {kind}", allowed=f"One for {kind}"
+        )
     place = caller().place
     origin = f"{kind} at {place}" if place else ""
-    program = found.program(comm.rank, x, group=members, reduce=reduce, origin=origin, **dims)
+    program = chosen.program(comm.rank, x, group=members, reduce=reduce, origin=origin, **dims)
     value = None if x is None else np.asarray(x)
-    at = members[found.root] if kind in ROOTED else None
-    comm.meet_for(Request(kind, members, value, reduce, root=at, origin=place or kind, **dims), found.told)
+    at = members[chosen.root] if kind in ROOTED else None
+    comm.meet_for(Request(kind, members, value, reduce, root=at, origin=place or kind, **dims), chosen.told)
     return drive(program, comm)
 
 

@@ -190,11 +190,11 @@ def to_all_bruck(n: int) -> Rounds:
     """A chunk with d places to go moves 2^i places in round i where d has that bit."""
 
     def passing(r: int, bit: int) -> tuple[int, ...]:
-        found = []
+        chunks = []
         for distance in (d for d in range(n) if d & bit):
             source = (r - (distance & (bit - 1))) % n  # where it started: it has come as far as the lower bits say
-            found.append(source * n + (source + distance) % n)
-        return tuple(found)
+            chunks.append(source * n + (source + distance) % n)
+        return tuple(chunks)
 
     bits = [1 << i for i in range(ceil_log2(n))]
     return [[Send(r, (r + bit) % n, passing(r, bit)) for r in range(n)] for bit in bits]

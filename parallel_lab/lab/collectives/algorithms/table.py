@@ -114,10 +114,10 @@ def algorithm_names(kind: str, ranks: int | None = None) -> tuple[str, ...]:
 
 def recipe_of(kind: str, name: str) -> Recipe:
     """Raises ArgumentError for a kind or name that is not known, with the nearest."""
-    found = _recipes(kind)
-    if name not in found:
-        raise _unknown("algorithm", name, found, kind)
-    return found[name]
+    recipes = _recipes(kind)
+    if name not in recipes:
+        raise _unknown("algorithm", name, recipes, kind)
+    return recipes[name]
 
 
 def rounds_of(kind: str, name: str, ranks: int, root: int = 0, segments: int | None = None) -> tuple[Phase, ...]:
