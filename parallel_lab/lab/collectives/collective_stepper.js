@@ -6,8 +6,6 @@
 
 const frameOf = (s) => s.frames[s.at];
 
-const breakable = (name) => name.split("_").map((part, i) => html`${i ? html`_<wbr>` : ""}${part}`);
-
 // ---- controls ----
 
 function header(s, ui) {

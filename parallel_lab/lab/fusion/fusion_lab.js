@@ -290,9 +290,8 @@ function cost(s, ui) {
 }
 
 function tables(s, ui) {
-  const { rows } = forChoices(s.sections.messages, s);
   return tabs(ui, {
-    messages: ["Messages", rows.length, () => section(s, "messages", ui)],
+    ...sectionTabs(s, ui, [["messages", "Messages"]]),
     cost: ["Cost of a message", null, () => cost(s, ui)],
     ...earlierTab(s, ui),
     ...codeTabs(s, ui),
@@ -319,9 +318,9 @@ function commit(name, text, { snapshot, send, forget }) {
   }
   const line = { alpha: snapshot.line.alpha_s, beta: snapshot.line.beta_s_per_byte };
   const scale = name === "alpha" ? 1e3 : 1e3 * MB, shown = Number((line[name] * scale).toPrecision(4));
-  const given = text.trim() === "" ? NaN : Number(text.trim().replace(",", "."));
-  if (!Number.isFinite(given) || given < 0) send("set_line", Object.values({ ...line, [name]: text }));
-  else if (given !== shown) send("set_line", Object.values({ ...line, [name]: given / scale }));
+  const time = numberOf(text);
+  if (typeof time !== "number" || time < 0) send("set_line", Object.values({ ...line, [name]: text }));
+  else if (time !== shown) send("set_line", Object.values({ ...line, [name]: time / scale }));
   forget("tables");
 }
 
@@ -376,7 +375,6 @@ function handlers(view) {
 const { render, mountPage } = lab({
   classes: ["pl-fu"],
   parts: { head: top, controls, picture, below, tables },
-  measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_devices"],
   commit,
   handlers: (view) => withCode(view, handlers(view)),

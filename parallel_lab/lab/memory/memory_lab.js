@@ -129,14 +129,11 @@ CELLS.stack = (parts, { rows }, ui) => {
 
 // ---- what is looked at one at a time ----
 
-const TABS = { levels: "Every level", traffic: "Messages", parameters: "Parameters" };
-
 function tables(s, ui) {
-  const rows = (found) => forChoices(found, s).rows?.length ?? null;
-  const plain = (name) => [TABS[name], rows(s.sections[name]), () => section(s, name, ui)];
   return tabs(ui, {
-    levels: plain("levels"), traffic: plain("traffic"), step: ["One step", null, () => step(s, ui)],
-    parameters: plain("parameters"), equality: ["Same numbers?", null, () => equality(s, ui)],
+    ...sectionTabs(s, ui, [["levels", "Every level"], ["traffic", "Messages"]]),
+    step: ["One step", null, () => step(s, ui)],
+    ...sectionTabs(s, ui, [["parameters", "Parameters"]]), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
     ...earlierTab(s, ui), paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
   });
@@ -145,8 +142,7 @@ function tables(s, ui) {
 // ---- what can be done ----
 
 function commit(name, text, { snapshot, send }) {
-  const z = snapshot.zero, given = text.trim() === "" ? NaN : Number(text.trim().replace(",", "."));
-  const number = Number.isFinite(given) ? given : text; // the model says what is wrong with a text
+  const z = snapshot.zero, number = numberOf(text); // the model says what is wrong with a text
   const zero = { zero_parameters: String(z.parameters), zero_degree: z.degree, zero_k: z.optimizer_bytes };
   if (name === "capacity") send("set_capacity", [text]);
   else if (name in zero) {
@@ -158,7 +154,7 @@ const { render, mountPage } = lab({
   classes: ["pl-mm"],
   parts: { head: top, controls, memory, tables },
   measure(ui, root) {
-    ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8);
+    measureWidth(ui, root);
     ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
   },
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],

@@ -64,6 +64,7 @@ function patterns(id) {
 // Ranks of the same addend group, and of the same data, read off the cards themselves.
 const alikeTo = (cards, card) => cards.filter((c) => c.slice === card.slice && String(c.block) === String(card.block));
 const ranksOf = (cards) => cards.map((c) => c.rank);
+const byOne = (cards) => [...new Map(cards.map((c) => [c.slice, c])).values()]; // one card per slice
 
 function replicasOf(cards, card) {
   return ranksOf(alikeTo(cards, card).filter((c) => c.addend === card.addend && c.rank !== card.rank));

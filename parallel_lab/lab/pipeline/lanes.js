@@ -191,12 +191,10 @@ function keptMarks(s, lane, g, ui) {
 }
 
 function axisMarks(g) {
-  const rough = g.axis / 12, power = 10 ** Math.floor(Math.log10(rough || 1));
-  const step = [1, 2, 5, 10].map((f) => f * power).find((f) => f >= rough) ?? power, marks = [], y = g.bottom;
-  for (let t = 0; t <= g.axis + 1e-9; t += step) marks.push(t);
+  const y = g.bottom;
   const mark = (t) => html`<path d="M${round(g.x(t))} ${y}v3"/>
     <text x="${round(g.x(t))}" y="${y + 10}">${timeOf(t)}</text>`;
-  return html`<g class="pl-pi-axis" data-key="axis"><path d="M${g.left} ${y}H${round(g.right)}"/>${marks.map(mark)}
+  return html`<g class="pl-pi-axis" data-key="axis"><path d="M${g.left} ${y}H${round(g.right)}"/>${roundTicks(0, g.axis, 12).map(mark)}
     <text class="pl-pi-unit" x="${g.width}" y="${y + 10}">ticks</text></g>`;
 }
 

@@ -1,10 +1,9 @@
 // The Pipeline Lab: controls above, lanes in the middle, loss and numbers below, tables and code in tabs.
 
 const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank", "set_cores", "toggle_recompute"];
-const TABS = {
-  actions: ["Actions", ["actions"]], messages: ["Messages", ["messages"]], memory: ["Memory", ["memory"]],
-  equality: ["Equality", ["equality"]], earlier: ["Earlier runs", ["earlier"]], text: ["Schedule as text", ["text"]], csv: ["CSV", ["torch"]],
-  code: ["Code out", ["ours"]],
+const TABS = { // the titles of sections that are looked at one at a time
+  actions: "Actions", messages: "Messages", memory: "Memory", equality: "Equality", earlier: "Earlier runs",
+  text: "Schedule as text", torch: "CSV", ours: "Code out",
 };
 
 // ---- what is selected, and how far the page was stepped ----
@@ -140,13 +139,10 @@ function loader(s, ui) {
 }
 
 function tables(s, ui) {
-  const known = Object.entries(TABS).filter(([, [, names]]) => names.some((name) => s.sections[name]));
-  const rows = ([name]) => (s.sections[name] && forChoices(s.sections[name], s).rows?.length) ?? null;
-  const ranks = choice("rank", "rank", s.rank, "set_rank", ui);
-  const one = (name) => section(s, name, ui, { above: name === "actions" ? ranks : "" });
-  const tab = ([name, [title, names]]) => [name, [title, rows(names),
-    () => (name === "text" && ui.live ? loader(s, ui) : names.map(one))]];
-  return tabs(ui, { ...Object.fromEntries(known.map(tab)), ...codeTabs(s, ui) });
+  const known = sectionTabs(s, ui, Object.entries(TABS)), above = choice("rank", "rank", s.rank, "set_rank", ui);
+  known.actions[2] = () => section(s, "actions", ui, { above });
+  if (ui.live) known.text[2] = () => loader(s, ui);
+  return tabs(ui, { ...known, ...codeTabs(s, ui) });
 }
 
 // ---- what can be done ----

@@ -84,7 +84,6 @@ const each = (change) => (s, given) => chosen(
 const { render, mountPage } = lab({
   classes: ["pl-rc"],
   parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
-  measure(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); },
   numbers: ["set_cap", "toggle"],
   alone: {
     keep_all: each(() => false),

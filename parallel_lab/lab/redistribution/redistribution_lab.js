@@ -1,25 +1,11 @@
 // The Redistribution Lab: what is chosen, the picture of what moves (pictures/moves.js), and its tables behind tabs.
 
 const FIELDS = ["devices", "have", "want", "copies", "steps", "rank"];
-const FEW = 3; // so many choices are buttons
+const TABS = { steps: "Steps", compare: "Three ways", slices: "Slices", moves: "Steps in words", python: "In Python" };
 
-function controls(s, ui) {
-  const one = (name) => {
-    const field = s[name], command = `set_${name}`;
-    return field.choices.length > FEW ? choice(command, field.label, field, command, ui)
-      : segments(`${command}-`, field.label, field, command, ui);
-  };
-  return html`${FIELDS.map(one)}`;
-}
-
+const controls = (s, ui) => html`${FIELDS.map((name) => control(`set_${name}`, s[name], ui, 3))}`;
 const placeOf = (s) => movePlace(s.moves, s.at);
-const tables = (s, ui) => tabs(ui, {
-  steps: ["Steps", null, () => section(s, "steps", ui)],
-  compare: ["Three ways", null, () => section(s, "compare", ui)],
-  slices: ["Slices", null, () => section(s, "slices", ui)],
-  moves: ["Steps in words", null, () => section(s, "moves", ui)],
-  python: ["In Python", null, () => section(s, "python", ui)],
-});
+const tables = (s, ui) => tabs(ui, sectionTabs(s, ui, Object.entries(TABS), false));
 
 const { render, mountPage } = lab({
   tab: still.matches ? "moves" : "steps", // where nothing may move, the moves are a list

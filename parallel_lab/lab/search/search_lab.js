@@ -46,7 +46,6 @@ function arguments_(s, ui) {
 
 // ---- the net, and how one result lies ----
 
-const byOne = (cards) => [...new Map(cards.map((c) => [c.slice, c])).values()]; // one card per slice
 const tail = (name) => name.split(".").slice(-2).join(".").replace("loss_fn.", "loss ");
 
 function mosaic(o, ui) {
@@ -147,12 +146,11 @@ function steps(s) {
 
 // Texts made for terminals, in the cells of a table.
 function tables(s, ui) {
-  const rows = (name) => s.sections[name]?.rows.length ?? null, one = (name) => section(s, name, ui);
-  const both = () => html`${one("runs")}${section(s, "equality", ui)}`;
+  const both = () => html`${section(s, "runs", ui)}${section(s, "equality", ui)}`;
   return tabs(ui, {
-    ...(s.sections.runs ? { runs: ["Both trained", rows("runs"), both] } : {}),
-    ...(s.sections.flips ? { flips: ["What would flip it", rows("flips"), () => one("flips")] } : {}),
-    ...earlierTab(s, ui), terms: ["Terms", null, () => one("terms")], ...codeTabs(s, ui),
+    ...(s.sections.runs ? { runs: ["Both trained", rowsOf(s, "runs"), both] } : {}),
+    ...sectionTabs(s, ui, [["flips", "What would flip it"]]), ...earlierTab(s, ui),
+    ...sectionTabs(s, ui, [["terms", "Terms"]], false), ...codeTabs(s, ui),
   });
 }
 
@@ -179,7 +177,7 @@ const { render, mountPage } = lab({
   skeleton: html`${slot("patterns")}<div class="pl-top">${slot("head")}</div>
     <div class="pl-se-main">${["net", "cards", "plot"].map(slot)}</div>${["candidates", "steps", "tables"].map(slot)}`,
   measure(ui, root) {
-    ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8);
+    measureWidth(ui, root);
     ui.plot = ui.width > 760 ? ui.width - 212 - 300 - 24 : ui.width;
   },
   numbers: ["set_devices"],

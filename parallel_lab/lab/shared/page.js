@@ -126,6 +126,10 @@ function segments(key, label, field, command, ui, options = {}) {
     <span class="pl-track" data-roving="1">${field.choices.map(button)}</span></fieldset>`;
 }
 
+// One of few as buttons, of more than `most` as a drop-down, with the setting's own label.
+const control = (command, field, ui, most = 4) => (field.choices.length > most
+  ? choice(command, field.label, field, command, ui) : segments(`${command}-`, field.label, field, command, ui));
+
 // Something typed; what is half typed survives every change of the page. `options`: further attributes.
 function typed(name, label, value, ui, { unit = "", options = "", type = "text" } = {}) {
   return html`<label class="pl-field"><span>${label}</span><input data-key="${name}" data-field="${name}" type="${type}"
@@ -165,6 +169,7 @@ const numberOf = (text) => {
   return plain !== "" && Number.isFinite(Number(plain)) ? Number(plain) : text;
 };
 const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
+function measureWidth(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
 // ---- one view of a lab ----
@@ -208,7 +213,7 @@ function followTheme(root, scale, changed) {
 
 // A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
 //   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
-//   measure     (ui, root): the room there is
+//   measure     (ui, root): the room there is, at first its width
 //   numbers     commands that take a number, besides those of `choice` and `segments`
 //   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
@@ -234,7 +239,7 @@ function mount(root, spec, { live, send: tell, can }) {
     if (dirty) {
       dirty = false;
       root.setAttribute("aria-label", view.snapshot.title);
-      if (root.clientWidth || !ui.measured) spec.measure(ui, root); // out of sight it has no size: the old one stays
+      if (root.clientWidth || !ui.measured) (spec.measure ?? measureWidth)(ui, root); // out of sight: the old one stays
       ui.measured = true;
       for (const [name, part] of Object.entries(spec.parts)) {
         if (spec.waits?.(view, name)) continue;

@@ -2,14 +2,10 @@
 // with "tab" are behind tabs. A choice named "have" is the command set_have.
 
 const fieldsOf = (s) => Object.entries(s).filter(([, field]) => field?.choices);
-const FEW = 4; // so many choices are buttons
-const control = (command, field, ui) => (field.choices.length > FEW
-  ? choice(command, field.label, field, command, ui) : segments(`${command}-`, field.label, field, command, ui));
 
 const plainTabs = (s, ui) => {
   const behind = Object.keys(s.sections).filter((name) => s.sections[name].tab);
-  const one = (name) => [name, [s.sections[name].title, null, () => section(s, name, ui)]];
-  return behind.length ? tabs(ui, Object.fromEntries(behind.map(one))) : "";
+  return behind.length ? tabs(ui, sectionTabs(s, ui, behind.map((name) => [name, s.sections[name].title]), false)) : "";
 };
 
 const { render, mountPage } = lab({

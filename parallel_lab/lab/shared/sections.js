@@ -172,8 +172,15 @@ function codeTabs(s, ui) {
   return Object.fromEntries(known.map((name, n) => [name, [n ? null : "Code", null, () => content(name)]]));
 }
 
-const earlierTab = (s, ui) => (s.sections.earlier
-  ? { earlier: ["Earlier runs", s.sections.earlier.rows.length, () => section(s, "earlier", ui)] } : {});
+// A tab for each of these sections that the snapshot has, in pairs of its name and the tab's title.  counted: with the
+// number of its rows
+const rowsOf = (s, name) => forChoices(s.sections[name], s).rows?.length ?? null;
+const sectionTabs = (s, ui, titles, counted = true) => Object.fromEntries(titles.filter(([name]) => s.sections[name])
+  .map(([name, title]) => [name, [title, counted ? rowsOf(s, name) : null, () => section(s, name, ui)]]));
+const earlierTab = (s, ui) => sectionTabs(s, ui, [["earlier", "Earlier runs"]]);
+
+// A long name may break after its dots and underscores, and before its capitals.
+const breakable = (name) => html`${name.split(/(?<=[._])|(?<=[a-z0-9])(?=[A-Z])/).map((part) => html`${part}<wbr>`)}`;
 
 // What is looked at one at a time: a row of tabs, and below it what the chosen one shows; a second click closes it.
 //   known   {name: [title, rows that its table has or null, () => html]}; title null: it belongs to the tab before it

@@ -131,7 +131,6 @@ function shown(operator, draft) {
   return some.length ? some : operator.choices;
 }
 
-const byOne = (cards) => [...new Map(cards.map((c) => [c.slice, c])).values()]; // one card per slice
 const sigma = html`<i class="pl-sigma">Σ</i>`;
 const outline = (room) => html`<rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/>`;
 
@@ -317,9 +316,6 @@ function rankTab(s) {
   if (!d) return html`<p class="pl-muted">Groups and memory of this rank need the running lab.</p>`;
   return html`<div class="pl-rank-tab"><div>${holdsOf(s, d)}</div><div>${groupsOf(s, d)}${memoryKey(s, d)}</div></div>`;
 }
-
-// A long name may break after its dots and underscores, and before its capitals.
-const breakable = (name) => html`${name.split(/(?<=[._])|(?<=[a-z0-9])(?=[A-Z])/).map((part) => html`${part}<wbr>`)}`;
 
 const AMOUNTS = [["bytes_predicted", bytesText], ["bytes_counted", bytesText]];
 AMOUNTS.push(["time_predicted_s", timeText], ["time_measured_s", timeText]);
