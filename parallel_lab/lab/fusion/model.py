@@ -379,8 +379,7 @@ class FusionLab(ComparesRuns, WritesCode):
         if not lanes.messages:
             return []
         sending, exposed = time_text(lanes.communication_s), time_text(lanes.exposed_s)
-        why = f"sending takes {sending}, of which {exposed} lie after the end of backward at "
-        why += time_text(lanes.backward_s)
+        why = f"sending takes {sending}; {exposed} of it lie after the end of backward at {time_text(lanes.backward_s)}"
         text = "For how many ms are messages sent after backward has ended, with nothing left to compute?"
         key = f"exposed of {self._subject}, {self._devices}, {self._mode}, {self.groups}"
         right = (float(f"{exposed_ms:.3g}"),)

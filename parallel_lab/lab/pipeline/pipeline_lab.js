@@ -45,7 +45,7 @@ function leadText(s, ui) {
 
 // ---- parts ----
 
-const RUN = "train with this schedule on worker processes, beside one device";
+const RUN = "train with this schedule on worker processes, and on one device";
 const SIMULATE = "this machine's numpy on the simulator's clock";
 
 function top(s, ui) {

@@ -190,11 +190,11 @@ def _box(block: Sequence[Sequence[int]], shape: Sequence[int], drawn: dict, fram
     return x, y, width * (stop - start) / columns, height * (last - first) / rows
 
 
-def _number(number: int, block: Box, beside: float, hatched: bool) -> str:
+def _number(number: int, block: Box, right: float, hatched: bool) -> str:
     """The number of a slice: in its block, on a plate if that is hatched, or next to the frame of a block too small."""
     x, y, w, h = block
     if min(w, h) < 9:
-        return f'<text class="beside" x="{beside:.1f}" y="{y + h / 2:.1f}">{number}</text>'
+        return f'<text class="beside" x="{right:.1f}" y="{y + h / 2:.1f}">{number}</text>'
     at_x, at_y, size = x + w / 2, y + h / 2, min(12.0, h, w + 2)
     plate = f'<circle class="hue-{number % 8}" cx="{at_x:.1f}" cy="{at_y:.1f}" r="{min(7.5, h / 2 - 0.5):.1f}"/>'
     plate = plate if hatched else ""

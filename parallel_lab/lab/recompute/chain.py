@@ -34,7 +34,7 @@ PRODUCTS = (1, 1, 2, 2, 3, 3, 3, 3, 2, 2, 1, 1)
 LAYERS = tuple(Layer(c, 2 * c, 2 * c + 2, 1) for c in PRODUCTS)  # seconds are products, bytes are results
 ROWS, WIDTH = 1024, 4  # results are much larger than weights, so that these do not matter
 RESULT_BYTES = ROWS * WIDTH * 4
-BESIDE = 2  # results at work in backward: the gradient that comes, and the one made of it
+AT_WORK = 2  # results at work in backward: the gradient that comes, and the one made of it
 STEPS = 3
 
 
@@ -118,8 +118,8 @@ def count(again: tuple[bool, ...]) -> Counted:
     """Count a step of the chain on a simulated rank, and compare its training with one that keeps everything."""
     plan, net, optimizer = compiled(again)
     counts = simulated_ranks(plan, initial_values(plan, net, optimizer), _batch())[0]
-    beside = sum(counts.at("resident").values()) + BESIDE * RESULT_BYTES
-    peak = sum(counts.at("training").values()) - beside
+    others = sum(counts.at("resident").values()) + AT_WORK * RESULT_BYTES
+    peak = sum(counts.at("training").values()) - others
     products = sum(i.op == "matmul" for _, i in plan.instructions("backward"))
     extra = products - 2 * sum(PRODUCTS)  # two products make the gradients of one
     return Counted(peak // RESULT_BYTES, extra, _trained(again) == _trained((False,) * len(LAYERS)), counts)

@@ -107,7 +107,7 @@ function cards(s, ui) {
 
 function why(c, unit) {
   const amount = c.more ? `${costText(Math.abs(c.more), unit)} ${c.more > 0 ? "more" : "less"} of ${c.term}${c.elsewhere ? " elsewhere" : ""}` : "";
-  if (c.chosen) return html`<b>chosen</b>${amount ? `; with others beside it ${amount}` : ""}`;
+  if (c.chosen) return html`<b>chosen</b>${amount ? `; with others next to it ${amount}` : ""}`;
   return amount || "as good";
 }
 

@@ -283,7 +283,7 @@ def _why(c: Mapping[str, Any], unit: str) -> str:
     text = f"{amount_text(abs(more), unit)} {'more' if more > 0 else 'less'} of {c['term']}{place}" if more else ""
     if c["chosen"]:
         held = "chosen, pinned" if c["pinned"] else "chosen"
-        return f"{held}; with others beside it {text}" if text else held
+        return f"{held}; with others next to it {text}" if text else held
     return text or "as good"
 
 

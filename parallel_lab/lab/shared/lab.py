@@ -10,9 +10,10 @@
         def snapshot(self): return {"title": ..., "status": ..., **self.chosen(), "sections": {...}}
 
 A setting (settings.py) is a choice, its command, what is kept of it and its text; a lab can ask before it shows
-(questions.py), and goes into a file and a link (state.py); one that runs something is in running.py. From the
-declaration follow the text (`to_text`), the page that needs no kernel and still has its choices (`to_html`), and the
-widget (`lab_view.widget_of`). The model itself knows neither a notebook nor a browser.
+(questions.py), and goes into a file and a link (state.py); one that is stepped through is `Stepped`, one that runs
+something is in running.py. From the declaration follow the text (`to_text`), the page that needs no kernel and still
+has its choices (`to_html`), and the widget (`lab_view.widget_of`). The model itself knows neither a notebook nor
+a browser.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows
     lines   notes only;  code: lines to copy
 
 A lab that has nothing but sections (plain_lab.js) shows all of them, those with "tab" behind tabs. Other labs have a
-script of their own, which draws the sections it names: add the new one there (`section(s, "name", ui)`).
+script of their own, which draws the sections it names: add the new one there (`section(s, "name", ui)`, or a tab,
+`sectionTabs(s, ui, [["name", "Title"]])`).
 
 A page without a kernel follows settings with `look=True` by itself, so what depends on one of them needs "by" and "of".
 """

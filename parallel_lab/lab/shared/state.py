@@ -141,7 +141,7 @@ def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 def checked_state(state: Any, where: str) -> dict[str, Any]:
     """`state`, if it has the form of one. Raises DataFileError."""
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        raise DataFileError("this is no lab", where=where, hint="lab.save(path) writes one")
+        raise DataFileError("not the file of a lab", where=where, hint="lab.save(path) writes one")
     if state.get("version") != VERSION or isinstance(state["version"], bool):
         what = f"version {shorten(state.get('version'))} of the form of a lab"
         raise DataFileError(what, where=where, allowed=f"Version {VERSION}", hint="A newer parallel_lab may read it")
