@@ -20,7 +20,6 @@ const bytesIn = (hops) => hops.reduce((sum, h) => sum + h.bytes, 0);
 function moveCards(m, step, ui, { side, done, rank, width, select }) {
   const after = side === "after", dims = plane(m), columns = Math.min(4, m.devices);
   const room = frame(m.shape, dims, Math.max(30, Math.min(118, width / columns - 20)));
-  const [w, h] = [round(room.w + 2), round(room.h + 2)];
   const mark = (list, partial, look) => list.map((t) => tokenOf(t, dims, room, { partial, id: ui.id }, look));
   const [was, is] = step.pending;
   const content = (r) => {
@@ -45,9 +44,7 @@ function moveCards(m, step, ui, { side, done, rank, width, select }) {
       tabindex="${r === rank ? 0 : -1}" data-key="${side}${r}" data-command="${select}" data-value="${r}"
       data-side="${side}-${r}" aria-label="${name}" title="${step.lines[r]}"${disabledUnless(ui, select, r)}>
       <span><b>${r}</b>${said ? html`<i>${said}</i>` : ""}</span>
-      <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
-        <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${content(r)}
-        <rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg></button>`;
+      ${cardPicture(room, content(r))}</button>`;
   };
   const title = after ? (done ? "after it" : "after it, to come") : "before this step";
   return html`<div class="pl-mv-side"><h4>${title}</h4><div class="pl-mv-cards" role="radiogroup"

@@ -27,6 +27,14 @@ function blockBox({ block }, dims, room) {
 const rectOf = ({ x, y, w, h }) =>
   new Raw(`x="${round(x)}" y="${round(y)}" width="${round(w)}" height="${round(h)}"`);
 
+// The frame of a whole tensor on a rank's card, and in it what the rank has.
+const outline = (room) => html`<rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/>`;
+function cardPicture(room, content) {
+  const [w, h] = [round(room.w + 2), round(room.h + 2)];
+  return html`<svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
+    <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${content}${outline(room)}</svg>`;
+}
+
 // What a rank reads of its neighbours' slices, in the colours of those, at least so thick that it can be seen.
 function stripMarks(card, dims, room) {
   const own = blockBox(card, dims, room);

@@ -89,15 +89,12 @@ function cards(s, ui) {
   if (!o.picture) return html`<section class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</section>`;
   const dims = plane(o.picture), count = Math.min(4, o.cards.length), long = Math.max(...o.cards.map((c) => c.text.length)) > 20;
   const side = o.cards.length > 4 ? (long ? 32 : 44) : count > 2 ? 62 : 76; // a card of four has room for 64
-  const room = frame(o.picture.shape, dims, side), [w, h] = [round(room.w + 2), round(room.h + 2)];
+  const room = frame(o.picture.shape, dims, side);
   const copies = (c) => o.cards.filter((d) => d.slice === c.slice && d.addend === c.addend).length;
   const sum = (c) => (c.addend ? html`<i class="pl-sigma">Σ</i> ${c.addend} of ${c.addends}` : copies(c) > 1 ? `${copies(c)} copies` : "only copy");
   const card = (c) => html`<div class="pl-se-card" role="img" data-key="r${c.rank}" aria-label="rank ${c.rank} holds ${c.text}, slice ${c.slice}${c.addend
     ? `, partial sum ${c.addend} of ${c.addends}` : ""}"><span class="pl-se-card-head"><b>${c.rank}</b><span>${sum(c)}</span></span>
-    <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
-      <rect class="pl-se-ground" width="${round(room.w)}" height="${round(room.h)}"/>
-      ${blockMark(blockBox(c, dims, room), c.slice, { partial: o.picture.partial, id: ui.id })}
-      <rect class="pl-se-outline" width="${round(room.w)}" height="${round(room.h)}"/></svg>
+    ${cardPicture(room, blockMark(blockBox(c, dims, room), c.slice, { partial: o.picture.partial, id: ui.id }))}
     <span class="pl-se-text">${c.text}</span></div>`;
   return html`<section class="pl-se-lie" aria-label="slices of ${o.name}">${head}
     <div class="pl-se-cards" style="--columns:${count}">${o.cards.map(card)}</div>${told}</section>`;

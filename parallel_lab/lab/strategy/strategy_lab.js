@@ -132,7 +132,6 @@ function shown(operator, draft) {
 }
 
 const sigma = html`<i class="pl-sigma">Σ</i>`;
-const outline = (room) => html`<rect class="pl-outline" width="${round(room.w)}" height="${round(room.h)}"/>`;
 
 function wholeTensor(s, ui, dims) {
   const { shape, partial } = s.picture, room = frame(shape, dims, 52), slices = byOne(s.cards);
@@ -160,7 +159,7 @@ function cardName(s, c) {
 
 function card(s, ui, c, dims, side, ring) {
   const { shape, partial } = s.picture, room = frame(shape, dims, side), selected = c.rank === s.rank;
-  const copies = replicasOf(s.cards, c), strips = c.strips ?? [], [w, h] = [round(room.w + 2), round(room.h + 2)];
+  const copies = replicasOf(s.cards, c), strips = c.strips ?? [];
   const cut = (k) => html`<rect class="pl-cut" data-key="c${k.slice}" ${rectOf(blockBox(k, dims, room))}/>`;
   const sum = c.addend ? html`${sigma} ${c.addend} of ${c.addends}`
     : strips.length ? html`with ${strips.map((t) => t.rank).join(", ")}`
@@ -170,10 +169,9 @@ function card(s, ui, c, dims, side, ring) {
       data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${cardName(s, c)}"
       title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}>
     <span class="pl-card-head"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
-    <svg viewBox="-1 -1 ${w} ${h}" width="${w}" height="${h}" aria-hidden="true">
-      <rect class="pl-ground" width="${round(room.w)}" height="${round(room.h)}"/>${byOne(s.cards).map(cut)}
+    ${cardPicture(room, html`${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
-      ${stripMarks(c, dims, room)}${outline(room)}</svg>
+      ${stripMarks(c, dims, room)}`)}
     <span class="pl-card-text">${c.text}</span>
   </button>`;
 }
