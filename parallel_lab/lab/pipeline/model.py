@@ -31,7 +31,7 @@ from . import drawing
 from .code import codes_of, settings_in
 from .run import PipelineRun, RunResult, Trial, prepared
 from .sections import EARLIER_RUNS, found_rows, pipeline_sections, runs_view, schedule_view
-from .settings import CAP, CHUNKS, DRAWN, MICRO_BATCHES, STAGES, TIME, Settings, checked_times, typed_setting
+from .settings import CHUNKS, DRAWN, MICRO_BATCHES, STAGES, Settings, checked, checked_times, typed_setting
 from .subjects import STRATEGY_LABELS, SUBJECTS
 from .waits import why_waiting
 
@@ -89,8 +89,8 @@ class PipelineLab(ShowsTraining, WritesCode):
         named = self.one_of(schedule, schedule_names(), "schedule")
         self._begin(net=net, stages=stages, micro_batches=micro_batches, strategy=strategy)
         now = self._settings.with_name(named, None if chunks is None else self.one_of(chunks, CHUNKS, "chunks"))
-        latency, cap = TIME("PipelineLab", "latency", latency), CAP("PipelineLab", "cap", cap)
-        self._settings = replace(now, times=checked_times(times), latency=latency, cap=cap).checked()
+        how = {"times": checked_times(times), "latency": checked("latency", latency), "cap": checked("cap", cap)}
+        self._settings = replace(now, **how).checked()
 
     # ---- what is chosen ----
 
@@ -155,11 +155,11 @@ class PipelineLab(ShowsTraining, WritesCode):
 
     def set_latency(self, latency: float) -> None:
         """Time from the end of an action to when its message is there."""
-        self._change(latency=TIME("PipelineLab.set_latency", "latency", latency))
+        self._change(latency=checked("latency", latency))
 
     def set_cap(self, cap: int | None = None) -> None:
         """Micro-batches x parts whose activations a rank can keep; None: any number. What does not fit is marked."""
-        self._change(cap=CAP("PipelineLab.set_cap", "cap", cap))
+        self._change(cap=checked("cap", cap))
 
     def set_typed(self, field: str, text: str) -> None:
         """Times, latency or cap from what was typed: "1:1:1", "0.5", "4" ("" and "none": no cap)."""

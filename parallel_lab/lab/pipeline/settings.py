@@ -24,7 +24,7 @@ STAGES = (2, 3, 4, 6, 8)
 MICRO_BATCHES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)
 CHUNKS = (1, 2, 3, 4)
 TIME = Check("A number from 0 to 1,000,000", number(0, 1e6).read)
-CAP = Check("A whole number from 1, or none", (integer(1, 10_000) | None).read)
+CHECKS = {"latency": TIME, "cap": Check("A whole number from 1, or none", (integer(1, 10_000) | None).read)}
 DRAWN = "drawn"  # the name of a schedule that somebody has changed
 # schedules for parts that go around: with one part on a rank they are 1F1B and GPipe
 GO_AROUND = ("interleaved", "breadth_first")
@@ -327,15 +327,22 @@ def typed_setting(field: str, text: str) -> dict[str, Any]:
         return {"times": checked_times(numbers)}
     only = numbers[0]
     if field == "cap":
-        return {"cap": CAP("PipelineLab", "cap", int(only) if only.is_integer() else only)}
-    return {"latency": TIME("PipelineLab", "latency", only)}
+        return {"cap": checked("cap", int(only) if only.is_integer() else only)}
+    return {"latency": checked("latency", only)}
+
+
+def checked(what: str, value: Any) -> Any:
+    """A time, a latency or a cap in plain types. Raises ArgumentError."""
+    check = CHECKS.get(what, TIME)
+    try:
+        return check.read(value)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} {shorten(value)}", where="PipelineLab", allowed=check.allowed) from None
 
 
 def checked_times(times: Sequence[Any]) -> tuple[float, float, float]:
     """Times of F, B and W, one of them above 0."""
-    forward, backward, weights = (
-        TIME("PipelineLab", f"time of {kind}", t) for t, kind in zip(times, "FBW", strict=True)
-    )
+    forward, backward, weights = (checked(f"time of {kind}", t) for t, kind in zip(times, "FBW", strict=True))
     if not forward + backward + weights:
         raise ArgumentError("times 0, 0 and 0", where="PipelineLab", allowed="One of them above 0")
     return forward, backward, weights
