@@ -59,7 +59,7 @@ class StrategyLab(WritesCode, TrainingLab):
 
     scripts = (
         *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
-        *("strategy/graph.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/tour.js"),
+        *("strategy/graph.js", "strategy/operators.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/tour.js"),
         "strategy/strategy_lab.js",
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
