@@ -64,12 +64,12 @@ class StrategyLab(WritesCode, TrainingLab):
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
     commands = (
-        *("set_strategy", "set_code", "select_message", "to", "show_numbers", *COMMANDS),
-        *("run", "pause", "resume", "stop", "reset", "set_steps", "fit_machine"),
+        *("set_strategy", "set_code", "select_message", "to", *COMMANDS),
+        *("run", "pause", "resume", "stop", "reset", "fit_machine"),
     )
     looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
     replayed = ("preset", "devices", "data", "net")
-    also_kept = ("set_strategy", "set_steps", "show_numbers")
+    also_kept = ("set_strategy",)
     often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")
     frame_height_px = 860
     words = staticmethod(strategy_text)
@@ -174,9 +174,7 @@ class StrategyLab(WritesCode, TrainingLab):
             changed = [["set_strategy", n, v] for n, v in named.items() if self._strategies[n] != self._given[n]]
             looked = [plain.pop(f"select_{name}") for name in ("tensor", "phase", "rank")]
             message = [] if self._message is None else [["select_message", self._message], ["to", self._at]]
-            numbers = [["show_numbers", True]] if self._numbers else []
-            changed += [*plain.values(), ["set_steps", self._steps], *numbers]
-            return [*first, *changed, looked[0], *message, *looked[1:]]
+            return [*first, *changed, *plain.values(), looked[0], *message, *looked[1:]]
 
     def replays(self) -> Iterable[list[Any]]:
         """Presets and devices, every strategy of an operator by itself, then other data and networks."""
@@ -275,6 +273,7 @@ class StrategyLab(WritesCode, TrainingLab):
             self._at = integer(0, last)("StrategyLab.to", "move", number)
         self._changed("picture")
 
+    @setting(by_itself=True, value=lambda lab: lab._numbers or None)
     def show_numbers(self, on: bool) -> None:
         """Show the numbers in the slice that is looked at: of the first step, simulated once for each plan."""
         with self._lock:

@@ -112,6 +112,7 @@ class TrainingLab(ShowsTraining):
             self._run.resume()
         self._changed("run")
 
+    @setting(by_itself=True)
     def set_steps(self, steps: int) -> None:
         """Steps of a run, 1 to 100,000; also of the one that goes on, if any."""
         steps = integer(1, MOST_STEPS)("StrategyLab.set_steps", "steps", steps)
