@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,6 @@ BACKENDS = [SHARED_MEMORY, MPI]
 # of what is quick over MPI elsewhere: ranks under mpirun take half a second of a processor each to start
 RARELY_OVER_MPI = [SHARED_MEMORY, pytest.param(*MPI.values, id="mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])]
 
-
 LENT: dict[int, MpiPool] = {}  # by number of ranks
 
 
@@ -39,6 +38,19 @@ def lent(make: Callable[..., Any], ranks: int) -> Iterator[Any]:
     if ranks not in LENT or not LENT[ranks].alive:
         LENT[ranks] = MpiPool(ranks, timeout_s=20)
     yield noted(LENT[ranks])
+
+
+def pool_of(backends: Sequence[Any], ranks: int = 3) -> Any:
+    """A file's fixture, `pool = pool_of(BACKENDS)`: a pool of each backend, kept through all faults that must not cost
+    the workers.
+    """
+
+    @pytest.fixture(scope="module", params=backends)
+    def pool(request: pytest.FixtureRequest) -> Iterator[Any]:
+        with lent(request.param, ranks) as pool:
+            yield pool
+
+    return pool
 
 
 def end_lent() -> None:

@@ -5,6 +5,8 @@ import signal
 import time
 from pathlib import Path
 
+PROMISE_BOUND_S = 5.0  # for promises within a second: other work on the machine must not fail a test
+
 
 def state_of(pid: int) -> str:
     """The letter of /proc, "Z" also for a process that is gone."""

@@ -19,23 +19,18 @@ import parallel_lab
 from parallel_lab.base.errors import CollectiveTimeout, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import each_of
-from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, lent
-from tests.processes.processes import gone
+from tests.processes.pools import BACKENDS, SHARED_MEMORY, assert_usable, pool_of
+from tests.processes.processes import PROMISE_BOUND_S, gone
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 SEED = 20261121
-PROMISE_BOUND_S = 5.0
 
 
 # nothing hangs: a wait without end fails here, with all stacks
 pytestmark = [pytest.mark.faults("ranks at work"), pytest.mark.timeout(90)]
 
 
-@pytest.fixture(scope="module", params=[SHARED_MEMORY])
-def pool(request):
-    """Three ranks; kept through all faults that must not cost the workers."""
-    with lent(request.param, 3) as pool:
-        yield pool
+pool = pool_of([SHARED_MEMORY])
 
 
 # ---- a rank dies ----
@@ -331,10 +326,10 @@ def test_stopped_rank_is_warned_about_then_named_and_ended():
 def test_rank_that_comes_late_but_in_time_is_only_warned_about():
     def program(comm):
         if comm.rank == 0:
-            time.sleep(0.7)
+            time.sleep(0.4)
         return comm.all_reduce(np.ones(1))[0]
 
-    with WorkerPool(2, timeout_s=5, warn_after_s=0.2) as pool:
+    with WorkerPool(2, timeout_s=5, warn_after_s=0.1) as pool:
         with pytest.warns(RuntimeWarning, match=r"rank 0 .*no call yet\) keeps rank 1 waiting"):
             assert pool.run(program) == [2.0, 2.0]
         assert pool.alive

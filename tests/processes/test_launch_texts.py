@@ -48,17 +48,22 @@ def test_a_refusal_shows_the_script_s_lines_and_not_the_package_s(tmp_path):
     )
 
 
-def test_the_package_s_lines_are_there_on_request(tmp_path):
-    output = run(tmp_path, REFUSED, **{TRACEBACK_VARIABLE: "full"})
-    assert re.search(r"File .*parallel_lab.base.checks\.py", output) and "left out" not in output
-
-
 def caught(call) -> BaseException:
     try:
         call()
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
+
+
+def test_the_package_s_lines_are_there_on_request(monkeypatch):
+    from parallel_lab import nn
+
+    error = caught(lambda: nn.Dense(4, 0))
+    assert "left out" in traceback_text(error, error.__traceback__)
+    monkeypatch.setenv(TRACEBACK_VARIABLE, "full")
+    text = traceback_text(error, error.__traceback__)
+    assert re.search(r"File .*parallel_lab.base.checks\.py", text) and "left out" not in text
 
 
 def test_an_error_of_another_kind_inside_the_package_keeps_all_its_lines():

@@ -15,19 +15,15 @@ from parallel_lab.base.errors import CollectiveMismatch, DeadlockError
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
 from tests.processes.drawn import placed
-from tests.processes.pools import BACKENDS, MPI, SHARED_MEMORY, assert_usable, lent
+from tests.processes.pools import BACKENDS, MPI, SHARED_MEMORY, assert_usable, pool_of
+from tests.processes.processes import PROMISE_BOUND_S
 
-PROMISE_BOUND_S = 5.0
 N = (0, 1, 2)
 
 pytestmark = pytest.mark.timeout(120)  # nothing hangs: a wait without end fails here, with all stacks
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def pool(request):
-    """Three ranks, kept through all tests."""
-    with lent(request.param, 3) as pool:
-        yield pool
+pool = pool_of(BACKENDS)
 
 
 def blocking(comm, request, handles):

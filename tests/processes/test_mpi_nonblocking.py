@@ -13,21 +13,16 @@ import pytest
 from parallel_lab.base.errors import CollectiveTimeout, DeadlockError, RankDied
 from parallel_lab.processes.mpi.handshake import Handshake, _Waiting
 from parallel_lab.processes.mpi.pool import MpiPool
-from tests.processes.pools import NEEDS_MPI, assert_usable, lent
-from tests.processes.processes import gone
+from tests.processes.pools import MPI, NEEDS_MPI, assert_usable, pool_of
+from tests.processes.processes import PROMISE_BOUND_S, gone
 
-PROMISE_BOUND_S = 5.0
 N = (0, 1, 2)
 
 # nothing hangs: a wait without end fails here, with all stacks
 pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 
 
-@pytest.fixture(scope="module")
-def pool():
-    """Three ranks; kept through all faults that must not cost the workers."""
-    with lent(MpiPool, 3) as pool:
-        yield pool
+pool = pool_of([MPI])
 
 
 # ---- waits that cannot end ----
@@ -113,7 +108,7 @@ def test_a_time_limit_names_the_rank_that_never_starts(pool, how):
         limit_s, comm._handshake.timeout_s = comm._handshake.timeout_s, 0.3
         try:
             if comm.rank == 1:
-                time.sleep(1.0)
+                time.sleep(0.6)
             handle = comm.start("all_reduce", np.ones(3000))
             while how == "done" and not handle.done():
                 time.sleep(0.01)
@@ -137,7 +132,7 @@ def test_a_time_limit_names_the_rank_that_never_sends(pool, how):
         limit_s, comm._handshake.timeout_s = comm._handshake.timeout_s, 0.3
         try:
             if comm.rank == 1:
-                time.sleep(1.0)
+                time.sleep(0.6)
                 comm.send(np.ones(3), 0)
             if comm.rank == 0:
                 handle = comm.start("recv", group=(1, 0))

@@ -21,20 +21,15 @@ from parallel_lab.processes.mpi import launch
 from parallel_lab.processes.mpi.pool import MpiPool, close_mpi_pools, get_mpi_pool
 from parallel_lab.processes.outcome import death_text
 from tests.crossed import each_of
-from tests.processes.pools import NEEDS_MPI, assert_usable, lent
-from tests.processes.processes import descendants, gone, state_of, stop
+from tests.processes.pools import MPI, NEEDS_MPI, assert_usable, pool_of
+from tests.processes.processes import PROMISE_BOUND_S, descendants, gone, state_of, stop
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
-PROMISE_BOUND_S = 5.0
 # nothing hangs: a wait without end fails here, with all stacks
 pytestmark = [pytest.mark.timeout(120), NEEDS_MPI]
 
 
-@pytest.fixture(scope="module")
-def pool():
-    """Three ranks; kept through all faults that must not cost the workers."""
-    with lent(MpiPool, 3) as pool:
-        yield pool
+pool = pool_of([MPI])
 
 
 @pytest.mark.exhaustive

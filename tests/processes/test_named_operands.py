@@ -10,17 +10,14 @@ from parallel_lab.base.errors import CollectiveMismatch, RankRaised
 from parallel_lab.base.settings import context
 from parallel_lab.train.compiled import CompiledFunction
 from tests.ops.ranks import on_ranks
-from tests.processes.pools import BACKENDS, assert_usable, lent
+from tests.processes.pools import BACKENDS, assert_usable, pool_of
 
 pytestmark = pytest.mark.timeout(60)
 RANKS = 4
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather")
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def pool(request):
-    with lent(request.param, RANKS) as pool:
-        yield pool
+pool = pool_of(BACKENDS, RANKS)
 
 
 def parameters(names):

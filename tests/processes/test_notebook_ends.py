@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 import parallel_lab
-from tests.processes.processes import descendants, gone, state_of, stop
+from tests.processes.processes import PROMISE_BOUND_S, descendants, gone, state_of, stop
 
 ROOT = str(Path(parallel_lab.__file__).parents[1])
 SEED = 20261121
-PROMISE_BOUND_S = 5.0
 
 
 # nothing hangs: a wait without end fails here, with all stacks

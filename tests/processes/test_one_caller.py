@@ -11,7 +11,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, WorldError
 from parallel_lab.lab.collectives.algorithms.algorithm import run_algorithm
-from tests.processes.pools import BACKENDS, assert_usable, lent
+from tests.processes.pools import BACKENDS, assert_usable, pool_of
 
 pytestmark = pytest.mark.timeout(60)
 RANKS = 2
@@ -29,10 +29,7 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def pool(request):
-    with lent(request.param, RANKS) as pool:
-        yield pool
+pool = pool_of(BACKENDS, RANKS)
 
 
 def forked(comm, folder, call, odd, before):

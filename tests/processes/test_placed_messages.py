@@ -14,10 +14,9 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, RankDied
 from parallel_lab.processes.shm import WorkerPool
 from tests.processes.pools import assert_usable, noted
-from tests.processes.processes import state_of
+from tests.processes.processes import PROMISE_BOUND_S, state_of
 
 COUNT = 200_000  # float64: 1.5 MiB
-PROMISE_BOUND_S = 5.0
 
 
 @pytest.fixture(scope="module")

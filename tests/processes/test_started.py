@@ -16,7 +16,7 @@ from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankRaised, 
 from parallel_lab.run.communicator import Request, answer
 from tests.crossed import each_of
 from tests.processes.drawn import assert_same
-from tests.processes.pools import BACKENDS, MPI, assert_usable, lent
+from tests.processes.pools import BACKENDS, MPI, assert_usable, pool_of
 
 SEED = 20261121
 N = (0, 1, 2)
@@ -24,11 +24,7 @@ N = (0, 1, 2)
 pytestmark = pytest.mark.timeout(120)  # nothing hangs: a wait without end fails here, with all stacks
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def pool(request):
-    """Three ranks; kept through all faults that must not cost the workers."""
-    with lent(request.param, 3) as pool:
-        yield pool
+pool = pool_of(BACKENDS)
 
 
 def over_mpi(pool):

@@ -13,19 +13,16 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankDied
 from parallel_lab.run.communicator import Request, Start, Wait
 from parallel_lab.run.simulator import simulate
-from tests.processes.pools import BACKENDS, RARELY_OVER_MPI, assert_usable, lent
+from tests.processes.pools import BACKENDS, RARELY_OVER_MPI, assert_usable, pool_of
+from tests.processes.processes import PROMISE_BOUND_S
 
 SEED, N, TAGS = 20261123, 3, 3
 SIZES = (0, 3, 1000, 300_000, 1_500_000)  # in one piece of a ring, in several, more than a ring
-PROMISE_BOUND_S = 5.0
 
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def pool(request):
-    with lent(request.param, N) as pool:
-        yield pool
+pool = pool_of(BACKENDS, N)
 
 
 def drawn_program(seed):
