@@ -207,13 +207,9 @@ def test_without_a_start_up_time_there_cannot_be_too_many():
 @each_of(
     "call",
     lambda: overlap.predict_overlap(GOLF, [0], GOLF_LINK),
-    lambda: overlap.predict_overlap(GOLF, [0] * 10, GOLF_LINK, rest_s=-1.0),
     lambda: overlap.Gradient("g", -1, 0.0),
     lambda: overlap.Gradient("g", 1, math.nan),
-    lambda: overlap.all_reduce_line(0, GOLF_LINK),
-    lambda: overlap.best_grouping(GOLF, GOLF_LINK, max_messages=0),
     lambda: overlap.best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
-    lambda: overlap.equal_buckets_step_s(1.0, 1.0, 0, GOLF_LINK),
 )
 def test_what_makes_no_sense_is_refused(call):
     with pytest.raises(ArgumentError):
