@@ -220,14 +220,10 @@ def test_the_functional_form_needs_a_step_outside_a_network():
 
 
 test_what_dropout_refuses = refused(
-    (lambda: nn.Dropout(p=1.0), ValueError, "Dropout: p=1.0. A finite number, at least 0, below 1"),
-    (lambda: nn.Dropout(p="0.5"), TypeError, "p='0.5'"),
     (lambda: nn.Dropout(keep_prob=0), ValueError, "keep_prob=0.*above 0"),
     (lambda: nn.Dropout(0.5, 0.5), ValueError, "One of the two"),
-    (lambda: ops.dropout_at(X, 0, p=-0.1, key=1), ShapeError, "Dropout: p=-0.1"),
     (lambda: ops.dropout_at(X, 0.5, p=0.1, key=1), ShapeError, "step is float"),
     (lambda: ops.dropout_at(np.arange(3), 0, p=0.1, key=1), ShapeError, "x is int64"),
-    (lambda: ops.dropout_at(X, 0, p=0.1, key=-1), ShapeError, "key=-1"),
     (lambda: nn.Dropout2d(p=0.5).set_train()(Tensor(X)), ShapeError, r"an input of shape \(16, 8\). 4 dims"),
 )
 

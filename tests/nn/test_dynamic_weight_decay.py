@@ -8,6 +8,7 @@ from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.train.checkpoint.values import load_optimizer_values, optimizer_values
+from tests.nets import cell
 
 FACTORS = (0.1, 0.02, 0.3, 0.0)
 
@@ -71,15 +72,10 @@ def test_each_step_has_its_own_factor(rule):
             np.testing.assert_allclose(found.asnumpy(), want.asnumpy(), rtol=1e-12, err_msg=f"{step} {want.name}")
 
 
-class Net(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(Tensor(numbers(3, 8, 16)), name="w")
-        self.v = Parameter(Tensor(numbers(4, 16, 8)), name="v")
-        self.first, self.second = ops.MatMul().shard(((2, 2), (2, 2))), ops.MatMul().shard(((4, 1), (1, 2)))
-
-    def construct(self, x):
-        return self.second(ops.tanh(self.first(x, self.w)), self.v)
+def new_net():
+    parts = {"first": ops.MatMul().shard(((2, 2), (2, 2))), "second": ops.MatMul().shard(((4, 1), (1, 2)))}
+    weights = {name: Parameter(Tensor(numbers(*drawn)), name) for name, drawn in (("w", (3, 8, 16)), ("v", (4, 16, 8)))}
+    return cell(lambda net, x: net.second(ops.tanh(net.first(x, net.w)), net.v), **parts, **weights)
 
 
 def in_groups(net):
@@ -93,7 +89,7 @@ def in_groups(net):
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("rule", ["in groups", *RULES])
 def test_ranks_equal_one_device(rule, sharded):
-    x, y, net = numbers(5, 8, 8), numbers(6, 8, 8), Net()
+    x, y, net = numbers(5, 8, 8), numbers(6, 8, 8), new_net()
     make = in_groups if rule == "in groups" else lambda net: RULES[rule](net.trainable_params(), Decay())
     optimizer = make(net)
     how = {"loss": nn.MSELoss(), "optimizer": optimizer, "dataset_strategy": "full_batch", "device_num": 8}
@@ -101,7 +97,7 @@ def test_ranks_equal_one_device(rule, sharded):
     with Session(plan, net, optimizer) as session:
         losses = session.train([(x, y)], 2) + session.train([(x, y)], 2)
         parameters = session.parameters()
-    eager = Net()
+    eager = new_net()
     optimizer = make(eager)
     gradient = nn.ForwardValueAndGrad(nn.WithLossCell(eager, nn.MSELoss()), optimizer.parameters, get_by_list=True)
     for loss in losses:
@@ -115,7 +111,7 @@ def test_ranks_equal_one_device(rule, sharded):
 def test_a_plan_does_not_depend_on_the_factors():
     x, plans = numbers(5, 8, 8), []
     for times in (1.0, 3.0):
-        net = Net()
+        net = new_net()
         optimizer = nn.Adam(net.trainable_params(), 0.1, weight_decay=Decay(times))
         plans.append(
             compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch")

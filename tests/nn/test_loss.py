@@ -9,7 +9,6 @@ from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of
 from tests.recorded import nets
-from tests.refusals import refused
 
 RNG = np.random.default_rng(11)
 LOGITS = RNG.normal(size=(6, 5)) * 3
@@ -79,15 +78,6 @@ def test_cross_entropy_refuses_labels_that_do_not_fit(logits, labels):
 def test_class_numbers_out_of_range_are_refused(label):
     with pytest.raises(ValueError, match=f"a label is {label}.*from 0 to 4"):
         nn.CrossEntropyLoss()(Tensor(LOGITS), Tensor(np.full(6, label)))
-
-
-test_unfit_arguments_are_refused = refused(
-    (lambda: nn.MSELoss("average"), ValueError, "'average'. One of 'mean', 'sum', 'none'"),
-    (lambda: nn.CrossEntropyLoss(reduction=None), ValueError, "reduction=None"),
-    (lambda: nn.SoftmaxCrossEntropyWithLogits(sparse=1), TypeError, "sparse=1"),
-    (lambda: nn.SoftmaxCrossEntropyExpand("yes"), TypeError, "sparse='yes'"),
-    (lambda: nn.WithLossCell(nets.Quick(2, 2, 2), "mse"), TypeError, "loss_fn='mse'"),
-)
 
 
 @pytest.mark.parametrize("loss_fn", [nn.MSELoss(), lambda a, b: ((a - b) ** 2.0).mean()], ids=["cell", "function"])

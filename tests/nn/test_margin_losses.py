@@ -9,6 +9,7 @@ from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.nets import cell
 from tests.ops.compiled import results
 from tests.refusals import refused
 
@@ -67,15 +68,9 @@ CASES = {
 }
 
 
-class Behind(nn.Cell):
+def behind(loss):
     """A loss behind an operator whose rows are split."""
-
-    def __init__(self, loss):
-        super().__init__()
-        self.loss, self.neg = loss, ops.Neg().shard(((8, 1),))
-
-    def construct(self, x, *others):
-        return self.loss(self.neg(x), *others)
+    return cell(lambda net, x, *others: net.loss(net.neg(x), *others), loss=loss, neg=ops.Neg().shard(((8, 1),)))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -90,7 +85,7 @@ def test_losses_are_their_formulas(name):
 @pytest.mark.parametrize("name", CASES)
 def test_losses_of_split_rows_are_those_of_one_device(name):
     make, (x, *others), values = CASES[name]
-    for found in results(Behind(make("mean")), -x, *others, device_num=8):
+    for found in results(behind(make("mean")), -x, *others, device_num=8):
         np.testing.assert_allclose(found, values.mean(), rtol=1e-9)
 
 
@@ -111,11 +106,8 @@ def test_the_root_of_the_mean_square_and_the_dice_loss():
 
 
 test_what_does_not_fit_is_refused = refused(
-    (lambda: nn.CosineEmbeddingLoss(1.5), ValueError, "CosineEmbeddingLoss.*margin=1.5"),
     (lambda: nn.CosineEmbeddingLoss()(Tensor(A), Tensor(B), Tensor(SIGNS)), ShapeError, r"target of shape \(8, 3\)"),
     (lambda: nn.MarginRankingLoss()(Tensor(A), Tensor(B), Tensor(ROW_SIGNS)), ShapeError, "margin_ranking_loss.*One"),
-    (lambda: nn.TripletMarginLoss("a"), TypeError, "p="),
-    (lambda: nn.SoftMarginLoss("all"), ValueError, "reduction='all'"),
     (lambda: nn.TripletMarginLoss()(*[Tensor(ROW_SIGNS)] * 3), ShapeError, r"\(n, d\)"),
     (lambda: ops.gaussian_nll_loss(Tensor(A), Tensor(B), Tensor(A), eps=0.0), ValueError, "eps=0.0"),
 )

@@ -78,8 +78,8 @@ def test_number_of_parameters_is_that_of_the_paper(make, size):
     ("net", "shape", "result"),
     (lambda: models.LeNet5(7, 3), (2, 3, 32, 32), (2, 7)),
     (lambda: models.LeNet5(10, 1, size=28), (2, 1, 28, 28), (2, 10)),
-    (lambda: models.resnet18(5, width=4), (2, 3, 32, 32), (2, 5)),
-    (lambda: models.resnet18(5, "imagenet", width=4), (2, 3, 64, 64), (2, 5)),
+    (lambda: models.resnet18(5, width=4), (2, 3, 16, 16), (2, 5)),
+    (lambda: models.resnet18(5, "imagenet", width=4), (2, 3, 32, 32), (2, 5)),
     (lambda: models.resnet50(5, width=4), (2, 3, 16, 16), (2, 5)),
 )
 def test_pictures_become_scores(net, shape, result):
@@ -113,10 +113,10 @@ def test_tied_tables_are_one_parameter_whose_gradient_has_both_parts(rng):
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (4, 2), (2, 4), (1, 8)])
 @pytest.mark.parametrize("tied", [False, True])
 def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng):
-    layers, hidden, n, s = 2, 32, 8, 16
+    layers, hidden, n, s = 2, 32, 8, 8
     net = in_float64(models.GPT(48, hidden, layers, 8, s, tied=tied))
     plan = check_equal(
-        net, models.LanguageModelLoss(), tokens(rng, 3, n, s), lambda net: models.tensor_parallel(net, dp, mp)
+        net, models.LanguageModelLoss(), tokens(rng, 2, n, s), lambda net: models.tensor_parallel(net, dp, mp)
     )
     parameters = {p.name for p in plan.parameters}
     sums = [(phase, i) for phase, i in plan.instructions() if i.is_communication]
@@ -137,30 +137,30 @@ def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_transformer_encoder_trains_as_one_device_does(dp, mp, norm_first, rng):
     net = in_float64(models.TransformerClassifier(48, 5, 32, 2, 4, 16, norm_first=norm_first))
-    batches = [(ids, rng.integers(0, 5, 8).astype(np.int32)) for ids, _ in tokens(rng, 3)]
+    batches = [(ids, rng.integers(0, 5, 8).astype(np.int32)) for ids, _ in tokens(rng, 2)]
     check_equal(net, nn.CrossEntropyLoss(), batches, lambda net: models.tensor_parallel(net, dp, mp))
 
 
 def test_dropout_does_not_depend_on_the_number_of_ranks(rng):
-    net = in_float64(models.GPT(48, 32, 2, 4, 16, dropout=0.3))
+    net = in_float64(models.GPT(48, 32, 1, 4, 16, dropout=0.3))
     net.set_train()
-    check_equal(net, models.LanguageModelLoss(), tokens(rng, 3), lambda net: models.tensor_parallel(net, 2, 4))
+    check_equal(net, models.LanguageModelLoss(), tokens(rng, 2), lambda net: models.tensor_parallel(net, 2, 4))
 
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
-@each_of("make", lambda: models.resnet18(width=8), lambda: models.resnet50(width=8), ids=["basic", "bottleneck"])
+@each_of("make", lambda: models.resnet18(width=4), lambda: models.resnet50(width=4), ids=["basic", "bottleneck"])
 def test_residual_networks_train_as_one_device_does(dp, mp, make):
     net = in_float64(make())
     net.set_train()
-    batches = [(x[:, :, ::2, ::2].copy(), y) for x, y in pictures(8, 2)]
+    batches = [(x[:, :, ::4, ::4].copy(), y) for x, y in pictures(8, 2)]
     plan = check_equal(net, nn.CrossEntropyLoss(), batches, lambda net: models.tensor_parallel(net, dp, mp))
     assert plan.forward_assignments, "running statistics"
 
 
 def test_lenet_trains_as_one_device_does():
     net = in_float64(models.LeNet5(10, 3))
-    check_equal(net, nn.CrossEntropyLoss(), pictures(8, 3), lambda net: models.tensor_parallel(net, 2, 4))
+    check_equal(net, nn.CrossEntropyLoss(), pictures(8, 2), lambda net: models.tensor_parallel(net, 2, 4))
 
 
 @pytest.mark.parametrize("how", ["row", "column"])
@@ -171,7 +171,7 @@ def test_wide_and_deep_with_split_tables_trains_as_one_device_does(how, rng):
         clicks = rng.integers(0, 2, (16, 1)).astype(np.float64)
         return rng.integers(0, 64, (16, 5)).astype(np.int32), rng.uniform(size=(16, 5)), clicks
 
-    batches = [batch() for _ in range(3)]
+    batches = [batch() for _ in range(2)]
     plan = check_equal(net, nn.BCEWithLogitsLoss(), batches, lambda net: models.split_embeddings(net, how, 8))
     assert plan.value("deep_table").slice_shape == ((8, 16) if how == "row" else (64, 2))
     assert plan.value("wide_table").slice_shape == ((8, 1) if how == "row" else (64, 1))
@@ -201,20 +201,13 @@ def test_data_parallel_takes_strategies_away_again():
 
 test_what_cannot_be_is_refused_in_words = refused(
     (lambda: models.tensor_parallel(models.GPT(48, 32, 1, 4, 16), 1, 8), StrategyError, "mp=8 with 4 heads"),
-    (lambda: models.tensor_parallel(models.GPT(48, 32, 1, 4, 16), 3, 1), ArgumentError, "dp=3"),
     (lambda: models.tensor_parallel(nn.Dense(4, 4), 2, 2), ArgumentError, "One of GPT"),
     (lambda: models.split_embeddings(models.WideDeep(8, 2), "diagonal", 2), ArgumentError, "'row' or 'column'"),
     (lambda: models.split_embeddings(models.LeNet5(), "row", 2), ArgumentError, "A WideDeep network"),
-    (lambda: models.resnet18(stem="large"), ArgumentError, "One of 'cifar', 'imagenet'"),
     (lambda: models.GPT(48, 32, 1, 5, 16), ArgumentError, "heads divides hidden"),
-    (lambda: models.GPT(48, 32, 1, 0, 16), ArgumentError, "heads=0"),
-    (lambda: models.GPT(48, 32, -1), ArgumentError, "layers=-1"),
-    (lambda: models.GPT(48, 32, tied=1), ArgumentError, "tied=1"),
     (lambda: models.LeNet5(size=30), ArgumentError, "size=30. A multiple of 4"),
     (lambda: models.ResNet(nn.Dense, (1,)), ArgumentError, "BasicBlock or Bottleneck"),
-    (lambda: models.ResNet(models.resnet.BasicBlock, 2.5), ArgumentError, "counts=2.5"),
     (lambda: models.WideDeep(8, 2, layers="ab"), ArgumentError, "layers='ab'"),
-    (lambda: models.data_parallel(3), ArgumentError, "net=3. A Cell"),
 )
 
 

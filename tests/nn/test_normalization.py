@@ -44,29 +44,6 @@ def test_instance_norm_with_split_channels_trains_as_on_one_device():
     check_equals_one_device(lambda: nn.InstanceNorm2d(4, dtype=np.float64), nn.MSELoss(), given, shard)
 
 
-FLAT = ((nn.BatchNorm1d, (8, 4)), (nn.BatchNorm1d, (8, 4, 12)))
-
-
-@each_of("layer, shape", *FLAT, (nn.BatchNorm2d, (8, 4, 2, 6)), (nn.BatchNorm3d, (8, 4, 2, 3, 2)))
-def test_batch_norm_in_training_uses_the_statistics_of_the_batch_and_keeps_running_ones(layer, shape):
-    x = np.resize(X, shape)
-    initial = {"gamma_init": Tensor(SCALE), "beta_init": Tensor(SHIFT), "moving_mean_init": Tensor(SHIFT)}
-    bn = layer(4, momentum=0.7, **initial, dtype=np.float64)
-    bn.set_train()
-    axes = (0, *range(2, len(shape)))
-    expected = normalized(x, axes, 1e-5) * along_channels(SCALE, len(shape)) + along_channels(SHIFT, len(shape))
-    np.testing.assert_allclose(bn(Tensor(x)).asnumpy(), expected, rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(bn.moving_mean.asnumpy(), 0.7 * SHIFT + 0.3 * x.mean(axes))
-    np.testing.assert_allclose(bn.moving_variance.asnumpy(), 0.7 + 0.3 * x.var(axes))
-
-
-def test_batch_norm_outside_training_uses_the_running_statistics_and_leaves_them():
-    bn = nn.BatchNorm2d(4, moving_mean_init=Tensor(SHIFT), moving_var_init=Tensor(SCALE), dtype=np.float64)
-    expected = (X - along_channels(SHIFT, 4)) / np.sqrt(along_channels(SCALE, 4) + 1e-5)
-    np.testing.assert_allclose(bn(Tensor(X)).asnumpy(), expected, rtol=1e-12)
-    np.testing.assert_array_equal(bn.moving_mean.asnumpy(), SHIFT)
-
-
 @each_of(
     "setting, training, of_batch", (True, False, True), (False, True, False), (None, True, True), (None, False, False)
 )
@@ -155,10 +132,6 @@ def test_ranks_of_one_group_share_statistics(groups):
 
 
 test_what_sync_batch_norm_refuses = refused(
-    (lambda: nn.SyncBatchNorm(4, process_groups=(0, 1)), TypeError, r"process_groups=\(0, 1\)\. A list of lists"),
-    (lambda: nn.SyncBatchNorm(4, process_groups=[0, 1]), TypeError, r"process_groups=\[0, 1\]"),
-    (lambda: nn.SyncBatchNorm(4, process_groups=[[0, 1], [1]]), ValueError, "Each rank is in one group"),
-    (lambda: nn.SyncBatchNorm(4, process_groups=[[0, -1]]), ValueError, "process_groups="),
     (lambda: nn.SyncBatchNorm(4)(Tensor(X[0])), ShapeError, r"\(n, c\) or \(n, c, h, w\)"),
     (
         lambda: compile(nn.SyncBatchNorm(4), X, parallel_mode="semi_auto_parallel", device_num=8),
@@ -183,15 +156,6 @@ def test_ranks_are_checked_against_the_number_that_is_set():
 # ---- layer, RMS and group norm ----
 
 
-def test_layer_norm_normalises_the_last_dims():
-    norm = nn.LayerNorm((2, 6), begin_norm_axis=-2, begin_params_axis=-2, epsilon=1e-3, dtype=np.float64)
-    gamma, beta = np.random.default_rng(5).normal(size=(2, 2, 6))
-    norm.gamma.set_data(gamma)
-    norm.beta.set_data(beta)
-    found = norm(Tensor(X)).asnumpy()
-    np.testing.assert_allclose(found, normalized(X, (2, 3), 1e-3) * gamma + beta, rtol=1e-11, atol=1e-12)
-
-
 @pytest.mark.parametrize("layer", [lambda: nn.LayerNorm((6,)), lambda: nn.RMSNorm((6,))], ids=["layer", "rms"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_results_have_the_wider_dtype_of_input_and_parameters(layer, dtype):
@@ -199,18 +163,10 @@ def test_results_have_the_wider_dtype_of_input_and_parameters(layer, dtype):
 
 
 test_what_normalising_layers_refuse = refused(
-    (lambda: nn.BatchNorm2d(0), ValueError, "BatchNorm2d: num_features=0"),
-    (lambda: nn.BatchNorm2d(4, eps=0.0), ValueError, "eps=0.*above 0"),
-    (lambda: nn.BatchNorm2d(4, momentum=1.5), ValueError, "momentum=1.5.*at least 0, at most 1"),
-    (lambda: nn.BatchNorm2d(4, momentum="0.9"), TypeError, "momentum='0.9'"),
-    (lambda: nn.BatchNorm2d(4, data_format="NHWC"), ValueError, "'NHWC'. One of 'NCHW'"),
-    (lambda: nn.BatchNorm2d(4, use_batch_statistics=1), ValueError, "use_batch_statistics=1"),
     (lambda: nn.BatchNorm2d(3)(Tensor(X)), ShapeError, r"shape \(8, 4, 2, 6\).*c = 3"),
     (lambda: nn.BatchNorm1d(4)(Tensor(X)), ShapeError, r"\(n, c\) or \(n, c, l\)"),
     (lambda: nn.LayerNorm((2, 6)), ValueError, "Give begin_params_axis=-2"),
     (lambda: nn.LayerNorm((5,))(Tensor(X)), ShapeError, r"LayerNorm: gamma has shape \(5,\). \(6,\)"),
-    (lambda: nn.LayerNorm("6"), TypeError, "normalized_shape='6'"),
-    (lambda: nn.LayerNorm(6), TypeError, "normalized_shape=6. A list or tuple"),
     (lambda: nn.RMSNorm((5,))(Tensor(X)), ShapeError, r"gamma has shape \(5,\)"),
     (lambda: nn.GroupNorm(3, 4), ValueError, "num_groups=3 with num_channels=4"),
     (lambda: ops.BatchNorm(is_training=True)(X[:1, :, 0, 0], *[SCALE] * 4), ShapeError, "one element per channel"),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
+from tests.nets import cell
 from tests.recorded import nets
 from tests.refusals import refused
 
@@ -159,16 +160,10 @@ def test_grad_centralization_switched_off_is_accepted():
 # ---- made before the network was wrapped ----
 
 
-class Line(nn.Cell):
+def line():
     """x @ w with w: (4, 2), split over 2 x 2 ranks where it is compiled."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(Tensor(np.linspace(-1, 1, 8).reshape(4, 2)), "w")
-        self.matmul = ops.MatMul().shard(((2, 2), (2, 1)))
-
-    def construct(self, x):
-        return self.matmul(x, self.w)
+    w = Parameter(Tensor(np.linspace(-1, 1, 8).reshape(4, 2)), "w")
+    return cell(lambda net, x: net.matmul(x, net.w), w=w, matmul=ops.MatMul().shard(((2, 2), (2, 1))))
 
 
 class Wrapped(nn.Cell):
@@ -198,9 +193,9 @@ def test_an_optimizer_made_before_its_network_is_wrapped_trains_as_one_made_afte
         train = nn.TrainOneStepCell(loss, optimizer)
         return [train(x, y).item() for _ in range(count)]
 
-    plain = Line()
+    plain = line()
     expected = steps(BEFORE[name](plain.trainable_params()), nn.WithLossCell(plain, nn.MSELoss()), 4)
-    net = Line()
+    net = line()
     optimizer = BEFORE[name](net.trainable_params())
     found = steps(optimizer, nn.WithLossCell(net, nn.MSELoss()), 2)
     wrapped = Wrapped(net)  # between two steps: what the optimizer has kept goes on

@@ -9,6 +9,7 @@ from parallel_lab.mindspore.mint import optim
 from parallel_lab import Simulator, Tensor, compile, nn, ops
 from parallel_lab.nn import Parameter
 from tests.crossed import each_of
+from tests.nets import cell
 
 START = np.array([0.5, -1.5, 2.0, 0.25])
 GRADIENTS = np.array([[0.3, -0.2, 1.0, 0.0], [-0.1, 0.4, 0.5, 2.0], [0.2, 0.2, -3.0, 0.1]])
@@ -54,13 +55,8 @@ RULES = {
 }
 
 
-class Weighted(nn.Cell):
-    def __init__(self, w):
-        super().__init__()
-        self.w, self.mul = w, ops.Mul().shard(((2,), (2,)))
-
-    def construct(self, x):
-        return self.mul(self.w, x).sum()
+def weighted(w):
+    return cell(lambda net, x: net.mul(net.w, x).sum(), w=w, mul=ops.Mul().shard(((2,), (2,))))
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -77,7 +73,7 @@ def test_steps_are_those_of_the_formula(name):
 @pytest.mark.parametrize("name", RULES)
 def test_compiled_steps_on_two_ranks_are_the_same(name):
     make, expected = RULES[name]
-    net = Weighted(Parameter(Tensor(START.astype(np.float32)), "beta"))
+    net = weighted(Parameter(Tensor(START.astype(np.float32)), "beta"))
     steps = nn.TrainOneStepCell(net, optimizer := make(net.trainable_params()))
     x = GRADIENTS[0].astype(np.float32)
     plan = compile(steps, x, device_num=2, dataset_strategy="full_batch")

@@ -8,11 +8,11 @@ import pytest
 from parallel_lab import Parameter, Session, Tensor, nn, ops
 from parallel_lab.graph.compiler import compile_program
 from tests.crossed import each_of
-from tests.nn.test_wrap import B, Net, W, X, Y, mean_square, sgd_step, with_loss
+from tests.nn.test_wrap import B, W, X, Y, mean_square, new_net, sgd_step, with_loss
 
 
 def test_a_scaled_step_skips_what_overflows_and_lowers_the_scale():
-    net = Net()
+    net = new_net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     step = nn.TrainOneStepWithLossScaleCell(with_loss(net), optimizer, nn.DynamicLossScaleUpdateCell(1024.0, 2, 1))
     loss, overflow, scale = step(Tensor(X), Tensor(Y))
@@ -27,7 +27,7 @@ def test_a_scaled_step_skips_what_overflows_and_lowers_the_scale():
 
 
 def test_a_fixed_scale_is_a_tensor_of_one_number():
-    net = Net()
+    net = new_net()
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     step = nn.TrainOneStepWithLossScaleCell(with_loss(net), optimizer, Tensor([4.0]))
     assert step(Tensor(X), Tensor(Y))[2].item() == 4.0
@@ -60,7 +60,7 @@ def test_compiled_scaled_steps_skip_what_overflows_as_at_once(cell, mode):
     batches = [(X, Y), (X, Y), (X * np.inf, Y), (X, Y)]
     ran = {}
     for compiled in (False, True):
-        net = Net()
+        net = new_net()
         step = cell(
             with_loss(net), nn.Momentum(net.trainable_params(), 0.1, 0.9), nn.DynamicLossScaleUpdateCell(64, 2, 2)
         )
@@ -111,7 +111,7 @@ def test_a_step_with_gradients_that_were_added_up_before_can_be_compiled():
                 ops.assign(total, ops.zeros_like(total))
             return ops.reduce_sum(x)
 
-    step = Step(Net())
+    step = Step(new_net())
     made = compile_program(step, X, device_num=4, dataset_strategy="full_batch")
     session = Session(made.plan, {name: p.asnumpy() for name, p in made.parameters.items()}, made.optimizer)
     session.train([(X,)], steps=1)
@@ -123,7 +123,7 @@ def test_a_step_with_gradients_that_were_added_up_before_can_be_compiled():
 
 def test_a_step_without_a_forward_part_needs_no_strategy_to_spread():
     """It was refused in auto_parallel mode: of 0 operators none is configured."""
-    net = Net()
+    net = new_net()
     optimizer, total = nn.SGD(net.trainable_params(), 0.1), [Parameter(Tensor(v), f"total.{v.ndim}") for v in (W, B)]
     how = {"parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
     made = compile_program(lambda x: optimizer(total), X, device_num=4, **how)

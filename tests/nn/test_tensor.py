@@ -335,26 +335,17 @@ METHODS = {
 NUMBERS = ("argsort", "max with")  # int32 as in MindSpore, int64 in numpy; argmax and argmin are int64 in both
 
 
-@pytest.mark.quick(22)
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("name", METHODS)
-def test_methods_give_what_numpy_gives(name):
+def test_methods_give_what_numpy_gives_and_are_recorded_while_a_network_is_traced(name):
     method, expected = METHODS[name]
-    ours, want = method(Tensor(SPACED)).asnumpy(), expected(SPACED)
+    ours, want = method(Tensor(SPACED)).asnumpy(), np.asarray(expected(SPACED))
+    dtype = "int32" if name.startswith(NUMBERS) else str(want.dtype)
     np.testing.assert_allclose(ours, want, rtol=1e-6)
-    assert ours.shape == np.shape(want)
-    assert ours.dtype == (np.int32 if name.startswith(NUMBERS) else np.asarray(want).dtype)
-
-
-@pytest.mark.quick(22)
-@pytest.mark.parametrize("name", METHODS)
-def test_methods_are_recorded_while_a_network_is_traced(name):
-    method, expected = METHODS[name]
-    graph = trace_network(
-        lambda x: method(x) * 1 if name == "copy" else method(x), [("x", SPACED.shape, "float32")]
-    ).graph
-    made, want = graph.outputs[0], np.asarray(expected(SPACED))
-    assert graph.shapes()[made] == want.shape
-    assert graph.dtypes()[made] == ("int32" if name.startswith(NUMBERS) else str(want.dtype))
+    assert (ours.shape, ours.dtype) == (want.shape, dtype)
+    traced = (lambda x: method(x) * 1) if name == "copy" else method
+    graph = trace_network(traced, [("x", SPACED.shape, "float32")]).graph
+    assert (graph.shapes()[graph.outputs[0]], graph.dtypes()[graph.outputs[0]]) == (want.shape, dtype)
 
 
 def test_flattening_samples_is_the_operator_that_can_be_cut():
@@ -399,7 +390,6 @@ def test_elements_as_python_numbers():
     (lambda x: x.repeat((2, 1)), "repeats=.*ops.tile"),
     (lambda x: x.flatten(2), "flatten: start_dim=2"),
     (lambda x: x.flatten(1, 0), "start_dim=1 is after end_dim=0"),
-    (lambda x: x.to("cuda"), "Cast: dtype='cuda'"),
     (lambda x: x.var(axes=0), "var: unknown argument 'axes'"),
     (lambda x: x.argmax(0, dim=1), "argmax: axis and dim"),
     (lambda x: x.stride(2), "stride: dim=2"),

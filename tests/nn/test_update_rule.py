@@ -9,21 +9,17 @@ from parallel_lab import Simulator, Tensor, compile, nn, ops
 from parallel_lab.base import checks
 from parallel_lab.nn import Parameter
 from parallel_lab.nn.optim.update_rule import WEIGHT_DECAY, Argument, update_rule
+from tests.nets import cell
 
 
-class Weighted(nn.Cell):
-    def __init__(self, w):
-        super().__init__()
-        self.w = w
-
-    def construct(self, x):
-        return (self.w * x).sum()
+def weighted(w):
+    return cell(lambda net, x: (net.w * x).sum(), w=w)
 
 
 def compiled_step(w, optimizer):
     """The parameter after one compiled step on 2 ranks; the gradient is x."""
     x = np.array([1.0, -1.0], np.float32)
-    net = nn.TrainOneStepCell(Weighted(w), optimizer)
+    net = nn.TrainOneStepCell(weighted(w), optimizer)
     plan = compile(net, x, device_num=2, dataset_strategy="full_batch")
     given = {"w": w.asnumpy(), "steps.w": np.ones(2, np.float32), "learning_rate:float32": np.float32(0.5)}
     sim = Simulator(plan, given)

@@ -1,18 +1,14 @@
 """Small networks compiled for simulated ranks, and what they give."""
 
-from parallel_lab import compile, nn, ops
+from parallel_lab import compile, ops
 from parallel_lab.run.simulator import Simulator
+from tests.nets import cell
 
 
-class Behind(nn.Cell):
+def behind(prim, strategy, *given):
     """An operator behind a ReLU, both with one strategy.  given: the operator's further arguments."""
-
-    def __init__(self, prim, strategy, *given):
-        super().__init__()
-        self.relu, self.prim, self.given = ops.ReLU().shard(strategy), prim.shard(strategy), given
-
-    def construct(self, x):
-        return self.prim(self.relu(x), *self.given)
+    parts = {"relu": ops.ReLU().shard(strategy), "prim": prim.shard(strategy)}
+    return cell(lambda net, x: net.prim(net.relu(x), *given), **parts)
 
 
 def simulated(net, *arrays, device_num=8, **parameters):

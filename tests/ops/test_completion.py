@@ -7,6 +7,7 @@ from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.ops.machine.legal_strategies import completed
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
+from tests.nets import cell
 
 NORM, LAST = ((16, 32, 64, 8), (32, 64, 8), (32, 64, 8)), {"begin_norm_axis": -1}
 PICTURE, KERNEL = ((32, 32, 16, 16), (64, 32, 3, 3)), {"out_channel": 64, "kernel_size": 3}
@@ -67,7 +68,7 @@ def test_a_strategy_that_says_nothing_is_refused(name, layouts):
     shapes, op = NOTHING_GIVEN[name], PRIMITIVES[name].op
     first = next(i for i, shape in enumerate(shapes) if shape)
     empty = Layout((8,), ("x",))() if layouts else ()
-    net = Called(PRIMITIVES[name]().shard((empty,) * len(shapes)))
+    net = called(PRIMITIVES[name]().shard((empty,) * len(shapes)))
     inputs = [
         np.ones(shape, bool if op.class_name == "MaskedFill" and i == 1 else "f4") for i, shape in enumerate(shapes)
     ]
@@ -76,30 +77,20 @@ def test_a_strategy_that_says_nothing_is_refused(name, layouts):
         compile(net, *inputs, device_num=8, dataset_strategy="full_batch")
 
 
-class Called(nn.Cell):
-    def __init__(self, primitive):
-        super().__init__()
-        self.primitive = primitive
-
-    def construct(self, *inputs):
-        return self.primitive(*inputs)
+def called(primitive):
+    return cell(lambda net, *inputs: net.primitive(*inputs), primitive=primitive)
 
 
-class Net(nn.Cell):
-    def __init__(self, strategy):
-        super().__init__()
-        self.w = Parameter(Tensor(np.ones((16, 4))), name="w")
-        self.matmul = ops.MatMul().shard(strategy)
-
-    def construct(self, x):
-        return self.matmul(x, self.w)
+def product(strategy):
+    w = Parameter(Tensor(np.ones((16, 4))), name="w")
+    return cell(lambda net, x: net.matmul(x, net.w), w=w, matmul=ops.MatMul().shard(strategy))
 
 
 def test_the_plan_shows_the_completed_strategy():
-    plan = compile(Net(((2, 4), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
+    plan = compile(product(((2, 4), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
     assert plan.graph.node("matmul").strategy == ((2, 4), (4, 1))
     with pytest.raises(StrategyError, match=r"strategy \(\(3|has 8 elements|splits|makes"):
-        compile(Net(((16, 1), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
+        compile(product(((16, 1), ())), np.ones((8, 16)), device_num=8, dataset_strategy="full_batch")
 
 
 def test_an_operator_of_numbers_alone_has_an_empty_strategy():

@@ -206,17 +206,8 @@ X, W = np.ones((2, 4, 5, 6), np.float32), np.ones((8, 4, 3, 3), np.float32)
 WRONG = {
     "channels": (lambda: ops.conv2d(X, W[:, :3]), r"weight of shape \(8, 3, 3, 3\).*dim 1 is 4 / 1 = 4"),
     "rank": (lambda: ops.conv2d(X[0], W), r"shapes \(4, 5, 6\)"),
-    "group": (lambda: ops.conv2d(X, W, groups=3), "group=3 with 4 input and 8 output channels"),
-    "group type": (lambda: ops.conv2d(X, W, groups=True), "group=True"),
-    "stride": (lambda: ops.conv2d(X, W, stride=0), "stride=0"),
-    "stride text": (lambda: ops.conv2d(X, W, stride="2"), "stride='2'"),
-    "dilation": (lambda: ops.conv2d(X, W, dilation=(1, 2, 3)), r"dilation=\(1, 2, 3\)"),
-    "pad mode": (lambda: ops.conv2d(X, W, pad_mode="full"), "pad_mode='full'.*'valid', 'same', 'pad'"),
     "pad without its mode": (lambda: ops.conv2d(X, W, padding=1), "pad=1 with pad_mode='valid'.*pad_mode='pad'"),
-    "pad sign": (lambda: ops.conv2d(X, W, pad_mode="pad", padding=-1), "pad=-1"),
     "too large": (lambda: ops.conv2d(X, W, dilation=3), "covers 7 x 7 elements for a picture of 5 x 6"),
-    "layout": (lambda: ops.Conv2D(data_format="NHWC")(X, W), r"data_format='NHWC'.*transpose\(x, \(0, 3, 1, 2\)\)"),
-    "mode": (lambda: ops.Conv2D(mode=0)(X, W), "mode=0"),
     "out_channel": (lambda: ops.Conv2D(out_channel=7)(X, W), "out_channel=7"),
     "kernel_size": (lambda: ops.Conv2D(kernel_size=5)(X, W), "kernel_size=5"),
 }
@@ -335,7 +326,6 @@ def test_the_width_of_a_volume_stays_whole():
 
 UP_WRONG = {
     "samples": ({"input_size": (3, 4, 16, 16)}, W[:4], r"input_size=\(3, 4, 16, 16\).*As many samples as x: 2"),
-    "ints": ({"input_size": (2, 4, 16)}, W[:4], r"input_size=\(2, 4, 16\).*4 ints"),
     "weight": ({"input_size": (2, 4, 10, 12)}, W, "dim 0 is the channels of x: 4"),
     "channels": ({"input_size": (2, 3, 10, 12)}, W[:4], "dim 1 is 3 / 1 = 3"),
     "too small": ({"input_size": (2, 4, 8, 12)}, W[:4], "read by 4 x 6 windows only"),
@@ -364,7 +354,7 @@ def test_a_slice_asks_for_one_row_of_each_neighbour():
     assert rule.windows == ((2, (3,), (4, -1, 6, 4)), (3, (2,), (4, -1, 6, 4)))
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.data())
 def test_parts_computed_from_their_windows_are_the_slices_of_the_whole(data):
     """Without padding, from zeros outside the picture: what a rank does after the exchange."""

@@ -224,18 +224,6 @@ def layer_norm(x, gamma):
 
 
 WRONG = {
-    "softmax axis": (lambda x: ops.Softmax(axis=7)(x), rf"Softmax: axis=7 for {GIVEN_TEXT}\. An int from -2 to 1"),
-    "softmax text": (lambda x: ops.Softmax(axis="a")(x), "Softmax: axis='a'"),
-    "sum axis": (lambda x: ops.ReduceSum()(x, 5), "ReduceSum: axis=5"),
-    "sum text": (lambda x: ops.ReduceSum()(x, "a"), "ReduceSum: axis='a'"),
-    "sum float": (lambda x: ops.reduce_sum(x, 1.0), "ReduceSum: axis=1.0"),
-    "mean twice": (lambda x: ops.reduce_mean(x, (0, -2)), "ReduceMean: .*names a dim twice"),
-    "keep_dims": (lambda x: ops.ReduceMax(keep_dims="yes")(x), "ReduceMax: keep_dims='yes'. True or False"),
-    "unknown": (lambda x: ops.relu(x, axis=1), "relu: unknown argument 'axis'"),
-    "perm": (lambda x: ops.transpose(x, (2, 3)), "Transpose: .*-2 to 1"),
-    "perm twice": (lambda x: ops.transpose(x, (0, 0)), r"Transpose: perm=\(0, 0\).*names a dim twice"),
-    "perm int": (lambda x: ops.transpose(x, 1), "Transpose: perm 1 "),
-    "reshape text": (lambda x: ops.reshape(x, "ab"), "Reshape: shape='ab'"),
     "reshape size": (lambda x: ops.reshape(x, (5, 2)), r"Reshape: shape \(5, 2\).*12 elements"),
     "cast": (lambda x: ops.cast(x, "number"), "Cast: dtype='number'"),
     "one-hot axis": (lambda x: ops.OneHot(axis=4)(np.arange(3), 3, 1.0, 0.0), "OneHot: axis=4.*-2 to 1"),
@@ -244,24 +232,11 @@ WRONG = {
     "tensor as attribute": (lambda x: ops.reduce_sum(x, Tensor(1.0)), "ReduceSum: attribute axis is a tensor"),
     "sparse labels": (lambda x: SPARSE(x, x[:, 0]), "labels.* are float32.*must be ints"),
     "sparse labels, expanded": (lambda x: EXPANDED(x, x[:, 0]), "are float32.*must be ints"),
-    "text": (lambda x: ops.relu("ab"), r"ReLU: operand 0 \(x\) is 'ab'"),
-    "rows": (lambda x: ops.add([[1], [1, 2]], x), r"Add: operand 0 \(x\)"),
     # numpy's ValueError, or its broadcasting, came through for plain arrays
-    "product": (lambda x: ops.matmul(x, x), r"MatMul: operand 1 has 4 elements in dim 0 \('k'\)"),
-    "product with a column": (lambda x: ops.matmul(x, x[:, 0]), r"MatMul: operand 1 has 4 elements in dim 0 \('k'\)"),
     "sum of shapes": (lambda x: ops.addn(x, x[:1]), r"AddN: operand 1 has 1 elements in dim 0"),
     "bias": (lambda x: ops.bias_add(x, x[:, 0]), r"BiasAdd: operand 1 has 4 elements"),
-    "broadcast": (lambda x: ops.add(x, x[:, :2]), "Add: operand 1 has 2 elements in dim 1"),
-    "composed": (
-        lambda x: ops.attention_expand(*(ops.reshape(x, s) for s in ((1, 4, 1, 3), (1, 1, 4, 3), (1, 1, 4, 3)))),
-        "'h' is already 4",
-    ),
     # numpy's TypeError for bools
-    "minus bools": (lambda x: ops.neg(x > 0), "bool"),
-    "difference of bools": (lambda x: ops.sub(x > 0, x > 0), "bool"),
     # ValueError and ZeroDivisionError of reductions without an element
-    "max of nothing": (lambda x: ops.reduce_max(x[:0], 0), rf"ReduceMax: axis=0 for {EMPTY_TEXT}: no elements"),
-    "mean of nothing": (lambda x: ops.reduce_mean(x[:0]), "ReduceMean: .*no elements"),
     "softmax of nothing": (lambda x: ops.softmax(x[:0], axis=0), "Softmax: axis=0.*A dim with elements"),
     "log-softmax of nothing": (lambda x: ops.log_softmax(x[:0], axis=0), "LogSoftmax: axis=0"),
     "layer norm of nothing": (lambda x: layer_norm(x[:, :0], x[0, :0]), r"LayerNorm: x has shape \(4, 0\)"),

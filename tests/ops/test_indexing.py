@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, TraceError, compile, nn, ops
+from parallel_lab import ShapeError, Tensor, TraceError, compile, ops
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.indexing import TensorIndexError, getitem
+from tests.nets import cell
 from tests.ops.compiled import results
 
 X = np.arange(3 * 4 * 5, dtype=float).reshape(3, 4, 5)
@@ -81,6 +82,7 @@ def random_key(rng, shape):
     return tuple(key)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_keys_give_what_numpy_gives_or_say_what_stands_apart(seed):
     rng = np.random.default_rng([seed, 14])
@@ -153,15 +155,9 @@ def test_loops_by_number_end_at_the_last_element():
     assert seen == [0, 1, 2]
 
 
-class Picks(nn.Cell):
+def picking(x, key):
     """Elements of a parameter by a key; `extra` inputs are given to the key function."""
-
-    def __init__(self, x, key):
-        super().__init__()
-        self.x, self.key = Parameter(Tensor(x), name="x"), key
-
-    def construct(self, *extra):
-        return getitem(self.x, self.key(*extra))
+    return cell(lambda net, *extra: getitem(net.x, key(*extra)), x=Parameter(Tensor(x), name="x"))
 
 
 BIG = np.arange(8 * 4 * 8, dtype=float).reshape(8, 4, 8)
@@ -177,25 +173,25 @@ COMPILED = {
 
 @pytest.mark.parametrize("key", COMPILED.values(), ids=COMPILED)
 def test_compiled_indexing_equals_numpy(key):
-    (got,) = results(Picks(BIG, lambda zero: key), np.zeros(1), device_num=4, x=BIG)
+    (got,) = results(picking(BIG, lambda zero: key), np.zeros(1), device_num=4, x=BIG)
     np.testing.assert_array_equal(got, BIG[key])
 
 
 def test_indices_that_a_trace_computes_count_from_the_end_too():
     rows, columns = np.array([0, -1, 3, -8]), np.array([1, -4, 3, 0])
-    net = Picks(BIG, lambda rows, columns: (rows, columns))
+    net = picking(BIG, lambda rows, columns: (rows, columns))
     np.testing.assert_array_equal(*results(net, rows, columns, device_num=4, x=BIG), BIG[rows, columns])
 
 
 def test_a_mask_that_a_trace_computes_is_refused():
     words = r"a mask that is computed.*shape of the result must be known.*ops.select"
     with pytest.raises(TensorIndexError, match=words):
-        compile(Picks(BIG, lambda x: ops.greater(x, 0.0)), np.ones(8), device_num=4, dataset_strategy="full_batch")
+        compile(picking(BIG, lambda x: ops.greater(x, 0.0)), np.ones(8), device_num=4, dataset_strategy="full_batch")
 
 
 def test_a_bound_that_a_trace_computes_is_refused():
     with pytest.raises(TraceError, match="use as an index"):
-        compile(Picks(BIG, lambda n: slice(0, n)), np.array(3), device_num=4, dataset_strategy="full_batch")
+        compile(picking(BIG, lambda n: slice(0, n)), np.array(3), device_num=4, dataset_strategy="full_batch")
 
 
 def test_take_without_axis_sees_one_row():

@@ -22,6 +22,7 @@ from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.ops.machine.split_labels import strategy_operands
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.ops.layout_products import Product, kinds, train
 from tests.ops.test_battery import OneOperator, results
 
@@ -124,14 +125,6 @@ OFTEN_USED = (
     "SoftmaxExpand OneHot Dropout BatchNorm"
 )
 OFTEN = {name: PRIMITIVES[name].op.name for name in OFTEN_USED.split()}
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("matrix", MATRICES, ids=str)
-@pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
-def test_operators_of_every_network_under_every_matrix(name, matrix):
-    for number in range(len(OPS[name].cases)):
-        check_drawn(name, number, matrix, 2)
 
 
 @pytest.mark.parametrize("name", OFTEN.values(), ids=OFTEN)
@@ -266,25 +259,20 @@ def test_axes_are_one_message_as_long_as_they_descend(axes, runs):
 # ---- operators that look beyond their slice ----
 
 
-class Picture(nn.Cell):
+def picture(height):
     """A convolution whose height is split: every rank needs rows of its neighbours."""
-
-    def __init__(self, height):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(2, 2, 3, 3))), name="w")
-        self.conv = ops.Conv2D(2, 3, pad_mode="same")
-        if height is not None:
-            self.conv.shard((CUBE("None", "None", height, "None"), CUBE()))
-
-    def construct(self, x):
-        return self.conv(x, self.w)
+    conv = ops.Conv2D(2, 3, pad_mode="same")
+    if height is not None:
+        conv.shard((CUBE("None", "None", height, "None"), CUBE()))
+    w = Parameter(Tensor(np.random.default_rng(0).normal(size=(2, 2, 3, 3))), name="w")
+    return cell(lambda net, x: net.conv(x, net.w), w=w, conv=conv)
 
 
 @pytest.mark.parametrize("height", ["sp", ("dp", "mp"), ("dp", "sp")])
 def test_neighbours_exchange_rows_over_several_axes(height, rng):
     batch = rng.normal(size=(2, 2, 8, 4)), rng.normal(size=(2, 2, 8, 4))
-    losses, w, _ = train(Picture(None), batch, 1)
-    got, found, plan = train(Picture(height), batch, 8)
+    losses, w, _ = train(picture(None), batch, 1)
+    got, found, plan = train(picture(height), batch, 8)
     assert [kind for kind, _, _ in kinds(plan, "conv")] == ["halo_exchange"]
     assert got == pytest.approx(losses, rel=1e-10)
     np.testing.assert_allclose(found, w, rtol=1e-10)
@@ -293,29 +281,24 @@ def test_neighbours_exchange_rows_over_several_axes(height, rng):
 def test_neighbours_stand_in_the_order_of_the_ranks():
     words = r"Conv2D 'conv'.*splits dim 2 of input 0 by \('mp', 'dp'\).*ascending order.*Try "
     with pytest.raises(StrategyError, match=words):
-        compile(Picture(("mp", "dp")), np.zeros((2, 2, 8, 4)), device_num=8, dataset_strategy="full_batch")
+        compile(picture(("mp", "dp")), np.zeros((2, 2, 8, 4)), device_num=8, dataset_strategy="full_batch")
 
 
-class Rows(nn.Cell):
+def looking_up(rows, out=None):
     """A table whose rows are split by axes in any order: each rank must know which rows it holds."""
-
-    def __init__(self, rows, out=None):
-        super().__init__()
-        self.w = Parameter(Tensor(np.random.default_rng(0).normal(size=(16, 4))), name="w")
-        self.gather = ops.Gather()
-        if rows is not None:
-            self.gather.shard((CUBE(rows, "None"), CUBE("None")), out)
-
-    def construct(self, ids):
-        return self.gather(self.w, ids, 0)
+    gather = ops.Gather()
+    if rows is not None:
+        gather.shard((CUBE(rows, "None"), CUBE("None")), out)
+    w = Parameter(Tensor(np.random.default_rng(0).normal(size=(16, 4))), name="w")
+    return cell(lambda net, ids: net.gather(net.w, ids, 0), w=w, gather=gather)
 
 
 @pytest.mark.parametrize("rows", ["sp", ("mp", "dp"), ("sp", "mp", "dp"), ("dp", "sp", "mp")])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_a_table_cut_by_several_axes(rows, scattered, rng):
     batch = rng.integers(0, 16, 8).astype(np.int32), rng.normal(size=(8, 4))
-    losses, w, _ = train(Rows(None), batch, 1)
-    got, found, plan = train(Rows(rows, (CUBE(rows, "None"),) if scattered else None), batch, 8)
+    losses, w, _ = train(looking_up(None), batch, 1)
+    got, found, plan = train(looking_up(rows, (CUBE(rows, "None"),) if scattered else None), batch, 8)
     assert {kind for kind, _, _ in kinds(plan, "gather")} == {"reduce_scatter" if scattered else "all_reduce"}
     assert plan.value("w").layout.same_placement(CUBE(rows, "None").tensor_layout())
     assert got == pytest.approx(losses, rel=1e-10)

@@ -15,6 +15,7 @@ from parallel_lab.train.checkpoint.reslice import reslice, whole_array
 from parallel_lab.train.checkpoint.strategy_file import load_strategy, save_strategy
 from parallel_lab.train.session import Session
 from tests.crossed import each_of
+from tests.nets import cell
 
 ROWS = (3, 1, 2, 5)
 TABLE = np.random.default_rng(0).normal(size=(11, 6))
@@ -25,18 +26,12 @@ FIELDS = np.stack(
 )
 
 
-class Lookup(nn.Cell):
+def looking_up(strategy=None, rows=ROWS, prim=None, name="manual_split"):
     """Squares of the rows that the fields name."""
-
-    def __init__(self, strategy=None, rows=ROWS, prim=None, name="manual_split"):
-        super().__init__()
-        self.table = Parameter(Tensor(TABLE), name="table")
-        self.prim = prim or ops.Gather()
-        if strategy is not None:
-            self.prim.add_prim_attr(name, rows).shard(strategy)
-
-    def construct(self, fields):
-        return ops.reduce_sum(ops.square(self.prim(self.table, fields, 0)), (1, 2))
+    table, prim = Parameter(Tensor(TABLE), name="table"), prim or ops.Gather()
+    if strategy is not None:
+        prim.add_prim_attr(name, rows).shard(strategy)
+    return cell(lambda net, i: ops.reduce_sum(ops.square(net.prim(net.table, i, 0)), (1, 2)), table=table, prim=prim)
 
 
 def compiled(net, device_num, **options):
@@ -55,7 +50,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 def test_a_lookup_in_uneven_rows_is_that_of_one_device_without_a_message(way):
     device_num, strategy, options = WAYS[way]
-    plan = compiled(Lookup(strategy, **options), device_num, passes=PASSES)
+    plan = compiled(looking_up(strategy, **options), device_num, passes=PASSES)
     sim = Simulator(plan, {"table": TABLE})
     sim.run_step(FIELDS)
     np.testing.assert_allclose(sim.full(plan.outputs[0]), (TABLE[FIELDS] ** 2).sum((1, 2)), rtol=1e-13)
@@ -76,7 +71,7 @@ def test_a_lookup_in_uneven_rows_is_that_of_one_device_without_a_message(way):
 def test_training_with_uneven_rows_gives_the_table_of_one_device(optimizer):
     found = []
     for device_num, strategy in ((1, None), (8, ((4, 2), (1, 4)))):
-        net = Lookup(strategy)
+        net = looking_up(strategy)
         made = optimizer(net.trainable_params(), *([] if optimizer is nn.AdaFactor else [0.1]))
         plan = compile(
             net,
@@ -111,18 +106,18 @@ REFUSED = {
 def test_parts_that_do_not_fit_are_refused_with_the_reason(how):
     strategy, rows, error, words = REFUSED[how]
     with pytest.raises(error, match=words):
-        compiled(Lookup(strategy, rows), 8)
+        compiled(looking_up(strategy, rows), 8)
 
 
 def test_one_device_looks_up_without_parts():
-    plan = compiled(Lookup(((4, 1), (1, 4))), 1, parallel_mode="stand_alone")
+    plan = compiled(looking_up(((4, 1), (1, 4))), 1, parallel_mode="stand_alone")
     sim = Simulator(plan, {"table": TABLE})
     sim.run_step(FIELDS)
     np.testing.assert_allclose(sim.full(plan.outputs[0]), (TABLE[FIELDS] ** 2).sum((1, 2)), rtol=1e-13)
 
 
 def test_a_field_that_names_another_ranks_row_is_refused_where_it_happens():
-    plan = compiled(Lookup(((4, 1), (1, 4))), 4)
+    plan = compiled(looking_up(((4, 1), (1, 4))), 4)
     sim = Simulator(plan, {"table": TABLE})
     wrong = FIELDS.copy()
     wrong[5, 1] = 10
@@ -149,7 +144,7 @@ def test_parts_fold_back_into_the_table_and_into_other_parts():
 
 
 def test_a_strategy_file_keeps_the_parts(tmp_path):
-    plan = compiled(Lookup(((4, 2), (1, 4))), 8)
+    plan = compiled(looking_up(((4, 2), (1, 4))), 8)
     save_strategy(plan, tmp_path / "strategy.json")
     (kept,) = load_strategy(tmp_path / "strategy.json").parameters
     assert kept.layout == plan.value("table").layout

@@ -140,7 +140,6 @@ def test_boxes_within_a_picture_are_those_of_mindspores_example():
         "One",
     ),
     (lambda: ops.grid_sample(np.ones((1, 1, 2, 2)), np.ones((2, 1, 1, 2))), "grid of shape"),
-    (lambda: ops.grid_sample(np.ones((1, 1, 2, 2)), np.ones((1, 1, 1, 2)), "bicubic"), "bilinear"),
     (lambda: ops.bounding_box_decode(np.ones((1, 4)), np.ones((1, 4))), "max_shape"),
     (lambda: ops.check_valid(np.ones((1, 4)), np.ones(2)), "img_metas"),
 )
@@ -168,3 +167,31 @@ def test_interpolation_is_that_of_the_two_resizers(rng):
     np.testing.assert_allclose(found[..., 2, 4], x[..., 3, 5])
     with pytest.raises(ShapeError, match="one of size and scale_factor"):
         ops.interpolate(x)
+
+
+# ---- boxes, nearest elements ----
+
+
+def test_boxes_are_encoded_as_mindspores_documents_show():
+    """The example of mindspore.ops.BoundingBoxEncode: a box from 2 to 2 has the size 1."""
+    anchor, truth = np.array([[2.0, 2, 2, 3]] * 2), np.array([[1.0, 2, 1, 4]] * 2)
+    np.testing.assert_allclose(ops.BoundingBoxEncode()(anchor, truth), [[-1, 0.25, 0, np.log(1.5)]] * 2)
+    scaled = ops.BoundingBoxEncode(means=(1.0, 0.25, 0.0, 0.0), stds=(2.0, 1.0, 1.0, 0.5))(anchor, truth)
+    np.testing.assert_allclose(scaled, [[-1, 0, 0, 2 * np.log(1.5)]] * 2)
+
+
+def test_overlap_of_boxes():
+    """3 x 3 pixels and 2 x 2 that share 4, 1 and none."""
+    anchors = np.array([[1.0, 1, 2, 2], [2, 2, 3, 3], [7, 7, 8, 8]])
+    np.testing.assert_allclose(ops.IOU()(anchors, np.array([[0.0, 0, 2, 2]])), [[4 / 9, 1 / 12, 0]])
+    np.testing.assert_allclose(ops.IOU("iof")(anchors, np.array([[0.0, 0, 2, 2]])), [[4 / 9, 1 / 9, 0]])
+
+
+def test_pictures_of_another_size():
+    x = np.arange(6.0).reshape(1, 1, 2, 3)
+    grown = ops.ResizeNearestNeighbor((4, 6))(x)
+    np.testing.assert_array_equal(grown, x.repeat(2, 2).repeat(2, 3))
+    corners = ops.ResizeNearestNeighbor((3, 2), align_corners=True)(x)
+    np.testing.assert_array_equal(corners[0, 0], [[0, 2], [3, 5], [3, 5]])
+    with pytest.raises(ShapeError, match=r"ResizeNearestNeighbor: size \(4,\)"):
+        ops.ResizeNearestNeighbor((4,))(x)

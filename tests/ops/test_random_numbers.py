@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, nn, ops
+from parallel_lab import ShapeError, ops
 from parallel_lab.base import seeds
 from parallel_lab.catalog.ops.random_numbers import Words, below_one
 from tests.crossed import each_of
@@ -114,18 +114,17 @@ def test_small_classes_are_likelier_log_uniform_candidates():
     np.testing.assert_allclose(true[:, 0], chances[[0, 7]] * 20_000, rtol=1e-6)
 
 
-class Noisy(nn.Cell):
-    def construct(self, x):
-        for _ in range(2):
-            x = x + ops.normal((8, 4), 0.0, 1.0)
-        return x + ops.randn(8, 4) * ops.gamma((8,), np.full(4, 2.0, np.float32), np.float32(1), seed=9)
+def noisy(x):
+    for _ in range(2):
+        x = x + ops.normal((8, 4), 0.0, 1.0)
+    return x + ops.randn(8, 4) * ops.gamma((8,), np.full(4, 2.0, np.float32), np.float32(1), seed=9)
 
 
 def test_a_compiled_draw_is_that_of_one_device_and_another_in_every_step():
     """Two rounds of a loop draw differently, too: their sum would be twice the first otherwise."""
     x, found = np.zeros((8, 4), np.float32), {}
     for devices in (1, 2, 8):
-        plan, sim = simulated(Noisy(), x, device_num=devices)
+        plan, sim = simulated(noisy, x, device_num=devices)
         first = sim.full(plan.outputs[0]).copy()
         sim.run_step(x)
         found[devices] = np.stack([first, sim.full(plan.outputs[0])])

@@ -7,17 +7,14 @@ from parallel_lab import Layout, Session, compile, nn, ops
 from parallel_lab.base.errors import StrategyError
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.nets import cell
 
 FULL = {"dataset_strategy": "full_batch"}
 
 
-class Looked(nn.Cell):
-    def __init__(self, lookup):
-        super().__init__()
-        self.table, self.lookup = Parameter(Tensor(np.arange(32.0).reshape(8, 4)), name="table"), lookup
-
-    def construct(self, ids):
-        return ops.reduce_sum(self.lookup(self.table, ids, 0) * 2.0)
+def looking_up(lookup):
+    table = Parameter(Tensor(np.arange(32.0).reshape(8, 4)), name="table")
+    return cell(lambda net, ids: ops.reduce_sum(net.lookup(net.table, ids, 0) * 2.0), table=table, lookup=lookup)
 
 
 @pytest.mark.parametrize(
@@ -32,16 +29,16 @@ def test_embedding_lookup_wants_the_host_where_operators_are_split(mode, strateg
         return ops.EmbeddingLookup() if strategy is None else ops.EmbeddingLookup().shard(strategy)
 
     with pytest.raises(RuntimeError, match=r"EmbeddingLookup 'lookup'.*has no target.*set_device\('CPU'\)") as error:
-        compile(Looked(lookup()), ids, **how)
+        compile(looking_up(lookup()), ids, **how)
     assert isinstance(error.value, StrategyError)
-    net = Looked(lookup().set_device("CPU"))
+    net = looking_up(lookup().set_device("CPU"))
     with Session(compile(net, ids, **how), net) as session:
         assert session.outputs(ids)[0] == 2 * np.arange(32.0).sum()
 
 
 @pytest.mark.parametrize("how", [{"device_num": 1}, {"device_num": 8, "parallel_mode": "data_parallel"}])
 def test_elsewhere_embedding_lookup_runs_where_it_is(how):
-    plan = compile(Looked(ops.EmbeddingLookup()), np.arange(8), **how, **({} if how["device_num"] > 1 else FULL))
+    plan = compile(looking_up(ops.EmbeddingLookup()), np.arange(8), **how, **({} if how["device_num"] > 1 else FULL))
     assert not plan.host and plan.graph.node("lookup").target == ""
 
 
@@ -157,45 +154,34 @@ def test_others_take_them(first):
     assert plan.graph.node("first").strategy.parts == 2
 
 
-class Padded(nn.Cell):
-    def __init__(self, mode, strategy):
-        super().__init__()
-        self.pad = ops.PadV3(mode=mode)
-        if strategy is not None:
-            self.pad.shard(strategy)
-
-    def construct(self, x):
-        return self.pad(x, (1, 2))
+def padded(mode, strategy):
+    pad = ops.PadV3(mode=mode)
+    return cell(lambda net, x: net.pad(x, (1, 2)), pad=pad if strategy is None else pad.shard(strategy))
 
 
-class Repeated(nn.Cell):
-    def __init__(self, multiples, strategy):
-        super().__init__()
-        self.tile, self.multiples = ops.Tile().shard(strategy), multiples
-
-    def construct(self, x):
-        return self.tile(x, self.multiples)
+def repeated(multiples, strategy):
+    return cell(lambda net, x: net.tile(x, multiples), tile=ops.Tile().shard(strategy))
 
 
 SPLIT_OUT = {"out_strategy": (WHOLE("dp", "None"),) * 2}
 REFUSED = {
-    "pad": (lambda: Padded("reflect", ((8, 1),)), "PadV3 'pad'.*mode 'reflect'.*only 'constant'"),
-    "pad whole": (lambda: Padded("circular", ((1, 1),)), "PadV3 'pad'.*mode 'circular'"),
+    "pad": (lambda: padded("reflect", ((8, 1),)), "PadV3 'pad'.*mode 'reflect'.*only 'constant'"),
+    "pad whole": (lambda: padded("circular", ((1, 1),)), "PadV3 'pad'.*mode 'circular'"),
     "split": (
         lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None"), out=SPLIT_OUT),
         "Split 'first'.*layout of the input",
     ),
     "tile": (
-        lambda: Repeated((4, 1), (WHOLE("dp", "mp"),)),
+        lambda: repeated((4, 1), (WHOLE("dp", "mp"),)),
         "Tile 'tile'.*splits dim 0 of input 0 by a layout.*counts",
     ),
 }
 TAKEN = {
-    "pad of zeros": lambda: Padded("constant", ((8, 1),)),
-    "pad without a strategy": lambda: Padded("reflect", None),
+    "pad of zeros": lambda: padded("constant", ((8, 1),)),
+    "pad without a strategy": lambda: padded("reflect", None),
     "split": lambda: Behind(ops.Split(1, 2), WHOLE("dp", "None")),
-    "tile by multiples": lambda: Repeated((4, 1), ((4, 2),)),
-    "tile of another dim": lambda: Repeated((4, 1), (WHOLE("None", ("dp", "mp")),)),
+    "tile by multiples": lambda: repeated((4, 1), ((4, 2),)),
+    "tile of another dim": lambda: repeated((4, 1), (WHOLE("None", ("dp", "mp")),)),
 }
 
 

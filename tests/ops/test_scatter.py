@@ -1,26 +1,21 @@
-"""Rows put where numbers say: results by a plain loop, what may be split, Parameters that take the result."""
+"""Rows put where numbers say: elements along a dim, what may be split, Parameters that take the result; `in_numpy.py`
+has what each operator computes.
+"""
 
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, StrategyError, Tensor, nn, ops
+from parallel_lab import ShapeError, StrategyError, Tensor, ops
 from parallel_lab.mindspore import mint
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.sharding import default_strategy, sharding_rule
 from tests.crossed import each_of
-from tests.ops.compiled import Behind, simulated
+from tests.nets import cell
+from tests.ops.compiled import behind, simulated
+from tests.ops.in_numpy import WAYS, put
 
-WAYS = {
-    "Add": lambda old, row: old + row,
-    "Sub": lambda old, row: old - row,
-    "Mul": lambda old, row: old * row,
-    "Div": lambda old, row: old / row,
-    "Max": np.maximum,
-    "Min": np.minimum,
-    "Update": lambda old, row: row,
-}
 # every number stands for several rows, or for none
 NUMBERS = np.array([3, 0, 3, 5, 0, 3])
 
@@ -30,66 +25,23 @@ def drawn(*shapes):
     return [rng.uniform(0.5, 2.0, shape) for shape in shapes]
 
 
-def looped(x, places, updates, way):
-    """Update after update."""
-    x = x.copy()
-    for place, row in zip(places, updates, strict=True):
-        x[place] = way(x[place], row)
-    return x
-
-
-@pytest.mark.parametrize("how", WAYS)
-def test_each_row_is_combined_with_what_stands_at_its_number(how):
-    x, rows = drawn((6, 4), (6, 4))
-    expected = looped(x, NUMBERS, rows, WAYS[how])
-    scattered = PRIMITIVES[f"TensorScatter{how}"]()(Tensor(x), NUMBERS[:, None], Tensor(rows))
-    np.testing.assert_allclose(np.asarray(scattered), expected, rtol=1e-14)
-    kept = Parameter(Tensor(x), name="kept")
-    given = PRIMITIVES[f"Scatter{how}"]()(kept, NUMBERS.reshape(2, 3), Tensor(rows.reshape(2, 3, 4)))
-    assert given is kept
-    np.testing.assert_allclose(kept.asnumpy(), expected, rtol=1e-14)
-
-
-@pytest.mark.parametrize("how", WAYS)
-def test_places_may_have_several_coordinates(how):
-    x, rows = drawn((4, 3, 2), (5, 2))
-    places = np.array([[3, 0], [0, 2], [3, 0], [1, 1], [0, 2]])
-    expected = looped(x, map(tuple, places), rows, WAYS[how])
-    kept = Parameter(Tensor(x), name="kept")
-    PRIMITIVES[f"ScatterNd{how}"]()(kept, Tensor(places), Tensor(rows))
-    np.testing.assert_allclose(kept.asnumpy(), expected, rtol=1e-14)
-    np.testing.assert_allclose(
-        np.asarray(PRIMITIVES[f"TensorScatter{how}"]()(Tensor(x), Tensor(places), Tensor(rows))), expected, rtol=1e-14
-    )
-
-
-@each_of("how", "Add", "Sub", "Update")
-def test_in_inplace_operators_an_attribute_numbers_the_rows(how):
-    x, rows = drawn((6, 4), (6, 4))
-    expected = looped(x, NUMBERS, rows, WAYS[how])
-    prim = PRIMITIVES[f"Inplace{how}"](tuple(NUMBERS.tolist()))
-    np.testing.assert_allclose(np.asarray(prim(Tensor(x), Tensor(rows))), expected, rtol=1e-14)
-    one = np.asarray(PRIMITIVES[f"Inplace{how}"](2)(Tensor(x), Tensor(rows[:1])))
-    np.testing.assert_allclose(one, looped(x, [2], rows[:1], WAYS[how]), rtol=1e-14)
-
-
 @each_of(
     ("scatter", "way"),
-    (lambda x, i, rows: ops.TensorScatterElements(1)(x, i, rows), "Update"),
-    (lambda x, i, rows: ops.TensorScatterElements(axis=-1, reduction="add")(x, i, rows), "Add"),
-    (lambda x, i, rows: ops.tensor_scatter_elements(x, i, rows, 1, "add"), "Add"),
-    (lambda x, i, rows: ops.scatter(x, 1, i, rows), "Update"),
-    (lambda x, i, rows: x.scatter(1, i, rows), "Update"),
-    (lambda x, i, rows: x.scatter_add(1, i, rows), "Add"),
-    (lambda x, i, rows: mint.scatter(x, dim=1, index=i, src=rows), "Update"),
-    (lambda x, i, rows: mint.scatter_add(x, 1, i, rows), "Add"),
+    (lambda x, i, rows: ops.TensorScatterElements(1)(x, i, rows), "update"),
+    (lambda x, i, rows: ops.TensorScatterElements(axis=-1, reduction="add")(x, i, rows), "add"),
+    (lambda x, i, rows: ops.tensor_scatter_elements(x, i, rows, 1, "add"), "add"),
+    (lambda x, i, rows: ops.scatter(x, 1, i, rows), "update"),
+    (lambda x, i, rows: x.scatter(1, i, rows), "update"),
+    (lambda x, i, rows: x.scatter_add(1, i, rows), "add"),
+    (lambda x, i, rows: mint.scatter(x, dim=1, index=i, src=rows), "update"),
+    (lambda x, i, rows: mint.scatter_add(x, 1, i, rows), "add"),
 )
 def test_elements_are_put_where_numbers_along_a_dim_say(scatter, way):
     """The indices may be fewer than the data's elements in the other dims too."""
     x, rows = drawn((6, 4), (5, 3))
     numbers = np.array([[3, 0, 3], [1, 1, 1], [0, 2, 0], [2, 3, 3], [-1, 0, 1]])
     places = [(i, number) for i, row in enumerate(numbers) for number in row]
-    expected = looped(x, places, rows.reshape(-1), WAYS[way])
+    expected = put(x, places, rows.reshape(-1), WAYS[way])
     np.testing.assert_allclose(scatter(Tensor(x), Tensor(numbers), Tensor(rows)).asnumpy(), expected, rtol=1e-14)
 
 
@@ -121,31 +73,29 @@ def test_whole_numbers_are_divided_towards_zero():
 
 @each_of(
     ("method", "how"),
-    ("tensor_scatter_update", "Update"),
-    *((f"scatter_{how.lower()}", how) for how in WAYS if how != "Update"),
+    ("tensor_scatter_update", "update"),
+    *((f"scatter_{how}", how) for how in WAYS if how != "update"),
 )
 def test_methods_of_a_tensor_scatter_by_coordinates(method, how):
     x, rows = drawn((6, 4), (6, 4))
     made = getattr(Tensor(x), method)(Tensor(NUMBERS[:, None]), Tensor(rows))
-    np.testing.assert_allclose(np.asarray(made), looped(x, NUMBERS, rows, WAYS[how]), rtol=1e-14)
+    np.testing.assert_allclose(np.asarray(made), put(x, NUMBERS, rows, WAYS[how]), rtol=1e-14)
 
 
-SEGMENTS = {"sum": (np.sum, 0.0), "prod": (np.prod, 1.0), "max": (np.max, None), "min": (np.min, None)}
-
-
-@each_of("dtype", np.float32, np.int32)
-@pytest.mark.parametrize("name", SEGMENTS)
-def test_segments_are_combined_and_empty_ones_have_their_own_value(name, dtype):
-    fold, empty = SEGMENTS[name]
-    if empty is None:
-        limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
-        empty = limits.max if name == "min" else limits.min
-    x = np.arange(1, 25).reshape(6, 4).astype(dtype)
+@each_of(
+    ("name", "fold", "empty"),
+    ("sum", np.sum, 0),
+    ("prod", np.prod, 1),
+    ("max", np.max, np.iinfo(np.int32).min),
+    ("min", np.min, np.iinfo(np.int32).max),
+)
+def test_segments_of_whole_numbers_leave_out_what_belongs_to_none(name, fold, empty):
+    x = np.arange(1, 25, dtype=np.int32).reshape(6, 4)
     ids = np.array([2, 0, 2, -1, 4, 9])  # -1 and 9 are of no segment, 1 and 3 have no part
-    expected = [fold(x[ids == i], axis=0) if (ids == i).any() else np.full(4, empty, dtype) for i in range(5)]
-    made = np.asarray(getattr(ops, f"unsorted_segment_{name}")(Tensor(x), Tensor(ids), 5))
-    assert made.dtype == dtype
-    np.testing.assert_array_equal(made, np.array(expected, dtype))
+    expected = [fold(x[ids == i], axis=0) if (ids == i).any() else np.full(4, empty) for i in range(5)]
+    found = np.asarray(getattr(ops, f"unsorted_segment_{name}")(Tensor(x), Tensor(ids), 5))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, expected)
 
 
 # ---- what may be split ----
@@ -189,18 +139,10 @@ def test_numbered_dims_are_split_where_a_rank_needs_no_other(name, shapes, parts
     assert not rule.out.is_partial
 
 
-class Written(nn.Cell):
+def writing(prim, table, indices, updates):
     """A trained table that an operator writes, read before and after."""
-
-    def __init__(self, prim, table, indices, updates):
-        super().__init__()
-        self.prim, self.relu = prim, ops.ReLU()
-        self.table = Parameter(Tensor(table), name="table")
-        self.indices, self.updates = Tensor(indices), Tensor(updates)
-
-    def construct(self, x):
-        out = self.prim(self.table, self.indices, self.updates)
-        return self.relu(out + x)
+    indices, updates, table = Tensor(indices), Tensor(updates), Parameter(Tensor(table), name="table")
+    return cell(lambda net, x: ops.relu(net.prim(net.table, indices, updates) + x), prim=prim, table=table)
 
 
 @each_of(
@@ -213,12 +155,12 @@ class Written(nn.Cell):
 def test_a_compiled_network_keeps_what_was_scattered_into_its_parameter(how, strategy):
     table, rows, x = drawn((8, 4), (6, 4), (8, 4))
     prim = PRIMITIVES[f"Scatter{how}"]()
-    net = Written(prim if strategy is None else prim.shard(strategy), table, NUMBERS, rows)
+    net = writing(prim if strategy is None else prim.shard(strategy), table, NUMBERS, rows)
     plan, sim = simulated(net, x, table=table)
-    once = looped(table, NUMBERS, rows, WAYS[how])
+    once = put(table, NUMBERS, rows, WAYS[how.lower()])
     np.testing.assert_allclose(sim.full(plan.outputs[0]), once + x, rtol=1e-14)
     sim.run_step(x)
-    twice = looped(once, NUMBERS, rows, WAYS[how])
+    twice = put(once, NUMBERS, rows, WAYS[how.lower()])
     np.testing.assert_allclose(sim.full(plan.outputs[0]), twice + x, rtol=1e-14)
     assert not [i for i in plan.stages[0].program("forward") if i.is_communication and i.name == "prim"]
 
@@ -266,7 +208,7 @@ def test_what_cannot_be_scattered_is_refused_in_words(how):
 def test_an_extreme_of_a_split_dim_has_the_number_that_one_device_finds(name, keep_dims):
     # equal extremes on several ranks: the first counts; the last row's is not a number, as numpy's is then
     x = np.array([[1, 5, 5, 2, 5, 0, 0, 1], [0] * 8, [3, 1, 1, 3, 1, 3, 3, 1], [2, 1, np.nan, 7, 0, np.nan, 8, 1]])
-    plan, sim = simulated(Behind(PRIMITIVES[name](axis=1, keep_dims=keep_dims), ((2, 4),)), x)
+    plan, sim = simulated(behind(PRIMITIVES[name](axis=1, keep_dims=keep_dims), ((2, 4),)), x)
     numbers, values = (sim.full(out) for out in plan.outputs)
     place, extreme = (np.argmax, np.max) if "Max" in name else (np.argmin, np.min)
     np.testing.assert_array_equal(numbers, place(x, axis=1, keepdims=keep_dims))

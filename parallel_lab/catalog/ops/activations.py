@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from ...base.checks import number
+from ...base.errors import shorten
 from ...ops.activation import EXAMPLE, SOFTMAX, log_softmax_of, relu, relu_grad, softmax, tanh
 from ...ops.elementwise import SHAPE, UNARY, a_dtype, cast, float_result, mul, neg, sub
 from ...ops.join import split_parts
@@ -356,7 +357,7 @@ def _some_number(name, value, shape):
     return (
         None
         if isinstance(value, (int, float)) and math.isfinite(value) and value
-        else (f"{name}={value}", "A number other than 0")
+        else (f"{name}={shorten(value)}", "A number other than 0")
     )
 
 
