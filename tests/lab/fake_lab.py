@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,11 +14,10 @@ TENSORS = ("x", "w", "matmul", "relu", "w2", "matmul2")  # of the quickstart net
 
 
 class FakeLab(StrategyLab):
-    """The quickstart on 1, 2, 4, 8 ranks. sent: its commands; single, parallel: a run's losses, one rounding apart."""
+    """The quickstart on 1, 2, 4, 8 ranks. single, parallel: a run's losses, one rounding apart."""
 
     def __init__(self, devices: int = 8) -> None:
         super().__init__(devices=devices, steps=STEPS)
-        self.sent: list[tuple] = []
         self.single = (0.33 * 0.97 ** np.arange(STEPS)).astype(np.float32)
         self.parallel = np.nextafter(self.single, np.float32(1))
 
@@ -40,18 +38,3 @@ class FakeLab(StrategyLab):
             self._run.state = "done"
             self._changed("run")
         self._changed("loss")
-
-
-def _recorded(name):
-    command = getattr(FakeLab, name)
-
-    @functools.wraps(command)
-    def call(self, *arguments):
-        self.sent.append((name, *arguments))
-        command(self, *arguments)
-
-    return call
-
-
-for _name in FakeLab.commands:
-    setattr(FakeLab, _name, _recorded(_name))

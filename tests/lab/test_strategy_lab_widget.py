@@ -52,6 +52,15 @@ def test_a_refused_strategy_is_not_an_error_of_the_command_and_leaves_the_pictur
     assert widget.snapshot["cards"] == before
 
 
+def test_a_run_is_steered_by_commands(widget):
+    """The other commands: test_lab_widgets.py."""
+    for command, state in (("run", "running"), ("pause", "paused"), ("resume", "running"), ("stop", "done")):
+        tell(widget, command)
+        assert widget.last_error is None and widget.progress["run"]["state"] == state
+    tell(widget, "reset")
+    assert widget.progress["run"]["state"] == "idle"
+
+
 def losses(sent) -> dict[str, np.ndarray]:
     """The curves a page has after the messages it received."""
     curves = {"parallel": np.zeros(0, "<f4"), "single": np.zeros(0, "<f4")}
