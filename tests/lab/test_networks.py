@@ -1,5 +1,7 @@
 """The labs' networks and problems: what they train on, operators by name, and that presets are right."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -205,8 +207,13 @@ def test_the_other_presets_train_as_one_device_does(data, name, preset):
     same_as_one_device(data, name, 8, networks.NETWORKS[name].presets[preset](8))
 
 
+@cache
+def on_one_device(data, name):
+    return losses(data, name, 1, 3, {})
+
+
 def same_as_one_device(data, name, devices, strategies):
-    found, wanted = losses(data, name, devices, 3, strategies), losses(data, name, 1, 3, {})
+    found, wanted = losses(data, name, devices, 3, strategies), on_one_device(data, name)
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
     if networks.NETWORKS[name].kind != "rows":
         # Adam makes a whole step of a gradient that is nothing but rounding: test_equality.py has the bound for its

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -38,7 +39,9 @@ def entry_of(plan, value: str):
     return next(e for e in tensor_entries(plan) if e.value == value)
 
 
+@cache
 def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
+    """A plan, which is frozen: one for all tests that look at it."""
     return StrategyLab(net, devices, data).plan
 
 
