@@ -28,7 +28,8 @@ from tests.lab.labs import LABS, REFUSED, WALKS, another, shown, stack
 FEW = Limits(3)  # settings of a page
 SETTINGS = [(name, one) for name, make in LABS.items() for one in type(make()).declared]
 # more than their lists offer: any number, and None for the default cluster
-TYPED = {("search", which) for which in ("bandwidth", "latency", "capacity")} | {("fusion", "cluster")}
+TYPED = {("search", which) for which in ("bandwidth", "latency", "capacity")}
+TYPED |= {("fusion", "cluster"), ("stepper", "elements")}
 JUNK = (None, True, -1, 10**9, 1.5, "", "no such value", float("nan"), ["x"])
 each_lab = pytest.mark.parametrize("name", LABS)
 
