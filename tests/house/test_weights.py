@@ -33,7 +33,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_600,
+    "base": 4_620,
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_360,
@@ -43,7 +43,7 @@ PACKAGE_LINES = {
     "run": 1_450,
     "processes": 13_300,
     "train": 10_750,
-    "lab": 31_800,
+    "lab": 31_680,
     "mindspore": 5_700,
     "cli": 2_600,
 }
