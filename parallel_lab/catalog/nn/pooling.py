@@ -9,6 +9,7 @@ from ...base.checks import Check, checked, choice, flag, integer, kept
 from ...base.errors import ShapeError
 from ...nn.cell import Cell
 from ...nn.layers.activation import OneOperator
+from ...nn.layers.basic import arguments_of
 from ...nn.layers.conv import POOL_SETTINGS, MaxPool2d, Pool, check_padding, extents, paddings
 from ...ops.kernels.windows import PAD_MODE
 from ...ops.shape import expand_dims, shape as shape_of, squeeze
@@ -70,16 +71,8 @@ class MaxPool1d(_RowPool):
 
     @checked(dilation=choice(1), return_indices=choice(False), ceil_mode=choice(False))
     @kept(**_ROW_WINDOWS)
-    def __init__(
-        self,
-        kernel_size: int = 1,
-        stride: int = 1,
-        pad_mode: str = "valid",
-        padding: int | tuple[int, int] = 0,
-        dilation: int = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
+    @arguments_of(MaxPool2d.__init__, without="data_format")
+    def __init__(self, **settings: Any) -> None:
         super().__init__(MaxPool2d)
 
 
@@ -91,16 +84,9 @@ class AvgPool1d(_RowPool):
 
     @checked(ceil_mode=choice(False), count_include_pad=flag)
     @kept(**_ROW_WINDOWS)
-    def __init__(
-        self,
-        kernel_size: int = 1,
-        stride: int = 1,
-        pad_mode: str = "valid",
-        padding: int | tuple[int, int] = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-    ) -> None:
-        super().__init__(AvgPool2d, count_include_pad=count_include_pad)
+    @arguments_of(AvgPool2d.__init__, without="divisor_override data_format")
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(AvgPool2d, count_include_pad=settings["count_include_pad"])
 
 
 class Upsample(Cell):
@@ -136,19 +122,11 @@ class MaxPool3d(OneOperator):
 
     @checked(dilation=choice(1), return_indices=choice(False))
     @kept(kernel_size=extents(3), stride=extents(3), pad_mode=PAD_MODE, padding=paddings(3), ceil_mode=flag)
-    def __init__(
-        self,
-        kernel_size: Any = 1,
-        stride: Any = 1,
-        pad_mode: str = "valid",
-        padding: Any = 0,
-        dilation: int = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
+    @arguments_of(MaxPool2d.__init__, without="data_format")
+    def __init__(self, ceil_mode: bool, **_: Any) -> None:
         check_padding(self)
-        windows = {"kernel_size": kernel_size, "strides": stride, "pad_mode": pad_mode}
-        self._begin(**windows, pad_list=padding, ceil_mode=ceil_mode)
+        windows = {"kernel_size": self.kernel_size, "strides": self.stride, "pad_mode": self.pad_mode}
+        self._begin(**windows, pad_list=self.padding, ceil_mode=ceil_mode)
 
 
 class AvgPool3d(OneOperator):
@@ -163,20 +141,12 @@ class AvgPool3d(OneOperator):
 
     @checked(count_include_pad=flag, divisor_override=integer(1) | None)
     @kept(kernel_size=extents(3), stride=extents(3), pad_mode=PAD_MODE, padding=paddings(3), ceil_mode=flag)
-    def __init__(
-        self,
-        kernel_size: Any = 1,
-        stride: Any = 1,
-        pad_mode: str = "valid",
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
+    @arguments_of(AvgPool2d.__init__, without="data_format")
+    def __init__(self, ceil_mode: bool, count_include_pad: bool, divisor_override: int | None, **_: Any) -> None:
         check_padding(self)
-        windows = {"kernel_size": kernel_size, "strides": stride, "pad_mode": pad_mode, "pad": padding}
+        windows = {"kernel_size": self.kernel_size, "strides": self.stride, "pad_mode": self.pad_mode}
         means = {"count_include_pad": count_include_pad, "divisor_override": divisor_override or 0}
-        self._begin(**windows, ceil_mode=ceil_mode, **means)
+        self._begin(**windows, pad=self.padding, ceil_mode=ceil_mode, **means)
 
 
 def _read_output_size(value: Any) -> Any:

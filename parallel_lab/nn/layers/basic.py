@@ -6,9 +6,11 @@ net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): coun
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,39 @@ from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
 from ..tensor.parameter import Parameter
 from .activation import OneOperator, get_activation
+
+# ---- arguments that several layers have ----
+
+
+def arguments_of(
+    init: Callable[..., None], *, without: str = "", after: tuple[str, str, Any] | None = None, **defaults: Any
+) -> Callable[[Callable[..., None]], Any]:
+    """A decorator for `__init__(self, **settings)`, which is called with the arguments that `init` of another layer
+    takes, by place and by name.
+
+    without   names of arguments that this layer does not have
+    after     one more argument: (the name before it, its name, its default);  defaults: those that differ
+    """
+    takes = [p for name, p in inspect.signature(init).parameters.items() if name not in without.split()]
+    takes = [p.replace(default=defaults.get(p.name, p.default)) for p in takes]
+    if after is not None:
+        name, more, default = after
+        place = 1 + next(i for i, p in enumerate(takes) if p.name == name)
+        takes.insert(place, inspect.Parameter(more, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
+    signature = inspect.Signature(takes)
+
+    def decorate(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> None:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            function(**bound.arguments)
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
 
 # ---- layers ----
 

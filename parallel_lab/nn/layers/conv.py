@@ -21,7 +21,7 @@ from ...ops.shape import expand_dims, shape as shape_of, squeeze
 from ...ops.transposed_conv import transposed_convolution
 from ..cell import Cell
 from .activation import OneOperator
-from .basic import Weighted
+from .basic import Weighted, arguments_of
 
 
 def one_or_each(low: int, lengths: tuple[int, ...], allowed: str) -> Check:
@@ -75,8 +75,8 @@ class _Conv(Weighted):
     dims, name, transposed, rows = 2, "conv2d", False, False
     operator: type[Primitive] = convolution.primitive
 
-    def _convolve(self, weight_init: Any, bias_init: Any, dtype: Any) -> None:
-        """Make operators and Parameters by the settings that were kept."""
+    def _convolve(self, weight_init: Any, bias_init: Any, dtype: Any, **_: Any) -> None:
+        """Make operators and Parameters by these, and by the settings that were kept."""
         check_padding(self)
         ends = self.in_channels, self.out_channels
         if ends[0] % self.group or ends[1] % self.group:
@@ -173,23 +173,10 @@ class Conv1d(_Conv):
     rows = True
 
     @kept(**_settings(1))
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        pad_mode: str = "same",
-        padding: int | tuple[int, ...] = 0,
-        dilation: int = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        dtype: Any = np.float32,
-    ) -> None:
+    @arguments_of(Conv2d.__init__, without="data_format")
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self._convolve(weight_init, bias_init, dtype)
+        self._convolve(**settings)
 
 
 class Conv3d(_Conv):
@@ -203,24 +190,10 @@ class Conv3d(_Conv):
 
     @checked(data_format=choice(FORMATS[3]))
     @kept(**_settings(3))
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int, int],
-        stride: int | tuple[int, int, int] = 1,
-        pad_mode: str = "same",
-        padding: int | tuple[int, ...] = 0,
-        dilation: int | tuple[int, int, int] = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        data_format: str = "NCDHW",
-        dtype: Any = np.float32,
-    ) -> None:
+    @arguments_of(Conv2d.__init__, data_format=FORMATS[3])
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self._convolve(weight_init, bias_init, dtype)
+        self._convolve(**settings)
 
 
 def _check_output_padding(layer: Cell) -> None:
@@ -254,25 +227,11 @@ class Conv2dTranspose(_Conv):
     name, operator, transposed = "conv2d_transpose", transposed_convolution.primitive, True
 
     @kept(**_settings(2), output_padding=one_or_each(0, (1, 2), "An int, or (height, width), each at least 0"))
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | tuple[int, int],
-        stride: int | tuple[int, int] = 1,
-        pad_mode: str = "same",
-        padding: int | tuple[int, ...] = 0,
-        output_padding: int | tuple[int, int] = 0,
-        dilation: int | tuple[int, int] = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        dtype: Any = np.float32,
-    ) -> None:
+    @arguments_of(Conv2d.__init__, without="data_format", after=("padding", "output_padding", 0))
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
         _check_output_padding(self)
-        self._convolve(weight_init, bias_init, dtype)
+        self._convolve(**settings)
 
 
 class Conv1dTranspose(_Conv):
@@ -286,23 +245,10 @@ class Conv1dTranspose(_Conv):
     rows, output_padding = True, 0
 
     @kept(**_settings(1))
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        stride: int = 1,
-        pad_mode: str = "same",
-        padding: int | tuple[int, ...] = 0,
-        dilation: int = 1,
-        group: int = 1,
-        has_bias: bool = False,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        dtype: Any = np.float32,
-    ) -> None:
+    @arguments_of(Conv2d.__init__, without="data_format")
+    def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self._convolve(weight_init, bias_init, dtype)
+        self._convolve(**settings)
 
 
 POOL_SETTINGS = {"kernel_size": extents(2), "stride": extents(2), "pad_mode": PAD_MODE, "padding": paddings(2)}

@@ -21,6 +21,7 @@ from ...ops.shape import shape as shape_of
 from ..cell import Cell
 from ..initializer import initializer
 from ..tensor.parameter import Parameter
+from .basic import arguments_of
 
 _BATCH_NORM = """
 
@@ -100,26 +101,9 @@ class _VolumeNorm(_BatchNorm):
     """A batch norm that takes no `data_format`."""
 
     @fitting
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.9,
-        affine: bool = True,
-        gamma_init: Any = "ones",
-        beta_init: Any = "zeros",
-        moving_mean_init: Any = "zeros",
-        moving_var_init: Any = "ones",
-        use_batch_statistics: bool | None = None,
-        dtype: Any = np.float32,
-        *,
-        sync: bool = False,
-        unbiased: bool = False,
-    ) -> None:
-        inits = {"gamma_init": gamma_init, "beta_init": beta_init}
-        moving = {"moving_mean_init": moving_mean_init, "moving_var_init": moving_var_init}
-        how = {"use_batch_statistics": use_batch_statistics, "dtype": dtype, "sync": sync, "unbiased": unbiased}
-        super().__init__(num_features, eps, momentum, affine, **inits, **moving, **how)
+    @arguments_of(_BatchNorm.__init__, without="data_format")
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
 
 
 def _batch_norm(
@@ -161,22 +145,11 @@ class SyncBatchNorm(_BatchNorm):
     dims, form = (2, 4), "(n, c) or (n, c, h, w)"
 
     @checked(process_groups=Check("A list of lists of ranks, each rank once, or None", _read_groups) | None)
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.9,
-        affine: bool = True,
-        gamma_init: Any = "ones",
-        beta_init: Any = "zeros",
-        moving_mean_init: Any = "zeros",
-        moving_var_init: Any = "ones",
-        use_batch_statistics: bool | None = None,
-        process_groups: list[list[int]] | None = None,
-        dtype: Any = np.float32,
-    ) -> None:
-        inits = (gamma_init, beta_init, moving_mean_init, moving_var_init)
-        super().__init__(num_features, eps, momentum, affine, *inits, use_batch_statistics, dtype=dtype, sync=True)
+    @arguments_of(
+        _BatchNorm.__init__, without="data_format sync unbiased", after=("use_batch_statistics", "process_groups", None)
+    )
+    def __init__(self, process_groups: list[list[int]] | None, **settings: Any) -> None:
+        super().__init__(**settings, sync=True)
         self.process_groups = process_groups
         if process_groups is None:
             return
