@@ -1,6 +1,6 @@
 """The named calls of a rank's communicator: `comm.all_reduce(x)` for `comm.answer(Request("all_reduce", ...))`.
 
-Those of shared memory and MPI derive from it, through `processes/shm/checked_calls.py`, and bring `_answer`.
+Those of shared memory and MPI derive from it, through `processes/checked_calls.py`, and bring `_answer`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Losses of margins, of pairs and triples, of distributions: the functions of `ops/further_losses.py` as Cells.
+"""Losses of margins, of pairs and triples, of distributions: the functions of `catalog/ops/margin_losses.py` as Cells.
 
 loss = nn.TripletMarginLoss(margin=0.5)      # (anchor, positive, negative) -> ()
 """

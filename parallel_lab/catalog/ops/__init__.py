@@ -3,6 +3,7 @@
 from . import (  # noqa: F401
     activations,
     arithmetic,
+    attention_parts,
     boxes,
     channel_blocks,
     class_losses,
@@ -13,7 +14,6 @@ from . import (  # noqa: F401
     dims,
     distances,
     elementary_functions,
-    expanded_attention,
     extremes,
     flash_attention,
     float_checks,
@@ -32,7 +32,6 @@ from . import (  # noqa: F401
     pooling,
     products,
     random_numbers,
-    rotary_embedding,
     sampling,
     scatter_elements,
     scatter_writes,

@@ -151,28 +151,29 @@ def _is_local(instr: Instr) -> bool:
 class _Regions:
     """Which forward instructions are recomputed, and for whom.
 
-    wishes   operator -> how it is recomputed;  again: results of forward that may be recomputed -> by which instruction
+    settings  operator -> how it is recomputed
+    again     results of forward that may be recomputed
     """
 
     def __init__(self, draft: Draft) -> None:
         graph, config = draft.graph, draft.config
-        self.wishes = {n.name: dict(n.recompute) for n in graph.of_phase("forward") if asks_to_recompute(n.recompute)}
+        self.settings = {n.name: dict(n.recompute) for n in graph.of_phase("forward") if asks_to_recompute(n.recompute)}
         kept, begun, brought = _makers_of_outputs(graph), set(), set()
         computed = {i.name for i in draft.program("forward") if i.kind == "compute"}
         self.again: set[str] = set()
         for instr in draft.program("forward"):
-            wish = self.wishes.get(instr.name)
-            if wish is None or not _can_run_again(instr):
+            setting = self.settings.get(instr.name)
+            if setting is None or not _can_run_again(instr):
                 continue
             begun.update([instr.name] if instr.kind == "compute" else [])
             # what comes before the computation brings operands
             makes_output = instr.name in kept and (instr.name in begun or instr.name not in computed)
             moves = instr.message or (instr.kind != "compute" and not brought.isdisjoint(instr.ins))
-            if moves and not wish["mp_comm_recompute"]:
+            if moves and not setting["mp_comm_recompute"]:
                 brought.update(instr.kept)
             elif not makes_output:
                 self.again.update(instr.kept)
-        regathers = any(wish["parallel_optimizer_comm_recompute"] for wish in self.wishes.values())
+        regathers = any(setting["parallel_optimizer_comm_recompute"] for setting in self.settings.values())
         # at level3 all parameters are gathered again, by a pass of its own
         self.gathers = regathers and config.pipeline_stages == 1 and config.optimizer_level != "level3"
         self.ignored = ""
@@ -182,7 +183,7 @@ class _Regions:
 
     def asks(self, reader: Instr, option: str) -> bool:
         """Whether an instruction belongs to an operator of a region with this option."""
-        return bool(self.wishes.get(reader.name, {}).get(option))
+        return bool(self.settings.get(reader.name, {}).get(option))
 
     def why(self, instr: Instr, reader: Instr) -> str | None:
         """Why an instruction is to run again for a backward instruction; None: its result of forward is read."""
@@ -212,12 +213,12 @@ def _makers_of_outputs(graph: Graph) -> set[str]:
     late = {graph.maker(name) for name in (*graph.read_late(), *graph.outputs)}
     names: set[str] = set()
     for node in reversed(nodes.values()):
-        wish = dict(node.recompute)
-        if not wish or wish.get("alone"):  # asked of the operator itself, and not of a Cell around it
+        setting = dict(node.recompute)
+        if not setting or setting.get("alone"):  # asked of the operator itself, and not of a Cell around it
             continue
         used = readers.get(node.name, ())
         shown = any(r.opdef.view and r.name in names and r.ins[0] in node.outs for r in used)
-        if shown or node.name in late or any(dict(r.recompute).get("region") != wish["region"] for r in used):
+        if shown or node.name in late or any(dict(r.recompute).get("region") != setting["region"] for r in used):
             names.add(node.name)
     return names
 
