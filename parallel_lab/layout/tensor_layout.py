@@ -24,9 +24,10 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 from ..base.errors import LayoutError
 from ..base.unchecked import unchecked
@@ -224,7 +225,11 @@ class TensorLayout:
     @property
     def slice_counts(self) -> tuple[float, ...]:
         """How many slices of a rank's size make each dim: no ints where rows are uneven."""
-        return (sum(self.rows) / max(self.rows), *self.splits[1:]) if self.rows else self.splits
+        return self._uneven(self.splits, lambda rows: sum(rows) / max(rows))
+
+    def _uneven(self, per_dim: tuple[Any, ...], of_rows: Callable[[tuple[int, ...]], Any]) -> tuple[Any, ...]:
+        """`per_dim` with what `of_rows` says for dim 0, if the parts of that dim differ."""
+        return (of_rows(self.rows), *per_dim[1:]) if self.rows else per_dim
 
     @property
     def replica_axes(self) -> tuple[int, ...]:
@@ -262,13 +267,11 @@ class TensorLayout:
         """Shape of the part one rank holds; the same on every rank."""
         shape = tuple(shape)
         self.check_shape(shape)
-        part = tuple(map(operator.floordiv, shape, self.splits))
-        return (max(self.rows), *part[1:]) if self.rows else part
+        return self._uneven(tuple(map(operator.floordiv, shape, self.splits)), max)
 
     def full_shape(self, part: Iterable[int]) -> tuple[int, ...]:
         """Shape of the tensor, where a rank holds a part of this shape."""
-        full = tuple([size * cut for size, cut in zip(part, self.splits, strict=True)])
-        return (sum(self.rows), *full[1:]) if self.rows else full
+        return self._uneven(tuple([size * cut for size, cut in zip(part, self.splits, strict=True)]), sum)
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
         """Coordinates of `rank` in the device matrix, left to right.
@@ -306,9 +309,7 @@ class TensorLayout:
     def index_of(self, numbers: tuple[int, ...], shape: Iterable[int]) -> tuple[slice, ...]:
         """Where the slice of these numbers lies in the full tensor of `shape`."""
         index = tuple(slice(i * n, (i + 1) * n) for i, n in zip(numbers, self.slice_shape(shape), strict=True))
-        if not self.rows:
-            return index
-        return slice(sum(self.rows[: numbers[0]]), sum(self.rows[: numbers[0] + 1])), *index[1:]
+        return self._uneven(index, lambda rows: slice(sum(rows[: numbers[0]]), sum(rows[: numbers[0] + 1])))
 
     # ---- groups ----
 
