@@ -93,7 +93,7 @@ class _Copies:
             if instr.kind == "wait" and makes_on_host(instr, self.host):
                 label = fresh_name(f"{instr.out}.device", self.values)
                 self.values[label], self.copies[instr.out, TO_DEVICE] = self.values[instr.out], label
-                down = self.made(TO_HOST, instr.out, label, instr, instr.once)
+                down = self.copy_instr(TO_HOST, instr.out, label, instr, instr.once)
                 done += [replace(instr, outs=(label,)), down]
             else:
                 done.append(instr)
@@ -134,10 +134,10 @@ class _Copies:
         if kind == TO_HOST:
             self.host.add(label)
         self.copies[name, kind], self.original[label] = label, name
-        where.setdefault(place, []).append(self.made(kind, label, name, near, self.once(name)))
+        where.setdefault(place, []).append(self.copy_instr(kind, label, name, near, self.once(name)))
         return label
 
-    def made(self, kind: str, label: str, name: str, near: Instr, once: str) -> Instr:
+    def copy_instr(self, kind: str, label: str, name: str, near: Instr, once: str) -> Instr:
         """A copy of the value `name`."""
         to, lies = ("host", "device") if kind == TO_HOST else ("device", "host")
         reason = f"{name!r} lies on the {lies}, and is read on the {to}"

@@ -408,7 +408,7 @@ def trace_network(
     )
     scaler = None if tracer.scaler is None else (tracer.scaler, tracer.scale_name)
     cells = tuple((c, c.training) for c in tracer.cells.values())
-    primitives = tuple((p, p.said) for p in tracer.primitives.values())
+    primitives = tuple((p, p.compile_key) for p in tracer.primitives.values())
     return Traced(graph, parameters, constants, tracer.optimizers, scaler, form, cells, primitives)
 
 

@@ -62,7 +62,7 @@ def setitem(x: Any, key: Any, value: Any) -> Any:
     """
     value = cast(value, str(x.dtype)) if hasattr(value, "dtype") else _numbers(value).astype(x.dtype)
     shape, is_array = tuple(x.shape), hasattr(key, "dtype")
-    if is_array and _known(key) is None and np.dtype(str(key.dtype)).kind == "b":
+    if is_array and _constant(key) is None and np.dtype(str(key.dtype)).kind == "b":
         if tuple(key.shape) != shape[: key.ndim]:
             raise TensorIndexError(f"a mask of shape {tuple(key.shape)} for a tensor of shape {shape}", where="x[...]")
         mask = reshape(key, (*key.shape, *(1,) * (len(shape) - key.ndim)))
@@ -108,7 +108,7 @@ def _numbers(value: Any) -> np.ndarray:
 
 
 def _plain(item: Any) -> Any:
-    return _known(item) if hasattr(item, "dtype") else item
+    return _constant(item) if hasattr(item, "dtype") else item
 
 
 def _chosen(x: Any, key: Any, value: Any) -> Any:
@@ -146,7 +146,7 @@ class _Array:
         self.shape = tuple(value.shape) if known is None else known.shape
 
 
-def _known(value: Any) -> np.ndarray | None:
+def _constant(value: Any) -> np.ndarray | None:
     """The numbers of an index, where they are known."""
     if not hasattr(value, "dtype") or isinstance(value, (np.ndarray, np.generic)):
         return plain_array(value, where="an index")
@@ -195,7 +195,7 @@ class _Index:
             return [int(item)]
         if isinstance(item, bool) or not (is_operand(item) or isinstance(item, (list, tuple, range))):
             raise self.error(f"has {shorten(item)} in it", "Ints, slices, None, '...', and arrays of ints or bools")
-        values = _known(item)
+        values = _constant(item)
         kind = np.dtype(str(item.dtype)).kind if values is None else values.dtype.kind
         if values is not None and not values.size and not hasattr(item, "dtype"):
             values, kind = values.astype(np.int64), "i"  # an empty list has no dtype of its own

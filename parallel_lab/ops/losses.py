@@ -147,7 +147,7 @@ def float_operand(value):
     return tensor_operand("loss", "a list", value).astype(np.float32) if isinstance(value, (list, tuple)) else value
 
 
-def told(where, values, prediction, target):
+def with_broadcast_warning(where, values, prediction, target):
     """`values`, with a warning where (n, 1) and (n,) gave (n, n): every sample compared with the labels of all."""
     shape, first, second = _shapes(values, prediction, target)
     if shape not in (first, second):
@@ -158,7 +158,7 @@ def told(where, values, prediction, target):
 
 def mse_of(loss, x, y):
     """Squared difference.  x, y: (...) broadcast -> () or (...)."""
-    return loss.get_loss(loss.square(told("mse_loss", loss.sub(x, y), x, y)))
+    return loss.get_loss(loss.square(with_broadcast_warning("mse_loss", loss.sub(x, y), x, y)))
 
 
 def binary_logits_of(loss, x, y):

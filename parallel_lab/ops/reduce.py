@@ -188,7 +188,7 @@ def spelling(where, axis, keep_dims, spelled):
     return axis, keep_dims
 
 
-def _begun(name, pair, x, initial, where):
+def _with_initial(name, pair, x, initial, where):
     """x, each element the larger (smaller) one of it and `initial`, which stands where `where` is false."""
     if initial is None:
         if where is not None:
@@ -209,7 +209,7 @@ def _in_every_spelling(name, operator, result="", pair=None, **spellings):
         first = {key: spelled.pop(key, None) for key in ("initial", "where")} if pair else {}
         axis, keep_dims = spelling(name, axis, keep_dims, spelled)
         x = input if dtype is None else cast(input, dtype=dtype)
-        return operator(_begun(name, pair, x, **first) if pair else x, axis, keep_dims=keep_dims)
+        return operator(_with_initial(name, pair, x, **first) if pair else x, axis, keep_dims=keep_dims)
 
     reduction.__name__ = reduction.__qualname__ = name
     reduction.__doc__ = (

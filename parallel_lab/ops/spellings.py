@@ -243,7 +243,7 @@ def _method(called: Callable, name: str, renamed: Sequence[str], parameters: Seq
     return method
 
 
-def _beside(other: Any) -> Any:
+def _as_operand(other: Any) -> Any:
     """The other operand of Python's operators on a tensor, where a list of numbers is an array: x + [1, 2]."""
     if not isinstance(other, (list, tuple)):
         return other
@@ -265,7 +265,7 @@ def _operator(called: Callable, name: str, unary: bool = False, reflected: bool 
     elif name in ("__eq__", "__ne__"):
 
         def method(self: Any, other: Any) -> Any:
-            return called(self, _beside(other)) if comparable(other) else NotImplemented
+            return called(self, _as_operand(other)) if comparable(other) else NotImplemented
 
     elif unary:
 
@@ -275,12 +275,12 @@ def _operator(called: Callable, name: str, unary: bool = False, reflected: bool 
     elif reflected:
 
         def method(self: Any, other: Any) -> Any:
-            return called(_beside(other), self)
+            return called(_as_operand(other), self)
 
     else:
 
         def method(self: Any, other: Any) -> Any:
-            return called(self, _beside(other))
+            return called(self, _as_operand(other))
 
     method.__name__, method.__doc__ = name, called.__doc__
     return method

@@ -154,7 +154,7 @@ def still_holds(compiled: Compiled) -> bool:
         return False
     trained = {source.name: source.trainable for source in compiled.plan.parameters}
     same = all(cell.training == training for cell, training in compiled.cells)
-    same = same and all(p.said == settings for p, settings in compiled.primitives)
+    same = same and all(p.compile_key == settings for p, settings in compiled.primitives)
     same = same and all(p.name == name for name, p in compiled.parameters.items())
     same = same and all(p.requires_grad == trained[name] for name, p in compiled.parameters.items() if name in trained)
     for source in compiled.traced.inputs:

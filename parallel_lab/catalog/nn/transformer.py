@@ -42,7 +42,7 @@ class TransformerDecoderLayer(TransformerLayer):
         def look(x: Any) -> Any:
             return self.multihead_attn(x, memory, memory, memory_key_padding_mask, False, memory_mask)[0]
 
-        return self._beside(3, self._beside(2, self._beside(1, tgt, attend), look), self._feed)
+        return self._residual(3, self._residual(2, self._residual(1, tgt, attend), look), self._feed)
 
 
 class TransformerDecoder(TransformerLayers):

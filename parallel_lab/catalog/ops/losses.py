@@ -18,7 +18,7 @@ from ...ops.losses import (
     binary_logits_of,
     float_operand,
     mse_of,
-    told,
+    with_broadcast_warning,
 )
 from ...ops.machine.composed import composed
 from ...ops.machine.operand_checks import refuse
@@ -188,7 +188,7 @@ def _(self, logits, labels, *, beta=1.0, reduction="none"):
 
 def l1_of(loss, x, y):
     """Absolute difference.  x, y: (...) broadcast -> () or (...)."""
-    return loss.get_loss(loss.abs(told("l1_loss", loss.sub(x, y), x, y)))
+    return loss.get_loss(loss.abs(with_broadcast_warning("l1_loss", loss.sub(x, y), x, y)))
 
 
 def binary_of(loss, x, y):
@@ -232,7 +232,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0):
     broadcast -> () or (...).
     """
     parts = FormulaParts("huber_loss", reduction)
-    values = told("huber_loss", smooth_l1_values(input, target, beta=delta), input, target)
+    values = with_broadcast_warning("huber_loss", smooth_l1_values(input, target, beta=delta), input, target)
     return mul(parts.get_loss(values), delta)
 
 

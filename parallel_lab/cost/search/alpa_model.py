@@ -143,7 +143,7 @@ class AlpaModel(CostModel):
                 continue
         parameters = [self.parameter(name) for name in node.ins]
         for rule in rules:
-            reads = [(p, layout) for p, layout in zip(parameters, rule.wanted, strict=True) if p is not None]
+            reads = [(p, layout) for p, layout in zip(parameters, rule.operand_layouts, strict=True) if p is not None]
             pairs = itertools.combinations(reads, 2)
             if all(p != q or mine.same_placement(other) for (p, mine), (q, other) in pairs):
                 yield rule

@@ -78,7 +78,7 @@ class CostModel(Places):
         twice = [self.parameter(name) for name in node.ins]
         for strategy in strategies:
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, self.device_num, node.where)
-            reads = [(p, layout) for p, layout in zip(twice, rule.wanted, strict=True) if p is not None]
+            reads = [(p, layout) for p, layout in zip(twice, rule.operand_layouts, strict=True) if p is not None]
             pairs = itertools.combinations(reads, 2)
             if all(p != q or mine.same_placement(other) for (p, mine), (q, other) in pairs):
                 yield rule
@@ -119,7 +119,7 @@ class CostModel(Places):
         rules = self.rules[link.target]
         key = (id(rules), link.position)
         if key not in self.layouts:
-            self.layouts[key] = self.one_list(rule.wanted[link.position] for rule in rules)
+            self.layouts[key] = self.one_list(rule.operand_layouts[link.position] for rule in rules)
         return self.layouts[key]
 
     def one_list(self, layouts: Iterable[TensorLayout]) -> list[TensorLayout]:

@@ -142,7 +142,7 @@ class _Propagation(Places):
         if link.target in self.views:
             both = self.reshaped.get(link.target)
             return both and both[0]
-        return self.decided[link.target].rule.wanted[link.position] if link.target in self.decided else None
+        return self.decided[link.target].rule.operand_layouts[link.position] if link.target in self.decided else None
 
     def edge(self, link: Link, *, backward: bool = False) -> Edge:
         """What the target of a link knows of its source; or (backward) the source of its target."""
@@ -245,7 +245,7 @@ class _Propagation(Places):
             afters = [after]
         else:
             reader = self.nodes[behind.target]
-            afters = [self.operator(reader).rule(s).wanted[behind.position] for s in self.candidates(reader)]
+            afters = [self.operator(reader).rule(s).operand_layouts[behind.position] for s in self.candidates(reader)]
 
         def price(pair: tuple[TensorLayout, TensorLayout]) -> tuple[bool, float]:
             shapes = self.shapes[link.tensor], self.shapes[view]
@@ -290,7 +290,7 @@ class _Propagation(Places):
         layout = cast(TensorLayout, self.wanted(link) if backward else self.known(link))  # it is settled there
         for strategy in candidates:
             rule = operator.rule(strategy)
-            here = rule.outs[self.number(link)].whole() if backward else rule.wanted[link.position]
+            here = rule.outs[self.number(link)].whole() if backward else rule.operand_layouts[link.position]
             if here.splits == layout.splits if by_counts else here.same_placement(layout):
                 slices = layout.slice_shape(self.there(link))
                 reason = f"the first candidate with slices {slices}, as {self.other_end(link, backward)}"

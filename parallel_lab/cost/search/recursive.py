@@ -258,7 +258,7 @@ class _Recursive(Places):
         for link in self.after[node.name]:
             rule = self.rules.get(link.target)
             if rule is not None and self.there(link) == self.shapes[link.tensor]:
-                votes.setdefault(self.number(link), rule.wanted[link.position].splits)
+                votes.setdefault(self.number(link), rule.operand_layouts[link.position].splits)
         return votes
 
     def follow(self, node: Node, wants: dict[int, tuple[int, ...]], backward: bool) -> None:
@@ -275,7 +275,7 @@ class _Recursive(Places):
 
 
 def _distance(rule: ShardingRule, wants: dict[int, tuple[int, ...]], backward: bool) -> float:
-    layouts = [layout.whole() for layout in rule.outs] if backward else rule.wanted
+    layouts = [layout.whole() for layout in rule.outs] if backward else rule.operand_layouts
     pairs = (zip(layouts[at].splits, splits, strict=True) for at, splits in wants.items())
     return sum(abs(math.log2(mine) - math.log2(theirs)) for pair in pairs for mine, theirs in pair)
 

@@ -148,13 +148,13 @@ class TimeModel(CostModel):
         behind = tuple(GraphInput(f"{WEIGH}.{out}", "constant", (), self.graph.dtypes()[out]) for out in weighed)
         draft = Draft(Graph((*inputs, *behind), (alone,), tuple(floats), name=node.name), self.config)
         build = Builder(draft)
-        for given, layout in zip(inputs, rule.wanted, strict=True):
+        for given, layout in zip(inputs, rule.operand_layouts, strict=True):
             if given.role != "parameter":
                 # of a constant each rank has all, and cuts its slice here; other tensors have been brought
                 whole = given.is_number or given.role == "constant"
                 placed = given.whole(self.device_num) if whole else Value(given.shape, given.dtype, layout)
                 build.values[given.name] = placed
-        ins = build.operands(alone, rule.wanted)
+        ins = build.operands(alone, rule.operand_layouts)
         if rule.stored is not None:
             pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
             ins = tuple(build.gathered(name, have, want, alone, at) for at, (name, have, want) in pairs)
@@ -171,7 +171,7 @@ class TimeModel(CostModel):
         terms = self.timed(done, {names[at] for at in self.charged(node)}, node.name)
         for at, name in enumerate(node.ins):
             if self.root(name) is not None and (node.name, at) in self.further:
-                terms[0] += self.sum_s(inputs[at].shape, inputs[at].dtype, rule.wanted[at])
+                terms[0] += self.sum_s(inputs[at].shape, inputs[at].dtype, rule.operand_layouts[at])
         return terms, self.held(node, rule, done)
 
     def charged(self, node: Node) -> list[int]:
@@ -206,7 +206,7 @@ class TimeModel(CostModel):
         read = {name for instr in draft.program("backward") if instr.name == node.name for name in instr.ins}
         total = sum(values[name].slice_bytes for name in read & results)
         for at, name in enumerate(node.ins):
-            size = math.prod(rule.wanted[at].slice_shape(self.graph.operand_shapes(node)[at]))
+            size = math.prod(rule.operand_layouts[at].slice_shape(self.graph.operand_shapes(node)[at]))
             size *= as_dtype(self.graph.dtypes()[name]).itemsize
             if self.root(name) is not None:
                 if at in self.charged(node):

@@ -107,7 +107,7 @@ def _numbers(settled: Settled, strategy: Strategy, at: int) -> tuple[Any, ...]:
 
 def _lies(settled: Settled, strategy: Strategy, layout: TensorLayout) -> bool:
     (edge,), rule = settled.edges, settled.facts.rule(strategy)
-    here = rule.outs[edge.result].whole() if edge.position is None else rule.wanted[edge.position]
+    here = rule.outs[edge.result].whole() if edge.position is None else rule.operand_layouts[edge.position]
     return here.same_placement(layout)
 
 
@@ -140,9 +140,11 @@ def flip(
         for other in places.candidates(nodes[name]):
             theirs = places.operator(nodes[name]).rule(other)
             if link.source == name:
-                fits = places.results(nodes[name], theirs)[link.tensor].same_placement(rule.wanted[link.position])
+                fits = places.results(nodes[name], theirs)[link.tensor].same_placement(
+                    rule.operand_layouts[link.position]
+                )
             else:
-                fits = theirs.wanted[link.position].same_placement(edge.here(rule))
+                fits = theirs.operand_layouts[link.position].same_placement(edge.here(rule))
             if fits and walk(graph, config, WALKS[0], {**given, name: other})[0].get(settled.operator) == strategy:
                 return name, other
     return None

@@ -72,7 +72,7 @@ class Edge:
         """(bytes of communication with start-up included, bytes touched)."""
         sides = (self.here(rule), self.layout, self.own_shape, self.shape)
         if self.position is not None:
-            sides = (self.layout, rule.wanted[self.position], self.shape, self.own_shape)
+            sides = (self.layout, rule.operand_layouts[self.position], self.shape, self.own_shape)
         cost = redistribution_cost(*sides, alltoall=self.alltoall)
         sent = sum(practical(elements * self.itemsize) for elements in (cost.forward, cost.backward))
         return sent, cost.computation * self.itemsize

@@ -31,17 +31,17 @@ def follow_gradients(draft: Draft) -> Draft:
     draft = replace(draft, bridges=(*draft.bridges, *names.items()))
     late = {name for name, _, _ in draft.graph.gradients}
     held = tuple(dict(draft.bridges).get(name, name) for name in draft.graph.outputs)
-    return _followed(replace(draft, outputs=held), "update", late, instrs, values)
+    return _with_phase(replace(draft, outputs=held), "update", late, instrs, values)
 
 
 def follow_updates(draft: Draft) -> Draft:
     """Make the instructions on parameters that the optimizer has changed: averages of weights, for instance."""
     new, pairs = dict(draft.assignments), draft.graph.updated
     draft = replace(draft, bridges=(*draft.bridges, *((name, new.get(target, target)) for name, target in pairs)))
-    return _followed(draft, "after", {name for name, _ in pairs}, [], draft.value_table())
+    return _with_phase(draft, "after", {name for name, _ in pairs}, [], draft.value_table())
 
 
-def _followed(draft: Draft, phase: str, late: set[str], instrs: list[Instr], values: dict[str, Value]) -> Draft:
+def _with_phase(draft: Draft, phase: str, late: set[str], instrs: list[Instr], values: dict[str, Value]) -> Draft:
     """The draft with the operators of a phase; late: inputs of the graph that are there only now."""
     graph, names = draft.graph, dict(draft.bridges)
     nodes = tuple(replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update", phase))

@@ -86,7 +86,7 @@ class _Bucket:
         self.ahead = members[0].instr.kind == "all_gather" and members[0].given is not None
         self.needs = {m.instr.ins[0] for m in members}
         self.gives = {m.instr.out for m in members}
-        make = _alone if len(members) == 1 else _together
+        make = _alone if len(members) == 1 else _one_message
         self.sending, self.taking = make(members, values)
 
 
@@ -99,7 +99,7 @@ def _alone(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr]
     return [start], [replace(message, kind="wait", ins=(sent,), attrs=attrs, reason="")]
 
 
-def _together(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
+def _one_message(members: list[Member], values: dict[str, Value]) -> tuple[list[Instr], list[Instr]]:
     """One message for several.
 
     A row of the bucket is what one rank of the group gives (all_gather: the only row; reduce_scatter: its piece of each

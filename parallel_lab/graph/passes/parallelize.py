@@ -224,7 +224,7 @@ class Builder:
             elif at is not None and node.strategy is not None:
                 shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
                 rule = sharding_rule(node.opdef, shapes, attrs, node.strategy, self.config.device_num, node.where)
-                return rule.wanted[at]
+                return rule.operand_layouts[at]
         shape = self.graph.source(parameter).shape
         if value in self.values and self.values[value].shape == shape:
             return self.values[value].placed.whole()
@@ -426,7 +426,7 @@ def parallelize(draft: Draft) -> Draft:
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), cast(AnyStrategy, node.strategy)  # pass `strategies` chose it
             rule = sharding_rule(node.opdef, shapes, attrs, strategy, config.device_num, node.where)
-            ins = build.operands(node, rule.wanted)
+            ins = build.operands(node, rule.operand_layouts)
             if rule.stored is not None:
                 pairs = enumerate(zip(ins, rule.stored, rule.ins, strict=True))
                 ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)

@@ -43,13 +43,14 @@ def choose_strategies(draft: Draft) -> Draft:
     if not stand_alone:
         check_operators(graph, config.device_num)
 
-    def wanted(n: Node) -> bool:
+    def gets_strategy(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
         decided = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
         return n.phase == "forward" and (decided or not searched)
 
     chosen = (
-        _chosen(n, graph.operand_shapes(n), config.device_num, stand_alone) if wanted(n) else n for n in graph.nodes
+        _chosen(n, graph.operand_shapes(n), config.device_num, stand_alone) if gets_strategy(n) else n
+        for n in graph.nodes
     )
     graph = replace(graph, nodes=tuple(chosen))
     if searched:

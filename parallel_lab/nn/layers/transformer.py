@@ -152,7 +152,7 @@ class MultiheadAttention(Cell):
         mask = self._joined_mask(attn_mask, key_padding_mask, n, length, shape_of(key)[1], str(q.dtype))
         weights = None
         if need_weights or (self.training and self.dropout.p):
-            out, weights = self._apart(q, k, v, mask, is_causal)
+            out, weights = self._unfused(q, k, v, mask, is_causal)
         else:
             out = self._fused(q, k, v, mask, is_causal)
         out = self.out_proj(self.join_heads(out, (n, length, self.embed_dim)))
@@ -172,7 +172,7 @@ class MultiheadAttention(Cell):
         operator.given["is_causal"] = is_causal
         return operator(q, k, v) if mask is None else operator(q, k, v, mask)
 
-    def _apart(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> tuple[Any, Any]:
+    def _unfused(self, q: Any, k: Any, v: Any, mask: Any, is_causal: bool) -> tuple[Any, Any]:
         """The result, (n, l, heads, d), and the weights before dropout, (n, heads, l, s)."""
         turns = self.transpose_q, self.transpose_k, self.transpose_v
         q, k, v = (turn(x, (0, 2, 1, 3)) for turn, x in zip(turns, (q, k, v), strict=True))
@@ -254,7 +254,7 @@ class TransformerLayer(Cell):
         for i in range(1, count + 1):
             setattr(self, f"add{i}", add.primitive())
 
-    def _beside(self, i: int, x: Any, inner: Any) -> Any:
+    def _residual(self, i: int, x: Any, inner: Any) -> Any:
         """x, with what part i makes of it added."""
         norm, drop, residual = (getattr(self, f"{name}{i}") for name in ("norm", "dropout", "add"))
         return residual(x, drop(inner(norm(x)))) if self.norm_first else norm(residual(x, drop(inner(x))))
@@ -284,7 +284,7 @@ class TransformerEncoderLayer(TransformerLayer):
         def attend(x: Any) -> Any:
             return self.self_attn(x, x, x, src_key_padding_mask, False, src_mask, is_causal=is_causal)[0]
 
-        return self._beside(2, self._beside(1, src, attend), self._feed)
+        return self._residual(2, self._residual(1, src, attend), self._feed)
 
 
 class TransformerLayers(Cell):

@@ -41,7 +41,7 @@ class NumpyProtocol(Arithmetic):
     def __array_function__(self, function: Callable, types: Any, args: Any, kwargs: Any) -> Any:
         """numpy's other functions (`np.mean(x)`) see the array; refused where a float result would lose a gradient."""
         tensors: list[NumpyProtocol] = []
-        result = function(*_opened(args, tensors), **_opened(kwargs, tensors))
+        result = function(*_as_arrays(args, tensors), **_as_arrays(kwargs, tensors))
         if kind_of(getattr(result, "dtype", np.dtype(bool))) == "f":
             name = function.__name__
             _refuse_gradient(tensors, f"np.{name}", f"ops.{NUMPY[name]}" if name in NUMPY else OPERATORS)
@@ -63,14 +63,14 @@ def plain(value: Any) -> Any:
     return value.asnumpy() if isinstance(value, NumpyProtocol) else value
 
 
-def _opened(value: Any, found: list[NumpyProtocol]) -> Any:
-    """`value` with arrays instead of its Tensors, which are added to `found`."""
+def _as_arrays(value: Any, tensors: list[NumpyProtocol]) -> Any:
+    """`value` with arrays instead of its Tensors, which are added to `tensors`."""
     if isinstance(value, NumpyProtocol):
-        found.append(value)
+        tensors.append(value)
         return value.asnumpy()
     if isinstance(value, dict):
-        return {k: _opened(v, found) for k, v in value.items()}
-    return type(value)(_opened(v, found) for v in value) if type(value) in (list, tuple) else value
+        return {k: _as_arrays(v, tensors) for k, v in value.items()}
+    return type(value)(_as_arrays(v, tensors) for v in value) if type(value) in (list, tuple) else value
 
 
 def _refuse_gradient(operands: Iterable[Any], what: str, instead: str = OPERATORS) -> None:

@@ -67,7 +67,7 @@ NOTHING = (1,)  # shape of what a rank gets that is not the destination: one num
 ROOTS = {"broadcast": "root_rank", "reduce": "dest_rank", "gather": "dest_rank", "scatter": "src_rank"}
 
 
-def _asked(kind: str, attrs: dict[str, Any], members: tuple[int, ...]) -> dict[str, Any]:
+def _request_settings(kind: str, attrs: dict[str, Any], members: tuple[int, ...]) -> dict[str, Any]:
     """Attributes of the request. Raises WorldArgumentError for a root that is not in the group: of Reduce a place in
     it, of others a rank.
     """
@@ -117,14 +117,14 @@ def _definition(kind: str, /, **options: Any) -> OpDef:
         _, members = members_of(name, group)
         if kind == "reduce_scatter":
             _check_pieces(kind, x.shape, {"dim": 0}, len(members))
-        reply = _exchange(kind, x, group, operand, **_asked(kind, attrs, members))
+        reply = _exchange(kind, x, group, operand, **_request_settings(kind, attrs, members))
         return np.zeros(NOTHING, x.dtype) if reply is None else reply
 
     def vjp(g: np.ndarray, out: Any, x: np.ndarray, *, group: str | None, **attrs: Any) -> tuple[np.ndarray]:
         if attrs.get("reduce", "sum") != "sum":
             raise without_gradient(name, attrs["reduce"])
         world, members = members_of(name, group)
-        request = _asked(kind, attrs, members)
+        request = _request_settings(kind, attrs, members)
         if message.receiver == "root" and world.rank != request["root"]:
             # away from the destination the result does not depend on x: the gradient that came back is dropped
             g = np.zeros_like(x)
@@ -225,7 +225,7 @@ class _Collective(Communication):
         rank, members = self.in_trace(tracer)
         self.check_group(members)
         x, kind = tracer.operand(self.one_tensor(x), []), self.op.message
-        settings = _asked(kind, self.given, members)
+        settings = _request_settings(kind, self.given, members)
         if len(members) == 1:
             _check_pieces(kind, x.shape, settings, 1)
             return OPS["reshape"](x, shape=x.shape)

@@ -117,7 +117,7 @@ class Primitive(Attributed):
         self.prim_attrs: dict[str, Any] = {}
 
     @property
-    def said(self) -> tuple[Any, ...]:
+    def compile_key(self) -> tuple[Any, ...]:
         """What compiled programs depend on: strategies and target."""
         return self.in_strategy, self.out_strategy, self.prim_attrs.get(TARGET)
 

@@ -64,7 +64,7 @@ class ShardingRule:
         return dict(self.axes).get(label, ())
 
     @property
-    def wanted(self) -> tuple[TensorLayout, ...]:
+    def operand_layouts(self) -> tuple[TensorLayout, ...]:
         """The layouts into which the operands are brought: where they are stored, if they are parameters."""
         return self.ins if self.stored is None else self.stored
 
@@ -159,7 +159,7 @@ class LabelSplits:
             entries = tuple(axes.get(c, ()) for c in labels)
             return TensorLayout(matrix, entries, partial, reduce if partial else "sum", rows)
 
-        def made(labels: str) -> TensorLayout:
+        def result_layout(labels: str) -> TensorLayout:
             missing = (c for c in signature.labels if c not in labels) if reduce != "same" else ()
             pending = (a for c in missing for a in axes.get(c, ()))
             if self.tied:  # a label that the result has is split with one that it lacks
@@ -170,7 +170,7 @@ class LabelSplits:
         return ShardingRule(
             strategy,
             tuple(layout(labels) for labels in signature.ins),
-            tuple(made(labels) for labels in signature.outs),
+            tuple(result_layout(labels) for labels in signature.outs),
             tuple(by_axis.get(len(matrix) - 1 - i, "") for i in range(len(matrix))),
             tuple(cuts.items()),
             tuple((c, axes[c]) for c in self.names),
