@@ -74,13 +74,9 @@ def test_an_iterator_without_a_number_of_epochs_has_no_end():
     assert [len(list(it)) for _ in range(5)] == [2] * 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [({"num_epochs": 0}, ArgumentError), ({"num_epochs": 1.0}, TypeError), ({"output_numpy": 1}, TypeError)],
-)
-def test_iterator_arguments_out_of_range_are_refused(settings, error):
-    with pytest.raises(error, match=next(iter(settings))):
-        numbers().create_tuple_iterator(**settings)
+def test_an_iterator_of_no_epochs_is_refused():
+    with pytest.raises(ArgumentError, match="num_epochs"):
+        numbers().create_tuple_iterator(num_epochs=0)
 
 
 def test_text_is_given_as_arrays_and_refused_as_tensors():
@@ -374,17 +370,12 @@ def test_project_and_rename_change_columns():
 
 @each_of(
     ("call", "match"),
-    (lambda d: d.batch(0), "batch_size=0"),
-    (lambda d: d.shuffle(1), "buffer_size=1"),
     (lambda d: d.repeat(0), "count=0"),
-    (lambda d: d.repeat(-2), "count=-2"),
     (lambda d: d.take(0), "count=0"),
-    (lambda d: d.skip(-1), "count=-1"),
     (lambda d: d.project("z"), "no column 'z'"),
     (lambda d: d.rename("z", "w"), "no column 'z'"),
     (lambda d: d.rename("x", "y"), "a column twice"),
     (lambda d: d.rename(["x", "y"], ["z"]), "2 columns but 1 new"),
-    (lambda d: d.batch(2, num_parallel_workers=0), "num_parallel_workers=0"),
 )
 def test_values_out_of_range_are_value_errors(call, match):
     with pytest.raises(ValueError, match=match) as caught:
@@ -392,18 +383,7 @@ def test_values_out_of_range_are_value_errors(call, match):
     assert isinstance(caught.value, ParallelLabError)
 
 
-@each_of(
-    "call",
-    lambda d: d.batch(2.0),
-    lambda d: d.batch(True),
-    lambda d: d.batch(2, 1),
-    lambda d: d.shuffle("all"),
-    lambda d: d.repeat(1.5),
-    lambda d: d.take(None),
-    lambda d: d.skip(None),
-    lambda d: d.project(3),
-    lambda d: d.map(abs, 3),
-)
+@each_of("call", lambda d: d.project(3), lambda d: d.map(abs, 3))
 def test_values_of_the_wrong_type_are_type_errors(call):
     with pytest.raises(ArgumentTypeError):
         call(pairs())
