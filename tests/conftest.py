@@ -260,19 +260,34 @@ def _command(pid: int) -> str | None:
 
 
 def living_processes() -> dict[int, str]:
-    """Descendants of the test run that are alive: {pid: command line}, without the helpers that multiprocess keeps.
+    """Descendants of the test run that are alive: {pid: command line}, without the helpers that multiprocess keeps and
+    the workers that all tests of a folder share (`pools.py`).
 
     A worker has the command line of the fork server it was cloned from; only the server itself, our own child, is a
     helper.
     """
+    pools = sys.modules.get("tests.pools")
+    shared = pools.shared_workers() if pools else ()
     found, waiting = {}, [(pid, True) for pid in _children(os.getpid())]
     while waiting:
         pid, own = waiting.pop()
-        command = _command(pid)
+        command = None if pid in shared else _command(pid)
         if command is not None and not (own and any(name in command for name in HELPERS)):
             found[pid] = command
         waiting += [(child, False) for child in _children(pid)]
     return found
+
+
+def _end_shared_pools() -> None:
+    if pools := sys.modules.get("tests.pools"):
+        pools.end_shared_pools()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The pools that the tests of a folder share end with its last test."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        _end_shared_pools()
 
 
 # ---- shared memory ----
@@ -343,6 +358,7 @@ def nothing_left_by_the_run() -> Iterator[None]:
     """After the last test: no process and no name in /dev/shm beyond what was there before the first."""
     processes, names = living_processes(), shared_names()
     yield
+    _end_shared_pools()
     left = _report(_left(living_processes, processes), _left(lambda: own_new_names(names), {}), {})
     if left:
         pytest.fail(f"left behind by the whole run:\n  {left}", pytrace=False)

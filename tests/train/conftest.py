@@ -6,7 +6,7 @@ from parallel_lab import Session
 from parallel_lab.base.hooks import current_world, set_world
 from parallel_lab.base.seeds import set_seed
 from parallel_lab.base.settings.context import reset_auto_parallel_context
-from parallel_lab.processes.shm import WorkerPool
+from tests.pools import SharedPools
 from tests.train.sessions import S, net_and_data, plan_for
 
 
@@ -20,13 +20,10 @@ def default_settings():
     set_world(world)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pools():
-    """One pool per number of ranks, for the whole module."""
-    made = {n: WorkerPool(n) for n in (1, 2, 4, 8)}
-    yield made
-    for pool in made.values():
-        pool.close()
+    """One pool per number of ranks."""
+    return SharedPools()
 
 
 @pytest.fixture

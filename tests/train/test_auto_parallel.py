@@ -7,18 +7,9 @@ from parallel_lab.base.settings.context import frozen, reset_algo_parameters, se
 from parallel_lab.train import AutoParallel
 from tests.crossed import each_of
 from tests.train.cases import auto_parallel
-from tests.train.worlds import assert_refused, compared, sizes
+from tests.train.worlds import assert_refused, compared
 
 worlds, test_ranks_equal_one_device = compared(auto_parallel, quick=1)  # the larger ones are exhaustive
-
-
-@pytest.mark.parametrize("size", sizes(2, 4))
-@each_of(
-    "name, mode", ("function, full_batch", "semi_auto_parallel"), ("function, sharding_propagation", "auto_parallel")
-)
-def test_its_own_settings_count_not_the_context_s(worlds, size, name, mode):
-    for note in worlds.notes(size, name):
-        assert note == {"plan": mode, "held": (6, 8)}
 
 
 def test_the_network_keeps_its_names(worlds):

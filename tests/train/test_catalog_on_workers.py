@@ -43,7 +43,7 @@ def trained(devices, executor, pool=None):
 
 
 def test_a_network_with_them_equals_one_device():
-    with pl.WorkerPool(RANKS) as pool:
+    with pl.WorkerPool(RANKS) as pool:  # of its own: the shared one may have loaded it
         losses, weight = trained(RANKS, "processes", pool)
         assert all(pool.run(lambda comm: "parallel_lab.catalog" in sys.modules))
     simulated, same_weight = trained(RANKS, "simulator")

@@ -16,30 +16,6 @@ worlds, test_ranks_equal_one_device = compared(engine, quick=4)  # the larger on
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
-def test_parameters_and_states_are_held_as_slices_in_semi_auto(worlds, size):
-    # the strategies of `nets.splits`: w's rows are split in 2, v's rows in 2 and its columns in size / 2
-    shapes = {"w": (6, 8), "bias": (8,), "v": (4, 16 // (size // 2))}
-    for note in worlds.notes(size, "semi_auto, split, full_batch with adam"):
-        assert note["plan"] and note["held"] == shapes
-        assert note["kept"] == {name: {"moment1": shape, "moment2": shape} for name, shape in shapes.items()}
-        assert note["layouts"].keys() == shapes.keys()
-
-
-def test_parameters_stay_whole_in_data_parallel_and_alone(worlds):
-    whole = {"w": (12, 8), "bias": (8,), "v": (8, 16)}
-    for note in worlds.notes(4, "data_parallel with adam"):
-        assert note["plan"] and note["held"] == whole
-    for note in worlds.notes(2, "stand_alone with adam"):
-        assert not note["plan"] and note["held"] == whole and not note["layouts"]
-
-
-@pytest.mark.parametrize("size", sizes(2, 4))
-def test_layerwise_parameters_send_no_message(worlds, size):
-    for note in worlds.notes(size, "layerwise_parameters_keep_their_own_gradient"):
-        assert sorted(note["messages"]) == ["bias.grad.mirror", "w.grad.mirror"]
-
-
-@pytest.mark.parametrize("size", sizes(2, 4))
 def test_a_parameter_goes_to_the_layout_of_the_program_that_runs(worlds, size):
     training, evaluation = ((12 // size, 8), (8, 16 // size)), ((12, 8 // size), (8 // size, 16))
     for note in worlds.notes(size, "layouts_that_change_between_training_and_evaluation"):
@@ -85,10 +61,18 @@ def test_a_network_that_communicates_itself_is_refused_in_semi_auto(worlds):
 
 
 @pytest.mark.parametrize("size", sizes(2, 4))
-def test_half_precision_gradients_travel_in_the_dtype_that_was_set(worlds, size):
-    wide, plain = "half_precision_gradients_are_added_in_single", "half_precision_gradients_are_added_as_they_are"
-    assert [note["sent"] for note in worlds.notes(size, wide)] == [["float32"]] * size
-    assert [note["sent"] for note in worlds.notes(size, plain)] == [["float16"]] * size
+@pytest.mark.parametrize("way", ["engine", "function"])
+def test_half_precision_gradients_travel_in_single_precision_if_that_is_set(worlds, size, way):
+    """Those of w (8, 16); at once they go along with those of the bias (16,), which has single precision. Compiled, the
+    loss is added up, too.
+    """
+    wide, plain = (f"half precision, {way}, {how}" for how in ("in single", "as it is"))
+    single, others = 8 * 16 * 4, [16 * 4, 4] if way == "engine" else [16 * 4]
+    together = [single, *others] if way == "engine" else [single + 16 * 4]
+    for name, sent in ((wide, together), (plain, [single // 2, *others])):
+        # of an all_reduce's bytes 2 (n - 1) / n leave a rank
+        expected = sorted(("all_reduce", 2 * one * (size - 1) // size) for one in sent)
+        assert [sorted(note) for note in worlds.notes(size, name)] == [expected] * size
     # and it can be seen in the numbers, where more than two are added: a sum of two is rounded once in both
     assert size == 2 or not np.array_equal(worlds.of(size, wide)[0][0]["w"], worlds.of(size, plain)[0][0]["w"])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 
 import numpy as np
@@ -15,8 +13,8 @@ from parallel_lab.base.settings.run_checks import reset_run_checks, set_run_chec
 from parallel_lab.train import finite
 from parallel_lab.train.dataset import GeneratorDataset
 from parallel_lab.train.mixed import DynamicLossScaleManager
-from tests.processes.launched import LAB, started
-from tests.train.cases.finite import BAD, BAD_STEP, LOOPS, WHERE
+from tests.train.cases import finite as cases
+from tests.train.worlds import Worlds
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -32,7 +30,7 @@ def checked():
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex64"])
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+@pytest.mark.parametrize("bad", cases.BAD.values(), ids=cases.BAD)
 def test_first_bad_element_is_found(dtype, bad):
     rng = np.random.default_rng(5)
     for _ in range(20):
@@ -55,24 +53,21 @@ def test_a_sum_that_overflows_and_other_dtypes_are_not_a_fault():
 # ---- ranks ----
 
 
-CASES = [(*case, n % 4) for n, case in enumerate(itertools.product(LOOPS, WHERE, BAD))]
-
-
 @pytest.mark.faults("ranks at work", cases=5)
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(("loop", "where", "bad", "odd"), CASES)
-def test_the_rank_that_has_it_is_named(tmp_path, loop, where, bad, odd):
-    script = os.path.join(os.path.dirname(__file__), "finite_ranks.py")
-    command = *LAB, "run", "-n", "4", script, loop, where, bad, str(odd)
-    with started(*command, cwd=tmp_path) as run:
-        _, text = run.wait()
-    told = {int(rank): said for rank, said in re.findall(r"rank (\d): (NonFinite: .*)", text)}
-    assert set(told) == {odd}, text
+@pytest.mark.quick(5)
+@pytest.mark.parametrize(("number", "name"), list(enumerate(cases.CASES)))
+def test_the_rank_that_has_it_is_named(tmp_path, number, name):
+    (loop, where, _), odd = name.split(", "), number % 4
+    with pytest.raises((NonFinite, RankRaised), match=f"rank {odd}"):
+        Worlds(cases, tmp_path).of(4, name)
+    texts = {int(path.name[-1]): path.read_text() for path in tmp_path.glob("*/rank_*")}
+    assert [rank for rank, text in texts.items() if text.startswith("NonFinite: ")] == [odd], texts
+    text = texts[odd]
     what = "gradient of parameter 'first.weight'" + ("|input" if where == "input" else "")
-    assert re.search(rf"rank {odd}, step {BAD_STEP}: .*({what})", told[odd]), told
-    assert re.search(r"at index \(\d+, \d+\)", told[odd])
+    assert re.search(rf"rank {odd}, step {cases.BAD_STEP}: .*({what})", text), text
+    assert re.search(r"at index \(\d+, \d+\)", text)
     if where == "input" and loop in ("Model", "compiled step"):
-        assert "at index (2, 5)" in told[odd] or f"index ({4 * odd + 2}, 5)" in told[odd]
+        assert "at index (2, 5)" in text or f"index ({4 * odd + 2}, 5)" in text
 
 
 def net_of(rate=0.1, **options):

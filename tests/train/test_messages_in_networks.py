@@ -17,13 +17,13 @@ from parallel_lab.cost import get_cluster, message_bytes, step_time_s
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.plan import Plan
 from parallel_lab.processes.mpi.pool import MpiPool
-from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.interpreter import rank_step
 from parallel_lab.run.simulator import Simulator, simulate
 from parallel_lab.train.compiled import CompiledFunction
 from parallel_lab.train.engine import make_predict_step, make_train_step
 from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
+from tests.pools import shared_pool
 from tests.processes.pools import NEEDS_MPI
 
 pytestmark = pytest.mark.timeout(60)
@@ -231,7 +231,7 @@ def trained(world, name):
 
 @pytest.fixture(scope="module", params=["processes", pytest.param("mpi", marks=[NEEDS_MPI, pytest.mark.exhaustive])])
 def pool(request):
-    with WorkerPool(N) if request.param == "processes" else MpiPool(N, timeout_s=20) as pool:
+    with contextlib.nullcontext(shared_pool(N)) if request.param == "processes" else MpiPool(N, timeout_s=20) as pool:
         yield pool
 
 

@@ -4,39 +4,18 @@ import numpy as np
 import pytest
 
 from parallel_lab import Session, nn
-from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import crossed
 from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, net_and_data
 from tests.train.cases import optimizer_parallel
 from tests.train.sessions import plan_for
-from tests.train.worlds import compared, sizes
+from tests.train.test_forms import OWNED
+from tests.train.worlds import compared
 
 FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
 ON = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
 
 
 worlds, test_ranks_equal_one_device = compared(optimizer_parallel, quick=2)  # the larger ones are exhaustive
-
-
-@pytest.mark.parametrize("size", sizes(2, 4))
-def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
-    """w (12, 8) whole, v (8, 16) by columns in 2; the bias (8,) is split as the sum it is added to: by rows or not."""
-    for shapes, kept in worlds.notes(size, "adam level1"):
-        assert (
-            shapes["w"] == (12 // size, 8) and shapes["v"] == (8 // (size // 2), 8) and shapes["bias"] == (8 // size,)
-        )
-        assert kept == {name: [shape, shape] for name, shape in shapes.items()}
-
-
-@pytest.mark.exhaustive
-def test_in_twos_each_pair_shares(worlds):
-    for shapes, _ in worlds.notes(4, "adam in twos"):
-        assert shapes == {"w": (6, 8), "bias": (4,), "v": (4, 8)}
-
-
-def test_hsdp_reaches_the_program(worlds):
-    for note in worlds.notes(4, "hsdp_of_a_function"):
-        assert note["level"] == "level3" and note["held"][0] == {"w": (6, 8), "bias": (4,), "v": (4, 8)}
 
 
 def test_gradients_come_as_slices_and_the_optimizer_keeps_slices(worlds):
@@ -47,12 +26,6 @@ def test_gradients_come_as_slices_and_the_optimizer_keeps_slices(worlds):
 def test_a_parameter_is_a_slice_that_full_puts_together(worlds):
     for note in worlds.notes(4, "whole_of_a_parameter"):
         assert note == {"w": (3, 8), "layout": "device_matrix (4,), tensor_map (0, -1)"}
-
-
-@pytest.mark.parametrize("size", sizes(2, 4))
-def test_parameters_are_slices_when_their_network_is_traced_again(worlds, size):
-    for shapes in worlds.notes(size, "looked_at_after_training"):
-        assert shapes["norm.gamma"] == shapes["scale"] == (8 // size,) and shapes["second.w"] == (12 // size, 8)
 
 
 def test_a_folder_holds_slices_of_everything(worlds):
@@ -67,33 +40,23 @@ def test_what_was_saved_whole_is_cut_when_it_is_loaded(worlds):
         assert shapes["w"] == (3, 8) and kept["w"] == [(3, 8), (3, 8)]
 
 
-# the optimizer's parameters: w, bias, v
-HELD = {0: ["v", "w"], 1: ["bias"]}
-
-
-@pytest.mark.parametrize("name", ["grouped lamb_clipped", "grouped adam with weight decay", "grouped_at_once"])
-def test_in_weight_grouping_the_owner_alone_holds_the_states(worlds, name):
-    for rank, (shapes, kept) in enumerate(worlds.notes(2, name)):
-        assert shapes == {"w": (12, 8), "bias": (8,), "v": (8, 16)} and sorted(kept) == HELD[rank]
-
-
 def test_states_go_where_they_are_needed(worlds):
     for rank, note in enumerate(worlds.notes(2, "grouped_then_at_once_then_not")):
         everything = ["bias", "v", "w"]
-        assert note["kept"] == [HELD[rank], HELD[rank], everything, everything] * 2
+        assert note["kept"] == [OWNED[rank], OWNED[rank], everything, everything] * 2
 
 
 def test_states_in_slices_go_to_their_owners(worlds):
     for rank, note in enumerate(worlds.notes(2, "cut_then_grouped")):
         everything = ["bias", "v", "w"]
-        assert note["kept"] == [everything, HELD[rank]] * 2
+        assert note["kept"] == [everything, OWNED[rank]] * 2
 
 
 def test_files_are_whole_and_a_folder_has_each_rank_s_share(worlds):
     everything = sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in ("w", "bias", "v"))
     for rank, note in enumerate(worlds.notes(2, "grouped_saved_and_loaded")):
         assert note["file"] == everything
-        assert note["mine"] == sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in HELD[rank])
+        assert note["mine"] == sorted(f"{kind}.{name}" for kind in ("lamb_m", "lamb_v") for name in OWNED[rank])
 
 
 def test_refusals_have_the_documented_class(worlds):
@@ -108,12 +71,6 @@ def test_refusals_have_the_documented_class(worlds):
 # ---- bits ----
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(4) as workers:
-        yield workers
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("settings", "name"),
@@ -122,13 +79,13 @@ def pool():
         ["adam", "all-together"],
     ),
 )
-def test_processes_give_the_simulator_s_bits(name, settings, pool):
+def test_processes_give_the_simulator_s_bits(name, settings, pools):
     found = []
     for executor in ("simulator", "processes"):
         net, data = net_and_data((((4, 1), (1, 1)), ((4, 1),), ((2, 1), (1, 2))), np.float32)
         optimizer = OPTIMIZERS[name](net.trainable_params())
         plan, _ = plan_for(net, data, 4, optimizer, **ON, **settings)
-        how = {"pool": pool} if executor == "processes" else {}
+        how = {"pool": pools[4]} if executor == "processes" else {}
         with Session(plan, net, optimizer, executor=executor, **how) as session:
             losses = session.train(data, 20)
             values = {**session.parameters(), **session.values(s.name for s in plan.states)}
@@ -140,13 +97,13 @@ def test_processes_give_the_simulator_s_bits(name, settings, pool):
     assert {a.shape for a in slices} == {(16, 16) if "optimizer_weight_shard_size" in settings else (8, 16)}
 
 
-def test_eight_ranks_too():
+def test_eight_ranks_too(pools):
     net, data = net_and_data(LAYOUTS["one split, one not"], np.float32)
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     plan, _ = plan_for(net, data, 8, optimizer, **ON)
     with Session(plan, net, optimizer) as session:
         losses, want = session.train(data, 6), session.parameters()
-    with WorkerPool(8) as workers, Session(plan, net, optimizer, executor="processes", pool=workers) as session:
+    with Session(plan, net, optimizer, executor="processes", pool=pools[8]) as session:
         assert session.train(data, 6) == losses
         for name, value in session.parameters().items():
             assert np.array_equal(value, want[name]), name

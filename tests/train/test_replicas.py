@@ -59,19 +59,18 @@ def test_what_is_a_ranks_own_may_differ(worlds):
     assert worlds.notes(2, "what_may_differ") == ["through"] * 2
 
 
-def spoiled(comm, key, name, by):
-    if comm.rank == 1:
-        comm.state[key].env[name] = comm.state[key].env[name] + np.float32(by)
-
-
 def test_a_session_on_processes_compares_the_slices_that_several_ranks_hold(pools):
+    def spoil(comm, key, name):
+        if comm.rank == 1:
+            comm.state[key].env[name] = comm.state[key].env[name] + np.float32(1e-3)
+
     net, data = net_and_data(S)
     plan, optimizer = plan_for(net, data, 8)
     held_once = []
     for given in plan.parameters:
         with Session(plan, net, optimizer, executor="processes", pool=pools[8]) as session:
             session.train(data, 1)
-            pools[8].run(spoiled, session._key, given.name, 1e-3)
+            pools[8].run(spoil, session._key, given.name)
             layout, shape = plan.value(given.name).layout, plan.value(given.name).shape
             parts = [str(layout.slice_index(shape, rank)) for rank in range(8)]
             if parts.count(parts[1]) == 1:

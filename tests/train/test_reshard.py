@@ -23,7 +23,6 @@ from parallel_lab.base.errors import ArgumentTypeError, StrategyError
 from parallel_lab.layout.route import Route
 from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
 from parallel_lab.nn.tensor.tensor import RankTensor
-from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.simulator import Simulator
 from tests.nets import cell
 from tests.ops.ranks import on_ranks
@@ -100,17 +99,11 @@ def through(world, names, manner):
     return found
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with WorkerPool(N) as pool:
-        yield pool
-
-
 @pytest.mark.parametrize("manner", ["allgather", "alltoall", "exact"])
-def test_between_ranks_every_layout_leads_to_every_other(pool, manner):
+def test_between_ranks_every_layout_leads_to_every_other(pools, manner):
     names = list(LAYOUTS)
     order = [name for i, one in enumerate(names) for other in names[i + 1 :] for name in (one, other)]
-    done = on_ranks(pool, through, order, manner)
+    done = on_ranks(pools[N], through, order, manner)
     for rank, found in enumerate(done):
         assert found[0][1] == 0  # every rank had all of it
         for name, (array, _) in zip(order, found, strict=True):
@@ -153,8 +146,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_does_not_fit_is_refused_on_every_rank(pool, name):
-    for found in on_ranks(pool, error_of, name):
+def test_what_does_not_fit_is_refused_on_every_rank(pools, name):
+    for found in on_ranks(pools[N], error_of, name):
         assert found is not None and re.search(REFUSED[name], found[1]), found
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
 from parallel_lab.base.errors import ShapeError
-from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train import dataset
+from tests.pools import shared_pool
 
 
 class Mean(nn.Cell):
@@ -34,7 +34,7 @@ def session(executor):
     x = np.zeros((2, 1), np.float32)
     plan = compile(net, x, x, loss=Absolute(), optimizer=rule, device_num=2, dataset_strategy="full_batch")
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(WorkerPool(2)) if executor == "processes" else None
+        pool = shared_pool(2) if executor == "processes" else None
         yield stack.enter_context(Session(plan, net, rule, executor=executor, pool=pool))
 
 

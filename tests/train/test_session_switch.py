@@ -98,15 +98,6 @@ def test_simulated_losses_do_not_bend_at_random_changes(seed):
         check_unbent(task, session, losses, 9)
 
 
-@pytest.fixture(scope="module")
-def pools():
-    """Workers that are patient: in the exhaustive suite others have the cores, too."""
-    made = {n: WorkerPool(n, warn_after_s=50.0, timeout_s=60.0) for n in (1, 2, 4, 8)}
-    yield made
-    for pool in made.values():
-        pool.close()
-
-
 CHANGES, STOP_PROMISE_S = 10, 5.0
 NAMES = ("quickstart", "dense", "megatron", "transformer", "embedding", "convnet")
 

@@ -26,17 +26,17 @@ def updated(plan):
     return [target for target, _ in plan.assignments if target in known]
 
 
-def _spoil(comm, key, name, rank):
-    """Give a state of one rank a shape that its update stumbles over."""
-    if comm.rank == rank:
-        comm.state[key].env[name] = np.zeros(3, np.float32)
-
-
 def spoil(session, name, rank):
+    """Give a state of one rank a shape that its update stumbles over."""
+
+    def on_rank(comm, key):
+        if comm.rank == rank:
+            comm.state[key].env[name] = np.zeros(3, np.float32)
+
     if session.executor == "simulator":
         session._simulator.envs[rank][name] = np.zeros(3, np.float32)
     else:
-        session._pool.run(_spoil, session._key, name, rank)
+        session._pool.run(on_rank, session._key)
 
 
 @pytest.mark.quick(1)

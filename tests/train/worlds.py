@@ -7,9 +7,10 @@
         return {"losses": ..., "w": ...}, {"messages": ...}       # what must equal one device; what a test looks at
         itself
 
-A file of cases is one program: `parallel-lab run -n 4 worlds.py <module> <folder> quick` runs its quick cases for 4
-ranks in one world, one after the other, and each rank writes down what it found (`exhaustive`: the other cases). The
-same functions run in the test's process with a `Here` that is alone: no settings, all rows.
+Cases run on the workers of a pool that all tests of the folder share, each when a test first asks for it. Or a file of
+cases is one program (`Worlds(launch=...)`): `mpirun -n 4 python worlds.py <module> <folder> quick` runs its quick cases
+for 4 ranks one after the other, and each rank writes down what it found (`exhaustive`: the other cases). The same
+functions run in the test's process with a `Here` that is alone: no settings, all rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import importlib
 import pickle
 import sys
+import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,11 @@ from parallel_lab.base import hooks, seeds
 from parallel_lab.base.settings import context
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.nn.tensor.tensor import RankTensor, Tensor
+from parallel_lab.train.communication import get_group_size, get_rank, init
+from parallel_lab.train.replicas import after_update, before_sum
+from parallel_lab.train.run_cell import run_cell
+from tests.ops.ranks import on_ranks
+from tests.pools import shared_pool
 
 LIMIT_S = 240.0
 
@@ -49,10 +57,8 @@ def case(*sizes: int, quick: tuple[int, ...] | None = None, own: bool = False, c
 
 
 def cases(module: Any) -> dict[str, Callable]:
-    """The cases of a module by name: functions, those in its table `CASES`, and those of the modules in its `PARTS`."""
-    found = {name: f for part in getattr(module, "PARTS", ()) for name, f in cases(part).items()}
-    found |= {name: f for name, f in vars(module).items() if hasattr(f, "sizes")}
-    return {**found, **getattr(module, "CASES", {})}
+    """The cases of a module by name: functions, and those in its table `CASES`."""
+    return {name: f for name, f in vars(module).items() if hasattr(f, "sizes")} | getattr(module, "CASES", {})
 
 
 class Here:
@@ -125,15 +131,26 @@ def run_case(function: Callable, here: Here) -> Any:
         context.set_context(mode=context.GRAPH_MODE)
 
 
-def run_all(module_name: str, folder: Path, suite: str) -> None:
-    """On a rank: run a module's cases of this size in `suite` ("quick"/"exhaustive"); write results or errors."""
-    from parallel_lab.train.communication import get_group_size, get_rank, init
+def run_on_rank(world: Any, module: str, name: str, folder: Path) -> Any:
+    """On a worker: what one case returns. Warnings are errors, as in tests."""
+    hooks.set_cell_runner(run_cell)
+    world.before_sum, world.after_update = before_sum, after_update
+    world.agree()
+    here = Here(world.rank, world.world_size, alone=False, folder=folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return run_case(cases(importlib.import_module(module))[name], here)
+    finally:
+        hooks.set_cell_runner(None)
 
+
+def run_all(module: str, folder: Path, suite: str) -> None:
+    """On a rank that was launched: run a module's cases of this size in `suite`; write results or errors."""
     init()
     rank, size = get_rank(), get_group_size()
-    module = importlib.import_module(f"tests.train.cases.{module_name}")
     found: dict[str, Any] = {}
-    for name, function in cases(module).items():
+    for name, function in cases(importlib.import_module(module)).items():
         if size in function.sizes and (size in function.quick) == (suite == "quick"):
             try:
                 found[name] = run_case(function, Here(rank, size, alone=False, folder=folder))
@@ -144,23 +161,29 @@ def run_all(module_name: str, folder: Path, suite: str) -> None:
 
 
 class Worlds:
-    """The results of a module's cases: a world is started when a case of its size and suite is first asked for.
+    """What the ranks of worlds found in a module's cases.
 
-    launch  (size, a script and its arguments) -> the command that starts the ranks; default `parallel-lab run`
+    launch  (size, a script and its arguments) -> the command that starts ranks, which run all cases of a size and
+            suite; None: each case runs on the folder's pool when it is first asked for
     """
 
     def __init__(self, module: Any, folder: Path, launch: Callable[[int, Iterable[str]], list[str]] | None = None):
         self.module, self.folder, self.launch = module, folder, launch
-        self.found: dict[tuple[int, str], tuple[list[dict[str, Any]], str]] = {}
+        self.found: dict[tuple[int, str], list[Any]] = {}
 
     def of(self, size: int, name: str) -> list[Any]:
-        """What each rank of a world of `size` wrote down for a case."""
-        quick = size in cases(self.module)[name].quick
-        ranks, console = self._world(size, "quick" if quick else "exhaustive")
-        for rank, results in enumerate(ranks):
-            assert name in results, f"rank {rank} did not come to {name}\n{console}"
-            assert not isinstance(results[name], str), f"rank {rank}: {results[name]}"
-        return [results[name] for results in ranks]
+        """What each rank of a world of `size` returned from a case."""
+        if (size, name) not in self.found:
+            if self.launch is None:
+                folder = Path(tempfile.mkdtemp(dir=self.folder))
+                found = on_ranks(shared_pool(size), run_on_rank, self.module.__name__, name, folder)
+                self.found[size, name] = found
+            else:
+                quick = size in cases(self.module)[name].quick
+                self._launch(size, "quick" if quick else "exhaustive")
+        for rank, result in enumerate(self.found[size, name]):
+            assert not isinstance(result, str), f"rank {rank}: {result}"
+        return self.found[size, name]
 
     def notes(self, size: int, name: str) -> list[Any]:
         """What each rank noted in a case, besides what must equal one device."""
@@ -170,22 +193,20 @@ class Worlds:
         """What the case gives on one device."""
         return run_case(cases(self.module)[name], Here(rank, size, alone=True))
 
-    def _world(self, size: int, suite: str) -> tuple[list[dict[str, Any]], str]:
-        if (size, suite) not in self.found:
-            from tests.processes.launched import LAB, started
+    def _launch(self, size: int, suite: str) -> None:
+        from tests.processes.launched import started
 
-            folder = self.folder / f"{suite}_{size}"
-            folder.mkdir()
-            words = (__file__, self.module.__name__.rpartition(".")[2], str(folder), suite)
-            launch = self.launch or (lambda size, words: [*LAB, "run", "-n", str(size), *words])
-            command = launch(size, words)
-            with started(*command, cwd=folder) as run:
-                code, console = run.wait(LIMIT_S)
-                assert run.gone_after() is not None, f"left: {run.family()}"
-            files = [folder / f"rank_{rank}.pickle" for rank in range(size)]
-            assert code == 0 and all(f.exists() for f in files), console
-            self.found[size, suite] = [pickle.loads(f.read_bytes()) for f in files], console
-        return self.found[size, suite]
+        folder = self.folder / f"{suite}_{size}"
+        folder.mkdir()  # ranks that did not come to a case are not started once more
+        command = self.launch(size, (__file__, self.module.__name__, str(folder), suite))
+        with started(*command, cwd=folder) as run:
+            code, console = run.wait(LIMIT_S)
+            assert run.gone_after() is not None, f"left: {run.family()}"
+        files = [folder / f"rank_{rank}.pickle" for rank in range(size)]
+        assert code == 0 and all(f.exists() for f in files), console
+        found = [pickle.loads(f.read_bytes()) for f in files]
+        for name in set.union(*map(set, found)):
+            self.found[size, name] = [results.get(name, f"did not come to {name}\n{console}") for results in found]
 
 
 def by_mpirun(size: int, words: Iterable[str], **more: Any) -> list[str]:

@@ -12,13 +12,113 @@ from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.nn.wrap import TrainOneStepCell
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.run_cell import jit
-from tests.train.cases import compiled_steps
-from tests.train.cases.compiled_steps import ROWS, SEMI, made_step, tensors
-from tests.train.cases.engine_training import states
-from tests.train.cases.nets import Net, SquareLoss, batch, cuts, numbers
+from tests.train.cases.nets import ROWS, SEMI, Net, SquareLoss, batch, cuts, made_step, numbers, states, tensors
 from tests.train.worlds import case, parameters, refused
 
-PARTS = (compiled_steps,)
+# ---- functions ----
+
+
+class Halved(nn.Cell):
+    """Weight decay that is halved from step to step."""
+
+    def construct(self, global_step):
+        return 0.1 * 0.5**global_step
+
+
+def two_optimizers(settings, feed_rows):
+    """Each part of a network has an optimizer and a loss, as in Wide & Deep; an average is kept of a new weight."""
+
+    def run(here):
+        here.settings(**settings)
+        net, loss_fn = Net(cuts(here.size)), SquareLoss()
+        mean = Parameter(net.w.asnumpy() * 0.0, name="mean", requires_grad=False)
+        wide, deep = (
+            nn.FTRL([net.w], 0.5, 0.1, l1=1e-3),
+            nn.Adam([net.v, net.b], [0.1, 0.02, 0.3, 0.1], weight_decay=Halved()),
+        )
+        first = value_and_grad(lambda x, y: loss_fn(net(x), y), None, wide.parameters)
+        second = value_and_grad(lambda x, y: ops.reduce_mean(ops.abs(net(x) - y)), None, deep.parameters)
+
+        @jit
+        def step(x, y):
+            (one, grads), (other, more) = first(x, y), second(x, y)
+            wide(grads)
+            deep(more)
+            ops.assign(mean, mean * 0.5 + net.w)
+            return one, other
+
+        found = []
+        for rows in (16, 16, 32, 16):
+            given = batch(rows)
+            found += map(here.full, step(*tensors(*(here.rows(*given) if feed_rows else given))))
+        of_states = {**states(wide), **states(deep)}
+        steps = wide.global_step, deep.global_step
+        return {"found": found, "mean": here.full(mean), "steps": steps, **parameters(here, net), **of_states}, {}
+
+    return case(2, 4)(run)
+
+
+CASES = {"two optimizers, split": two_optimizers(SEMI, False), "two optimizers, rows": two_optimizers(ROWS, True)}
+
+
+class Trainer:
+    """A method as the step."""
+
+    def __init__(self, net, optimizer):
+        self.net, self.optimizer = net, optimizer
+        self.grad_fn = value_and_grad(lambda x, y: SquareLoss()(net(x), y), None, net.trainable_params())
+
+    @jit
+    def step(self, x, y, scale=1.0, *, quiet=True):
+        loss, grads = self.grad_fn(x, y)
+        self.optimizer([g * scale for g in grads])
+        return loss
+
+    @jit
+    def predict(self, x, twice=False):
+        out = self.net(x)
+        return out * 2.0 if twice else out
+
+
+@case(2, 4)
+def jitted_methods(here):
+    here.settings(**SEMI)
+    found = []
+    nets = (Net(cuts(here.size)), 0.1), (Net(), 0.3)
+    trainers = [Trainer(net, nn.Momentum(net.trainable_params(), rate, 0.9)) for net, rate in nets]
+    for _ in range(2):
+        for trainer in trainers:  # each with its own programs
+            found.append(here.full(trainer.step(*tensors(*batch()))))
+            found.append(here.full(trainer.predict(Tensor(batch()[0]))))
+            found.append(here.full(trainer.predict(Tensor(batch()[0]), True)))
+            found.append(here.full(trainer.predict(twice=True, x=Tensor(batch()[0]))))
+    found.append(here.full(trainers[0].step(y=Tensor(batch()[1]), x=Tensor(batch()[0]), scale=0.5)))
+    second = [here.full(p) for p in trainers[1].net.get_parameters()]
+    return {"found": found, **parameters(here, trainers[0].net), "second": second}, {}
+
+
+@case(2, compared=False)
+def keyword_only_arguments(here):
+    here.settings(**SEMI)
+    net = Net()
+    trainer = Trainer(net, nn.SGD(net.trainable_params(), 0.1))
+    return {}, {"refused": refused(lambda: trainer.step(*tensors(*batch()), quiet=False))}
+
+
+@case(2)
+def other_arguments_of_a_program(here):
+    """Strings, None, numbers and shapes are part of the program; dicts and named results come back as they are."""
+    here.settings(**SEMI)
+
+    @jit
+    def fn(x, how, factor=2.0, extra=None):
+        out = ops.tanh(x) if how == "tanh" else ops.relu(x)
+        return {"out": out * factor, "how": how, "nothing": extra, "list": [out, (1, "two")]}
+
+    x = Tensor(batch()[0])
+    found = here.full([fn(x, "tanh"), fn(x, "relu", 3.0), fn(x, how="tanh", extra=5), fn(x, "tanh")])
+    return {"found": found}, {}
+
 
 # ---- Cells that are called ----
 
@@ -81,17 +181,6 @@ def a_cut_parameter_as_an_input(here):
     net = Columns(here.size)
     net(Tensor(numbers(1, 8, 8)))
     return {"w": here.full(Doubled()(net.w))}, {"held": net.w.asnumpy().shape}
-
-
-@case(2, 4)
-def a_training_cell_that_is_called(here):
-    here.settings(**SEMI)
-    net = Net(cuts(here.size))
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    step = TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
-    step.set_train()
-    losses = [here.full(step(*tensors(*batch(rows)))) for rows in (16, 32, 16)]
-    return {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}, {}
 
 
 class Masked(nn.Cell):
@@ -268,7 +357,7 @@ def eager_steps_before_compiled_ones(here):
     here.settings(**SEMI)
     compiled = jit(step)
     losses += [here.full(compiled(*tensors(*batch()))[0]) for _ in range(2)]
-    return {"losses": losses, **parameters(here, net), **states(here, optimizer, net)}, {}
+    return {"losses": losses, **parameters(here, net), **states(optimizer)}, {}
 
 
 @case(2)
@@ -368,7 +457,7 @@ def gradients_compiled_update_at_once(net, optimizer, scaler):
     return step
 
 
-CASES = {
+CASES |= {
     "scaled by hand, jit": scaled(True, jitted_loop),
     "scaled by hand, at once": scaled(False, loop_at_once),
     "scaled by hand, update at once": scaled(True, gradients_compiled_update_at_once),

@@ -1,9 +1,8 @@
-"""All forms of ranks training copies on their own rows: compiled or at once, summed or averaged, fused or not."""
+"""Ranks that train copies on their own rows: datasets, messages, how they begin, what is a rank's own."""
 
 from __future__ import annotations
 
 import warnings
-from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -19,26 +18,12 @@ from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train.engine import make_train_step
-from tests.train.cases.nets import DATA, Net, SquareLoss, batch, numbers
+from tests.train.cases.forms import LOOPS, WAYS, Meeting, Setting, messages_counted
+from tests.train.cases.nets import DATA, Net, SquareLoss, batch, numbers, tensors
 from tests.train.worlds import case, parameters, refused
 
 SIZES = (2, 4, 8)
 GLOBAL_BATCH = 16
-
-
-@contextmanager
-def messages_counted():
-    """A list that gets (kind, bytes sent) of this rank's messages; empty on one device."""
-    found: list = []
-    world = current_world()
-    if world is None:
-        yield found
-        return
-    before, world.comm.recording = world.comm.recording, True
-    start = len(world.comm.records)
-    yield found
-    found += [(m.kind, m.size_bytes) for m in world.comm.records[start:]]
-    world.comm.recording = before
 
 
 # ---- Model.train on the shards of one dataset ----
@@ -81,8 +66,6 @@ CASES = {
     f"Model.train, {mode}, {'means' if mean else 'sums'}, {rows} rows": model_trains(mode, mean, rows)
     for mode, mean, rows in (
         ("data_parallel", True, 32),
-        ("data_parallel", False, 32),
-        ("hybrid_parallel", True, 32),
         ("hybrid_parallel", False, 32),
         ("data_parallel", True, 42),  # the last global batch: 10 rows, and as many of the first as make it even
     )
@@ -100,7 +83,7 @@ def ranks_with_unequal_rows(here):
     optimizer = nn.SGD(net.trainable_params(), 0.1)
     if here.alone:
         gradient = value_and_grad(nn.WithLossCell(net, SquareLoss()), None, optimizer.parameters)
-        grads = [gradient(*map(Tensor, part))[1] for part in parts]
+        grads = [gradient(*tensors(*part))[1] for part in parts]
         optimizer([Tensor(sum(g.asnumpy() for g in each) / here.size) for each in zip(*grads, strict=True)])
         return parameters(here, net), {}
     here.settings(**DATA)
@@ -108,80 +91,11 @@ def ranks_with_unequal_rows(here):
     return parameters(here, net), {}
 
 
-# ---- hand-written loops ----
+# ---- fusion: settings x (compiled, at once) ----
 
 
 def allreduce(mode, config=None):
     return {"comm_fusion": {"allreduce": {"mode": mode, "config": config}}}
-
-
-def by_functions(net, optimizer):
-    """value_and_grad, the reducer, the optimizer."""
-    grad_fn = value_and_grad(lambda x, y: SquareLoss()(net(x), y), None, optimizer.parameters)
-    reducer = nn.DistributedGradReducer(optimizer.parameters)
-
-    def step(x, y):
-        loss, grads = grad_fn(x, y)
-        optimizer(reducer(grads))
-        return loss
-
-    return step
-
-
-def by_cell(net, optimizer):
-    """A TrainOneStepCell that is called: it has its reducer."""
-    step = nn.TrainOneStepCell(nn.WithLossCell(net, SquareLoss()), optimizer)
-    step.set_train()
-    return step
-
-
-def by_network_that_communicates(net, optimizer):
-    """A network with a collective of its own, compiled."""
-    return make_train_step(Meeting(net), SquareLoss(), optimizer)
-
-
-class Meeting(nn.Cell):
-    """A network whose ranks meet at a barrier."""
-
-    def __init__(self, net):
-        super().__init__(auto_prefix=False)
-        self.net, self.barrier = net, ops.Barrier()
-
-    def construct(self, x):
-        if current_world() is not None:
-            self.barrier()
-        return self.net(x)
-
-
-LOOPS = {"functions": by_functions, "cell": by_cell, "network that communicates": by_network_that_communicates}
-
-
-def loop(make_step, mode, mean):
-    def run(here):
-        here.settings(parallel_mode=mode, gradients_mean=mean, **allreduce("auto"))
-        net = Net()
-        # averaged gradients may go through any optimizer; summed ones are compared where a factor is a rate
-        factor = here.size if here.alone and not mean else 1
-        params = net.trainable_params()
-        optimizer = nn.Adam(params, 0.05) if mean else nn.Momentum(params, 0.02 * factor, 0.9)
-        step = make_step(net, optimizer)
-        losses = []
-        with messages_counted() as messages:
-            for _ in range(3):
-                losses.append(step(*map(Tensor, here.rows(*batch()))))
-        return {"losses": [here.mean(one) for one in losses], **parameters(here, net)}, {"messages": messages}
-
-    return case(*SIZES)(run)
-
-
-CASES |= {
-    f"a loop by {name}, {mode}, {'means' if mean else 'sums'}": loop(make, mode, mean)
-    for name, make in LOOPS.items()
-    for mode, mean in (("data_parallel", True), ("data_parallel", False), ("hybrid_parallel", True))
-}
-
-
-# ---- fusion: settings x (compiled, at once) ----
 
 
 class Wide(nn.Cell):
@@ -223,10 +137,10 @@ def trained_with(here, how, settings, ids):
         getattr(net, name).comm_fusion = number
     optimizer = nn.Momentum(net.trainable_params(), 0.05, 0.9)
     rows = tuple(a.astype(np.float32) for a in here.rows(*batch()))
-    step = make_train_step(net, SquareLoss(), optimizer) if how == "compiled" else by_functions(net, optimizer)
-    step(*map(Tensor, rows))  # compiled ranks compare their programs now
+    step = WAYS[how](Setting(settings, own=True), net, SquareLoss(), optimizer)
+    step(*tensors(*rows))  # compiled ranks compare their programs now
     with messages_counted() as messages:
-        loss = step(*map(Tensor, rows))
+        loss = step(*tensors(*rows))
     plan = getattr(step, "plan", None)
     listed = [] if plan is None else plan.to_dict(rank=here.rank)["buckets"]
     buckets = [(b["kind"], b["members"], b["bytes"]) for b in listed]
@@ -234,7 +148,7 @@ def trained_with(here, how, settings, ids):
 
 
 def fusions(how):
-    """The results of the first setting; of the others, whether they are the same to the bit."""
+    """The results without fusion; of the settings, whether they are the same to the bit."""
 
     def run(here):
         loss, found, *_ = trained_with(here, how, {}, None)
@@ -249,7 +163,7 @@ def fusions(how):
     return case(*SIZES)(run)
 
 
-CASES |= {f"fusion, {how}": fusions(how) for how in ("compiled", "at once")}
+CASES |= {f"fusion, {how}": fusions(how) for how in ("engine", "function")}
 
 
 class Talking(nn.Cell):
@@ -278,9 +192,9 @@ def collectives_of_a_network_share_a_message(here):
     for number in (0, 1):
         net = Talking(here, number)
         step = make_train_step(net, SquareLoss(), nn.SGD(net.trainable_params(), 0.1))
-        losses = [step(*map(Tensor, here.rows(*batch()))) for _ in range(2)]
+        losses = [step(*tensors(*here.rows(*batch()))) for _ in range(2)]
         with messages_counted() as messages:
-            losses.append(step(*map(Tensor, here.rows(*batch()))))
+            losses.append(step(*tensors(*here.rows(*batch()))))
         found[number] = [here.mean(one) for one in losses], parameters(here, net), messages
     same = all(np.array_equal(found[0][1][key], found[1][1][key]) for key in found[0][1])
     return {"losses": found[1][0], **found[1][1]}, {"same": same, "apart": found[0][2], "together": found[1][2]}
@@ -305,7 +219,7 @@ def begins_differently(how):
             Model(net, SquareLoss(), optimizer).train(2, data, callbacks=losses_go_to(losses, here))
         else:
             step = make_train_step(Meeting(net) if how == "at once" else net, SquareLoss(), optimizer)
-            losses = [here.mean(step(*map(Tensor, rows))) for _ in range(2)]
+            losses = [here.mean(step(*tensors(*rows))) for _ in range(2)]
         return {"losses": losses, "w": net.weight.asnumpy(), "b": net.bias.asnumpy()}, {"drawn": own}
 
     return case(2, 4)(run)
@@ -337,28 +251,33 @@ def without_a_broadcast_copies_differ(here):
 # ---- parameters that every rank has for itself ----
 
 
-def own_parameters(make_step):
+def own_parameters(way):
     """layerwise_parallel: the shared ones learn from all rows, averaged, the own one from this rank's rows."""
 
     def run(here):
-        here.settings(parallel_mode="hybrid_parallel", gradients_mean=True, **allreduce("auto"))
+        settings = {**DATA, "parallel_mode": "hybrid_parallel", **allreduce("auto")}
+        here.settings(**settings)
         x, y = batch()
+
+        def step_of(net):
+            return WAYS[way](Setting(settings, own=True), net, SquareLoss(), nn.SGD(net.trainable_params(), 0.5))
+
         if here.alone:
             both, own = Net(), Net()
             for net, rows in ((both, (x, y)), (own, (here.own_rows(x), here.own_rows(y)))):
-                by_functions(net, nn.SGD(net.trainable_params(), 0.5))(*map(Tensor, rows))
+                step_of(net)(*tensors(*rows))
             return {"w": both.w.asnumpy(), "bias": both.b.asnumpy(), "v": own.v.asnumpy()}, {}
         net = Net()
         net.v.layerwise_parallel = True
-        step = make_step(net, nn.SGD(net.trainable_params(), 0.5))
+        step = step_of(net)
         with messages_counted() as messages:
-            step(*map(Tensor, here.rows(x, y)))
+            step(*tensors(*here.rows(x, y)))
         return {"w": net.w.asnumpy(), "bias": net.b.asnumpy(), "v": net.v.asnumpy()}, {"messages": messages}
 
     return case(2, 4, own=True)(run)
 
 
-CASES |= {f"layerwise_parallel, by {name}": own_parameters(make) for name, make in LOOPS.items()}
+CASES |= {f"layerwise_parallel, by {way}": own_parameters(way) for way in (*LOOPS, "engine")}
 
 
 class CutByHand(nn.Cell):
@@ -389,59 +308,11 @@ def a_network_cut_by_hand(here):
         [{"params": own, "lr": 0.2 if here.alone else 0.2 / here.size}, {"params": shared, "lr": 0.2}], 0.2
     )
     step = make_train_step(net, SquareLoss(), optimizer)
-    losses = [here.mean(step(*map(Tensor, batch()))) for _ in range(3)]
+    losses = [here.mean(step(*tensors(*batch()))) for _ in range(3)]
     w = net.w.asnumpy()
     if not here.alone:
         w = np.moveaxis(current_world().comm.all_gather(w.T.copy(), tag="columns of w"), 0, 1)
     return {"losses": losses, "w": np.ascontiguousarray(w), "v": net.v.asnumpy()}, {"held": net.w.shape}
-
-
-# ---- 16-bit gradients ----
-
-
-class Half(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(np.ones((8, 16), np.float16), name="w")
-        self.b = Parameter(np.zeros(16, np.float32), name="b")
-
-    def construct(self, x):
-        return ops.cast(ops.matmul(x, self.w), "float32") + self.b
-
-
-def half_rows():
-    """The first rank's rows are large next to the others': float16 loses what is added to them."""
-    x = (np.arange(16 * 8).reshape(16, 8) % 7 / 64 + (np.arange(16) < 2)[:, None] * 256).astype(np.float16)
-    return x, np.zeros((16, 16), np.float32)
-
-
-def sum_loss(out, label):
-    return ops.reduce_sum(out - label)
-
-
-@case(2, 4, 8)
-def half_precision_at_once(here):
-    """gradient_fp32_sync on/off; alone by formula: float16 addends, added in rank order in the message's dtype."""
-    x, y = half_rows()
-    found, notes = {}, {}
-    for wide in (True, False):
-        if here.alone:
-            rows = 16 // here.size
-            parts = [x[r * rows : (r + 1) * rows].T @ np.ones((rows, 16), np.float16) for r in range(here.size)]
-            total = np.zeros((8, 16), np.float32 if wide else np.float16)
-            for part in parts:
-                total = total + part.astype(total.dtype)
-            found[f"w, {wide}"] = total.astype(np.float16)
-            continue
-        here.settings(parallel_mode="data_parallel", gradients_mean=False, gradient_fp32_sync=wide)
-        net = Half()
-        _, grads = value_and_grad(lambda x, y, net=net: sum_loss(net(x), y), None, net.trainable_params())(
-            *map(Tensor, here.rows(x, y))
-        )
-        with messages_counted() as messages:
-            found[f"w, {wide}"] = nn.DistributedGradReducer(net.trainable_params())(grads)[0].asnumpy()
-        notes[wide] = messages
-    return found, notes
 
 
 # ---- AutoParallel's own form of the settings, and what is refused ----
@@ -463,6 +334,6 @@ def what_is_refused(here):
     here.settings(**DATA)
     if here.rank == 1:
         here.settings(comm_fusion={"allreduce": {"mode": "index", "config": [0]}})
-    found["compiled"] = refused(step, *map(Tensor, here.rows(*batch())))
+    found["compiled"] = refused(step, *tensors(*here.rows(*batch())))
     found["AutoParallel"] = refused(lambda: AutoParallel(Net(), parallel_mode="data_parallel"))
     return {}, found

@@ -1,14 +1,19 @@
-"""Networks of the cases. float64, so that a difference from one device is a defect and not rounding."""
+"""Settings, networks and steps of the cases. float64, so that a difference from one device is a defect."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from parallel_lab import nn, ops
+from parallel_lab import nn, ops, value_and_grad
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
+from parallel_lab.train.checkpoint.values import optimizer_records
 
 DATA = {"parallel_mode": "data_parallel", "gradients_mean": True}
+ROWS = {"parallel_mode": "semi_auto_parallel"}  # each rank feeds its rows
+SEMI = {**ROWS, "dataset_strategy": "full_batch"}
+AUTO = {**SEMI, "parallel_mode": "auto_parallel", "search_mode": "sharding_propagation"}
+SHARDED = {"enable_parallel_optimizer": True, "parallel_optimizer_config": {"parallel_optimizer_threshold": 0}}
 
 
 def numbers(seed: int, *shape: int) -> np.ndarray:
@@ -50,5 +55,43 @@ def cuts(size: int) -> tuple:
     return ((half, 2), (2, 1)), ((1, 2), (2, half))
 
 
-def constant(array) -> Tensor:
-    return Tensor(np.asarray(array))
+def none_cut(size: int) -> tuple:
+    return None, None
+
+
+def first_cut(size: int) -> tuple:
+    return cuts(size)[0], None
+
+
+def tensors(*arrays: np.ndarray) -> tuple[Tensor, ...]:
+    return tuple(Tensor(a) for a in arrays)
+
+
+def made_step(net, optimizer, *, loss_fn=None, change=lambda grads: grads):
+    """A training step (x, y) -> (loss, logits) as tutorials write it. change: what is done to the gradients first."""
+    loss_fn = loss_fn or SquareLoss()
+
+    def forward(x, y):
+        logits = net(x)
+        return loss_fn(logits, y), logits
+
+    grad_fn = value_and_grad(forward, None, optimizer.parameters, has_aux=True)
+
+    def step(x, y):
+        (loss, logits), grads = grad_fn(x, y)
+        optimizer(change(grads))
+        return loss, logits
+
+    return step
+
+
+def states(optimizer) -> dict[str, np.ndarray]:
+    """The optimizer's states, whole: a collective where they are split, or held by one rank."""
+    records = optimizer_records(optimizer, integrated=True)
+    return {f"state {name}": record.array for name, record in records.items() if record.array.ndim}
+
+
+def held(net, optimizer) -> tuple[dict, dict]:
+    """What this rank holds: shapes of Parameters and of states."""
+    kept = {name: sorted(array.shape for array in kinds.values()) for name, kinds in optimizer.states.items()}
+    return {p.name: p.asnumpy().shape for p in net.get_parameters()}, kept
