@@ -11,7 +11,7 @@ from parallel_lab.cost.planner.predict import Pricing
 from tests.crossed import first
 
 MODEL, BATCH = Transformer("small", 4, 64, 4, 32, 256), 8
-FEW = {"micro_batch": (1, 2), "chunks": (1, 2), "levels": (0, 3), "recompute": ("none", "full")}
+FEW = {"micro_batch": (1, 2), "chunks": (1, 2, 4), "levels": (0, 1, 3), "recompute": ("none", "full")}
 
 
 def machine(devices=8):
@@ -19,7 +19,7 @@ def machine(devices=8):
 
 
 def points(devices=8):
-    return tuple(space(MODEL, devices, BATCH, tensor=(1, 2, 4), **FEW))
+    return tuple(space(MODEL, devices, BATCH, tensor=(1, 2), **FEW))
 
 
 @pytest.fixture(scope="module")
