@@ -164,6 +164,16 @@ def time_asleep(seconds):
     time.sleep(seconds)
 
 
+def ends(pid: int) -> bool:
+    """Whether a process is gone within PROMISED_S."""
+    begin = time.monotonic()
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() - begin < PROMISED_S:
+            os.kill(pid, 0)
+            time.sleep(0.02)
+    return time.monotonic() - begin < PROMISED_S
+
+
 def test_a_process_does_not_outlive_its_notebook(tmp_path):
     script = f"""
         from pathlib import Path
@@ -185,12 +195,27 @@ def test_a_process_does_not_outlive_its_notebook(tmp_path):
         time.sleep(0.02)
     notebook.kill()
     notebook.wait()
-    begin = time.monotonic()
-    with contextlib.suppress(ProcessLookupError):
-        while time.monotonic() - begin < PROMISED_S:
-            os.kill(int(pid.read_text()), 0)
-            time.sleep(0.02)
-    assert time.monotonic() - begin < PROMISED_S
+    assert ends(int(pid.read_text()))
+
+
+def test_in_a_notebook_the_server_starts_once_the_import_is_over_and_ends_with_it():
+    script = """
+        import os
+        from IPython.core.interactiveshell import InteractiveShell
+        from multiprocess.forkserver import _forkserver as server
+
+        shell = InteractiveShell.instance()
+        shell.kernel = "what a notebook's shell has"
+        callbacks = shell.events.callbacks["post_run_cell"]
+        before = list(callbacks)
+        shell.push({"server": server})
+        shell.run_cell("from parallel_lab.lab.exercises import check; pid = server._forkserver_pid")
+        assert shell.user_ns["pid"] is None and callbacks == before
+        os.kill(server._forkserver_pid, 0)
+        print("server", server._forkserver_pid)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert ends(int(done.stdout.split()[-1]))
 
 
 def test_errors_keep_the_learners_line():

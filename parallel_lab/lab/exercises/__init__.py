@@ -146,6 +146,7 @@ from .book import (
     save_results,
 )
 from .ideas import MISCONCEPTIONS, Idea, compare_calls, recognised, same_value
+from .own_process import start_ahead
 from .probing import JUNK, probe
 from .running import ask, attempt, read_number, run_programs
 from .verdict import Hint, Note, Par, Part, Verdict, Wrong, judged
@@ -184,3 +185,5 @@ __all__ = [
     "same_value",
     "save_results",
 ]
+
+start_ahead()

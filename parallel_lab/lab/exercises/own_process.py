@@ -4,7 +4,8 @@
         with deadline(4.0):
             answer["line"](sizes, times)        # runs over there; raises Told with what went wrong
 
-`check` makes one process for each answer that has functions, a fork of the server from which ranks come; `parallel-lab
+`check` makes one process for each answer that has functions, a fork of the server from which ranks come. In a notebook
+that server starts when the cell that imports the exercises has ended, so that no check waits for it. `parallel-lab
 grade` lets the process of a submission answer the same requests (`Calls`). Prints and pictures come back and appear in
 the cell. The functions work on copies of what they use of the notebook: what one changes there, a list or a counter,
 stays in its process and is gone after the check. Where no process can be made, or something that a function uses cannot
@@ -34,7 +35,7 @@ import numpy as np
 
 from ...base.errors import shorten
 from ...processes.jobs import packed, unpacked
-from ...processes.shm.launch import context, start_processes
+from ...processes.shm.launch import context, start_processes, start_server
 from ...run.communicator import Handle, Request, Start, Wait
 from .running import STOPPED, Fault, Followed, Told, fault_of, line_of, place_in, time_left
 
@@ -76,6 +77,22 @@ class NoProcess(Exception):
 
 
 # ---- in the notebook, or in the grader ----
+
+
+def start_ahead() -> None:
+    """In a notebook, let the server from which processes come start when the cell that runs now has ended: the first
+    check then finds it there, and no import waits for it.
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if getattr(shell, "kernel", None) is None:
+        return
+
+    def start(*_: Any) -> None:
+        shell.events.unregister("post_run_cell", start)
+        with contextlib.suppress(Exception):  # a check starts it itself, or runs in place
+            start_server(__name__)
+
+    shell.events.register("post_run_cell", start)
 
 
 class StandIn(Followed):
@@ -170,7 +187,7 @@ class LearnerProcess:
         try:
             if self._packed is None:
                 self._packed = bytes(packed(tuple(self._functions)))
-            start_processes(self._make)
+            start_processes(self._make, __name__)
             self._line.send_bytes(self._packed)
         except Exception:  # what cannot be packed raises anything; a poor machine has no process for us
             self.close()

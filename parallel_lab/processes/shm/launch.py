@@ -34,6 +34,7 @@ START_LIMIT_S = 60.0
 LONGEST_FOLDER = 103 - len("/pymp-12345678/listener-12345678")  # bytes
 DESCRIPTORS_PER_RANK, SPARE_DESCRIPTORS = 3, 18  # of the notebook: job pipe, exit code, its other end; memory, pipes
 _owner: list[int] = []  # the process whose child the fork server is
+_silent: list[int] = []  # the fork server's process, until it has started one
 _starting = threading.Lock()  # guards the process-wide settings below while they are changed
 
 
@@ -43,7 +44,7 @@ def context():
 
 
 @contextlib.contextmanager
-def _environment() -> Iterator[None]:
+def _environment(*modules: str) -> Iterator[None]:
     """What the fork server finds when it starts; libraries read thread counts once. PYTHONPATH: CPython 3.11's server
     does not take over sys.path, and silently skips what it cannot preload (8 workers: 0.8 s instead of 0.1 s).
     """
@@ -51,7 +52,7 @@ def _environment() -> Iterator[None]:
     path = [p for p in (os.environ.get("PYTHONPATH"), os.path.dirname(root)) if p]
     values = {**dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(path)}
     if SYSTEM.fork_server:
-        values[PRELOAD] = _loaded_for_ranks()
+        values[PRELOAD] = " ".join((_loaded_for_ranks(), *modules))
     before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
@@ -113,22 +114,31 @@ def end_server() -> None:
             _forget_server()
 
 
-def start_processes(make_processes: Callable[[int], None]) -> None:
+def start_server(*modules: str) -> None:
+    """Let the fork server start and import, in the background, what this process has loaded for ranks, and `modules`:
+    the first process that is needed then comes at once. Without effect where one runs, or there is no fork server.
+    """
+    if SYSTEM.fork_server:
+        with held(), _starting, _environment(*modules), _without_main(), _without_tracker():
+            _ensure_server()
+
+
+def start_processes(make_processes: Callable[[int], None], *modules: str) -> None:
     """Call `make_processes(pid of their parent)`, which starts workers, with everything arranged. The parent is the
-    fork server, or without one this process. A server that died is replaced once, and `make_processes` called
-    again.
+    fork server, or without one this process. A new server imports `modules`, too. A server that died is replaced
+    once, and `make_processes` called again.
 
     Raises WorldError for a server that dies again, WorldTimeout for one that does not answer within START_LIMIT_S.
     """
-    with held(), _starting, _environment(), _without_main(), _without_tracker():
+    with held(), _starting, _environment(*modules), _without_main(), _without_tracker():
         if not SYSTEM.fork_server:
             with blocked_at_birth():  # a worker that has come to its first line ignores Ctrl-C
                 make_processes(os.getpid())
             return
-        context().set_forkserver_preload([f"{__package__}.server_preload"])
         for attempt in range(2):
-            is_new = _ensure_server()
+            _ensure_server()
             pid = forkserver._forkserver._forkserver_pid
+            is_new = _silent == [pid]
             silent = threading.Event()
             limit = threading.Timer(START_LIMIT_S, lambda pid=pid, silent=silent: (silent.set(), _kill(pid)))
             limit.daemon = True
@@ -139,6 +149,7 @@ def start_processes(make_processes: Callable[[int], None]) -> None:
                     make_processes(pid)
                 if forkserver._forkserver._forkserver_pid != pid:  # it was dead; multiprocess started another
                     raise ConnectionResetError
+                _silent.clear()
                 return
             except (EOFError, ConnectionError, FileNotFoundError) as error:
                 _forget_server()
@@ -177,18 +188,20 @@ def check_descriptors(world_size: int) -> None:
         raise LimitTooLow(what, where="start of workers", hint=hint)
 
 
-def _ensure_server() -> bool:
-    """Let a fork server run; whether it is a new one."""
+def _ensure_server() -> None:
+    """Let a fork server run; a new one is noted in `_silent`."""
     server = forkserver._forkserver
     if server._forkserver_pid is not None and _owner != [os.getpid()]:  # this process was forked from the one it serves
         os.close(server._forkserver_alive_fd)
         server._lock, server._forkserver_pid, server._forkserver_address = threading.Lock(), None, None
     before = server._forkserver_pid
     _make_temporary_folder()
+    context().set_forkserver_preload([f"{__package__}.server_preload"])
     with blocked_at_birth():  # Ctrl-C in a terminal goes to the whole group, also to a server that still imports
         forkserver.ensure_running()
     _owner[:] = [os.getpid()]
-    return server._forkserver_pid != before
+    if server._forkserver_pid != before:
+        _silent[:] = [server._forkserver_pid]
 
 
 def _make_temporary_folder() -> None:
