@@ -8,6 +8,7 @@ import csv
 import json
 import os
 import time
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor
-from parallel_lab.base.errors import DataFileError
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, DataFileError
 from parallel_lab.base.files import shipped_folder
 from parallel_lab.cli.main import main
 from parallel_lab.lab.exercises import JUNK, Exercise, get_exercise, judge, lesson_10
@@ -23,7 +24,7 @@ from parallel_lab.lab.grading import marks
 from parallel_lab.lab.grading.confine import Limits, descendants
 from parallel_lab.lab.grading.marks import Mark, Table, grade_folder
 from parallel_lab.lab.grading.submissions import Call, Cell, calls_of, find_submissions, needed_cells, read_cells
-from parallel_lab.lab.grading.wire import Encoder, decode
+from parallel_lab.lab.grading.wire import Encoder, decode, error_of, raised
 from parallel_lab.run.communicator import Request
 from tests.lab.graded import submit
 from tests.notebooks.answers import ANSWERS
@@ -286,6 +287,88 @@ def test_a_hostile_function_costs_its_own_points_alone(tmp_path, what):
     assert descendants(os.getpid()) == before
 
 
+# an exercise that hands the answer a function of its own, as 11.2 does
+PLAY = """
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.exercises import Exercise, Wrong, ask, judged
+
+
+def played(answer):
+    questions = []
+
+    def game(text):
+        questions.append(text)
+        if text != "a plan":
+            raise ArgumentError(text, where="ask", allowed="a plan")
+        return {"seconds": 1.5}
+
+    value = ask("seconds", answer, game)
+    if (value, questions) != (1.5, ["no plan", "a plan"]):
+        raise Wrong(f"{value}, {questions}")
+    return "played"
+
+
+def grader(answer):
+    yield judged("plays", played, answer)
+
+
+EXERCISES = (Exercise("my.1", "a game", (("plays", 1),), ("a?", "b", "c", "d"), grader),)
+"""
+# by exercise: answers that call back, that start messages and wait for them, with numbers and lists of uncommon kinds
+TRAVELS = {
+    "my.1": """
+def answer(ask):
+    try:
+        ask("no plan")
+    except ValueError as error:
+        assert type(error).__name__ == "ArgumentError" and "a plan" in str(error)
+        return ask("a plan")["seconds"]
+""",
+    "02.1": """
+from parallel_lab.run.communicator import Request, Start, Wait
+
+
+def answer(rank, ranks, chunks):
+    right, left = (rank + 1) % ranks, (rank - 1) % ranks
+    for step in range(ranks - 1):
+        handle = yield Start(Request("send", (rank, right), chunks[(rank - 1 - step) % ranks]))
+        at = (rank - 2 - step) % ranks
+        chunks[at] = chunks[at] + (yield Request("recv", (left, rank)))
+        yield Wait(handle)
+    return chunks[rank]
+""",
+    "03.2": """
+from fractions import Fraction
+
+
+def answer(rows):
+    return {rank: Fraction(n, sum(rows)) for rank, n in enumerate(rows)}.values()
+""",
+}
+ASKING = """
+def answer(ask):
+    for plan in ("d4 t4 p4 b1", "d2 t4 p8 b1", "d2 t4 p8 b1 zero1"):
+        assert ask(plan) > 0
+"""
+
+
+def test_answers_that_are_right_in_a_notebook_are_right_in_another_process(tmp_path):
+    (tmp_path / "own.py").write_text(PLAY, encoding="utf-8")
+    for number, source in TRAVELS.items():
+        own_notebook(tmp_path / "class", number, source, f'check("{number}", answer)')
+    table = grade_folder(tmp_path / "class", exercises=tmp_path / "own.py")
+    for number in TRAVELS:
+        points, out_of, _ = table.total(number)
+        assert points == out_of > 0, [mark for mark in table.marks if mark.student == number]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(300)
+def test_twenty_questions_are_asked_by_a_function_of_the_submission(tmp_path):
+    own_notebook(tmp_path, "ada", ASKING, 'check("11.2", answer)')
+    assert grade_folder(tmp_path).total("ada") == (5, 5, 0)
+
+
 # ---- faults of the machine ----
 
 
@@ -410,6 +493,8 @@ CROSS = [
     {1, 2},
     {1: [2]},
     {"a": ()},
+    Fraction(1, 3),
+    Decimal("0.10"),
 ]
 CROSS += [
     np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -440,14 +525,16 @@ def test_requests_and_tensors_cross_and_functions_stay():
         decode(told)
 
 
+def test_errors_cross_by_name_and_text():
+    for error in (KeyError("a"), ArgumentError("7", where="ask", allowed="5"), ArgumentTypeError("8")):
+        again = error_of(*raised(error))
+        assert type(again) is type(error) and str(error) in str(again)
+    for name in ("exit", "Path", "SystemExit"):
+        assert type(error_of(name, "text")) is RuntimeError
+
+
 def test_what_cannot_cross_is_a_text():
-    for value in (
-        Fraction(1, 3),
-        object(),
-        10**2000,
-        np.array([{}]),
-        np.broadcast_to(np.float64(1), (1 << 20, 1 << 20)),
-    ):
+    for value in (object(), 10**2000, np.array([{}]), np.broadcast_to(np.float64(1), (1 << 20, 1 << 20))):
         assert "opaque" in Encoder().encode(value)
 
 

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from ..exercises.running import STOPPED, Fault, Told, time_left
 from ..exercises.verdict import Part, Verdict
 from .confine import Limits, Watch, end_all, guard
 from .submissions import Call, Cell, calls_of, needed_cells, read_cells
-from .wire import Channel, Encoder, Lost, decode
+from .wire import Channel, Encoder, Lost, decode, raised
 
 READY_S = 60.0  # for a process to start on a machine that is busy
 GRACE_S = 3.0  # after a call should have been stopped
@@ -62,6 +63,7 @@ class Pupil:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._asked = 0  # number of the last request
+        self._encoder = Encoder()  # what stays here: functions that the submission's may call, handles of messages
         self._folder = watch.folder
 
     # ---- life ----
@@ -143,14 +145,19 @@ class Pupil:
         if self._channel is None:
             raise Lost(self.reason)
         self._asked += 1
+        end_s = time.monotonic() + seconds
         try:
             self._channel.send({**told, "id": self._asked})
             while True:
-                reply = self._channel.receive(seconds)
-                if reply.get("id") == self._asked:
-                    if "stopped" in reply:  # it ends itself
-                        self.close(str(reply["stopped"]))
-                    return reply
+                reply = self._channel.receive(max(0.001, end_s - time.monotonic()))
+                if reply.get("id") != self._asked:
+                    continue
+                if "asked" in reply:
+                    self._channel.send(self._called_back(*reply["asked"]))
+                    continue
+                if "stopped" in reply:  # it ends itself
+                    self.close(str(reply["stopped"]))
+                return reply
         except TimeoutError as error:
             self.close(self.watch.reason or f"stopped: still running after {seconds - GRACE_S:g} s")
             raise Lost(self.reason) from error
@@ -158,13 +165,20 @@ class Pupil:
             self.close(self.watch.reason or f"the code ends its process ({error})")
             raise
 
+    def _called_back(self, number: int, args: Sequence[Any]) -> dict[str, Any]:
+        """What a function that stays here gives, for the submission's function that was given it."""
+        try:
+            value = self._encoder.kept[int(number)](*map(self._decoded, args))
+            return {"answer": self._encoder.encode(value)}
+        except Exception as error:
+            return {"raised": raised(error)}
+
     def request(self, do: str, number: int, values: Sequence[Any]) -> dict[str, Any]:
         """A reply with "value" or "ended" decoded. Raises Told with what went wrong in the learner's code."""
         left_s, limit_s = time_left()
         if left_s <= 0:
             raise Told(Fault(f"{STOPPED} {limit_s:g} s"))
-        encoder = Encoder()
-        told = {"do": do, "number": number, "values": [encoder.encode(value) for value in values]}
+        told = {"do": do, "number": number, "values": [self._encoder.encode(value) for value in values]}
         try:
             reply = self._ask({**told, "limit": [left_s, limit_s]}, left_s + GRACE_S)
             if "fault" in reply:
@@ -179,7 +193,10 @@ class Pupil:
 
     def _decoded(self, data: Any) -> Any:
         return decode(
-            data, lambda number, name: StandIn(self, number, _named(name)), lambda number: StandInProgram(self, number)
+            data,
+            lambda number, name: StandIn(self, number, _named(name)),
+            lambda number: StandInProgram(self, number),
+            self._encoder.kept.__getitem__,
         )
 
     def handed_in(self, test: Call) -> tuple[Any, dict[str, Any], bool]:

@@ -16,17 +16,17 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import LimitTooLow, MissingPackage, NoProcesses, SharedMemoryTooSmall
 from .. import exercises
-from ..exercises.own_process import Calls
+from ..exercises.own_process import Calls, HandleHere
 from ..exercises.running import STOPPED, fault_of
 from ..exercises.verdict import Verdict
 from .confine import Limits, confine
-from .wire import Channel, Encoder, Lost, decode
+from .wire import Channel, Encoder, Lost, decode, error_of
 
 LACKS = (MissingPackage, SharedMemoryTooSmall, LimitTooLow, NoProcesses)  # errors of ours about a poor machine
 HAND_IN = "_hand_in"  # the name of `check` while an answer is asked for
@@ -125,16 +125,32 @@ class _Pupil:
     # ---- functions ----
 
     def _do_call(self, told: dict[str, Any]) -> dict[str, Any]:
-        values = [decode(value) for value in told["values"]]
+        values = [self._decoded(value) for value in told["values"]]
         return self._encoded(self.calls.call(told["number"], values, tuple(told["limit"])))
 
     def _do_next(self, told: dict[str, Any]) -> dict[str, Any]:
         (value,) = told["values"]
-        return self._encoded(self.calls.next(told["number"], decode(value), tuple(told["limit"])))
+        return self._encoded(self.calls.next(told["number"], self._decoded(value), tuple(told["limit"])))
 
     def _do_many(self, told: dict[str, Any]) -> dict[str, Any]:
         (count,) = told["values"]
         return self._encoded(self.calls.many(told["number"], decode(count), tuple(told["limit"])))
+
+    def _decoded(self, data: Any) -> Any:
+        return decode(data, self._asking, handle=HandleHere)
+
+    def _asking(self, number: int, name: str) -> Callable[..., Any]:
+        """Stands for a function of the grader's, which it is asked to call."""
+
+        def function(*args: Any) -> Any:
+            self.channel.send({"id": self.asked, "asked": [number, [self.encoder.encode(each) for each in args]]})
+            reply = self.channel.receive()
+            if "raised" in reply:
+                raise error_of(*reply["raised"])
+            return self._decoded(reply["answer"])
+
+        function.__name__ = name
+        return function
 
     def _encoded(self, reply: dict[str, Any]) -> dict[str, Any]:
         told: dict[str, Any] = {"place": reply["place"], "started": reply.get("started", False)}

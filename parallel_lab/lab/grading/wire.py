@@ -1,28 +1,36 @@
 """What the grader and a submission's process say to each other: JSON, and nothing that could run.
 
-A value crosses as data: numbers, texts, lists, dicts, arrays, Requests, measured fits, events. A function or a
-generator stays where it is, and its number crosses. Anything else crosses as the text that stands for it.
+A value crosses as data: numbers, texts, lists, dicts, arrays, Requests, measured fits, events. A function, a generator
+or the handle of a started message stays where it is, and its number crosses: the other process asks for a call. An
+error crosses as its name and text. Anything else crosses as the text that stands for it.
 """
 
 from __future__ import annotations
 
 import base64
+import builtins
 import json
 import socket
 import struct
-from collections.abc import Callable, Generator, Iterator, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, MappingView
 from dataclasses import fields
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from ...base import errors
 from ...base.errors import shorten
 from ...base.events import Event
 from ...cost.schedules import Schedule
 from ...nn.tensor.tensor import Tensor
 from ...processes.measure.fit import Fit
-from ...run.communicator import Request
-from ..exercises.composed import Work
+from ...run.communicator import Handle, Request, Wait
+from ..exercises.composed import Layout, Work
+from ..exercises.own_process import HandleHere
 from ..pipeline.model import PipelineLab
 from ..shared.equality import Equality, EqualityRow
 
@@ -31,7 +39,10 @@ MOST_VALUES = 200_000  # in one value, of lists in lists
 DEEPEST = 40  # lists in lists
 MOST_DIGITS = 1000  # of a whole number
 _HEAD = struct.Struct(">I")
-_RECORDS: dict[str, type] = {kind.__name__: kind for kind in (Request, Fit, Work, Event, Equality, EqualityRow)}
+_RECORDS: dict[str, type] = {
+    kind.__name__: kind for kind in (Request, Wait, Fit, Layout, Work, Event, Equality, EqualityRow)
+}
+_NUMBERS: dict[str, type] = {"Fraction": Fraction, "Decimal": Decimal}  # that their text gives exactly
 
 
 class Lost(Exception):
@@ -43,6 +54,7 @@ class Channel:
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
+        self._sending = threading.Lock()  # the thread that ends a submission's process says so
 
     def send(self, told: dict[str, Any]) -> None:
         """Raises Lost."""
@@ -50,7 +62,8 @@ class Channel:
         if len(data) > MOST_BYTES:
             raise Lost("a message that is too long")
         try:
-            self.link.sendall(_HEAD.pack(len(data)) + data)
+            with self._sending:
+                self.link.sendall(_HEAD.pack(len(data)) + data)
         except OSError as error:
             raise Lost(str(error)) from error
 
@@ -91,7 +104,7 @@ class Opaque:
 
 
 class Encoder:
-    """Makes plain data of values; keeps functions and generators under numbers."""
+    """Makes plain data of values; keeps functions, generators and handles under numbers."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []
@@ -116,6 +129,9 @@ class Encoder:
         if kind is str:
             self._take(len(value))
             return value
+        if kind.__name__ in _NUMBERS and kind is _NUMBERS[kind.__name__]:
+            self._take(len(str(value)))
+            return {"number": str(value), "kind": kind.__name__}
         if kind in (bytes, complex):
             self._take(len(value) if kind is bytes else 16)
             return {"bytes": _base64(value)} if kind is bytes else {"complex": [value.real, value.imag]}
@@ -130,11 +146,13 @@ class Encoder:
             return self._array(np.asarray(value.asnumpy()))
         if isinstance(value, Mapping):
             return {"dict": [[self._encoded(k, depth + 1), self._encoded(v, depth + 1)] for k, v in value.items()]}
-        if isinstance(value, list | tuple | set | frozenset | range):
+        if isinstance(value, list | tuple | set | frozenset | range | deque | MappingView):
             name = next(n for n in ("tuple", "set", "list") if n == kind.__name__ or n == "list")
             return {name: [self._encoded(one, depth + 1) for one in value]}
         if isinstance(value, Generator | Iterator):
             return {"generator": self._keep(value)}
+        if isinstance(value, Handle | HandleHere):
+            return {"handle": self._keep(value) if isinstance(value, Handle) else value.number}
         if callable(value):
             return {"function": self._keep(value), "name": str(getattr(value, "__name__", "function"))[:100]}
         return {"opaque": _text(value)}
@@ -171,8 +189,30 @@ def _stays(*_: Any) -> Any:
     raise ValueError("a function that stays in the other process")
 
 
-def decode(data: Any, function: Callable[[int, str], Any] = _stays, generator: Callable[[int], Any] = _stays) -> Any:
-    """The value again; `function` and `generator` make what stands for those. Raises ValueError for other data."""
+def raised(error: Exception) -> list[str]:
+    """An error as plain data, for `error_of`."""
+    return [type(error).__name__, str(error)[:2000]]
+
+
+def error_of(name: str, text: str) -> Exception:
+    """An error that the other process has raised: one of ours or of Python's with this name, or a RuntimeError."""
+    kind = getattr(errors, name, getattr(builtins, name, None))
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    error = kind.__new__(kind)
+    error.args = (text,)
+    return error
+
+
+def decode(
+    data: Any,
+    function: Callable[[int, str], Any] = _stays,
+    generator: Callable[[int], Any] = _stays,
+    handle: Callable[[int], Any] = _stays,
+) -> Any:
+    """The value again; `function`, `generator` and `handle` make what stands for those. Raises ValueError for other
+    data.
+    """
 
     def decoded(data: Any) -> Any:
         if not isinstance(data, dict):
@@ -203,6 +243,10 @@ def decode(data: Any, function: Callable[[int, str], Any] = _stays, generator: C
                 return function(int(number), str(name))
             case {"generator": number}:
                 return generator(int(number))
+            case {"handle": number}:
+                return handle(int(number))
+            case {"number": text, "kind": kind}:
+                return _NUMBERS[kind](str(text))
             case {"opaque": text}:
                 return Opaque(str(text))
         raise ValueError(f"a value of an unknown kind: {sorted(data)[:3]}")
