@@ -43,14 +43,14 @@ PACKAGE_LINES = {
     "run": 1_450,
     "processes": 13_300,
     "train": 10_750,
-    "lab": 31_680,
+    "lab": 31_760,
     "mindspore": 5_700,
     "cli": 2_600,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 103_740, 120_330, 97_440
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 103_810, 120_410, 97_530
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 HABITS = {

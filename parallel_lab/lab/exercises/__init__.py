@@ -40,16 +40,12 @@ whose `generate_assignment` leaves the starts of the exercises in place (`lab/cl
 Write your own
 --------------
 
-An exercise is an `Exercise`: number, title, parts with points, four hints, a grader. The grader is a generator: it
-yields a `Part` per part, made by `judged(name, function, *arguments)`. That function returns what was found, in words,
-or raises `Wrong(found, expected, note)`; `Wrong(found, form="A number")` where an answer has another form. Learners'
-functions are called through `ask` or `compare_calls`, which stop what does not end and name the learner's line; rank
-programs are run by `run_programs`. During a check the functions of an answer are in a process of their own
-(`own_process.py`) and work on copies: prints and pictures appear in the cell, but a list that one appends to in the
-notebook stays as it was. An `Idea` is a wrong model with the answer that follows from it: a learner
-who hands in its numbers reads its note. This is a whole exercise:
+An exercise is an `Exercise`: number, title, parts with points, four hints, a grader. Where the answer is a function to
+be compared with the right one, `by_cases` makes the grader of a table: `Cases` of name, points, cases and rule. An
+`Idea` is a wrong model with the answer that follows from it: a learner who hands in its numbers reads its note.
+This is a whole exercise:
 
-    from parallel_lab.lab.exercises import Exercise, Idea, add, check, compare_calls, hint, judged
+    from parallel_lab.lab.exercises import Cases, Exercise, Idea, add, by_cases, check, hint
 
     CASES = [(4, 1000), (8, 1000), (8, 24)]
 
@@ -58,23 +54,21 @@ who hands in its numbers reads its note. This is a whole exercise:
 
     IDEAS = (
         Idea("whole arrays travel", "A ring sends chunks, each 1/ranks of the array.",
-             lambda ranks, size_bytes: 2 * (ranks - 1) * size_bytes, part="bytes"),
+             lambda ranks, size_bytes: 2 * (ranks - 1) * size_bytes),
         Idea("half of it", "That is the reduce_scatter alone; an all_gather follows.",
-             lambda ranks, size_bytes: (ranks - 1) * size_bytes / ranks, part="bytes"),
+             lambda ranks, size_bytes: (ranks - 1) * size_bytes / ranks),
     )
-
-    def grader(answer):
-        yield judged("bytes", compare_calls, answer, CASES, right, IDEAS, "bytes that one rank sends")
-        yield judged("one rank", compare_calls, answer, [(1, 1000)], right, (), "a rank alone sends nothing")
 
     add(Exercise(
         "my.1",
         "bytes of a ring",
-        (("bytes", 2), ("one rank", 1)),
-        ("How many messages does a rank send?", "Step through the ring.", "A message is a chunk.",
-         "Twice the ranks less one, times the size over the ranks."),
-        grader,
-        ideas=IDEAS,
+        hints=("How many messages does a rank send?", "Step through the ring.", "A message is a chunk.",
+               "Twice the ranks less one, times the size over the ranks."),
+        **by_cases(
+            right,
+            Cases("bytes", 2, CASES, "bytes that one rank sends", IDEAS),
+            Cases("one rank", 1, [(1, 1000)], "a rank alone sends nothing"),
+        ),
         start="""
     def sent(ranks, size_bytes):
         return size_bytes
@@ -84,6 +78,13 @@ who hands in its numbers reads its note. This is a whole exercise:
     ))
 
 `start` is the cell that learners get; handed in unchanged, it counts as not tried yet.
+
+Other answers need a grader of their own. It is a generator that yields a `Part` per part, made by `judged(name,
+function, *arguments)`. That function returns what was found, in words, or raises `Wrong(found, expected, note)`;
+`Wrong(found, form="A number")` where an answer has another form. Learners' functions are called through `ask` or
+`compare_calls`, which stop what does not end and name the learner's line; rank programs are run by `run_programs`.
+During a check the functions of an answer are in a process of their own (`own_process.py`) and work on copies: prints
+and pictures appear in the cell, but a list that one appends to in the notebook stays as it was.
 
 With `par=` (a function that returns an answer at par, as text) and `attempt=` (the part that an own attempt passes) an
 exercise is a puzzle. Compute par by an exact search in the grader, and compare scores that the grader counts itself,
@@ -145,45 +146,17 @@ from .book import (
     results,
     save_results,
 )
-from .ideas import MISCONCEPTIONS, Idea, compare_calls, recognised, same_value
+from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, compare_calls, recognised, same_value
 from .own_process import start_ahead
 from .probing import JUNK, probe
 from .running import ask, attempt, read_number, run_programs
 from .verdict import Hint, Note, Par, Part, Verdict, Wrong, judged
 
-__all__ = [
-    "Exercise",
-    "GradingError",
-    "Hint",
-    "Idea",
-    "JUNK",
-    "MISCONCEPTIONS",
-    "Note",
-    "Par",
-    "Part",
-    "Verdict",
-    "Wrong",
-    "add",
-    "all_exercises",
-    "ask",
-    "attempt",
-    "check",
-    "compare_calls",
-    "get_exercise",
-    "hint",
-    "judge",
-    "judge_drawn",
-    "judged",
-    "learner",
-    "numbers",
-    "par",
-    "probe",
-    "read_number",
-    "recognised",
-    "results",
-    "run_programs",
-    "same_value",
-    "save_results",
-]
+# in a notebook
+__all__ = ["add", "check", "hint", "learner", "numbers", "par", "results", "save_results"]
+# to write exercises: what they are made of, how answers are called and read, and how an exercise is tested
+__all__ += ["Cases", "Exercise", "GradingError", "Hint", "Idea", "Note", "Par", "Part", "Verdict", "Wrong"]
+__all__ += ["ask", "attempt", "by_cases", "compare_calls", "judged", "read_number", "recognised", "run_programs"]
+__all__ += ["JUNK", "MISCONCEPTIONS", "all_exercises", "get_exercise", "judge", "judge_drawn", "probe", "same_value"]
 
 start_ahead()

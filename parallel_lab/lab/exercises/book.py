@@ -267,8 +267,8 @@ class Desk:
 
         Raises OSError where the file cannot be written.
         """
-        told = {"format": RESULTS_FORMAT, "version": 1, "learner": learner or self.name, "checks": self.said()}
-        Path(path).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        record = {"format": RESULTS_FORMAT, "version": 1, "learner": learner or self.name, "checks": self.said()}
+        Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def judge(exercise: Exercise, answer: Any, given: Mapping[str, Any], hints_seen: int = 0) -> Verdict:
@@ -333,10 +333,10 @@ def get_exercise(number: str, where: str = "check") -> Exercise:
     where  the function that was called, for the error
     """
     lesson = number[:2] if isinstance(number, str) and re.fullmatch(r"\d\d\.\d+", number) else ""
-    found = [e for e in _exercises_of(lesson) if e.number == number] if lesson in _lessons() else []
-    if not found:
+    matching = [e for e in _exercises_of(lesson) if e.number == number] if lesson in _lessons() else []
+    if not matching:
         known = [e.number for e in all_exercises()]
         near = difflib.get_close_matches(str(number), known, 3) or known
         what = f"exercise {shorten(number)}"
         raise ArgumentError(what, where=where, allowed=f"A number in quotation marks, such as {', '.join(near)}")
-    return found[0]
+    return matching[0]

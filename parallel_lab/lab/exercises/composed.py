@@ -50,18 +50,18 @@ def layouts() -> Iterable[Layout]:
         yield Layout(dp, DEVICES // dp, level, recompute)
 
 
-def read_layout(given: Any, where: str = "layout") -> Layout:
+def read_layout(choice: Any, where: str = "layout") -> Layout:
     """A dict as a Layout. Raises ArgumentError if it is not one."""
     names = tuple(Layout.__dataclass_fields__)
-    if isinstance(given, Layout):
-        return given
-    if not isinstance(given, Mapping) or not {"dp", "tp"} <= set(given) <= set(names):
-        raise ArgumentError(shorten(given), where=where, allowed=f"A dict with {', '.join(names)}")
-    found = Layout(**given)
-    if found not in list(layouts()):
+    if isinstance(choice, Layout):
+        return choice
+    if not isinstance(choice, Mapping) or not {"dp", "tp"} <= set(choice) <= set(names):
+        raise ArgumentError(shorten(choice), where=where, allowed=f"A dict with {', '.join(names)}")
+    layout = Layout(**choice)
+    if layout not in list(layouts()):
         rule = f"dp and tp out of {WAYS} with dp * tp = {DEVICES}; level: one of {LEVELS}; recompute: True or False"
-        raise ArgumentError(shorten(dict(given)), where=where, allowed=rule)
-    return found
+        raise ArgumentError(shorten(dict(choice)), where=where, allowed=rule)
+    return layout
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ class Composed:
     layout: Layout
 
     @classmethod
-    def of(cls, given: Any) -> Composed:
+    def of(cls, choice: Any) -> Composed:
         """What a dict describes. Raises ArgumentError."""
-        return cls(read_layout(given))
+        return cls(read_layout(choice))
 
     def job(self) -> tuple[Any, Any, Any, tuple]:
         """(network, loss, optimizer, batches), anew."""
@@ -149,12 +149,12 @@ class Work:
     __repr__ = __str__
 
 
-def train(given: Any) -> Work:
+def train(choice: Any) -> Work:
     """Ten steps on eight real processes, recorded, and the same on one device. Raises ArgumentError for an
     invalid layout."""
-    found = Composed.of(given)
-    losses, trace = found.trained("processes")
-    return Work(asdict(found.layout), tuple(losses), tuple(trace), found.report("processes"))
+    composed = Composed.of(choice)
+    losses, trace = composed.trained("processes")
+    return Work(asdict(composed.layout), tuple(losses), tuple(trace), composed.report("processes"))
 
 
 def messages_in(events: Iterable[Event]) -> Counter[tuple[Any, ...]]:
@@ -165,18 +165,18 @@ def messages_in(events: Iterable[Event]) -> Counter[tuple[Any, ...]]:
 @lru_cache(maxsize=4)
 def least_memory(budget_bytes: int) -> tuple[int, Layout]:
     """The least bytes that the fullest rank holds, of all layouts that send no more than the budget: by trying all."""
-    found = []
+    fitting = []
     for layout in layouts():
         counts = Composed(layout).predicted
         if max(count.sent_bytes for count in counts) <= budget_bytes:
-            found.append((max(count.peak_bytes for count in counts), layout))
-    return min(found, key=lambda each: each[0])
+            fitting.append((max(count.peak_bytes for count in counts), layout))
+    return min(fitting, key=lambda each: each[0])
 
 
-def layouts_text(*given: Any) -> str:
+def layouts_text(*choices: Any) -> str:
     """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most."""
     rows = [("layout", "model states", "fullest moment", "sent in a step", "messages")]
-    for each in given:
+    for each in choices:
         composed = Composed.of(each)
         counts, layout = composed.predicted, composed.layout
         name = f"dp {layout.dp}, tp {layout.tp}, {layout.level}" + ", recompute" * layout.recompute

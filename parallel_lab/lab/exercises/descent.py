@@ -121,9 +121,9 @@ def prove(parallel: Trained, one: Trained, *, gradients: bool = True) -> Equalit
     steps, dtype = len(one.losses), one.plan.value(one.plan.outputs[0]).dtype
 
     def values(trained: Trained) -> Values:
-        found = {f"gradient of {n}, step 1": (g, 1) for n, g in trained.gradients.items()} if gradients else {}
-        found |= {f"{n} after step {steps}": (p, steps) for n, p in trained.parameters.items()}
-        return found | {f"mean loss, step {steps}": (np.array(trained.losses[-1:], dtype), steps)}
+        tensors = {f"gradient of {n}, step 1": (g, 1) for n, g in trained.gradients.items()} if gradients else {}
+        tensors |= {f"{n} after step {steps}": (p, steps) for n, p in trained.parameters.items()}
+        return tensors | {f"mean loss, step {steps}": (np.array(trained.losses[-1:], dtype), steps)}
 
     title = f"{parallel.ranks} ranks with data_parallel against one device"
     return Equality(title, equality_rows(one.plan, values(parallel), values(one)))
@@ -188,9 +188,9 @@ class LossCurves:
             parts.append(f'<path d="M{right + 10} {taken[-1]}h22" {line}/>')
             parts.append(f'<text x="{right + 38}" y="{taken[-1] + 4}">{escape(name)}</text>')
             words.append(f"{name}: from {losses[0]:.3g} to {losses[-1]:.3g} in {len(losses)} steps")
-        said = f"{self.title}. {'; '.join(words)}."
+        label = f"{self.title}. {'; '.join(words)}."
         return (
-            f'<svg role="img" aria-label="{escape(said)}" '
+            f'<svg role="img" aria-label="{escape(label)}" '
             f'viewBox="0 0 {self._WIDTH} {self._HEIGHT}" width="{self._WIDTH}" style="max-width:100%;height:auto" '
             f'fill="currentColor" font-family="system-ui,sans-serif" font-size="12">{"".join(parts)}</svg>'
         )

@@ -11,15 +11,15 @@ in one case is ruled out by the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import shorten
 from .running import ask, attempt, listed, read_number
-from .verdict import Note, Wrong
+from .verdict import Note, Part, Wrong, judged
 
 CLOSE = 1e-9  # relative
 LATER_S = 0.5  # of a call whose result only helps to tell ideas apart
@@ -93,13 +93,13 @@ def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
             return False
     if isinstance(wanted, list | tuple):
         try:
-            given = listed(found)
+            items = listed(found)
         except Exception:  # the same
             return False
-        return len(given) == len(wanted) and all(same_value(*pair, close) for pair in zip(given, wanted, strict=True))
+        return len(items) == len(wanted) and all(same_value(*pair, close) for pair in zip(items, wanted, strict=True))
     try:
-        given, array = np.asarray(found), np.asarray(wanted)
-        return given.shape == array.shape and bool(np.allclose(given, array, rtol=close, atol=1e-12))
+        items, array = np.asarray(found), np.asarray(wanted)
+        return items.shape == array.shape and bool(np.allclose(items, array, rtol=close, atol=1e-12))
     except Exception:  # the same
         return False
 
@@ -151,6 +151,48 @@ def compare_number(
     raise Wrong(shorten(value) if number is None else text(number), expected, note, None, place)
 
 
+@dataclass(frozen=True)
+class Cases:
+    """A part of an exercise whose answer is a function: its cases, and the rule that it should follow.
+
+    cases  arguments of each call
+    rule   in words, what the function should give
+    ideas  wrong models that are recognised in this part
+    draw   draw(rng) gives other cases, for marks
+    """
+
+    name: str
+    points: int
+    cases: Sequence[tuple[Any, ...]]
+    rule: str
+    ideas: tuple[Idea, ...] = ()
+    draw: Callable[[np.random.Generator], Sequence[tuple[Any, ...]]] | None = None
+
+
+def by_cases(right: Callable[..., Any], *parts: Cases, gives: str = "") -> dict[str, Any]:
+    """Fields of an Exercise whose answer is a function, compared part by part with the right one.
+
+    gives  in words, what the function gives: a call of it comes first, and where that fails no part is judged
+    """
+
+    def grader(answer: Any) -> Iterator[Part]:
+        if gives:
+            ask(gives, answer, *parts[-1].cases[0])
+        for part in parts:
+            yield judged(part.name, compare_calls, answer, part.cases, right, part.ideas, part.rule)
+
+    return {
+        "parts": tuple((part.name, part.points) for part in parts),
+        "grader": grader,
+        "ideas": tuple(replace(idea, part=part.name) for part in parts for idea in part.ideas),
+        "drawn": {
+            part.name: lambda answer, rng, draw=part.draw: compare_calls(answer, draw(rng), right)
+            for part in parts
+            if part.draw is not None
+        },
+    }
+
+
 def compare_calls(
     answer: Any,
     cases: Sequence[tuple[Any, ...]],
@@ -167,18 +209,18 @@ def compare_calls(
     rule   in words, what the function should give: told with the expected value
     text   how values are written
     """
-    found: list[Any] = []
+    values: list[Any] = []
     for number, case in enumerate(cases, 1):
-        found.append(ask(rule, answer, *case))
-        wanted = right(*case)
-        if not same_value(found[-1], wanted, close):
-            given = ", ".join(shorten(argument) for argument in case)
-            expected = f"{text(wanted)}: {rule}" if rule else text(wanted)
+        values.append(ask(rule, answer, *case))
+        expected_value = right(*case)
+        if not same_value(values[-1], expected_value, close):
+            arguments = ", ".join(shorten(argument) for argument in case)
+            expected = f"{text(expected_value)}: {rule}" if rule else text(expected_value)
             for later in cases[number:] if ideas else ():
                 called = attempt(answer, *later, seconds=LATER_S)
                 if called.fault is not None:
                     break
-                found.append(called.value)
-            note = recognised(found, cases[: len(found)], ideas, close)
-            raise Wrong(f"{text(found[number - 1])} for ({given})", expected, note)
+                values.append(called.value)
+            note = recognised(values, cases[: len(values)], ideas, close)
+            raise Wrong(f"{text(values[number - 1])} for ({arguments})", expected, note)
     return f"{len(cases)} case{'s' if len(cases) > 1 else ''}: {rule}" if rule else f"{len(cases)} cases"

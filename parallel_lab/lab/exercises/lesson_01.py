@@ -2,39 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
-from operator import index as whole
+from collections.abc import Callable, Iterator
+from operator import index
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import shorten
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, slip
 from .one_product import Product, pair
+from .reading import another_form, whole_numbers
 from .running import ask
-from .verdict import Note, Part, Wrong, judged
+from .verdict import Part, Wrong, judged
 
 MATRICES = ((2, 4), (4, 2), (8, 1), (1, 8), (3, 5), (2, 2))
-ORDER = "rank i holds block i"
+Place = tuple[int, int, tuple[int, ...]]  # row, column, ranks of the group
 
 
-def place(rank: int, rows: int, columns: int) -> tuple[int, int, tuple[int, ...]]:
+def place(rank: int, rows: int, columns: int) -> Place:
     """(row, column, ranks of the same row): ranks fill the matrix row by row."""
     row = rank // columns
     return row, rank % columns, tuple(range(row * columns, (row + 1) * columns))
 
 
-def _answered(answer: Any, rank: int, rows: int, columns: int) -> tuple[int, int, tuple[int, ...]]:
+def _by_columns(rank: int, rows: int, columns: int) -> Place:
+    return rank % rows, rank // rows, tuple(range(rank % rows, rows * columns, rows))
+
+
+def _swapped(rank: int, rows: int, columns: int) -> Place:
+    row, column, group = place(rank, rows, columns)
+    return column, row, group
+
+
+def _other_group(ranks: Callable[[int, int, int], Any]) -> Callable[[int, int, int], Place]:
+    """The right place, with another group."""
+    return lambda rank, rows, columns: (*place(rank, rows, columns)[:2], tuple(ranks(rank, rows, columns)))
+
+
+IDEAS = (
+    Idea(
+        "rank i holds block i",
+        "That fills the matrix column by column. The last axis runs fastest: neighbours share a row.",
+        _by_columns,
+        "2 x 4",
+    ),
+    slip("Row and column are swapped.", _swapped),
+    slip(
+        "Those ranks share its column: they hold the same slice of w, but other rows of x.",
+        _other_group(lambda rank, rows, columns: range(rank % columns, rows * columns, columns)),
+    ),
+    slip(
+        "The rank itself belongs to the group, too.",
+        _other_group(lambda rank, rows, columns: [n for n in place(rank, rows, columns)[2] if n != rank]),
+    ),
+    slip(
+        "Not all of them: ranks with other rows of x compute other elements.",
+        _other_group(lambda rank, rows, columns: range(rows * columns)),
+    ),
+)
+
+
+def _answered(answer: Any, rank: int, rows: int, columns: int) -> Place:
     value = ask("row, column and group of a rank", answer, rank, rows, columns)
     try:
         row, column, group = value
-        return whole(row), whole(column), tuple(sorted(whole(each) for each in islice(group, rows * columns + 1)))
-    except Exception as error:  # floats are no numbers of ranks
+        return index(row), index(column), tuple(sorted(whole_numbers(group, rows * columns + 1)))
+    except Exception as error:  # a rank has no fractions
         note = "Use // to divide: rows and columns are whole numbers." if "float" in str(error) else ""
         form = "row, column and the ranks of the group: 1, 1, (4, 5, 6, 7)"
-        raise Wrong(shorten(value), "", note, rank, form=form) from error
+        raise another_form(value, form, "None", "", note, rank) from error
 
 
 def _places(answer: Any) -> Iterator[Part]:
@@ -47,11 +83,15 @@ def _places(answer: Any) -> Iterator[Part]:
 def _in(answer: Any, matrices: tuple[tuple[int, int], ...]) -> str:
     for rows, columns in matrices:
         for rank in range(rows * columns):
-            given, right = _answered(answer, rank, rows, columns), place(rank, rows, columns)
-            if given != right:
-                found = f"rank {rank} of {rows} x {columns}: row {given[0]}, column {given[1]}, group {given[2]}"
+            case = rank, rows, columns
+            row, column, group = answered = _answered(answer, *case)
+            right = place(*case)
+            if answered != right:
+                compared = 3 if answered[:2] == right[:2] else 2  # where the place is wrong, the group does not matter
+                notes = (i.told for i in IDEAS if i.answer(*case)[:compared] == answered[:compared])
                 expected = f"row {right[0]}, column {right[1]}, group {right[2]}"
-                raise Wrong(found, expected, _note(given, rank, rows, columns), rank)
+                text = f"rank {rank} of {rows} x {columns}: row {row}, column {column}, group {group}"
+                raise Wrong(text, expected, next(notes, ""), rank)
     return f"every rank of {', '.join(f'{rows} x {columns}' for rows, columns in matrices)}"
 
 
@@ -59,36 +99,15 @@ def _drawn_matrices(answer: Any, rng: np.random.Generator) -> None:
     _in(answer, ((int(rng.integers(2, 10)), int(rng.integers(2, 10))),))
 
 
-def _note(given: tuple[int, int, tuple[int, ...]], rank: int, rows: int, columns: int) -> str:
-    row, column, group = place(rank, rows, columns)
-    other = rank % rows, rank // rows, tuple(range(rank % rows, rows * columns, rows))
-    if given == other or given[:2] == other[:2] != (row, column):
-        text = "That fills the matrix column by column. The last axis runs fastest: neighbours share a row."
-        return Note(text, ORDER)
-    if given[:2] != (row, column) and given[:2] == (column, row):
-        return "Row and column are swapped."
-    if given[:2] == (row, column) and given[2] == tuple(range(column, rows * columns, columns)):
-        return "Those ranks share its column: they hold the same slice of w, but other rows of x."
-    if given[:2] == (row, column) and given[2] == tuple(each for each in group if each != rank):
-        return "The rank itself belongs to the group, too."
-    if given[:2] == (row, column) and given[2] == tuple(range(rows * columns)) != group:
-        return "Not all of them: ranks with other rows of x compute other elements."
-    return ""
-
-
 def _compiled(answer: Any) -> str:
     """Groups of the quickstart's first product, on eight ranks."""
     for rows, columns in MATRICES[:4]:
-        found = Product(pair(rows, columns, 1))
+        product = Product(pair(rows, columns, 1))
         for rank in range(8):
-            given, right = _answered(answer, rank, rows, columns)[2], found.group(rank)
-            if given != right:
-                raise Wrong(f"rank {rank}, x in {rows} x {columns}: {given}", f"{right}, as in the plan", "", rank)
+            group, right = _answered(answer, rank, rows, columns)[2], product.group(rank)
+            if group != right:
+                raise Wrong(f"rank {rank}, x in {rows} x {columns}: {group}", f"{right}, as in the plan", "", rank)
     return "the groups of x @ w with four strategies, as in the compiled plans"
-
-
-def _by_columns(rank: int, rows: int, columns: int) -> tuple[int, int, list[int]]:
-    return rank % rows, rank // rows, list(range(rank % rows, rows * columns, rows))
 
 
 EXERCISES = (
@@ -105,7 +124,7 @@ EXERCISES = (
         ),
         _places,
         drawn=dict.fromkeys(("other matrices", "as compiled"), _drawn_matrices),
-        ideas=(Idea(ORDER, "column by column", _by_columns, "2 x 4"),),
+        ideas=IDEAS[:1],
         start='''\
 def stands(rank, rows, columns):
     """Returns row, column and group of a rank; the ranks form a matrix of so many rows and columns."""

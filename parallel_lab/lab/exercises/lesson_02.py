@@ -14,7 +14,8 @@ from ...base.errors import ParallelLabError, shorten
 from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
 from .book import Exercise
-from .ideas import Idea
+from .ideas import Idea, slip
+from .reading import another_form
 from .ring_collectives import RING, ring_parts
 from .running import ask, read_number
 from .verdict import Note, Part, Wrong, judged
@@ -38,8 +39,8 @@ def _line_of(function: Any, sizes: tuple[int, ...], times: Sequence[float], rule
         alpha, beta = value
         line = (float(alpha), float(beta))
     except Exception as error:  # whatever a learner's object does
-        what = f"returned {shorten(value)}; a pair of numbers is needed: alpha_s, beta_s_per_byte"
-        raise Wrong(what, rule, form="A pair of numbers") from error
+        text = f"returned {shorten(value)}; a pair of numbers is needed: alpha_s, beta_s_per_byte"
+        raise Wrong(text, rule, form="A pair of numbers") from error
     if not all(map(math.isfinite, line)):
         raise Wrong(f"returned {line}", rule)
     return line
@@ -49,8 +50,8 @@ def _text(line: Line) -> str:
     return f"alpha {line[0] * 1e6:.4g} us per message, beta {line[1] * 1e9:.4g} ns per byte"
 
 
-def _off(found: float, true: float) -> bool:
-    return not abs(found - true) <= CLOSE * true  # nan is off
+def _off(value: float, true: float) -> bool:
+    return not abs(value - true) <= CLOSE * true  # nan is off
 
 
 def _usual_line(line: Line, sizes: Sequence[int], times: Sequence[float]) -> Line | None:
@@ -99,8 +100,8 @@ def _drawn_times(name: str, answer: Any, rng: np.random.Generator) -> None:
 
 
 def _alpha_beta(answer: Any, fit: Any = None) -> Iterator[Part]:
-    given = _entries(answer)
-    function = given.get("line")
+    entries = _entries(answer)
+    function = entries.get("line")
     exact = judged(
         "exact times", _close_line, function, (0.0,) * len(SIZES_BYTES), "t = alpha + beta m without any noise"
     )
@@ -118,7 +119,7 @@ def _alpha_beta(answer: Any, fit: Any = None) -> Iterator[Part]:
     if exact.passed:
         own, line = _own_line(function, fit)
         yield own
-    yield judged("half_size_bytes", _half, given.get("half_size_bytes"), fit, line)
+    yield judged("half_size_bytes", _half, entries.get("half_size_bytes"), fit, line)
 
 
 def _spread(line: Line, fit: Fit) -> float:
@@ -143,33 +144,39 @@ def _own_line(function: Any, fit: Fit) -> tuple[Part, Line | None]:
     return Part("your machine", passed, f"{_text(line)}: off by {off:.1%}", rule, note), line if passed else None
 
 
-def _half(given: Any, fit: Fit, line: Line | None) -> str:
+def _half(answer: Any, fit: Fit, line: Line | None) -> str:
     """line: the learner's own, where it is as good as the fit's: the number may come from either."""
     true, alpha, beta = fit.half_size_bytes, fit.alpha_s, fit.beta_s_per_byte
-    number = read_number(given)
+    number = read_number(answer)
     if number is None:
-        what = "Bytes of the message whose start-up takes as long as its bytes do"
-        raise Wrong("no number yet" if given is None else shorten(given), form=what)
-    found = f"{number:.4g}"
+        raise another_form(answer, "Bytes of the message whose start-up takes as long as its bytes do", "no number yet")
+    text = f"{number:.4g}"
     if math.isinf(true):
         if not math.isinf(number):
-            raise Wrong(found, "infinite: bytes cost nothing on this fit")
-        return found
+            raise Wrong(text, "infinite: bytes cost nothing on this fit")
+        return text
     if not _off(number, true):
         rule = f"alpha / beta = {alpha:.3g} s / {beta:.3g} s per byte = {true:.4g} bytes: where alpha = beta m"
-        return f"{found} bytes; {rule}"
+        return f"{text} bytes; {rule}"
     if line is not None and min(line) > 0 and not _off(number, line[0] / line[1]):
-        return f"{found} bytes: alpha / beta of your line"
-    wrong = {
-        "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside "
-        "down here.": beta / alpha if alpha else 0,
-        "A factor of 1000 is missing: us and ns, or kilobytes and bytes.": true / 1e3,
-        "That is 1000 times as much: mind the units, us and ns.": true * 1e3,
-        "That is alpha in us divided by beta in s, or the like: mind the units.": true * 1e6,
-        "That is 1 / beta, the bandwidth.": 1 / beta,
-    }
-    note = next((text for text, value in wrong.items() if value and not _off(number, value)), "")
-    raise Wrong(found, f"within {CLOSE:.0%} of alpha / beta of the line through your times", note)
+        return f"{text} bytes: alpha / beta of your line"
+    slips = ((idea, idea.answer(alpha, beta, true)) for idea in HALF_IDEAS)
+    note = next((idea.told for idea, value in slips if value and not _off(number, value)), "")
+    raise Wrong(text, f"within {CLOSE:.0%} of alpha / beta of the line through your times", note)
+
+
+HALF_IDEAS = (  # from alpha, beta and the right size
+    slip(
+        "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside down here.",
+        lambda alpha, beta, true: beta / alpha if alpha else 0,
+    ),
+    slip("A factor of 1000 is missing: us and ns, or kilobytes and bytes.", lambda alpha, beta, true: true / 1e3),
+    slip("That is 1000 times as much: mind the units, us and ns.", lambda alpha, beta, true: true * 1e3),
+    slip(
+        "That is alpha in us divided by beta in s, or the like: mind the units.", lambda alpha, beta, true: true * 1e6
+    ),
+    slip("That is 1 / beta, the bandwidth.", lambda alpha, beta, true: 1 / beta),
+)
 
 
 # ---- 02.4: the all-reduce menu ----
@@ -185,11 +192,13 @@ MENU_NOTES = {
 
 def _menu(menu: AllReduceMenu, answer: Any, /) -> Iterator[Part]:
     listed = answer if isinstance(answer, list | tuple) else ()
-    given = answer if isinstance(answer, dict) else dict(zip((o.size_bytes for o in menu.orders), listed, strict=False))
+    choices = (
+        answer if isinstance(answer, dict) else dict(zip((o.size_bytes for o in menu.orders), listed, strict=False))
+    )
     for name, order, price in zip(MENU_PARTS, menu.orders, menu.prices_s, strict=True):
-        yield judged(name, _best_choice, given.get(order.size_bytes), order.count, price, menu)
+        yield judged(name, _best_choice, choices.get(order.size_bytes), order.count, price, menu)
     try:
-        score = menu.score([given.get(o.size_bytes) for o in menu.orders])
+        score = menu.score([choices.get(o.size_bytes) for o in menu.orders])
     except ParallelLabError:
         return
     note = ""
@@ -232,12 +241,12 @@ def _menu_note(choice: str, menu: AllReduceMenu) -> str:
 
 def _best_choice(choice: Any, count: int, price: Mapping[str, float], menu: AllReduceMenu) -> str:
     if not isinstance(choice, str) or choice not in price:
-        raise Wrong("no choice yet" if choice is None else shorten(choice), form=f"One of {', '.join(price)}")
-    found, best = f"{choice}: {count} x {price[choice] * 1e6:.1f} us (predicted)", min(price.values())
+        raise another_form(choice, f"One of {', '.join(price)}", "no choice yet")
+    text, best = f"{choice}: {count} x {price[choice] * 1e6:.1f} us (predicted)", min(price.values())
     if price[choice] > best:
         faster = f"{best * 1e6:.1f} us is possible: {price[choice] / best:.2f} times as fast"
-        raise Wrong(found, faster, _menu_note(choice, menu))
-    return found
+        raise Wrong(text, faster, _menu_note(choice, menu))
+    return text
 
 
 MENU_HINTS = (

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.errors import ParallelLabError, shorten
+from ...base.errors import shorten
 from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
 from .descent import Line, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
 from .ideas import Idea, recognised, slip
 from .ranks_agree import OF_LESSON_03
+from .reading import read_dict, refusals
 from .running import ask, listed, read_number
-from .verdict import Note, Part, Wrong, judged
+from .verdict import Part, Wrong, judged
 
 RANKS, STEPS = 4, 20
 CLOSE, CLOSE_FLOAT32 = 1e-9, 1e-6  # relative: rounding of some ten additions is 1e-15; of float32 weights, 6e-8
@@ -43,9 +44,8 @@ def _trained(name: str, ranks: int, gradients_mean: bool, rate: float) -> Traine
 
 
 def _same_as_one_device(answer: Any) -> Iterator[Part]:
-    if not isinstance(answer, Mapping):
-        example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
-        raise Wrong(shorten(answer), form=f"A dict with the settings of each optimizer, such as {example}")
+    example = '{"sgd": {"gradients_mean": False, "learning_rate": ...}, ...}'
+    read_dict(answer, f"A dict with the settings of each optimizer, such as {example}")
     for name in OPTIMIZERS:
         yield judged(name, _compared, name, answer.get(name))
 
@@ -63,35 +63,44 @@ def _compared(name: str, settings: Any) -> str:
         raise Wrong("gradients_mean=True", form="gradients_mean=False: this row is about summed gradients")
     if not 0 <= rate <= 100:
         raise Wrong(f"learning_rate={rate:g}", rule, form="From 0 to 100")
-    with np.errstate(all="ignore"):  # a training that blows up is an answer too
-        try:
-            proof = prove(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
-        except ParallelLabError as error:
-            raise Wrong(str(error), rule) from error
-    how, count = f"gradients_mean={mean}, learning_rate={rate:g}", len(proof.rows)
+    # a training that blows up is an answer too
+    with np.errstate(all="ignore"), refusals(rule):
+        proof = prove(_trained(name, RANKS, mean, rate), _trained(name, 1, False, one_rate), gradients=False)
+    settings_text, count = f"gradients_mean={mean}, learning_rate={rate:g}", len(proof.rows)
     if not proof.equal:
         first = next(row for row in proof.rows if not row.equal)
-        found = f"{how}: {first.tensor} differs by {first.largest_difference:.3g}, rounding allows {first.bound:.1e}"
-        raise Wrong(found, rule, _settings_note(name, mean, rate, one_rate), None, first.tensor)
-    return f"{how}: {count} of {count} tensors equal, largest difference {proof.worst.largest_difference:.1e}"
+        text = f"{first.tensor} differs by {first.largest_difference:.3g}, rounding allows {first.bound:.1e}"
+        note = recognised([(mean, rate)], [(name, one_rate)], SETTINGS_IDEAS, 1e-6)
+        raise Wrong(f"{settings_text}: {text}", rule, note, None, first.tensor)
+    return f"{settings_text}: {count} of {count} tensors equal, largest difference {proof.worst.largest_difference:.1e}"
 
 
-def _settings_note(name: str, mean: bool, rate: float, one_rate: float) -> str:
-    """Which known idea leads to these settings."""
-    scaled = math.isclose(rate, one_rate / RANKS, rel_tol=1e-6)
-    same, larger = math.isclose(rate, one_rate, rel_tol=1e-6), math.isclose(rate, one_rate * RANKS, rel_tol=1e-6)
-    if name == "adam" and scaled:
-        return "Adam divides a gradient by the root of its mean square: a factor common to all gradients cancels out."
-    if name == "momentum" and not mean and scaled:
-        return "Rate x gradient is right, but weight decay adds 0.1 w after the sum: at this rate, a quarter of it."
-    if not mean and same:
-        text = f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device."
-        return Note(text, "all_reduce averages")
-    if mean and scaled:
-        return f"Divided twice: the mean is already one device's gradient, and the rate is divided by {RANKS} as well."
-    if larger:
-        return f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the batch is the same."
-    return ""
+SETTINGS_IDEAS = (  # gradients_mean and learning_rate, of an optimizer and the rate of the one device
+    slip(
+        "Adam divides a gradient by the root of its mean square: a factor common to all gradients cancels out.",
+        lambda name, rate: (False, rate / RANKS) if name == "adam" else None,
+    ),
+    slip(
+        "Rate x gradient is right, but weight decay adds 0.1 w after the sum: at this rate, a quarter of it.",
+        lambda name, rate: (False, rate / RANKS) if name == "momentum" else None,
+    ),
+    Idea(
+        "all_reduce averages",
+        f"An all_reduce does not average: the sum of {RANKS} means is {RANKS} times the gradient of one device.",
+        lambda name, rate: (False, rate),
+    ),
+    slip(
+        f"Divided twice: the mean is already one device's gradient, and the rate is divided by {RANKS} as well.",
+        lambda name, rate: (True, rate / RANKS),
+    ),
+    *(
+        slip(
+            f"A rate {RANKS} times as large goes with a batch {RANKS} times as large; here the batch is the same.",
+            lambda name, rate, mean=mean: (mean, rate * RANKS),
+        )
+        for mean in (False, True)
+    ),
+)
 
 
 # ---- 03.2: uneven rows ----
@@ -149,20 +158,17 @@ def _weighted(value: Any, rows: Sequence[int], rule: str) -> str:
         weights = []
     if len(weights) != len(rows) or not all(map(math.isfinite, weights)):
         raise Wrong(f"rows {rows}: {shorten(value)}", form=f"{len(rows)} numbers, one per rank")
-    want, got = _summed_on_ranks(rows, weights)
-    off = float(np.abs(got - want).max() / np.abs(want).max())
+    right, summed = _summed_on_ranks(rows, weights)
+    off = float(np.abs(summed - right).max() / np.abs(right).max())
     close = CLOSE_FLOAT32 if np.asarray(value).dtype == np.float32 else CLOSE
     text = f"rows {rows}, weights {', '.join(f'{w:.4g}' for w in weights)}: the summed gradient is"
     if off < close:
         return f"{text} one device's"
     same = [math.isclose(w, n / sum(rows), rel_tol=close) for w, n in zip(weights, rows, strict=True)]
     size = f"{off:.3%} of" if off < 1 else f"{off:.3g} times"
-    found = f"{text} {size} its largest element away from one device's"
-    raise Wrong(found, rule, _weights_note(rows, weights), next((r for r, s in enumerate(same) if not s), None))
-
-
-def _weights_note(rows: Sequence[int], weights: Sequence[float]) -> str:
-    return recognised([np.array(weights)], [(rows,)], WEIGHT_IDEAS, 1e-6)
+    note = recognised([np.array(weights)], [(rows,)], WEIGHT_IDEAS, 1e-6)
+    rank = None if all(same) else same.index(False)
+    raise Wrong(f"{text} {size} its largest element away from one device's", rule, note, rank)
 
 
 def _mean_of_means(rows: Sequence[int]) -> str:
@@ -243,20 +249,16 @@ def _drawn_rate(name: str, answer: Any, rng: np.random.Generator) -> str:
 
 
 def _counted_steps(steps: Sequence[Any], cases: Sequence[tuple[float, int]]) -> str:
-    told = []
+    counts = []
     for step, (rate, ranks) in zip(steps, cases, strict=True):
-        counted, given, where = _counted(rate, ranks), read_number(step), f"{ranks} rank{'s' if ranks > 1 else ''}"
-        if given != counted if counted is not None else step is not None:
-            expected = f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{'s' if ranks > 1 else ''} "
-            expected += "shows: a step, or None for never"
-            note = _blow_up_note(step if given is None else given, rate, ranks)
-            raise Wrong(f"rate {rate:g}, {where}: {shorten(step)}", expected, note)
-        told.append(f"rate {rate:g}, {where}: {counted or 'never'}")
-    return f"{'; '.join(told)}, as counted"
-
-
-def _blow_up_note(given: Any, rate: float, ranks: int) -> str:
-    return recognised([given], [(rate, ranks)], BLOW_UP_IDEAS)
+        counted, number, plural = _counted(rate, ranks), read_number(step), "s" if ranks > 1 else ""
+        case = f"rate {rate:g}, {ranks} rank{plural}"
+        if number != counted if counted is not None else step is not None:
+            expected = f"What a training of {LOOKED_AT} steps on {ranks} simulated rank{plural} shows: a step, or None "
+            note = recognised([step if number is None else number], [(rate, ranks)], BLOW_UP_IDEAS)
+            raise Wrong(f"{case}: {shorten(step)}", f"{expected}for never", note)
+        counts.append(f"{case}: {counted or 'never'}")
+    return f"{'; '.join(counts)}, as counted"
 
 
 def _off_by(steps: int) -> Callable[[float, int], int | None]:

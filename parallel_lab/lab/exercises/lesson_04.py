@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from operator import index as whole
+from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
 
 from ... import nn
 from ...base.cluster import Cluster, Link, cluster_for
-from ...base.errors import ParallelLabError, shorten
 from ...base.settings.checks import check_fusion_indices
 from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes, size_groups_by_elements
 from ...base.units import time_text
@@ -23,8 +23,9 @@ from ..fusion.subjects import GOLF, GOLF_LINE, MB, Job
 from ..shared.jobs import ChainNet
 from .book import Exercise
 from .ideas import Idea, compare_number, recognised, slip
+from .reading import reading, refusals, whole_numbers
 from .running import ask, listed
-from .verdict import Note, Part, Wrong, judged
+from .verdict import Note, Part, Wrong, judged, reached
 
 # ---- 04.1: buckets by size ----
 
@@ -79,9 +80,9 @@ def _wrong_rule(
     return [bucket for bucket in buckets if bucket]
 
 
-def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
+def _size_note(sizes: Sequence[int], threshold_mb: int, buckets: Buckets) -> str:
     """The wrong rule that gives these buckets."""
-    members = [position for bucket in given for position in bucket]
+    members = [position for bucket in buckets for position in bucket]
     if sorted(members) == sorted(sizes) != list(range(len(sizes))):
         return "A bucket holds the numbers of its gradients, 0 for the first, and not their sizes."
     if sorted(members) != list(range(len(sizes))):
@@ -90,11 +91,11 @@ def _size_note(sizes: Sequence[int], threshold_mb: int, given: Buckets) -> str:
             return "A gradient is in two buckets." if twice else "There are no gradients with these numbers."
         note = f"Gradients {', '.join(map(str, lost[:4]))} are in no bucket."
         note += " One is in two places." if twice else ""
-        last = given and given == _rule(sizes, threshold_mb)[:-1]
+        last = buckets and buckets == _rule(sizes, threshold_mb)[:-1]
         return f"{note} The last bucket, which never got full, is missing." if last else note
-    if any(not bucket for bucket in given):
+    if any(not bucket for bucket in buckets):
         return "An empty bucket is not a message."
-    return recognised([given], [(sizes, threshold_mb)], BUCKET_IDEAS)
+    return recognised([buckets], [(sizes, threshold_mb)], BUCKET_IDEAS)
 
 
 BUCKET_IDEAS = (
@@ -126,18 +127,16 @@ BUCKET_IDEAS = (
 
 def _check_buckets(answer: Any, cases: Sequence[tuple[list[int], int, Buckets]], rule: str) -> None:
     """Raises Wrong for the first (sizes, threshold, buckets) for which the answer makes other buckets."""
-    for sizes, threshold_mb, want in cases:
+    for sizes, threshold_mb, right in cases:
         value, op = ask(rule, answer, list(sizes), threshold_mb), _list_text(sizes, threshold_mb)
-        try:
-            given = [[whole(position) for position in listed(bucket)] for bucket in listed(value)]
-        except Exception as error:  # whatever a learner's object does
-            allowed = "Lists of positions, one list per bucket, such as [[0, 1], [2]]"
-            raise Wrong(shorten(value), "", "", None, op, form=allowed) from error
-        if given != want:
+        form = "Lists of positions, one list per bucket, such as [[0, 1], [2]]"
+        with reading(value, form, "None", "", "", None, op):
+            buckets = [list(whole_numbers(bucket)) for bucket in listed(value)]
+        if buckets != right:
             note = "The buckets are right, but in the wrong order: the first gradient's bucket comes first."
-            if sorted(given) != sorted(want):
-                note = _size_note(sizes, threshold_mb, given)
-            raise Wrong(_short(given), f"{_short(want)}: {rule}", note, None, op)
+            if sorted(buckets) != sorted(right):
+                note = _size_note(sizes, threshold_mb, buckets)
+            raise Wrong(_short(buckets), f"{_short(right)}: {rule}", note, None, op)
 
 
 def _list_text(sizes: Sequence[int], threshold_mb: int) -> str:
@@ -156,7 +155,7 @@ def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
     job = _chain(WIDTHS, rows=4, seed=5)
     names = [p.name for p in job.net.trainable_params()]
     sizes = [math.prod(p.shape) * 4 for p in job.net.trainable_params()]
-    found = []
+    cases = []
     for threshold_mb in THRESHOLDS:
         setting = {"allreduce": {"mode": "size", "config": threshold_mb}}
         plan = job.compile(devices=2, parallel_mode="data_parallel", comm_fusion=setting)
@@ -164,8 +163,8 @@ def _sent_by_a_network() -> tuple[tuple[list[int], int, Buckets], ...]:
         with Session(plan, job.net, job.optimizer, check_finite=False) as session:
             session.train(job.batches, 1, record=1)
             sent = [e.name for e in session.events if e.rank == 0 and e.overlapped]
-        found.append((sizes, threshold_mb, sorted(sorted(names.index(m) for m in carries[name]) for name in sent)))
-    return tuple(found)
+        cases.append((sizes, threshold_mb, sorted(sorted(names.index(m) for m in carries[name]) for name in sent)))
+    return tuple(cases)
 
 
 def _chain(widths: Sequence[int], rows: int, seed: int) -> Job:
@@ -178,26 +177,27 @@ def _chain(widths: Sequence[int], rows: int, seed: int) -> Job:
 
 def _buckets_by_size(answer: Any) -> Iterator[Part]:
     ask("Lists of positions, one list per bucket", answer, [MB], 1)
-    small = [3 * MB, 3 * MB, 3 * MB, 2 * MB, 1 * MB]
-    example = ([2 * MB, 3 * MB, MB, 6 * MB, MB], 4), (small, 5)
-    groups = (
-        ("the example", example, "a bucket ends with the gradient that brings its sum above the threshold"),
-        ("threshold 0", (([MB // 4, MB // 4, MB], 0), ([7], 0)), "0 means no fusion: every gradient travels alone"),
-        ("around the threshold", EDGES, "above the threshold, not at it; the last bucket may stay small"),
-        (
-            f"{RANDOM_LISTS} random lists",
-            tuple(_random_cases(np.random.default_rng(44))),
-            "the same rule for every list",
-        ),
-    )
-    for name, cases, rule in groups:
+    for name, cases, rule in BUCKET_PARTS:
         yield judged(name, _by_the_rule, answer, cases, rule)
     yield judged("a network", _as_sent, answer)
 
 
+RANDOM, SAME_RULE = f"{RANDOM_LISTS} random lists", "the same rule for every list"
+BUCKET_PARTS: tuple[tuple[str, Sequence[Case], str], ...] = (
+    (
+        "the example",
+        (([2 * MB, 3 * MB, MB, 6 * MB, MB], 4), ([3 * MB, 3 * MB, 3 * MB, 2 * MB, 1 * MB], 5)),
+        "a bucket ends with the gradient that brings its sum above the threshold",
+    ),
+    ("threshold 0", (([MB // 4, MB // 4, MB], 0), ([7], 0)), "0 means no fusion: every gradient travels alone"),
+    ("around the threshold", EDGES, "above the threshold, not at it; the last bucket may stay small"),
+    (RANDOM, tuple(_random_cases(np.random.default_rng(44))), SAME_RULE),
+)
+
+
 def _drawn_lists(name: str, answer: Any, rng: np.random.Generator) -> None:
     cases = [(sizes, 0 if name == "threshold 0" else mb) for sizes, mb in _random_cases(rng, 20)]
-    _by_the_rule(answer, cases, "the same rule for every list")
+    _by_the_rule(answer, cases, SAME_RULE)
 
 
 def _by_the_rule(answer: Any, cases: Sequence[Case], rule: str) -> str:
@@ -208,8 +208,8 @@ def _by_the_rule(answer: Any, cases: Sequence[Case], rule: str) -> str:
 def _as_sent(answer: Any) -> str:
     cases = _sent_by_a_network()
     _check_buckets(answer, cases, "what its compiled plan sends, counted on 2 simulated ranks")
-    told = ", ".join(f"{len(buckets)} with {threshold_mb} MB" for _, threshold_mb, buckets in cases)
-    return f"messages counted on 2 simulated ranks: {told}; yours are the same"
+    counts = ", ".join(f"{len(buckets)} with {threshold_mb} MB" for _, threshold_mb, buckets in cases)
+    return f"messages counted on 2 simulated ranks: {counts}; yours are the same"
 
 
 # ---- 04.2: fusion golf ----
@@ -226,13 +226,14 @@ def _golf(line: Link, answer: Any, /) -> Iterator[Part]:
     indices = _read_indices(answer)
     case, count = golf.paper_case(line), len(GOLF)
     groups = index_groups(count, indices)
-    found = case.overlap(groups)
+    overlap = case.overlap(groups)
     sent = ", ".join(f"{b[0]}" if len(b) == 1 else f"{b[0]} to {b[-1]}" for b in buckets_of(groups))
     idle = [i for i in indices if i >= count - 1]
     note = f"Position {idle[0]} splits nothing: the last gradient ends the last message anyway." if idle else ""
-    yield Part("an index list", True, f"{indices}: {_messages(len(found.buckets))} with gradients {sent}", note=note)
+    text = f"{indices}: {_messages(len(overlap.buckets))} with gradients {sent}"
+    yield Part("an index list", True, text, note=note)
 
-    step_s = found.step_s
+    step_s = overlap.step_s
     alone_s, one_s = case.overlap(range(count)).step_s, case.overlap([0] * count).step_s
     sizes_bytes = [g.size_bytes for g in GOLF]
     thresholds_mb = range(sum(sizes_bytes) // MB + 1)
@@ -241,19 +242,12 @@ def _golf(line: Link, answer: Any, /) -> Iterator[Part]:
     note = _golf_note(case, indices, step_s, par_s)
     what = f"a step of {time_text(step_s)}, recomputed"
     one, alone, best = time_text(one_s), time_text(alone_s), time_text(by_size.step_s)
-    for name, limit_s, rule in (
-        (
-            "beats one message",
-            min(one_s, alone_s),
-            f"{one}, the time of one message with everything, and {alone}, that of each alone",
-        ),
-        ("beats every threshold", by_size.step_s, f"{best}, the best that size can do (threshold {size_mb} MB)"),
-    ):
-        below = bool(step_s < limit_s * (1 - 1e-9))
-        yield Part(name, below, what, f"below {rule}", "" if below else note)
-    at_par = bool(step_s <= par_s * (1 + 1e-9))
+    rule = f"below {one}, the time of one message with everything, and {alone}, that of each alone"
+    yield reached("beats one message", step_s < min(one_s, alone_s) * (1 - 1e-9), what, rule, note)
+    rule = f"below {best}, the best that size can do (threshold {size_mb} MB)"
+    yield reached("beats every threshold", step_s < by_size.step_s * (1 - 1e-9), what, rule, note)
     rule = f"{time_text(par_s)}: the best of all {2 ** (count - 1)} ways to split the list, found by exact search"
-    yield Part("par", at_par, f"{what}: {step_s / par_s:.3f} x par", rule, "" if at_par else note)
+    yield reached("par", step_s <= par_s * (1 + 1e-9), f"{what}: {step_s / par_s:.3f} x par", rule, note)
 
 
 def _shown_golf(line: Link) -> str:
@@ -261,27 +255,22 @@ def _shown_golf(line: Link) -> str:
     return f"indices = {[bucket[-1] for bucket in buckets_of(best)[:-1]]}"
 
 
-def _told(line: Link) -> str:
+def _numbers_of(line: Link) -> str:
     return f"a message takes {1e3 * line.alpha_s:g} ms + {1e3 * MB * line.beta_s_per_byte:g} ms per MB"
 
 
 def _own_line(rng: np.random.Generator) -> dict[str, Any]:
     line = Link(float(rng.choice(OWN_STARTS_MS)) * 1e-3, float(rng.choice(OWN_MS_PER_MB)) * 1e-3 / MB)
-    told = f"{_told(line)}\nin the Fusion Lab: golf.set_line({line.alpha_s:g}, {line.beta_s_per_byte!r})"
+    numbers = f"{_numbers_of(line)}\nin the Fusion Lab: golf.set_line({line.alpha_s:g}, {line.beta_s_per_byte!r})"
     hints = (*GOLF_HINTS, "Follow the rule of the third hint from gradient 0 on, then try one gradient more or less.")
-    return {"numbers": told, "grader": partial(_golf, line), "par": partial(_shown_golf, line), "hints": hints}
+    return {"numbers": numbers, "grader": partial(_golf, line), "par": partial(_shown_golf, line), "hints": hints}
 
 
 def _read_indices(answer: Any) -> tuple[int, ...]:
-    try:
-        given = [whole(position) if not isinstance(position, bool) else position for position in listed(answer)]
-    except Exception as error:  # whatever a learner's object does
-        found = "no list yet" if answer is None else shorten(answer)
-        raise Wrong(found, form="Positions at which messages end, such as [2, 5]") from error
-    try:
-        return check_fusion_indices("comm_fusion", "config", given)
-    except ParallelLabError as error:
-        raise Wrong(str(error), form="What comm_fusion takes: rising ints, none negative") from error
+    with reading(answer, "Positions at which messages end, such as [2, 5]", "no list yet"):
+        positions = [position if isinstance(position, bool) else index(position) for position in listed(answer)]
+    with refusals(form="What comm_fusion takes: rising ints, none negative"):
+        return check_fusion_indices("comm_fusion", "config", positions)
 
 
 GOLF_HINTS = (
@@ -309,13 +298,13 @@ def _golf_note(case: golf.Case, indices: Sequence[int], step_s: float, par_s: fl
         return Note(text, EXTREME)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
-    found = case.overlap(groups)
-    if found.buckets[0].ready_s > GOLF[0].compute_s * 2:
-        return f"The line is idle until {time_text(found.buckets[0].ready_s)}: a smaller first message starts earlier."
-    idle = [a for a, b in zip(found.buckets, found.buckets[1:], strict=False) if b.start_s > a.end_s + 1e-12]
+    buckets = case.overlap(groups).buckets
+    if buckets[0].ready_s > GOLF[0].compute_s * 2:
+        return f"The line is idle until {time_text(buckets[0].ready_s)}: a smaller first message starts earlier."
+    idle = [a for a, b in pairwise(buckets) if b.start_s > a.end_s + 1e-12]
     if idle:
         return f"The line is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
-    text = f"The line is never idle after its first message, and pays {len(found.buckets)} starts: which of them "
+    text = f"The line is never idle after its first message, and pays {len(buckets)} starts: which of them "
     return text + "could be saved?"
 
 
@@ -337,9 +326,9 @@ def _equal(backward_s: float, total_bytes: int, buckets: int) -> tuple[Sending, 
 
 
 def _of_golf(indices: Sequence[int]) -> tuple[Sending, float]:
-    found = predict_overlap(GOLF, index_groups(len(GOLF), indices), GOLF_LINE)
-    ready, sizes = tuple(b.ready_s for b in found.buckets), tuple(b.size_bytes for b in found.buckets)
-    return (ready, sizes, found.backward_s, GOLF_LINE), found.exposed_s
+    overlap = predict_overlap(GOLF, index_groups(len(GOLF), indices), GOLF_LINE)
+    ready, sizes = tuple(b.ready_s for b in overlap.buckets), tuple(b.size_bytes for b in overlap.buckets)
+    return (ready, sizes, overlap.backward_s, GOLF_LINE), overlap.exposed_s
 
 
 # (alpha in s, beta in s per byte) of a hop between 4 ranks: messages about as long as the backward of `_training_step`,
@@ -353,7 +342,7 @@ def _training_steps() -> tuple[tuple[Sending, float], ...]:
     job = _chain((192, 128, 256, 96, 192, 64), rows=64, seed=9)
     fusion = {"allreduce": {"mode": "index", "config": [1, 3]}}
     plan = job.compile(devices=4, parallel_mode="data_parallel", comm_fusion=fusion)
-    found = []
+    steps = []
     for alpha_s, beta_s_per_byte in HOPS:
         base = cluster_for(4)
         cluster = Cluster("exercise", base.device, Link(alpha_s, beta_s_per_byte), devices_per_node=4)
@@ -370,31 +359,27 @@ def _training_steps() -> tuple[tuple[Sending, float], ...]:
         backward_s = max(computed, *ready)  # over when the last rank has handed over its last gradient
         counted_s = sent[-1].end_s - began - backward_s
         line = all_reduce_line(4, cluster.link, cluster.device.gamma_s_per_byte)
-        found.append(((ready, tuple(e.bytes for e in sent), backward_s, line), max(0.0, counted_s)))
-    return tuple(found)
+        steps.append(((ready, tuple(e.bytes for e in sent), backward_s, line), max(0.0, counted_s)))
+    return tuple(steps)
 
 
 def _exposed(answer: Any) -> Iterator[Part]:
     ask("Seconds", answer, [1.0], [1], 1.0, ALPHA_S, BETA_S_PER_BYTE)
-    # the last message ends at 21.25 ms
-    idle = ((0.002, 0.008, 0.02), (MB, 2 * MB, MB), 0.03, Link(ALPHA_S, BETA_S_PER_BYTE))
-    groups = (
-        ("one message", (_equal(12e-3, 24 * MB, 1),), "alpha + beta M: it is ready when backward ends"),
-        (
-            "equal messages",
-            tuple(_equal(12e-3, m * MB, k) for m, k in ((24, 6), (24, 3), (24, 2), (6, 3), (48, 12))),
-            "T(k) - Tb by the closed form",
-        ),
-        ("all hidden", ((idle, 0.0),), "0: the last message arrives before backward ends"),
-        (
-            "fusion golf",
-            tuple(_of_golf(i) for i in (range(9), [9], [4], [0, 3, 5], [0, 1, 2, 8])),
-            "counted message by message on golf's line",
-        ),
-        ("a training step", _training_steps(), "counted in the event log of a step on 4 simulated ranks"),
-    )
-    for name, cases, rule in groups:
-        yield judged(name, _exposed_times, answer, cases, rule)
+    for name, cases, rule in SENDING_PARTS:
+        yield judged(name, _exposed_times, answer, cases(), rule)
+
+
+# its last message ends at 21.25 ms
+ALL_HIDDEN: Sending = ((0.002, 0.008, 0.02), (MB, 2 * MB, MB), 0.03, Link(ALPHA_S, BETA_S_PER_BYTE))
+EQUAL = ((24, 6), (24, 3), (24, 2), (6, 3), (48, 12))  # MB in all, messages
+INDICES = (range(9), [9], [4], [0, 3, 5], [0, 1, 2, 8])
+SENDING_PARTS: tuple[tuple[str, Callable[[], Sequence[tuple[Sending, float]]], str], ...] = (
+    ("one message", lambda: [_equal(12e-3, 24 * MB, 1)], "alpha + beta M: it is ready when backward ends"),
+    ("equal messages", lambda: [_equal(12e-3, m * MB, k) for m, k in EQUAL], "T(k) - Tb by the closed form"),
+    ("all hidden", lambda: [(ALL_HIDDEN, 0.0)], "0: the last message arrives before backward ends"),
+    ("fusion golf", lambda: list(map(_of_golf, INDICES)), "counted message by message on golf's line"),
+    ("a training step", _training_steps, "counted in the event log of a step on 4 simulated ranks"),
+)
 
 
 def _drawn_sending(name: str, answer: Any, rng: np.random.Generator) -> str:
@@ -484,13 +469,7 @@ EXERCISES = (
     Exercise(
         "04.1",
         "buckets by size",
-        (
-            ("the example", 1),
-            ("threshold 0", 1),
-            ("around the threshold", 1),
-            (f"{RANDOM_LISTS} random lists", 2),
-            ("a network", 1),
-        ),
+        (("the example", 1), ("threshold 0", 1), ("around the threshold", 1), (RANDOM, 2), ("a network", 1)),
         (
             "When do you know that a bucket is full: before you put a gradient in, or afterwards?",
             "Go through 2, 3, 1, 6 and 1 MB with threshold 4 by hand: what is the sum after each gradient?",
@@ -502,8 +481,7 @@ EXERCISES = (
         ),
         _buckets_by_size,
         drawn={
-            name: partial(_drawn_lists, name)
-            for name in ("threshold 0", "around the threshold", f"{RANDOM_LISTS} random lists", "a network")
+            name: partial(_drawn_lists, name) for name in ("threshold 0", "around the threshold", RANDOM, "a network")
         },
         start='''\
 def buckets_by_size(sizes_bytes, threshold_mb):
@@ -526,7 +504,7 @@ check("04.1", buckets_by_size)
         partial(_golf, GOLF_LINE),
         partial(_shown_golf, GOLF_LINE),
         "beats one message",
-        numbers=_told(GOLF_LINE),
+        numbers=_numbers_of(GOLF_LINE),
         own=_own_line,
         ideas=(
             Idea(EXTREME, ALL_IN_ONE, [len(GOLF) - 1], "par"),
@@ -541,7 +519,7 @@ check("04.2", indices)
     Exercise(
         "04.3",
         "what cannot be hidden",
-        (("one message", 1), ("equal messages", 1), ("all hidden", 1), ("fusion golf", 1), ("a training step", 1)),
+        tuple((name, 1) for name, *_ in SENDING_PARTS),
         (
             "A message is ready. What else must be true before it can travel?",
             "Draw the two lanes of three messages on paper: which two times decide when a message starts?",

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import islice
-from operator import index as whole
+from itertools import islice, product
+from operator import index
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import ParallelLabError, StrategyError, shorten
+from ...base.errors import StrategyError
 from .book import Exercise
 from .ideas import Idea, recognised, slip
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
 from .ranks_agree import OF_LESSON_05
+from .reading import another_form, reading, refusals, whole_numbers
 from .running import ask
-from .verdict import Part, Wrong, judged
+from .verdict import Part, Wrong, judged, reached
 
 # ---- 05.1: what a strategy sends ----
 
@@ -42,13 +43,13 @@ FORM = "12 entries in the order of the table: None, 1, or how many ranks add up"
 @lru_cache(maxsize=1)
 def addends_of() -> tuple[int | None, ...]:
     """Per strategy the ranks that add up: 1 where nothing is sent, None where it is refused."""
-    found: list[int | None] = []
+    addends: list[int | None] = []
     for strategy in STRATEGIES:
         try:
-            found.append(Product(strategy).addends)
+            addends.append(Product(strategy).addends)
         except StrategyError:
-            found.append(None)
-    return tuple(found)
+            addends.append(None)
+    return tuple(addends)
 
 
 SENDS_IDEAS = (  # what each says of ((a, b), (c, d))
@@ -77,32 +78,30 @@ SENDS_IDEAS = (  # what each says of ((a, b), (c, d))
 
 
 def _sends(answer: Any) -> Iterator[Part]:
-    try:
-        given = [
-            OPEN if each is ... else None if each is None else whole(each)
-            for each in islice(answer, len(STRATEGIES) + 1)
-        ]
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong("nothing yet" if answer is None else shorten(answer), form=FORM) from error
-    if len(given) != len(STRATEGIES) or set(given) == {OPEN}:
-        raise Wrong("nothing yet" if set(given) == {OPEN} else f"{len(given)} entries", form=FORM)
-    right = addends_of()
-    for name, rows in (
-        ("refused", [n for n, each in enumerate(right) if each is None]),
-        ("nothing to add", [n for n, each in enumerate(right) if each == 1]),
-        ("ranks that add up", [n for n, each in enumerate(right) if each is not None and each > 1]),
-    ):
-        yield judged(name, _rows, name, given, rows)
+    with reading(answer, FORM, "nothing yet"):
+        items = islice(answer, len(STRATEGIES) + 1)
+        entries = [OPEN if each is ... else None if each is None else index(each) for each in items]
+    if len(entries) != len(STRATEGIES) or set(entries) == {OPEN}:
+        raise Wrong("nothing yet" if set(entries) == {OPEN} else f"{len(entries)} entries", form=FORM)
+    for name, belongs in SENDS_PARTS.items():
+        yield judged(name, _rows, entries, [n for n, addends in enumerate(addends_of()) if belongs(addends)])
 
 
-def _rows(name: str, given: Sequence[int | None], rows: Sequence[int]) -> str:
+SENDS_PARTS: dict[str, Callable[[int | None], bool]] = {
+    "refused": lambda addends: addends is None,
+    "nothing to add": lambda addends: addends == 1,
+    "ranks that add up": lambda addends: addends is not None and addends > 1,
+}
+
+
+def _rows(entries: Sequence[int | None], rows: Sequence[int]) -> str:
     right = addends_of()
-    wrong = [n for n in rows if given[n] != right[n]]
+    wrong = [n for n in rows if entries[n] != right[n]]
     if wrong:
         first = wrong[0]
-        told = f"number {first + 1}, {STRATEGIES[first]}: {_spoken(given[first])}"
-        found = f"{len(rows) - len(wrong)} of {len(rows)} right; first wrong: {told}"
-        raise Wrong(found, "as the compiler says", _sends_note(given, first))
+        text = f"number {first + 1}, {STRATEGIES[first]}: {_spoken(entries[first])}"
+        count = f"{len(rows) - len(wrong)} of {len(rows)} right"
+        raise Wrong(f"{count}; first wrong: {text}", "as the compiler says", _sends_note(entries, first))
     return f"{len(rows)} of {len(rows)} right, each compiled for {DEVICES} ranks"
 
 
@@ -112,24 +111,22 @@ def _spoken(entry: int | None) -> str:
     return "refused" if entry is None else "nothing to add" if entry == 1 else f"{entry} ranks add up"
 
 
-def _sends_note(given: Sequence[int | None], first: int) -> str:
+def _sends_note(entries: Sequence[int | None], first: int) -> str:
     """The wrong model that explains all entries of valid strategies, or what is special about the first wrong one."""
     right, (a, b), (c, d) = addends_of(), *STRATEGIES[first]
-    if given[first] == OPEN:
+    if entries[first] == OPEN:
         return ""
     if right[first] is None:
-        if given[first] is None:
-            return ""
         if b != c:
             return "Look at the columns of x and the rows of w: both are k, and both must be split equally."
         if a * b * d > DEVICES:
             return f"How many ranks does it take? There are {DEVICES}."
         return "Into how many equal slices can 16 rows be divided?"
-    if given[first] is None:
+    if entries[first] is None:
         many = "There may be fewer slices than ranks: the ranks that are left over hold copies."
         return many if a * b * d < DEVICES else "This one is valid: k is split equally, and 8 ranks are enough."
-    valid = [n for n, each in enumerate(right) if each is not None and given[n] not in (None, OPEN)]
-    return recognised([given[n] for n in valid], [sum(STRATEGIES[n], ()) for n in valid], SENDS_IDEAS)
+    valid = [n for n, each in enumerate(right) if each is not None and entries[n] not in (None, OPEN)]
+    return recognised([entries[n] for n in valid], [sum(STRATEGIES[n], ()) for n in valid], SENDS_IDEAS)
 
 
 # ---- 05.2: the shapes of the slices ----
@@ -146,15 +143,15 @@ def _slices(answer: Any) -> Iterator[Part]:
 
 def _answered(answer: Any, shape: tuple[int, int, int], strategy: Pair) -> tuple[Any, ...]:
     """((x, w, result), addends) as plain tuples."""
-    what = f"a product {shape} with {strategy}"
-    value = ask(what, answer, *shape, strategy)
+    case = f"a product {shape} with {strategy}"
+    value = ask(case, answer, *shape, strategy)
     try:
         x, w, out, addends = value
-        return *(tuple(whole(n) for n in islice(each, 3)) for each in (x, w, out)), whole(addends)
-    except Exception as error:  # floats are no shapes
+        return *(whole_numbers(each, 3) for each in (x, w, out)), index(addends)
+    except Exception as error:  # a shape has no fractions
         note = "Use // to divide: a shape is made of whole numbers." if "float" in str(error) else ""
-        rule = "(slice of x, slice of w, slice of the result, addends): three shapes and a number"
-        raise Wrong(shorten(value), "", note, None, what, form=rule) from error
+        form = "(slice of x, slice of w, slice of the result, addends): three shapes and a number"
+        raise another_form(value, form, "None", "", note, None, case) from error
 
 
 def _as_compiled(
@@ -163,20 +160,16 @@ def _as_compiled(
     shapes: Sequence[tuple[int, int, int]] = SHAPES,
     splits: Sequence[tuple[int, int, int]] = tuple(counts()),
 ) -> str:
-    tried = 0
-    for shape in shapes:
-        for m, k, n in splits:
-            strategy = pair(m, k, n)
-            given, found = _answered(answer, shape, strategy), Product(strategy, shape)
-            right = (*found.slices, found.addends)
-            of = ((0, 1), (2,), (3,))[place]
-            for at in of:
-                if given[at] != right[at]:
-                    named = ("slice of x", "slice of w", "slice of the result", "addends")[at]
-                    note = recognised([given[at]], [(at, shape, (m, k, n))], SHAPE_IDEAS)
-                    raise Wrong(f"{named}: {given[at]}", f"{right[at]}", note, None, f"a product {shape}, {strategy}")
-            tried += 1
-    return f"{tried} products and strategies, as compiled"
+    for shape, split in product(shapes, splits):
+        strategy = pair(*split)
+        answered, compiled = _answered(answer, shape, strategy), Product(strategy, shape)
+        right = (*compiled.slices, compiled.addends)
+        for at in ((0, 1), (2,), (3,))[place]:
+            if answered[at] != right[at]:
+                name = ("slice of x", "slice of w", "slice of the result", "addends")[at]
+                note = recognised([answered[at]], [(at, shape, split)], SHAPE_IDEAS)
+                raise Wrong(f"{name}: {answered[at]}", f"{right[at]}", note, None, f"a product {shape}, {strategy}")
+    return f"{len(shapes) * len(splits)} products and strategies, as compiled"
 
 
 def _drawn_shape(place: int, answer: Any, rng: np.random.Generator) -> None:
@@ -227,8 +220,8 @@ SHAPE_IDEAS = (  # of one entry of the answer, a product's sizes and the counts 
 
 def _on_ranks(answer: Any) -> str:
     """The arrays of a run: what each of 8 simulated ranks really holds."""
-    tried = [pair(2, 4, 1), pair(2, 2, 2), pair(1, 2, 2)]
-    for strategy in tried:
+    strategies = [pair(2, 4, 1), pair(2, 2, 2), pair(1, 2, 2)]
+    for strategy in strategies:
         *shapes, addends = _answered(answer, SHAPE, strategy)
         held = Product(strategy).held_arrays()
         for name, shape in zip(held, shapes, strict=True):
@@ -237,7 +230,7 @@ def _on_ranks(answer: Any) -> str:
         # the addends of an element, added up, are the element: counted, how many ranks take part
         if addends != Product(strategy).addends:
             raise Wrong(f"{addends} addends", f"{Product(strategy).addends}", "", None, f"{strategy}")
-    return f"{len(tried)} products on {DEVICES} simulated ranks: arrays of these shapes"
+    return f"{len(strategies)} products on {DEVICES} simulated ranks: arrays of these shapes"
 
 
 # ---- 05.3: a product under a cap ----
@@ -248,47 +241,42 @@ LARGE, CAP = (64, 512, 128), 27_000
 @lru_cache(maxsize=1)
 def par_sent() -> tuple[int, tuple[Pair, ...]]:
     """The least elements that a rank sends under the cap, and the strategies that do: of all strategies."""
-    found = [Product(pair(*each), LARGE) for each in counts()]
-    fitting = [product for product in found if product.held_elements <= CAP]
-    least = min(product.sent_elements for product in fitting)
-    return least, tuple(product.strategy for product in fitting if product.sent_elements == least)
+    products = (Product(pair(*each), LARGE) for each in counts())
+    fitting = [each for each in products if each.held_elements <= CAP]
+    least = min(each.sent_elements for each in fitting)
+    return least, tuple(each.strategy for each in fitting if each.sent_elements == least)
 
 
 def _under_cap(answer: Any) -> Iterator[Part]:
-    try:
+    with (
+        reading(answer, "a strategy such as ((8, 1), (1, 1))", "no strategy yet"),
+        refusals("a strategy that compiles"),
+    ):
         strategy = answer
         if isinstance(answer, str):
             numbers = [int(n) for n in re.findall(r"\d+", answer[:99])]
-            strategy = (tuple(numbers[:2]), tuple(numbers[2:]))
-        strategy = tuple(tuple(whole(n) for n in islice(each, 3)) for each in islice(strategy, 3))
-        product = Product(strategy, LARGE)
-    except ParallelLabError as error:
-        raise Wrong(str(error), "a strategy that compiles") from error
-    except Exception as error:  # whatever a learner's object does
-        rule = "a strategy such as ((8, 1), (1, 1))"
-        raise Wrong("no strategy yet" if answer is None else shorten(answer), form=rule) from error
-    yield Part("valid", True, f"{product.addends} addends, slices {', '.join(map(str, product.slices))}")
-    held = product.held_elements
+            strategy = numbers[:2], numbers[2:]
+        large = Product(tuple(whole_numbers(each, 3) for each in islice(strategy, 3)), LARGE)
+    yield Part("valid", True, f"{large.addends} addends, slices {', '.join(map(str, large.slices))}")
+    held = large.held_elements
     if held > CAP:
-        raise Wrong(f"{held:,} elements on a rank", f"at most {CAP:,}", _cap_note(product))
+        raise Wrong(f"{held:,} elements on a rank", f"at most {CAP:,}", _cap_note(large))
     yield Part("fits", True, f"{held:,} of {CAP:,} elements")
     least, _ = par_sent()
-    sent, ratio = product.sent_elements, product.sent_elements / least
-    told = f"{sent:,} elements sent by a rank, counted from the plan's messages: {ratio:.2f} x par"
-    if sent > least:
-        rule = f"{least:,}: no strategy under the cap sends less, by exhaustive search"
-        raise Wrong(told, rule, _sent_note(product))
-    yield Part("par", True, told)
+    text = f"{large.sent_elements:,} elements sent by a rank, counted from the plan's messages: "
+    text += f"{large.sent_elements / least:.2f} x par"
+    rule = f"{least:,}: no strategy under the cap sends less, by exhaustive search"
+    yield reached("par", large.sent_elements <= least, text, rule, _sent_note(large))
 
 
-def _cap_note(product: Product) -> str:
-    sizes = {name: int(a * b) for name, (a, b) in zip(("x", "w", "the result"), product.slices, strict=True)}
+def _cap_note(large: Product) -> str:
+    sizes = {name: int(a * b) for name, (a, b) in zip(("x", "w", "the result"), large.slices, strict=True)}
     name = max(sizes, key=sizes.__getitem__)
     return f"Most of it is {name}: {sizes[name]:,} elements. Which counts make its slice smaller?"
 
 
-def _sent_note(product: Product) -> str:
-    if product.slices[2] == (LARGE[0], LARGE[2]):
+def _sent_note(large: Product) -> str:
+    if large.slices[2] == (LARGE[0], LARGE[2]):
         return "Every rank has a partial sum of the whole result. Split the result, too: then less is added up."
     return "Fewer addends, or a smaller slice of the result: either makes the message smaller."
 

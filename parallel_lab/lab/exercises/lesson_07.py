@@ -14,7 +14,8 @@ from ...run.communicator import Request
 from ...run.simulator import simulate
 from .book import Exercise
 from .ideas import Idea, slip
-from .running import ProgramRun, run_programs
+from .reading import another_form, read_dict, reading
+from .running import Asked, ProgramRun, ask_programs
 from .verdict import Note, Part, Wrong, judged
 
 REPLICATED = "replicated value, replicated gradient"
@@ -76,8 +77,8 @@ def gap(forward: str, backward: str, ranks: int = 4) -> float:
         raise ArgumentError("a gradient arrives at ranks that gave nothing", where=backward)
     want = _inner(outs, grads)
     # every rank that holds the copy must get the same gradient, the whole one
-    found = [_inner([value], [grad]) for value, grad in zip(values, back, strict=True)]
-    return max(abs(each - want) / abs(want) for each in (found if forward == COPY else [sum(found)]))
+    products = [_inner([value], [grad]) for value, grad in zip(values, back, strict=True)]
+    return max(abs(each - want) / abs(want) for each in (products if forward == COPY else [sum(products)]))
 
 
 def dual(kind: str) -> str:
@@ -90,27 +91,28 @@ GROUPS += (("one root", ("broadcast", "reduce", "scatter", "gather")), ("a copy"
 
 
 def _duals(answer: Any) -> Iterator[Part]:
-    if not isinstance(answer, Mapping):
-        raise Wrong(shorten(answer), form='a dict: {"all_reduce": "...", "all_gather": "...", ...}')
+    read_dict(answer, 'a dict: {"all_reduce": "...", "all_gather": "...", ...}')
     for name, kinds in GROUPS:
         yield judged(name, _dual_of, answer, kinds)
 
 
 def _dual_of(answer: Mapping[str, Any], kinds: Sequence[str]) -> str:
     for kind in kinds:
-        given = answer.get(kind)
-        if not isinstance(given, str) or given not in CHOICES:
-            raise Wrong(f"{kind}: {'still open' if given in (None, ...) else shorten(given)}", form=", ".join(CHOICES))
+        choice = answer.get(kind)
+        if not isinstance(choice, str) or choice not in CHOICES:
+            raise Wrong(
+                f"{kind}: {'still open' if choice in (None, ...) else shorten(choice)}", form=", ".join(CHOICES)
+            )
         for ranks in RANKS:
-            what = f"{kind}, back by {given}"
+            what = f"{kind}, back by {choice}"
             try:
-                off = gap(kind, given, ranks)
+                off = gap(kind, choice, ranks)
             except (ParallelLabError, ValueError) as error:
                 text = str(error) if isinstance(error, ArgumentError) else "the gradient does not fit the value"
-                raise Wrong(f"{what}: {text}", dual(kind), _dual_note(kind, given)) from error
+                raise Wrong(f"{what}: {text}", dual(kind), _dual_note(kind, choice)) from error
             if off > CLOSE:
                 text = f"{what}: on {ranks} ranks the gradients are off by {off:.0%}"
-                raise Wrong(text, dual(kind), _dual_note(kind, given))
+                raise Wrong(text, dual(kind), _dual_note(kind, choice))
     return "; ".join(f"{kind}, back by {answer[kind]}" for kind in kinds) + ": as by <A x, y> = <x, A' y>"
 
 
@@ -136,8 +138,8 @@ DUAL_IDEAS = (  # the answer: a message and what is said to bring its gradient b
 )
 
 
-def _dual_note(kind: str, given: str) -> str:
-    return next((idea.told for idea in DUAL_IDEAS if (kind, given) in idea.answer), "")
+def _dual_note(kind: str, choice: str) -> str:
+    return next((idea.told for idea in DUAL_IDEAS if (kind, choice) in idea.answer), "")
 
 
 # ---- 07.2: the reduction that is missing ----
@@ -164,7 +166,7 @@ def block(ranks: int, seed: int = 7) -> tuple[dict[str, np.ndarray], list[tuple[
 
 def _backward(answer: Any) -> Iterator[Part]:
     if not callable(answer):
-        raise Wrong(shorten(answer), form="a function: backward(rank, ranks, kept)")
+        raise another_form(answer, "a function: backward(rank, ranks, kept)")
     runs = {ranks: _run_of(answer, ranks) for ranks in RANKS}
     yield judged("w1 and w2", _gradients, runs, ("w1", "w2"))
     yield judged("x", _gradients, runs, ("x",))
@@ -174,10 +176,7 @@ def _backward(answer: Any) -> Iterator[Part]:
 
 def _run_of(answer: Any, ranks: int, seed: int = 7) -> tuple[dict[str, np.ndarray], ProgramRun]:
     right, kept = block(ranks, seed)
-    run = run_programs(answer, ranks, kept)
-    if run.fault is not None:
-        raise run.fault.wrong("the gradients of w2, w1, gamma and x on every rank")
-    return right, run
+    return right, ask_programs("the gradients of w2, w1, gamma and x on every rank", answer, ranks, kept)
 
 
 def _drawn_block(names: Sequence[str], answer: Any, rng: np.random.Generator) -> None:
@@ -189,13 +188,13 @@ def _gradients(runs: Mapping[int, tuple[dict[str, np.ndarray], ProgramRun]], nam
     for ranks, (right, run) in runs.items():
         for rank in range(ranks):
             for name in names:
-                want = right[name]
+                wanted = right[name]
                 if name in ("w1", "w2"):
-                    want = np.split(want, ranks, axis=name == "w1")[rank]
-                found = _of(run.results[rank], name)
-                if found.shape != want.shape:
-                    raise Wrong(f"gradient of {name}: shape {found.shape}", f"{want.shape}", "", rank)
-                off = float(np.abs(found - want).max() / np.abs(want).max())
+                    wanted = np.split(wanted, ranks, axis=name == "w1")[rank]
+                gradient = _of(run.results[rank], name)
+                if gradient.shape != wanted.shape:
+                    raise Wrong(f"gradient of {name}: shape {gradient.shape}", f"{wanted.shape}", "", rank)
+                off = float(np.abs(gradient - wanted).max() / np.abs(wanted).max())
                 if not off <= CLOSE:
                     text = f"gradient of {name} on {ranks} ranks: off by up to {off:.0%} of its largest element"
                     raise Wrong(text, "that of the undivided block", _part_note(run, name, right[name]), rank)
@@ -203,34 +202,36 @@ def _gradients(runs: Mapping[int, tuple[dict[str, np.ndarray], ProgramRun]], nam
 
 
 def _of(result: Any, name: str) -> np.ndarray:
-    try:
+    with reading(result, "four arrays: the gradients of w2, w1, gamma and x"):
         return np.asarray(result[NAMES.index(name)], np.float64)
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong(shorten(result), form="four arrays: the gradients of w2, w1, gamma and x") from error
 
 
-def _part_note(run: ProgramRun, name: str, want: np.ndarray) -> str:
+def _part_note(run: ProgramRun, name: str, right: np.ndarray) -> str:
     """Whether the ranks' answers are parts of the right sum, or multiples of it."""
-    found = [_of(result, name) for result in run.results]
-    if name in ("x", "gamma") and all(each.shape == want.shape for each in found):
-        if all(np.allclose(each * run.ranks, want) for each in found):
+    gradients = [_of(result, name) for result in run.results]
+    if name in ("x", "gamma") and all(each.shape == right.shape for each in gradients):
+        if all(np.allclose(each * run.ranks, right) for each in gradients):
             return Note("That is the mean of the parts: the parts of a sum are added up.", "all_reduce averages")
-        if np.allclose(sum(found), want):
+        if np.allclose(sum(gradients), right):
             text = f"Each rank has a part of it, and their sum is right: all hold {name}, but each used its own w1."
             return Note(text, REPLICATED)
-        if all(np.allclose(each, run.ranks * want) for each in found):
+        if all(np.allclose(each, run.ranks * right) for each in gradients):
             return f"{run.ranks} times too large: it was complete before it was added up."
     return ""
 
 
 def _one_sum(runs: Mapping[int, tuple[dict[str, np.ndarray], ProgramRun]]) -> str:
     for ranks, (_, run) in runs.items():
-        asked = run.asked_by(0)
-        if len(asked) != 1:
-            note = "gamma's gradient can be computed from what was added up for x." if len(asked) > 1 else ""
-            kinds = ", ".join(each.kind for each in asked) or "nothing"
-            raise Wrong(f"{kinds} on {ranks} ranks", "one all_reduce: of the gradient that x and gamma share", note)
+        requests = run.asked_by(0)
+        if len(requests) != 1:
+            note = "gamma's gradient can be computed from what was added up for x." if len(requests) > 1 else ""
+            rule = "one all_reduce: of the gradient that x and gamma share"
+            raise Wrong(f"{_kinds(requests)} on {ranks} ranks", rule, note)
     return f"one {runs[RANKS[0]][1].asked_by(0)[0].kind} of {ROWS * WIDTH} elements"
+
+
+def _kinds(requests: Sequence[Asked]) -> str:
+    return ", ".join(each.kind for each in requests) or "nothing"
 
 
 # ---- 07.3: clip by the norm of all ----
@@ -254,7 +255,7 @@ PARTS = (("slices", 3.0, 0.0), ("copies count once", 1.0, 3.0), ("small gradient
 
 def _clip(answer: Any) -> Iterator[Part]:
     if not callable(answer):
-        raise Wrong(shorten(answer), form="a function: clip(rank, ranks, gradients)")
+        raise another_form(answer, "a function: clip(rank, ranks, gradients)")
     for name, size, whole in PARTS:
         yield judged(name, _clips, answer, size, whole)
     yield judged("one number", _number, answer)
@@ -262,10 +263,8 @@ def _clip(answer: Any) -> Iterator[Part]:
 
 def _clip_run(answer: Any, ranks: int, size: float, whole: float, seed: int = 73) -> ProgramRun:
     sliced, copied = _cases(size, whole, ranks, seed)
-    run = run_programs(answer, ranks, [(each.copy(), copied.copy()) for each in np.split(sliced, ranks)])
-    if run.fault is not None:
-        raise run.fault.wrong("both gradients, clipped")
-    return run
+    values = [(each.copy(), copied.copy()) for each in np.split(sliced, ranks)]
+    return ask_programs("both gradients, clipped", answer, ranks, values)
 
 
 def _drawn_gradients(size: float, whole: float, answer: Any, rng: np.random.Generator) -> None:
@@ -276,21 +275,19 @@ def _drawn_gradients(size: float, whole: float, answer: Any, rng: np.random.Gene
 def _clips(answer: Any, size: float, whole: float, on: Sequence[int] = RANKS, seed: int = 73) -> str:
     for ranks in on:
         sliced, copied = _cases(size, whole, ranks, seed)
-        want, other = clipped((sliced, copied))
+        right, other = clipped((sliced, copied))
         run = _clip_run(answer, ranks, size, whole, seed)
         for rank, result in enumerate(run.results):
-            try:
+            with reading(result, "two arrays: the slice and the copy, clipped"):
                 mine, same = (np.asarray(each, np.float64) for each in result)
-                close = np.allclose(mine, np.split(want, ranks)[rank]) and np.allclose(same, other)
-            except Exception as error:  # whatever a learner's object does
-                raise Wrong(shorten(result), form="two arrays: the slice and the copy, clipped") from error
+                close = np.allclose(mine, np.split(right, ranks)[rank]) and np.allclose(same, other)
             if not close:
-                before = np.split(sliced, ranks)[rank]
-                scale = float(np.abs(mine).max() / np.abs(before).max())
-                right = float(np.abs(want).max() / np.abs(sliced).max())
+                before = np.split(sliced, ranks)
+                scale = float(np.abs(mine).max() / np.abs(before[rank]).max())
+                right_scale = float(np.abs(right).max() / np.abs(sliced).max())
                 text = f"on {ranks} ranks this slice is scaled by {scale:.4g}"
-                note = _clip_note(scale, rank, np.split(sliced, ranks), copied)
-                raise Wrong(text, f"{right:.4g}: {LIMIT:g} over the norm of all", note, rank)
+                note = _clip_note(scale, rank, before, copied)
+                raise Wrong(text, f"{right_scale:.4g}: {LIMIT:g} over the norm of all", note, rank)
     return f"on {' and '.join(map(str, on))} ranks as on one device"
 
 
@@ -329,15 +326,12 @@ def _clip_note(scale: float, rank: int, slices: Sequence[np.ndarray], copied: np
 
 def _number(answer: Any) -> str:
     run = _clip_run(answer, RANKS[0], 3.0, 1.0)
-    asked = run.asked_by(0)
+    requests, sent = run.asked_by(0), run.sent_bytes(0)
     most = 2 * 8  # bytes that an all_reduce of one float64 sends, at most
-    sent = run.sent_bytes(0)
-    if len(asked) != 1 or sent > most:
-        kinds = ", ".join(each.kind for each in asked) or "nothing"
-        raise Wrong(
-            f"{kinds}, {sent} bytes", "one all_reduce of one number", "A rank can add up its own squares first."
-        )
-    return f"one {asked[0].kind} of one number"
+    if len(requests) != 1 or sent > most:
+        text, rule = f"{_kinds(requests)}, {sent} bytes", "one all_reduce of one number"
+        raise Wrong(text, rule, "A rank can add up its own squares first.")
+    return f"one {requests[0].kind} of one number"
 
 
 def _wrong_clip(how: Callable[..., float]) -> Callable[..., Any]:

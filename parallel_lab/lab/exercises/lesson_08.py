@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from ...base.errors import ParallelLabError, shorten
+from ...base.errors import shorten
 from ...base.units import bytes_text
 from ...cost.zero import STAGES, zero_memory
 from ...graph.plan import Plan
@@ -20,6 +20,7 @@ from ..memory.subjects import LEVELS, WIDTHS, Job, Settings, get_subject
 from ..shared.jobs import STACK_LAYERS
 from .book import Exercise
 from .ideas import Idea, compare_number, slip
+from .reading import read_dict, refusals
 from .running import ask, read_number
 from .verdict import Note, Part, Wrong, judged
 from .zero_step import MORE, STEP_PARTS, reduced_first, step_parts
@@ -119,14 +120,14 @@ BYTES_IDEAS = (  # of n parameters: bytes of each (p), of its gradient (g), of i
 def _counted_states() -> tuple[tuple[int, int, Settings, int], ...]:
     """(stage, parameters, settings, most bytes on a simulated rank, single numbers left out) of COUNTED."""
     job = get_subject("stack").job(COUNTED_WIDTH)
-    found = []
+    states = []
     for stage, settings in COUNTED:
         plan = job.compile(settings)
         values = [plan.value(s.name) for s in plan.states]
         numbers = sum(value.slice_bytes for value in values if not value.shape)
         counts = _simulated(job, settings, plan)
-        found.append((stage, job.parameter_count, settings, max(map(_states_bytes, counts)) - numbers))
-    return tuple(found)
+        states.append((stage, job.parameter_count, settings, max(map(_states_bytes, counts)) - numbers))
+    return tuple(states)
 
 
 def _simulated(job: Job, settings: Settings, plan: Plan) -> tuple[Count, ...]:
@@ -153,14 +154,14 @@ def _drawn_model(stage: int, answer: Any, rng: np.random.Generator) -> None:
 
 
 def _counted(answer: Any) -> str:
-    told = []
+    texts = []
     for stage, parameters, settings, counted in _counted_states():
-        how = {"off": "no optimizer parallel", "grouping": "weight grouping"}.get(settings.level, settings.level)
-        rule = f"{how} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: "
+        level = {"off": "no optimizer parallel", "grouping": "weight grouping"}.get(settings.level, settings.level)
+        rule = f"{level} on {settings.devices} simulated ranks, float32 with {settings.optimizer}: "
         rule += f"counted in their arrays (stage {stage})"
         _check_bytes(answer, f"stage {stage}, ", stage, parameters, settings.devices, (4, 4, 8), float(counted), rule)
-        told.append(f"{how}: {bytes_text(counted)}")
-    return f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(told)}"
+        texts.append(f"{level}: {bytes_text(counted)}")
+    return f"on {COUNTED[0][1].devices} simulated ranks, {'; '.join(texts)}"
 
 
 # ---- 08.3: the largest model under the cap ----
@@ -187,8 +188,7 @@ FREE = ("level", "parallel_mode", "threshold_kb", "shard_size", "accumulation", 
 def _read_model(answer: Any) -> tuple[int, Settings]:
     """(width, settings) of an answer. Raises Wrong."""
     rule = f'{{"width": ..., "level": ...}}, and if you like {", ".join(FREE[1:])}'
-    if not isinstance(answer, Mapping):
-        raise Wrong("no model yet" if answer is None else shorten(answer), form=rule)
+    read_dict(answer, rule, "no model yet")
     unknown = [key for key in answer if key not in ("width", *FREE)]
     if unknown:
         raise Wrong(f"{shorten(unknown[0])} is not a setting of this puzzle", form=rule)
@@ -240,13 +240,11 @@ def _widest(settings: Settings, most_bytes: int, low: int = -1) -> int:
 def _largest(capacity_bytes: int, answer: Any, /) -> Iterator[Part]:
     width, settings = _read_model(answer)
     job = get_subject("stack").job(width)
-    try:
+    with refusals(form="Settings that go together"):
         counts = _simulated(job, settings, job.compile(settings))
-    except ParallelLabError as error:
-        raise Wrong(str(error), form="Settings that go together") from error
     parameters = job.parameter_count
-    found = f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
-    yield Part("a model", True, found)
+    text = f"{STACK_LAYERS} layers of {width} x {width}: {parameters:,} parameters, {settings.level}"
+    yield Part("a model", True, text)
     full = max(counts, key=lambda c: c.peak_bytes)
     fits = judged("fits", _fits, full, len(counts), capacity_bytes)
     if not fits.passed and width == _width_if_all_were_cut(capacity_bytes):
@@ -255,10 +253,10 @@ def _largest(capacity_bytes: int, answer: Any, /) -> Iterator[Part]:
     if not fits.passed:
         return
     without, most = _best_without(capacity_bytes)
-    what = f"{parameters:,} parameters"
+    text = f"{parameters:,} parameters"
     note = "Nothing is sharded: every rank holds parameters, gradients and Adam's states of the whole model."
     better, rule = parameters > most, f"more than {most:,}, the most that fit (width {without}) while every rank holds"
-    yield Part("beats level off", better, what, f"{rule} everything", note if settings.level == "off" else "")
+    yield Part("beats level off", better, text, f"{rule} everything", note if settings.level == "off" else "")
     par = _par(capacity_bytes)
     at_par, note = parameters >= par.parameters, ""
     if not at_par:
@@ -267,8 +265,7 @@ def _largest(capacity_bytes: int, answer: Any, /) -> Iterator[Part]:
         note = "Level3 frees gathered weights after each use: even at the fullest moment, in the backward pass, "
         note += "the rank holds one layer's weight in full and only slices of the others."
     rule = f"the largest of all levels, shard sizes and ways to accumulate ({par.tried} plans tried)"
-    found = f"{what}: {parameters / par.parameters:.3f} x par"
-    yield Part("par", at_par, found, f"{par.parameters:,}: {rule}", note)
+    yield Part("par", at_par, f"{text}: {parameters / par.parameters:.3f} x par", f"{par.parameters:,}: {rule}", note)
 
 
 def _shown_model(capacity_bytes: int) -> str:
@@ -278,26 +275,27 @@ def _shown_model(capacity_bytes: int) -> str:
     return f"model = {dict(width=par.width, **changed)}"
 
 
-def _told(capacity_bytes: int) -> str:
+def _numbers_of(capacity_bytes: int) -> str:
     return f"a device has {bytes_text(capacity_bytes)}"
 
 
 def _own_capacity(rng: np.random.Generator) -> dict[str, Any]:
     capacity = int(rng.choice(OWN_CAPACITIES))
-    told = f"{_told(capacity)}\nin the Memory Lab: lab.set_capacity({capacity})"
+    numbers = f"{_numbers_of(capacity)}\nin the Memory Lab: lab.set_capacity({capacity})"
     grader, par = partial(_largest, capacity), partial(_shown_model, capacity)
-    return {"numbers": told, "grader": grader, "par": par, "ideas": ()}  # its grader finds the width that is the idea
+    # no ideas: the grader finds the width that is one
+    return {"numbers": numbers, "grader": grader, "par": par, "ideas": ()}
 
 
 def _fits(full: Count, ranks: int, capacity_bytes: int) -> str:
     """full: of the fullest rank"""
     peak = bytes_text(full.peak_bytes)
-    found = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {ranks} simulated ranks"
+    text = f"the fullest rank holds {peak} ({full.peak_bytes:,} bytes), counted on {ranks} simulated ranks"
     if full.peak_bytes > capacity_bytes:
         point, cap = full.point("peak"), bytes_text(capacity_bytes)
         place = f"{point.phase}: {point.name}" if point is not None else ""
-        raise Wrong(found, f"at most {cap} at every moment of the step", _full_note(full), full.rank, place)
-    return found
+        raise Wrong(text, f"at most {cap} at every moment of the step", _full_note(full), full.rank, place)
+    return text
 
 
 def _full_note(full: Count) -> str:
@@ -388,7 +386,7 @@ check("08.2", zero1_step)
         partial(_largest, CAPACITY_BYTES),
         partial(_shown_model, CAPACITY_BYTES),
         "beats level off",
-        numbers=_told(CAPACITY_BYTES),
+        numbers=_numbers_of(CAPACITY_BYTES),
         own=_own_capacity,
         ideas=(
             Idea(

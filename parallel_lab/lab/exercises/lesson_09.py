@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import shorten
 from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
 from .book import Exercise
 from .ideas import compare_number, slip
+from .reading import read_dict
 from .running import ask
 from .schedules_by_hand import read_schedule, train_alone, train_by
-from .verdict import Part, Wrong, judged
+from .verdict import Part, Wrong, judged, reached
 
 # ---- 09.1: the bubble ----
 
@@ -133,9 +133,9 @@ def par_of(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> F
     """The best schedule under a cap, by exact search, which proves that none is shorter."""
     times = DIVIDED if split else FUSED
     work = Work.on(sizes.stages, sizes.micro_batches, cap, chunks=chunks, times=times, split=split)
-    found = best_schedule(work)
-    assert found.proved, "the course's pars are proved"
-    return found
+    par = best_schedule(work)
+    assert par.proved, "the course's pars are proved"
+    return par
 
 
 @lru_cache(maxsize=8)
@@ -189,22 +189,22 @@ def _fits(drawn: Schedule, cap: int) -> str:
 def _same_bits(drawn: Schedule) -> str:
     """Train by the schedule on simulated ranks, and on one device."""
     losses, parameters = train_by(drawn, TRAINED_STEPS)
-    wanted, alone = train_alone(drawn.parts, drawn.micro_batches, TRAINED_STEPS)
+    right, alone = train_alone(drawn.parts, drawn.micro_batches, TRAINED_STEPS)
     wrong = [name for name, value in alone.items() if parameters[name].tobytes() != value.tobytes()]
-    if losses != wanted or wrong:
-        what = f"losses {losses}" if losses != wanted else f"{wrong[0]} is different"
-        raise Wrong(what, f"losses {wanted} and the parameters of one device, bit for bit")
-    told = f"losses and {len(alone)} parameters as on one device, bit for bit"
-    return f"trained for {TRAINED_STEPS} steps on {len(drawn.ranks)} simulated ranks: {told}"
+    if losses != right or wrong:
+        text = f"losses {losses}" if losses != right else f"{wrong[0]} is different"
+        raise Wrong(text, f"losses {right} and the parameters of one device, bit for bit")
+    text = f"losses and {len(alone)} parameters as on one device, bit for bit"
+    return f"trained for {TRAINED_STEPS} steps on {len(drawn.ranks)} simulated ranks: {text}"
 
 
-def _at_par(drawn: Schedule, times: tuple[int, int, int], par: Found, note: str = "") -> str:
+def _at_par(drawn: Schedule, times: tuple[int, int, int], par: Found) -> str:
     length = drawn.clock(*times).makespan
-    found = f"a step of {length:g}, recomputed: {length / par.makespan:.3f} x par"
+    text = f"a step of {length:g}, recomputed: {length / par.makespan:.3f} x par"
     rule = f"{par.makespan:g}: none is shorter under the cap, proved by exact search"
     if length > par.makespan * (1 + 1e-9):
-        raise Wrong(found, rule, note or _slow_note(drawn, times))
-    return found
+        raise Wrong(text, rule, _slow_note(drawn, times))
+    return text
 
 
 def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
@@ -224,9 +224,9 @@ def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
     return f"The longest gap: rank {rank} does nothing for {longest:g} before {action}{waits}."
 
 
-def _runs(drawn: Schedule, found: str, cap: int) -> Generator[Part, None, bool]:
+def _runs(drawn: Schedule, text: str, cap: int) -> Generator[Part, None, bool]:
     """Parts on a legal schedule: whether it keeps to the cap and trains as one device does; and whether both hold."""
-    yield Part("legal", True, found)
+    yield Part("legal", True, text)
     fits = judged("fits", _fits, drawn, cap)
     yield fits
     same = judged("same bits", _same_bits, drawn)
@@ -235,12 +235,12 @@ def _runs(drawn: Schedule, found: str, cap: int) -> Generator[Part, None, bool]:
 
 
 def _by_hand(sizes: Sizes, answer: Any, /, *, two_parts: Any = None) -> Iterator[Part]:
-    drawn, found = _legal(sizes, answer, 1, split=False)
-    if (yield from _runs(drawn, found, sizes.cap)):
+    drawn, text = _legal(sizes, answer, 1, split=False)
+    if (yield from _runs(drawn, text, sizes.cap)):
         length, alone = drawn.clock(*FUSED).makespan, 2 * sizes.stages * sizes.micro_batches
         rule = f"below {alone}, that of one micro-batch after the other"
-        note = "" if length < alone else "Another micro-batch can be on its way while a rank waits for this one."
-        yield Part("shorter than one by one", length < alone, f"a step of {length:g}, recomputed", rule, note)
+        note = "Another micro-batch can be on its way while a rank waits for this one."
+        yield reached("shorter than one by one", length < alone, f"a step of {length:g}, recomputed", rule, note)
         yield judged("par", _at_par, drawn, FUSED, par_of(sizes, sizes.cap))
     if two_parts is not None:
         yield judged("two parts on each rank", _chunked, sizes, two_parts)
@@ -255,18 +255,15 @@ def _chunked(sizes: Sizes, answer: Any) -> str:
 
 def _divided(sizes: Sizes, answer: Any, /) -> Iterator[Part]:
     rule = f"{{{sizes.cap}: one schedule, {sizes.wide_cap}: another one}}: a schedule for each cap"
-    if not isinstance(answer, Mapping):
-        raise Wrong("no schedules yet" if answer is None else shorten(answer), form=rule)
-    lean, note = answer.get(sizes.cap), ""
+    lean = read_dict(answer, rule, "no schedules yet").get(sizes.cap)
     if lean is None:
         raise Wrong(f"no schedule for the cap {sizes.cap}", form=rule)
-    drawn, found = _legal(sizes, lean, 1, split=True)
-    if (yield from _runs(drawn, found, sizes.cap)):
+    drawn, text = _legal(sizes, lean, 1, split=True)
+    if (yield from _runs(drawn, text, sizes.cap)):
         length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan(sizes)
-        shorter = length < fused * (1 - 1e-9)
-        note = "" if shorter else "A W that nobody waits for can fill a gap: which of them are where there is no gap?"
-        rule = f"below {fused:g}, that of 1F1B whose backward is one action of 2"
-        yield Part("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
+        shorter, rule = length < fused * (1 - 1e-9), f"below {fused:g}, that of 1F1B whose backward is one action of 2"
+        note = "A W that nobody waits for can fill a gap: which of them are where there is no gap?"
+        yield reached("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
         yield judged("par", _at_par, drawn, DIVIDED, par_of(sizes, sizes.cap, split=True))
     yield judged("no bubble inside", _no_bubble_inside, sizes, answer.get(sizes.wide_cap))
 
@@ -289,8 +286,8 @@ def _no_bubble_inside(sizes: Sizes, answer: Any) -> str:
 
 def _par_text(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> str:
     """A shortest schedule, as text; asked for after an own attempt."""
-    found = par_of(sizes, cap, chunks, split=split)
-    return f"cap {cap}: a step of {found.makespan:g}\n{found.schedule.text()}"
+    par = par_of(sizes, cap, chunks, split=split)
+    return f"cap {cap}: a step of {par.makespan:g}\n{par.schedule.text()}"
 
 
 def _pars_by_hand(sizes: Sizes) -> str:
@@ -303,7 +300,7 @@ def _pars_divided(sizes: Sizes) -> str:
     return f"{_par_text(sizes, sizes.cap, split=True)}\n\ncap {sizes.wide_cap}, without a gap:\n{wide.text()}"
 
 
-def _told(sizes: Sizes) -> str:
+def _numbers_of(sizes: Sizes) -> str:
     return f"{sizes.stages} ranks, {sizes.micro_batches} micro-batches, memory for {sizes.cap}"
 
 
@@ -312,7 +309,7 @@ def _of_sizes(sizes: Sizes) -> dict[str, Any]:
     last = sizes.stages - 1
     more = f"two parts on each rank: {2 * sizes.stages} micro-batches, memory for {sizes.two_parts_cap}, "
     return {
-        "numbers": f"{_told(sizes)}\n{more}part k on rank k % {sizes.stages}",
+        "numbers": f"{_numbers_of(sizes)}\n{more}part k on rank k % {sizes.stages}",
         "grader": partial(_by_hand, sizes),
         "par": partial(_pars_by_hand, sizes),
         "hints": (
@@ -334,7 +331,7 @@ def _divided_of_sizes(sizes: Sizes) -> dict[str, Any]:
     last = sizes.stages - 1
     wide = ", ".join(str(2 * (last - rank)) for rank in range(sizes.stages))
     return {
-        "numbers": f"{_told(sizes)} or {sizes.wide_cap}\nthe answer: {{{sizes.cap}: ..., {sizes.wide_cap}: ...}}",
+        "numbers": f"{_numbers_of(sizes)} or {sizes.wide_cap}\nthe answer: {{{sizes.cap}: ..., {sizes.wide_cap}: ...}}",
         "grader": partial(_divided, sizes),
         "par": partial(_pars_divided, sizes),
         "hints": (

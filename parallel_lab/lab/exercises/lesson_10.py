@@ -6,8 +6,6 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import islice
-from operator import index as whole
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,9 @@ from ...run.communicator import Request
 from ..recompute.chain import LAYERS, compiled, count
 from .book import Exercise
 from .ideas import Idea, recognised, slip
-from .running import ask, listed, read_number, run_programs
-from .verdict import Note, Part, Wrong, judged
+from .reading import read_dict, reading, whole_numbers
+from .running import ask, read_number, run_programs
+from .verdict import Part, Wrong, judged, reached
 
 # ---- 10.1: a budget for recomputing ----
 
@@ -38,31 +37,23 @@ def par_of(cap: int) -> Choice:
     return choose_recompute(LAYERS, cap)
 
 
-def _read_layers(given: Any, cap: int) -> tuple[bool, ...]:
-    rule = (
-        f"for the cap {cap}, the numbers of the layers that are recomputed, such as [0, 3]: from 0 to {len(LAYERS) - 1}"
-    )
-    try:
-        layers = [whole(layer) for layer in listed(given) if not isinstance(layer, bool) or _refuse(layer)]
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong("nothing" if given is None else shorten(given), form=rule) from error
+def _read_layers(numbers: Any, cap: int) -> tuple[bool, ...]:
+    form = f"for the cap {cap}, the numbers of the layers that are recomputed, such as [0, 3]: from 0 to "
+    form += f"{len(LAYERS) - 1}"
+    with reading(numbers, form, "nothing"):
+        layers = whole_numbers(numbers, flags=False)
     outside = [n for n in layers if not 0 <= n < len(LAYERS)]
     if outside:
-        raise Wrong(f"layer {outside[0]}", form=rule)
+        raise Wrong(f"layer {outside[0]}", form=form)
     return tuple(n in layers for n in range(len(LAYERS)))
 
 
-def _refuse(given: Any) -> bool:
-    raise TypeError(f"{given} is not the number of a layer")
-
-
 def _budget(caps: Caps, answer: Any, /) -> Iterator[Part]:
-    rule = f"{{{', '.join(f'{cap}: [...]' for cap in caps)}}}: the layers that are recomputed, for every cap"
-    if not isinstance(answer, Mapping):
-        raise Wrong("no layers yet" if answer is None else shorten(answer), form=rule)
+    form = f"{{{', '.join(f'{cap}: [...]' for cap in caps)}}}: the layers that are recomputed, for every cap"
+    read_dict(answer, form, "no layers yet")
     choices = {cap: _read_layers(answer.get(cap), cap) for cap in caps}
-    told = [f"{cap}: {sum(again)} of {len(LAYERS)} layers" for cap, again in choices.items()]
-    yield Part("layers", True, "; ".join(told))
+    texts = [f"{cap}: {sum(again)} of {len(LAYERS)} layers" for cap, again in choices.items()]
+    yield Part("layers", True, "; ".join(texts))
     fits = judged("fits", _fits, choices)
     yield fits
     same = judged("same bits", _same_bits, choices)
@@ -73,14 +64,14 @@ def _budget(caps: Caps, answer: Any, /) -> Iterator[Part]:
 
 
 def _fits(choices: Mapping[int, tuple[bool, ...]]) -> str:
-    told = []
+    peaks = []
     for cap, again in choices.items():
         peak = count(again).peak
         if peak > cap:
             note = "Nothing is recomputed yet." if not any(again) else _full_note(again)
             raise Wrong(f"{peak} results at the fullest moment, counted on a simulated rank", f"at most {cap}", note)
-        told.append(f"{peak} of {cap}")
-    return f"results at the fullest moment, counted on a simulated rank: {', '.join(told)}"
+        peaks.append(f"{peak} of {cap}")
+    return f"results at the fullest moment, counted on a simulated rank: {', '.join(peaks)}"
 
 
 def _full_note(again: Sequence[bool]) -> str:
@@ -101,12 +92,12 @@ def _same_bits(choices: Mapping[int, tuple[bool, ...]]) -> str:
 
 def _at_par(cap: int, again: tuple[bool, ...]) -> str:
     extra, par = count(again).extra, par_of(cap)
-    found = f"{extra} products recomputed, counted: {extra / par.extra_s:.3f} x par"
+    text = f"{extra} products recomputed, counted: {extra / par.extra_s:.3f} x par"
     if extra > par.extra_s:
         left = cap - count(again).peak
         note = f"{left} results are free at the fullest moment." if left else _swap_note(again, cap)
-        raise Wrong(found, f"{par.extra_s:g}: no choice under {cap} makes fewer, by exact search", note)
-    return found
+        raise Wrong(text, f"{par.extra_s:g}: no choice under {cap} makes fewer, by exact search", note)
+    return text
 
 
 def _swap_note(again: tuple[bool, ...], cap: int) -> str:
@@ -115,11 +106,10 @@ def _swap_note(again: tuple[bool, ...], cap: int) -> str:
     for out in on:
         for other in (*off, -1):
             changed = tuple((a and n != out) or n == other for n, a in enumerate(again))
-            found = predict_choice(LAYERS, changed)
-            if found.peak_bytes <= cap and found.extra_s < predict_choice(LAYERS, again).extra_s:
-                return (
-                    "One exchange is enough to save work: a layer late in the chain needs less room than an early one."
-                )
+            choice = predict_choice(LAYERS, changed)
+            if choice.peak_bytes <= cap and choice.extra_s < predict_choice(LAYERS, again).extra_s:
+                text = "One exchange is enough to save work: a layer late in the chain needs less room than an early "
+                return text + "one."
     return "No exchange of a single layer saves work: several must change together."
 
 
@@ -131,7 +121,7 @@ def _pars(caps: Caps) -> str:
     return "\n".join(rows)
 
 
-def _told(caps: Caps) -> str:
+def _numbers_of(caps: Caps) -> str:
     return f"caps of {caps[0]}, {caps[1]} and {caps[2]} results"
 
 
@@ -139,7 +129,7 @@ def _own_caps(rng: np.random.Generator) -> dict[str, Any]:
     tight, middle, wide = (int(rng.choice(each)) for each in OWN_CAPS)
     caps = tight, middle, wide
     grader, par = partial(_budget, caps), partial(_pars, caps)
-    return {"numbers": _told(caps), "grader": grader, "par": par, "hints": (*BUDGET_HINTS, LAST_HINT)}
+    return {"numbers": _numbers_of(caps), "grader": grader, "par": par, "hints": (*BUDGET_HINTS, LAST_HINT)}
 
 
 # The first three hints of 10.1, and a last one for any caps
@@ -175,23 +165,22 @@ def _breaks_even(sizes: Sequence[int], alpha_s: float, time_s: float) -> float |
 
 def _check_bandwidth(answer: Any, sizes: Sequence[int], alpha_s: float, time_s: float, rule: str) -> float:
     """What the answer gives. Raises Wrong where that is another bandwidth than the one that breaks even."""
-    want = _breaks_even(sizes, alpha_s, time_s)
-    what = f"{len(sizes)} cop{'y' if len(sizes) == 1 else 'ies'} of {bytes_text(sum(sizes))} in all, alpha "
-    what += f"{time_text(alpha_s)}, in {time_text(time_s)}"
+    right = _breaks_even(sizes, alpha_s, time_s)
+    case = f"{len(sizes)} cop{'y' if len(sizes) == 1 else 'ies'} of {bytes_text(sum(sizes))} in all, alpha "
+    case += f"{time_text(alpha_s)}, in {time_text(time_s)}"
     value = ask(rule, answer, list(sizes), alpha_s, time_s)
-    given = read_number(value)
-    none = value is None or (given is not None and math.isinf(given))
-    if want is None:
-        if none:
+    number = read_number(value)
+    if right is None:
+        if value is None or (number is not None and math.isinf(number)):
             return math.inf
-        raise Wrong(shorten(value), f"None: {rule}", "The start-ups alone use up all of the time.", None, what)
-    if given is None or not math.isclose(given, want, rel_tol=CLOSE):
-        found = shorten(value) if given is None else f"{given:.6g} bytes per second"
-        note = recognised([given], [(sizes, alpha_s, time_s)], BANDWIDTH_IDEAS)
-        if given is None:
-            note = "A function returns nothing without a return."
-        raise Wrong(found, f"{want:.6g} bytes per second: {rule}", note, None, what)
-    return given
+        raise Wrong(shorten(value), f"None: {rule}", "The start-ups alone use up all of the time.", None, case)
+    expected = f"{right:.6g} bytes per second: {rule}"
+    if number is None:
+        raise Wrong(shorten(value), expected, "A function returns nothing without a return.", None, case)
+    if not math.isclose(number, right, rel_tol=CLOSE):
+        note = recognised([number], [(sizes, alpha_s, time_s)], BANDWIDTH_IDEAS)
+        raise Wrong(f"{number:.6g} bytes per second", expected, note, None, case)
+    return number
 
 
 def _over(size_bytes: float, time_s: float) -> float | None:
@@ -241,9 +230,8 @@ def _drawn_copies(name: str, answer: Any, rng: np.random.Generator) -> None:
     count = 1 if name == "one copy" else int(rng.integers(2, 9))
     sizes, alpha_s = [int(size) for size in rng.integers(10**3, 10**8, count)], int(rng.integers(1, 60)) * 1e-6
     factor = rng.uniform(0.2, 0.9) if name == "too little time" else rng.uniform(2, 500)
-    _check_bandwidth(
-        answer, sizes, alpha_s, float(count * alpha_s * factor), "the bytes, over what the start-ups leave"
-    )
+    rule = "the bytes, over what the start-ups leave"
+    _check_bandwidth(answer, sizes, alpha_s, float(count * alpha_s * factor), rule)
 
 
 def _by_formula(answer: Any, cases: Sequence[tuple[tuple[int, ...], float, float]], rule: str) -> str:
@@ -255,16 +243,15 @@ def _by_formula(answer: Any, cases: Sequence[tuple[tuple[int, ...], float, float
 def _in_a_step(answer: Any) -> str:
     """At the answer's bandwidth a step that copies takes as long as one that recomputes, on the engine's clock."""
     sizes, cluster, extra_s = _offloaded()
-    given = _check_bandwidth(
-        answer, sizes, cluster.known_host.link.alpha_s, extra_s, "what copies and recomputing cost"
-    )
-    link = Link(cluster.known_host.link.alpha_s, 1 / given)
+    alpha_s = cluster.known_host.link.alpha_s
+    bandwidth = _check_bandwidth(answer, sizes, alpha_s, extra_s, "what copies and recomputing cost")
+    link = Link(alpha_s, 1 / bandwidth)
     there = replace(cluster, host=replace(cluster.known_host, link=link))
     copying = step_time_s(compiled((False,) * len(LAYERS), memory_offload=True)[0], there)
     again = step_time_s(compiled((True,) * len(LAYERS))[0], there)
     if not math.isclose(copying.total_s, again.total_s, rel_tol=1e-6):
         raise Wrong(f"a step of {time_text(copying.total_s)}", f"{time_text(again.total_s)}, that of recomputing")
-    return f"{len(sizes)} copies at {given / 1e9:.3g} GB/s: {time_text(copying.total_s)}, as long as recomputing"
+    return f"{len(sizes)} copies at {bandwidth / 1e9:.3g} GB/s: {time_text(copying.total_s)}, as long as recomputing"
 
 
 @lru_cache(maxsize=1)
@@ -283,7 +270,6 @@ def _offloaded() -> tuple[tuple[int, ...], Any, float]:
 
 OLD, NEW = 4, 8  # devices that hold the tensor before and after
 ROWS_OF_SLICE, COLUMNS = 2, 3  # of a new slice
-INPLACE = "rank i holds block i"  # of MISCONCEPTIONS
 
 
 def held_by(device: int) -> tuple[int, ...]:
@@ -302,8 +288,8 @@ def fewest_moved() -> tuple[int, tuple[int, ...]]:
         for taken, (moved, labels) in best.items():
             for part in range(NEW):
                 if not taken >> part & 1:
-                    found = moved + (part not in held_by(device)), (*labels, part)
-                    further[taken | 1 << part] = min(found, further.get(taken | 1 << part, found))
+                    way = moved + (part not in held_by(device)), (*labels, part)
+                    further[taken | 1 << part] = min(way, further.get(taken | 1 << part, way))
         best = further
     return best[(1 << NEW) - 1]
 
@@ -322,15 +308,12 @@ def _hand_over(rank: int, labels: tuple[int, ...], rows: Any) -> Generator[Reque
 
 
 def _read_labels(answer: Any) -> tuple[int, ...]:
-    rule = f"{NEW} different numbers from 0 to {NEW - 1}: the slice that each device takes, device 0 first"
-    try:
-        labels = tuple(whole(n) for n in islice(answer, NEW + 1) if not isinstance(n, bool) or _refuse(n))
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong("no list yet" if answer is None else shorten(answer), form=rule) from error
+    form = f"{NEW} different numbers from 0 to {NEW - 1}: the slice that each device takes, device 0 first"
+    with reading(answer, form, "no list yet"):
+        labels = whole_numbers(answer, NEW + 1, flags=False)
     if sorted(labels) != list(range(NEW)):
         twice = next((n for n in labels if labels.count(n) > 1), None)
-        found = f"{labels}" + (f": two devices take slice {twice}" if twice is not None else "")
-        raise Wrong(found, form=rule)
+        raise Wrong(f"{labels}" + (f": two devices take slice {twice}" if twice is not None else ""), form=form)
     return labels
 
 
@@ -338,27 +321,33 @@ def _reshard(answer: Any) -> Iterator[Part]:
     labels = _read_labels(answer)
     yield Part("every slice once", True, f"devices 0 to {NEW - 1} take {', '.join(map(str, labels))}")
     tensor = np.arange(NEW * ROWS_OF_SLICE * COLUMNS, dtype=np.float32).reshape(-1, COLUMNS)
-    given = [*np.split(tensor, OLD), *[None] * (NEW - OLD)]
-    run = run_programs(lambda rank, ranks, rows: _hand_over(rank, labels, rows), NEW, given)
+    held = [*np.split(tensor, OLD), *[None] * (NEW - OLD)]
+    run = run_programs(lambda rank, ranks, rows: _hand_over(rank, labels, rows), NEW, held)
     assert run.fault is None, run.fault
     slices = np.split(tensor, NEW)
-    same = all(np.array_equal(found, slices[part]) for found, part in zip(run.results, labels, strict=True))
+    same = all(np.array_equal(rows, slices[part]) for rows, part in zip(run.results, labels, strict=True))
     yield Part("same tensor", same, f"{NEW} slices after {len(run.messages)} messages, compared with the whole tensor")
     moved = sum(run.sent_bytes(rank) for rank in range(NEW)) / tensor.nbytes
     in_place, least = 1 - 1 / NEW, fewest_moved()[0] / NEW
-    found = f"{moved:g} of the tensor's bytes moved, counted in {len(run.messages)} messages"
+    text = f"{moved:g} of the tensor's bytes moved, counted in {len(run.messages)} messages"
     note = _moved_note(labels)
-    yield Part("fewer bytes", moved < in_place, found, f"below {in_place:g}", "" if moved < in_place else note)
+    yield reached("fewer bytes", moved < in_place, text, f"below {in_place:g}", note)
     rule = f"{least:g}: no other way to hand the slices out moves less, by exact search"
-    yield Part("par", moved <= least, f"{found}: {moved / least:.3f} x par", rule, note if moved > least else "")
+    yield reached("par", moved <= least, f"{text}: {moved / least:.3f} x par", rule, note)
+
+
+IN_ORDER = Idea(
+    "rank i holds block i",
+    "Your 0.875 is slice i on device i: only device 0 keeps what it has. Nothing says that device i must hold slice i; "
+    "the order of the devices is yours to choose.",
+    list(range(NEW)),
+    "par",
+)
 
 
 def _moved_note(labels: tuple[int, ...]) -> str:
-    if labels == tuple(range(NEW)):
-        text = (
-            "Your 0.875 is slice i on device i: only device 0 keeps what it has. Nothing says that device i must hold "
-        )
-        return Note(text + "slice i; the order of the devices is yours to choose.", INPLACE)
+    if list(labels) == IN_ORDER.answer:
+        return IN_ORDER.told
     idle = [d for d in range(OLD) if labels[d] not in held_by(d)]
     if not idle:
         return ""
@@ -384,7 +373,7 @@ EXERCISES = (
         partial(_budget, CAPS),
         partial(_pars, CAPS),
         "fits",
-        numbers=_told(CAPS),
+        numbers=_numbers_of(CAPS),
         own=_own_caps,
         start="""\
 layers = {30: [], 40: [], 50: []}
@@ -433,6 +422,6 @@ labels = None
 
 check("10.3", labels)
 """,
-        ideas=(Idea(INPLACE, "slice i on device i", list(range(NEW)), "par"),),
+        ideas=(IN_ORDER,),
     ),
 )

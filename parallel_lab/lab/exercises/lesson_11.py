@@ -15,13 +15,14 @@ from ...base.units import time_text
 from ...cost.schedules import make_schedule
 from ..strategy.operators import parse_strategy
 from .book import Exercise
-from .ideas import LATER_S, Idea, compare_calls
+from .ideas import LATER_S, Cases, Idea, by_cases
 from .one_product import Product, counts, pair
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
 from .ranks_agree import TWICE, step_s
+from .reading import reading, refusals
 from .running import ask, attempt
 from .three_products import GIVEN, least, operators, sent_bytes_of, spread
-from .verdict import Part, Wrong, judged
+from .verdict import Part, Wrong, reached
 
 # ---- 11.1: one pin ----
 
@@ -29,32 +30,25 @@ from .verdict import Part, Wrong, judged
 def _one_pin(answer: Any) -> Iterator[Part]:
     pins, free = _pins(answer), [name for name in operators() if name not in GIVEN]
     if len(pins) != 1 or (name := next(iter(pins))) not in free:
-        given = f"{len(pins)} operators" if len(pins) != 1 else shorten(name)
-        raise Wrong(given, form=f"One operator, {' or '.join(free)}, and its strategy")
-    try:
+        text = f"{len(pins)} operators" if len(pins) != 1 else shorten(name)
+        raise Wrong(text, form=f"One operator, {' or '.join(free)}, and its strategy")
+    with refusals("a strategy that compiles"):
         strategies = spread({name: parse_strategy(str(pins[name]).replace("[", "(").replace("]", ")"))})
         sent = sent_bytes_of(strategies)
-    except ParallelLabError as error:
-        raise Wrong(str(error), "a strategy that compiles") from error
     rest = ", ".join(f"{other} {strategy}" for other, strategy in strategies.items() if other != name)
     yield Part("one operator", True, f"{name} {strategies[name]}; propagation: {rest}")
     alone, fewest = sent_bytes_of(spread({})), round(least().best.cost)
-    told = f"{sent:,} bytes sent by a rank, counted in the plan: {sent / fewest:.3g} x par"
+    text = f"{sent:,} bytes sent by a rank, counted in the plan: {sent / fewest:.3g} x par"
     if 2 * sent > alone:
-        raise Wrong(told, f"at most half of {alone:,}, propagation's own", _still_large(name, strategies))
-    yield Part("half of propagation's", True, told)
-    if sent > fewest:
-        rule = f"{fewest:,}: no strategies of the other two send less, by branch and bound"
-        raise Wrong(told, rule, _over_par(strategies))
-    yield Part("par", True, told)
+        raise Wrong(text, f"at most half of {alone:,}, propagation's own", _still_large(name, strategies))
+    yield Part("half of propagation's", True, text)
+    rule = f"{fewest:,}: no strategies of the other two send less, by branch and bound"
+    yield reached("par", sent <= fewest, text, rule, _over_par(strategies))
 
 
 def _pins(answer: Any) -> dict[Any, Any]:
-    try:
+    with reading(answer, 'A dict with one entry, such as {"matmul2": ((8, 1), (1, 1))}', "no pin yet"):
         return dict(islice(dict(answer).items(), 9))
-    except Exception as error:  # whatever a learner's object does
-        found = "no pin yet" if answer is None else shorten(answer)
-        raise Wrong(found, form='A dict with one entry, such as {"matmul2": ((8, 1), (1, 1))}') from error
 
 
 _SPLIT = "k of matmul2 is still split: ranks have partial sums of a (1024, 1024) result, and they are added up."
@@ -79,12 +73,12 @@ def _over_par(strategies: dict[str, Any]) -> str:
 
 def _shown_pin() -> str:
     """The pins that lead to par."""
-    fewest, found = round(least().best.cost), []
+    fewest, pins = round(least().best.cost), []
     for name, candidates in operators().items():
         for strategy in candidates if name not in GIVEN else ():
             if sent_bytes_of(spread({name: strategy})) == fewest:
-                found.append(f"{{{name!r}: {strategy}}}")
-    return "\n".join(found)
+                pins.append(f"{{{name!r}: {strategy}}}")
+    return "\n".join(pins)
 
 
 # ---- 11.2: twenty questions ----
@@ -103,37 +97,31 @@ def _questions(answer: Any) -> Iterator[Part]:
     best_s, best = game.best
     yield Part("questions", True, f"{len(game.asked)} of {QUESTIONS}")
     if best is None:
-        raise Wrong(
-            "no plan fits into 80 GB", "a plan that fits", "Split the layers (t), the stages (p), or recompute."
-        )
+        note = "Split the layers (t), the stages (p), or recompute."
+        raise Wrong("no plan fits into 80 GB", "a plan that fits", note)
     yield Part("one fits", True, f"{plan_text(best)}: {time_text(best_s)}")
     winner = solved().winner
-    told = f"{time_text(best_s)} with {plan_text(best)} (predicted): {best_s / winner.step_s:.3f} x par"
-    if best_s > winner.step_s * (1 + 1e-12):
-        rule = f"{time_text(winner.step_s)}: the outer search proves that none of {len(solved().verdicts)} is faster"
-        raise Wrong(told, rule, _slower(best, winner.point))
-    yield Part("par", True, told)
+    text = f"{time_text(best_s)} with {plan_text(best)} (predicted): {best_s / winner.step_s:.3f} x par"
+    rule = f"{time_text(winner.step_s)}: the outer search proves that none of {len(solved().verdicts)} is faster"
+    yield reached("par", best_s <= winner.step_s * (1 + 1e-12), text, rule, _slower(best, winner.point))
 
 
 def _asks(function: Any) -> bool:
     """Whether a learner's function asks a question at all."""
-    asked: list[Any] = []
+    questions: list[Any] = []
 
     def first(text: Any) -> None:
-        asked.append(text)
+        questions.append(text)
         raise ArgumentError("that is enough", where="ask")
 
     attempt(function, first, seconds=LATER_S)
-    return bool(asked)
+    return bool(questions)
 
 
 def _listed(answer: Any, game: Game) -> None:
-    try:
+    with reading(answer, f"A list of at most {QUESTIONS} plans, or a function that asks", "no question yet"):
         texts = [answer] if isinstance(answer, str) else list(islice(answer, 10 * QUESTIONS))
         texts = [text for text in texts if text is not ...]
-    except Exception as error:  # whatever a learner's object does
-        found = "no question yet" if answer is None else shorten(answer)
-        raise Wrong(found, form=f"A list of at most {QUESTIONS} plans, or a function that asks") from error
     for number, text in enumerate(texts, 1):
         try:
             game(text)
@@ -183,61 +171,46 @@ def _enough(most: int, *case: float, step: Callable[..., float] = step_of_ranks,
     return ranks
 
 
+ENOUGH_RULE = "doubled as long as the step, compute and a ring all_reduce, gets at least that many times as fast"
 ENOUGH_IDEAS = (
     Idea(
         TWICE,
         "All the ranks there are: as if each doubling halved the step. Only the compute is divided. The gradients are "
         "as large as before, and the all_reduce has more messages.",
         lambda most, *case: most,
-        "ranks",
     ),
     Idea(
         "start-ups are free",
         "Alpha is missing. A ring of n ranks starts 2 (n - 1) messages, one after the other: they grow with the ranks.",
         partial(_enough, step=lambda n, compute, size, alpha, beta: step_of_ranks(n, compute, size, 0.0, beta)),
-        "ranks",
     ),
     Idea(
         "an all_reduce is one message",
         "It is a reduce_scatter and an all_gather: 2 (n - 1) messages of an n-th each, one after the other.",
         partial(_enough, step=lambda n, compute, size, alpha, beta: compute / n + (n > 1) * (alpha + beta * size)),
-        "ranks",
     ),
     Idea(
         "whole gradients in every message",
         "Each message of a ring carries 1/n of the gradients, not all of them.",
         partial(_enough, step=lambda n, compute, size, alpha, beta: compute / n + 2 * (n - 1) * (alpha + beta * size)),
-        "ranks",
     ),
     Idea(
         "compared with one rank",
         "That is how many times as fast as one rank. Compare with half of the ranks: what did the last doubling bring?",
         partial(_enough, from_one=True),
-        "ranks",
     ),
 )
 
 
-def _last_doubling(answer: Any) -> Iterator[Part]:
-    rule = "doubled as long as the step, compute and a ring all_reduce, gets at least that many times as fast"
-    yield judged("ranks", compare_calls, answer, ENOUGH, _enough, ENOUGH_IDEAS, rule)
-    yield judged("none or all", compare_calls, answer, ENDS, _enough, (), "no doubling pays, or every one")
-
-
-def _drawn_doublings(name: str, answer: Any, rng: np.random.Generator) -> None:
+def _draw_doublings(some: bool, rng: np.random.Generator) -> list[tuple[float, ...]]:
     """Costs at which some doublings pay, or none does and, after that, every one."""
-    most, alpha_s, beta = (
-        int(2 ** rng.integers(4, 10)),
-        float(rng.uniform(1e-6, 1e-5)),
-        float(rng.uniform(1, 9)) * 1e-10,
-    )
+    most, alpha_s = int(2 ** rng.integers(4, 10)), float(rng.uniform(1e-6, 1e-5))
+    beta = float(rng.uniform(1, 9)) * 1e-10
     size = int(rng.integers(10**6, 10**8))
     sending_s, gain = alpha_s + beta * size, float(rng.uniform(1.2, 1.7))
-    if name == "ranks":  # the bytes alone stop it at about so many ranks
-        cases = [(most, sending_s * float(2 ** rng.uniform(3, 8)), size, alpha_s, beta, gain)]
-    else:
-        cases = [(most, sending_s * factor, size, alpha_s, beta, gain) for factor in (0.5, 1e5)]
-    compare_calls(answer, cases, _enough)
+    # the bytes alone stop it at about so many ranks
+    factors = [float(2 ** rng.uniform(3, 8))] if some else [0.5, 1e5]
+    return [(most, sending_s * factor, size, alpha_s, beta, gain) for factor in factors]
 
 
 # ---- 11.4: how many micro-batches ----
@@ -267,32 +240,23 @@ COUNT_IDEAS = (
         "more micro-batches are free",
         "The bubble is smallest with one row each, but every micro-batch pays a start-up on every stage.",
         lambda stages, rows, row, start: rows,
-        "count",
     ),
     Idea(
         "as many micro-batches as stages",
         "Then each stage waits for about half of the step: (p - 1) of (m + p - 1).",
         lambda stages, rows, row, start: min(m for m in range(stages, rows + 1) if rows % m == 0),
-        "count",
     ),
     Idea(
         "the root is the answer",
         "That count need not divide the rows: compare the two neighbours that do, by the time of the step.",
         lambda stages, rows, row, start: round(math.sqrt((stages - 1) * rows * row / start)),
-        "count",
     ),
 )
 
 
-def _counted(answer: Any) -> Iterator[Part]:
-    rule = "the fewest seconds on the clock of 1F1B"
-    yield judged("count", compare_calls, answer, PIPELINES, _best_count, COUNT_IDEAS, rule)
-
-
-def _drawn_count(answer: Any, rng: np.random.Generator) -> None:
+def _draw_pipeline(rng: np.random.Generator) -> list[tuple[int, int, float, float]]:
     rows = 8 * int(rng.integers(6, 13))
-    case = int(rng.integers(2, 9)), rows, float(rng.uniform(1e-3, 2e-3)), float(rng.uniform(5e-4, 5e-3))
-    compare_calls(answer, [case], _best_count)
+    return [(int(rng.integers(2, 9)), rows, float(rng.uniform(1e-3, 2e-3)), float(rng.uniform(5e-4, 5e-3)))]
 
 
 # ---- 11.5: which link ----
@@ -319,32 +283,23 @@ NODE_IDEAS = (
         "A strategy counts slices. Ranks fill the device matrix (m, k, n, copies) row by row, and nodes take the ranks "
         "in that order: whether k lies in a node follows from all the counts.",
         lambda strategy, per_node: 1,
-        "nodes",
     ),
     Idea(
         "ranks that add up are neighbours",
         "Only where k is the last axis. Columns of w and copies come after it: then the ranks of k lie apart.",
         lambda strategy, per_node: -(-strategy[0][1] // per_node),
-        "nodes",
     ),
     Idea(
         "every rank of k has its node",
         "That many ranks add up, but several of them may be in one node.",
         lambda strategy, per_node: strategy[0][1],
-        "nodes",
     ),
 )
 
 
-def _placed(answer: Any) -> Iterator[Part]:
-    rule = "nodes with ranks that add up with rank 0"
-    yield judged("nodes", compare_calls, answer, PLACED, _nodes, NODE_IDEAS, rule)
-
-
-def _drawn_nodes(answer: Any, rng: np.random.Generator) -> None:
+def _draw_split(rng: np.random.Generator) -> list[tuple[Any, int]]:
     splits = list(counts())
-    case = pair(*splits[int(rng.integers(len(splits)))]), int(rng.choice((2, 4)))
-    compare_calls(answer, [case], _nodes)
+    return [(pair(*splits[int(rng.integers(len(splits)))]), int(rng.choice((2, 4))))]
 
 
 EXERCISES = (
@@ -394,8 +349,7 @@ check("11.2", questions)
     Exercise(
         "11.3",
         "another doubling",
-        (("ranks", 2), ("none or all", 1)),
-        (
+        hints=(
             "What becomes smaller with more ranks, and what does not?",
             "Exercise 03.4 has the step of n ranks. Write it down for 32 ranks and for 64: which part is still halved?",
             "The step is compute over n, and 2 (n - 1) times (alpha plus beta times the bytes over n). Divide the step "
@@ -403,9 +357,11 @@ check("11.2", questions)
             "Begin with one rank. As long as twice as many are allowed, and the step of n ranks is at least gain times "
             "that of 2 n ranks, double n.",
         ),
-        _last_doubling,
-        ideas=ENOUGH_IDEAS,
-        drawn={name: partial(_drawn_doublings, name) for name in ("ranks", "none or all")},
+        **by_cases(
+            _enough,
+            Cases("ranks", 2, ENOUGH, ENOUGH_RULE, ENOUGH_IDEAS, partial(_draw_doublings, True)),
+            Cases("none or all", 1, ENDS, "no doubling pays, or every one", (), partial(_draw_doublings, False)),
+        ),
         start='''\
 def enough(most, compute_s, size_bytes, alpha_s, beta_s_per_byte, gain):
     """How many ranks, 1, 2, 4, ... up to `most`: from there on a doubling is not worth it."""
@@ -418,16 +374,16 @@ check("11.3", enough)
     Exercise(
         "11.4",
         "how many micro-batches",
-        (("count", 3),),
-        (
+        hints=(
             "What does one more micro-batch save, and what does it cost?",
             "Write the step of 1F1B with m micro-batches on p stages as a number of slots times the time of a slot.",
             "(m + p - 1) slots of 3 (start + rows / m * row) seconds. Try every m that divides the rows.",
             "Among all m that divide the rows, from p on, the one with the least (m + p - 1) (start + row * rows / m).",
         ),
-        _counted,
-        ideas=COUNT_IDEAS,
-        drawn={"count": _drawn_count},
+        **by_cases(
+            _best_count,
+            Cases("count", 3, PIPELINES, "the fewest seconds on the clock of 1F1B", COUNT_IDEAS, _draw_pipeline),
+        ),
         start='''\
 def micro_batches(stages, rows, row_s, start_s):
     """The number of micro-batches of the shortest step, a divisor of the rows, at least `stages`."""
@@ -440,8 +396,7 @@ check("11.4", micro_batches)
     Exercise(
         "11.5",
         "which link",
-        (("nodes", 3),),
-        (
+        hints=(
             "In which order do ranks fill the device matrix?",
             "The axes are m, k, n, and copies for the ranks left over; the last one changes first. The ranks that add "
             "up differ in their place along one axis.",
@@ -449,9 +404,9 @@ check("11.4", micro_batches)
             "With ((m, k), (k, n)): s is 8 // (m k) ranks, and the answer is the number of different "
             "i * s // per_node, for i from 0 to k - 1.",
         ),
-        _placed,
-        ideas=NODE_IDEAS,
-        drawn={"nodes": _drawn_nodes},
+        **by_cases(
+            _nodes, Cases("nodes", 3, PLACED, "nodes with ranks that add up with rank 0", NODE_IDEAS, _draw_split)
+        ),
         start='''\
 def nodes(strategy, per_node):
     """On how many nodes are those that add up with rank 0? x @ w, 8 ranks, per_node on a node."""

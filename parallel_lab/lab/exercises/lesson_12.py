@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from ...base.errors import ParallelLabError, shorten
 from ...base.events import Event
 from ...base.units import bytes_text
 from ..shared.equality import Equality
 from .book import Exercise
 from .composed import Composed, Work, least_memory, messages_in
 from .ideas import Idea
+from .reading import another_form, reading, refusals
 from .verdict import Note, Part, Wrong, judged
 
 CAP, BUDGET = 530_000, 305_000  # bytes: at a rank's fullest moment; sent by a rank in a step
 MOST_EVENTS = 100_000
 FORM = 'work = train({"dp": 8, "tp": 1, "level": "off"}), or a dict with layout, trace and report'
-ZERO = "ZeRO cuts all memory"
 
 
 def _parts(answer: Any) -> tuple[Any, Any, Any]:
@@ -26,87 +25,89 @@ def _parts(answer: Any) -> tuple[Any, Any, Any]:
         return answer.layout, answer.trace, answer.report
     if isinstance(answer, Mapping) and "layout" in answer:
         return answer["layout"], answer.get("trace"), answer.get("report")
-    raise Wrong("nothing yet" if answer is None else shorten(answer), form=FORM)
+    raise another_form(answer, FORM, "nothing yet")
 
 
 def _capstone(answer: Any) -> Iterator[Part]:
     layout, trace, report = _parts(answer)
-    try:
-        found = Composed.of(layout)
-        _ = found.predicted
-    except ParallelLabError as error:
-        raise Wrong(str(error), "a layout that compiles on 8 ranks") from error
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong(shorten(layout), form=FORM) from error
-    yield Part("layout", True, f"{found.layout}")
-    memory, traffic = judged("memory", _memory, found), judged("traffic", _traffic, found)
+    with reading(layout, FORM), refusals("a layout that compiles on 8 ranks"):
+        composed = Composed.of(layout)
+        _ = composed.predicted
+    yield Part("layout", True, f"{composed.layout}")
+    memory, traffic = judged("memory", _memory, composed), judged("traffic", _traffic, composed)
     yield memory
     yield traffic
-    yield judged("trace", _trace, found, trace)
-    yield judged("equality", _equality, found, report)
+    yield judged("trace", _trace, composed, trace)
+    yield judged("equality", _equality, composed, report)
     if memory.passed and traffic.passed:
-        yield judged("par", _par, found)
+        yield judged("par", _par, composed)
 
 
-def _memory(found: Composed) -> str:
-    held = found.memory_bytes
+def _memory(composed: Composed) -> str:
+    held = composed.memory_bytes
     if held > CAP:
-        raise Wrong(f"{held:,} bytes at the fullest moment, counted", f"at most {CAP:,}", _memory_note(found))
+        raise Wrong(f"{held:,} bytes at the fullest moment, counted", f"at most {CAP:,}", _memory_note(composed))
     return f"{held:,} of {CAP:,} bytes at the fullest moment of a rank, counted on 8 simulated ranks"
 
 
-def _memory_note(found: Composed) -> str:
-    fullest = max(found.counted, key=lambda count: count.peak_bytes)
+def _memory_note(composed: Composed) -> str:
+    fullest = max(composed.counted, key=lambda count: count.peak_bytes)
     kinds = fullest.at("peak")
     most = max(kinds, key=kinds.__getitem__)
-    told = f"Most of it: {most}, {bytes_text(kinds[most])}."
-    layout = found.layout
+    text = f"Most of it: {most}, {bytes_text(kinds[most])}."
+    layout = composed.layout
     if layout.level != "off" and most not in ("params", "grads", "optimizer"):
-        return Note(f"{told} Optimizer parallel shards what belongs to a parameter, and not that.", ZERO)
+        return Note(f"{text} {SHARDED.note}", SHARDED.name)
     if layout.dp > 1 and layout.level == "off":
-        return f"{told} {layout.dp} ranks hold the same optimizer states."
-    return told
+        return f"{text} {layout.dp} ranks hold the same optimizer states."
+    return text
 
 
-def _traffic(found: Composed) -> str:
-    sent = found.sent_bytes
+SHARDED = Idea(
+    "ZeRO cuts all memory",
+    "Optimizer parallel shards what belongs to a parameter, and not that.",
+    {"layout": {"dp": 1, "tp": 8, "level": "level3"}},
+    "memory",
+)
+
+
+def _traffic(composed: Composed) -> str:
+    sent = composed.sent_bytes
     if sent > BUDGET:
-        layout = found.layout
-        note = "Gradients of the weights are added up " if layout.dp > layout.tp else "Activations are added up "
-        note += f"among {layout.dp} ranks." if layout.dp > layout.tp else f"among {layout.tp} ranks, in every layer."
+        layout = composed.layout
+        note = f"Activations are added up among {layout.tp} ranks, in every layer."
+        if layout.dp > layout.tp:
+            note = f"Gradients of the weights are added up among {layout.dp} ranks."
         raise Wrong(f"{sent:,} bytes sent by a rank in a step, counted", f"at most {BUDGET:,}", note)
     return f"{sent:,} of {BUDGET:,} bytes sent by a rank in a step, counted"
 
 
-def _trace(found: Composed, trace: Any) -> str:
-    try:
+def _trace(composed: Composed, trace: Any) -> str:
+    with reading(trace, "the events of a recorded step: work.trace"):
         events = [event for event in islice(trace, MOST_EVENTS) if isinstance(event, Event)]
-    except Exception as error:  # whatever a learner's object does
-        raise Wrong(shorten(trace), form="the events of a recorded step: work.trace") from error
-    want, got = messages_in(found.trained(steps=1)[1]), messages_in(events)
-    if got != want:
-        strange, missing = list(got - want), list(want - got)
-        if not got:
+    planned, traced = messages_in(composed.trained(steps=1)[1]), messages_in(events)
+    if traced != planned:
+        strange, missing = list(traced - planned), list(planned - traced)
+        if not traced:
             raise Wrong("no message in the trace", "every message of every rank")
         if strange:
             rank, _, name, op, group, size = strange[0]
             text = f"{len(strange)} messages that this layout does not send; the first: {op} of {name}, {size} bytes"
-            raise Wrong(
-                text, "the messages of this layout's plan", "Is it the trace of another run?", rank, f"among {group}"
-            )
+            rule, note = "the messages of this layout's plan", "Is it the trace of another run?"
+            raise Wrong(text, rule, note, rank, f"among {group}")
         rank, _, name, op, *_ = missing[0]
         text = f"{len(missing)} messages are missing; the first: {op} of {name}"
-        raise Wrong(text, f"{sum(want.values())} messages of 8 ranks", "The trace is not that of all ranks.", rank)
+        raise Wrong(text, f"{sum(planned.values())} messages of 8 ranks", "The trace is not that of all ranks.", rank)
     if {event.source for event in events} != {"measured"}:
         note = "Train on processes: what the simulator saw does not prove a run."
         raise Wrong("events that were not measured", "a run on real processes", note)
-    return f"{sum(got.values())} messages of 8 ranks, each as the plan says, measured"
+    return f"{sum(traced.values())} messages of 8 ranks, each as the plan says, measured"
 
 
-def _equality(found: Composed, report: Any) -> str:
+def _equality(composed: Composed, report: Any) -> str:
     if not isinstance(report, Equality):
-        raise Wrong("no report" if report is None else shorten(report), form="the equality report: work.report")
-    mine = found.report()
+        raise another_form(report, "the equality report: work.report", "no report")
+    mine = composed.report()
     if report.rows != mine.rows:
         wrong = next(
             (a.tensor for a, b in zip(report.rows, mine.rows, strict=False) if a != b), "the number of tensors"
@@ -118,15 +119,14 @@ def _equality(found: Composed, report: Any) -> str:
     return f"{mine.verdict}, computed again on simulated ranks"
 
 
-def _par(found: Composed) -> str:
+def _par(composed: Composed) -> str:
     least, _ = least_memory(BUDGET)
-    held = found.memory_bytes
-    told = f"{held:,} bytes at the fullest moment, {held / least:.3f} x par"
+    held = composed.memory_bytes
+    text = f"{held:,} bytes at the fullest moment, {held / least:.3f} x par"
     if held > least:
         rule = f"{least:,}: no layout within the traffic budget needs less, all were tried"
-        note = "There is traffic left to spend." if found.sent_bytes < BUDGET - 10_000 else ""
-        raise Wrong(told, rule, note)
-    return told
+        raise Wrong(text, rule, "There is traffic left to spend." if composed.sent_bytes < BUDGET - 10_000 else "")
+    return text
 
 
 def _par_text() -> str:
@@ -149,11 +149,7 @@ EXERCISES = (
         _capstone,
         _par_text,
         "memory",
-        ideas=(
-            Idea(
-                ZERO, "shards what belongs to a parameter", {"layout": {"dp": 1, "tp": 8, "level": "level3"}}, "memory"
-            ),
-        ),
+        ideas=(SHARDED,),
         start="""\
 layout = {"dp": 8, "tp": 1, "level": "off", "recompute": False}
 work = {"layout": layout, "trace": None, "report": None}  # when it fits: work = train(layout)

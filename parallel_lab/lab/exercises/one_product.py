@@ -170,13 +170,13 @@ def side_by_side(*strategies: Any, shape: tuple[int, int, int] = SHAPE) -> Produ
     rows = []
     for strategy in strategies:
         try:
-            found = Product(strategy, shape)
+            product = Product(strategy, shape)
         except StrategyError as error:
             why = re.sub(r"strategy .*? (splits|makes)", r"\1", str(error).partition(": ")[2].partition(". ")[0])
             rows.append((str(strategy), "refused", *[""] * 5, f"it {why}"))
             continue
-        group = found.group(5)
+        group = product.group(5)
         who = "nobody" if len(group) == 1 else " ".join(map(str, group))
-        sizes = (f"{found.held_elements:,}", f"{found.sent_elements:,}")
-        rows.append((str(strategy), *map(str, found.slices), who, *sizes, ""))
+        sizes = (f"{product.held_elements:,}", f"{product.sent_elements:,}")
+        rows.append((str(strategy), *map(str, product.slices), who, *sizes, ""))
     return ProductTable(tuple(rows))

@@ -406,12 +406,12 @@ class Serving:
         if any(word in data for word in SHOWING):
             self._draw()
         while True:
-            told = unpacked(bytearray(self._line.recv_bytes()))
-            values, number, limit = told["values"], told["number"], told["limit"]
-            if told["do"] == "call":
+            request = unpacked(bytearray(self._line.recv_bytes()))
+            values, number, limit = request["values"], request["number"], request["limit"]
+            if request["do"] == "call":
                 reply = self.calls.call(number, values, limit)
             else:
-                reply = getattr(self.calls, told["do"])(number, *values, limit)
+                reply = getattr(self.calls, request["do"])(number, *values, limit)
             self.tell(reply)
 
     def tell(self, reply: dict[str, Any]) -> None:
@@ -504,13 +504,13 @@ def _bytes(value: dict[str, Any], kept: list[Any] | None = None) -> bytes:
 
     def number_of(each: Any) -> Kept:
         kept.append(each)
-        return Kept(len(kept) - 1, _text(each))
+        return Kept(len(kept) - 1, text_of(each))
 
     try:
         return bytes(packed(value if kept is None else _each_in(value, Generator, number_of)))
     except Exception:  # whatever a learner's object does
         name = next(name for name in ("value", "ended", "answer", "raised", "values", "asked") if name in value)
-        return _bytes({**value, name: Opaque(_text(value[name]))}, kept)
+        return _bytes({**value, name: Opaque(text_of(value[name]))}, kept)
 
 
 def _each_in(value: Any, kind: type, change: Callable[[Any], Any], deep: int = 4) -> Any:
@@ -535,7 +535,8 @@ def _holds(value: Any, kind: type, deep: int) -> bool:
     return isinstance(value, kind) or any(_holds(each, kind, deep - 1) for each in inside)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """What is known of a value that cannot cross."""
     try:
         return shorten(value)
     except Exception:  # the same

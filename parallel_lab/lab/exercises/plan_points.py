@@ -49,14 +49,14 @@ def plans() -> tuple[PlanPoint, ...]:
 
 def read_plan(text: str) -> PlanPoint:
     """The plan that a text names. Raises ArgumentError for another form, and for a plan that is not in `plans()`."""
-    where, found = "plan", _NUMBERS.fullmatch(text[:99]) if isinstance(text, str) else None
-    if found is None:
+    where, match = "plan", _NUMBERS.fullmatch(text[:99]) if isinstance(text, str) else None
+    if match is None:
         raise ArgumentError(shorten(text), where=where, allowed=FORM)
-    data, tensor, stages, rows = (int(n) for n in found.groups()[:4])
+    data, tensor, stages, rows = (int(n) for n in match.groups()[:4])
     if data * tensor * stages != DEVICES:
         what = f"d{data} t{tensor} p{stages} are {data * tensor * stages} devices"
         raise ArgumentError(what, where=where, allowed=f"d * t * p = {DEVICES}")
-    words = found[5].split()
+    words = match[5].split()
     micro_batches, rest = divmod(BATCH, data * rows) if rows else (0, 1)
     recompute = "full" if "recompute" in words else "none"
     level = int("zero1" in words)
@@ -108,24 +108,26 @@ class Game:
                 self.asked[point] = predicted(point)
             except ArgumentError as error:
                 self.asked[point] = str(error)
-        found = self.asked[point]
-        return found.step_s if isinstance(found, Prediction) and found.fits else None
+        answer = self.asked[point]
+        return answer.step_s if isinstance(answer, Prediction) and answer.fits else None
 
     @property
     def best(self) -> tuple[float, PlanPoint | None]:
         """Seconds of the fastest so far that fits, and the plan; infinity and None without one."""
-        fitting = [(found.step_s, at) for at, found in self.asked.items() if not isinstance(found, str) and found.fits]
+        fitting = [
+            (answer.step_s, at) for at, answer in self.asked.items() if not isinstance(answer, str) and answer.fits
+        ]
         return min(fitting, key=lambda pair: pair[0], default=(math.inf, None))
 
     def text(self) -> str:
         """A line for each question: where the step's seconds are, and the memory. All numbers predicted."""
         parts = ("compute_s", "tensor_s", "copies_s", "waiting_s")
         rows = [("plan", "step", "compute", "within layers", "copies", "waiting", "memory", "")]
-        for point, found in self.asked.items():
-            if isinstance(found, str):
-                rows.append((plan_text(point), *[""] * 6, found))
+        for point, answer in self.asked.items():
+            if isinstance(answer, str):
+                rows.append((plan_text(point), *[""] * 6, answer))
                 continue
-            times = (time_text(getattr(found, name)) for name in ("step_s", *parts))
-            fits = "" if found.fits else "does not fit"
-            rows.append((plan_text(point), *times, bytes_text(found.memory_bytes), fits))
+            times = (time_text(getattr(answer, name)) for name in ("step_s", *parts))
+            fits = "" if answer.fits else "does not fit"
+            rows.append((plan_text(point), *times, bytes_text(answer.memory_bytes), fits))
         return "\n".join(table_lines(rows, right=range(1, 7)))

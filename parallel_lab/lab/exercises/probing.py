@@ -128,9 +128,9 @@ def probe(
             faults.append(f"right answer {number} does not pass: {verdict}")
     for idea in exercise.ideas:
         parts = exercise.judge(idea.answer, **given)  # also of a start that is a wrong idea
-        told = {part.idea for part in parts if part.name == idea.part or not idea.part}
-        if told - {""} != {idea.name}:
-            faults.append(f"idea {idea.name!r} is taken for {sorted(told)}")
+        names = {part.idea for part in parts if part.name == idea.part or not idea.part}
+        if names - {""} != {idea.name}:
+            faults.append(f"idea {idea.name!r} is taken for {sorted(names)}")
     for number, answer in enumerate(JUNK if junk is None else junk):
         begin = time.monotonic()
         verdict = judge(exercise, answer, given)

@@ -4,9 +4,8 @@ and what a step costs when ranks wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from itertools import islice, pairwise
-from operator import index as whole
+from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,19 +13,18 @@ import numpy as np
 from ...base.errors import shorten
 from ...run.communicator import Request
 from .book import Exercise
-from .ideas import Idea, compare_calls
-from .running import ask, run_programs
-from .verdict import Note, Part, Wrong, judged
+from .ideas import Cases, Idea, by_cases, compare_calls, recognised, same_value, slip
+from .reading import PROGRAM, floats, read_dict, reading, whole_numbers
+from .running import ProgramRun, ask, ask_programs
+from .verdict import Part, Wrong, judged
 
 Program = Generator[Request, Any, Any]
-REDUCED_LOSS, OWN_DRAWS = "reduce the loss and backward follows", "every rank may draw as it likes"
+REDUCED_LOSS = "reduce the loss and backward follows"
 TWICE, WAITS, NODES = "twice the ranks, twice the speed", "partial sums may wait", "a strategy names nodes"
 
 
 def _entry(answer: Any, name: str, example: str) -> Any:
-    if not isinstance(answer, Mapping):
-        raise Wrong("nothing yet" if answer is None else shorten(answer), form=example)
-    return answer.get(name)
+    return read_dict(answer, example, "nothing yet").get(name)
 
 
 # ---- 03.4: twice the ranks ----
@@ -46,34 +44,27 @@ STEP_IDEAS = (
         "Twice the ranks, twice the speed: that is the computation alone. The ring starts 2 (p - 1) messages, and each "
         "rank still sends nearly twice the bytes of the gradients, however many ranks there are.",
         lambda compute_s, size_bytes, ranks, alpha_s, beta: compute_s / ranks,
-        "a step",
     ),
     Idea(
         "the batch grows with the ranks",
         "That is a batch that grows with the ranks. Here it stays the same: each rank computes a share of it.",
         lambda compute_s, *more: compute_s + step_s(0.0, *more),
-        "a step",
     ),
     Idea(
         "whole gradients in every message",
         "Each message of a ring carries 1/p of the gradients, not all of them.",
         lambda c, size, p, alpha, beta: c / p + 2 * (p - 1) * (alpha + beta * size),
-        "a step",
     ),
 )
 
 
-def _twice(answer: Any) -> Iterator[Part]:
-    ask("seconds", answer, *STEPS[0])
-    yield judged("one rank", compare_calls, answer, [(0.8, 4e6, 1, 1e-5, 1e-9)], step_s, (), "nothing is sent")
-    rule = "a share of the computation, then 2 (p - 1) messages, each with 1/p of the gradients"
-    yield judged("a step", compare_calls, answer, STEPS, step_s, STEP_IDEAS, rule)
+STEP_RULE = "a share of the computation, then 2 (p - 1) messages, each with 1/p of the gradients"
 
 
-def _drawn_step(answer: Any, rng: np.random.Generator) -> None:
+def _draw_step(rng: np.random.Generator) -> list[tuple[float, ...]]:
     compute_s, size_bytes = float(rng.uniform(0.01, 2)), float(rng.integers(10**3, 10**9))
     links = float(rng.uniform(1e-6, 1e-4)), float(rng.uniform(1e-10, 1e-9))
-    compare_calls(answer, [(compute_s, size_bytes, int(rng.integers(2, 200)), *links)], step_s)
+    return [(compute_s, size_bytes, int(rng.integers(2, 200)), *links)]
 
 
 # ---- 03.5: what the ranks must agree on ----
@@ -84,16 +75,14 @@ EPOCHS, RATE = 3, 0.1
 
 def _drawn(answer: Any, ranks: int, rows: int, epoch: int) -> list[list[int]]:
     rule = f"{rows // ranks} row numbers, each from 0 to {rows - 1}"
-    found = []
+    drawn = []
     for rank in range(ranks):
         value = ask(rule, answer, rank, ranks, rows, epoch)
-        try:
-            found.append([whole(row) for row in islice(value, rows + 1)])
-        except Exception as error:  # whatever a learner's object does
-            raise Wrong(shorten(value), form=rule, rank=rank) from error
-        if len(found[-1]) != rows // ranks:
-            raise Wrong(f"{len(found[-1])} rows of {rows} on {ranks} ranks", form=rule, rank=rank)
-    return found
+        with reading(value, rule, "None", "", "", rank):
+            drawn.append(list(whole_numbers(value, rows + 1)))
+        if len(drawn[-1]) != rows // ranks:
+            raise Wrong(f"{len(drawn[-1])} rows of {rows} on {ranks} ranks", form=rule, rank=rank)
+    return drawn
 
 
 def _each_once(answer: Any, draws: Sequence[tuple[int, int]] = DRAWS) -> str:
@@ -106,10 +95,8 @@ def _each_once(answer: Any, draws: Sequence[tuple[int, int]] = DRAWS) -> str:
             twice = next((row for row in taken if taken.count(row) > 1), None)
             missing = next((row for row in range(rows) if row not in taken), None)
             apart = all(len(set(own)) == len(own) for own in drawn) and set(taken) <= set(range(rows))
-            text = "Each rank drew for itself, so two of them have the same row. All ranks must make the same draw, "
-            note = Note(text + "and each takes its part of it.", OWN_DRAWS) if apart else ""
-            found = f"{rows} rows on {ranks} ranks, epoch {epoch}: row {twice} is used twice, row {missing} never"
-            raise Wrong(found, "every row once in an epoch", note)
+            text = f"{rows} rows on {ranks} ranks, epoch {epoch}: row {twice} is used twice, row {missing} never"
+            raise Wrong(text, "every row once in an epoch", OWN_DRAWS.told if apart else "")
     return f"every row once in an epoch, for {', '.join(f'{rows} rows on {ranks} ranks' for ranks, rows in draws)}"
 
 
@@ -127,41 +114,53 @@ def _other_order(answer: Any) -> str:
 
 def _one_step(answer: Any, seed: int = 0) -> str:
     if not callable(answer):
-        raise Wrong(f"{shorten(answer)} is not a function", form="A rank program: a function that yields Requests")
+        raise Wrong(f"{shorten(answer)} is not a function", form=PROGRAM)
     rule = f"weights - {RATE} x the mean of all gradients, on every rank"
     for ranks in (4, 3):
         rng = np.random.default_rng(ranks + seed)
         weights, gradients, losses = rng.normal(size=5), rng.normal(size=(ranks, 5)), rng.normal(size=(ranks, 1))
-        given = [(weights.copy(), g.copy(), loss.copy()) for g, loss in zip(gradients, losses, strict=True)]
-        run = run_programs(lambda rank, ranks, given: answer(rank, ranks, *given), ranks, given)
-        if run.fault is not None:
-            raise run.fault.wrong(rule)
-        want, sent = weights - RATE * gradients.mean(axis=0), bool(run.asked)
-        for rank, value in enumerate(run.results):
-            if not _near(value, want):
-                own = weights - RATE * gradients[rank]
-                note: str = ""
-                if _near(value, own):
-                    text = "Each rank took the step with its own gradient"
-                    note = f"{text}, and nothing was sent."
-                    if sent:
-                        text += ": the reduced loss is a number that backward never sees. Reduce the gradients."
-                        note = Note(text, REDUCED_LOSS)
-                elif _near(value, weights - RATE * gradients.sum(axis=0)):
-                    note = Note(
-                        "An all_reduce does not average: that is the sum of the gradients.", "all_reduce averages"
-                    )
-                last = run.asked_by(rank)[-1].op if run.asked_by(rank) else ""
-                raise Wrong(f"{shorten(value)} on rank {rank} of {ranks}", rule, note, rank, last)
+        values = [(weights.copy(), g.copy(), loss.copy()) for g, loss in zip(gradients, losses, strict=True)]
+        run = ask_programs(rule, lambda rank, ranks, each: answer(rank, ranks, *each), ranks, values)
+        right, has_sent = weights - RATE * gradients.mean(axis=0), bool(run.asked)
+        _compare_ranks(run, right, rule, STEP_RESULT_IDEAS, (weights, gradients, has_sent))
     return "the same weights on every rank, those of the mean gradient"
 
 
-def _near(value: Any, want: np.ndarray) -> bool:
-    try:
-        found = np.asarray(value, np.float64)
-    except Exception:  # whatever a learner's object does
-        return False
-    return found.shape == want.shape and bool(np.allclose(found, want, rtol=1e-9, atol=1e-12))
+def _compare_ranks(run: ProgramRun, right: np.ndarray, rule: str, ideas: Sequence[Idea], case: tuple[Any, ...]) -> None:
+    """Raises Wrong for the first rank whose result is not `right`. The ideas take the rank, and what `case` holds."""
+    for rank, value in enumerate(run.results):
+        array = floats(value, right.shape)
+        if array is None or not same_value(array, right):
+            requests = run.asked_by(rank)
+            last = requests[-1].op if requests else ""
+            note = "" if array is None else recognised([array], [(rank, *case)], ideas)
+            raise Wrong(f"{shorten(value)} on rank {rank} of {run.ranks}", rule, note, rank, last)
+
+
+OWN_DRAWS = Idea(
+    "every rank may draw as it likes",
+    "Each rank drew for itself, so two of them have the same row. All ranks must make the same draw, and each takes "
+    "its part of it.",
+    lambda rank, ranks, rows, epoch: np.random.default_rng(10 * epoch + rank).permutation(rows)[rank::ranks],
+    "each row once",
+)
+OWN_GRADIENT = "Each rank took the step with its own gradient"
+STEP_RESULT_IDEAS = (  # the weights on a rank, of the weights before, all gradients, and whether anything was sent
+    Idea(
+        REDUCED_LOSS,
+        f"{OWN_GRADIENT}: the reduced loss is a number that backward never sees. Reduce the gradients.",
+        lambda rank, weights, gradients, has_sent: weights - RATE * gradients[rank] if has_sent else None,
+    ),
+    slip(
+        f"{OWN_GRADIENT}, and nothing was sent.",
+        lambda rank, weights, gradients, has_sent: weights - RATE * gradients[rank],
+    ),
+    Idea(
+        "all_reduce averages",
+        "An all_reduce does not average: that is the sum of the gradients.",
+        lambda rank, weights, gradients, has_sent: weights - RATE * gradients.sum(axis=0),
+    ),
+)
 
 
 def _drawn_gradients(answer: Any, rng: np.random.Generator) -> None:
@@ -178,10 +177,6 @@ def _belongs(answer: Any) -> Iterator[Part]:
     if once.passed:
         yield judged("another order", _other_order, rows)
     yield judged("one step", _one_step, step)
-
-
-def _own_draws(rank: int, ranks: int, rows: int, epoch: int) -> Any:
-    return np.random.default_rng(10 * epoch + rank).permutation(rows)[rank::ranks]
 
 
 def _loss_alone(rank: int, ranks: int, weights: Any, gradient: Any, loss: Any) -> Program:
@@ -220,21 +215,21 @@ def _relu(answer: Any) -> str:
     rule = "relu of the whole sum, on every rank"
     for ranks in (4, 2):
         parts = np.random.default_rng(ranks).normal(size=(ranks, 6))
-        run = run_programs(answer, ranks, [part.copy() for part in parts])
-        if run.fault is not None:
-            raise run.fault.wrong(rule)
-        want = np.maximum(parts.sum(axis=0), 0)
-        for rank, value in enumerate(run.results):
-            if not _near(value, want):
-                note: str = ""
-                if _near(value, np.maximum(parts, 0).sum(axis=0)):
-                    text = "ReLU came before the sum: relu(a) + relu(b) is not relu(a + b). A partial sum must be "
-                    note = Note(text + "complete before an operator that is not linear.", WAITS)
-                elif _near(value, parts.sum(axis=0)):
-                    note = "That is the sum, without the ReLU."
-                last = run.asked_by(rank)[-1].op if run.asked_by(rank) else ""
-                raise Wrong(f"{shorten(value)} on rank {rank} of {ranks}", rule, note, rank, last)
+        run = ask_programs(rule, answer, ranks, [part.copy() for part in parts])
+        right = np.maximum(parts.sum(axis=0), 0)
+        _compare_ranks(run, right, rule, RELU_IDEAS, (parts,))
     return "as on one device, on 2 and on 4 ranks"
+
+
+RELU_IDEAS = (  # the result, of the partial sums
+    Idea(
+        WAITS,
+        "ReLU came before the sum: relu(a) + relu(b) is not relu(a + b). A partial sum must be complete before an "
+        "operator that is not linear.",
+        lambda rank, parts: np.maximum(parts, 0).sum(axis=0),
+    ),
+    slip("That is the sum, without the ReLU.", lambda rank, parts: parts.sum(axis=0)),
+)
 
 
 PLACED = '{"holders": holders, "relu": relu_of_product}'
@@ -269,17 +264,19 @@ OF_LESSON_03 = (
     Exercise(
         "03.4",
         "twice the ranks",
-        (("one rank", 1), ("a step", 3)),
-        (
+        hints=(
             "Which part of a step gets shorter with more ranks, and which part is there only with more than one?",
             "Lesson 02: how many messages does a ring all_reduce take, and how large is each?",
             "The p ranks share the computation. Then come 2 (p - 1) messages, each with 1/p of the gradients.",
             "Divide compute_s by the ranks, and add 2 (ranks - 1) messages. Each costs alpha, plus beta times the "
             "bytes divided by the ranks.",
         ),
-        _twice,
-        ideas=STEP_IDEAS,
-        drawn={"a step": _drawn_step},
+        **by_cases(
+            step_s,
+            Cases("one rank", 1, [(0.8, 4e6, 1, 1e-5, 1e-9)], "nothing is sent"),
+            Cases("a step", 3, STEPS, STEP_RULE, STEP_IDEAS, _draw_step),
+            gives="seconds",
+        ),
         start="""\
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):
     return compute_s
@@ -304,7 +301,7 @@ check("03.4", step_s)
         _belongs,
         drawn={"each row once": _drawn_rows, "one step": _drawn_gradients},
         ideas=(
-            _idea(OWN_DRAWS, "Each rank drew for itself", "rows", _own_draws, "each row once"),
+            *_with("rows", (OWN_DRAWS,)),
             _idea(REDUCED_LOSS, "the reduced loss is a number", "step", _loss_alone, "one step"),
         ),
         start="""\

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import shorten
-from .running import ProgramRun, run_programs
+from .reading import floats
+from .running import ProgramRun, ask_programs
 from .verdict import Part, Wrong, judged
 
 RING = (("values", 2), ("neighbours", 1), ("steps", 1), ("bytes", 1))  # parts and their points
@@ -45,24 +46,14 @@ def _whose(value: np.ndarray, ranks: int) -> str:
     return "; ".join(words)
 
 
-def _array(value: Any, shape: tuple[int, ...]) -> np.ndarray | None:
-    """A result as floats of that shape; None if it is not an array of it."""
-    try:
-        array = np.asarray(value, np.float64)
-    except Exception:  # whatever a learner's object does
-        return None
-    return array if array.shape == shape else None
-
-
 def _arrays(run: ProgramRun, shape: tuple[int, ...], expected: str) -> Iterator[tuple[int, np.ndarray]]:
     """(rank, result). Raises Wrong for the first that has another shape."""
     for rank, value in enumerate(run.results):
-        array = _array(value, shape)
+        array = floats(value, shape)
         if array is None:
             note = "The program ends without a return." if run.messages else "Nothing is returned yet."
-            raise Wrong(
-                f"{shorten(value)} on {run.ranks} ranks", "", note if value is None else "", rank, form=expected
-            )
+            text = f"{shorten(value)} on {run.ranks} ranks"
+            raise Wrong(text, "", note if value is None else "", rank, form=expected)
         yield rank, array
 
 
@@ -92,7 +83,7 @@ def _scatter_note(run: ProgramRun, rank: int, array: np.ndarray, sums: list[np.n
         if run.messages:
             return "Nothing was added to the chunk that is returned."
         return "No message was sent: every rank has only its own addend."
-    arrays = [_array(value, (WIDTH,)) for value in run.results]
+    arrays = [floats(value, (WIDTH,)) for value in run.results]
     for step, sign, begin in ((1, "+", "before"), (-1, "-", "after")):
         others = (a is not None and np.array_equal(a, sums[(r + step) % ranks]) for r, a in enumerate(arrays))
         if ranks > 2 and all(others):
@@ -109,17 +100,17 @@ def _gathered(run: ProgramRun) -> None:
         for place in range(ranks):
             if np.array_equal(array[place], chunks[place]):
                 continue
-            found = f"an array that begins with {array[place][0]:g}"
+            text = f"an array that begins with {array[place][0]:g}"
             if not array[place].any():
-                found = "zeros: nothing has arrived there"
+                text = "zeros: nothing has arrived there"
             holds = next((r for r in range(ranks) if np.array_equal(array[place], chunks[r])), None)
             note = "" if run.messages else "No message was sent."
             if holds is not None:
-                found = f"the chunk of rank {holds}"
+                text = f"the chunk of rank {holds}"
                 if not note and sorted(map(tuple, array)) == sorted(map(tuple, chunks)):
                     note = "All places hold chunks, in another order: which rank's chunk arrives in step s?"
-            found, expected = f"on {ranks} ranks: at place {place} {found}", f"the chunk of rank {place}: {rule}"
-            raise Wrong(found, expected, note, rank, _last_op(run, rank))
+            text, expected = f"on {ranks} ranks: at place {place} {text}", f"the chunk of rank {place}: {rule}"
+            raise Wrong(text, expected, note, rank, _last_op(run, rank))
 
 
 def ring_parts(answer: Any, kind: str) -> Iterator[Part]:
@@ -141,15 +132,12 @@ def _ran(answer: Any, kind: str, ranks: int) -> ProgramRun:
     """A run with a result. Raises Wrong if the result is missing, or the run asks for a collective."""
     scatters = kind == "reduce_scatter"
     values = [[_chunk(r, c) for c in range(ranks)] if scatters else _chunk(r, r) for r in range(ranks)]
-    run = run_programs(answer, ranks, values)
-    if run.fault is not None:
-        note = "A send never waits; a recv waits until its message has arrived. In each step: first send, then recv."
-        waits = "waits in its call" in run.fault.text
-        raise run.fault.wrong(f"Every rank finishes, on {ranks} ranks", note if waits else "")
-    for asked in run.asked:
-        if asked.kind not in ("send", "recv"):
-            found, rule = f'Request("{asked.kind}", ...)', "Sends and recvs only: the collective is what you build"
-            raise Wrong(found, rule, "", asked.rank, asked.op)
+    note = "A send never waits; a recv waits until its message has arrived. In each step: first send, then recv."
+    run = ask_programs(f"Every rank finishes, on {ranks} ranks", answer, ranks, values, note)
+    for request in run.asked:
+        if request.kind not in ("send", "recv"):
+            text, rule = f'Request("{request.kind}", ...)', "Sends and recvs only: the collective is what you build"
+            raise Wrong(text, rule, "", request.rank, request.op)
     return run
 
 
@@ -167,26 +155,26 @@ def _neighbours(runs: list[ProgramRun]) -> str:
         direction = first if first in (1, run.ranks - 1) else 1
         for m, way in ways.items():
             if way != direction:
-                found = f"on {run.ranks} ranks: {m.rank} sends to {m.destination}"
-                raise Wrong(found, rule, "", m.rank, m.op)
+                text = f"on {run.ranks} ranks: {m.rank} sends to {m.destination}"
+                raise Wrong(text, rule, "", m.rank, m.op)
     return "every message went to the next rank of the ring"
 
 
 def _steps(runs: list[ProgramRun]) -> str:
     for run in runs:
-        n, found = run.ranks, run.steps
-        if found == n - 1:
+        n, steps = run.ranks, run.steps
+        if steps == n - 1:
             continue
         notes = {
             n: "One step too many: the last one brings every rank what it already has.",
             2 * (n - 1): "2 (n - 1) is a whole all_reduce: reduce_scatter, then all_gather.",
             0: "No message was sent.",
         }
-        note = notes.get(found, "")
-        if found == n * (n - 1) // 2 and n > 3:
+        note = notes.get(steps, "")
+        if steps == n * (n - 1) // 2 and n > 3:
             note = "The ranks wait for each other in turn: let every rank send before it receives."
         last = max(run.messages, key=lambda m: m.step).op
-        raise Wrong(f"{found} on {n} ranks", f"{n - 1}: n - 1 steps on n ranks", note, None, last)
+        raise Wrong(f"{steps} on {n} ranks", f"{n - 1}: n - 1 steps on n ranks", note, None, last)
     return f"n - 1 on {_NUMBERS} ranks"
 
 
@@ -196,8 +184,8 @@ def _bytes(runs: list[ProgramRun], kind: str) -> str:
     for run in runs:
         n, size_bytes = run.ranks, run.ranks * WIDTH * 8
         for rank in range(n):
-            found = run.sent_bytes(rank)
-            if found * n == (n - 1) * size_bytes:
+            sent = run.sent_bytes(rank)
+            if sent * n == (n - 1) * size_bytes:
                 continue
             notes = {
                 (n - 1) * size_bytes: "(n - 1) S: everything is sent in every step. One chunk is enough.",
@@ -205,10 +193,10 @@ def _bytes(runs: list[ProgramRun], kind: str) -> str:
                 size_bytes: "S: one chunk too many.",
                 n * size_bytes: "n S: everything is sent in every step, one time too many.",
             }
-            asked = run.asked_by(rank)
-            large = max(asked, key=lambda a: a.size_bytes).op if asked else ""
+            requests = run.asked_by(rank)
+            large = max(requests, key=lambda a: a.size_bytes).op if requests else ""
             expected = f"{(n - 1) * size_bytes // n} on {n} ranks: {rule}; here {n - 1}/{n} x {size_bytes}"
-            raise Wrong(f"{found} bytes sent by rank {rank}", expected, notes.get(found, ""), rank, large)
+            raise Wrong(f"{sent} bytes sent by rank {rank}", expected, notes.get(sent, ""), rank, large)
     return f"exactly {rule}, on every rank"
 
 

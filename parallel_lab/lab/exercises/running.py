@@ -3,7 +3,7 @@
     called = attempt(weights, (4, 4, 2))             # called.value, or called.fault with file:line
     value = ask("n numbers", weights, (4, 4, 2))     # the value, or Wrong with the fault
     run = run_programs(ring, ranks=4, values=...)    # generators that yield Requests, on simulated ranks
-    run.results, run.messages, run.steps
+    run.results, run.messages, run.steps             # or run.fault; `ask_programs` raises Wrong with that
 
 A call is stopped after `seconds` where the function runs in another process (`own_process.py`), as those of an answer
 do in `check`.
@@ -331,17 +331,17 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log) -> Generator[Any, An
             return program  # without a yield it is a function: a rank that sends nothing
         while True:
             try:
-                asked = program.send(reply)
+                item = program.send(reply)
             except StopIteration as end:
                 return end.value
-            request = asked.request if isinstance(asked, Start) else asked
+            request = item.request if isinstance(item, Start) else item
             if isinstance(request, Request):
                 origin = line_of(program)
                 log.ask(rank, request, origin)
                 request = replace(request, origin=request.origin or origin)  # the learner's line, and not the next one
-                asked = Start(request) if isinstance(asked, Start) else request
-            reply = yield asked
-            log.answered(rank, asked, reply)
+                item = Start(request) if isinstance(item, Start) else request
+            reply = yield item
+            log.answered(rank, item, reply)
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
@@ -365,3 +365,14 @@ def run_programs(program: Any, ranks: int, values: Sequence[Any], *, seconds: fl
     except ParallelLabError as error:  # of the simulator: a deadlock, requests that do not fit
         fault = Fault(str(error))
     return ProgramRun(ranks, results, tuple(log.asked), fault)
+
+
+def ask_programs(expected: str, program: Any, ranks: int, values: Sequence[Any], note_for_wait: str = "") -> ProgramRun:
+    """A run of rank programs that has ended. Raises Wrong if it does not; expected: what it should give.
+
+    note_for_wait  the note where ranks wait for ever
+    """
+    run = run_programs(program, ranks, values)
+    if run.fault is not None:
+        raise run.fault.wrong(expected, note_for_wait if "waits in its call" in run.fault.text else "")
+    return run

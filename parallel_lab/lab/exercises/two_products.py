@@ -116,16 +116,16 @@ def _lacked(first: Product, second: Product) -> float:
 def bounds() -> list[tuple[float, tuple[int, int, int], tuple[int, int, int]]]:
     """(elements that a rank must send at least, counts of the first product, of the second), the least first."""
     rows, wide, hidden, out = SHAPE
-    made = {
+    products = {
         size: {each: Product(pair(*each), size) for each in counts()}
         for size in ((rows, wide, hidden), (rows, hidden, out))
     }
-    firsts, seconds = made.values()
-    found = []
+    firsts, seconds = products.values()
+    pairs = []
     for one, two in itertools.product(firsts, seconds):
         own = own_elements(rows, wide, hidden, one) + own_elements(rows, hidden, out, two)
-        found.append((own + _lacked(firsts[one], seconds[two]), one, two))
-    return sorted(found)
+        pairs.append((own + _lacked(firsts[one], seconds[two]), one, two))
+    return sorted(pairs)
 
 
 @lru_cache(maxsize=1)

@@ -87,6 +87,11 @@ def judged(name: str, judge: Callable[..., str], *given: Any) -> Part:
         return wrong.part(name)
 
 
+def reached(name: str, passed: object, found: str, expected: str, note: str = "") -> Part:
+    """The part `name`: whether a limit is reached; the note is for an answer that does not reach it."""
+    return Part(name, bool(passed), found, expected, "" if passed else note)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The verdict on an answer: true when every part passed.
@@ -186,8 +191,8 @@ class Verdict:
             {"name": p.name, "passed": p.passed, "points": p.points, "earned": p.earned, "idea": p.idea, "note": p.note}
             for p in self.parts
         ]
-        told = {"exercise": self.exercise, "title": self.title, "tried": self.tried, "hints": self.hints_seen}
-        return {**told, "points": self.points, "max_points": self.max_points, "parts": parts}
+        record = {"exercise": self.exercise, "title": self.title, "tried": self.tried, "hints": self.hints_seen}
+        return {**record, "points": self.points, "max_points": self.max_points, "parts": parts}
 
     def _repr_html_(self) -> str:
         if not self.tried:

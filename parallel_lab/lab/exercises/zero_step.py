@@ -15,6 +15,7 @@ import numpy as np
 from ...base.errors import shorten
 from ...run.communicator import Request
 from .ideas import recognised, slip
+from .reading import PROGRAM
 from .running import ProgramRun, run_programs
 from .verdict import Note, Part, Wrong, judged
 
@@ -90,17 +91,17 @@ def _train(answer: Any, ranks: int) -> _Trained:
     runs: list[ProgramRun] = []
     for step in range(STEPS):
         # copies: a program may write into what it gets
-        given = [(w.copy(), problem.gradient(r, w), v.copy()) for r, (w, v) in enumerate(states)]
-        run = run_programs(lambda rank, ranks, given: answer(rank, ranks, *given), ranks, given)
+        values = [(w.copy(), problem.gradient(r, w), v.copy()) for r, (w, v) in enumerate(states)]
+        run = run_programs(lambda rank, ranks, values: answer(rank, ranks, *values), ranks, values)
         if run.fault is not None:
             waits = "wait" in run.fault.text and "call" in run.fault.text
             note = "All ranks must ask for the same collectives in the same order." if waits else ""
             raise run.fault.wrong(f"Every rank finishes, on {ranks} ranks (step {step + 1})", note)
         runs.append(run)
-        found = [_state(value) for value in run.results]
-        if any(f is None or f[0].shape != (WEIGHTS,) for f in found):
+        returned = [_state(value) for value in run.results]
+        if any(f is None or f[0].shape != (WEIGHTS,) for f in returned):
             return _Trained(problem, runs[0].results, run.results, runs[0])
-        states = found
+        states = returned
         if not all(np.isfinite(w).all() and np.isfinite(v).all() for w, v in states):
             break
     return _Trained(problem, runs[0].results, tuple(states), runs[0])
@@ -121,7 +122,7 @@ def step_parts(answer: Any) -> Iterator[Part]:
     answer(rank, ranks, weights, gradient, velocity) yields Requests; returns (all weights, its slice of the velocity)
     """
     if not callable(answer):
-        raise Wrong(f"{shorten(answer)} is not a function", form="A rank program: a function that yields Requests")
+        raise Wrong(f"{shorten(answer)} is not a function", form=PROGRAM)
     trained = [_train(answer, ranks) for ranks in RANKS]
     yield judged("one step", _one_step, trained)
     yield judged("20 steps", _all_steps, trained)
@@ -150,7 +151,7 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 def _check_weights(trained: _Trained, results: Sequence[Any], steps: int) -> None:
     """Raises Wrong for the first rank whose weights are not those of plain data parallel."""
     problem = trained.problem
-    want, on_ranks = problem.weights[steps], f"on {problem.ranks} ranks"
+    right, on_ranks = problem.weights[steps], f"on {problem.ranks} ranks"
     for rank, value in enumerate(results):
         state = _state(value)
         if state is None:
@@ -158,18 +159,18 @@ def _check_weights(trained: _Trained, results: Sequence[Any], steps: int) -> Non
             allowed = "(weights, velocity): all weights, and this rank's slice"
             raise Wrong(f"{shorten(value)} {on_ranks}", "", note, rank, form=allowed)
         weights = state[0]
-        if weights.shape != want.shape:
+        if weights.shape != right.shape:
             is_slice = weights.size == WEIGHTS // problem.ranks
             note = "That is a slice. Forward needs all weights: gather them." if is_slice else ""
-            found = f"weights of shape {weights.shape} {on_ranks}"
-            raise Wrong(found, f"{want.shape}: all weights", note, rank)
-        if not _same(weights, want):
-            wrong = np.flatnonzero(~np.isclose(weights, want, rtol=CLOSE, atol=CLOSE))
-            found = f"{on_ranks}: {len(wrong)} of {WEIGHTS} weights are wrong, the first is number {wrong[0]}, "
-            found += f"off by up to {float(np.abs(weights - want).max()):.3g}"
+            text = f"weights of shape {weights.shape} {on_ranks}"
+            raise Wrong(text, f"{right.shape}: all weights", note, rank)
+        if not _same(weights, right):
+            wrong = np.flatnonzero(~np.isclose(weights, right, rtol=CLOSE, atol=CLOSE))
+            text = f"{on_ranks}: {len(wrong)} of {WEIGHTS} weights are wrong, the first is number {wrong[0]}, "
+            text += f"off by up to {float(np.abs(weights - right).max()):.3g}"
             rule = "weights - rate x (decay x velocity + mean gradient), the same on every rank"
             note = _weights_note(problem, rank, weights) if steps == 1 else _later_note(trained)
-            raise Wrong(found, rule, note, rank, f"weights after step {steps}")
+            raise Wrong(text, rule, note, rank, f"weights after step {steps}")
 
 
 def _only_mine(problem: _Problem, rank: int) -> np.ndarray:
@@ -239,40 +240,43 @@ def _check_velocity(problem: _Problem, rank: int, value: Any) -> None:
     state = _state(value)
     if state is None:
         raise Wrong(shorten(value), rule, rank=rank)
-    velocity, want = state[1], whole[problem.piece(rank)]
+    velocity, right = state[1], whole[problem.piece(rank)]
     if velocity.shape != (width,):
         is_whole = velocity.shape == whole.shape
         note = "That is the whole velocity on every rank: the memory that ZeRO-1 saves." if is_whole else ""
         raise Wrong(f"shape {velocity.shape} on {problem.ranks} ranks", rule, note, rank)
-    if _same(velocity, want):
+    if _same(velocity, right):
         return
     note = "It is still 0, as at the start." if not velocity.any() else ""
-    if np.allclose(velocity, problem.ranks * want, rtol=1e-6, atol=1e-9):
+    if np.allclose(velocity, problem.ranks * right, rtol=1e-6, atol=1e-9):
         note = "That is the sum of the ranks' gradients, but plain data parallel takes the mean."
     other = next((r for r in range(problem.ranks) if _same(velocity, whole[problem.piece(r)])), None)
     if other is not None:
         note = f"That is the slice of rank {other}."
-    found = f"on {problem.ranks} ranks: off by up to {float(np.abs(velocity - want).max()):.3g} after {STEPS} steps"
-    raise Wrong(found, rule, note, rank, f"velocity after step {STEPS}")
+    text = f"on {problem.ranks} ranks: off by up to {float(np.abs(velocity - right).max()):.3g} after {STEPS} steps"
+    raise Wrong(text, rule, note, rank, f"velocity after step {STEPS}")
 
 
 def _messages(trained: Sequence[_Trained]) -> str:
-    wanted = ("reduce_scatter", "all_gather")
+    allowed = ("reduce_scatter", "all_gather")
     for t in trained:
         for rank in range(t.problem.ranks):
-            asked = t.run.asked_by(rank)
-            kinds = [a.kind for a in asked]
-            if sorted(kinds) == sorted(wanted):
+            requests = t.run.asked_by(rank)
+            kinds = [a.kind for a in requests]
+            if sorted(kinds) == sorted(allowed):
                 continue
-            note, other = "", next((a.op for a in asked if a.kind not in wanted), asked[-1].op if asked else "")
+            note, other = (
+                "",
+                next((a.op for a in requests if a.kind not in allowed), requests[-1].op if requests else ""),
+            )
             if "all_reduce" in kinds:
                 note = "An all_reduce brings the whole mean gradient to every rank, but a rank needs 1/p of it."
             elif "all_gather" not in kinds and "reduce_scatter" in kinds:
                 note = "The gradient is scattered; the new weights of the others are still missing."
             elif set(kinds) <= {"send", "recv"} and kinds:
                 note = "It can be built from sends and recvs too (lesson 02); here ask for the collectives themselves."
-            found = f"on {t.problem.ranks} ranks: {', '.join(kinds) or 'none'}"
-            raise Wrong(found, "reduce_scatter for the gradient, all_gather for the weights", note, rank, other)
+            text = f"on {t.problem.ranks} ranks: {', '.join(kinds) or 'none'}"
+            raise Wrong(text, "reduce_scatter for the gradient, all_gather for the weights", note, rank, other)
     return "one reduce_scatter, one all_gather"
 
 
@@ -281,9 +285,9 @@ def _bytes(trained: Sequence[_Trained]) -> str:
         p, n = t.problem.ranks, WEIGHTS * 8
         share = (p - 1) * n // p
         for rank in range(p):
-            found, asked = t.run.sent_bytes(rank), t.run.asked_by(rank)
-            as_many = found == 2 * share
-            if as_many and {a.kind for a in asked} != {"all_reduce"}:
+            sent, requests = t.run.sent_bytes(rank), t.run.asked_by(rank)
+            as_many = sent == 2 * share
+            if as_many and {a.kind for a in requests} != {"all_reduce"}:
                 continue
             notes = {
                 3 * share: MORE,
@@ -295,7 +299,7 @@ def _bytes(trained: Sequence[_Trained]) -> str:
             plain = "The same bytes as ZeRO-1, and no memory saved: that is plain data parallel."
             expected = f"{2 * share} bytes on {p} ranks: 2 (p - 1)/p n, n = {n} bytes of all weights"
             expected += ", in a reduce_scatter and an all_gather" if as_many else ""
-            large = max(asked, key=lambda a: a.size_bytes).op if asked else ""
-            note = plain if as_many else notes.get(found, "")
-            raise Wrong(f"{found} bytes sent by rank {rank}", expected, note, rank, large)
+            large = max(requests, key=lambda a: a.size_bytes).op if requests else ""
+            note = plain if as_many else notes.get(sent, "")
+            raise Wrong(f"{sent} bytes sent by rank {rank}", expected, note, rank, large)
     return "exactly 2 (p - 1)/p n on every rank, as many as one all_reduce"

@@ -128,12 +128,12 @@ def descendants(parent: int) -> list[int]:
         with contextlib.suppress(OSError, ValueError, IndexError):
             stat = Path(f"/proc/{entry}/stat").read_text(encoding="utf-8", errors="replace")
             children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(entry)
-    found, left = [], [parent]
+    pids, left = [], [parent]
     while left:
         born = children.get(left.pop(), [])
-        found += born
+        pids += born
         left += born
-    return found
+    return pids
 
 
 def _processes() -> Sequence[int]:

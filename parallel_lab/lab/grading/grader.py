@@ -140,14 +140,14 @@ class Pupil:
 
     # ---- words ----
 
-    def _ask(self, told: dict[str, Any], seconds: float) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
         """A reply. Raises Lost, with `reason` set, when the process has ended or had to be ended."""
         if self._channel is None:
             raise Lost(self.reason)
         self._asked += 1
         end_s = time.monotonic() + seconds
         try:
-            self._channel.send({**told, "id": self._asked})
+            self._channel.send({**request, "id": self._asked})
             while True:
                 reply = self._channel.receive(max(0.001, end_s - time.monotonic()))
                 if reply.get("id") != self._asked:
@@ -168,8 +168,8 @@ class Pupil:
     def _called_back(self, number: int, args: Sequence[Any]) -> dict[str, Any]:
         """What a function that stays here gives, for the submission's function that was given it."""
         try:
-            value = self._encoder.kept[int(number)](*map(self._decoded, args))
-            return {"answer": self._encoder.encode(value)}
+            result = self._encoder.kept[int(number)](*map(self._decoded, args))
+            return {"answer": self._encoder.encode(result)}
         except Exception as error:
             return {"raised": raised(error)}
 
@@ -178,9 +178,9 @@ class Pupil:
         left_s, limit_s = time_left()
         if left_s <= 0:
             raise Told(Fault(f"{STOPPED} {limit_s:g} s"))
-        told = {"do": do, "number": number, "values": [self._encoder.encode(value) for value in values]}
+        message = {"do": do, "number": number, "values": [self._encoder.encode(value) for value in values]}
         try:
-            reply = self._ask({**told, "limit": [left_s, limit_s]}, left_s + GRACE_S)
+            reply = self._ask({**message, "limit": [left_s, limit_s]}, left_s + GRACE_S)
             if "fault" in reply:
                 text, place, code = map(str, reply["fault"])
                 raise Told(Fault(text, place, code))
@@ -202,8 +202,8 @@ class Pupil:
     def handed_in(self, test: Call) -> tuple[Any, dict[str, Any], bool]:
         """(answer, given, whether it is the start). Raises Told with the reason where nothing was handed in."""
         try:
-            told = {"do": "answer", "call": test.call, "number": test.number}
-            reply = self._ask(told, self.limits.cell_s + GRACE_S)
+            request = {"do": "answer", "call": test.call, "number": test.number}
+            reply = self._ask(request, self.limits.cell_s + GRACE_S)
             if "fault" in reply:
                 raise Told(Fault(str(reply["fault"])))
             given = {str(name): self._decoded(value) for name, value in dict(reply["given"]).items()}

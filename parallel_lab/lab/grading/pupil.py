@@ -68,19 +68,19 @@ class _Pupil:
 
     def serve(self) -> None:
         while True:
-            told = self.channel.receive()
-            self.asked = told.get("id")
-            reply = getattr(self, f"_do_{told.get('do')}")(told)
+            request = self.channel.receive()
+            self.asked = request.get("id")
+            reply = getattr(self, f"_do_{request.get('do')}")(request)
             if os.getpid() != self.own:  # a fork of the submission's that came back here
                 os._exit(1)
             if reply is not None:
-                self.channel.send({"id": told.get("id"), **reply})
+                self.channel.send({"id": request.get("id"), **reply})
 
     # ---- cells ----
 
-    def _do_run(self, told: dict[str, Any]) -> dict[str, Any]:
+    def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
         """Run a cell: {"fault", "machine"}, what went wrong, and what this machine lacks if that is the reason."""
-        error = self._run(told["source"], self.limits.cell_s)
+        error = self._run(request["source"], self.limits.cell_s)
         if error is None:
             return {"fault": ""}
         text = str(error) if isinstance(error, CellStopped) else fault_of(error).text
@@ -99,9 +99,9 @@ class _Pupil:
             return error
         return result.error_before_exec or result.error_in_exec
 
-    def _do_answer(self, told: dict[str, Any]) -> dict[str, Any]:
+    def _do_answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a call of check hands in: {"answer", "given", "untouched"}, or {"fault"}."""
-        call = ast.parse(told["call"], mode="eval").body
+        call = ast.parse(request["call"], mode="eval").body
         assert isinstance(call, ast.Call)
         call.func = ast.Name(HAND_IN, ast.Load())
         self.handed_in.clear()
@@ -111,11 +111,11 @@ class _Pupil:
             return {"fault": f"{type(error).__name__}: {error}"[:500]}
         answer, given = self.handed_in[-1]
         try:
-            untouched = exercises.get_exercise(told["number"]).untouched(answer, given)
+            untouched = exercises.get_exercise(request["number"]).untouched(answer, given)
         except Exception:  # an author's own exercise, whose start the grader knows; or a learner's object
             untouched = False
-        told_given = {str(name): self.encoder.encode(value) for name, value in given.items()}
-        return {"answer": self.encoder.encode(answer), "given": told_given, "untouched": untouched}
+        more = {str(name): self.encoder.encode(value) for name, value in given.items()}
+        return {"answer": self.encoder.encode(answer), "given": more, "untouched": untouched}
 
     def hand_in(self, number: Any = None, answer: Any = None, **given: Any) -> Verdict:
         """Instead of `check`: it keeps the answer."""
@@ -124,17 +124,17 @@ class _Pupil:
 
     # ---- functions ----
 
-    def _do_call(self, told: dict[str, Any]) -> dict[str, Any]:
-        values = [self._decoded(value) for value in told["values"]]
-        return self._encoded(self.calls.call(told["number"], values, tuple(told["limit"])))
+    def _do_call(self, request: dict[str, Any]) -> dict[str, Any]:
+        values = [self._decoded(value) for value in request["values"]]
+        return self._encoded(self.calls.call(request["number"], values, tuple(request["limit"])))
 
-    def _do_next(self, told: dict[str, Any]) -> dict[str, Any]:
-        (value,) = told["values"]
-        return self._encoded(self.calls.next(told["number"], self._decoded(value), tuple(told["limit"])))
+    def _do_next(self, request: dict[str, Any]) -> dict[str, Any]:
+        (value,) = request["values"]
+        return self._encoded(self.calls.next(request["number"], self._decoded(value), tuple(request["limit"])))
 
-    def _do_many(self, told: dict[str, Any]) -> dict[str, Any]:
-        (count,) = told["values"]
-        return self._encoded(self.calls.many(told["number"], decode(count), tuple(told["limit"])))
+    def _do_many(self, request: dict[str, Any]) -> dict[str, Any]:
+        (count,) = request["values"]
+        return self._encoded(self.calls.many(request["number"], decode(count), tuple(request["limit"])))
 
     def _decoded(self, data: Any) -> Any:
         return decode(data, self._asking, handle=HandleHere)
@@ -153,11 +153,11 @@ class _Pupil:
         return function
 
     def _encoded(self, reply: dict[str, Any]) -> dict[str, Any]:
-        told: dict[str, Any] = {"place": reply["place"], "started": reply.get("started", False)}
+        message: dict[str, Any] = {"place": reply["place"], "started": reply.get("started", False)}
         if (fault := reply.get("fault")) is not None:
             return {"fault": [fault.text[:2000], fault.place[:200], fault.code[:500]]}
         name = "ended" if "ended" in reply else "value"
-        return {**told, name: self.encoder.encode(reply[name])}
+        return {**message, name: self.encoder.encode(reply[name])}
 
     def stopped(self, reply: dict[str, Any]) -> None:
         """The time of a call is over, and this process ends: say where it was."""

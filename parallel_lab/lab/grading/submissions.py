@@ -57,7 +57,7 @@ def find_submissions(folder: Path) -> list[Submission]:
     """Every notebook in the folder, by student and name. Links are not followed. Raises DataFileError."""
     if not folder.is_dir():
         raise DataFileError(f"{folder} is not a folder", where="grade", allowed="A folder with a folder per student")
-    found, looked = [], 0
+    submissions, looked = [], 0
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
         looked += len(files)
@@ -68,10 +68,10 @@ def find_submissions(folder: Path) -> list[Submission]:
             if name.endswith(".ipynb") and not path.is_symlink():
                 inside = path.relative_to(folder).parts
                 student = inside[0] if len(inside) > 1 else _student_in(name)
-                found.append(Submission(student, path, name if len(inside) > 1 else f"{_lesson_in(name)}.ipynb"))
-    if not found:
+                submissions.append(Submission(student, path, name if len(inside) > 1 else f"{_lesson_in(name)}.ipynb"))
+    if not submissions:
         raise DataFileError(f"no notebook is in {folder}", where="grade", allowed="FOLDER/student/lesson.ipynb")
-    return sorted(found, key=lambda s: (s.student, s.name))
+    return sorted(submissions, key=lambda s: (s.student, s.name))
 
 
 def _student_in(name: str) -> str:
@@ -96,15 +96,15 @@ def read_cells(path: Path) -> list[Cell]:
         cells = book.get("cells") if isinstance(book, dict) else None
         if not isinstance(cells, list):
             raise DataFileError(f"{path.name} cannot be read as a notebook: it has no list of cells", where="grade")
-        found = []
+        code_cells = []
         for number, cell in enumerate(cells, 1):
             if cell["cell_type"] != "code":
                 continue
             source = cell["source"]
             text = source if isinstance(source, str) else "".join(source)
             mark = cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
-            found.append(Cell(number, str(text), str(mark), str(cell.get("id", ""))))
-        return found
+            code_cells.append(Cell(number, str(text), str(mark), str(cell.get("id", ""))))
+        return code_cells
     except DataFileError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -131,8 +131,8 @@ def calls_of(cells: Iterable[Cell]) -> list[Call]:
     """The calls of check that give marks, one per exercise: in nbgrader's test cells, without them in all cells."""
     cells = list(cells)
     graded = [cell for cell in cells if cell.grade_id.startswith("test-")] or cells
-    found = {test.number: test for cell in graded for test in _found_in(cell.source)}
-    return [found[number] for number in sorted(found)]
+    last_calls = {test.number: test for cell in graded for test in _found_in(cell.source)}
+    return [last_calls[number] for number in sorted(last_calls)]
 
 
 def _found_in(source: str) -> Iterator[Call]:
@@ -158,7 +158,7 @@ def _names(source: str) -> tuple[set[str], set[str]]:
     tree = _tree(source)
     if tree is None:
         return set(), set()
-    made, used = set(), set()
+    bound, used = set(), set()
     left = [symtable.symtable(source, "<cell>", "exec")]
     while left:
         scope = left.pop()
@@ -166,13 +166,13 @@ def _names(source: str) -> tuple[set[str], set[str]]:
         for symbol in scope.get_symbols():
             if outermost or symbol.is_global():
                 if symbol.is_assigned() or symbol.is_imported():
-                    made.add(symbol.get_name())
+                    bound.add(symbol.get_name())
                 if symbol.is_referenced():
                     used.add(symbol.get_name())
         left += scope.get_children()
     if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in tree.body):
-        made.add("*")
-    return made, used - set(dir(builtins))
+        bound.add("*")
+    return bound, used - set(dir(builtins))
 
 
 def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: Iterable[Call]) -> list[Cell]:
@@ -181,11 +181,11 @@ def needed_cells(cells: Iterable[Cell], released: Iterable[Cell] | None, tests: 
     needed = set().union(*(_names(test.call)[1] for test in tests)) | {"*"}
     chosen: list[Cell] = []
     for cell in reversed(list(cells)):
-        made, used = _names(cell.source)
+        bound, used = _names(cell.source)
         changed = cell.source.strip() not in known
         if cell.grade_id.startswith("test-") or not cell.source.strip():
             continue
-        if changed or made & needed:
+        if changed or bound & needed:
             chosen.append(cell)
             needed |= used
     return chosen[::-1]

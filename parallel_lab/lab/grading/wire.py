@@ -23,14 +23,13 @@ from typing import Any
 import numpy as np
 
 from ...base import errors
-from ...base.errors import shorten
 from ...base.events import Event
 from ...cost.schedules import Schedule
 from ...nn.tensor.tensor import Tensor
 from ...processes.measure.fit import Fit
 from ...run.communicator import Handle, Request, Wait
 from ..exercises.composed import Layout, Work
-from ..exercises.own_process import HandleHere
+from ..exercises.own_process import HandleHere, Opaque, text_of
 from ..pipeline.model import PipelineLab
 from ..shared.equality import Equality, EqualityRow
 
@@ -56,9 +55,9 @@ class Channel:
         self.link = link
         self._sending = threading.Lock()  # the thread that ends a submission's process says so
 
-    def send(self, told: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         """Raises Lost."""
-        data = json.dumps(told).encode()
+        data = json.dumps(message).encode()
         if len(data) > MOST_BYTES:
             raise Lost("a message that is too long")
         try:
@@ -74,14 +73,14 @@ class Channel:
             (size,) = _HEAD.unpack(self._exactly(_HEAD.size))
             if size > MOST_BYTES:
                 raise Lost("a message that is too long")
-            told = json.loads(self._exactly(size))
+            message = json.loads(self._exactly(size))
         except TimeoutError:
             raise
         except (OSError, ValueError, RecursionError) as error:
             raise Lost(str(error)) from error
-        if not isinstance(told, dict):
+        if not isinstance(message, dict):
             raise Lost("not a message")
-        return told
+        return message
 
     def _exactly(self, count: int) -> bytes:
         parts = bytearray()
@@ -91,16 +90,6 @@ class Channel:
                 raise Lost("the process has ended")
             parts += part
         return bytes(parts)
-
-
-class Opaque:
-    """Stands for a value that cannot cross; its text is what is known of it."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 class Encoder:
@@ -115,7 +104,7 @@ class Encoder:
         try:
             return self._encoded(value, 0)
         except Exception:  # whatever a learner's object does; too many values, too deep
-            return {"opaque": _text(value)}
+            return {"opaque": text_of(value)}
 
     def _encoded(self, value: Any, depth: int) -> Any:
         self._left -= 1
@@ -138,8 +127,8 @@ class Encoder:
         if isinstance(value, np.ndarray | np.generic):
             return self._array(value)
         if kind in _RECORDS.values():
-            told = {f.name: self._encoded(getattr(value, f.name), depth + 1) for f in fields(value)}
-            return {"record": kind.__name__, "fields": told}
+            values = {f.name: self._encoded(getattr(value, f.name), depth + 1) for f in fields(value)}
+            return {"record": kind.__name__, "fields": values}
         if isinstance(value, PipelineLab | Schedule):
             return (value.schedule if isinstance(value, PipelineLab) else value).text()
         if isinstance(value, Tensor):
@@ -155,7 +144,7 @@ class Encoder:
             return {"handle": self._keep(value) if isinstance(value, Handle) else value.number}
         if callable(value):
             return {"function": self._keep(value), "name": str(getattr(value, "__name__", "function"))[:100]}
-        return {"opaque": _text(value)}
+        return {"opaque": text_of(value)}
 
     def _keep(self, value: Any) -> int:
         self.kept.append(value)
@@ -168,17 +157,10 @@ class Encoder:
 
     def _array(self, value: Any) -> Any:
         if value.dtype.kind not in "biufcU":
-            return {"opaque": _text(value)}
+            return {"opaque": text_of(value)}
         self._take(2 * value.nbytes)
         data = _base64(np.ascontiguousarray(value).tobytes())
         return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "single": np.isscalar(value)}
-
-
-def _text(value: Any) -> str:
-    try:
-        return shorten(value)
-    except Exception:  # whatever a learner's object does
-        return f"a {type(value).__name__}"
 
 
 def _base64(data: bytes) -> str:
