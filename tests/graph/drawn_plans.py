@@ -81,7 +81,7 @@ MARKS = {  # what is done to a block
     "kept messages": lambda block: block.recompute(mp_comm_recompute=False),
     "gathered": lambda block: block.recompute(parallel_optimizer_comm_recompute=True),
     "sliced": lambda block: block.recompute(recompute_slice_activation=True),
-    "operators": lambda block: [p.add_prim_attr("recompute", True) for p in (block.relu, block.fc2.matmul)],
+    "operators": lambda block: [p.add_prim_attr("recompute", True) for p in (block.relu, block.random_or_tanh)],
     "one kept": lambda block: (block.recompute(), block.fc1.matmul.recompute(False)),
     "away": lambda block: block.offload(),
     "away early": lambda block: block.offload(3),
@@ -99,10 +99,11 @@ class Block(nn.Cell):
         super().__init__()
         self.norm = nn.LayerNorm((SIZE,), dtype=dtype) if norm else None
         self.fc1, self.fc2 = (nn.Dense(SIZE, SIZE, dtype=dtype) for _ in range(2))
-        self.relu, self.drop = ops.ReLU(), nn.Dropout(p=0.25) if dropout else None
+        self.relu, self.tanh, self.drop = ops.ReLU(), ops.Tanh(), nn.Dropout(p=0.25) if dropout else None
+        self.random_or_tanh = self.tanh if self.drop is None else self.drop.dropout
 
     def construct(self, x: Any) -> Any:
-        made = ops.tanh(self.fc2(self.relu(self.fc1(x if self.norm is None else self.norm(x)))))
+        made = self.tanh(self.fc2(self.relu(self.fc1(x if self.norm is None else self.norm(x)))))
         return x + (made if self.drop is None else self.drop(made))
 
 
@@ -126,6 +127,15 @@ class Stack(nn.Cell):
         for block in self.blocks:
             x = block(x)
         return x if self.table is None else self.back(x, self.table)
+
+
+def staged(net: Stack, stages: tuple[int, ...]) -> Stack:
+    """The network with its blocks on these stages, if any."""
+    for block, stage in zip(net.blocks, stages, strict=False):
+        block.pipeline_stage = stage
+    if stages and net.batch_norm is not None:
+        net.batch_norm.pipeline_stage = stages[0]
+    return net
 
 
 # ---- a case ----
@@ -210,10 +220,7 @@ def compiled(case: Case) -> tuple[Plan, nn.Cell, Any]:
     net = Stack(*case.trains[:6])
     if case.half:
         net.to_float(case.half)
-    for block, stage in zip(net.blocks, case.stages, strict=False):
-        block.pipeline_stage = stage
-    if case.stages and net.batch_norm is not None:
-        net.batch_norm.pipeline_stage = case.stages[0]
+    staged(net, case.stages)
     for block, cut in zip(net.blocks, case.cuts, strict=False):
         if cut is not None:
             block.fc1.matmul.shard(cut)

@@ -26,7 +26,7 @@ from tests.graph.drawn_schedules import CHANGES, draw_by_hand, draw_illegal
 from tests.graph.random_choices import Seeded
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(90))
 def test_a_drawn_plan_trains_as_one_device(seed):
     check(draw(seed))

@@ -323,43 +323,11 @@ def test_a_broken_bucket_is_found():
 
 # ---- no result depends on it ----
 
-ASKED = {
-    "ids": {},
-    "auto": {"comm_fusion": allreduce("auto", None)},
-    "size": {"comm_fusion": allreduce("size", 1)},
-    "index": {"comm_fusion": allreduce("index", [0, 4, 5])},
-    "cost model": {"cost_model_fusion": ("times", 3, 0.2)},
-}
-
 
 def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **options):
     with Session(plan, net, optimizer, executor=executor, **options) as session:
         losses = session.train([batch], steps, record=1)
         return losses, session.parameters() | {f"grad {k}": v for k, v in session.gradients().items()}, session.events
-
-
-@pytest.mark.quick(6)
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("mean", [False, True])
-def test_results_are_equal_to_the_bit(mode, asked, mean):
-    def run(settings, ids=False):
-        pl.set_seed(3)
-        net = chain(WIDTHS)
-        if ids:
-            for n, layer in enumerate(net.l):
-                layer.set_comm_fusion(n // 2)
-        optimizer = nn.Adam(net.trainable_params(), 0.01)
-        plan = compiled(net, mode, WIDTHS, optimizer=optimizer, gradients_mean=mean, **settings)
-        rows = 32 if mode == "data_parallel" else 8
-        rng = np.random.default_rng(0)
-        batch = tuple(rng.standard_normal((rows, 8)).astype(np.float32) for _ in range(2))
-        return trained(plan, net, optimizer, batch)
-
-    losses, values, _ = run({})
-    fused_losses, fused_values, _ = run(ASKED[asked], ids=asked == "ids")
-    assert fused_losses == losses
-    assert all(np.array_equal(fused_values[name], values[name]) for name in values)
 
 
 @pytest.mark.parametrize("mode", MODES)

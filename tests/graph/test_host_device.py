@@ -7,38 +7,24 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab import nn, ops
-from parallel_lab.base import hooks
 from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError, NotBuiltYet, PlanError
 from parallel_lab.base.settings.context import reset_context, set_context, set_offload_context
 from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, step_time_s
-from parallel_lab.cost.schedules import make_schedule
-from parallel_lab.graph.plan import Plan
 from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
 from parallel_lab.train.session import Session, initial_values
 from tests.crossed import crossed
+from tests.graph.drawn_plans import OFFLOADS, Case, compiled, data
+from tests.nets import chain
 
 WIDTH, ROWS = 16, 32
 NODE = get_cluster("gpu_node")
 
 
-class Stack(nn.Cell):
-    """Dense layers without bias, and tanh; `cpu`: the numbers of those whose product runs on the host."""
-
-    def __init__(self, layers=4, cpu=(), stages=1):
-        super().__init__()
-        sizes = {"has_bias": False, "activation": "tanh"}
-        self.l = nn.CellList([nn.Dense(WIDTH, WIDTH, **sizes) for _ in range(layers)])
-        for i, layer in enumerate(self.l):
-            if stages > 1:
-                layer.pipeline_stage = i * stages // layers
-            if i in cpu:
-                layer.matmul.set_device("CPU")
-
-    def construct(self, x):
-        for layer in self.l:
-            x = layer(x)
-        return x
+def layers_of(count, stages=1):
+    """Dense layers without bias, and tanh."""
+    layer = f"dense {WIDTH} tanh"
+    return chain(*[layer] * count, inputs=WIDTH, stages=stages, dtype="float32", has_bias=False)
 
 
 def batch(rows=ROWS):
@@ -53,8 +39,9 @@ def adam(parameters):
 def stack_plan(
     layers=4, cpu=(), stages=1, parts=1, target=None, half=None, devices=1, rows=ROWS, make=adam, **settings
 ):
-    pl.set_seed(3)
-    net = Stack(layers, cpu, stages)
+    net = layers_of(layers, stages)
+    for at in cpu:  # whose products run on the host
+        net.l[at].matmul.set_device("CPU")
     if half:
         net.to_float(half)
     optimizer = make(net.trainable_params()) if make else None
@@ -81,28 +68,7 @@ def copies(plan, kind):
     return sum(c["bytes"] for c in plan.to_dict(rank=0)["copies"] if c["kind"] == kind)
 
 
-# ---- the same bits ---- (exhaustive: other combinations, by `crossed`)
-
-
-SHAPES = {"one": (1, 1), "micro-batches": (1, 4), "pipeline": (2, 4)}
-OFFLOADS = {"keep": {}, "values": {"memory_offload": True}, "all": {"memory_offload": True, "offload_param": "cpu"}}
-
-
-@pytest.mark.parametrize(("shape", "cpu", "target", "offload"), crossed(SHAPES, [(), (0, 2)], [None, "CPU"], OFFLOADS))
-def test_where_things_lie_changes_no_bit(shape, cpu, target, offload):
-    stages, parts = SHAPES[shape]
-    form = {"stages": stages, "parts": parts, "devices": 4}
-    plan, *rest = stack_plan(cpu=cpu, target=target, **form, **OFFLOADS[offload])
-    assert bool(plan.host) == bool(cpu or target or offload != "keep")
-    assert Plan.from_dict(plan.to_dict()) == plan
-    assert_same(trained(plan, *rest), trained(*stack_plan(**form)))
-
-
-def test_processes_copy_as_the_simulator_does():
-    made = [stack_plan(cpu=(1,), target="CPU", parts=2, devices=2, memory_offload=True) for _ in range(2)]
-    with pl.WorkerPool(2) as pool:
-        found = trained(*made[0], executor="processes", pool=pool)
-    assert_same(found, trained(*made[1]))
+# ---- the same bits ---- (most combinations by `crossed` are exhaustive)
 
 
 CLIP = {"clip": nn.GradientClip("global_norm", 0.05)}
@@ -118,13 +84,9 @@ ON_DEVICE = {
 }
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("half", [None, "bfloat16"])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_host_that_updates_clips_by_the_norm_over_all_stages(name, shape, half):
-    stages, parts = SHAPES[shape]
-    form = {"stages": stages, "parts": parts, "devices": 4, "half": half}
+@pytest.mark.parametrize(("name", "half"), [("clipped", None), ("AdamOffload", "bfloat16"), ("use_offload", None)])
+def test_a_host_that_updates_clips_by_the_norm_over_all_stages(name, half):
+    form = {"stages": 2, "parts": 2, "devices": 2, "half": half}
     plan, *rest = stack_plan(make=MAKERS[name], target="CPU" if name == "clipped" else None, **form)
     assert {"moment1.l.0.weight", "moment2.l.3.weight"} <= set(plan.host)
     assert_same(trained(plan, *rest), trained(*stack_plan(make=ON_DEVICE[name], **form)))
@@ -172,19 +134,6 @@ def test_what_a_host_makes_is_sent_by_the_device_and_taken_by_the_other_one():
     assert len(sent) == 8 and plan.host and not any(i.ins[0] in plan.host for i in sent)
     moved = [c for c in plan.to_dict(rank=1)["copies"] if c["kind"] == "copy_to_host" and c["phase"] == "forward"]
     assert {c["bytes"] for c in moved} == {size}
-
-
-@pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
-@pytest.mark.parametrize("settings", [{"memory_offload": True}, {"target": "CPU", "cpu": (1, 2)}])
-def test_where_things_lie_changes_no_bit_where_backward_is_divided(settings, name, monkeypatch):
-    want = trained(*stack_plan(stages=2, parts=4, devices=2))
-    monkeypatch.setattr(hooks, "_schedule_maker", lambda _, *size: list(map(list, make_schedule(name, *size))))
-    plan, net, optimizer = stack_plan(stages=2, parts=4, devices=2, **settings)
-    assert any(a.kind == "W" for a in plan.stages[0].actions)
-    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
-    for there, here in zip(counted, predicted_ranks(plan), strict=True):
-        assert [(p.live, p.host) for p in there.timeline] == [(p.live, p.host) for p in here.timeline]
-    assert_same(trained(plan, net, optimizer), want)
 
 
 class Scores(nn.Cell):
@@ -333,15 +282,30 @@ def test_kept_values_leave_the_device_and_come_back():
     assert len(kept) * link.time_s(size) <= longer * (1 + 1e-9) and longer <= time.copy_s * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("parts", [1, 2])
-@pytest.mark.parametrize("settings", [{"target": "CPU"}, {"cpu": (1,)}, {"memory_offload": True}])
-def test_what_is_predicted_is_held_on_both_sides(settings, parts):
+AWAY = ("away", "away early", "away and again", "again")
+HELD = {
+    "optimizer": Case(devices=2, target="CPU"),
+    "operators": Case(devices=2, micro_batches=2, cpu=(1,)),
+    "values": Case(devices=2, micro_batches=2, free=OFFLOADS["values"]),
+    "cells": Case(blocks=4, devices=2, marks=AWAY),
+    "cells, micro-batches": Case(devices=2, micro_batches=2, marks=AWAY[1:3]),
+    "cells, stages": Case(blocks=4, devices=2, micro_batches=4, stages=(0, 0, 1, 1), marks=AWAY),
+    **{
+        f"{name}, {where}": Case(devices=2, micro_batches=6, stages=(0, 1), schedule=name, **how)
+        for name in ("zb_h1", "zb_h2")
+        for where, how in (("values", {"free": OFFLOADS["values"]}), ("work", {"target": "CPU", "cpu": (0, 1)}))
+    },
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_is_predicted_is_held_on_both_sides(name):
     """Arrays counted on simulated ranks, after every instruction."""
-    plan, net, optimizer = stack_plan(parts=parts, devices=2, **settings)
-    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
+    plan, net, optimizer = compiled(HELD[name])
+    assert plan.host and (not name.startswith("zb") or any(a.kind == "W" for a in plan.stages[0].actions))
+    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), data(HELD[name]))
     for there, here in zip(counted, predicted_ranks(plan), strict=True):
-        assert [p.total_bytes for p in there.timeline] == [p.total_bytes for p in here.timeline]
-        assert [p.host_bytes for p in there.timeline] == [p.host_bytes for p in here.timeline]
+        assert [(p.live, p.host) for p in there.timeline] == [(p.live, p.host) for p in here.timeline]
 
 
 def test_a_report_fits_if_both_memories_do():
@@ -359,63 +323,14 @@ def test_a_report_fits_if_both_memories_do():
 # ---- Cell.offload ----
 
 
-class Blocks(nn.Cell):
-    """Equal layers, tanh after a product with a weight of its own."""
-
-    def __init__(self, layers, prefetch=None, mark=lambda net: None):
-        super().__init__()
-        pl.set_seed(3)
-        self.l = nn.CellList([nn.Dense(WIDTH, WIDTH, has_bias=False, activation="tanh") for _ in range(layers)])
-        for layer in self.l if prefetch else ():
-            layer.offload(prefetch)
-        mark(self)
-
-    def construct(self, x):
-        for layer in self.l:
-            x = layer(x)
-        return x
-
-
 def blocks(layers, prefetch=None, rows=ROWS, mark=lambda net: None, devices=1, make=None, **settings):
-    net = Blocks(layers, prefetch, mark)
+    net = layers_of(layers)
+    for layer in net.l if prefetch else ():
+        layer.offload(prefetch)
+    mark(net)
     optimizer = make(net.trainable_params()) if make else None
     given = {"device_num": devices, "dataset_strategy": "full_batch", **settings}
     return pl.compile(net, *batch(rows), loss=nn.MSELoss(), optimizer=optimizer, **given), net, optimizer
-
-
-def some_offloaded(net):
-    """One Cell is offloaded, one recomputed, one both in its parts: its own operators and the outermost wish count."""
-    net.l[0].offload(2)
-    net.l[1].recompute()
-    net.l[2].offload()
-    net.l[2].matmul.recompute()
-
-
-def staged(mark):
-    """Two layers on each of two stages, and the mark."""
-
-    def both(net):
-        mark(net)
-        for at, layer in enumerate(net.l):
-            layer.pipeline_stage = at // 2
-
-    return both
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("prefetch", ["Auto", 3, 100, "some"])
-def test_offloaded_cells_change_no_bit(prefetch, shape):
-    stages, parts = SHAPES[shape]
-    how = {"grad_accumulation_step": parts, "pipeline_stages": stages, "devices": 4, "make": adam}
-    marks = [some_offloaded if prefetch == "some" else lambda net: None, lambda net: None]
-    ours, plain = map(staged, marks) if stages > 1 else marks
-    plan, net, optimizer = blocks(4, None if prefetch == "some" else prefetch, mark=ours, **how)
-    counted = simulated_ranks(plan, initial_values(plan, net, optimizer), batch())
-    for there, here in zip(counted, predicted_ranks(plan), strict=True):
-        assert [(p.live, p.host) for p in there.timeline] == [(p.live, p.host) for p in here.timeline]
-    assert plan.host and Plan.from_dict(plan.to_dict()) == plan
-    assert_same(trained(plan, net, optimizer), trained(*blocks(4, mark=plain, **how)))
 
 
 def linked(seconds):

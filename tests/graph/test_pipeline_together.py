@@ -83,20 +83,6 @@ def assert_same(found, want):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)
 
 
-FUSED = {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather", "reducescatter")}
-LEVELS = ["level1", "level2", "level3"]
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("level", "fusion", "sliced", "stages", "least_kb"), crossed(LEVELS, [None, FUSED], [False, True], [2, 4], [0, 64])
-)
-def test_the_optimizer_is_split_within_a_stage(level, fusion, sliced, stages, least_kb):
-    how = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": least_kb, "optimizer_level": level}
-    how |= {"gradient_accumulation_shard": sliced, **({"comm_fusion": fusion} if fusion else {})}
-    assert_same(trained(stages, 8, **how), trained(1, 1))
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_batch_statistics_are_those_of_a_micro_batch_on_all_ranks(ranks):
     """Those of a whole micro-batch, as on one device; the moving ones go on from micro-batch to micro-batch."""
@@ -154,15 +140,6 @@ def test_workers_give_the_simulators_bits_for_interleaved_parts(workers):
         found, want = interleaved(stages, 4, executor="processes", pool=workers), interleaved(stages, 4)
         for name, value in want.items():
             np.testing.assert_array_equal(found[name], value, err_msg=name)
-
-
-def test_the_global_norm_is_that_of_all_stages():
-    """The bound is small enough to clip every step: the norm of one stage alone would clip less."""
-
-    def clipped(net):
-        return nn.SGD(net.trainable_params(), 0.1, clip=nn.GradientClip("global_norm", 0.01))
-
-    assert_same(trained(4, 8, clipped), trained(1, 1, clipped))
 
 
 # ---- borders ----

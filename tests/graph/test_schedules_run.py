@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
 from parallel_lab.graph.placement import placement_of
@@ -21,12 +20,12 @@ def layers_of(schedule):
 
 
 def on_ranks(schedule, ranks, pool=None, **settings):
-    settings = {"parts": schedule.micro_batches, "steps": 2, "optimizer": "clipped", **settings}
+    settings = {"parts": schedule.micro_batches, "steps": 2, "optimizer": "clip-global", **settings}
     return trained(layers_of(schedule), ranks, pool=pool, schedule=schedule, **settings)
 
 
 def on_one(schedule, **settings):
-    settings = {"parts": schedule.micro_batches, "steps": 2, "optimizer": "clipped", **settings}
+    settings = {"parts": schedule.micro_batches, "steps": 2, "optimizer": "clip-global", **settings}
     return trained((0,) * schedule.parts, 1, **settings)
 
 
@@ -39,37 +38,14 @@ def assert_same(found, want, schedule):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("optimizer", ["clipped", "scaled"])
-@pytest.mark.parametrize(("stages", "width", "micro_batches"), [(4, 1, 8), (2, 2, 4), (2, 4, 8)])
-@pytest.mark.parametrize("name", schedule_names())
-def test_named_schedules_equal_one_device(name, stages, width, micro_batches, optimizer):
-    schedule = make_schedule(name, stages, micro_batches)
-    found = on_ranks(schedule, stages * width, optimizer=optimizer)
-    assert_equal(found, on_one(schedule, optimizer=optimizer))
-
-
-@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", [n for n in schedule_names() if n not in TWO_COPIES])
 def test_one_copy_has_the_bits_of_one_device(name):
     """After one step, whose sums of micro-batches are in their order whatever the schedule's."""
-    schedule = make_schedule(name, 4, 8)
-    found, want = on_ranks(schedule, 4, steps=1, optimizer="adam"), on_one(schedule, steps=1, optimizer="adam")
+    schedule = make_schedule(name, 2, 4)
+    found, want = on_ranks(schedule, 2, steps=1, optimizer="adam"), on_one(schedule, steps=1, optimizer="adam")
     assert found[0] == want[0]
     for parameter in want[1].keys() - {"table"}:
         np.testing.assert_array_equal(found[1][parameter], want[1][parameter])
-
-
-@pytest.mark.quick(0)
-@pytest.mark.parametrize("name", schedule_names())
-def test_processes_run_named_schedules(name, eight):
-    schedule = make_schedule(name, 4, 8)
-    assert_equal(on_ranks(schedule, 8, pool=eight), on_ranks(schedule, 8), exact=True)
-
-
-@pytest.fixture(scope="module")
-def eight():
-    with pl.WorkerPool(8) as made:
-        yield made
 
 
 def test_the_setting_zero_bubble_v_places_layers_as_a_v():
@@ -85,9 +61,6 @@ def test_the_setting_zero_bubble_v_places_layers_as_a_v():
     assert parts == {str(block): block for block in range(8)}
     made = make_schedule("zero_bubble_v", 4, 8)
     assert [tuple(a for a in stage.actions if not a.of_step) for stage in plan.stages] == list(made)
-    assert_equal(
-        trained(stages, 4, parts=8, pipeline_scheduler="zero_bubble_v", steps=2), trained((0,) * 8, 1, parts=8, steps=2)
-    )
 
 
 def test_two_copies_hold_every_parameter_twice_and_add_their_gradients():
