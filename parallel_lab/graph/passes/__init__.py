@@ -67,7 +67,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
 
 # what must be there when a pass begins: words -> (whether it is, the passes that see to it)
 STARTS: dict[str, tuple[Callable[[Draft], bool], str]] = {
-    "strategies": (lambda d: all(n.follows or n.strategy is not None for n in d.graph.nodes), "strategies"),
+    "strategies": (lambda d: None not in [n.follows or n.strategy for n in d.graph.of_phase("forward")], "strategies"),
     "a program": (lambda d: bool(d.programs), "parallelize, replicate"),
 }
 
