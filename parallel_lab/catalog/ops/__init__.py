@@ -1,45 +1,7 @@
-"""Families of operators: declarations only. Importing one registers its operators."""
+"""Families of operators: declarations only. Importing a file registers its operators, so every file is imported."""
 
-from . import (  # noqa: F401
-    activations,
-    arithmetic,
-    attention_parts,
-    boxes,
-    channel_blocks,
-    class_losses,
-    creation,
-    crops,
-    cumulative,
-    diagonals,
-    dims,
-    distances,
-    elementary_functions,
-    extremes,
-    flash_attention,
-    float_checks,
-    gamma_functions,
-    grid_sample,
-    index_writes,
-    layer_functions,
-    lookups,
-    losses,
-    margin_losses,
-    masked_elements,
-    matrices,
-    normalization,
-    norms,
-    padding,
-    pooling,
-    products,
-    random_numbers,
-    sampling,
-    scatter_elements,
-    scatter_writes,
-    segments,
-    signals,
-    sorting,
-    special_functions,
-    statistics,
-    unique_elements,
-    upsampling,
-)
+from importlib import import_module as _import_module
+from pkgutil import iter_modules as _iter_modules
+
+for _file in _iter_modules(__path__):
+    _import_module(f"{__name__}.{_file.name}")
