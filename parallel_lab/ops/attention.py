@@ -31,6 +31,7 @@ THREAD_FLOPS = 100_000_000  # a thread costs 0.1 ms to start: not for less than 
 
 
 def operand_fault(operands, *, input_layout="BNSD", **_):
+    """The fault of q, k or v that is not a float with 4 dims, or None."""
     for name, x in zip(("q", "k", "v"), operands, strict=False):
         if len(x.shape) != 4 or x.dtype.kind != "f":
             return f"{name} is {x.dtype} of shape {x.shape}", f"Floats with 4 dims, {input_layout}"
@@ -157,6 +158,7 @@ def _rows_of_q(shapes, attrs):
 
 
 def attention_work(s):
+    """Multiplications and additions of both products, by the sizes of the dims."""
     return 4 * s.b * s.h * s.s * s.t * max(s.d, s.e)
 
 

@@ -45,6 +45,7 @@ IGNORE_INDEX, SMOOTHING = integer() | None, number(0, 1)
 
 
 def class_fault(operands, **_):
+    """The fault of logits, labels or class weights that do not fit each other, or None."""
     x, labels, weight = operands
     if len(x.shape) < 2 or x.dtype.kind != "f":
         return f"logits are {x.dtype} of shape {x.shape}", "Floats, (n, c) or (n, c, d1, ...)"
@@ -57,12 +58,14 @@ def class_fault(operands, **_):
 
 
 def row_labels(shapes, **_):
+    """Labels of (n, c, ...) logits, (n, ...) class numbers and (c,) weights -> (n, ...)."""
     names = letters(len(shapes[0]))
     out = names[0] + names[2:]
     return f"{names},{out},b->{out}"
 
 
 def at_labels(rows, numbers):
+    """The element of every row that its number names.  rows: (r, c), numbers: (r,) int -> (r,)."""
     return np.take_along_axis(rows, numbers[:, None], axis=1)[:, 0]
 
 

@@ -77,6 +77,7 @@ def _blocks(shape, axis, batch_dims):
 
 
 def look_up(table, indices, axis, offset, where, batch_dims=0):
+    """The rows of a slice of a table, zeros for rows that lie elsewhere; offset None: the whole table."""
     local, mine = in_slice(indices, table.shape[axis], offset, where)
     if batch_dims:
         blocks = _blocks(table.shape, axis, batch_dims)
@@ -105,12 +106,14 @@ def add_back(g, indices, shape, axis, offset, where, batch_dims=0):
 
 
 def gather_labels(shapes, *, axis, batch_dims=0, manual_split=()):
+    """Labels of a table and its indices; the dim that is looked up is replaced by those of the indices."""
     table, place = letters(len(shapes[0])), axis % len(shapes[0])
     indices = table[:batch_dims] + letters(len(shapes[0]) + len(shapes[1]))[len(shapes[0]) + batch_dims :]
     return f"{table},{indices}->{table[:place]}{indices[batch_dims:]}{table[place + 1 :]}"
 
 
 def gather_fault(operands, *, axis, batch_dims=0, manual_split=()):
+    """The fault of an axis, batch dims or manual split that do not fit the operands, or None."""
     table, indices = (len(o.shape) for o in operands)
     if manual_split and (axis % table or batch_dims or not indices):
         given = f"manual_split with axis={axis}, batch_dims={batch_dims} and indices of shape {operands[1].shape}"

@@ -61,6 +61,7 @@ logical_not = _logic(np.logical_not, "it is false", "LogicalNot", "__invert__", 
 
 
 def truth_fault(operand, name):
+    """The fault of an operand that does not hold bools, or None.  name: what it is."""
     if operand.dtype.kind != "b":
         return f"the {name} is {operand.dtype}", f"The {name} must be bools", f"Compare first: {name} != 0"
 

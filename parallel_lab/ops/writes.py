@@ -20,6 +20,7 @@ WRITES = {"dtype": 0, "writes": True}
 
 
 def write_fault(operands, **attrs):
+    """The fault of a value that is neither of the shape of the variable nor a number, or None."""
     variable, value = operands
     if value.shape in ((), variable.shape):
         return None

@@ -130,6 +130,7 @@ def nll(part, logits, labels, weight, *, reduction="mean", ignore_index=-100):
 
 
 def all_or_none(signature, cuts, device_num, **_):
+    """MindSpore, batch parallel: samples are split by all devices, or whole. The fault of another split, or None."""
     if 1 < cuts["a"] < device_num:
         what = f"splits the samples {cuts['a']} ways, with {device_num} devices"
         return what, f"Batch parallel: {device_num} ways, or whole"
