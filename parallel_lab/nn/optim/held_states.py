@@ -138,7 +138,7 @@ class HeldStates:
 
     def keep_states(
         self,
-        found: dict[str, State],
+        states: dict[str, State],
         layouts: dict[str, TensorLayout | None],
         scalars: dict[str, State],
         owners: dict[str, int] | None = None,
@@ -148,10 +148,10 @@ class HeldStates:
             self._states = [{} for _ in self.parameters]
         owners = owners or {}
         for i, name in enumerate(p.name for p in self.parameters):
-            if name in owners or name in found:
+            if name in owners or name in states:
                 self._note_owner(i, owners.get(name))
-            if name in found:
-                self._states[i] = found[name]
+            if name in states:
+                self._states[i] = states[name]
                 self._layouts[i] = layouts[name] if is_split(layouts[name]) else None
         for dtype, state in scalars.items():
             self._scalars[np.dtype(dtype)] = state

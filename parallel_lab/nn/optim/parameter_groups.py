@@ -42,9 +42,9 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
     return groups, order
 
 
-def in_order(where: str, found: list[Parameter], order: list[Any]) -> list[Parameter]:
+def in_order(where: str, parameters: list[Parameter], order: list[Any]) -> list[Parameter]:
     """The parameters in the order of `order_params`."""
-    names = {p.name: p for p in found}
+    names = {p.name: p for p in parameters}
     ordered_names = [p.name for p in order if isinstance(p, Parameter) and p.requires_grad]
     if sorted(ordered_names) != sorted(names):
         odd = sorted(set(ordered_names) ^ set(names)) or [n for n in ordered_names if ordered_names.count(n) > 1]

@@ -162,7 +162,7 @@ class SeveralOptimizers:
 
     def keep_states(
         self,
-        found: dict[str, State],
+        states: dict[str, State],
         layouts: dict[str, TensorLayout | None],
         scalars: dict[str, State],
         owners: dict[str, int] | None = None,
@@ -170,7 +170,7 @@ class SeveralOptimizers:
         """As `HeldStates.keep_states`: every member keeps those of its Parameters."""
         for one, tag in zip(self.members, self.tags, strict=True):
             mine = {dtype: own for dtype, values in scalars.items() if (own := self._own(tag, values))}
-            one.keep_states(found, layouts, mine, owners)
+            one.keep_states(states, layouts, mine, owners)
 
 
 def as_optimizer(given: Any) -> Any:

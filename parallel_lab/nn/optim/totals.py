@@ -21,10 +21,10 @@ class Totals:
     def at(self, name: str) -> None:
         """The next operators work on this parameter ("" = on all of them); a compiled program is named by it."""
 
-    def each(self, found: dict[str, Any], function: Callable[[str, Any], Any]) -> dict[str, Any]:
+    def each(self, values: dict[str, Any], function: Callable[[str, Any], Any]) -> dict[str, Any]:
         """{parameter: function(parameter, value)}."""
         done = {}
-        for name, value in found.items():
+        for name, value in values.items():
             self.at(name)
             done[name] = function(name, value)
         return done

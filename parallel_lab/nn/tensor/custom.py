@@ -200,11 +200,11 @@ class HookBackward(InsertGradientOf):
         return x if current_tracer.get() is not None else super().__call__(x)
 
 
-def _values(found: Any) -> Any:
+def _values(result: Any) -> Any:
     """Tensors as arrays, also in tuples; values of a trace as they are."""
-    if isinstance(found, (tuple, list)):
-        return tuple(map(_values, found))
-    return found.asnumpy() if isinstance(found, Tensor) else found
+    if isinstance(result, (tuple, list)):
+        return tuple(map(_values, result))
+    return result.asnumpy() if isinstance(result, Tensor) else result
 
 
 def prim_attr_register(init: Callable) -> Callable:
@@ -233,7 +233,7 @@ class Getters:
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self._found: weakref.WeakKeyDictionary[type, Callable] = weakref.WeakKeyDictionary()
+        self._getters: weakref.WeakKeyDictionary[type, Callable] = weakref.WeakKeyDictionary()
 
     def register(self, primitive: Any) -> Callable[[Callable], Callable]:
         """Decorator. primitive: a subclass of PrimitiveWithInfer. Raises ArgumentTypeError."""
@@ -242,16 +242,16 @@ class Getters:
             raise ArgumentTypeError(f"{self.what}.register({shorten(primitive)})", allowed=allowed)
 
         def keep(getter: Callable) -> Callable:
-            self._found[primitive] = getter
+            self._getters[primitive] = getter
             return getter
 
         return keep
 
-    def of(self, made: PrimitiveWithInfer) -> Callable | None:
-        """What was registered for the class of `made`, called with it; None: nothing."""
-        for cls in type(made).__mro__:
-            if cls in self._found:
-                return self._found[cls](made)
+    def of(self, operator: PrimitiveWithInfer) -> Callable | None:
+        """What was registered for the class of `operator`, called with it; None: nothing."""
+        for cls in type(operator).__mro__:
+            if cls in self._getters:
+                return self._getters[cls](operator)
         return None
 
 
