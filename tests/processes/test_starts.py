@@ -242,6 +242,24 @@ def run_cells(tmp_path, send=None, cut="", how="raise KeyboardInterrupt"):
     return output.splitlines()
 
 
+HANG_UP = """
+import os
+from multiprocess import forkserver
+from parallel_lab.processes.shm import get_pool
+get_pool(2)
+for data in (b"", b"\\x80\\x04"):
+    status, process = forkserver.connect_to_new_process([])
+    os.write(process, data)
+    os.close(process)
+    print(forkserver.read_signed(status) > 0, forkserver.read_signed(status))
+"""
+
+
+def test_a_start_that_hangs_up_before_it_says_what_to_do_leaves_no_traceback(tmp_path):
+    with started(sys.executable, "-c", HANG_UP, cwd=tmp_path) as run:
+        assert run.wait(60) == (0, "True 1\nTrue 1\n")
+
+
 MODULES = ["dill", "dill._dill", "dill.session", "multiprocess", "multiprocess.forkserver", "numpy._core.multiarray"]
 MODULES += ["parallel_lab.ops.reduce", "parallel_lab.nn.cell", "parallel_lab.processes.shm.pool", "threadpoolctl"]
 SENT = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)"

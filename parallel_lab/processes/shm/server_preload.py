@@ -1,4 +1,4 @@
-"""Imported once in the fork server, before any worker exists: what workers need, and two arrangements for a server.
+"""Imported once in the fork server, before any worker exists: what workers need, and arrangements for a server.
 
 Nothing else imports it. The process group of its own keeps a kill of the notebook's whole group (Jupyter's "restart
 now") from the server, so that it lives the moment it takes to notice and to remove its socket folder: the notebook,
@@ -12,7 +12,9 @@ import contextlib
 import gc
 import importlib
 import os
+import pickle
 import signal
+from typing import Any
 
 import dill  # noqa: F401
 import numpy  # noqa: F401
@@ -33,6 +35,19 @@ def _remove_socket() -> None:
                 remove(path)
 
 
+_serve_one = forkserver._serve_one
+
+
+def _serve_what_was_asked(*args: Any) -> int:
+    """Be a worker. A start that was interrupted hangs up before it says what to do: then nobody wants this process, nor
+    a traceback of it in the notebook. What the worker itself raises is reported before it comes here.
+    """
+    try:
+        return _serve_one(*args)
+    except (EOFError, pickle.UnpicklingError):
+        return 1
+
+
 def _arrange(names: list[str]) -> None:
     threadpoolctl.threadpool_limits(1)
     communicator_class()  # loaded here, once for all workers
@@ -46,6 +61,7 @@ def _arrange(names: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     unblock()
     os.setpgid(0, 0)
+    forkserver._serve_one = _serve_what_was_asked
     atexit.register(_remove_socket)
 
 
