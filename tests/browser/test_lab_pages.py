@@ -209,8 +209,8 @@ WIDTHS = (1280, 848, 760, 662, 400)  # pixels; 848: what JupyterLab leaves of 12
 # (what it is, a lab, its height on a laptop in pixels, the widths of its page): the largest pictures of each lab
 VIEWS = [(name, make, SCREEN_PX, WIDTHS) for name, (make, *_) in LABS.items()]
 VIEWS += [(f"fusion {net}", partial(golf_and_others, net), 700, WIDTHS) for net in ("golf", "transformer", "convnet")]
-VIEWS += [(f"memory {net}", partial(whole_and_split, net, SEMI), 700, WIDTHS[:-1]) for net in ("stack", "transformer")]
-VIEWS += [("memory embedding", partial(whole_and_split, "embedding", "data_parallel"), 700, WIDTHS[:-1])]
+VIEWS += [(f"memory {net}", partial(whole_and_split, net, SEMI), 700, WIDTHS) for net in ("stack", "transformer")]
+VIEWS += [("memory embedding", partial(whole_and_split, "embedding", "data_parallel"), 700, WIDTHS)]
 VIEWS += [("-".join(map(str, case)), partial(stepped, *case), 10**4, (1280, 848, 662)) for case in STEPPED]
 VIEWS += [("all_reduce-ring-4", partial(stepped, "all_reduce", "ring", 4, 0), 700, WIDTHS)]
 VIEWS += [(f"search {net}", partial(SearchLab, net, 8), 720, WIDTHS) for net in SUBJECTS]

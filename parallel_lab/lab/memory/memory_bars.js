@@ -70,9 +70,10 @@ function bars(s, ui) {
   };
   const total = (held, x, wide) => {
     const over = cap && held.total > cap ? " pl-mm-over" : "", text = bytesText(held.total);
-    const fits = text.length * 6.8 + 4 <= Math.max(each, wide); // else the number alone: the axis has the unit
-    return html`<text class="pl-mm-total${over}" x="${round(x + wide / 2)}"
-      y="${round(Math.max(11, y(held.total) - 9))}">${fits ? text : text.split(" ")[0]}</text>`;
+    const room = Math.max(each, wide) - 4, number = text.split(" ")[0], shown = text.length * 6.8 <= room ? text : number;
+    const tight = shown.length * 6.8 > room ? " pl-mm-tight" : ""; // the number alone: the axis has the unit
+    return html`<text class="pl-mm-total${over}${tight}" x="${round(x + wide / 2)}"
+      y="${round(Math.max(11, y(held.total) - 9))}">${shown}</text>`;
   };
   const said = (held) => {
     const parts = kinds.map((k, i) => held.live[i] && `${k.label} ${bytesText(held.live[i])}`).filter(Boolean);
