@@ -331,6 +331,28 @@ def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **option
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mean", [False, True])
+def test_results_of_groups_by_id_are_equal_to_the_bit(mode, mean):
+    def run(ids):
+        pl.set_seed(3)
+        net = chain(WIDTHS)
+        if ids:
+            for n, layer in enumerate(net.l):
+                layer.set_comm_fusion(n // 2)
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        plan = compiled(net, mode, WIDTHS, optimizer=optimizer, gradients_mean=mean)
+        rows = 32 if mode == "data_parallel" else 8
+        rng = np.random.default_rng(0)
+        batch = tuple(rng.standard_normal((rows, 8)).astype(np.float32) for _ in range(2))
+        return trained(plan, net, optimizer, batch)
+
+    losses, values, _ = run(ids=False)
+    fused_losses, fused_values, _ = run(ids=True)
+    assert fused_losses == losses
+    assert all(np.array_equal(fused_values[name], values[name]) for name in values)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_messages_counted_are_messages_predicted(mode):
     pl.set_seed(3)
     net = chain(WIDTHS)

@@ -65,7 +65,7 @@ def batches(device_num, dtype=np.float64):
     return [tuple(rng.normal(size=shape).astype(dtype) for _ in range(2)) for _ in range(3)]
 
 
-def trained(plan, net, optimizer, steps=5, dtype=np.float64, **how):
+def trained(plan, net, optimizer, steps=20, dtype=np.float64, **how):
     with Session(plan, net, optimizer, **how) as session:
         losses = session.train(batches(plan.device_num, dtype), steps)
         return losses, session.parameters(), session.values(s.name for s in plan.states), session.scalars()
@@ -131,14 +131,14 @@ def test_results_are_those_of_plain_data_parallel_to_the_bit(name, device_num):
         assert one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
 
 
-def test_steps_equal_one_device_on_the_whole_batch():
+def test_20_steps_equal_one_device_on_the_whole_batch():
     _, found, _, _ = trained(*planned(OPTIMIZERS["lamb"], 4, **ON))
     net = Stack()
     optimizer = OPTIMIZERS["lamb"](net.trainable_params())
     x = np.zeros((8, 6))
     plan = compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, parallel_mode="stand_alone")
     with Session(plan, net, optimizer) as session:
-        session.train(batches(4), 5)
+        session.train(batches(4), 20)
         for name, value in session.parameters().items():
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
 
@@ -147,7 +147,7 @@ def test_processes_give_the_simulator_s_bits_and_hold_the_states_where_they_belo
     plan, net, optimizer = planned(OPTIMIZERS["scaled"], 2, dtype=np.float32, **ON)
     want = trained(plan, net, optimizer, dtype=np.float32)
     with WorkerPool(2) as pool, Session(plan, net, optimizer, executor="processes", pool=pool) as session:
-        losses = session.train(batches(2, np.float32), 5)
+        losses = session.train(batches(2, np.float32), 20)
         assert losses == want[0] and session.scalars() == want[3]
         for name, value in {**session.parameters(), **session.values(s.name for s in plan.states)}.items():
             assert np.array_equal(value, {**want[1], **want[2]}[name]), name

@@ -13,7 +13,7 @@ from tests.crossed import crossed, each_of, first
 from tests.graph import random_nets, random_steps
 from tests.graph.random_choices import Seeded
 from tests.graph.random_programs import draw_program
-from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, net_and_data, planned, trained
+from tests.graph.test_update_totals import LAYOUTS, OPTIMIZERS, eager, net_and_data, planned, trained
 from tests.nets import cell
 
 pytestmark = pytest.mark.timeout(120)
@@ -100,6 +100,27 @@ def test_more_of_what_is_drawn_equals_one_device(what, start, counted):
 
 
 # ---- every optimizer, 20 steps ----
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("name", "layout", "level"), crossed(OPTIMIZERS, THREE_LAYOUTS, ["level1", "level3"]))
+def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
+    net, data = net_and_data(LAYOUTS[layout])
+    optimizer = OPTIMIZERS[name](net.trainable_params())
+    plan = planned(net, data, optimizer, **ON, optimizer_level=level)
+    assert gathers(plan)
+    losses, found, states, scalars = trained(plan, net, optimizer, data, 20)
+    alone, _ = net_and_data(LAYOUTS[layout])
+    other = OPTIMIZERS[name](alone.trainable_params())
+    want_losses, want = eager(alone, other, data, 20)
+    np.testing.assert_allclose(losses, want_losses, rtol=1e-9)
+    for parameter, value in want.items():
+        np.testing.assert_allclose(found[parameter], value, rtol=1e-9, atol=1e-11, err_msg=parameter)
+        for kind, state in other.states[parameter].items():
+            label = next(s.name for s in plan.states if (s.parameter, s.kind) == (parameter, kind))
+            np.testing.assert_allclose(states[label], state, rtol=1e-8, atol=1e-11, err_msg=label)
+    if other.loss_scaler:
+        assert scalars["loss_scale"] == other.loss_scaler.scale_value
 
 
 @pytest.mark.parametrize("name", ["scaled", "all-together"])
@@ -209,7 +230,9 @@ def accumulated(micro, **settings):
     optimizer = nn.Adam(net.trainable_params(), 0.01)
     settings |= {"device_num": 8, "dataset_strategy": "full_batch", "optimizer": optimizer}
     given = cell(lambda net, out, label: out + 0.0 * ops.reduce_sum(label))
-    return compile(nn.GradAccumulation(net, micro), x, y, none, loss=given, **settings)
+    plan = compile(nn.GradAccumulation(net, micro), x, y, none, loss=given, **settings)
+    with Session(plan, net, optimizer) as session:
+        return plan, session.train([(x, y, none)], 20), session.parameters()
 
 
 @pytest.mark.quick(1)
@@ -221,7 +244,8 @@ def accumulated(micro, **settings):
     ({"gradient_accumulation_shard": False, "optimizer_level": "level3"}, 4),
 )
 def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(settings, sums):
-    plan = accumulated(4, **ON, **settings)
+    plan, losses, found = accumulated(4, **ON, **settings)
+    _, want_losses, want = accumulated(4)
     instrs = [i for _, i in plan.instructions()]
     counts = {name: Counter(i.kind for i in instrs if i.attr("parameter") == name) for name in ("w", "v")}
     # level3 gathers for every micro-batch, and again for its backward; but backward asks nothing of the input, for
@@ -230,6 +254,17 @@ def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(
     again = 4 if each > 1 else 0
     assert counts["w"] == {"all_gather": each, "reduce_scatter": sums}
     assert counts["v"] == {"all_gather": each + again, "reduce_scatter": sums}
+    np.testing.assert_allclose(losses, want_losses, rtol=1e-10)
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+def test_accumulated_gradients_equal_one_device():
+    _, losses, found = accumulated(4, **ON, gradient_accumulation_shard=True)
+    _, want_losses, want = accumulated(4, parallel_mode="stand_alone")
+    np.testing.assert_allclose(losses, want_losses, rtol=1e-9)
+    for name, value in want.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-8, atol=1e-11, err_msg=name)
 
 
 # ---- fusion, real processes ----
@@ -270,3 +305,21 @@ def test_eager_tensors_are_untouched():
     net, data = net_and_data(LAYOUTS["data parallel"])
     planned(net, data, None, **ON)
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
+def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
+    found, fusion = [], FUSED if fused else {}
+    for settings in ({}, {**ON, **fusion, "optimizer_level": level, "gradient_accumulation_shard": shard}):
+        net, _ = net_and_data(LAYOUTS["data parallel"])
+        rng = np.random.default_rng(3)
+        x, y = rng.normal(size=(32, 32)), rng.normal(size=(32, 16))
+        optimizer = nn.Adam(net.trainable_params(), 0.01)
+        how = {"device_num": 8, "dataset_strategy": "full_batch", "grad_accumulation_step": 4}
+        plan = compile(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **how, **settings)
+        with Session(plan, net, optimizer) as session:
+            found.append((session.train([(x, y)], 20), session.parameters()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-10)
+    for name, value in found[0][1].items():
+        np.testing.assert_allclose(found[1][1][name], value, rtol=1e-9, atol=1e-12, err_msg=name)

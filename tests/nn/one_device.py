@@ -8,7 +8,7 @@ from parallel_lab import Session, compile, nn
 BOUND = 1e-10
 
 
-def trained(make_net, loss, inputs, shard=None, *, steps=2, devices=8, executor="simulator"):
+def trained(make_net, loss, inputs, shard=None, *, steps=3, devices=8, executor="simulator"):
     """(losses, {parameter: values}) after `steps` of SGD; without `shard` on one device."""
     net = make_net()
     net.set_train()

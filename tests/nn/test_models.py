@@ -116,7 +116,7 @@ def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng
     layers, hidden, n, s = 2, 32, 8, 8
     net = in_float64(models.GPT(48, hidden, layers, 8, s, tied=tied))
     plan = check_equal(
-        net, models.LanguageModelLoss(), tokens(rng, 2, n, s), lambda net: models.tensor_parallel(net, dp, mp)
+        net, models.LanguageModelLoss(), tokens(rng, 3, n, s), lambda net: models.tensor_parallel(net, dp, mp)
     )
     parameters = {p.name for p in plan.parameters}
     sums = [(phase, i) for phase, i in plan.instructions() if i.is_communication]
@@ -137,14 +137,14 @@ def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_transformer_encoder_trains_as_one_device_does(dp, mp, norm_first, rng):
     net = in_float64(models.TransformerClassifier(48, 5, 32, 2, 4, 16, norm_first=norm_first))
-    batches = [(ids, rng.integers(0, 5, 8).astype(np.int32)) for ids, _ in tokens(rng, 2)]
+    batches = [(ids, rng.integers(0, 5, 8).astype(np.int32)) for ids, _ in tokens(rng, 3)]
     check_equal(net, nn.CrossEntropyLoss(), batches, lambda net: models.tensor_parallel(net, dp, mp))
 
 
 def test_dropout_does_not_depend_on_the_number_of_ranks(rng):
     net = in_float64(models.GPT(48, 32, 1, 4, 16, dropout=0.3))
     net.set_train()
-    check_equal(net, models.LanguageModelLoss(), tokens(rng, 2), lambda net: models.tensor_parallel(net, 2, 4))
+    check_equal(net, models.LanguageModelLoss(), tokens(rng, 3), lambda net: models.tensor_parallel(net, 2, 4))
 
 
 @pytest.mark.quick(1)
@@ -160,7 +160,7 @@ def test_residual_networks_train_as_one_device_does(dp, mp, make):
 
 def test_lenet_trains_as_one_device_does():
     net = in_float64(models.LeNet5(10, 3))
-    check_equal(net, nn.CrossEntropyLoss(), pictures(8, 2), lambda net: models.tensor_parallel(net, 2, 4))
+    check_equal(net, nn.CrossEntropyLoss(), pictures(8, 3), lambda net: models.tensor_parallel(net, 2, 4))
 
 
 @pytest.mark.parametrize("how", ["row", "column"])
@@ -171,7 +171,7 @@ def test_wide_and_deep_with_split_tables_trains_as_one_device_does(how, rng):
         clicks = rng.integers(0, 2, (16, 1)).astype(np.float64)
         return rng.integers(0, 64, (16, 5)).astype(np.int32), rng.uniform(size=(16, 5)), clicks
 
-    batches = [batch() for _ in range(2)]
+    batches = [batch() for _ in range(3)]
     plan = check_equal(net, nn.BCEWithLogitsLoss(), batches, lambda net: models.split_embeddings(net, how, 8))
     assert plan.value("deep_table").slice_shape == ((8, 16) if how == "row" else (64, 2))
     assert plan.value("wide_table").slice_shape == ((8, 1) if how == "row" else (64, 1))
