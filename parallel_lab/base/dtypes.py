@@ -28,7 +28,8 @@ def as_dtype(given: Any) -> np.dtype:
     """np.dtype(given), which knows "bfloat16" too. TypeError for anything else; MissingPackage without ml_dtypes."""
     if isinstance(given, str) and given == BFLOAT16:
         load_bfloat16()
-    if not isinstance(given, (str, type, np.dtype)):  # numpy reads the dtype of an array, and None as float64
+    old = isinstance(given, str) and given.lstrip("<>=|").startswith("a")  # numpy's alias of bytes, with a warning
+    if old or not isinstance(given, (str, type, np.dtype)):  # numpy reads the dtype of an array, and None as float64
         raise TypeError("no dtype")
     try:
         return np.dtype(given)
@@ -157,18 +158,20 @@ def beside_number(value: bool | int | float, dtypes: Sequence[Any]) -> np.dtype:
     """
     dtype = as_dtype(promoted(dtypes))
     own = "bool" if isinstance(value, bool) else "float32" if isinstance(value, float) else "int64"
-    higher = _CATEGORY[kind_of(own)] > _CATEGORY[kind_of(dtype)]
     if str(dtype) in UNPROMOTED and own != "bool":
         raise _unconverted(f"the number {shorten(value)} with {dtype}", [str(dtype)])
-    return np.dtype(own) if higher else dtype
+    return np.dtype(own) if _CATEGORY[kind_of(own)] > _CATEGORY[kind_of(dtype)] else dtype
 
 
 def scalar_operand(value: Any, others: Sequence[Any]) -> np.ndarray:
     """A Python number as a 0-d array, in the dtype that it takes among the `others`."""
     dtypes = [str(o.dtype) for o in others if hasattr(o, "dtype")]
-    if not dtypes:
-        return np.asarray(value, np.float32 if isinstance(value, float) else None)
-    dtype = beside_number(value, dtypes)
+    alone = np.float32 if isinstance(value, float) else None
+    return _held(value, beside_number(value, dtypes) if dtypes else alone)
+
+
+def _held(value: Any, dtype: Any) -> np.ndarray:
+    """A value as an array of a dtype. Raises ShapeError for an int that it cannot hold."""
     try:
         return np.asarray(value, dtype)
     except OverflowError:
@@ -192,4 +195,4 @@ def alike(
         return tuple(map(np.asarray, operands))
     dtypes = known + [beside_number(x, known) for x in operands if not hasattr(x, "dtype")]
     dtype = as_dtype(rule((promoted(dtypes, where),)))
-    return tuple([np.asarray(x, dtype) for x in operands])
+    return tuple([_held(x, dtype) for x in operands])
