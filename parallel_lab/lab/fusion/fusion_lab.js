@@ -210,12 +210,13 @@ function picture(s, ui) {
     width="${round(Math.max(1, tailX - lastX - 1))}"
     height="${Y.backH}"/>`;
   const name = (text, y) => html`<text class="pl-fu-name" x="0" y="${y}">${text}</text>`;
+  const named = Math.min(...g.place) >= 58; // many gradients on a narrow page begin where the name is: brackets say what they are
   const more = lanes.backward_s > (boxes.at(-1)?.end_s ?? 0) + 1e-9;
   return html`<figure class="pl-fu-figure"><svg width="${ui.width}" height="${Y.height}"
       viewBox="0 0 ${ui.width} ${Y.height}" role="group"
       aria-label="backward and its messages, ${sourceText(s)}; the table of messages has the same numbers">
     <g data-key="under">${lanes.exposed_s > 0 ? tail : ""}${name("backward", middle("back", "backH"))}
-      ${name("buckets", middle("mark", "markH"))}${name("messages", middle("line", "lineH"))}
+      ${named ? name("buckets", middle("mark", "markH")) : ""}${name("messages", middle("line", "lineH"))}
       <text class="pl-fu-unit" x="0" y="${middle("back", "backH") + 13}">sizes in ${g.unit.name}</text>${triedMarks(s, g)}
       ${g.begin > 0 ? sideBlock("forward", LABEL, g.begin) : ""}
       ${g.rest > 1e-9 ? sideBlock("update", g.right + 4, g.rest) : ""}
