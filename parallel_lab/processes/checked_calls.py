@@ -236,7 +236,7 @@ class CheckedCalls(Calls):
     def agree_to_continue(self, step: int = 0) -> bool:
         """One answer on all ranks, at the start of a step: `if not comm.agree_to_continue(step): break`. Waits while
         the notebook asks for a pause. Rank 0's decision travels in a broadcast, so no rank leaves a step before its
-        peers; ranks at different steps raise CollectiveMismatch.
+        peers; ranks at different steps raise CollectiveMismatch. After a stop, started collectives need no wait.
         """
         decision = None
         if self.rank == 0:

@@ -7,6 +7,8 @@ that ranks which disagree hear of it, in test_mismatches.py.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 
 import numpy as np
@@ -296,4 +298,30 @@ def test_a_rank_that_raises_ends_those_that_wait_for_a_handle(pool):
     )
     with pytest.raises(RankRaised, match=text):
         pool.run(program)
+    assert_usable(pool)
+
+
+@pytest.mark.faults("ranks at work")
+def test_an_interrupt_and_a_stop_leave_nothing_that_a_later_run_meets(pool):
+    def endless(comm):
+        comm.report("begun")
+        handle = comm.start("all_reduce", np.ones(300_000))
+        for step in range(10_000_000):
+            if not comm.agree_to_continue(step):
+                return "stopped"
+            following = comm.start("all_reduce", np.ones(300_000), tag="following")
+            handle.wait()
+            handle = following
+
+    job = pool.submit(endless)
+    while len(job.messages) < 3:
+        job.wait_for_change(5)
+    job.stop()
+    assert job.result(timeout=60) == ["stopped"] * 3
+    assert_usable(pool)
+    timer = threading.Timer(0.4, signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt, match="the run was interrupted"):
+        pool.run(endless)
+    timer.join()
     assert_usable(pool)

@@ -180,6 +180,13 @@ class MpiCommunicator(CheckedCalls):
 
     # control
 
+    def agree_to_continue(self, step: int = 0) -> bool:
+        """As `CheckedCalls.agree_to_continue`."""
+        going_on = super().agree_to_continue(step)
+        if not going_on:  # rank 0's answer may arrive before the notebook's own word
+            self.control = "stop"
+        return going_on
+
     def report(self, obj: object) -> None:
         """Hand a small object to the notebook (`Job.messages`); without a notebook it is printed."""
         if self._handshake.forked:

@@ -301,8 +301,7 @@ class Communicator(CheckedCalls):
 
     def _end_run(self) -> None:
         """The program has returned: hand over what it sent. Raises CollectiveMismatch for a handle never waited for."""
-        if not self._words[ABORT]:
+        if not self._words[ABORT] and not self.stop_requested:  # a rank that stops may leave a message, and a handle
             self._lane.check_waited()
             self._message_lane.check_waited()
-            if not self.stop_requested:
-                self._channels.flush()
+            self._channels.flush()
