@@ -30,6 +30,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.runner import runtestprotocol
 
 from parallel_lab.base import seeds
 from parallel_lab.base.settings import context
@@ -227,6 +228,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares == share]
     if config.option.markexpr == "faults":
         items[:] = few_of_each([item for item in items if item.get_closest_marker("faults")])
+    for turn, item in enumerate(items):
+        item.stash[TURN] = turn
+
+
+TURN = pytest.StashKey[int]()  # of a test: its place among all
+
+
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """A process without work takes tests of the other, also earlier ones of the file that it has just ended: then what
+    the file keeps (pools, which its last tests may have closed) begins anew.
+    """
+    if nextitem is None or nextitem.path != item.path or nextitem.stash[TURN] > item.stash[TURN]:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    runtestprotocol(item, nextitem=None)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @functools.cache
