@@ -180,7 +180,7 @@ def _fault(plan: Any, stage: Stage, instr: Instr, makers: Makers, phase: str, ho
     if fault := place_fault(instr, host, lambda name: _is_number(plan, name)):
         return fault
     partial = next((n for n in instr.ins if (layout := plan.value(n).layout) is not None and layout.is_partial), None)
-    if phase == "update" and partial is not None and instr.kind not in ("all_reduce", *_OF_BUCKETS):
+    if phase == "update" and partial is not None and instr.kind not in ("all_reduce", "copy_to_device", *_OF_BUCKETS):
         return f"%{partial} is a partial sum, and updates take whole gradients"
     try:
         return kind.verify(plan, instr, makers, phase)

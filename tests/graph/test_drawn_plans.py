@@ -57,7 +57,7 @@ def by_hand(seed):
 
 
 CUT_SUMS, WHOLE_SUMS = ({"gradient_accumulation_shard": cut} for cut in (True, False))
-S, ROWS = ((2, 2), (1, 2)), ((2, 1), (1, 1))
+S, S2, ROWS = ((2, 2), (1, 2)), ((1, 2), (1, 2)), ((2, 1), (1, 1))
 GPIPE, CHUNKS = {"pipeline_scheduler": "gpipe"}, {"pipeline_interleave": True}
 V = {"pipeline_scheduler": "zero_bubble_v"}
 SHARED = {"enable_parallel_optimizer": True}
@@ -72,6 +72,16 @@ NAMED = {
     "two copies on the host": scheduled("chimera", cpu=(0,), free=OFFLOADS["values"]),
     # a scalar that no program reads was on no stage
     "a rate that nobody reads": in_stages(0, 1, optimizer="adafactor"),
+    # a sum over slices that the host reads was refused in the update
+    "clipped on the host": Case(
+        devices=2, cuts=(ROWS, S2), micro_batches=4, optimizer="clipped-adam", target="CPU", level=LEVELS["level2"]
+    ),
+    # a cast lay in the first part of its stage, and what it waits for in a later one
+    "halves in parts": in_stages(
+        *(0, 1, 0, 1),
+        **{"devices": 4, "dtype": "float32", "half": "bfloat16", "settings": CHUNKS, "level": LEVELS["level3"]},
+        free=FUSIONS["all"],
+    ),
     # pipelines
     "two stages": in_stages(0, 0, 1, 1, devices=4, tied=True, level=LEVELS["level1"]),
     "four stages": in_stages(0, 1, 2, 3, devices=8, tied=True, optimizer="all-together", settings=GPIPE),

@@ -23,6 +23,7 @@ import heapq
 import itertools
 from dataclasses import dataclass, field, replace
 
+from ...base.errors import PlanError
 from ...ops.collectives.definitions import MESSAGES
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, fresh_name
@@ -226,4 +227,8 @@ def _in_turn(steps: list[_Step]) -> tuple[Instr, ...]:
             waits[m].discard(n)
             if not waits[m]:
                 heapq.heappush(heap, (steps[m].turn, m))
+    stuck = next((steps[n].instrs[0] for n, needed in enumerate(waits) if needed), None)
+    if stuck is not None:
+        what, allowed = f"{stuck.out!r} waits for a message that waits for it", "A message of what is made before it"
+        raise PlanError(what, where="fuse", allowed=allowed, hint="Fuse fewer: comm_fusion by size, or by index")
     return tuple(done)

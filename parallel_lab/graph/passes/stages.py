@@ -90,10 +90,8 @@ def _coloured(graph: Graph, chosen: dict[str, int]) -> dict[str, int]:
     """Stage of every forward operator: as said, or the last one of its operands', or the first one of its readers'."""
     colours: dict[str, int] = {}
     forward = graph.of_phase("forward")
-    readers: dict[str, list[Node]] = {}
+    readers = _readers(graph)
     for node in forward:
-        for name in node.ins:
-            readers.setdefault(graph.maker(name), []).append(node)
         before = [colours[maker] for maker in map(graph.maker, node.ins) if maker in colours]
         if chosen[node.name] >= 0 or before:
             colours[node.name] = chosen[node.name] if chosen[node.name] >= 0 else max(before)
@@ -101,6 +99,15 @@ def _coloured(graph: Graph, chosen: dict[str, int]) -> dict[str, int]:
         if node.name not in colours:
             colours[node.name] = min((colours[r.name] for r in readers.get(node.name, ())), default=0)
     return colours
+
+
+def _readers(graph: Graph) -> dict[str, list[Node]]:
+    """Operator -> the forward operators that read what it makes."""
+    readers: dict[str, list[Node]] = {}
+    for node in graph.of_phase("forward"):
+        for name in node.ins:
+            readers.setdefault(graph.maker(name), []).append(node)
+    return readers
 
 
 def _parts(
@@ -112,9 +119,10 @@ def _parts(
     *,
     interleaved: bool,
 ) -> dict[str, int]:
-    """Part of every operator: the first one on its stage behind those of its operands. place None: part k lies on stage
-    k % count. Where data comes to a stage more than once, an operator without a stage is moved to that of its operands
-    which is reached last: `stages` is changed.
+    """Part of every operator: the first one on its stage behind those of its operands, or where it reads Parameters
+    only, such as a cast, the first that reads it. place None: part k lies on stage k % count. Where data comes to a
+    stage more than once, an operator without a stage is moved to that of its operands which is reached last: `stages`
+    is changed.
     """
     parts: dict[str, int] = {}
     for node in graph.of_phase("forward"):
@@ -133,6 +141,12 @@ def _parts(
                 hint = "Set pipeline_stage of its layers in this order"
             raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
         parts[node.name] = part
+    parameters, readers = {i.name for i in graph.inputs if i.role == "parameter"}, _readers(graph)
+    for node in graph.of_phase("forward"):
+        if node.ins and parameters.issuperset(node.ins):
+            reading = {parts[reader.name] for reader in readers.get(node.name, ())}
+            here = [k for k in reading if (k % count if place is None else place.ways[0][k]) == stages[node.name]]
+            parts[node.name] = min(here, default=parts[node.name])
     return parts if place is None else _shared_out(graph, parts, place.ways[0])
 
 
