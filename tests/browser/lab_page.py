@@ -151,7 +151,9 @@ FAULTS = r"""() => {
     if (!node.nodeValue.trim() || e.closest("option, title, desc") || !shown(e)) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
-    for (const box of range.getClientRects()) if (box.width >= 1) texts.push({ text: node.nodeValue.trim(), e, box });
+    // a text squeezed into a length: a range has the boxes that it would have without
+    const all = e.matches("text[textLength]") ? [e.getBoundingClientRect()] : range.getClientRects();
+    for (const box of all) if (box.width >= 1) texts.push({ text: node.nodeValue.trim(), e, box });
   }
   const where = (e) => `${e.nodeName}.${e.getAttribute("class")} in ${e.closest("[data-key]")?.dataset.key}`;
   const tell = (what, { text, e }) => found.push([what, text.slice(0, 60), where(e)]);

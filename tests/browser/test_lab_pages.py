@@ -215,9 +215,7 @@ VIEWS += [("-".join(map(str, case)), partial(stepped, *case), 10**4, (1280, 848,
 VIEWS += [("all_reduce-ring-4", partial(stepped, "all_reduce", "ring", 4, 0), 700, WIDTHS)]
 VIEWS += [(f"search {net}", partial(SearchLab, net, 8), 720, WIDTHS) for net in SUBJECTS]
 VIEWS += [("redistribution addends", partial(RedistributionLab, 8, "2 x 2", "1 x 4", "addends"), 10**4, WIDTHS)]
-# between 848 and 400 numbers are squeezed into their cells, and Chromium gives the boxes that they would have without
-EIGHT = (1280, 848, 400)
-VIEWS += [(f"pipeline {one}", partial(of_eight, one), SCREEN_PX, EIGHT) for one in ("1f1b", "interleaved", "dualpipe")]
+VIEWS += [(f"pipeline {one}", partial(of_eight, one), SCREEN_PX, WIDTHS) for one in ("1f1b", "interleaved", "dualpipe")]
 ROOMS = [
     pytest.param(make, most_px, width, id=f"{name}-{width}")
     for name, make, most_px, widths in VIEWS
