@@ -33,6 +33,12 @@ def tree(path: Path) -> ast.Module:
         gc.enable()
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the parsed file: several tests ask for them, and to walk takes as long as to parse."""
+    return tuple(ast.walk(tree(path)))
+
+
 def short(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 

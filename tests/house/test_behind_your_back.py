@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.house.source import PACKAGE, ROOT, files, tree
+from tests.house.source import PACKAGE, ROOT, files, nodes, tree
 from tests.house.test_weights import late_imports
 
 PAGE = (ROOT / "notebooks" / "developers.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def with_getattr() -> set[str]:
     return {
         where(path)
         for path in files(PACKAGE, ".py")
-        if any(isinstance(node, defined) and node.name == "__getattr__" for node in ast.walk(tree(path)))
+        if any(isinstance(node, defined) and node.name == "__getattr__" for node in nodes(path))
     }
 
 

@@ -23,15 +23,43 @@ STAYS = {
     ],
 }
 
-LOADED = "print('parallel_lab.catalog' in sys.modules)"
+# a Python that knows the package and nothing else runs each code in a child: one import in place of thirty
+NURSERY = """
+import os, sys
+import numpy as np
+import parallel_lab
+for line in sys.stdin:
+    if not (child := os.fork()):
+        exec(eval(line), {"np": np})
+        print("parallel_lab.catalog" in sys.modules, flush=True)
+        os._exit(0)
+    print("END", os.waitpid(child, 0)[1], flush=True)
+"""
 
 
-def in_a_fresh_process(code: str) -> list[str]:
-    """The lines that `code` prints in a new Python, last whether the catalogue is loaded then."""
-    run = [sys.executable, "-c", f"import sys\nimport numpy as np\n{code}\n{LOADED}"]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+@pytest.fixture(scope="module")
+def nursery():
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", NURSERY], text=True, cwd=ROOT, **pipes) as process:
+        yield process
+        process.stdin.close()
+
+
+@pytest.fixture
+def in_a_fresh_process(nursery):
+    """in_a_fresh_process(code): the lines that it prints in a new Python, last whether the catalogue is loaded then."""
+
+    def lines(code):
+        print(repr(code), file=nursery.stdin, flush=True)
+        printed = []
+        for line in map(str.strip, nursery.stdout):
+            if line.startswith("END "):
+                assert line == "END 0", printed
+                break
+            printed.append(line)
+        return printed
+
+    return lines
 
 
 TAUGHT = {
@@ -49,7 +77,7 @@ pl.Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()}).run_step
 
 
 @pytest.mark.parametrize("what", TAUGHT)
-def test_what_is_taught_does_not_load_it(what):
+def test_what_is_taught_does_not_load_it(in_a_fresh_process, what):
     assert in_a_fresh_process(TAUGHT[what])[-1] == "False"
 
 
@@ -69,12 +97,12 @@ FINDS = {
 
 
 @pytest.mark.parametrize("how", FINDS)
-def test_a_name_of_it_is_found(how):
+def test_a_name_of_it_is_found(in_a_fresh_process, how):
     printed, loaded = in_a_fresh_process(FINDS[how])
     assert loaded == "True" and "False" not in printed
 
 
-def test_it_adds_no_name_to_a_tensor_that_a_tensor_did_not_list():
+def test_it_adds_no_name_to_a_tensor_that_a_tensor_did_not_list(in_a_fresh_process):
     listed = "sorted(dir(pl.Tensor))"
     code = f"import parallel_lab as pl\nbefore = {listed}\nimport parallel_lab.catalog\nprint(before == {listed})"
     assert in_a_fresh_process(code) == ["True", "True"]
@@ -82,14 +110,14 @@ def test_it_adds_no_name_to_a_tensor_that_a_tensor_did_not_list():
     assert in_a_fresh_process(f"import parallel_lab as pl\nprint({missing})") == ["[]", "True"]
 
 
-def test_a_name_that_nobody_has_is_refused_as_before():
+def test_a_name_that_nobody_has_is_refused_as_before(in_a_fresh_process):
     code = "import parallel_lab as pl\ntry: pl.ops.igama\nexcept AttributeError as error: print(error)"
     assert "Did you mean 'igamma'" in in_a_fresh_process(code)[0]
     code = "from parallel_lab import ops\ntry: ops.OPS['igama']\nexcept KeyError as error: print(error)"
     assert in_a_fresh_process(code) == ["'igama'", "True"]
 
 
-def test_a_name_leaves_it_when_somebody_uses_it_and_goes_there_when_nobody_does():
+def test_a_name_leaves_it_when_somebody_uses_it_and_goes_there_when_nobody_does(in_a_fresh_process):
     tables = "from parallel_lab.ops.machine.opdef import OPS\nfrom parallel_lab.ops.spellings import NAMES\n"
     taught = set(in_a_fresh_process(f"{tables}print(*dict.keys(OPS), *dict.keys(NAMES))")[0].split())
     seen = reached(USERS)

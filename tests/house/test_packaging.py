@@ -8,7 +8,7 @@ import sys
 import tomllib
 
 from tests.crossed import each_of
-from tests.house.source import PACKAGE, ROOT, files, tree
+from tests.house.source import PACKAGE, ROOT, files, nodes
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -46,7 +46,7 @@ def imported_packages() -> set[str]:
     """Top-level names of everything the package imports, lazily or not."""
     found = set()
     for path in files(PACKAGE, ".py"):
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and not node.level:

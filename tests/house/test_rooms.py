@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.house.source import PACKAGE, ROOT, all_modules, files, imports, short, tree
+from tests.house.source import PACKAGE, ROOT, all_modules, files, imports, nodes, short, tree
 
 # from the ground up; each sentence stands in the room's own __init__.py
 ROOMS = ("base", "layout", "ops", "nn", "catalog", "graph", "cost", "run", "processes", "train")
@@ -30,7 +30,7 @@ def room(module: str) -> str:
 def named_in_texts(module: str) -> list[tuple[str, int]]:
     """(module of the package, line) for every text in the facade's tables that names one: "parallel_lab.train:jit"."""
     found = []
-    for node in ast.walk(tree(MODULES[module])):
+    for node in nodes(MODULES[module]):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("parallel_lab."):
             name = node.value.partition(":")[0]
             while name not in MODULES and "." in name:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.source import PACKAGE, ROOT, files, short, tree
+from tests.house.source import PACKAGE, ROOT, files, nodes, short, tree
 
 TOP_LEVEL = {"parallel_lab", "notebooks", "tests", "data", "environment.yml", "README.md", "pyproject.toml", "LICENSE"}
 CODE = files(PACKAGE, ".py")
@@ -76,7 +76,7 @@ def test_public_names_have_docstrings():
 def repeated_names(path: Path) -> list[str]:
     """Functions and classes of a file that hide another of the same name."""
     twice = []
-    for scope in ast.walk(tree(path)):
+    for scope in nodes(path):
         if isinstance(scope, ast.Module | ast.ClassDef):
             names = Counter(
                 node.name
@@ -106,7 +106,7 @@ def _checks(function: ast.FunctionDef, helpers: set[str]) -> bool:
 
 def without_check(path: Path) -> list[str]:
     """Tests of a file that assert nothing."""
-    functions = [node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef)]
+    functions = [node for node in nodes(path) if isinstance(node, ast.FunctionDef)]
     helpers = {node.name for node in functions if _checks(node, set())}
     return [node.name for node in functions if node.name.startswith("test_") and not _checks(node, helpers)]
 
@@ -139,7 +139,7 @@ def test_no_file_names_a_place_on_somebodys_machine():
 def forbidden(path: Path) -> list[str]:
     """Places in a module that run foreign data as code: unpickling, eval, exec, numpy files that may hold pickles."""
     found = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         what = ""
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
