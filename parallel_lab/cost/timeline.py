@@ -77,8 +77,10 @@ def predict_timeline(
         what, hint = f"{events:,} events of {len(shown)} ranks", "Give ranks=(0,), or ranks=() for the end of the step"
         raise ArgumentError(what, where="predict_timeline", allowed=f"At most {MOST_EVENTS:,}", hint=hint)
     stages = [_StageTasks(plan, number, cluster, factors, shown, step) for number in range(len(plan.stages))]
-    starts = [0.0 if stage.symmetric else np.zeros(stage.stage.count) for stage in stages]
     symmetric = all(stage.symmetric for stage in stages)
+    for stage in stages:  # ranks that differ in one stage send the others what comes at different times
+        stage.symmetric = symmetric
+    starts = [0.0 if symmetric else np.zeros(stage.stage.count) for stage in stages]
     clock = Clock([stage.tasks() for stage in stages], None, max if symmetric else np.maximum, starts)
 
     def done(number: int, task: Task, came_s: Time, start_s: Time, end_s: Time) -> None:
