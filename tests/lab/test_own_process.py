@@ -15,8 +15,9 @@ import multiprocess
 import numpy as np
 import pytest
 
+from parallel_lab.lab.exercises import own_process
 from parallel_lab.lab.exercises.own_process import MOST_PRINTED, Opaque, in_own_process
-from parallel_lab.lab.exercises.running import Told, attempt
+from parallel_lab.lab.exercises.running import Told, attempt, deadline
 from tests.crossed import each_of
 
 PROMISED_S = 5.0
@@ -73,6 +74,21 @@ def test_a_function_works_on_copies_that_stay_for_one_check():
     with in_own_process({"f": counts}, {}) as (answer, _):
         assert [answer["f"](n)[1] for n in (5, 6)] == [1.0, 2.0]
     assert seen == []
+
+
+class Slow:
+    """Takes a second to arrive in another process, as a start does on a slow machine."""
+
+    def __reduce__(self):
+        return time.sleep, (1.0,)
+
+
+def test_a_slow_start_takes_no_time_from_a_call(monkeypatch):
+    """Wrong before: a right answer was "stopped" where its process needed longer to start than a call may take."""
+    monkeypatch.setattr(own_process, "GRACE_S", 0.1)
+    slow = Slow()
+    with in_own_process({"f": lambda n: (n, slow)}, {}) as (answer, _), deadline(0.2):
+        assert answer["f"](3) == (3, None)
 
 
 def test_functions_in_an_answer_and_outside_it_have_one_process():

@@ -35,7 +35,7 @@ import numpy as np
 
 from ...base.errors import shorten
 from ...processes.jobs import packed, unpacked
-from ...processes.shm.launch import context, start_processes, start_server
+from ...processes.shm.launch import START_LIMIT_S, context, start_processes, start_server
 from ...run.communicator import Handle, Request, Start, Wait
 from .running import STOPPED, Fault, Followed, Told, fault_of, line_of, place_in, time_left
 
@@ -181,7 +181,9 @@ class LearnerProcess:
         return StandIn(self, len(self._functions) - 1, value)
 
     def start(self) -> None:
-        """Start it, if there are functions; without a process, or with functions that cannot be copied, they stay."""
+        """Start it, if there are functions, and wait until it has them, however slow the machine is; without a process,
+        or with functions that cannot be copied or read there (a module is missing), they stay.
+        """
         if not self._functions:
             return
         try:
@@ -189,6 +191,10 @@ class LearnerProcess:
                 self._packed = bytes(packed(tuple(self._functions)))
             start_processes(self._make, __name__)
             self._line.send_bytes(self._packed)
+            with contextlib.suppress(EOFError):  # it has ended: the first call says how
+                if self._line.poll(START_LIMIT_S) and unpacked(bytearray(self._line.recv_bytes()))["has them"]:
+                    return
+                raise NoProcess
         except Exception:  # what cannot be packed raises anything; a poor machine has no process for us
             self.close()
             self._packed = b""
@@ -249,10 +255,6 @@ class LearnerProcess:
         except KeyboardInterrupt:
             self.close()
             raise
-        if "unread" in reply:  # it could not read the functions: a module is missing there
-            self.close()
-            self._packed = b""
-            raise NoProcess
         if (fault := reply.get("fault")) is not None:
             if fault.text.startswith(STOPPED):
                 self.close()
@@ -400,11 +402,11 @@ class Serving:
         try:
             self.kept += unpacked(data)
         except Exception:
-            self._line.recv_bytes()
-            self.tell({"unread": True})
+            self._line.send_bytes(_bytes({"has them": False}))
             return
         if any(word in data for word in SHOWING):
             self._draw()
+        self._line.send_bytes(_bytes({"has them": True}))
         while True:
             request = unpacked(bytearray(self._line.recv_bytes()))
             values, number, limit = request["values"], request["number"], request["limit"]
