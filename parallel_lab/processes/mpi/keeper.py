@@ -12,12 +12,16 @@ mpirun dies with it (parent-death signal), ranks lose their sockets, the noteboo
 Where a process cannot find its descendants, mpirun gets END_S to end its own before it is killed; and if the keeper is
 killed there, mpirun goes on until the notebook ends its ranks.
 
-    python -m parallel_lab.processes.mpi.keeper '{"command": [...], "folders": [...]}'
+    python -P .../keeper.py '{"command": [...], "folders": [...], "linux": true, "ends": true, "states": true}'
+
+Run as a file, with nothing of the package imported: mpirun starts at once, not after the half second that takes. What
+the system has (base/system.py) is therefore told by the notebook.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -28,8 +32,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-
-from ...base.system import SYSTEM, c_function, end_of_process, prctl
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LOOK_S = 0.02  # how soon the end of mpirun is seen where the system cannot wait for it together with the standard input
@@ -44,31 +46,34 @@ def main(order: str) -> int:
     told = json.loads(order)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # only the end of the standard input counts
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl = ctypes.CDLL(None).prctl if told["linux"] else lambda *_: None
+    prctl(PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
     me = os.getpid()
 
     def in_mpirun() -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != me:  # the keeper died before the call
             os._exit(1)
 
     try:
         options = {"stdin": subprocess.DEVNULL, "preexec_fn": in_mpirun, "start_new_session": True}
         process = subprocess.Popen(told["command"], **options)
-        _wait(process)
+        _wait(process, told["ends"])
         code = process.poll()
-        _end_all(process)
+        _end_all(process, told["states"])
     finally:
         for folder in told["folders"]:
             shutil.rmtree(folder, ignore_errors=True)
     return 0 if code is None else code if code >= 0 else 128 - code
 
 
-def _wait(process: subprocess.Popen) -> None:
+def _wait(process: subprocess.Popen, has_ends: bool) -> None:
     """Return when mpirun has ended, or when nobody holds the other end of the standard input."""
-    ended = end_of_process(process.pid)
+    ended = -1
+    with contextlib.suppress(OSError):  # a kernel or sandbox without it; our child is there until we ask for its end
+        ended = os.pidfd_open(process.pid) if has_ends else -1
     watched = [0] if ended < 0 else [0, ended]
     known: set[str] = set()
     last = time.monotonic() + SOCKETS_S
@@ -96,7 +101,7 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
             name = os.readlink(f"/proc/{pid}/fd/{number}")
             if not name.startswith("socket:") or name in known:
                 continue
-            copy = c_function("syscall")(PIDFD_GETFD, descriptor, int(number), 0)
+            copy = ctypes.CDLL(None).syscall(PIDFD_GETFD, descriptor, int(number), 0)
             if copy < 0:
                 known.add(name)
                 continue
@@ -110,8 +115,6 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    if not SYSTEM.states:
-        return found
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             found += map(int, file.read_bytes().split())
@@ -120,9 +123,9 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _end_all(process: subprocess.Popen) -> None:
+def _end_all(process: subprocess.Popen, has_states: bool) -> None:
     """Kill mpirun, then every descendant; orphans become our children, so that looking again finds all."""
-    if not SYSTEM.states:  # it knows its ranks, and we could not find them
+    if not has_states:  # it knows its ranks, and we could not find them
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(END_S)
@@ -130,11 +133,11 @@ def _end_all(process: subprocess.Popen) -> None:
         process.kill()
     end = time.monotonic() + LAST_S
     while time.monotonic() < end:
-        waiting, alive = _children(os.getpid()), []
+        waiting, alive = [os.getpid()] if has_states else [], []
         while waiting:
-            pid = waiting.pop()
-            alive.append(pid)
-            waiting += _children(pid)
+            found = _children(waiting.pop())
+            alive += found
+            waiting += found
         for pid in alive:
             try:
                 os.kill(pid, signal.SIGKILL)

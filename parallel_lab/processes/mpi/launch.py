@@ -152,7 +152,8 @@ class KeptMpirun:
         self, ranks: int, argv: Sequence[str], environment: Mapping[str, str], **streams: Any
     ) -> subprocess.Popen:
         """The keeper, whose mpirun starts `argv` as so many ranks. Raises MissingPackage without mpirun or mpi4py."""
-        order = json.dumps({"command": mpirun_command(ranks, argv), "folders": self.folders})
+        told = {"linux": SYSTEM.parent_signal, "ends": SYSTEM.process_ends, "states": SYSTEM.states}
+        order = json.dumps({"command": mpirun_command(ranks, argv), "folders": self.folders, **told})
         require_mpi4py()
         variables = {
             **_on_one_machine(),
@@ -162,7 +163,7 @@ class KeptMpirun:
             "OMPI_MCA_btl_vader_backing_directory": str(self.segments),  # Open MPI 4
             "OMPI_MCA_btl_sm_backing_directory": str(self.segments),  # Open MPI 5
         }
-        command = [sys.executable, "-m", "parallel_lab.processes.mpi.keeper", order]
+        command = [sys.executable, "-P", str(Path(__file__).with_name("keeper.py")), order]
         self.keeper = subprocess.Popen(command, stdin=subprocess.PIPE, env=variables, start_new_session=True, **streams)
         return self.keeper
 
