@@ -137,14 +137,31 @@ CUT = """(css) => [...document.querySelectorAll(css)].filter((e) => e.clientWidt
 FAULTS = r"""() => {
   const root = document.querySelector(".pl-lab"), zoom = Number(root.style.zoom) || 1;
   const room = document.documentElement.clientWidth, found = [], texts = [];
-  const up = (node, stop) => {
-    const all = [];
-    for (let n = node; n && n !== stop; n = n.parentElement) all.push([n, getComputedStyle(n)]);
-    return all;
-  };
-  const shown = (node) => up(node, null).every(([n, css]) => css.display !== "none" && css.visibility !== "hidden"
-    && Number(css.opacity) > 0 && css.clipPath === "none");
+  const once = (of, known = new Map()) => (e) => known.get(e) ?? known.set(e, of(e)).get(e);
+  const look = once((e) => { // an element's style is asked for once: of thousands of texts all are in the same few
+    const { display, visibility, opacity, clipPath, overflowX, overflowY, position } = getComputedStyle(e);
+    const hidden = display === "none" || visibility === "hidden" || !(Number(opacity) > 0) || clipPath !== "none";
+    return { hidden, overflowX, overflowY, sticky: position === "sticky" };
+  });
+  const shown = once((e) => !look(e).hidden && (!e.parentElement || shown(e.parentElement)));
+  const stuck = once((e) => e !== root && (look(e).sticky || stuck(e.parentElement)));
   const scrolls = (how) => how === "auto" || how === "scroll";
+  const sides = [["left", Math.max], ["top", Math.max], ["right", Math.min], ["bottom", Math.min]];
+  const within = (a, b) => Object.fromEntries(sides.map(([side, near]) => [side, near(a[side], b[side])]));
+  const all = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
+  // where an element's content may be, where it is in sight now, and whether it can be scrolled aside
+  const place = once((e) => {
+    if (e === document.body || !e) return { view: all, sight: all, scroller: false };
+    const { view, sight, scroller } = place(e.parentElement), { overflowX, overflowY } = look(e);
+    if (overflowX === "visible" && overflowY === "visible") return { view, sight, scroller };
+    const { left, top, right, bottom } = e.getBoundingClientRect();
+    const sideways = scrolls(overflowX) ? {} : { left, right }, upright = scrolls(overflowY) ? {} : { top, bottom };
+    return {
+      view: within(view, { ...all, ...sideways, ...upright }),
+      sight: within(sight, { left, top, right, bottom }),
+      scroller: scroller || scrolls(overflowX),
+    };
+  });
   const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const node = walk.currentNode, e = node.parentElement;
@@ -152,39 +169,30 @@ FAULTS = r"""() => {
     const range = document.createRange();
     range.selectNodeContents(node);
     // a text squeezed into a length: a range has the boxes that it would have without
-    const all = e.matches("text[textLength]") ? [e.getBoundingClientRect()] : range.getClientRects();
-    for (const box of all) if (box.width >= 1) texts.push({ text: node.nodeValue.trim(), e, box });
+    const boxes = e.matches("text[textLength]") ? [e.getBoundingClientRect()] : range.getClientRects();
+    for (const box of boxes) if (box.width >= 1) texts.push({ text: node.nodeValue.trim(), e, box });
   }
   const where = (e) => `${e.nodeName}.${e.getAttribute("class")} in ${e.closest("[data-key]")?.dataset.key}`;
   const tell = (what, { text, e }) => found.push([what, text.slice(0, 60), where(e)]);
   const inSight = [];
   for (const one of texts) {
-    const { e, box } = one, view = { left: -Infinity, top: -Infinity, right: Infinity, bottom: Infinity };
-    const seen = { left: box.left, top: box.top, right: box.right, bottom: box.bottom }; // of it, in what scrolls
-    let scroller = false;
-    for (const [n, css] of up(e, document.body)) {
-      if (css.overflowX === "visible" && css.overflowY === "visible") continue;
-      const own = n.getBoundingClientRect(), least = (side, value) => { view[side] = Math.min(view[side], value); };
-      const most = (side, value) => { view[side] = Math.max(view[side], value); };
-      if (scrolls(css.overflowX)) scroller = true;
-      else { most("left", own.left); least("right", own.right); }
-      if (!scrolls(css.overflowY)) { most("top", own.top); least("bottom", own.bottom); }
-      for (const [side, near] of [["left", Math.max], ["top", Math.max], ["right", Math.min], ["bottom", Math.min]]) {
-        seen[side] = near(seen[side], own[side]);
-      }
-    }
+    const { e, box } = one, { view, sight, scroller } = place(e);
     const off = 3 * zoom; // pixels that a line's box reaches beyond its letters
     if (box.left < view.left - off || box.right > view.right + off) tell("clipped at the side", one);
     if (box.top < view.top - off || box.bottom > view.bottom + off) tell("clipped above or below", one);
     if (!scroller && (box.left < 0 || box.right > room + 1)) tell("beyond the page", one);
+    const seen = within(box, sight);
     if (seen.left < seen.right && seen.top < seen.bottom) inSight.push({ ...one, box: seen });
   }
-  inSight.forEach((a, i) => inSight.slice(i + 1).forEach((b) => {
-    const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
-    const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
-    const stuck = [a, b].some(({ e }) => up(e, root).some(([, css]) => css.position === "sticky"));
-    if (a.e !== b.e && wide > 2 * zoom && high > 4 * zoom && !stuck) tell(`covers "${b.text.slice(0, 40)}"`, a);
-  }));
+  inSight.forEach((a, i) => {
+    for (const b of inSight.slice(i + 1)) {
+      const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+      const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+      if (wide > 2 * zoom && high > 4 * zoom && a.e !== b.e && !stuck(a.e) && !stuck(b.e)) {
+        tell(`covers "${b.text.slice(0, 40)}"`, a);
+      }
+    }
+  });
   for (const e of root.querySelectorAll("svg, canvas")) {
     const own = e.getBoundingClientRect(), box = e.parentElement.getBoundingClientRect();
     const out = own.left < box.left - 1 || own.right > box.right + 1;
@@ -196,14 +204,15 @@ FAULTS = r"""() => {
     const cut = getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth + 1;
     if (cut && shown(e) && e.textContent.trim()) tell("cut", { text: e.textContent.trim(), e });
   }
-  for (const e of root.querySelectorAll("select")) for (const option of shown(e) ? e.options : []) {
+  const choices = [...root.querySelectorAll("select")].filter(shown).flatMap((e) => [...e.options].map((option) => {
     const whole = e.cloneNode(false);
     whole.style.cssText = "position: absolute; flex: none; width: max-content; min-width: 0; max-width: none";
     whole.append(option.cloneNode(true));
     e.after(whole);
-    if (whole.offsetWidth > e.offsetWidth + 1) tell("cut once it is chosen", { text: option.text, e });
-    whole.remove();
-  }
+    return { whole, text: option.text, e };
+  })); // all at once: one layout
+  for (const one of choices) if (one.whole.offsetWidth > one.e.offsetWidth + 1) tell("cut once it is chosen", one);
+  for (const { whole } of choices) whole.remove();
   return found;
 }"""
 
