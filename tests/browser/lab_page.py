@@ -218,6 +218,8 @@ FAULTS = r"""() => {
 
 
 STARTED: list[tuple[Any, Any]] = []  # Playwright and its Chromium, for one file after the other
+FREE: dict[str, list[Tab]] = {}  # its tabs that no test has, by the options of their context
+LEFT = "<!doctype html><script>localStorage.clear()</script>"
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +232,7 @@ def browser():
 
 
 def end_browser() -> None:
+    FREE.clear()
     while STARTED:
         play, started = STARTED.pop()
         started.close()
@@ -248,17 +251,19 @@ class Tab:
         self.page.on("pageerror", lambda e: self.broken.append(str(e)))
         self.page.on("console", lambda m: self.broken.append(m.text) if m.type in ("error", "warning") else None)
 
-    def show(self, file, scheme, width, python) -> None:
+    def show(self, file, scheme, width, python, motion) -> None:
         self.python = python or (lambda message: None)
         self.page.set_viewport_size({"width": width, "height": 900})
-        self.page.emulate_media(color_scheme=scheme)
+        self.page.emulate_media(color_scheme=scheme, reduced_motion=motion)
         self.page.mouse.move(0, 0)
         self.file = file.as_uri()
         self.page.goto(self.file)
 
-    def leave(self) -> list[str]:
-        """Leave the page; what went wrong on it."""
-        self.file = "about:blank"
+    def leave(self, folder) -> list[str]:
+        """Leave the page; what went wrong on it. For another file: about:blank would take a new process each time."""
+        file = folder / "left.html"
+        file.write_text(LEFT, encoding="utf-8")
+        self.file = file.as_uri()
         self.page.goto(self.file)
         found = self.asked + self.broken
         self.asked.clear()
@@ -266,27 +271,26 @@ class Tab:
         return found
 
 
-@pytest.fixture(scope="module")
-def tabs(browser):
-    """Tabs that are free, by the options of their context."""
-    free = {}
-    yield free
-    for tab in (tab for same in free.values() for tab in same):
-        tab.page.context.close()
-
-
 @pytest.fixture
-def page_of(browser, tabs, tmp_path):
+def page_of(browser, tmp_path):
     """page_of(html, scheme=..., width=..., drawn=what is waited for) -> page; at the end: no request, no exception."""
     used = []
 
-    def opened(html, scheme="light", width=1280, python=None, drawn='[role="region"][data-painted]', **options):
+    def opened(
+        html,
+        scheme="light",
+        width=1280,
+        python=None,
+        drawn='[role="region"][data-painted]',
+        reduced_motion="no-preference",
+        **options,
+    ):
         file = tmp_path / f"page{len(used)}.html"
         file.write_text(html, encoding="utf-8")
         key = repr(sorted(options.items()))
-        tab = tabs[key].pop() if tabs.get(key) else Tab(browser, options)
+        tab = FREE[key].pop() if FREE.get(key) else Tab(browser, options)
         used.append((key, tab))
-        tab.show(file, scheme, width, python)
+        tab.show(file, scheme, width, python, reduced_motion)
         if options.get("java_script_enabled", True):
             tab.page.wait_for_selector(drawn)
         return tab.page
@@ -294,8 +298,8 @@ def page_of(browser, tabs, tmp_path):
     yield opened
     found = []
     for key, tab in used:
-        found += tab.leave()
-        tabs.setdefault(key, []).append(tab)
+        found += tab.leave(tmp_path)
+        FREE.setdefault(key, []).append(tab)
     assert not found
 
 
@@ -345,22 +349,11 @@ def traits(lab) -> dict:
 
 
 @pytest.fixture
-def recorded(browser, tmp_path):
+def recorded(page_of):
     """recorded(lab) -> the page of a kernel that keeps in `sent` what it is asked; `put` and `tell` speak for it."""
-    pages, broken = [], []
 
     def opened(lab):
-        file = tmp_path / "recorded.html"
         script, style = lab.front_end()
-        file.write_text(RECORDING % (style, script, json.dumps(traits(lab))), encoding="utf-8")
-        page = browser.new_page(viewport={"width": 1000, "height": 900})
-        pages.append(page)
-        page.on("pageerror", lambda e: broken.append(str(e)))
-        page.goto(file.as_uri())
-        page.wait_for_selector('[role="region"][data-painted]')
-        return page
+        return page_of(RECORDING % (style, script, json.dumps(traits(lab))), width=1000)
 
-    yield opened
-    for page in pages:
-        page.close()
-    assert not broken
+    return opened

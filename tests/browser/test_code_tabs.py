@@ -12,9 +12,9 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import FusionLabWidget
-from tests.browser.lab_page import FEW, MARKS, browser, live, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, browser, live, page_of, recorded, sync_api
 
-__all__ = ["browser", "live", "page_of", "recorded", "tabs"]  # the fixtures
+__all__ = ["browser", "live", "page_of", "recorded"]  # the fixtures
 
 expect = sync_api.expect
 

@@ -6,9 +6,9 @@ import pytest
 
 from parallel_lab.lab.collectives.algorithms.algorithm import custom_algorithm
 from parallel_lab.lab.collectives.model import CollectiveStepper
-from tests.browser.lab_page import FEW, MARKS, browser, page_of, recorded, sync_api, tabs, traits
+from tests.browser.lab_page import FEW, MARKS, browser, page_of, recorded, sync_api, traits
 
-__all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of", "recorded"]  # the fixtures
 
 expect = sync_api.expect
 

@@ -11,9 +11,9 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import CollectiveStepperWidget, RedistributionLabWidget, StrategyLabWidget
-from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
 
-__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "live", "page_of"]  # the fixtures
 
 pytestmark = MARKS
 LONG = """() => { const fly = Element.prototype.animate;

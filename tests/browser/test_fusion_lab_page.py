@@ -8,9 +8,9 @@ import pytest
 
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.widgets import FusionLabWidget
-from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api
 
-__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "live", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 

@@ -15,10 +15,10 @@ from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.subjects import SUBJECTS
-from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, boxes, browser, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, boxes, browser, page_of, recorded, sync_api
 from tests.lab.fake_lab import FakeLab
 
-__all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of", "recorded"]  # the fixtures
 
 expect = sync_api.expect
 

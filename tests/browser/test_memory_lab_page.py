@@ -9,9 +9,9 @@ import pytest
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.memory.subjects import SUBJECTS
 from parallel_lab.lab.widgets import MemoryLabWidget
-from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, boxes, browser, live, page_of, sync_api
 
-__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "live", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 

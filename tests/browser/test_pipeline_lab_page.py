@@ -9,9 +9,9 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import Ran, RunResult
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import PipelineLabWidget
-from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api, tabs
+from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api
 
-__all__ = ["browser", "live", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "live", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 

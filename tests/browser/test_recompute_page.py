@@ -10,9 +10,9 @@ import pytest
 
 from parallel_lab.lab.recompute.chain import moments
 from parallel_lab.lab.recompute.model import CAPS, RecomputeLab
-from tests.browser.lab_page import FEW, MARKS, browser, page_of, tabs
+from tests.browser.lab_page import FEW, MARKS, browser, page_of
 
-__all__ = ["browser", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of"]  # the fixtures
 
 pytestmark = MARKS
 

@@ -24,10 +24,10 @@ from parallel_lab.lab.shared.lab import pages_of
 from parallel_lab.lab.shared.page import LARGEST_PAGE
 from parallel_lab.lab.shared.replay import Limits, explore, settings_of
 from parallel_lab.lab.strategy.model import StrategyLab
-from tests.browser.lab_page import FEW, MARKS, browser, page_of, sync_api, tabs
+from tests.browser.lab_page import FEW, MARKS, browser, page_of, sync_api
 from tests.crossed import first
 
-__all__ = ["browser", "page_of", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from parallel_lab.lab.strategy.model import StrategyLab
-from tests.browser.lab_page import CUT, FAULTS, MARKS, boxes, browser, page_of, recorded, sync_api, tabs
+from tests.browser.lab_page import CUT, FAULTS, MARKS, boxes, browser, page_of, recorded, sync_api
 from tests.lab.fake_lab import FakeLab
 
-__all__ = ["browser", "page_of", "recorded", "tabs"]  # the fixtures
+__all__ = ["browser", "page_of", "recorded"]  # the fixtures
 
 expect = sync_api.expect
 
