@@ -23,16 +23,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+ROOT = Path(__file__).resolve().parents[2]
 ROOM = "PARALLEL_LAB_TEST_ROOM"
 SHOWN = ("PARALLEL_LAB_TEST_TAG", "RANK_ID")  # variables that tests look for in /proc
 PRELOADED = ("parallel_lab.cli.main", "parallel_lab.mindspore._communication", "parallel_lab.processes.launch")
 STATUS_BYTES = 4
+New = subprocess.Popen  # a test may put `Forked` there, and the server puts `ForkedHere`
 
 
 def can_fork(command: Sequence[str], changed: Sequence[str] = ()) -> bool:
@@ -44,14 +48,13 @@ def can_fork(command: Sequence[str], changed: Sequence[str] = ()) -> bool:
 # ---- in the tests ----
 
 
-class Forked(subprocess.Popen):
+class Forked(New):
     """A process that the server has forked. Its exit code comes through a pipe."""
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest) -> None:
-        stdin, _, _, stdout, _, stderr = rest[3:9]
         self._told, theirs = os.pipe()
         request = pickle.dumps((list(args), os.fspath(cwd or os.getcwd()), dict(env)))
-        socket.send_fds(_server(), [request], [stdin, stdout, stderr, theirs])
+        socket.send_fds(_server(), [request], [*_streams(rest), theirs])
         os.close(theirs)
         self._close_pipe_fds(*rest[3:9])
         self.pid = int.from_bytes(os.read(self._told, STATUS_BYTES), "little")
@@ -71,16 +74,21 @@ class Forked(subprocess.Popen):
         return self.returncode
 
 
+def _streams(rest: Sequence[Any]) -> list[int]:
+    """The three streams of a new process, of what `_execute_child` is given; our own where none are named."""
+    return [fd if fd >= 0 else number for number, fd in enumerate((rest[3], rest[6], rest[8]))]
+
+
 @functools.cache
 def _server() -> socket.socket:
     """Our end of the line to the server; it ends when nobody holds that any more."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
-    environment = {**kept, **threads, ROOM: "x" * 300, "PYTHONPATH": os.getcwd()}
+    environment = {**kept, **threads, ROOM: "x" * 300, "PYTHONPATH": str(ROOT)}
     with theirs:
         command = [sys.executable, "-m", "tests.processes.forkserver"]
-        process = subprocess.Popen(command, stdin=theirs, env=environment, start_new_session=True)
+        process = New(command, cwd=ROOT, stdin=theirs, env=environment, start_new_session=True)
     atexit.register(lambda: (ours.close(), process.wait()))
     return ours
 
@@ -129,6 +137,7 @@ def take(environment: dict[str, str], streams: Sequence[int], kept: Sequence[int
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # it has read TMPDIR
     show(environment)
     at_once = bool(environment.get("PYTHONUNBUFFERED"))
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - as long as the process
@@ -177,21 +186,20 @@ def run(command: Sequence[str], environment: dict[str, str]) -> None:
     exec(compile(source, script, "exec", dont_inherit=True), module.__dict__)
 
 
-class ForkedHere(subprocess.Popen):
+class ForkedHere(New):
     """A rank, forked by its launcher."""
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest) -> None:
         if not can_fork(args):
             super()._execute_child(args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest)
             return
-        stdin, _, _, stdout, _, stderr = rest[3:9]
         sys.stdout.flush()
         with warnings.catch_warnings(action="ignore"):  # Python 3.12 and threads; a launcher has no others
             self.pid = os.fork()
         if self.pid == 0:
             os.setpgid(0, 0)
-            subprocess.Popen = subprocess.Popen.__base__  # what a rank starts is new
-            take(env, (stdin, stdout, stderr), pass_fds)
+            subprocess.Popen = New  # what a rank starts is new
+            take(env, _streams(rest), pass_fds)
             end(lambda: run(args, env))
         with contextlib.suppress(PermissionError):  # the rank has gone on: it has done it
             os.setpgid(self.pid, self.pid)
