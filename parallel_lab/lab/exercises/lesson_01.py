@@ -10,7 +10,7 @@ import numpy as np
 
 from .book import Exercise
 from .ideas import Idea, slip
-from .one_product import Product, pair
+from .one_product import pair, product_with
 from .reading import another_form, whole_numbers
 from .running import ask
 from .verdict import Part, Wrong, judged
@@ -102,7 +102,7 @@ def _drawn_matrices(answer: Any, rng: np.random.Generator) -> None:
 def _compiled(answer: Any) -> str:
     """Groups of the quickstart's first product, on eight ranks."""
     for rows, columns in MATRICES[:4]:
-        product = Product(pair(rows, columns, 1))
+        product = product_with(pair(rows, columns, 1))
         for rank in range(8):
             group, right = _answered(answer, rank, rows, columns)[2], product.group(rank)
             if group != right:

@@ -14,7 +14,7 @@ import numpy as np
 from ...base.errors import StrategyError
 from .book import Exercise
 from .ideas import Idea, recognised, slip
-from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair
+from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair, product_with
 from .ranks_agree import OF_LESSON_05
 from .reading import another_form, reading, refusals, whole_numbers
 from .running import ask
@@ -46,7 +46,7 @@ def addends_of() -> tuple[int | None, ...]:
     addends: list[int | None] = []
     for strategy in STRATEGIES:
         try:
-            addends.append(Product(strategy).addends)
+            addends.append(product_with(strategy).addends)
         except StrategyError:
             addends.append(None)
     return tuple(addends)
@@ -162,7 +162,7 @@ def _as_compiled(
 ) -> str:
     for shape, split in product(shapes, splits):
         strategy = pair(*split)
-        answered, compiled = _answered(answer, shape, strategy), Product(strategy, shape)
+        answered, compiled = _answered(answer, shape, strategy), product_with(strategy, shape)
         right = (*compiled.slices, compiled.addends)
         for at in ((0, 1), (2,), (3,))[place]:
             if answered[at] != right[at]:
@@ -223,13 +223,14 @@ def _on_ranks(answer: Any) -> str:
     strategies = [pair(2, 4, 1), pair(2, 2, 2), pair(1, 2, 2)]
     for strategy in strategies:
         *shapes, addends = _answered(answer, SHAPE, strategy)
-        held = Product(strategy).held_arrays()
+        product = product_with(strategy)
+        held = product.held_arrays()
         for name, shape in zip(held, shapes, strict=True):
             if any(array.shape != shape for array in held[name]):
                 raise Wrong(f"{name}: {shape}", f"{held[name][0].shape}, the array of rank 0", "", None, f"{strategy}")
         # the addends of an element, added up, are the element: counted, how many ranks take part
-        if addends != Product(strategy).addends:
-            raise Wrong(f"{addends} addends", f"{Product(strategy).addends}", "", None, f"{strategy}")
+        if addends != product.addends:
+            raise Wrong(f"{addends} addends", f"{product.addends}", "", None, f"{strategy}")
     return f"{len(strategies)} products on {DEVICES} simulated ranks: arrays of these shapes"
 
 
@@ -241,7 +242,7 @@ LARGE, CAP = (64, 512, 128), 27_000
 @lru_cache(maxsize=1)
 def par_sent() -> tuple[int, tuple[Pair, ...]]:
     """The least elements that a rank sends under the cap, and the strategies that do: of all strategies."""
-    products = (Product(pair(*each), LARGE) for each in counts())
+    products = (product_with(pair(*each), LARGE) for each in counts())
     fitting = [each for each in products if each.held_elements <= CAP]
     least = min(each.sent_elements for each in fitting)
     return least, tuple(each.strategy for each in fitting if each.sent_elements == least)

@@ -16,7 +16,7 @@ from ...cost.schedules import make_schedule
 from ..strategy.operators import parse_strategy
 from .book import Exercise
 from .ideas import LATER_S, Cases, Idea, by_cases
-from .one_product import Product, counts, pair
+from .one_product import counts, pair, product_with
 from .plan_points import FORM, QUESTIONS, Game, plan_text, solved
 from .ranks_agree import TWICE, step_s
 from .reading import reading, refusals
@@ -274,7 +274,7 @@ PLACED = [
 
 def _nodes(strategy: Any, per_node: int) -> int:
     """The nodes of the ranks that add up with rank 0 in the compiled plan."""
-    return len({rank // per_node for rank in Product(strategy).group(0)})
+    return len({rank // per_node for rank in product_with(strategy).group(0)})
 
 
 NODE_IDEAS = (

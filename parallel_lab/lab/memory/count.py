@@ -13,10 +13,10 @@ Only the kind that an array is called by comes from the plan (`cost.memory.value
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -144,6 +144,14 @@ def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
     return tuple(counts)
 
 
+class _Held(NamedTuple):
+    """Memory that an array has.  place: (address, bytes);  kind: one of MEMORY_KINDS;  on_host: it is offloaded"""
+
+    place: tuple[int, int]
+    kind: str
+    on_host: bool
+
+
 class _Counter:
     """Counts what a rank holds after each instruction and hands over to messages: an `observe` of the interpreter."""
 
@@ -151,6 +159,8 @@ class _Counter:
         self.plan, self.rank, self.env = plan, rank, env
         self.kinds, self.host = value_kinds(plan, rank=rank), frozenset(plan.host)
         self.scalars = {i.name for i in plan.graph.inputs if i.is_number} | set(plan.scalars)
+        # of every name in `env` its array at the last look, and what it counts as: most are still there at the next one
+        self.looked: dict[Any, tuple[weakref.ref, _Held]] = {}
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
         # of every sum how many parts were added, and by micro-batch those that came before their turn
@@ -165,19 +175,37 @@ class _Counter:
             count += 1
         self.turn[name] = count
 
+    def _look(self, name: str, array: Any) -> _Held | None:
+        if not isinstance(array, np.ndarray) or name in self.scalars:
+            return None
+        return _Held((array.ctypes.data, array.nbytes), self.kinds.get(name, "workspace"), name in self.host)
+
+    def _held(self) -> Iterable[_Held]:
+        """The memory that is held now, each part of it once, by the first name that it has."""
+        known: dict[tuple[int, int], _Held] = {}
+        for key, array in self.env.items():
+            before = self.looked.get(key)
+            held = before[1] if before is not None and before[0]() is array else None
+            if held is None:
+                held = self._look(key if isinstance(key, str) else key[0], array)
+                if held is not None:
+                    self.looked[key] = weakref.ref(array), held
+            if held is not None:
+                known.setdefault(held.place, held)
+        for name, parts in self.early.items():
+            for part in parts.values():
+                if (held := self._look(name, part())) is not None:
+                    known.setdefault(held.place, held)
+        return known.values()
+
     def observe(
         self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
-        live, there, seen = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0), set()
         if instr.kind == "accumulate":
             self._add(instr, action.micro_batch)
-        named = [(key if isinstance(key, str) else key[0], array) for key, array in self.env.items()]
-        waiting = [(name, part()) for name, parts in self.early.items() for part in parts.values()]
-        for name, array in (*named, *waiting):
-            if name in self.scalars or not isinstance(array, np.ndarray) or (array.ctypes.data, array.nbytes) in seen:
-                continue
-            seen.add((array.ctypes.data, array.nbytes))
-            (there if name in self.host else live)[self.kinds.get(name, "workspace")] += array.nbytes
+        live, there = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0)
+        for held in self._held():
+            (there if held.on_host else live)[held.kind] += held.place[1]
         both = tuple(live.values()), tuple(there.values())
         self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, *both))
         if instr.is_communication:

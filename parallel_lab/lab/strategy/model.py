@@ -32,7 +32,7 @@ from .code import codes_of, example_line, strategies_in
 from .machine import Machine
 from .operators import Operators, first_tensor, parse_strategy, same_source
 from .pictures import PHASES, Pictures
-from .plans import Plans, Setting, job_of
+from .plans import Plans, Setting, facts_of, job_of
 from .questions import strategy_questions
 from .sections import pair_status, strategy_text
 from .training_lab import TrainingLab
@@ -327,7 +327,7 @@ class StrategyLab(WritesCode, TrainingLab):
 
     def _take_preset(self) -> None:
         """Set strategies, plan and facts of the operators from the preset for the present network, devices and data."""
-        self._facts = self._plans.facts(self._net, self._data)
+        self._facts = facts_of(self._net, self._data)
         wanted = NETWORKS[self._net].presets[self._preset](self._devices)
         self._given = self._strategies = self._plans.fitting(self._setting(), wanted)
         self._plan = self._compile(self._strategies)

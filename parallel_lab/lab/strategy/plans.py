@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...base.errors import ParallelLabError
@@ -52,6 +53,22 @@ class Facts(NamedTuple):
     layers: dict[str, str]
 
 
+@lru_cache(maxsize=32)
+def facts_of(net: str, data: str) -> Facts:
+    """Facts of the operators, from the plan for one device: the same for all labs."""
+    plan, network = _compiled(Setting(net, data, 1), {})
+    primitives = operator_primitives(network)
+    names = dict.fromkeys(operator_of(node.name, primitives) for node in plan.graph.nodes)
+    names.pop("", None)
+    composed = {
+        name: (primitives[name].op, *primitives[name].called_with)
+        for name in names
+        if primitives[name].op.expand is not None
+    }
+    layers = operator_layers(network) if len(names) > SHORT else {}
+    return Facts(tuple(names), composed, layers)
+
+
 def job_of(net: str, data: str, strategies: Strategies) -> tuple[Any, Any, list]:
     """(network with its first values and these strategies, optimizer, batches)."""
     job = JOBS[net](data)
@@ -65,7 +82,6 @@ class Plans:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[Setting, str], Plan] = OrderedDict()
-        self._facts: dict[tuple[str, str], Facts] = {}
         self._drawn: OrderedDict[int, tuple[Plan, dict[Hashable, Any]]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -95,25 +111,9 @@ class Plans:
             parts[part] = draw()
         return own_copy(parts[part])
 
-    def facts(self, net: str, data: str) -> Facts:
-        """Facts of the operators, from the plan for one device."""
-        if (net, data) not in self._facts:
-            plan, network = _compiled(Setting(net, data, 1), {})
-            primitives = operator_primitives(network)
-            names = dict.fromkeys(operator_of(node.name, primitives) for node in plan.graph.nodes)
-            names.pop("", None)
-            composed = {
-                name: (primitives[name].op, *primitives[name].called_with)
-                for name in names
-                if primitives[name].op.expand is not None
-            }
-            layers = operator_layers(network) if len(names) > SHORT else {}
-            self._facts[net, data] = Facts(tuple(names), composed, layers)
-        return self._facts[net, data]
-
     def fitting(self, setting: Setting, given: Strategies) -> dict[str, Any]:
         """`given` as far as it fits the data; None (default) elsewhere. In order of the network."""
-        chosen: dict[str, Any] = dict.fromkeys(self.facts(setting.net, setting.data).names)
+        chosen: dict[str, Any] = dict.fromkeys(facts_of(setting.net, setting.data).names)
         with suppress(ParallelLabError):
             self.plan(setting, {**chosen, **given})
             return {**chosen, **given}
