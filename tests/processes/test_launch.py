@@ -10,6 +10,7 @@ import re
 import signal
 import statistics
 import subprocess
+import textwrap
 import time
 from pathlib import Path
 
@@ -545,6 +546,7 @@ def test_a_console_that_fails_again_at_the_end_leaves_nothing_open(tmp_path):
             raise BrokenPipeError("nobody reads")
 
     body = """
+        import os, time
         if os.environ["RANK_ID"] == "0":
             print("unended", end="", flush=True)
             open("ready", "w").close()
@@ -556,7 +558,8 @@ def test_a_console_that_fails_again_at_the_end_leaves_nothing_open(tmp_path):
         time.sleep(60)
     """
     environment = {"PYTHONPATH": str(ROOT)}
-    spec = LaunchSpec((str(script(tmp_path, body)),), 2, environment=environment)
+    (tmp_path / "train.py").write_text(textwrap.dedent(body))
+    spec = LaunchSpec((str(tmp_path / "train.py"),), 2, environment=environment)
     before = sorted(os.listdir("/proc/self/fd"))
     with contextlib.chdir(tmp_path), pytest.raises(BrokenPipeError):
         launch(spec, Failing(2, stream=io.StringIO()))
