@@ -358,7 +358,7 @@ def drawn_case(choices: Choices, schedule: Schedule | None, ranks: int | None = 
     case.cpu = tuple(i for i in range(case.blocks) if choices.chance(0.1))
     if case.optimizer in ON_HOST and choices.chance(0.3):
         case.target = "CPU"
-    if case.dtype == "float32" and not case.tied and choices.chance(0.5):
+    if case.dtype == "float32" and choices.chance(0.5):
         case.half = pick(choices, ["float16", "bfloat16"])
     return case
 

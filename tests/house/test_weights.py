@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_000, 8_500),
     "graph.trace": (10_320, 10_320),
-    "graph.compiler": (21_870, 22_340),
+    "graph.compiler": (21_900, 22_370),
     "train.session": (17_360, 28_630),
     "lab.costs.model": (6_600, 6_600),
 }

@@ -110,6 +110,15 @@ def _readers(graph: Graph) -> dict[str, list[Node]]:
     return readers
 
 
+def _of_parameters(graph: Graph) -> set[str]:
+    """Forward operators that read Parameters only, or what such operators make."""
+    found = {i.name for i in graph.inputs if i.role == "parameter"}
+    for node in graph.of_phase("forward"):
+        if node.ins and found.issuperset(map(graph.maker, node.ins)):
+            found.add(node.name)
+    return found
+
+
 def _parts(
     graph: Graph,
     stages: dict[str, int],
@@ -121,11 +130,14 @@ def _parts(
 ) -> dict[str, int]:
     """Part of every operator: the first one on its stage behind those of its operands, or where it reads Parameters
     only, such as a cast, the first that reads it. place None: part k lies on stage k % count. Where data comes to a
-    stage more than once, an operator without a stage is moved to that of its operands which is reached last: `stages`
-    is changed.
+    stage more than once, an operator without a stage is moved to that of its operands which is reached last, or of
+    Parameters to that of its first reader: `stages` is changed.
     """
     parts: dict[str, int] = {}
+    of_parameters = _of_parameters(graph)
     for node in graph.of_phase("forward"):
+        if node.name in of_parameters and chosen[node.name] < 0:
+            continue
         makers = [m for m in map(graph.maker, node.ins) if m in parts and not _is_free(graph.node(m))]
         last = max(makers, key=parts.__getitem__, default=None)
         if last is not None and chosen[node.name] < 0:
@@ -141,12 +153,16 @@ def _parts(
                 hint = "Set pipeline_stage of its layers in this order"
             raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
         parts[node.name] = part
-    parameters, readers = {i.name for i in graph.inputs if i.role == "parameter"}, _readers(graph)
-    for node in graph.of_phase("forward"):
-        if node.ins and parameters.issuperset(node.ins):
+    readers = _readers(graph)
+    stage_of = (lambda part: part % count) if place is None else place.ways[0].__getitem__
+    for node in reversed(graph.of_phase("forward")):
+        if node.name in of_parameters:
             reading = {parts[reader.name] for reader in readers.get(node.name, ())}
-            here = [k for k in reading if (k % count if place is None else place.ways[0][k]) == stages[node.name]]
-            parts[node.name] = min(here, default=parts[node.name])
+            if node.name not in parts:
+                parts[node.name] = min(reading, default=0)
+                stages[node.name] = stage_of(parts[node.name])
+            on_stage = [part for part in reading if stage_of(part) == stages[node.name]]
+            parts[node.name] = min(on_stage, default=parts[node.name])
     return parts if place is None else _shared_out(graph, parts, place.ways[0])
 
 
