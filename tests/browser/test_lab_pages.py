@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
 
 import pytest
 
@@ -51,12 +53,18 @@ pytestmark = MARKS
 each_lab = pytest.mark.parametrize("name", LABS)
 
 
+@cache
+def html_of(make: Callable[[], Any]) -> str:
+    """The page of a lab, written once for all widths, themes and tests."""
+    return make().to_html(limits=FEW)
+
+
 @pytest.mark.quick(1)
 @each_lab
 def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     grounds = {}
     for scheme in ("light", "dark"):
-        page = page_of(LABS[name][0]().to_html(limits=FEW), scheme=scheme)
+        page = page_of(html_of(LABS[name][0]), scheme=scheme)
         colours = page.evaluate(
             "(s => [s.backgroundColor, s.color])(getComputedStyle(document.querySelector('.pl-lab')))"
         )
@@ -70,7 +78,7 @@ def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
 def test_focus_is_visible(page_of, name):
     """As an outline, or as the stroke of the ground that it is drawn on."""
     make, _, control, _ = LABS[name]
-    node = page_of(make().to_html(limits=FEW)).locator(control).first
+    node = page_of(html_of(make)).locator(control).first
     drawn = "const [css, ground] = [e, e.querySelector('rect') ?? e].map((n) => getComputedStyle(n));"
     look = f"(e) => {{ {drawn} return e.nodeName === 'g' ? ground.stroke : css.outlineStyle; }}"
     before = node.evaluate(look)
@@ -84,7 +92,7 @@ def test_focus_is_visible(page_of, name):
 @pytest.mark.quick(1)
 @each_lab
 def test_every_control_and_picture_has_a_name(page_of, name):
-    page = page_of(LABS[name][0]().to_html(limits=FEW))
+    page = page_of(html_of(LABS[name][0]))
     nameless = page.evaluate(
         """() => [...document.querySelectorAll(
             '.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
@@ -99,7 +107,7 @@ def test_every_control_and_picture_has_a_name(page_of, name):
 @each_lab
 def test_without_scripts_the_words_are_there(page_of, name):
     make, *_, words = LABS[name]
-    assert words in page_of(make().to_html(limits=FEW), java_script_enabled=False).locator("#words pre").inner_text()
+    assert words in page_of(html_of(make), java_script_enabled=False).locator("#words pre").inner_text()
 
 
 @pytest.mark.quick(1)
@@ -144,7 +152,7 @@ def test_leaving_leaves_no_listener(recorded, name):
 @pytest.mark.quick(1)
 @each_lab
 def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
-    page = page_of(LABS[name][0]().to_html(limits=FEW), width=1280)
+    page = page_of(html_of(LABS[name][0]), width=1280)
     page.set_viewport_size({"width": 1280, "height": 300})
     tops = page.evaluate(
         """() => { const top = () => Math.round(document.querySelector('.pl-title').getBoundingClientRect().top);
@@ -160,8 +168,8 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
         probe = "(e) => { const p = document.createElement('p'); p.style.height = '100px'; e.append(p); return p; }"
         return page.locator(".pl-lab").evaluate_handle(probe).evaluate("(p) => p.getBoundingClientRect().height")
 
+    assert high(page_of(html_of(LABS[name][0]))) == 100
     lab = LABS[name][0]()
-    assert high(page_of(lab.to_html(limits=FEW))) == 100
     lab.set_scale(1.5)
     page = page_of(lab.to_html(limits=FEW))
     assert high(page) == pytest.approx(150)
@@ -246,7 +254,7 @@ def all_has_room(page, width: int) -> None:
 @pytest.mark.parametrize(("make", "most_px", "width"), ROOMS)
 def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, make, most_px, width, scheme):
     """Behind any tab."""
-    page = page_of(make().to_html(limits=FEW), width=width, scheme=scheme)
+    page = page_of(html_of(make), width=width, scheme=scheme)
     all_has_room(page, width)
     tabs = page.locator("[data-tab]")
     if width >= 848:
