@@ -24,7 +24,6 @@ from tests.bench.collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, Collect
 from tests.bench.collectives_text import collectives_dict, collectives_page, collectives_text
 from tests.bench.goals import collective_goals
 from tests.crossed import each_of
-from tests.processes.forkserver import Forked
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -216,7 +215,7 @@ def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):
     command = [sys.executable, "-m", "parallel_lab", *words]
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": path}
-    with Forked(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment) as process:
         end = time.monotonic() + 60
         while not list(tmp_path.glob("parallel-lab-bench-*")) and time.monotonic() < end:
             time.sleep(0.02)

@@ -12,7 +12,6 @@ import pytest
 from tests.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
 from tests.bench.startup import cpu_seconds
 from tests.crossed import each_of
-from tests.processes.forkserver import Forked
 
 ECHO = """
 import argparse, os, sys
@@ -46,7 +45,6 @@ def echo(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
-    monkeypatch.setattr("subprocess.Popen", Forked)  # what ranks import is there at once
     yield "echo_rank"
     assert os.listdir(tmp_path / "tmp") == []
 

@@ -15,7 +15,6 @@ from parallel_lab.train.checkpoint import load_distributed, read_checkpoint
 from tests.checkpoint import saver
 from tests.checkpoint.drawn import names
 from tests.checkpoint.saver import CRASHED
-from tests.processes.forkserver import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 REPLY_S = 60.0
@@ -28,7 +27,7 @@ class Savers:
         env = {**os.environ, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "tests.checkpoint.saver"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = Forked(command, cwd=ROOT, env=env, **pipes, text=True, bufsize=1)
+        self.process = subprocess.Popen(command, cwd=ROOT, env=env, **pipes, text=True, bufsize=1)
         self.group = 0  # of the saver that is at work
         os.set_blocking(self.process.stdout.fileno(), False)
         self._rest = ""

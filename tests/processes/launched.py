@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from parallel_lab.base.system import SYSTEM, VARIABLE
-from tests.processes.forkserver import Forked, can_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = (sys.executable, "-m", "parallel_lab")
@@ -107,18 +106,13 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def started(
-    *command: str, cwd: Path, stdout: Any = subprocess.PIPE, new: bool = False, **extra: str
-) -> Iterator[Started]:
-    """Start a command; at the end nothing of it is left, whatever happened. Python is a fork of a process that has
-    loaded the package (forkserver.py), unless it is to be a `new` one.
-    """
+def started(*command: str, cwd: Path, stdout: Any = subprocess.PIPE, **extra: str) -> Iterator[Started]:
+    """Start a command; at the end nothing of it is left, whatever happened."""
     tag = f"PARALLEL_LAB_TEST_TAG={uuid.uuid4().hex}"
     name, value = tag.split("=")
     streams = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.STDOUT}
     options = {"cwd": cwd, "env": environment(**extra, **{name: value}), "text": True, "start_new_session": True}
-    forked = SYSTEM.parent_signal and not SYSTEM.portable and not new and can_fork(command, extra)
-    process = (Forked if forked else subprocess.Popen)([str(word) for word in command], **streams, **options)
+    process = subprocess.Popen([str(word) for word in command], **streams, **options)
     run = Started(process, tag)
     try:
         yield run
@@ -140,7 +134,7 @@ def script(folder: Path, body: str, name: str = "train.py") -> Path:
 
 
 def run_ranks(
-    folder: Path, count: int, body: str, *options: str, arguments: tuple[str, ...] = (), **extra: Any
+    folder: Path, count: int, body: str, *options: str, arguments: tuple[str, ...] = (), **extra: str
 ) -> tuple[int, str]:
     """`parallel-lab run -n count` of a script with `body`; (exit code, output). Nothing may be left of it."""
     script(folder, body)

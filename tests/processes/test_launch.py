@@ -49,7 +49,7 @@ def test_every_rank_takes_part_and_its_lines_bear_its_number(tmp_path, count):
         total = hooks.current_world().comm.all_reduce(np.arange(3.0) + get_rank())
         print("rank", get_rank(), "of", get_group_size(), total.tolist(), sys.argv[1:])
     """
-    output = output_of(tmp_path, count, body, arguments=("--epochs", "3", "--", "-n", "x"), new=True)
+    output = output_of(tmp_path, count, body, arguments=("--epochs", "3", "--", "-n", "x"))
     ranks_sum = count * (count - 1) / 2
     expected = [x * count + ranks_sum for x in range(3)]
     for rank in range(count):
@@ -63,8 +63,7 @@ def test_a_script_that_never_calls_init_just_runs_n_times(tmp_path):
         "import os, sys\nprint(os.environ['RANK_ID'], os.environ['RANK_SIZE'], 'parallel_lab' in sys.modules, "
         "__name__)\n"
     )
-    options = ("-n", "3", "--no-tag", "--log-dir", "logs")
-    with started(*LAB, "run", *options, "plain.py", cwd=tmp_path, new=True) as run:
+    with started(*LAB, "run", "-n", "3", "--no-tag", "--log-dir", "logs", "plain.py", cwd=tmp_path) as run:
         code, output = run.wait()
     assert code == 0
     assert sorted(output.splitlines()) == [f"{rank} 3 False __main__" for rank in range(3)]

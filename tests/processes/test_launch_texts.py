@@ -14,16 +14,19 @@ from parallel_lab.cli import magics
 from parallel_lab.cli.main import main
 from parallel_lab.processes.faults import traceback_text
 from tests.crossed import each_of
-from tests.processes.launched import LAB, LIMIT_S, started
+from tests.processes.launched import LAB, LIMIT_S
 
 
-def run(folder, source: str, *options: str, ranks: int = 1, new: bool = False) -> str:
+def run(folder, source: str, *options: str, ranks: int = 1, **environment: str) -> str:
     """What `parallel-lab run <options>` of a script prints; the run has to fail."""
     (folder / "train.py").write_text(source, encoding="utf-8")
-    with started(*LAB, "run", "-n", str(ranks), *options, "train.py", cwd=folder, new=new) as run:
-        code, output = run.wait()
-    assert code == 1, output
-    return output
+    own = {k: v for k, v in os.environ.items() if k != TRACEBACK_VARIABLE}
+    command = [*LAB, "run", "-n", str(ranks), *options, "train.py"]
+    done = subprocess.run(
+        command, cwd=folder, env={**own, **environment}, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def last_lines(output: str) -> str:
@@ -102,7 +105,7 @@ def test_importing_mindspore_without_the_option_names_the_option(tmp_path):
 
 
 def test_a_rank_that_asks_for_input_hears_that_it_has_no_keyboard(tmp_path):
-    assert "A rank has no keyboard" in last_lines(run(tmp_path, "input('learning rate? ')\n", new=True))
+    assert "A rank has no keyboard" in last_lines(run(tmp_path, "input('learning rate? ')\n"))
 
 
 @pytest.mark.quick(1)

@@ -133,7 +133,7 @@ def test_an_interrupt_of_a_run_at_any_moment_is_one_line(tmp_path, seed):
     moment_s, ranks = draw.uniform(0.3, 1.6), draw.choice([2, 4, 8])
     script(tmp_path, SLOW)
     # files that an import was just reading are closed by the garbage collector: no reason to print a warning
-    with started(*LAB, "run", "-n", str(ranks), "train.py", cwd=tmp_path, new=True, PYTHONWARNINGS="") as run:
+    with started(*LAB, "run", "-n", str(ranks), "train.py", cwd=tmp_path, PYTHONWARNINGS="") as run:
         time.sleep(moment_s)
         sent = time.monotonic()
         (os.killpg if draw.random() < 0.5 else os.kill)(run.process.pid, signal.SIGINT)

@@ -66,7 +66,7 @@ def check_disturbed_notebook(folder, fault, place, ranks, draw, told_after) -> N
     how = {"TMPDIR": str(folder / "temporary"), "PYTHONWARNINGS": ""}
     promised_s = STOP_LIMIT_S if fault == "stop" else 0.0
     words = ("tests.processes.disturbed", place, str(ranks), str(promised_s or LIMIT_S))
-    with started(sys.executable, "-m", *words, cwd=folder, new=True, **how) as run:
+    with started(sys.executable, "-m", *words, cwd=folder, **how) as run:
         assert run.process.stdout.readline() == "imports\n"
         pids: list[int] = []
         if place != "start":
@@ -133,7 +133,7 @@ def check_disturbed_launcher(folder, fault, place, ranks, draw, told_after) -> N
     how = {"TMPDIR": str(folder / "temporary"), "PYTHONWARNINGS": ""}
     promised_s = STOP_RUN_LIMIT_S if fault == "stop" else 0.0
     command = (*LAB, "run", "-n", str(ranks), "--timeout", str(promised_s or LIMIT_S), "train.py")
-    with started(*command, cwd=folder, new=place != "run", **how) as run:
+    with started(*command, cwd=folder, **how) as run:
         if place == "run":
             run.wait_for(*(folder / f"ready.{rank}" for rank in range(ranks)))
             time.sleep(draw.uniform(0, 0.1))

@@ -232,7 +232,7 @@ print("right" if get_pool(3).run(lambda comm: float(comm.all_reduce(np.ones(2))[
 
 def run_cells(tmp_path, send=None, cut="", how="raise KeyboardInterrupt"):
     """Both cells in a fresh Python; `send(run)` interrupts the first. The lines that were printed."""
-    with started(sys.executable, "-c", CELL.format(cut=cut, how=how), cwd=tmp_path, new=True) as run:
+    with started(sys.executable, "-c", CELL.format(cut=cut, how=how), cwd=tmp_path) as run:
         if send is not None:
             assert run.process.stdout.readline() == "begun\n"
             send(run)
