@@ -62,9 +62,9 @@ class Work:
     messages: tuple[Message, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Part:
-    """The work of a pipeline part with one block, and what it holds, in float32.
+    """The work of a pipeline part with one block, and what it holds, in float32. Compiled once: equals only itself.
 
     ahead               of forward, what is done before another part's result is needed
     forward, backward   up to the message to the next part;  behind: of backward, what follows that message

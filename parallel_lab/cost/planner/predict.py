@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -55,18 +55,25 @@ def _sum(terms: Iterable[tuple[float, Seconds]]) -> Seconds:
     return Seconds(*map(math.fsum, columns))
 
 
+@dataclass(frozen=True)
 class _Rates:
-    """Seconds and bytes of work at a point.  scale: bytes of a number, in those of the compiled network."""
+    """Seconds and bytes of work: what of a point they depend on, as many points (with other schedules, chunks or
+    micro-batches) have the same.  scale: bytes of a number, in those of the compiled network
+    """
 
-    def __init__(self, point: PlanPoint, cluster: Cluster, scale: float) -> None:
-        self.point, self.cluster, self.scale = point, cluster, scale
-        self.places = Places(point, cluster)
+    cluster: Cluster
+    scale: float
+    data: int
+    level: int
+    sequence_parallel: bool
+    layer_spans: bool  # more than one node, as `Places` says
+    copies_span: bool
 
     def spans(self, message: Message) -> bool:
-        return self.places.copies_span if message.copies else self.places.layer_spans and message.tensor > 1
+        return self.copies_span if message.copies else self.layer_spans and message.tensor > 1
 
     def members(self, message: Message) -> int:
-        return message.tensor * (self.point.data if message.copies else 1)
+        return message.tensor * (self.data if message.copies else 1)
 
     def message_s(self, message: Message) -> float:
         link, gamma = self.cluster.link_over(spans=self.spans(message)), self.cluster.device.gamma_s_per_byte
@@ -79,7 +86,7 @@ class _Rates:
     def of(self, work: Work, scale: float | None = None) -> Seconds:
         """scale: other than the point's, for its local instructions."""
         device, scale = self.cluster.device, self.scale if scale is None else scale
-        touched = work.alone_bytes if self.point.sequence_parallel else work.touched_bytes
+        touched = work.alone_bytes if self.sequence_parallel else work.touched_bytes
         local = np.maximum(work.flops / device.flops_per_s, touched * (scale / device.memory_bandwidth_bytes_per_s))
         return self.messages(work.messages)._replace(compute=math.fsum(local) + len(local) * device.overhead_s)
 
@@ -132,21 +139,22 @@ class PartTime:
         return float(part.spare_bytes.max()) + (max(0.0, more) if sums else 0.0)
 
 
-def _part_time(terms: Terms, rates: _Rates, blocks: int) -> PartTime:
+def _part_time(terms: Terms, rates: _Rates, blocks: int, overlap: bool) -> PartTime:
     rows = [(k, _seconds(part, rates)) for k, part in terms]
     names = ("ahead", "forward", "backward", "behind", "last", "update")
     seconds = {name: _sum([(k, one[name]) for k, (one, _, _) in rows]) for name in names}
     each = tuple((k, m) for k, (_, messages, _) in rows for m in messages)
     once = tuple((k, m) for k, (_, _, messages) in rows for m in messages)
-    if rates.point.overlap and rates.point.data > 1:
+    if overlap and rates.data > 1:
         seconds["last"] = _overlapped(seconds, once, rates, blocks)
     border = max(part.border_bytes for _, part in terms) * rates.scale
     return PartTime(terms, **seconds, border_bytes=border, each=each, once=once)
 
 
+@lru_cache(maxsize=4096)
 def _seconds(part: Part, rates: _Rates) -> tuple[dict[str, Seconds], tuple[Message, ...], tuple[Message, ...]]:
     """Seconds of one part as it was compiled, its messages per micro-batch, and those sent once."""
-    level, data = rates.point.level, rates.point.data
+    level, data = rates.level, rates.data
     works = {name: getattr(part, name) for name in ("forward", "backward", "behind")}
     last, after = part.last.messages, ()
     if level >= 1:
@@ -195,13 +203,14 @@ class Pricing:
         self.model, self.point, self.machine, self.precision = model, point, machine, precision
         bytes_each, self.state_bytes = PRECISIONS[precision]
         self.scale = bytes_each / FLOAT_BYTES
-        self.rates = _Rates(point, machine.cluster, self.scale)
+        self.places = places = Places(point, machine.cluster)
+        kept = (point.data, point.level, point.sequence_parallel, places.layer_spans, places.copies_span)
+        self.rates = _Rates(machine.cluster, self.scale, *kept)
         self.schedule = cast(Schedule, schedule_of(point))  # not why there is none: `misfit` has asked
         count = point.stages * point.chunks
         self.blocks = model.layers // count
-        times = {
-            n: _part_time(terms, self.rates, self.blocks) for n, terms in parts_of(model, point, self.blocks).items()
-        }
+        parts = parts_of(model, point, self.blocks)
+        times = {n: _part_time(terms, self.rates, self.blocks, point.overlap) for n, terms in parts.items()}
         many = [times["first"], *[times["middle"]] * (count - 2), times["last"]] if count > 1 else []
         self.parts = many or [times["only"]]
         self.scalars_s = self.rates.of(self.parts[0].terms[0][1].scalars, 1.0).compute
@@ -238,7 +247,7 @@ class Pricing:
         size = max(part.border_bytes for part in self.parts)
         for k in range(len(self.parts) - 1):
             a, b = k % point.stages, (k + 1) % point.stages
-            link = cluster.link_over(spans=self.rates.places.border_spans(a, b))
+            link = cluster.link_over(spans=self.places.border_spans(a, b))
             seconds[a, b] = seconds[b, a] = message_time_s("send", size, 2, link)
         return seconds
 
@@ -323,7 +332,7 @@ class Pricing:
 
     def _sent(self, stage: int) -> dict[str, float]:
         """Bytes that a rank of a stage sends in a step."""
-        stages, repeats, places = self.point.stages, self.point.micro_batches, self.rates.places
+        stages, repeats, places = self.point.stages, self.point.micro_batches, self.places
         sent = {False: 0.0, True: 0.0}
         for part in self.held(stage):
             for often, messages in ((repeats, part.each), (1, part.once)):
