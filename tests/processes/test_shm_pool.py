@@ -399,11 +399,13 @@ def test_start_and_close_leave_no_process_and_no_descriptor():
 
 @pytest.mark.portable
 def test_idle_workers_use_no_processor_time(pool):
+    def at_rest() -> bool:
+        used = [cpu_ticks(pid) for pid in pool.pids]
+        time.sleep(0.5)
+        return [cpu_ticks(pid) for pid in pool.pids] == used
+
     pool.run(lambda comm: comm.barrier())
-    time.sleep(0.05)  # the last report is on its way
-    used = [cpu_ticks(pid) for pid in pool.pids]
-    time.sleep(0.5)
-    assert [cpu_ticks(pid) for pid in pool.pids] == used
+    assert any(at_rest() for _ in range(3))  # on a busy machine the last report may still be on its way
 
 
 @pytest.mark.portable
