@@ -154,7 +154,10 @@ def _parts(
             raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
         parts[node.name] = part
     readers = _readers(graph)
-    stage_of = (lambda part: part % count) if place is None else place.ways[0].__getitem__
+
+    def stage_of(part: int) -> int:
+        return part % count if place is None else place.ways[0][part]
+
     for node in reversed(graph.of_phase("forward")):
         if node.name in of_parameters:
             reading = {parts[reader.name] for reader in readers.get(node.name, ())}
