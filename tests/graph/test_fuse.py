@@ -11,6 +11,7 @@ from parallel_lab import nn
 from parallel_lab.base.errors import ContextConflictError, PlanError
 from parallel_lab.base.settings.fusion_rules import buckets_of, size_groups_by_bytes, size_groups_by_elements
 from parallel_lab.cost import get_cluster, instr_time_s, predict_memory, predict_timeline, step_time_s
+from parallel_lab.graph.passes import fuse
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
 from tests.nets import cell, chain as made_of
@@ -415,6 +416,16 @@ def test_memory_of_a_bucket_is_that_of_its_gradients():
     plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS, comm_fusion=allreduce("auto", None))
     alone = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS)
     assert predict_memory(plan).grads_bytes == predict_memory(alone).grads_bytes == 5 * (64 + 8) * 4
+
+
+def test_instructions_that_wait_for_each_other_are_refused_and_not_left_out():
+    plan = compiled(chain(WIDTHS), "semi_auto_parallel", WIDTHS)
+    first, second = [instr for _, instr in plan.instructions()][:2]
+    steps = [fuse._Step([first], {second.out}, (0,)), fuse._Step([second], {first.out}, (1,))]
+    with pytest.raises(PlanError, match=f"{first.out}' waits for a message that waits for it"):
+        fuse._in_turn(steps)
+    steps[0].needs.clear()
+    assert fuse._in_turn(steps) == (first, second)
 
 
 # ---- float16 ----
