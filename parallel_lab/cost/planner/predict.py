@@ -204,8 +204,8 @@ class Pricing:
         bytes_each, self.state_bytes = PRECISIONS[precision]
         self.scale = bytes_each / FLOAT_BYTES
         self.places = places = Places(point, machine.cluster)
-        kept = (point.data, point.level, point.sequence_parallel, places.layer_spans, places.copies_span)
-        self.rates = _Rates(machine.cluster, self.scale, *kept)
+        spans = {"layer_spans": places.layer_spans, "copies_span": places.copies_span}
+        self.rates = _Rates(machine.cluster, self.scale, point.data, point.level, point.sequence_parallel, **spans)
         self.schedule = cast(Schedule, schedule_of(point))  # not why there is none: `misfit` has asked
         count = point.stages * point.chunks
         self.blocks = model.layers // count
