@@ -42,6 +42,7 @@ HELPERS = ("resource_tracker", "forkserver")  # of multiprocess(ing); they live 
 SHM = Path("/dev/shm")
 PORTABLE = Path(__file__).with_name("portable")
 EXHAUSTIVE = re.compile(r"exhaustive|mark\.quick")  # as in .ci/run
+TURN = pytest.StashKey[int]()  # of a test: its place among all
 
 
 # ---- compiled modules ----
@@ -230,9 +231,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = few_of_each([item for item in items if item.get_closest_marker("faults")])
     for turn, item in enumerate(items):
         item.stash[TURN] = turn
-
-
-TURN = pytest.StashKey[int]()  # of a test: its place among all
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
