@@ -1,6 +1,7 @@
 """One script on two hosts that only a network joins: the same numbers as one device, and what breaks is named."""
 
 import json
+import re
 import sys
 import time
 from functools import partial
@@ -19,6 +20,9 @@ from tests.train.worlds import Worlds, assert_equals_one_device, by_mpirun
 pytestmark = [NEEDS_MPI, pytest.mark.exhaustive, pytest.mark.timeout(240)]
 RANKS, LIMIT_S = 4, 20.0
 NAMED_S = 5.0  # after the processes of a host are gone
+# One of its ranks may have told its call before the cable was pulled, and a rank of the own host may not have: what
+# ranks say of a call also comes by way of the other host.
+THE_OTHER_HOST = r"ranks? [\d, -]*[23]"
 AFTER_S = launch.LOST_HOST_S + 5.0  # for all to end where nothing tells them but silence; a daemon of Open MPI 4 stays
 
 
@@ -85,10 +89,9 @@ for step in range(100_000):
     [
         ("dies", ("process rank 3 with PID", "on node 10.77.0.2", "signal 9"), None),
         ("raises", ("rank 3 raised ValueError", "enough"), None),
-        ("differs", ("CollectiveMismatch", "float32 (1000,)", "rank 2 called all_reduce", "float32 (10,)"), None),
+        ("differs", ("CollectiveMismatch", r"float32 \(1000,\)", "rank 2 called all_reduce", r"float32 \(10,\)"), None),
         ("host is killed", ("10.77.0.2",), NAMED_S),
-        # of its own host, too, where what they say of the call comes by way of the other host
-        ("cable is pulled", ("rank 0 has waited 2 s for ranks ", "3 in all_reduce", "10.77.0.2"), AFTER_S),
+        ("cable is pulled", (f"rank 0 has waited 2 s for {THE_OTHER_HOST} in all_reduce", "10.77.0.2"), AFTER_S),
     ],
 )
 def test_what_breaks_is_named_and_both_hosts_are_left_empty(both, tmp_path, what, words, limit_s):
@@ -108,7 +111,7 @@ def test_what_breaks_is_named_and_both_hosts_are_left_empty(both, tmp_path, what
         console.seek(0)
         output = console.read()
         assert status != 0
-        assert not [word for word in words if word not in output], output
+        assert not [word for word in words if not re.search(word, output)], output
         assert limit_s is None or took_s < limit_s
         while left := [command for host in (0, 1) for command in both.commands(host) if "orted" not in command]:
             assert time.monotonic() - begun < 60, left
@@ -123,9 +126,8 @@ def test_a_collective_keeps_its_limit_when_the_cable_is_pulled(both, tmp_path):
         run.wait_for(*(tmp_path / f"adds.{rank}" for rank in range(RANKS)))
         both.cut()
         begun = time.monotonic()
-        while (
-            "CollectiveTimeout: ranks 2, 3 did not come within 3 s; rank 0 waits in all_reduce" not in log.read_text()
-        ):
+        late = f"CollectiveTimeout: {THE_OTHER_HOST} did not come within 3 s; rank 0 waits in all_reduce"
+        while not re.search(late, log.read_text()):
             assert time.monotonic() - begun < 3 + 5, log.read_text()
             time.sleep(0.05)
 
