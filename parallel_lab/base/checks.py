@@ -175,8 +175,8 @@ def fitting_methods(cls: type) -> type:
 
 
 def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
-    """`checked` for an `__init__` whose settings are attributes: each checked argument, given or default, is one when
-    the body begins. `_kept` lists their names, those of base classes first.
+    """`checked` for an `__init__` whose arguments, given or default, are attributes when the body begins. `_kept` lists
+    the names of those that are checked, those of base classes first.
     """
 
     def decorate(init: Function) -> Function:
@@ -186,8 +186,8 @@ def kept(**checks: Callable[..., Any]) -> Callable[[Function], Function]:
         def call(self: Any, *args: Any, **kwargs: Any) -> None:
             given = signature.bind(self, *args, **kwargs)
             given.apply_defaults()
-            vars(self).update({name: given.arguments[name] for name in checks})
-            vars(self)["_kept"] = (*checks, *vars(self).get("_kept", ()))
+            own = [p for p in given.arguments.items() if p[0] in checks or not hasattr(type(self), p[0])][1:]
+            vars(self).update(own, _kept=(*checks, *vars(self).get("_kept", ())))
             init(self, *args, **kwargs)
 
         return cast(Function, checked(**checks)(call))

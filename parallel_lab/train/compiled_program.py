@@ -71,7 +71,7 @@ class CompiledProgram(Program):
         plan, env, optimizer = self.plan, self.env, self.compiled.optimizer
         self.calls = self.calls if step is None else step
         # steps before this one: the optimizer's, which a checkpoint restores
-        number = self.calls if optimizer is None else optimizer.global_step
+        number = self.calls if optimizer is None else optimizer.steps_taken
         env.update(self._inputs(inputs))
         self.values.put_into(env)
         observe, events = self._observer(number)

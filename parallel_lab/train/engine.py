@@ -187,7 +187,7 @@ class TrainStep(_Step):
             self._scales = finite.scales_its_loss(self.network)
         if self._scales:
             return self._at_once(*columns)
-        step = optimizer.global_step
+        step = optimizer.steps_taken
         for number, column in enumerate(columns):
             finite.check(f"input {number}", column, step)
         loss = self._at_once(*columns)
@@ -233,7 +233,7 @@ class TrainStep(_Step):
         def step(*columns: Any) -> Any:
             # with a loss scale an overflow is what the scaler looks for, not a surprise
             with nullcontext() if scaler is None else np.errstate(over="ignore", invalid="ignore"):
-                token = current_step.set(StepNumber(optimizer.global_step))
+                token = current_step.set(StepNumber(optimizer.steps_taken))
                 try:
                     (_, loss), grads = gradient(*_tensors(columns))
                 finally:

@@ -33,7 +33,7 @@ def begin(compiled: Compiled, world: Any, config: ParallelConfig) -> None:
 def _compare(compiled: Compiled, world: Any, config: ParallelConfig) -> None:
     if world is not None and world.world_size > 1:
         optimizer = compiled.optimizer
-        compare_programs(compiled.plan, world, {} if optimizer is None else optimizer.rates(optimizer.global_step))
+        compare_programs(compiled.plan, world, {} if optimizer is None else optimizer.rates(optimizer.steps_taken))
 
 
 def _agree(compiled: Compiled, world: Any, config: ParallelConfig) -> None:

@@ -59,7 +59,7 @@ class LearnerValues:
         names = [s.parameter for s in plan.states if s.parameter in self._layouts]
         shapes = {name: (plan.value(name).shape, self._layouts[name]) for name in names}
         held = optimizer.take_states(shapes, self.local, dict(plan.owners))
-        rates = optimizer.rates(optimizer.global_step)
+        rates = optimizer.rates(optimizer.steps_taken)
         scales = optimizer.loss_scaler.scalar_state() if optimizer.loss_scaler is not None else {}
         for state in plan.states:
             dtype = plan.value(state.name).dtype
@@ -91,6 +91,9 @@ class LearnerValues:
                 p.set_data(Initial(OnAnotherStage(name, holders), p.full_shape, p.dtype))
         if self.optimizer is not None:
             self._take_states(env)
+        # optimizers whose own construct reads their rate: a step of theirs is done
+        for one in {id(p.owner): p.owner for p in self.parameters.values() if hasattr(p, "owner")}.values():
+            one.steps_taken += 1
 
     def _take_states(self, env: Env) -> None:
         optimizer = self.optimizer
@@ -107,4 +110,4 @@ class LearnerValues:
         optimizer.keep_states(states, self._layouts, scalars, dict(self.plan.owners))
         if scales:
             optimizer.loss_scaler.take(scales)
-        optimizer.global_step += 1
+        optimizer.steps_taken += 1

@@ -221,10 +221,9 @@ def learning_rate(where: str, optimizer: Any) -> float:
     allowed = "An optimizer with one learning rate, a number"
     if optimizer is None:
         raise ArgumentError("the Model has no optimizer", where=where, allowed=allowed)
-    rate = optimizer.learning_rate
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or optimizer.dynamic_lr:
-        what = f"the learning rate is {shorten(rate)}"
+    if optimizer.dynamic_lr:
+        what = f"the learning rate is {shorten(optimizer.learning_rate)}"
         raise ArgumentError(what, where=where, allowed=allowed, hint="Leave the schedule to the optimizer")
     if optimizer.is_group_lr:
         raise ArgumentError("parameter groups have learning rates of their own", where=where, allowed=allowed)
-    return float(rate)
+    return optimizer.learning_rates(optimizer.steps_taken)["learning_rate"]

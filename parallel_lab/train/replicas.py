@@ -147,7 +147,7 @@ def settings_of(optimizer: Any, **more: Any) -> dict[str, Any]:
     if optimizer is not None:
         for number, one in enumerate(optimizer.members):
             prefix = "" if len(optimizer.members) == 1 else f"optimizer {number + 1}: "
-            own = {"optimizer": type(one).__name__, **one.rates(one.global_step), **one._shown(), "rule": one.rule}
+            own = {"optimizer": type(one).__name__, **one.rates(one.steps_taken), **one._shown(), "rule": one.rule}
             own |= {} if one.loss_scaler is None else {"scale": one.loss_scaler.scale_value}
             settings.update({prefix + name: value for name, value in own.items()})
     return settings | {SEED: get_seed()}
@@ -203,7 +203,7 @@ def before_sum(reducer: Any, members: tuple[int, ...], gradients: Sequence[Any],
     if copies is None or copies.members != members:
         copies = world.copies[reducer] = Replicas(world.comm, members)
     optimizer = getattr(reducer.parameters, "optimizer", None)
-    steps = copies.steps if optimizer is None else optimizer.global_step
+    steps = copies.steps if optimizer is None else optimizer.steps_taken
     if finite.wanted(optimizer):
         names = [p.name for p in reducer.parameters]
         finite.check_all("the gradient of parameter", zip(names, gradients, strict=True), steps)
@@ -228,7 +228,7 @@ def after_update(optimizer: Any) -> None:
     if copies is None or copies.members != members:
         copies = world.copies[optimizer] = Replicas(world.comm, members)
     if copies.due():
-        copies.compare(*_told(copies, trained, optimizer), optimizer.global_step)
+        copies.compare(*_told(copies, trained, optimizer), optimizer.steps_taken)
 
 
 def _hold(trained: Sequence[Any], shapes: Sequence[tuple[int, ...]]) -> bool:

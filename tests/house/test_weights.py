@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_620,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_345,
+    "nn": 8_460,
     "catalog": 10_960,
     "graph": 8_400,
     "cost": 9_050,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 103_980, 120_530, 97_290
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_110, 120_680, 97_455
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -274,7 +274,8 @@ def test_early_stopping_can_put_the_best_weights_back():
 )
 def test_reduce_lr_on_plateau_multiplies_the_rate(options, values, rates):
     seen = []
-    note = train.LambdaCallback(on_train_epoch_end=lambda c: seen.append(c.original_args().optimizer.learning_rate))
+    rate = lambda c: c.original_args().optimizer.learning_rates(0)["learning_rate"]  # noqa: E731
+    note = train.LambdaCallback(on_train_epoch_end=lambda c: seen.append(rate(c)))
     fit_told(values, train.ReduceLROnPlateau("told", **options), note)
     assert seen == pytest.approx(rates, rel=1e-12)
 

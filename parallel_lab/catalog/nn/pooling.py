@@ -53,6 +53,7 @@ class _RowPool(Cell):
         sizes = {"kernel_size": (1, self.kernel_size), "stride": (1, self.stride)}
         self.expand_dims, self.squeeze = expand_dims.primitive(), squeeze.primitive(2)
         self.pool = pool(**sizes, pad_mode=self.pad_mode, padding=sides, **options)
+        self.kernel_size, self.stride = sizes.values()  # as scripts read them: of pictures of height 1 (MindSpore)
 
     def construct(self, x: Any) -> Any:
         if len(shape_of(x)) != 3:
@@ -92,6 +93,7 @@ class AvgPool1d(_RowPool):
 class Upsample(Cell):
     """Pictures in another size.  x: (n, c, h, w) -> (n, c, *size). Arguments: `ops.interpolate`."""
 
+    @kept()
     def __init__(
         self,
         size: Any = None,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, instance, integer
+from ...base.checks import checked, instance, integer, kept
 from ...nn.cell import Cell
 from ...nn.layers.normalization import LayerNorm
 from ...nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer, TransformerLayer, TransformerLayers
@@ -53,6 +53,7 @@ class TransformerDecoder(TransformerLayers):
     @checked(decoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, decoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
+        self.num_layers = num_layers
         self._set(decoder_layer, num_layers, norm)
 
 
@@ -69,6 +70,7 @@ class Transformer(Cell):
     CUSTOM = instance(Cell, "A Cell") | None
 
     @checked(custom_encoder=CUSTOM, custom_decoder=CUSTOM, num_encoder_layers=integer(1), num_decoder_layers=integer(1))
+    @kept()
     def __init__(
         self,
         d_model: int = 512,

@@ -244,7 +244,8 @@ def _short(name: str) -> str:
 
 def _rates(optimizer: Optimizer) -> dict[str, Any]:
     """What the optimizer is made with, by MindSpore's names."""
-    rates = {"learning_rate": optimizer.learning_rate, "momentum": getattr(optimizer, "momentum", None)}
+    rate = optimizer.learning_rate if optimizer.dynamic_lr else optimizer.learning_rates(0)["learning_rate"]
+    rates = {"learning_rate": rate, "momentum": getattr(optimizer, "momentum", None)}
     kept = {name: getattr(optimizer, name, None) for name in ("beta1", "beta2", "eps")}
     return {name: value for name, value in (rates | kept).items() if value is not None}
 

@@ -95,12 +95,13 @@ class Weighted(Cell):
         outputs: int | None = None,
     ) -> None:
         """Make the Parameters.  shape: of the weight;  outputs: length of the bias, if it is not the weight's."""
-        rule = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
-        self.weight, self.bias = Parameter(initializer(rule, shape, dtype)), None
+        weight_init = HeUniform(math.sqrt(5)) if weight_init is None else weight_init
+        self.weight, self.bias = Parameter(initializer(weight_init, shape, dtype)), None
         if has_bias:
-            rule = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
-            self.bias = Parameter(initializer(rule, (outputs or shape[0],), dtype))
+            bias_init = Uniform(1 / math.sqrt(math.prod(shape[1:]))) if bias_init is None else bias_init
+            self.bias = Parameter(initializer(bias_init, (outputs or shape[0],), dtype))
             self.bias_add = bias_add.primitive()
+        vars(self).update(weight_init=weight_init, bias_init=bias_init)  # a Parameter among them is not the layer's
 
 
 class Dense(Weighted):

@@ -95,6 +95,10 @@ class _Conv(Weighted):
         settings = {**windows, "pad_mode": self.pad_mode, "pad": pad, "group": self.group}
         setattr(self, self.name, self.operator(out_channel=first, **settings))
         self._draw((first, second // self.group, *kernel), weight_init, bias_init, self.has_bias, dtype, ends[1])
+        # scripts read one number per dim, and of rows those of pictures of height 1 (MindSpore)
+        for name, value in windows.items():
+            setattr(self, name, value if isinstance(value, tuple) else (value,) * self.dims)
+        self.padding = pad
 
     def construct(self, x: Any) -> Any:
         if self.rows:

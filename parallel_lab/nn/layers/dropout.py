@@ -40,6 +40,7 @@ class Dropout(Cell):
         if keep_prob is not None:
             p = 1 - number(0, 1, above=True)(where, "keep_prob", keep_prob)
         self.p = 0.5 if p is None else probability(where, "p", p)
+        self.keep_prob, self.dtype = 1 - self.p, dtype
         self._calls = StepCalls()
         # `key` is set when it is called: the name is complete only then
         self.dropout = dropout_at.primitive(p=self.p, key=0, dims=self.dims)

@@ -29,7 +29,8 @@ _BATCH_NORM = """
 
     num_features  channels, c
     eps           added to the variance
-    momentum      running = momentum * running + (1 - momentum) * batch, after every training step
+    momentum      running = momentum * running + (1 - momentum) * batch, after every training step; the attribute is
+                  1 - momentum
     affine        False: gamma and beta stay as they are
     gamma_init, beta_init, moving_mean_init, moving_var_init  what `initializer` takes
     use_batch_statistics  None: in training only; True: always; False: never. Running statistics change whenever those
@@ -86,6 +87,7 @@ class _BatchNorm(Cell):
             is_training=True, epsilon=eps, momentum=1 - momentum, unbiased=unbiased
         )
         self.batch_norm.add_prim_attr("sync", sync)
+        self.momentum = 1 - momentum  # as scripts read it: what a batch adds (MindSpore)
 
     def construct(self, x: Any) -> Any:
         shape = shape_of(x)

@@ -306,4 +306,5 @@ class TransformerEncoder(TransformerLayers):
     @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
+        self.num_layers = num_layers
         self._set(encoder_layer, num_layers, norm)

@@ -68,6 +68,8 @@ class _RateList(FormulaSchedule):
         super().__init__()
         self.rates = tuple(rates)
 
+    as_tensor = learning_rate = property(lambda self: Tensor(np.float32(self.rates)), doc="All rates.  (count,).")
+
     @at_step
     def at(self, step: int) -> float:
         """The rate at a step, counted from 0."""

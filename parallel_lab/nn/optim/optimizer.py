@@ -36,14 +36,13 @@ from ..tensor.tensor import RankTensor, Tensor
 from .amp import LossScaler, unscaled
 from .clip import GradientClip
 from .global_norm import RankTotals, centralized
-from .held_states import HeldStates, State
+from .held_parameters import LEARNING_RATE, HeldParameters
+from .held_states import State
 from .lr_schedule import as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
 from .totals import Place, Totals, nonfinite
 from .weight_groups import check_grouping_in_context, owners_in_context
 
-# the scalar state that holds the rate; "learning_rate.1", ... are those of groups with a rate of their own
-LEARNING_RATE = "learning_rate"
 WEIGHT_DECAY = "weight_decay"  # likewise, where it depends on the step
 
 Params = Iterable[Parameter] | Iterable[dict[str, Any]]
@@ -79,7 +78,7 @@ def _are_parameters(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], (Parameter, dict))
 
 
-class Optimizer(HeldStates, Cell):
+class Optimizer(HeldParameters, Cell):
     """Base of optimizers: a Cell, called with one gradient per parameter.
 
     params         Parameters with different names; those without requires_grad are ignored. Or groups, as in
@@ -99,12 +98,14 @@ class Optimizer(HeldStates, Cell):
 
     The first two may change places, as in MindSpore's base: super().__init__(learning_rate, params).
 
-    Attributes: `parameters` (a ParameterTuple), `learning_rate` (may be changed between steps), `global_step` (steps
-    taken, skipped ones too), `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a
-    compiled step: which slices the states of a parameter are). With optimizer parallel in data_parallel mode a rank
-    keeps the states of the parameters that it updates; `state_owners` names the ranks that hold the others. Subclasses
-    define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether they work in that form; or,
-    as in MindSpore, they define `construct(gradients)`, keep Parameters of their own and assign to them.
+    Attributes: `parameters` (a ParameterTuple), `learning_rate` (a Parameter, which may be assigned, or a schedule;
+    another may take its place between steps), `global_step` and `steps_taken` (a Parameter, an int; skipped ones too),
+    `states` and `scalars` (what the steps keep), `state_layouts` (on a rank that runs a compiled step: which slices the
+    states of a parameter are), states by their names (`moments`, ParameterTuples). With optimizer parallel in
+    data_parallel mode a rank keeps the states of the parameters that it updates; `state_owners` names the ranks that
+    hold the others. Subclasses define `update` and, if they keep states, `state_names`; `can_be_grouped` says whether
+    they work in that form; or, as in MindSpore, they define `construct(gradients)`, keep Parameters of their own and
+    assign to them.
     Raises OptimizerParallelError (a RuntimeError) where enable_parallel_optimizer is set and cannot work.
     """
 
@@ -153,7 +154,7 @@ class Optimizer(HeldStates, Cell):
     def _begin(self) -> None:
         """No step taken, no states held."""
         self._numbers: dict[str, int] = {}
-        self.global_step = 0
+        self.steps_taken = 0
         self._states: list[State] | None = None
         self._scalars: dict[np.dtype, State] = {}
         self._layouts: list[TensorLayout | None] = [None] * len(self.parameters)
@@ -197,8 +198,11 @@ class Optimizer(HeldStates, Cell):
 
     @property
     def learning_rate(self) -> Any:
-        """The number or schedule for the parameters without a rate of their own."""
-        return self._rates[LEARNING_RATE]
+        """The rate, a Parameter, or the schedule; with groups that have rates of their own, one per parameter."""
+        if not self.is_group_lr:
+            return self._rate_as_read(LEARNING_RATE)
+        found = tuple(self._rate_as_read(setting.rate) for setting in self._settings)
+        return found if self.dynamic_lr else ParameterTuple(found)
 
     @learning_rate.setter
     def learning_rate(self, value: Rate) -> None:
@@ -238,13 +242,6 @@ class Optimizer(HeldStates, Cell):
         if i is None:
             raise ArgumentError(f"no parameter is called {shorten(name)}", where=type(self).__name__)
         return i
-
-    def get_lr(self) -> float | tuple[float, ...]:
-        """The learning rate of the next eager step; with groups that have rates of their own, one per parameter."""
-        rates = self.learning_rates(self.global_step)
-        if len(rates) == 1:
-            return rates[LEARNING_RATE]
-        return tuple(rates[setting.rate] for setting in self._settings)
 
     # ---- the rule ----
 
@@ -314,7 +311,7 @@ class Optimizer(HeldStates, Cell):
 
     def own_place(self) -> Place:
         """A whole parameter without a name, with the optimizer's weight decay as it is in the next step."""
-        return Place("", self.rates(self.global_step).get(WEIGHT_DECAY, self.weight_decay))
+        return Place("", self.rates(self.steps_taken).get(WEIGHT_DECAY, self.weight_decay))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
@@ -342,14 +339,15 @@ class Optimizer(HeldStates, Cell):
 
     def _factors(self) -> tuple[float, ...]:
         """The factor of weight decay of every parameter in the next eager step."""
-        now = self.rates(self.global_step)
+        now = self.rates(self.steps_taken)
         return tuple(now.get(s.weight_decay, s.weight_decay) for s in self._settings)
 
     def get_lr_parameter(self, param: Any) -> Any:
-        """The learning rate, a number or a schedule, of a parameter or of each one of a list."""
+        """The rate of a parameter, or of each one of a list: a Parameter, all rates of a list, or a schedule."""
         if not isinstance(param, (list, tuple)):
             instance(Parameter, "A Parameter, or a list of them")("get_lr_parameter", "param", param)
-            return self._rates[self.rate_name(param.name)]
+            rate = self._rate_as_read(self.rate_name(param.name))
+            return getattr(rate, "as_tensor", rate)
         return [self.get_lr_parameter(one) for one in param]
 
     def decay_weight(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
@@ -388,7 +386,10 @@ class Optimizer(HeldStates, Cell):
             hint = "Put it into nn.TrainOneStepCell, or into a function for jit: there it is written for whole tensors"
             what = "its own construct is called with a rank's slices of gradients"
             raise TraceError(what, where=type(self).__name__, hint=hint)
-        return super().__call__(*args, **kwargs)
+        result = super().__call__(*args, **kwargs)
+        if current_tracer.get() is None:
+            self.steps_taken += 1
+        return result
 
     @property
     def has_own_step(self) -> bool:
@@ -412,7 +413,7 @@ class Optimizer(HeldStates, Cell):
         keep_freed_memory()  # the next step will need as much again
         cuts = {p.name: p.layout for p in self.parameters if p.layout is not None}
         scaler, totals = self.loss_scaler, RankTotals(cuts) if cuts else Totals()
-        rates = self.rates(self.global_step)
+        rates = self.rates(self.steps_taken)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore") if scaler else nullcontext():
             finite = not (scaler and scaler.drop_overflow_update) or bool(nonfinite(gradients, totals) == 0)
             if finite:
@@ -420,7 +421,7 @@ class Optimizer(HeldStates, Cell):
                 self._step(self.prepared(gradients, totals, scale), rates, totals)
         if scaler:
             scaler.adjust(finite)
-        self.global_step += 1
+        self.steps_taken += 1
         world = current_world()
         if world is not None and world.summed:
             world.after_update(self)
@@ -537,7 +538,7 @@ class Optimizer(HeldStates, Cell):
 
     def __repr__(self) -> str:
         further = {"clip": self.clip, "loss_scaler": self.loss_scaler}
-        shown = {LEARNING_RATE: self.learning_rate, **self._shown()}
+        shown = {LEARNING_RATE: self._rates[LEARNING_RATE], **self._shown()}
         shown.update({name: value for name, value in further.items() if value is not None})
         groups = f" in {len(self._groups)} groups" if self._groups else ""
         count = f"{len(self.parameters)} parameters{groups}"

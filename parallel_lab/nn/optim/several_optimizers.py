@@ -85,19 +85,19 @@ class SeveralOptimizers:
     # ---- rates and scalars ----
 
     @property
-    def global_step(self) -> int:
+    def steps_taken(self) -> int:
         """The steps of the first; setting it counts the same number of steps on for all."""
-        return self.members[0].global_step
+        return self.members[0].steps_taken
 
-    @global_step.setter
-    def global_step(self, value: int) -> None:
-        taken = value - self.global_step
+    @steps_taken.setter
+    def steps_taken(self, value: int) -> None:
+        taken = value - self.steps_taken
         for one in self.members:
-            one.global_step += taken
+            one.steps_taken += taken
 
     def rates(self, step: int) -> dict[str, float]:
-        ahead = step - self.global_step
-        return self._all([one.rates(one.global_step + ahead) for one in self.members])
+        ahead = step - self.steps_taken
+        return self._all([one.rates(one.steps_taken + ahead) for one in self.members])
 
     @property
     def has_schedule(self) -> bool:

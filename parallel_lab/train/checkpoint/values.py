@@ -157,7 +157,7 @@ def _scalars(optimizer: Optimizer) -> dict[str, np.ndarray]:
     if optimizer.loss_scaler is not None:
         for name, value in optimizer.loss_scaler.scalar_state().items():
             scalars[name] = np.asarray(value, np.float32)
-    scalars[GLOBAL_STEP] = np.asarray(optimizer.global_step, np.int64)
+    scalars[GLOBAL_STEP] = np.asarray(optimizer.steps_taken, np.int64)
     return scalars
 
 
@@ -376,7 +376,7 @@ def _optimizer_change(
                 taken = optimizer.take_states({p.name: (p.full_shape, layouts[p.name])}, place)
                 states[p.name] = taken.get(p.name, {})
         optimizer.keep_states(states, layouts, shared)
-        optimizer.global_step = int(numbers[GLOBAL_STEP])
+        optimizer.steps_taken = int(numbers[GLOBAL_STEP])
         for name, rate in rates.items():
             optimizer.set_rate(name, rate)
         if optimizer.loss_scaler is not None:
