@@ -42,7 +42,8 @@ def compile_network(
     passes: Iterable[Pass] | None = None,
     **settings: Any,
 ) -> Plan:
-    """Compile a network for `device_num` ranks.
+    """Compile a network for `device_num` ranks. Outputs of the plan are a rank's slices, as the last operators leave
+    them, with their layouts; a Cell that is called returns what MindSpore's virtual output does (`virtual_output.py`).
 
     network           a Cell, or a function of Tensors
     inputs            Tensors or arrays with the shapes to compile for; with a loss, the labels last

@@ -20,7 +20,8 @@ from ..graph.ir import Graph, Node
 from ..graph.kinds import class_name
 from ..graph.plan import Plan
 from ..graph.plan_text import bucket_messages, buckets_of
-from ..layout.named_layout import Layout, strategy_counts
+from ..graph.virtual_output import result_layout
+from ..layout.named_layout import strategy_counts
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
@@ -31,14 +32,12 @@ LayoutForm = tuple[list[int], list[Any], list[int], int, bool, str]
 # ---- parameters ----
 
 
-def parameter_forms(made: Compiled, *, as_read: bool = False) -> dict[str, LayoutForm]:
+def parameter_forms(made: Compiled) -> dict[str, LayoutForm]:
     """{input or parameter: (device matrix without axes of one rank, tensor map, slice shape, 0, whether all slices are
     equally large, ranks of the optimizer shard as "0-2-4-6" or "")}; {} where every rank runs the whole network.
 
     An optimizer shard's matrix and map are those of the slice that its ranks share; its slice shape is what a rank
     keeps. MindSpore writes a hash where the ranks of the group stand here.
-
-    as_read  data inputs as their first operator wants them; False: as the dataset brings them
     """
     plan, draft = made.plan, dict(made.steps).get("parallelize")
     if draft is None:
@@ -46,38 +45,12 @@ def parameter_forms(made: Compiled, *, as_read: bool = False) -> dict[str, Layou
     before, rank, found = draft.value_table(), plan.config.global_rank % plan.stages[0].count, {}
     for one in (*plan.data_inputs, *plan.parameters):
         layout = before[one.name].layout if one.name in before else plan.value(one.name).layout
-        if one.role == "data" and as_read:
-            layout = _as_read(plan.graph, draft, one.name) or layout
         group = _shard_group(plan, one.name, rank) if one.role == "parameter" else ""
         kept = plan.value(one.name).layout if group else layout
         matrix, entries = _without_ones(layout)
         part = [index.stop - index.start for index in kept.slice_index(one.shape, rank)]
         found[one.name] = matrix, entries, part, 0, not layout.rows, group
     return found
-
-
-def inputs_as_read(made: Compiled) -> tuple[Layout, ...]:
-    """The layout in which the first operator reads each data input, with axes of some names."""
-    draft, layouts = dict(made.steps)["parallelize"], []
-    for one in made.plan.data_inputs:
-        layout = _as_read(made.plan.graph, draft, one.name) or made.plan.value(one.name).layout
-        names = tuple(f"axis{axis}" for axis in reversed(range(len(layout.device_matrix))))
-        dims = (tuple(f"axis{axis}" for axis in entry) or "None" for entry in layout.tensor_map)
-        layouts.append(Layout(layout.device_matrix, names)(*dims))
-    return tuple(layouts)
-
-
-def _as_read(graph: Graph, draft: Any, name: str) -> TensorLayout | None:
-    """The layout in which the first operator that reads an input wants it; None: it takes what comes."""
-    reader, values = next((node for node in graph.nodes if name in node.ins), None), draft.value_table()
-    makers = {out: instr for instr in draft.program("forward") for out in instr.outs}
-    for instr in draft.program("forward") if reader is not None else ():
-        if instr.kind == "compute" and instr.name == reader.name and len(instr.ins) == len(reader.ins):
-            operand = instr.ins[reader.ins.index(name)]
-            while values[operand].layout is None and operand in makers:  # a window: the slices that it is taken from
-                operand = makers[operand].ins[0]
-            return values[operand].layout
-    return None
 
 
 def _shard_group(plan: Plan, name: str, rank: int) -> str:
@@ -147,6 +120,16 @@ def shard_strategies(plan: Plan, names: dict[str, str]) -> dict[str, list[list[i
             if value is not None and value.layout is not None:
                 strategies[names[node.name]] = [list(value.layout.splits)]
     return strategies
+
+
+def virtual_outputs(made: Compiled) -> dict[str, list[list[int]]]:
+    """{full name: a list of counts} of what is appended to the results outside training (`virtual_output.py`)."""
+    graph, config = made.plan.graph, made.plan.config
+    if graph.seeds or graph.updates or made.plan.gradients:
+        return {}
+    layouts = [result_layout(config, graph.shapes()[name]) for name in graph.outputs]
+    kept = [list(layout.splits) for layout in layouts if layout is not None]
+    return {f"Default/_VirtualOutput-op{number}": [counts] for number, counts in enumerate(kept)}
 
 
 # ---- the graph ----

@@ -15,30 +15,28 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..base.checks import checked, fitting, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, WorldArgumentError, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
-from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
 from ..graph.forms import input_names, of_tensors, tensors_of
 from ..graph.ir import Draft
-from ..graph.passes.dataset_strategy import dataset_splits
 from ..graph.plan import Plan
+from ..graph.virtual_output import compile_forward
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
+from ..train.compiled import in_training
 from ..train.compiled_program import still_holds
 from ..train.first_step import begin
-from ._compiled_forms import LayoutForm, full_names, graph_info, inputs_as_read, parameter_forms, shard_strategies
+from ._compiled_forms import LayoutForm, full_names, graph_info, parameter_forms, shard_strategies, virtual_outputs
 from ._ir_files import write_graph_files
 
 _CELL = instance(Cell, "A Cell")
@@ -46,23 +44,17 @@ _CELL = instance(Cell, "A Cell")
 OPTIONS = ("do_convert", "auto_parallel_mode", "jit_config_dict", "enable_compile_cache")
 
 
-class FeedsDataset(Cell):
-    """A Cell whose inputs come from a dataset, as the parallel context says."""
-
-
 @dataclass(frozen=True)
 class PhaseRecord:
-    """A program and the forms in which scripts inspect it.
-
-    names    full names of operators;  forms: layouts
-    network  what was compiled, if its inputs are to be fed as the first operators read them;  options: with these
-    """
+    """A program and the forms in which scripts inspect it: full names of operators, layouts, virtual outputs."""
 
     compiled: Compiled
     names: dict[str, str]
     forms: dict[str, LayoutForm]
-    network: Callable | None
-    options: dict[str, Any] = field(default_factory=dict)
+    returned: dict[str, list[list[int]]]
+
+    def strategies(self) -> dict[str, list[list[int]]]:
+        return {**self.returned, **shard_strategies(self.compiled.plan, self.names)}
 
 
 class CellGraphExecutor:
@@ -77,8 +69,9 @@ class CellGraphExecutor:
         """Compile `obj` for these inputs: (phase, whether it was not known yet). `obj.compiled` is the result. An
         AutoParallel is compiled by its own settings.
 
-        args, kwargs  inputs of the Cell, tensors also in tuples, lists and dicts; where operators are split, the whole
-                      ones of all ranks. Other values are part of the program. Without any: those of `set_inputs`
+        args, kwargs  inputs of the Cell, tensors also in tuples, lists and dicts; where operators are split, one rank's
+                      slices, with "full_batch" whole ones. Other values are part of the program. Without any: those of
+                      `set_inputs`
         phase         "train" or "predict", without effect; so are keywords that are MindSpore's own (`OPTIONS`)
         """
         obj.__dict__.pop("_elsewhere", None)
@@ -93,21 +86,20 @@ class CellGraphExecutor:
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
         tensors, note = sized(tensors, config.device_num // config.pipeline_stages)
-        inputs, how = _fed(tensors, replace(config, device_num=config.device_num // config.pipeline_stages))
-        options = {**own, **how, "global_rank": config.global_rank, "device_num": config.device_num}
-        facts = tuple((t.shape, str(t.dtype)) for t in inputs), repr(form), frozen(**options)
+        options = {**own, "global_rank": config.global_rank, "device_num": config.device_num}
+        if not tensors:
+            options["dataset_strategy"] = "full_batch"
+        facts = tuple((t.shape, str(t.dtype)) for t in tensors), repr(form), frozen(**options)
         key = f"{phase}.{id(obj)}.{hash(facts) & 0xFFFFFFFF}"
         record = obj.__dict__.setdefault("_phase_records", {}).get(key)
         is_new = record is None or not still_holds(record.compiled)
         if is_new:
-            compiled = _program(network, inputs, {**options, "note": note})
+            build = compile_program if in_training(inner) else compile_forward
+            compiled = _program(build, network, tensors, {**options, "note": note})
             begin(compiled, None, compiled.plan.config)
-            # without a dataset MindSpore gives every rank what the first operator wants
-            splits = config.parallel_mode in SHARDED_MODES
-            fed = config.dataset_strategy != "data_parallel" or _has_dataset(obj)
-            forms = parameter_forms(compiled, as_read=not fed) if splits else {}
-            again = network if splits and tensors and not fed else None
-            record = PhaseRecord(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, again, options)
+            forms = parameter_forms(compiled) if config.parallel_mode in SHARDED_MODES else {}
+            returned = virtual_outputs(compiled) if build is compile_forward else {}
+            record = PhaseRecord(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, returned)
             self._phases[key], obj.__dict__["_phase_records"][key] = obj, record
         _show(obj, record)
         return key, is_new
@@ -116,8 +108,7 @@ class CellGraphExecutor:
         """Let `obj` tell of a program that a Model made of it, in a mode that splits operators. Returns `obj`."""
         if obj.__dict__.get("compiled") is not compiled:
             names = full_names(compiled.plan.graph, self._ids, obj)
-            record = PhaseRecord(compiled, names, parameter_forms(compiled), None)
-            _show(obj, record)
+            _show(obj, PhaseRecord(compiled, names, parameter_forms(compiled), {}))
         return obj
 
     @fitting
@@ -150,13 +141,13 @@ class CellGraphExecutor:
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_shard_strategy(self, obj: Cell) -> dict[str, list[list[int]]]:
         """{"Default/network-Net/MatMul-op0": a list of counts per input} of a Cell that was compiled."""
-        record = _record_of(obj)
-        return shard_strategies(record.compiled.plan, record.names)
+        return _record_of(obj).strategies()
 
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_num_parallel_ops(self, obj: Cell) -> int:
         """How many operators of a Cell that was compiled have a strategy."""
-        return len(self._get_shard_strategy(obj))
+        record = _record_of(obj)
+        return len(record.strategies()) - len(record.returned)
 
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_allreduce_fusion(self, obj: Cell) -> dict[str, int]:
@@ -177,12 +168,12 @@ class CellGraphExecutor:
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
         """`_get_shard_strategy` of what was compiled under this phase."""
-        record = self._of(phase)
-        return shard_strategies(record.compiled.plan, record.names)
+        return self._of(phase).strategies()
 
     def get_num_parallel_ops(self, phase: str) -> int:
         """`_get_num_parallel_ops` of what was compiled under this phase."""
-        return len(self.get_strategy(phase))
+        record = self._of(phase)
+        return len(record.strategies()) - len(record.returned)
 
     def get_parameter_layout(self, phase: str) -> dict[str, LayoutForm]:
         """`parameter_layout_dict` of what was compiled under this phase."""
@@ -194,14 +185,8 @@ class CellGraphExecutor:
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, dict[str, Any]]]:
         """Nodes of what was compiled under this phase, as global_rank runs them: see `graph_info`."""
-        record = self._of(phase)
-        plan, rank = record.compiled.plan, record.compiled.plan.config.global_rank
-        if record.network is not None:
-            layouts = inputs_as_read(record.compiled)
-            shapes = [l.tensor_layout().slice_shape(i.shape) for i, l in zip(plan.data_inputs, layouts, strict=True)]
-            parts = [np.broadcast_to(np.zeros((), i.dtype), n) for i, n in zip(plan.data_inputs, shapes, strict=True)]
-            plan = compile_program(record.network, *parts, **{**record.options, "dataset_strategy": layouts}).plan
-        return graph_info(plan, rank)
+        plan = self._of(phase).compiled.plan
+        return graph_info(plan, plan.config.global_rank)
 
     def _of(self, phase: str) -> PhaseRecord:
         """What was compiled under a phase. Raises ArgumentError."""
@@ -226,10 +211,6 @@ def _elsewhere(plan: Plan) -> frozenset[str]:
     if len(plan.stages) == 1 or current_world() is not None:
         return frozenset()
     return frozenset(one.name for one in plan.parameters if not plan.held_by(one.name, plan.config.global_rank))
-
-
-def _has_dataset(cell: Cell) -> bool:
-    return any(isinstance(one, FeedsDataset) for _, one in cell.cells_and_names())
 
 
 def _by_position(obj: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, tuple[Any, ...]]:
@@ -257,35 +238,14 @@ def _by_position(obj: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return named, (*bound.args, *bound.kwargs.values())
 
 
-def _program(network: Callable, inputs: list[Any], options: dict[str, Any]) -> Compiled:
+def _program(build: Callable, network: Callable, inputs: list[Any], options: dict[str, Any]) -> Compiled:
     """The program; in stand_alone mode that of one device, whatever strategies there are, but for messages by hand."""
     options["without_inputs"] = not inputs
     if options.get("parallel_mode", get_auto_parallel_context("parallel_mode")) == "stand_alone":
         with suppress(TracedCommunication, WorldArgumentError):
             return compile_program(network, *inputs, **options, parallel_mode="stand_alone")
         options["parallel_mode"] = "data_parallel"  # with strategies without effect
-    return compile_program(network, *inputs, **options)
-
-
-def _fed(tensors: list[Any], config: ParallelConfig) -> tuple[list[Any], dict[str, Any]]:
-    """(what a rank feeds of these whole inputs, the dataset strategy): MindSpore splits rows by the count of ranks."""
-    shapes = tuple(tuple(t.shape) for t in tensors)
-    if config.parallel_mode not in SHARDED_MODES or config.dataset_strategy == "full_batch" or not tensors:
-        return tensors, {} if tensors else {"dataset_strategy": "full_batch"}
-    if config.dataset_strategy == "data_parallel":
-        n = config.device_num
-        most = max(map(len, shapes))
-        if all(len(shape) < most or not shape or shape[0] % n for shape in shapes):
-            return tensors, {"dataset_strategy": "full_batch"}  # one with fewer dims is not split more than those
-        cuts = tuple(tuple(n if not i and size % n == 0 else 1 for i, size in enumerate(shape)) for shape in shapes)
-        how = {"dataset_strategy": cuts}
-    else:
-        cuts, how = dataset_splits(config, shapes), {}
-    parts = (
-        tuple(size // n for size, n in zip(shape, cut, strict=True)) for shape, cut in zip(shapes, cuts, strict=True)
-    )
-    # their values do not matter: nothing runs
-    return [np.broadcast_to(np.zeros((), t.dtype), part) for t, part in zip(tensors, parts, strict=True)], how
+    return build(network, *inputs, **options)
 
 
 def _record_of(cell: Cell) -> PhaseRecord:

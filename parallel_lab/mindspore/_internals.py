@@ -12,12 +12,11 @@ from typing import Any
 from .. import ops
 from ..base.checks import checked, instance
 from ..nn.cell import Cell
-from ._executor import FeedsDataset
 
 _CELL = instance(Cell, "A Cell")
 
 
-class _VirtualDatasetCell(FeedsDataset):
+class _VirtualDatasetCell(Cell):
     """Its network: that inputs come from a dataset, and how they are split, the parallel context says."""
 
     @checked(backbone=_CELL)

@@ -56,7 +56,8 @@ class AutoParallel(Cell):
     parallel_mode  "semi_auto": strategies given by shard(), batch-parallel without one; "sharding_propagation":
                    given ones spread; "recursive_programming": every product is halved again and again
 
-    Called with slices of the inputs (whole after dataset_strategy("full_batch")); returns this rank's slices.
+    Called with slices of the inputs (whole after dataset_strategy("full_batch")). Outside training it returns results
+    as inputs are given: rows over all ranks, or whole; in training, or with a strategy per input, this rank's slices.
     """
 
     @checked(network=function("A Cell or a function"), parallel_mode=choice(*MODES))
@@ -72,7 +73,7 @@ class AutoParallel(Cell):
         self.parallel_mode = parallel_mode
         self._config: dict[str, Any] = {"enable_alltoall": True, "gradient_accumulation_shard": False}
         self._config |= MODES[parallel_mode]
-        self.__dict__["_compiled"] = CompiledFunction(network, self.settings)
+        self.__dict__["_compiled"] = CompiledFunction(network, self.settings, returns="as fed")
 
     def settings(self) -> dict[str, Any]:
         """The options of compiling: the fields of ParallelConfig but those of the world and of `set_algo_parameters`,

@@ -10,6 +10,7 @@ optimizer are the store of all of them (`learner_values.py`).
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -24,6 +25,8 @@ from ..graph.compiler import compile_program
 from ..graph.forms import of_tensors, tensors_of
 from ..graph.passes.dataset_strategy import dataset_layouts
 from ..graph.plan import Plan
+from ..graph.virtual_output import compile_forward
+from ..nn.cell import Cell
 from .compiled_program import CompiledProgram, Rehearsal, own_part, still_holds
 from .first_step import begin
 
@@ -39,6 +42,8 @@ class CompiledFunction:
     fn        a Cell or a function; it may be a whole training step (gradients asked for and an optimizer called inside)
     settings  options of `compile_program` (loss, optimizer, ParallelConfig's); or a function that returns them
     parameters  "slices", "whole" or "as they were": see `LearnerValues`
+    returns     "slices", as the operators leave them; "as fed": outside training as MindSpore's virtual output returns
+                results (`virtual_output.py`)
     rehearses   compile for several devices also where this process is not a rank, without running (`Rehearsal`)
 
     Arguments that are not tensors (numbers, strings, None) are part of the program; tuples, lists and dicts may hold
@@ -51,9 +56,10 @@ class CompiledFunction:
         settings: dict[str, Any] | Callable[[], dict[str, Any]] | None = None,
         *,
         parameters: str = "slices",
+        returns: str = "slices",
         rehearses: bool = False,
     ) -> None:
-        self.fn, self.parameters, self.rehearses = fn, parameters, rehearses
+        self.fn, self.parameters, self.returns, self.rehearses = fn, parameters, returns, rehearses
         self._settings = settings if callable(settings) else lambda: dict(settings or {})
         # several for one key: a Cell's training mode and what is trained make other programs too
         self._programs: dict[Any, list[CompiledProgram | Rehearsal]] = {}
@@ -83,7 +89,8 @@ class CompiledFunction:
         program = next((p for p in programs if still_holds(p.compiled)), None)
         if program is None:
             network = of_tensors(self.fn, form)
-            compiled = compile_program(network, *tensors, **options)
+            returns_slices = self.returns == "slices" or in_training(self.fn)
+            compiled = (compile_program if returns_slices else compile_forward)(network, *tensors, **options)
             if world is None and self.rehearses and compiled.plan.device_num > 1:
                 program = Rehearsal(compiled)
             else:
@@ -101,6 +108,12 @@ class CompiledFunction:
         if world is not None:  # a number of devices that was set must be that of the ranks
             options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num
         return options, frozen(**settings)
+
+
+def in_training(fn: Callable) -> bool:
+    """Whether a Cell, or one whose method `fn` is, was set to training."""
+    owner = fn.args[0] if isinstance(fn, functools.partial) else fn
+    return isinstance(owner, Cell) and owner.training
 
 
 def positional(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -81,13 +81,13 @@ class CompiledProgram(Program):
         with computing(plan):
             self.step(number, finite=finite, settings=self._settings, observe=observe)
         self.calls += 1
-        self.values.take_from(env)
-        if events:
-            self.world.events.extend(events)
         outputs = [
             RankTensor(env[name], plan.value(name).shape, plan.value(name).layout) if name in env else None
             for name in plan.outputs
         ]
+        self.values.take_from(env)  # Parameters too, which may be among what is returned
+        if events:
+            self.world.events.extend(events)
         for data in plan.data_inputs:
             env.pop(data.name, None)
         return fill_form(self.compiled.form, outputs)

@@ -43,7 +43,7 @@ def run_cell(cell: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     refuse_on_tape(_name(cell))
     compiled = cell.__dict__.get("_compiled")
     if compiled is None:
-        compiled = cell.__dict__["_compiled"] = CompiledFunction(cell)
+        compiled = cell.__dict__["_compiled"] = CompiledFunction(cell, returns="as fed")
     return compiled(*inputs)
 
 
@@ -94,7 +94,8 @@ def jit(fn: Callable | None = None, *, input_signature: Any = (), **options: Any
         args = positional(fn, args, kwargs)
         owner = args[0] if _is_method_call(fn, args) else None
         if id(owner) not in compiled:
-            compiled[id(owner)] = owner, CompiledFunction(functools.partial(fn, owner) if owner is not None else fn)
+            whole = functools.partial(fn, owner) if owner is not None else fn
+            compiled[id(owner)] = owner, CompiledFunction(whole, returns="as fed")
         return compiled[id(owner)][1](*(args[1:] if owner is not None else args))
 
     return call

@@ -39,11 +39,11 @@ PACKAGE_LINES = {
     "ops": 11_425,
     "nn": 8_460,
     "catalog": 10_960,
-    "graph": 8_400,
+    "graph": 8_472,
     "cost": 9_050,
     "run": 1_450,
     "processes": 13_300,
-    "train": 10_750,
+    "train": 10_765,
     "lab": 31_800,
     "mindspore": 5_700,
     "cli": 2_600,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_110, 120_680, 97_455
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_197, 120_767, 97_526
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

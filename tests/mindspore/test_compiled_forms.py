@@ -24,7 +24,7 @@ def zeros(*shape):
 
 @pytest.fixture(autouse=True)
 def eight_ranks():
-    ms.set_auto_parallel_context(device_num=8, global_rank=5, parallel_mode="semi_auto_parallel")
+    ms.set_auto_parallel_context(device_num=8, global_rank=5, parallel_mode="semi_auto_parallel", full_batch=True)
     reset_op_id()
     yield
     reset_auto_parallel_context()
@@ -56,6 +56,7 @@ class Sum(nn.Cell):
 
 
 def compiled(net, *inputs):
+    net.set_train()
     phase, _ = _cell_graph_executor.compile(net, *inputs, phase="train", auto_parallel_mode=True)
     return phase
 
@@ -63,29 +64,54 @@ def compiled(net, *inputs):
 # The device matrix of a product is (rows of x, contracted dim, columns, repeated); axes of one rank are left out, and
 # the tensor map counts the others from the right.
 @each_of(
-    ("matmul", "x", "weight"),
-    (((2, 1), (4, 1)), ([2, 4], [1, -1], [16, 24]), ([2, 4], [0, -1], [12, 24])),
-    (((1, 2), (4, 2)), ([2, 4], [-1, 1], [32, 12]), ([2, 4], [0, 1], [12, 12])),
-    (((2, 2), (2, 2)), ([2, 2, 2], [2, 1], [16, 12]), ([2, 2, 2], [0, 1], [24, 12])),
-    (((2, 1), (2, 1)), ([2, 2, 2], [2, -1], [16, 24]), ([2, 2, 2], [1, -1], [24, 24])),
-    (((8, 1), (1, 1)), ([8], [0, -1], [4, 24]), ([8], [-1, -1], [48, 24])),
-    (((1, 1), (1, 1)), ([8], [-1, -1], [32, 24]), ([8], [-1, -1], [48, 24])),
-    (None, ([8], [0, -1], [4, 24]), ([8], [-1, -1], [48, 24])),
+    ("matmul", "weight"),
+    (((2, 1), (4, 1)), ([2, 4], [0, -1], [12, 24])),
+    (((1, 2), (4, 2)), ([2, 4], [0, 1], [12, 12])),
+    (((2, 2), (2, 2)), ([2, 2, 2], [0, 1], [24, 12])),
+    (((2, 1), (2, 1)), ([2, 2, 2], [1, -1], [24, 24])),
+    (((8, 1), (1, 1)), ([8], [-1, -1], [48, 24])),
+    (((1, 1), (1, 1)), ([8], [-1, -1], [48, 24])),
+    (None, ([8], [-1, -1], [48, 24])),
 )
-def test_layouts_are_tuples_of_device_matrix_tensor_map_and_slice(matmul, x, weight):
+def test_layouts_are_tuples_of_device_matrix_tensor_map_and_slice(matmul, weight):
     net = Net(matmul, ((1, 8),))
     compiled(net, zeros(32, 24))
-    assert net.parameter_layout_dict == {"x": (*x, 0, True, ""), "weight": (*weight, 0, True, "")}
+    whole = ([8], [-1, -1], [32, 24], 0, True, "")
+    assert net.parameter_layout_dict == {"x": whole, "weight": (*weight, 0, True, "")}
 
 
-def test_inputs_that_a_dataset_brings_have_its_layout():
-    net = _VirtualDatasetCell(Net(((2, 1), (4, 1))))
+@each_of("wrap", lambda net: net, _VirtualDatasetCell)
+def test_inputs_are_one_ranks_slices_unless_the_batch_is_full(wrap):
+    """MindSpore multiplies the shapes that `compile` is given (ExtendInputArgsAbstractShape, ToFullShape): rows by the
+    devices, or each dim by its count. They were taken as whole: (128, 4) under ((1, 8),) became (128, 0).
+    """
+    net = wrap(Net(((2, 1), (4, 1))))
+    for strategy, full, layout in (
+        ("full_batch", (32, 24), ([8], [-1, -1])),
+        ("data_parallel", (256, 24), ([8], [0, -1])),
+        (((2, 1),), (64, 24), ([2, 4], [1, -1])),
+    ):
+        ms.set_auto_parallel_context(dataset_strategy=strategy)
+        compiled(net, zeros(32, 24))
+        (source,) = net.compiled.plan.data_inputs
+        assert net.compiled.plan.value(source.name).shape == full
+        assert (*layout, [32, 24], 0, True, "") in net.parameter_layout_dict.values()
+    ms.set_auto_parallel_context(dataset_strategy=((1, 8),))
+    with pytest.raises(ValueError, match=r"\(32, 192\)"):
+        compiled(net, zeros(32, 24))
+
+
+def test_results_outside_training_have_a_virtual_output_with_its_strategy():
+    """Whole with a full batch, else rows over all devices; in training, or with a strategy per input: none."""
+    net = Net(((2, 1), (4, 1)), ((2, 4),))
+    for fed, counts in (("full_batch", [1, 1]), ("data_parallel", [8, 1]), (((8, 1),), None)):
+        ms.set_auto_parallel_context(dataset_strategy=fed)
+        _cell_graph_executor.compile(net, zeros(32, 24))
+        found = _cell_graph_executor._get_shard_strategy(net)
+        assert found.get("Default/_VirtualOutput-op0") == (counts and [counts])
+        assert _cell_graph_executor._get_num_parallel_ops(net) == 2
     compiled(net, zeros(32, 24))
-    assert ([8], [0, -1], [4, 24], 0, True, "") in net.parameter_layout_dict.values()
-    ms.set_auto_parallel_context(full_batch=True)
-    net = Net(((2, 1), (4, 1)))
-    compiled(net, zeros(32, 24))
-    assert net.parameter_layout_dict["x"] == ([8], [-1, -1], [32, 24], 0, True, "")
+    assert not [name for name in _cell_graph_executor._get_shard_strategy(net) if "Virtual" in name]
 
 
 def test_an_optimizer_shard_keeps_the_matrix_and_names_its_ranks():
@@ -166,12 +192,14 @@ def test_a_reshape_has_the_strategy_of_what_it_reads():
 
 
 def test_nodes_of_the_graph_have_inputs_and_attributes():
-    """x: rows split 2 ways, columns 4 ways: each product is an addend of 4, which are added up over ranks 4 to 7."""
+    """x: whole, then rows split 2 ways, columns 4 ways: each product is an addend of 4, summed over ranks 4 to 7."""
     net = Net(((2, 4), (1, 4)), ((2, 1),))
     phase = compiled(net, zeros(32, 24))
     (nodes,) = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase).values()
     assert nodes["Load-0"]["inputs"] == ["weight", "U"]
-    assert nodes["MatMul-0"]["inputs"] == ["x", "Load-0"]
+    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", (16, 0), (32, 24)]  # rank 5 of (2, 4): rows 1, columns 1
+    assert nodes["StridedSlice-1"]["inputs"][:3] == ["StridedSlice-0", (0, 6), (16, 12)]
+    assert nodes["MatMul-0"]["inputs"] == ["StridedSlice-1", "Load-0"]
     assert nodes["AllReduce-0"]["inputs"] == ["MatMul-0"] and nodes["ReLU-0"]["inputs"] == ["AllReduce-0"]
     attrs = nodes["AllReduce-0"]["attrs"]
     assert {k: attrs[k] for k in ("op", "fusion", "group_rank_ids", "rank_size")} == {
@@ -204,9 +232,9 @@ def test_a_window_is_taken_from_what_a_neighbour_holds():
 
     net = Conv()
     (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(8, 3, 16, 12))).values()
-    assert nodes["NeighborExchangeV2-0"]["inputs"] == ["x"]
+    assert nodes["NeighborExchangeV2-0"]["inputs"] == ["StridedSlice-0"]
     assert nodes["Conv2D-0"]["inputs"] == ["NeighborExchangeV2-0", "Load-0"]
-    assert net.parameter_layout_dict["x"] == ([8], [-1, -1, 0, -1], [8, 3, 2, 12], 0, True, "")
+    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", (0, 0, 10, 0), (8, 3, 12, 12)]
 
 
 def test_messages_that_share_a_bucket_are_nodes_of_their_own():
@@ -292,7 +320,7 @@ def test_inputs_may_be_set_before_or_not_be_needed():
         def construct(self):
             return self.matmul(X, self.w)
 
-    net = Own()
+    net = Own().set_train()
     assert _cell_graph_executor.compile(net)[1]
     assert list(_cell_graph_executor._get_shard_strategy(net).values()) == [[[8, 1], [1, 1]]]
 

@@ -178,20 +178,6 @@ def test_decorators_and_caches_of_the_graph_compiler_leave_things_as_they_are():
     assert _get_cache_prim(ops.Add) is ops.Add
 
 
-def test_inputs_are_the_whole_ones_of_all_ranks_and_cut_by_rows():
-    """MindSpore's own: 16 rows on 8 ranks, each of which feeds 2; an input of 6 rows stays whole."""
-    ms.set_auto_parallel_context(full_batch=False)
-    net = Net(((8, 1), (1, 1)))
-    _cell_graph_executor.compile(net, Tensor(np.ones((16, 16), np.float32)))
-    (value,) = (net.compiled.plan.value(i.name) for i in net.compiled.plan.data_inputs)
-    assert (value.shape, value.slice_shape) == ((16, 16), (2, 16))
-    assert _cell_graph_executor.get_layouts(net)["w"].splits == (1, 1)
-    net = Net(((1, 1), (1, 8)))
-    _cell_graph_executor.compile(net, Tensor(np.ones((6, 16), np.float32)))
-    (value,) = (net.compiled.plan.value(i.name) for i in net.compiled.plan.data_inputs)
-    assert (value.shape, value.slice_shape) == ((6, 16), (6, 16))
-
-
 def test_an_auto_parallel_is_compiled_by_its_own_settings():
     """8 ranks with whole w's, each shared by 4 (hsdp): 16 rows / 4, and an all_gather."""
     reset_auto_parallel_context()

@@ -20,6 +20,18 @@ def test_a_cell_that_is_called_returns_slices_and_keeps_slices(worlds, size):
         assert note == {"held": (8, 8 // size)}
 
 
+@pytest.mark.parametrize("size", sizes(2, 4))
+def test_outside_training_a_call_returns_results_as_inputs_are_fed(worlds, size):
+    """As MindSpore's virtual output: whole, or rows over all devices. Each rank got the last operator's slice."""
+    whole = [(8, 4), (8, 4), (), (32,), (3, 4), (8, 12), (4, 4)]
+    rows = [(8 // size, 4), (8 // size, 4), (), (32 // size,), (3, 4), (8 // size, 12), (4 // size, 4)]
+    slices = [(8 // size, 4), (8, 4 // size), (), (32 // size,), (3, 4), (8, 12), (4, 4 // size)]
+    for note in worlds.notes(size, "what_a_call_returns"):
+        assert note["full_batch"] == note["jit"] == note["AutoParallel"] == (whole, True)
+        assert note["data_parallel"] == (rows, True) and note["training"] == (slices, True)
+        assert note[f"(({size}, 1),)"] == ([*slices[:5], (8 // size, 12), slices[6]], True)
+
+
 def test_keyword_only_arguments_are_refused(worlds):
     for note in worlds.notes(2, "keyword_only_arguments"):
         kinds, text = note["refused"]

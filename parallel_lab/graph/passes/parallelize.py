@@ -131,7 +131,7 @@ class Builder:
         self, name: str, have: TensorLayout, shape: tuple[int, ...], want: TensorLayout, node: Node, position: int
     ) -> str:
         """Bring `name` of global `shape` from layout `have` to `want`, through reshapes. Returns the last value."""
-        target = self.graph.shapes()[name]
+        target = self.graph.shapes().get(name, shape)
         through = None
         source = name
         while source in self.views:

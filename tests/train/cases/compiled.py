@@ -123,6 +123,51 @@ def other_arguments_of_a_program(here):
 # ---- Cells that are called ----
 
 
+class Several(nn.Cell):
+    """Results in all forms: (8, 4), a dict with a number, a tuple with a reshaped one, an input, a Parameter."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.w, self.v = Parameter(numbers(3, 12, 4), name="w"), Parameter(numbers(4, 4, 4), name="v")
+        self.rows, self.columns = ops.MatMul().shard(((size, 1), (1, 1))), ops.MatMul().shard(((1, 1), (1, size)))
+
+    def construct(self, x):
+        y = self.rows(x, self.w)
+        z = self.columns(y, self.v)
+        return y, {"z": z, "sum": z.sum()}, (z.reshape(-1), z[:3]), x, self.v
+
+
+def shapes_of(here, strategy, training=False, call=lambda net: net):
+    """What a call returns on this rank, and whether slices are what the whole results have there."""
+    here.settings(**ROWS, dataset_strategy=strategy)
+    net, x = Several(here.size), numbers(5, 8, 12)
+    net.set_train(training)
+    y, more, (flat, few), same, v = call(net)(Tensor(x if strategy == "full_batch" else here.own_rows(x)))
+    found = [y, more["z"], more["sum"], flat, few, same, v]
+    first = x @ numbers(3, 12, 4)
+    product = first @ numbers(4, 4, 4)
+    wanted = [first, product, product.sum(), product.reshape(-1), product[:3], x, numbers(4, 4, 4)]
+    pairs = zip(found, wanted, strict=True)
+    exact = [np.allclose(f.asnumpy(), w[f.layout.slice_index(w.shape, here.rank)]) for f, w in pairs]
+    return [f.asnumpy().shape for f in found], all(exact)
+
+
+@case(2, 4, compared=False)
+def what_a_call_returns(here):
+    fed = "data_parallel", ((here.size, 1),), "full_batch"
+    notes = {str(strategy): shapes_of(here, strategy) for strategy in fed}
+    notes |= {
+        f"{way}": shapes_of(here, "full_batch", call=call) for way, call in (("jit", jit), ("AutoParallel", whole))
+    }
+    return {}, {**notes, "training": shapes_of(here, "full_batch", training=True)}
+
+
+def whole(net):
+    net = AutoParallel(net)
+    net.dataset_strategy("full_batch")
+    return net
+
+
 @case(2, 4)
 def a_cell_that_is_called(here):
     here.settings(**SEMI)
