@@ -130,7 +130,6 @@ HINTS: dict[str, str] = {
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
-    "mint.distributed": "Use mindspore.communication and the operators ops.AllReduce, ops.AllGather, ...",
     "parallel.nn.Transformer": "Use nn.Transformer",
     **_same(
         "nn.CTCLoss ops.CTCLoss ops.ctc_loss",

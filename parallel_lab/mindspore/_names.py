@@ -290,7 +290,7 @@ MODULES = """
     device_context.gpu device_context.gpu.op_precision device_context.gpu.op_tuning experimental experimental.es
     experimental.llm_boost experimental.map_parameter experimental.optim experimental.optim.adam
     experimental.optim.adamw experimental.optim.lr_scheduler experimental.optim.sgd graph hal include lite mindrecord
-    mindspore_version mint.distributed mint.linalg mint.optim mint.special multiprocessing nn.distribution nn.grad
+    mindspore_version mint.linalg mint.optim mint.special multiprocessing nn.distribution nn.grad
     nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined nn.layer.flash_attention nn.layer.image nn.layer.math
     nn.layer.padding nn.layer.quant nn.layer.rnn_cells nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed
     nn.optim.adadelta nn.optim.adafactor nn.optim.adamax nn.optim.adasum nn.optim.asgd nn.optim.ftrl nn.optim.lazyadam

@@ -389,6 +389,14 @@ PAGES: dict[str, Page] = {
     "mint.optim": Page(
         "Optimizers in PyTorch's words.", names=_of("parallel_lab.catalog.nn.pytorch_optimizers", "Adam AdamW SGD")
     ),
+    **_several(
+        "Communication in PyTorch's words.",
+        "mint.distributed mint.distributed.distributed",
+        _of("parallel_lab.mindspore._communication", "get_process_group_ranks")
+        | _of("parallel_lab.mindspore._tcp_store", "TCPStore"),
+        "parallel_lab.mindspore._mint_distributed",
+        "parallel_lab.mindspore._mint_objects",
+    ),
     "mint.nn.functional": Page(
         "Functions of layers.",
         names=MintNames(

@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_300,
     "train": 10_765,
     "lab": 31_800,
-    "mindspore": 5_700,
+    "mindspore": 6_352,
     "cli": 2_600,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_197, 120_767, 97_526
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_197, 121_440, 97_753
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -62,7 +62,6 @@ MISSING = {
     ("mindrecord", "FileWriter"): "GeneratorDataset",
     ("dataset.vision.py_transforms", "ToPIL"): "mindspore.dataset.vision has the same operations",
     ("dataset.transforms.py_transforms", "Compose"): "Compose",
-    ("mint.distributed", "init_process_group"): "mindspore.communication",
 }
 
 
