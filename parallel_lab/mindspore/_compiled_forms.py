@@ -135,6 +135,15 @@ def virtual_outputs(made: Compiled) -> dict[str, list[list[int]]]:
 # ---- the graph ----
 
 
+def _text(value: Any) -> Any:
+    """Numbers and texts stay; other values are text, as MindSpore's ToString writes them: (1, 2), Tensor(...)."""
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(str(_text(one)) for one in value)})"
+    if isinstance(value, Tensor):
+        return f"Tensor(shape={list(value.shape)}, dtype={value.dtype}, value={value.asnumpy()})"
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
 class _Writer:
     """Nodes of one rank's program under MindSpore's names: "AllReduce-0", "AllReduce-1", ..., as they run."""
 
@@ -149,7 +158,8 @@ class _Writer:
         """A node; returns its name."""
         name = f"{kind}-{self._counts[kind]}"
         self._counts[kind] += 1
-        self.nodes[name] = {"inputs": inputs, "attrs": attrs or {}}
+        shown = {key: _text(value) for key, value in (attrs or {}).items()}
+        self.nodes[name] = {"inputs": [_text(value) for value in inputs], "attrs": shown}
         return name
 
     def operand(self, name: str) -> Any:
@@ -225,11 +235,11 @@ class _Writer:
 
 
 def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
-    """{the network's name: {node: {"inputs": [...], "attrs": {...}}}} of one rank's forward, backward and update.
+    """{"@graph_0": {node: {"inputs": [...], "attrs": {...}}}} of one rank's forward, backward and update.
 
-    Nodes are numbered per class as they run. Inputs are names of nodes, data inputs and optimizer states, Tensors,
-    numbers and shapes; a parameter is read by a Load. A message's attributes: op, fusion, rank_size (group_size),
-    group_rank_ids (rank_ids) and group, the ranks as text.
+    Nodes are numbered per class as they run. Inputs are names of nodes, data inputs and optimizer states, numbers, and
+    Tensors and shapes as text; a parameter is read by a Load. A message's attributes: op, fusion, rank_size
+    (group_size), group_rank_ids (rank_ids) and group, the ranks as text.
 
     What MindSpore's graph has otherwise: groups have hashed names; gradients and updates are made of its operators
     (here of this package's, such as ReluGrad and Descend), and its redistributions may be other steps to the same
@@ -240,4 +250,4 @@ def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]
         writer.program(action.program, [instr for _, instr in stage.part(action) if instr.runs_on(rank)])
     results = [writer.operand(name) for name in plan.outputs]
     writer.add("Return", results if len(results) == 1 else [writer.add("MakeTuple", results)])
-    return {plan.graph.name: writer.nodes}
+    return {"@graph_0": writer.nodes}

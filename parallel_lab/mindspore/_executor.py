@@ -33,7 +33,7 @@ from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
-from ..train.compiled import in_training
+from ..train.compiled import in_training, parts_named
 from ..train.compiled_program import still_holds
 from ..train.first_step import begin
 from ._compiled_forms import LayoutForm, full_names, graph_info, parameter_forms, shard_strategies, virtual_outputs
@@ -95,7 +95,8 @@ class CellGraphExecutor:
         is_new = record is None or not still_holds(record.compiled)
         if is_new:
             build = compile_program if in_training(inner) else compile_forward
-            compiled = _program(build, network, tensors, {**options, "note": note})
+            with parts_named(tensors, config):
+                compiled = _program(build, network, tensors, {**options, "note": note})
             begin(compiled, None, compiled.plan.config)
             forms = parameter_forms(compiled) if config.parallel_mode in SHARDED_MODES else {}
             returned = virtual_outputs(compiled) if build is compile_forward else {}
@@ -151,12 +152,10 @@ class CellGraphExecutor:
 
     @checked("_cell_graph_executor", obj=_CELL)
     def _get_allreduce_fusion(self, obj: Cell) -> dict[str, int]:
-        """{parameter: number of the message of its gradient} of a Cell that was compiled; {} unless the cost model
-        numbers them (costmodel_allreduce_fusion_algorithm).
+        """{parameter: fusion number of the all_reduce of its gradient} of a Cell that was compiled: its comm_fusion, or
+        what the cost model numbers (costmodel_allreduce_fusion_algorithm).
         """
         plan = _record_of(obj).compiled.plan
-        if plan.config.cost_model_fusion is None:
-            return {}
         sent = (i for stage in plan.stages for _, program in stage.programs for i in program)
         return {name: i.attr("fusion") for i in sent if i.message == "all_reduce" for name in i.carried}
 

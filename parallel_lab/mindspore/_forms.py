@@ -335,10 +335,41 @@ class Receive(ops.Receive):
 
 
 class NeighborExchange(ops.NeighborExchange):
-    """`parallel_lab.ops.NeighborExchange`, giving Tensors."""
+    """`parallel_lab.ops.NeighborExchange`, giving Tensors. Shapes come in a tuple, and so do the Tensors: otherwise it
+    raises ArgumentTypeError (a TypeError) when it is called (MindSpore, neighborexchange.cc, CheckAttr).
+    """
+
+    def __init__(
+        self,
+        send_rank_ids: Any,
+        recv_rank_ids: Any,
+        recv_shapes: Any,
+        send_shapes: Any,
+        recv_type: Any,
+        group: str | None = None,
+    ) -> None:
+        shapes = {"recv_shapes": recv_shapes, "send_shapes": send_shapes}
+        listed = [f"{name}={shorten(given)}" for name, given in shapes.items() if isinstance(given, list)]
+        self.untaken = listed[0] if listed else ""
+        if listed and not all(isinstance(one, (list, tuple)) for one in (*recv_shapes, *send_shapes)):
+            send_rank_ids, recv_rank_ids, recv_shapes, send_shapes = [], [], (), ()
+        super().__init__(send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, group)
+
+    def _checked(self, values: list[Any], rank: int | None, members: tuple[int, ...]) -> None:
+        if self.untaken:
+            raise ArgumentTypeError(self.untaken, where=self.name, allowed="A tuple of shapes: ([2, 3],), with a comma")
+        super()._checked(values, rank, members)
 
     def at_once(self, x: Any) -> tuple[Tensor, ...]:
-        return tuple(Tensor(each) for each in super().at_once(x))
+        return tuple(Tensor(each) for each in super().at_once(self._tuple(x)))
+
+    def traced(self, tracer: Any, x: Any) -> tuple[Any, ...]:
+        return super().traced(tracer, self._tuple(x))
+
+    def _tuple(self, x: Any) -> Any:
+        if not isinstance(x, (tuple, list)):
+            raise ArgumentTypeError(shorten(x), where=self.name, allowed="A tuple of Tensors, one per send_rank_id")
+        return x
 
 
 class NeighborExchangeV2(ops.NeighborExchangeV2):

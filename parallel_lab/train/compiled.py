@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from ..base.errors import ArgumentTypeError, shorten
+from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
@@ -90,7 +93,8 @@ class CompiledFunction:
         if program is None:
             network = of_tensors(self.fn, form)
             returns_slices = self.returns == "slices" or in_training(self.fn)
-            compiled = (compile_program if returns_slices else compile_forward)(network, *tensors, **options)
+            with parts_named(tensors, config):
+                compiled = (compile_program if returns_slices else compile_forward)(network, *tensors, **options)
             if world is None and self.rehearses and compiled.plan.device_num > 1:
                 program = Rehearsal(compiled)
             else:
@@ -108,6 +112,29 @@ class CompiledFunction:
         if world is not None:  # a number of devices that was set must be that of the ranks
             options["device_num"] = settings["device_num"] = frozen_for_run(**settings).device_num
         return options, frozen(**settings)
+
+
+@contextmanager
+def parts_named(tensors: Iterable[Any], config: ParallelConfig) -> Iterator[None]:
+    """Errors about sizes that the ranks' parts of the inputs make together say how those came about."""
+    try:
+        yield
+    except (ShapeError, StrategyError) as error:
+        text = str(error)
+        if config.local or "dataset_strategy" in text:
+            raise
+        config = replace(config, device_num=config.device_num // config.pipeline_stages)
+        shapes = tuple(tuple(t.shape) for t in tensors)
+        layouts = dataset_layouts(config, shapes)
+        pairs = [(part, layout.full_shape(part)) for part, layout in zip(shapes, layouts, strict=True)]
+        changed = {whole for part, full in pairs for n, whole in zip(part, full, strict=True) if n != whole}
+        if changed.isdisjoint(map(int, re.findall(r"\d+", text))):
+            raise
+        parts = ", ".join(dict.fromkeys(f"{part} makes {full}" for part, full in pairs if part != full))
+        how = f"dataset_strategy={config.dataset_strategy!r} takes inputs as parts of {config.device_num} ranks"
+        whole = "With dataset_strategy='full_batch' every rank gives the whole"
+        error.args = (f"{text} {how}: {parts}. {whole}.", *error.args[1:])
+        raise
 
 
 def in_training(fn: Callable) -> bool:

@@ -34,24 +34,24 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_620,
+    "base": 4_624,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_460,
+    "nn": 8_462,
     "catalog": 10_960,
     "graph": 8_472,
     "cost": 9_050,
     "run": 1_450,
     "processes": 13_300,
-    "train": 10_765,
+    "train": 10_792,
     "lab": 31_800,
-    "mindspore": 6_352,
+    "mindspore": 6_392,
     "cli": 2_600,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_197, 121_440, 97_753
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_230, 121_513, 97_843
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

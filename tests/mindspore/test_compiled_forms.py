@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import numpy as np
@@ -13,6 +14,7 @@ from parallel_lab.mindspore.parallel._utils import _reset_op_id
 from parallel_lab.mindspore.parallel.auto_parallel import AutoParallel
 
 import parallel_lab.mindspore as ms
+from parallel_lab.base.settings.compat import set_compat
 from parallel_lab.base.settings.context import reset_auto_parallel_context
 from parallel_lab.mindspore import Parameter, Tensor, nn, ops
 from tests.crossed import each_of
@@ -99,6 +101,24 @@ def test_inputs_are_one_ranks_slices_unless_the_batch_is_full(wrap):
     ms.set_auto_parallel_context(dataset_strategy=((1, 8),))
     with pytest.raises(ValueError, match=r"\(32, 192\)"):
         compiled(net, zeros(32, 24))
+
+
+def test_an_error_about_the_size_of_all_parts_says_how_it_came_about():
+    """It named a 256 that stood nowhere in the script, under two tracebacks."""
+
+    class Add(Net):
+        def construct(self, x):
+            return x + self.w
+
+    ms.set_auto_parallel_context(dataset_strategy="data_parallel")
+    said = r"dataset_strategy='data_parallel' takes inputs as parts of 8 ranks: \(48, 24\) makes \(384, 24\)"
+    with pytest.raises(ValueError, match=said) as found:
+        compiled(Add(), zeros(48, 24))
+    assert found.value.__context__ is None and found.value.__cause__ is None
+    ms.set_auto_parallel_context(dataset_strategy="full_batch")
+    with pytest.raises(ValueError, match="operand shapes") as found:
+        compiled(Add(), zeros(32, 24))
+    assert "dataset_strategy" not in str(found.value)
 
 
 def test_results_outside_training_have_a_virtual_output_with_its_strategy():
@@ -195,17 +215,17 @@ def test_nodes_of_the_graph_have_inputs_and_attributes():
     """x: whole, then rows split 2 ways, columns 4 ways: each product is an addend of 4, summed over ranks 4 to 7."""
     net = Net(((2, 4), (1, 4)), ((2, 1),))
     phase = compiled(net, zeros(32, 24))
-    (nodes,) = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase).values()
+    nodes = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
     assert nodes["Load-0"]["inputs"] == ["weight", "U"]
-    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", (16, 0), (32, 24)]  # rank 5 of (2, 4): rows 1, columns 1
-    assert nodes["StridedSlice-1"]["inputs"][:3] == ["StridedSlice-0", (0, 6), (16, 12)]
+    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", "(16, 0)", "(32, 24)"]  # rank 5 of (2, 4): rows 1, columns 1
+    assert nodes["StridedSlice-1"]["inputs"][:3] == ["StridedSlice-0", "(0, 6)", "(16, 12)"]
     assert nodes["MatMul-0"]["inputs"] == ["StridedSlice-1", "Load-0"]
     assert nodes["AllReduce-0"]["inputs"] == ["MatMul-0"] and nodes["ReLU-0"]["inputs"] == ["AllReduce-0"]
     attrs = nodes["AllReduce-0"]["attrs"]
     assert {k: attrs[k] for k in ("op", "fusion", "group_rank_ids", "rank_size")} == {
         "op": "sum",
         "fusion": 0,
-        "group_rank_ids": (4, 5, 6, 7),
+        "group_rank_ids": "(4, 5, 6, 7)",
         "rank_size": 4,
     }
     assert nodes["MatMul-0"]["attrs"]["transpose_b"] is True and nodes["Return-0"]["inputs"] == ["ReLU-0"]
@@ -215,9 +235,47 @@ def test_a_redistribution_is_nodes_with_its_shapes():
     """A product whose rows rank 5 has whole, read by columns: the last 24 of 48, as its second digit of (4, 2) is 1."""
     net = Net(((1, 1), (1, 1)), ((4, 2),))
     (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(32, 24))).values()
-    slices = [node["inputs"] for name, node in nodes.items() if name.startswith("StridedSlice")]
-    assert {(begin[0], end[0]) for _, begin, end, _ in slices} >= {(16, 24)}
-    assert {(begin[1], end[1]) for _, begin, end, _ in slices} >= {(24, 48)}
+    slices = [map(ast.literal_eval, node["inputs"][1:]) for name, node in nodes.items() if "StridedSlice" in name]
+    slices = [tuple(one) for one in slices]
+    assert {(begin[0], end[0]) for begin, end, _ in slices} >= {(16, 24)}
+    assert {(begin[1], end[1]) for begin, end, _ in slices} >= {(24, 48)}
+
+
+def test_gradients_have_fusion_numbers_by_parameter():
+    """MindSpore, GetAllreduceFusion: every all_reduce of a gradient; by default a Parameter's own number, 1."""
+
+    class Biased(Net):
+        def construct(self, x):
+            return self.relu(self.matmul(x, self.w) + self.bias)
+
+    net = Biased(((8, 1), (1, 1)))
+    net.bias = Parameter(zeros(48), "bias")
+    net.bias.comm_fusion = 4
+    step = nn.TrainOneStepCell(Sum(net), nn.Momentum([net.w, net.bias], 0.1, 0.9))
+    compiled(step, zeros(32, 24))
+    assert _executor._get_allreduce_fusion(step) == {"network.w": 1, "network.bias": 4}
+
+
+def test_a_network_that_returns_nothing_has_no_gradient():
+    class Nothing(Net):
+        def construct(self, x):
+            self.matmul(x, self.w)
+
+    step = nn.TrainOneStepCell(Nothing(), nn.Momentum(Nothing().trainable_params(), 0.1, 0.9))
+    with pytest.raises(TypeError, match="a loss that is None"):
+        compiled(step, zeros(32, 24))
+
+
+@each_of("search", "recursive_programming", "dynamic_programming")
+def test_a_batch_of_one_is_no_label_of_a_search(search):
+    """recursive_programming ended in KeyError: '1'."""
+    ms.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode=search)
+    net = Net()
+    net.w = Parameter(zeros(1, 16, 16), "w")
+    net.matmul = ops.BatchMatMul()
+    compiled(net, zeros(8, 16, 16))
+    ways = _executor._get_shard_strategy(net)["Default/BatchMatMul-op1"]
+    assert ways[1][0] == 1 and np.prod(ways[0]) <= 8
 
 
 def test_a_window_is_taken_from_what_a_neighbour_holds():
@@ -234,7 +292,7 @@ def test_a_window_is_taken_from_what_a_neighbour_holds():
     (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(8, 3, 16, 12))).values()
     assert nodes["NeighborExchangeV2-0"]["inputs"] == ["StridedSlice-0"]
     assert nodes["Conv2D-0"]["inputs"] == ["NeighborExchangeV2-0", "Load-0"]
-    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", (0, 0, 10, 0), (8, 3, 12, 12)]
+    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", "(0, 0, 10, 0)", "(8, 3, 12, 12)"]
 
 
 def test_messages_that_share_a_bucket_are_nodes_of_their_own():
@@ -409,3 +467,35 @@ def test_a_rank_lists_the_parameters_of_its_own_stage(rank, here):
     ms.set_auto_parallel_context(global_rank=7 - rank)
     compiled(net, zeros(32, 24), zeros(32, 24))
     assert [name for name, _ in net.parameters_and_names()] != [f"network.{here}.w"]
+
+
+@each_of(
+    ("shapes", "wrap"),
+    (([[8, 8]], ([8, 8],)), lambda x: (x,)),
+    ((([8, 8],), [8, 8]), lambda x: (x,)),
+    ((([8, 8],), ([8, 8],)), lambda x: x),
+)
+def test_neighbours_exchange_tuples(shapes, wrap):
+    """A list of shapes, or a Tensor without a tuple, was taken."""
+    op = ops.NeighborExchange([0], [1], *shapes, ms.float32)
+
+    class Exchange(nn.Cell):
+        def construct(self, x):
+            return op(wrap(x))
+
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", dataset_strategy="data_parallel")
+    with pytest.raises(TypeError, match=r"NeighborExchange.*tuple"):
+        _cell_graph_executor.compile(Exchange(), zeros(8, 8))
+
+
+def test_a_strategy_per_input_counts_whatever_full_batch_says_in_2_10():
+    try:
+        set_compat("2.10")
+        ms.set_auto_parallel_context(dataset_strategy=((2, 1),), full_batch=True)
+        net = Net(((2, 1), (4, 1)))
+        compiled(net, zeros(32, 24))
+    finally:
+        set_compat("seeds")
+    assert net.compiled.plan.data_inputs[0].shape == (64, 24)
+    with pytest.raises(RuntimeError, match="give dataset_strategy two values"):
+        ms.set_auto_parallel_context(dataset_strategy=((2, 1),), full_batch=True)

@@ -20,7 +20,7 @@ def pool():
 
 def exchange(world):
     other = 1 - world.rank
-    (got,) = ms.ops.NeighborExchange([other], [other], [(2,)], [(2,)], ms.float32)((ms.Tensor([world.rank, 1.0]),))
+    (got,) = ms.ops.NeighborExchange([other], [other], ((2,),), ((2,),), ms.float32)((ms.Tensor([world.rank, 1.0]),))
     if world.rank == 0:
         ms.ops.Send(0, 1)(ms.Tensor([3.0, 4.0]))
         return type(got) is ms.Tensor, got.asnumpy()

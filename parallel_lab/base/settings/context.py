@@ -209,6 +209,10 @@ def _stands_for(key: str, value: Any, checked: dict[str, Any]) -> dict[str, Any]
         return {_FUSION + "allreduce": {"mode": "index", "config": value}}
     if key == "full_batch":  # False says only that inputs are not global: counts of the inputs stay
         others = checked.get("dataset_strategy", _value("dataset_strategy"))
+        if get_compat() == "2.10" and isinstance(
+            others, tuple
+        ):  # there a strategy per input counts, whatever this says
+            return {"dataset_strategy": others}
         return {"dataset_strategy": "full_batch" if value else "data_parallel" if others == "full_batch" else others}
     if key == "sharding_propagation":  # False says only that it is not this search
         others = checked.get("search_mode", checked.get("auto_parallel_search_mode", _value("search_mode")))

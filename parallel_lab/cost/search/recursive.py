@@ -57,7 +57,7 @@ class Halved:
     decided: bool = False
 
     def elements(self, labels: str) -> float:
-        return math.prod(self.sizes[c] / self.counts.get(c, 1) for c in labels)
+        return math.prod(self.sizes.get(c, 1) / self.counts.get(c, 1) for c in labels)  # "1": a dim that is repeated
 
     def price(self, label: str) -> float:
         """Elements that a cut along `label` makes both halves keep, or sum."""
@@ -136,7 +136,7 @@ class _Recursive(Places):
         if not (set(x) & set(w)) - set(out) or not shapes[0] or not shapes[1]:
             return None
         sizes, kinds = op.label_sizes(signature, shapes, attrs), {}
-        for label in dict.fromkeys(x + w + out):
+        for label in dict.fromkeys((x + w + out).replace("1", "")):
             in_x, in_w, in_out = label in x, label in w, label in out
             if in_x and in_w and in_out:
                 kinds[label] = BATCH

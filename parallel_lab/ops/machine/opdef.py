@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from types import SimpleNamespace
@@ -201,10 +202,9 @@ class OpDef:
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
     ) -> Results:
         """Shapes and dtypes of the results. Raises ShapeError that names `where`."""
-        try:
+        with suppress(ParallelLabError, TypeError):  # refused, below with its place; or an attribute cannot be a key
             return _inferred(self, shapes, dtypes, repr(attrs), tuple(attrs), *attrs.values())
-        except (ParallelLabError, TypeError):  # refused, here with its place; or an attribute that cannot be a key
-            return self._infer(shapes, dtypes, attrs, where)
+        return self._infer(shapes, dtypes, attrs, where)
 
     def _infer(
         self, shapes: tuple[Shape, ...], dtypes: tuple[str, ...], attrs: dict[str, Any], where: str = ""
