@@ -23,7 +23,7 @@ from ..base.hooks import current_tracer
 from ..ops.elementwise import identity
 from .cell_tree import CellTree
 from .tensor.arithmetic import Arithmetic, Handle
-from .tensor.custom import OwnGradient
+from .tensor.own_gradient import OwnGradient
 from .tensor.parameter import Parameter
 
 Hook = Callable[..., Any]

@@ -7,7 +7,8 @@ import pytest
 
 from parallel_lab import ShapeError, nn, ops
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.custom import OwnGradient, PrimitiveWithInfer, bprop_getters, prim_attr_register
+from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register
+from parallel_lab.nn.tensor.own_gradient import OwnGradient
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.ops import OPS, elementwise

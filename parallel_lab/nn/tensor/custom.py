@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +33,8 @@ from ...base.hooks import current_tracer
 from ...ops.custom import MADE, custom, own_gradient
 from ...ops.elementwise import a_dtype
 from ...ops.machine.primitive import WithoutStrategy
+from .own_gradient import OwnGradient, next_number, values_of
 from .tensor import Tensor
-
-_NUMBERS = itertools.count()
 
 
 class PrimitiveWithInfer(WithoutStrategy):
@@ -60,7 +58,7 @@ class PrimitiveWithInfer(WithoutStrategy):
     def __init__(self, name: str = "") -> None:
         super().__init__()
         self._name = text(type(self).__name__, "name", name)
-        self.number = next(_NUMBERS)  # by which a traced call names it
+        self.number = next_number()  # by which a traced call names it
         MADE[self.number] = self
 
     @property
@@ -76,7 +74,7 @@ class PrimitiveWithInfer(WithoutStrategy):
     def compute(self) -> Callable | None:
         """The function of arrays that gives the result, or a tuple of results; None: nobody has said."""
         own = vm_impl_registry.of(self) or (self._own and functools.partial(type(self)._own, self))
-        return own and (lambda *arrays: _values(own(*map(Tensor, arrays))))
+        return own and (lambda *arrays: values_of(own(*map(Tensor, arrays))))
 
     @functools.cached_property
     def gradient(self) -> Callable | None:
@@ -95,7 +93,7 @@ class PrimitiveWithInfer(WithoutStrategy):
                 raise ArgumentTypeError(
                     f"bprop gives {len(input_gradients)} gradients", where=self.name, allowed=allowed
                 )
-            return tuple(map(_values, input_gradients))
+            return tuple(map(values_of, input_gradients))
 
         return gradients
 
@@ -131,32 +129,6 @@ class PrimitiveWithInfer(WithoutStrategy):
             raise ShapeError(given, where=where, allowed="A shape and a dtype per result")
         names = tuple(str(a_dtype(where, "infer_dtype", dtype)) for dtype in dtypes)
         return tuple(tuple(map(int, shape)) for shape in shapes), names, several
-
-
-class OwnGradient:
-    """Results with a gradient that a function says: `OwnGradient(name, f)((result,), inputs, several=False)`.
-
-    f  called with (values, gradients of the results) for the gradients of the inputs; without inputs, of the values
-       themselves. values: the results, then the inputs
-    """
-
-    def __init__(self, called: str, function: Callable) -> None:
-        self.called, self.function, self.number = called, function, next(_NUMBERS)
-        MADE[self.number] = self
-
-    def gradient(self, values: tuple[Any, ...], gradients: tuple[Any, ...]) -> list[Any]:
-        """Arrays are given to the function as Tensors, and taken back as arrays."""
-        at_once = isinstance(gradients[0], (np.ndarray, np.generic))
-        opened = (tuple(map(Tensor, each)) if at_once else each for each in (values, gradients))
-        return [None if gradient is None else _values(gradient) for gradient in self.function(*opened)]
-
-    def __call__(self, results: tuple[Any, ...], inputs: tuple[Any, ...] = (), *, several: bool) -> Any:
-        facts = {"called": self.called, "number": self.number, "count": len(results), "several": several}
-        outputs = own_gradient(*results, *inputs, **facts)
-        for x in outputs if several else (outputs,):
-            if getattr(x, "node", None) is not None:
-                x.node.attrs = {**x.node.attrs, "kept": self}  # until the gradient is made
-        return outputs
 
 
 class InsertGradientOf(WithoutStrategy):
@@ -198,13 +170,6 @@ class HookBackward(InsertGradientOf):
 
     def __call__(self, x: Any) -> Any:
         return x if current_tracer.get() is not None else super().__call__(x)
-
-
-def _values(result: Any) -> Any:
-    """Tensors as arrays, also in tuples; values of a trace as they are."""
-    if isinstance(result, (tuple, list)):
-        return tuple(map(_values, result))
-    return result.asnumpy() if isinstance(result, Tensor) else result
 
 
 def prim_attr_register(init: Callable) -> Callable:

@@ -22,7 +22,7 @@ from ...base.hooks import current_tracer, on_tape
 from ...base.seeds import Repeated, repeated
 from ...ops.reduce import reduce_sum
 from .autograd import gradients, leaves_since
-from .custom import OwnGradient
+from .own_gradient import OwnGradient
 from .parameter import Parameter
 from .tensor import Tensor, _made
 
