@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 from ..base.checks import checked, fitting, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
 from ..ops.machine.primitive import Primitive
+from ..ops.writes import assign
+from .tensor.arithmetic import Arithmetic
 from .tensor.parameter import UNNAMED, Parameter, ParameterTuple
 
 OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
@@ -71,6 +73,13 @@ class CellTree:
                 self._primitives[name] = value
                 value.instance_name = value.instance_name or name
         elif "_cells" in self.__dict__:
+            held = self._params.get(name)
+            number = isinstance(value, (bool, int, float)) and held is not None and not held.full_shape
+            if held is not None and (number or isinstance(value, Arithmetic)):
+                assign(
+                    held, value
+                )  # `self.count += 1` in construct: as in MindSpore, the Parameter's value is replaced
+                return
             self._release(name, value)
         object.__setattr__(self, name, value)
 

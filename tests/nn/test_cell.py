@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import nn, ops
-from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, CellError, ParallelLabError, ShapeError
 from parallel_lab.base.hooks import current_tracer
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_auto_parallel_context
 from parallel_lab.nn.initializer import initializer
@@ -198,11 +198,25 @@ def test_a_parameter_does_not_take_the_name_of_one_in_a_tuple():
         Outer(ws=ParameterTuple([weight("a"), weight("b")]), a=weight())
 
 
-@pytest.mark.parametrize("value", [np.ones((2, 3)), Tensor(np.ones((2, 3))), 3], ids=["array", "tensor", "number"])
+@pytest.mark.parametrize("value", [np.ones((2, 3)), "ones", 3], ids=["array", "text", "number"])
 def test_values_are_not_assigned_over_a_parameter(value):
     net = Outer(a=weight())
     with pytest.raises(TypeError, match=r"'a' is a Parameter.*Change its values with a\.set_data"):
         net.a = value
+
+
+def test_a_tensor_that_is_assigned_to_a_parameter_is_its_new_value():
+    """MindSpore: `self.count += 1` in construct."""
+    net, held = Outer(a=weight(), count=Parameter(Tensor(2, "int32"), name="count")), np.full((2, 3), 7, np.float32)
+    kept = net.a
+    net.a = Tensor(held)
+    net.count += 1
+    net.count = net.count * 2
+    net.count = 1 + net.count
+    assert net.a is kept and isinstance(net.count, Parameter) and net.count.asnumpy() == 7
+    np.testing.assert_array_equal(kept.asnumpy(), held)
+    with pytest.raises(ShapeError, match="a value of shape"):
+        net.a = Tensor(np.ones(5))
 
 
 def test_insert_child_and_parameter_register_like_assignment():
@@ -381,6 +395,9 @@ class Listener:
 
     def leave(self):
         self.open.pop()
+
+    def staged(self, function):
+        return function
 
     def record(self, op, operands, attrs, primitive):
         self.ops.append((op.class_name, "/".join(self.open)))
