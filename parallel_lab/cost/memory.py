@@ -29,7 +29,7 @@ from ..graph.actions import Action
 from ..graph.copies import TO_DEVICE
 from ..graph.instr import Instr
 from ..graph.plan import Plan
-from .time import is_view
+from .time import is_view, on_dearer_sides
 
 MEMORY_KINDS = ("params", "optimizer", "inputs", "activations", "gathered", "grads", "workspace")
 
@@ -123,6 +123,7 @@ class MemoryReport:
 
 def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     """Walk one step's programs on `rank` and count live bytes. Raises PlanError: no such rank."""
+    plan = on_dearer_sides(plan, lambda instr: sum(plan.value(name).slice_bytes for name in instr.kept))
     memory = _Memory(plan, rank)
     grads = (block for block, kind in memory.kinds.items() if kind == "grads" and block not in memory.host)
     grads_bytes = sum(memory.sizes[block] for block in grads)

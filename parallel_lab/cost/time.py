@@ -10,8 +10,8 @@ messages        closed forms in alpha, beta and gamma: those of their definition
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..base.cluster import Cluster, Device, Host, Link
@@ -161,6 +161,25 @@ def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -
     return plan_message_time_s(plan, instr, cluster, cluster.link_for(instr.group(rank)))
 
 
+def on_dearer_sides(plan: Plan, price: Callable[[Instr], float]) -> Plan:
+    """The plan as a step of it is predicted: of every `if` on a tensor the side whose instructions have the higher
+    prices in all, and nothing of the other one.
+    """
+    prices: dict[tuple[str, bool], float] = {}
+    for stage in plan.stages:
+        for instr in (i for _, program in stage.programs for i in program):
+            for side in instr.when:
+                prices[side] = prices.get(side, 0.0) + price(instr)
+    if not prices:
+        return plan
+    left_out = {(c, s) for (c, s), sum_ in prices.items() if (sum_, s) < (prices.get((c, not s), 0.0), not s)}
+    stages = []
+    for stage in plan.stages:
+        kept = ((p, tuple(i for i in program if left_out.isdisjoint(i.when))) for p, program in stage.programs)
+        stages.append(replace(stage, programs=tuple(kept)))
+    return replace(plan, stages=tuple(stages))
+
+
 # ---- a step ----
 
 
@@ -255,6 +274,7 @@ def single_stage(plan: Plan) -> Stage:
 def step_time_s(plan: Plan, cluster: Cluster, *, rank: int = 0) -> StepTime:
     """Time of one step on `rank`, without waiting. Raises ArgumentError: fewer devices than ranks."""
     cluster.check_device_num(plan.device_num)
+    plan = on_dearer_sides(plan, lambda instr: instr_time_s(plan, instr, cluster, rank=rank))
     stage, phases = plan.stage_of(rank), []
     for name in PHASES:
         program = [i for a in stage.actions if a.program == name for _, i in stage.part(a) if i.runs_on(rank)]

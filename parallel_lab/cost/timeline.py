@@ -33,7 +33,16 @@ from ..graph.copies import COPIES
 from ..graph.instr import Instr
 from ..graph.plan import Plan
 from .clock import Clock, Message, Task, Time
-from .time import border_key, is_border, message_bytes, own_time_s, plan_message_time_s, takes_border
+from .time import (
+    border_key,
+    instr_time_s,
+    is_border,
+    message_bytes,
+    on_dearer_sides,
+    own_time_s,
+    plan_message_time_s,
+    takes_border,
+)
 
 MOST_EVENTS = 5_000_000  # that a timeline returns: of about half a kilobyte each
 
@@ -70,6 +79,7 @@ def predict_timeline(
     (ranks that do not exist).
     """
     cluster.check_device_num(plan.device_num)
+    plan = on_dearer_sides(plan, lambda instr: instr_time_s(plan, instr, cluster))
     shown = tuple(range(plan.device_num)) if ranks is None else tuple(sorted(set(ranks)))
     factors = _factors(plan, slowdown or {})
     each = {stage.first: sum(len(stage.part(action)) for action in stage.actions) for stage in plan.stages}

@@ -103,4 +103,4 @@ class Stage:
     @cached_property
     def names(self) -> frozenset[str]:
         """The values that its programs read or make."""
-        return frozenset(name for _, program in self.programs for i in program for name in (*i.ins, *i.kept))
+        return frozenset(name for _, program in self.programs for i in program for name in (*i.reads, *i.kept))

@@ -19,7 +19,7 @@ from .stage_programs import divided, orders_of, splits_backward, stage_programs
 def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     """The plan of a finished draft, verified."""
     pairs = (*draft.gradients, *draft.assignments, *draft.forward_assignments)
-    read = {n for _, i in draft.instructions() for n in i.ins} | {n for _, n in pairs} | set(draft.outputs)
+    read = {n for _, i in draft.instructions() for n in i.reads} | {n for _, n in pairs} | set(draft.outputs)
     placed = with_copies(draft, *stage_programs(draft))
     orders = orders_of(draft, placed.programs)
     changes: dict[str, Any] = {"host": tuple(sorted(placed.host)), **placed.pairs}
@@ -27,7 +27,7 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     if splits_backward(orders):
         stage_parts = [divided(mine, draft) for mine in stage_parts]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in stage_parts]
-    used = {n for mine in programs for _, p in mine for i in p for n in (*i.ins, *i.kept)}
+    used = {n for mine in programs for _, p in mine for i in p for n in (*i.reads, *i.kept)}
     used |= {s for s, _, _ in draft.states}
     inputs = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient", "updated")}
     used |= inputs.union(draft.outputs)

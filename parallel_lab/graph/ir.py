@@ -115,6 +115,7 @@ class Node:
     once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" if it runs with each of them;
                  if it runs once, "first" or "last": with the first or the last of them
     target       "CPU": it runs on the host (`set_device`); "": on its device
+    when         (value, bool) pairs: it runs only where each of these values, a () bool, is that; see `branches.py`
     recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
     """
 
@@ -142,6 +143,12 @@ class Node:
     by_batch: bool = False
     recompute: Pairs = ()
     target: str = ""
+    when: Pairs = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Its operands, and what decides whether it runs."""
+        return (*self.ins, *(name for name, _ in self.when)) if self.when else self.ins
 
     @property
     def opdef(self) -> OpDef:
@@ -171,8 +178,8 @@ class Node:
     def computed(self, ins: tuple[str, ...], attrs: Pairs, outs: tuple[str, ...] = (), **fields: Any) -> Instr:
         """The instruction that computes this operator, on slices; `fields` are further fields of it."""
         what = (self.name, self.op, self.op_class, attrs)
-        kind = "accumulate" if self.op == "accumulate" else "compute"
-        return Instr(kind, outs or self.outs, ins, *what, origin=self.origin, **fields)
+        kind = self.op if self.op in ("accumulate", "branch") else "compute"
+        return Instr(kind, outs or self.outs, ins, *what, origin=self.origin, when=self.when, **fields)
 
     @property
     def where(self) -> str:
@@ -233,7 +240,7 @@ class Graph:
         """Values that anything reads: operators, prints, parameters that are assigned to, gradients, the caller."""
         pairs = (*self.assigns, *self.updates)
         names = (*self.outputs, *self.seeds, *(value for _, value in pairs), *(name for name, _ in self.prints))
-        return frozenset(names).union(*(n.ins for n in self.nodes))
+        return frozenset(names).union(*(n.reads for n in self.nodes))
 
     def input(self, name: str) -> GraphInput | None:
         return self._inputs_by_name.get(name)
@@ -260,7 +267,7 @@ class Graph:
         early = {i.name for i in self.inputs if i.role not in ("gradient", "updated")} | {
             name for n in self.of_phase("forward") for name in n.outs
         }
-        used = [*self.seeds, *(i for n in self.of_phase("update", "after") for i in n.ins), *self.outputs]
+        used = [*self.seeds, *(i for n in self.of_phase("update", "after") for i in n.reads), *self.outputs]
         return tuple(dict.fromkeys(name for name in used if name in early))
 
     def of_phase(self, *phases: str) -> tuple[Node, ...]:

@@ -192,6 +192,15 @@ def _run_accumulate(on: OnRank, instr: Instr) -> np.ndarray | None:
     return total
 
 
+# ---- branch: where the two sides of an `if` meet ----
+
+
+def _run_branch(on: OnRank, instr: Instr) -> np.ndarray:
+    """The operand that is there; the other one was not computed."""
+    condition, then, other = instr.ins
+    return on.env[then if on.env[condition] else other]
+
+
 # ---- print ----
 
 
@@ -273,6 +282,15 @@ KINDS: dict[str, KindDef] = {
             flops=lambda plan, instr: math.prod(plan.value(instr.out).slice_shape),
             shown=shown_compute,
             vjp=lambda back, instr, gradients: back.give(instr.ins[0], gradients[0]),
+        ),
+        KindDef(
+            "branch",
+            "Branch",
+            _run_branch,
+            verify=compute_fault,
+            shown=shown_compute,
+            vjp=lambda back, instr, gradients: back.branch_back(instr, gradients[0]),
+            operands=None,
         ),
         *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: InstrText()),

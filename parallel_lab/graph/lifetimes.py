@@ -27,7 +27,7 @@ def replacements(program: tuple[Instr, ...], assignments: Pairs) -> dict[int, Pa
     replaced at once: two parameters may exchange their values.
     """
     makers = {name: position for position, instr in enumerate(program) for name in instr.kept}
-    read = {name: position for position, instr in enumerate(program) for name in instr.ins}
+    read = {name: position for position, instr in enumerate(program) for name in instr.reads}
     sources = {source for _, source in assignments}
     by_position: dict[int, Pairs] = {}
     for target, source in assignments:
@@ -47,7 +47,7 @@ def last_uses(
     """
     last: dict[str, tuple[str, int]] = {}
     for phase, position, instr in order:
-        last |= dict.fromkeys((*instr.ins, *instr.kept), (phase, position))
+        last |= dict.fromkeys((*instr.reads, *instr.kept), (phase, position))
     for position, pairs in replaced.items():
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))

@@ -286,7 +286,8 @@ _CLASSES = {c.__name__: c for c in (*_PROGRAM, TensorLayout, Layout, LayoutStrat
 def _encode(value: Any) -> Any:
     name = type(value).__name__
     if name in _CLASSES:
-        return {"is": name, **{f.name: _encode(getattr(value, f.name)) for f in fields(value)}}
+        held = {f.name: getattr(value, f.name) for f in fields(value)}
+        return {"is": name, **{key: _encode(v) for key, v in held.items() if key != "when" or v}}
     if isinstance(value, tuple):
         return [_encode(v) for v in value]
     return value

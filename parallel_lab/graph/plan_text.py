@@ -254,6 +254,11 @@ _MADE = re.compile(r"%(\d+)\(([^()\s]+)\)")
 _NUMBER = re.compile(r"%(\d+)(?:\([^()\s]+\))?(?![\w.])")  # not the parameter "%0.weight"
 
 
+def _shown_when(instr: Instr) -> str:
+    """On which side of which `if` an instruction runs: " {if: %equal}", " {if: not %equal}"; "" of all others."""
+    return "".join(f" {{if: {'' if side else 'not '}%{name}}}" for name, side in instr.when)
+
+
 def _instr_lines(
     plan: Any, instr: Instr, rank: int, numbers: dict[str, str], count: int, host: frozenset[str]
 ) -> list[str]:
@@ -269,8 +274,9 @@ def _instr_lines(
         slice_shapes[0], gives = message_shapes(instr, ins[0], plan.value(instr.out))
     types = ", ".join(tensor_text(v, shape) for v, shape in zip(ins, slice_shapes, strict=True))
     results = ", ".join("_" if v is None else tensor_text(v, gives) for v in outs)
+    facts = f"{shown.facts}{_shown_when(instr)}{' {on the host}' * runs_on_host(instr, host)}"
     lines = [
-        f"{named} = {class_name(instr)}({args}){shown.facts}{' {on the host}' * runs_on_host(instr, host)}",
+        f"{named} = {class_name(instr)}({args}){facts}",
         *shown.before,
         f"    : ({types}) -> ({results})",
         *shown.after,

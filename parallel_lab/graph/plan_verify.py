@@ -13,6 +13,8 @@
     owners        what one rank alone holds is read by that rank alone, or sent by it; messages are everybody's
     places        an instruction reads and makes everything in one memory, of the device or of the host; copies cross
     stages        every rank belongs to one stage
+    branches      what decides whether an instruction runs is one bool that its ranks hold whole; what one side of an
+                  `if` makes is read on that side, and where both meet
     schedule      actions name programs that exist, forward before backward before update; no stages wait in a circle
 
 What an instruction of one kind must fulfil stands with its kind, in `kinds.py`; here is what holds for all of them, and
@@ -147,16 +149,32 @@ def _is_number(plan: Any, name: str) -> bool:
     return name in plan.scalars or (source is not None and source.is_number)
 
 
+def _fault_of_branches(plan: Any, instr: Instr, makers: Makers) -> str:
+    """What is wrong with the conditions under which an instruction runs, or ""."""
+    for name, _ in (*instr.when, *([(instr.ins[0], True)] if instr.kind == "branch" and instr.ins else [])):
+        value = plan.value(name)
+        if (value.slice_shape, value.dtype) != ((), "bool") or (value.layout is not None and value.layout.is_partial):
+            return f"%{name} ({value.slice_shape} {value.dtype}) decides whether %{instr.out} is made"
+    for at, name in enumerate(instr.ins):
+        maker = makers[name]
+        taken = (*instr.when, (instr.ins[0], at == 1)) if instr.kind == "branch" and at else instr.when
+        if maker is not None and maker.when != taken[: len(maker.when)]:
+            return f"%{name} is made on one side of an if, and %{instr.out} is not"
+    return ""
+
+
 def _fault(plan: Any, stage: Stage, instr: Instr, makers: Makers, phase: str, host: frozenset[str]) -> str:
     kind = KINDS.get(instr.kind)
     if kind is None:
         return f"kind {instr.kind!r} is not known"
-    missing = [n for n in instr.ins if n not in makers]
+    missing = [n for n in instr.reads if n not in makers]
     if missing:
         return f"%{missing[0]} is read before it is made"
     results = instr.kept
     if not results or not makers.keys().isdisjoint(results):
         return f"%{next(n for n in results if n in makers)} is made twice" if results else f"{instr.kind} makes nothing"
+    if fault := _fault_of_branches(plan, instr, makers):
+        return fault
     if instr.owner is not None and instr.is_communication:
         return f"%{instr.out} is made by rank {instr.owner} alone, and is a message"
     if instr.owner is not None and not 0 <= instr.owner < plan.device_num:

@@ -109,7 +109,7 @@ class _Cut:
                         self.cross(phase_now, instr, way)
                         continue
                     for stage in self.stages_of(instr.stage, way):
-                        for name in instr.ins:
+                        for name in instr.reads:
                             self.bring(phase_now, name, stage, instr, way)
                         self.add(stage, phase_now, self.own_sum(instr, way))
                 if instr.kind == "accumulate":

@@ -27,9 +27,10 @@ from ..ops.machine.registry import OPS
 from .forms import computed, map_form, slot_for
 from .instr import Pairs, attr_pairs
 from .ir import Graph, GraphInput, Node, fresh_name, result_names
+from .python_branches import with_branches
 from .recomputed import option_of, region_of
-from .traced_step import TracedStep
-from .traced_value import TracedValue
+from .traced_branches import TracedBranches
+from .traced_value import TracedValue, TruthTest
 
 STEP = "training_step"  # name of the graph input that counts steps
 MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
@@ -51,7 +52,7 @@ class Scope(NamedTuple):
     region: Pairs = ()
 
 
-class Tracer(TracedStep):
+class Tracer(TracedBranches):
     """Receives operators (through `current_tracer`) and Cell borders, and builds the Graph."""
 
     def __init__(self, network_parameters: Iterable[Parameter] = ()) -> None:
@@ -75,6 +76,9 @@ class Tracer(TracedStep):
         self.pinned: dict[int, TracedValue] = {}
         # how many micro-batches the network is fed; what is written down now is for each of them, or once (`Node.once`)
         self.micro_batches, self.once = 1, ""
+        # whether functions are read for `if` on tensors (`python_branches.py`)
+        self.finds_branches = False
+        self.read_functions: dict[Any, Any] = {}
         # the same for a function that is differentiated, and values of the whole batch that it may not read
         self.parts, self.whole_batch = 1, frozenset[str]()
         # a parameter keeps its own name, also when an input or an operator that comes before it has the same
@@ -108,6 +112,10 @@ class Tracer(TracedStep):
         """Dotted path of the running Cell below the network: "d1" or "loss_fn"."""
         names = [scope.name for scope in self.scopes[1:]]
         return ".".join(name.lstrip("_") for name in names[2 if names[1:2] == ["_backbone"] else 1 :])
+
+    def staged(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the learner's, whose `if` on a tensor runs both sides if any function here has one."""
+        return with_branches(function, self.read_functions) if self.finds_branches else function
 
     # ---- values ----
 
@@ -234,6 +242,7 @@ class Tracer(TracedStep):
 
     def differentiated(self, fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         """What `fn`, which is differentiated, returns: with `parts` the sums over so many micro-batches."""
+        fn = self.staged(fn)
         if self.parts == 1:
             return fn(*inputs)
         if self.micro_batches > 1:
@@ -247,7 +256,7 @@ class Tracer(TracedStep):
                 raise ShapeError(what, where=caller(self.scope_text()).place, allowed="Equal micro-batches")
         whole = {i.name for i in self.inputs.values() if i.role == "data" and i.shape}
         for node in self.nodes:
-            whole.update(node.outs if whole.intersection(node.ins) else ())
+            whole.update(node.outs if whole.intersection(node.reads) else ())
 
         def each(*rows: Any) -> Any:
             self.whole_batch = frozenset(whole)
@@ -313,6 +322,7 @@ class Tracer(TracedStep):
             stage=self.scopes[-1].stage,
             by_batch=choices.get("strategy") is None and self.scopes[-1].by_batch,
             recompute=option_of(primitive, self.scopes[-1].region),
+            when=self.when,
             **choices,
         )
         self.nodes.append(node)
@@ -365,33 +375,45 @@ def trace_network(
     device_num: int = 1,
     rank: int = 0,
     parts: int = 1,
+    finds_branches: bool = False,
 ) -> Traced:
     """Trace a Cell or function on inputs (name, global shape, dtype), for a program of `parallel_mode`.
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
     parts    micro-batches in which a function runs that the network differentiates
+    finds_branches   read functions for `if` on tensors from the start: not before one is met, as most have none
 
     Raises TraceError, ShapeError.
     """
     tracer = Tracer(network.get_parameters()) if hasattr(network, "get_parameters") else Tracer()
     tracer.parallel_mode, tracer.device_num, tracer.rank, tracer.parts = parallel_mode, device_num, rank, parts
+    tracer.finds_branches = finds_branches
     values = [tracer.data(*spec) for spec in inputs]
-    token = current_tracer.set(tracer)
+    token, meets_branch = current_tracer.set(tracer), False
+    result: Any = None
+    form: Any = None
+    outputs: list[str] = []
     try:
-        result = computed(network(*values), tracer)
-        outputs: list[str] = []
+        result = computed(tracer.staged(network)(*values), tracer)
         form = map_form(lambda part: slot_for(part, tracer, outputs), result)
         for parameter in trained:
             if id(parameter) in tracer.registered and parameter.requires_grad:
                 tracer._own_parameter(parameter)
+    except TruthTest:
+        if finds_branches:
+            raise
+        meets_branch = True
     finally:
         current_tracer.reset(token)
+    if meets_branch:
+        program = {"parallel_mode": parallel_mode, "device_num": device_num, "rank": rank, "parts": parts}
+        return trace_network(network, inputs, name, trained, **program, finds_branches=True)
     if not outputs and not tracer.optimizers:
         allowed = "Tensors that it computed from its inputs"
         raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)
     parameters = {tracer.parameters[id(p)]: p for p in tracer.kept if isinstance(p, Parameter)}
     nodes = tracer.deferred(_read(tracer, outputs), outputs)
-    named = {*outputs, *tracer.seeds, *(name for node in nodes for name in node.ins), *(n for n, _ in tracer.prints)}
+    named = {*outputs, *tracer.seeds, *(name for node in nodes for name in node.reads), *(n for n, _ in tracer.prints)}
     constants = {name: array for name, array in tracer.constants.items() if name in named}
     graph = Graph(
         inputs=tuple(i for i in tracer.inputs.values() if i.role != "constant" or i.name in constants),
@@ -421,6 +443,6 @@ def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
     nodes = []
     for node in reversed(tracer.nodes):
         if read.intersection(node.outs) or node.opdef.message:
-            read.update(node.ins)
+            read.update(node.reads)
             nodes.append(node)
     return tuple(reversed(nodes))

@@ -21,6 +21,7 @@ from ..base.origin import Origin, caller
 from ..nn.tensor.parameter import Parameter
 from ..ops.machine.opdef import OpDef
 from ..ops.machine.registry import OPS
+from .instr import Pairs
 from .ir import SKIP, GraphInput, Node
 from .traced_value import Overflow, TracedValue
 
@@ -37,6 +38,8 @@ class TracedStep:
     assigns: dict[str, str]
     pinned: dict[int, TracedValue]
     scope_text: Callable[[], str]
+    when: Pairs
+    made_when: dict[str, Pairs]
 
     def __init__(self) -> None:
         # what is differentiated, and gradients by name
@@ -55,7 +58,7 @@ class TracedStep:
         self.scaler: Any = None
         self.scale_name = ""
         # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
-        self.in_update, self.skip = False, ""
+        self.in_update, self.skip, self.overflows = False, "", False
 
     # ---- of the `Tracer` ----
 
@@ -85,7 +88,7 @@ class TracedStep:
         if name not in self.updated:
             return self.assigns.get(name, name)
         if not self.updated[name]:
-            if self.skip:
+            if self.overflows:
                 what, where = f"{name!r} is read after an optimizer's step", caller(self.scope_text()).place
                 allowed, hint = "Reads before a step that an overflow may skip", "Read the new value in the next call"
                 raise NotBuiltYet(what, where=where, allowed=allowed, hint=hint)
@@ -117,6 +120,8 @@ class TracedStep:
             self.late.update(node.outs)
         if node.phase == "after":
             self.after.update(node.outs)
+        if node.when:
+            self.made_when.update(dict.fromkeys(node.outs, node.when))
         if variable is not None:
             name = self._own_parameter(variable)
             self.assigns[name] = node.outs[0]
@@ -125,8 +130,8 @@ class TracedStep:
 
     def phase_of(self, values: Sequence[TracedValue], variable: Parameter | None) -> str:
         """The program of an operator on these values: of the latest of them, or of what reads what it changes."""
-        names = {v.name for v in values}
-        readers = {n.phase for n in self.nodes if names.intersection(n.ins)} if variable is not None else ()
+        names = {*(v.name for v in values), *(name for name, _ in self.when)}
+        readers = {n.phase for n in self.nodes if names.intersection(n.reads)} if variable is not None else ()
         if names & self.after or "after" in readers:
             return "after"
         return "update" if self.in_update or names & self.late or "update" in readers else "forward"
@@ -140,7 +145,7 @@ class TracedStep:
         written = {name for name, value in self.assigns.items() if value not in self.after}
         still = {i.name for i in self.inputs.values() if i.is_number or i.role == "parameter"} - written
         for node in nodes:
-            if node.phase == "forward" and still.issuperset(node.ins):
+            if node.phase == "forward" and still.issuperset(node.reads):
                 still.update(node.outs)
         pairs = (*self.assigns.items(), *self.updates)
         early = {*outputs, *self.seeds, *(name for name, _ in self.prints), *(value for _, value in pairs)}
@@ -149,7 +154,7 @@ class TracedStep:
             if node.phase == "forward" and still.issuperset(node.outs) and not early.intersection(node.outs):
                 node = replace(node, phase="after")
             elif node.phase != "after":
-                early.update(node.ins)
+                early.update(node.reads)
             moved.append(node)
         return tuple(reversed(moved))
 
@@ -182,9 +187,11 @@ class TracedStep:
         """The optimizer's step with these gradients, one per parameter, in the update program. All optimizers' steps
         are taken there together: each has Parameters of its own.
         """
-        where = caller(self.scope_text()).place
+        where, here = caller(self.scope_text()).place, self.when
         if self.optimizers:
             self._check_another(optimizer)
+        if here:
+            gradients = self.only_here(optimizer, gradients)
         updates = []
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             name, value = self._own_parameter(parameter), self.operand(gradient, [parameter])
@@ -208,10 +215,17 @@ class TracedStep:
             updates.append((SKIP, self._taken_late(TracedValue(self.skip, (), "bool", self)).name))
         self.updates = (*self.updates, *updates)
         self.updated |= {name: "" for name, _ in updates if name != SKIP}
-        self.optimizers = (*self.optimizers, optimizer)
+        self.optimizers, self.when = (*self.optimizers, optimizer), here
+
+    def only_here(self, optimizer: Any, gradients: Sequence[Any]) -> list[TracedValue]:
+        """Make of a step on one side of an `if` one outside, which is skipped where the side is not taken."""
+        raise NotImplementedError
 
     def _check_another(self, optimizer: Any) -> None:
-        """Raise NotBuiltYet for a second step of the same Parameters."""
+        """Raise NotBuiltYet for a second step of the same Parameters, and where only one of two may be skipped."""
+        if self.when or (self.skip and not self.overflows):
+            hint = "Give one optimizer groups of Parameters, with rates of their own"
+            raise self.twice("a second optimizer's step, where one stands in an if", hint)
         if any(optimizer is one for one in self.optimizers):
             raise self.twice("a second step of the same optimizer", "Add up the gradients, and take one step")
         both = [p.name for p in optimizer.parameters if self._own_parameter(p) in self.updated]
@@ -236,6 +250,7 @@ class TracedStep:
         if self.optimizers:
             hint = "Look for an overflow in all gradients together"
             raise self.twice("what may skip an optimizer's step comes after one", hint)
+        self.overflows = True
         self.skip = (value if value.dtype.kind == "b" else OPS["not_equal"](value, 0)).name
         return Overflow(value.name, (), str(value.dtype), self)
 

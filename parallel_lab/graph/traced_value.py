@@ -21,6 +21,10 @@ class TraceAttributeError(TraceError, AttributeError):
     """An attribute that a traced value does not have; also an AttributeError, so that hasattr() works."""
 
 
+class TruthTest(TraceError):
+    """A truth test of a traced value where no `if` or `while` was found in the function's source."""
+
+
 class TracedValue(Arithmetic):
     """A value of the trace: a name, a shape and a dtype, no numbers."""
 
@@ -35,24 +39,24 @@ class TracedValue(Arithmetic):
         asks = sys._getframe(1).f_globals.get("__name__", "")
         return type(self) if asks.partition(".")[0] == __name__.partition(".")[0] else Tensor
 
-    def _refuse(self, what: str) -> Any:
+    def _refuse(self, what: str, kind: type[TraceError] = TraceError) -> Any:
         needs = f"{what} needs the numbers of {self.name!r} (shape {self.shape}, {self.dtype})"
         allowed = "While a network is compiled its tensors have shapes but no values yet"
         hint = "Run the Cell outside a parallel mode to look at numbers, or use operators instead"
-        raise TraceError(needs, where=caller().place, allowed=allowed, hint=hint)
+        raise kind(needs, where=caller().place, allowed=allowed, hint=hint)
 
     # fmt: off
     def asnumpy(self): return self._refuse("asnumpy()")
     def item(self): return self._refuse("item()")
     def __array__(self, dtype: Any = None, copy: Any = None): return self._refuse("a conversion to a numpy array")
-    def __bool__(self): return self._refuse("a truth test (if, while, and, or)")
+    def __bool__(self): return self._refuse("a truth test (if, while, and, or)", TruthTest)
     def __float__(self): return self._refuse("float()")
     def __int__(self): return self._refuse("int()")
     def __complex__(self): return self._refuse("complex()")
     def __index__(self): return self._refuse("use as an index")
     def __round__(self, digits: Any = None): return self._refuse("round()")
     def __contains__(self, value: Any): return self._refuse("a search ('in')")
-    def _become(self, new: TracedValue) -> None: self.name = new.name
+    def _become(self, new: TracedValue) -> None: self.tracer.item_set(self, new.name)
     # fmt: on
 
     def _no_operator(self, what: str, hint: str, kind: type[TraceError] = TraceError) -> Any:
@@ -90,6 +94,16 @@ class TracedValue(Arithmetic):
     @property
     def data(self) -> TracedValue:
         return self  # as in MindSpore
+
+    def __getitem__(self, key: Any) -> Any:
+        # among the variables of an `if` malt counts x[0] too: of a tensor the whole is chosen instead
+        plain: Any = super()
+        return None if getattr(self.tracer, "between_sides", False) else plain.__getitem__(key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not getattr(self.tracer, "between_sides", False):
+            plain: Any = super()
+            plain.__setitem__(key, value)
 
     def __repr__(self) -> str:
         return f"TracedValue({self.name}, shape={self.shape}, dtype={self.dtype})"

@@ -67,7 +67,7 @@ class Cell(Hooks):
         self._registry("_cells")
         tracer = current_tracer.get()
         try:
-            construct = self.construct if self.compute_dtype is None else self._construct_in_dtype
+            construct = self._written() if self.compute_dtype is None else self._construct_in_dtype
             if hasattr(type(self), "bprop"):
                 construct = self._around(self._with_bprop, construct)
             if self.recompute_options is not None and tracer is None and on_tape.get():
@@ -98,6 +98,11 @@ class Cell(Hooks):
                 raise fault from None
             raise
 
+    def _written(self) -> Callable[..., Any]:
+        """`construct` as its author wrote it; while a network is traced, as the tracer runs it."""
+        tracer = current_tracer.get()
+        return self.construct if tracer is None else tracer.staged(self.construct)
+
     @staticmethod
     def _around(how: Callable, construct: Callable) -> Callable:
         return lambda *args, **kwargs: how(construct, args, kwargs)
@@ -113,7 +118,7 @@ class Cell(Hooks):
             del self.__dict__[name]
         self.__dict__["_casts"] = {}
         try:
-            return self.construct(*map(self._in_dtype, args), **{k: self._in_dtype(a) for k, a in kwargs.items()})
+            return self._written()(*map(self._in_dtype, args), **{k: self._in_dtype(a) for k, a in kwargs.items()})
         finally:
             self.__dict__.update(hidden, _casts=outer)
 

@@ -1,11 +1,12 @@
-"""The borders of micro-batches, in a compiled network that is fed them: its rows of the batch, and sums over all.
+"""What a compiled network needs besides the operators that its author wrote.
 
-The program is written down once and run for each micro-batch, so the number of the one that runs is an operand.
+The borders of micro-batches: the rows of one, and sums over all. The program is written down once and run for each
+micro-batch, so the number of the one that runs is an operand. And where the two sides of an `if` on a tensor meet.
 """
 
 import numpy as np
 
-from .machine.registry import gradient, op
+from .machine.registry import case, gradient, op
 from .machine.signature import letters
 from .shape import changed_labels
 
@@ -39,3 +40,9 @@ def accumulate(x):
 @accumulate.vjp
 def _(g, out, x):
     return (g,)
+
+
+@op("...,...,...->...", dtype=1, flops=0, example=case((), (16, 8), (16, 8), bools=(0,)))
+def branch(condition, then, other):
+    """`then` if the condition holds, else `other`.  condition: () bool, then, other: (...) -> (...)."""
+    return np.array(then if condition else other, order="C")

@@ -106,6 +106,10 @@ class Frame(OnRank):
         self._dead = self._last_uses[action]
         self._replaced_now = self._replacements if action.program == "update" else {}
 
+    def runs(self, instr: Instr) -> bool:
+        """Whether this rank runs an instruction: not another rank's alone, nor on a side of an `if` not taken."""
+        return instr.runs_on(self.rank) and all(bool(self.env[name]) == side for name, side in instr.when)
+
     def put(self, instr: Instr, result: Any) -> None:
         """Keep what an instruction has made: an array, or a tuple of them; unnamed results are not kept."""
         places = (self.arrays,) if instr.of_step else (self.env, self.arrays) if self.keep_all else (self.env,)

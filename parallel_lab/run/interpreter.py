@@ -77,7 +77,7 @@ def rank_step(
     for action in frame.actions:
         frame.begin(action)
         for position, instr in frame.stage.part(action):
-            start_s, request, handle, runs = time.perf_counter(), None, None, instr.runs_on(rank)
+            start_s, request, handle, runs = time.perf_counter(), None, None, frame.runs(instr)
             if runs:
                 kind = KINDS[instr.kind]
                 if kind.run is not None:

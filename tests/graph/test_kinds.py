@@ -18,7 +18,7 @@ from tests.recorded.nets import Quick
 
 LOCAL = (
     *("compute", "slice", "split", "concat", "reshape", "accumulate", "copy_to_host", "copy_to_device", "print"),
-    *("start", "wait"),
+    *("branch", "start", "wait"),
 )
 SENT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
@@ -37,7 +37,9 @@ def test_a_kind_is_run_or_asked_for_and_not_both(kind):
     known = KINDS[kind]
     assert known.kind == kind and (known.run is None) == bool(known.asks)
     assert known.class_name or kind == "compute"
-    differentiated = kind in ("compute", "slice", "reshape", "accumulate") or known.message and known.message.adjoint
+    differentiated = (
+        kind in ("compute", "slice", "reshape", "accumulate", "branch") or known.message and known.message.adjoint
+    )
     assert (known.vjp is not None) == bool(differentiated)
 
 

@@ -90,6 +90,7 @@ KERNEL = (
             "Builder.parameter": "a parameter lies as its first reader wants it",
             "Builder.cast_parameter": "a parameter that is read in another dtype",
             "Builder.alias": "a result that has another name in the graph",
+            "Builder.there": "what was made before for the same layout, on this side of an if",
             "Builder.windowed": "a halo_exchange, where a slice does not suffice",
             "Builder.scatter": "partial sums are scattered, not left with every rank",
             "Builder.check_nested": "rows split twice cannot be gathered",
@@ -107,6 +108,7 @@ KERNEL = (
         ),
         {
             "Backward.run_micro_batches": "after, in and before micro-batches, with sums in between",
+            "Backward.or_zeros": "the gradient of one side of an if, and zeros if that is not taken",
             "Backward.alike": "two values lie alike",
             "Backward.across": "a rule's helper value, combined over ranks",
             "loss_scale_name": "the value that scales the loss",

@@ -22,10 +22,10 @@ MODULES = all_modules()
 # functions and for types included
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
-    "run.simulator": (8_000, 8_500),
-    "graph.trace": (10_320, 10_320),
-    "graph.compiler": (21_900, 22_380),
-    "train.session": (17_360, 28_660),
+    "run.simulator": (8_040, 8_560),
+    "graph.trace": (10_870, 10_870),
+    "graph.compiler": (22_340, 22_840),
+    "train.session": (17_400, 28_740),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -37,9 +37,9 @@ PACKAGE_LINES = {
     "base": 4_624,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_462,
+    "nn": 8_490,
     "catalog": 10_960,
-    "graph": 8_472,
+    "graph": 9_142,
     "cost": 9_050,
     "run": 1_450,
     "processes": 13_300,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_230, 121_513, 97_843
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_949, 122_240, 98_249
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

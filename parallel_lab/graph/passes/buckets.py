@@ -80,7 +80,7 @@ def called_together(program: tuple[Instr, ...], values: dict[str, Value]) -> lis
     needs: dict[str, set[str]] = {}  # value -> messages it is made from
     for place, instr in enumerate(program):
         before = set().union(*(needs.get(name, ()) for name in instr.ins))
-        if instr.kind in _FUSED and instr.by_hand and instr.attr("fusion"):
+        if instr.kind in _FUSED and instr.by_hand and instr.attr("fusion") and not instr.when:
             member = Member(instr, None, values[instr.ins[0]], place)
             alike = buckets.setdefault((member.key, instr.attr("fusion")), [])
             if not alike or before.intersection(m.instr.out for m in alike[-1]):

@@ -54,6 +54,7 @@ class Backward:
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}
         self.first_reader = {name: i for i in reversed(self.forward) for name in i.ins}
+        self.made_when = {name: i.when for i in self.forward if i.when for name in i.outs}
         self.scattered: dict[str, TracedValue] = {}
         self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
@@ -68,9 +69,30 @@ class Backward:
     # ---- gradients of values ----
 
     def give(self, name: str, gradient: TracedValue | Uniform | None) -> None:
-        """One user's share of the gradient of `name`."""
+        """One user's share of the gradient of `name`; zeros if the user is on a side of an `if` that is not taken."""
         if gradient is not None and name in self.live:
+            made_when, here = self.made_when.get(name, ()), self.rec.when
+            while len(self.rec.when) > len(made_when):
+                gradient = self.or_zeros(self.array(gradient))
             self.grads.setdefault(name, []).append(gradient)
+            self.rec.when = here
+
+    def or_zeros(self, gradient: TracedValue) -> TracedValue:
+        """A gradient that one side of an `if` makes, and zeros if that is not taken. What follows is outside."""
+        *outer, (condition, side) = self.rec.when
+        self.rec.when = tuple(outer)
+        value = self.values[gradient.name]
+        zeros = OPS["fill"](shape=gradient.shape, value=0.0, dtype=value.dtype)
+        sides = (gradient.name, zeros.name) if side else (zeros.name, gradient.name)
+        fields = {"op": "branch", "op_class": KINDS["branch"].class_name}
+        return self.rec.emit("branch", value, (condition, *sides), **fields)
+
+    def branch_back(self, instr: Instr, gradient: TracedValue | Uniform) -> None:
+        """Each side goes on with the whole gradient: backward of a side runs only where the side has run."""
+        condition, *sides = instr.ins
+        for side, name in zip((True, False), sides, strict=True):
+            self.rec.when = (*instr.when, (condition, side))
+            self.give(name, gradient)
 
     def take(self, name: str) -> TracedValue | Uniform | None:
         """The gradient of `name`: the sum of what its users gave."""
@@ -119,7 +141,7 @@ class Backward:
     def run(self) -> dict[str, str]:
         """{what is differentiated for: its gradient}, where there is one."""
         for name in self.seeds:
-            loss = self.values[name]
+            loss, self.rec.when = self.values[name], self.made_when.get(name, ())
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
             repeated = self.draft.config.loss_repeated_mean
             divisor = loss.layout.replica_count if loss.layout is not None and repeated else 1
@@ -149,7 +171,7 @@ class Backward:
 
     def add_up(self, name: str) -> None:
         """Sum over micro-batches the gradient of what all of them read: a parameter, or one gathered from shards."""
-        user = self.first_reader[name]
+        user, self.rec.when = self.first_reader[name], ()
         self.rec.name, self.rec.stage = name, user.attr("source", user.stage)
         total = self.take_array(name)
         if total is None:
@@ -170,7 +192,7 @@ class Backward:
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
-            self.rec.stage = instr.stage
+            self.rec.stage, self.rec.when = instr.stage, instr.when
             if one_sided(instr):
                 one_sided_back(self, instr)
                 continue
@@ -310,7 +332,7 @@ def _needed(instrs: list[Instr], values: set[str]) -> tuple[Instr, ...]:
     read, kept = set(values), []
     for instr in reversed(instrs):
         if read.intersection(instr.outs):
-            read.update(instr.ins)
+            read.update(instr.reads)
             kept.append(instr)
     return tuple(reversed(kept))
 

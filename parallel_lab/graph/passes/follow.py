@@ -44,10 +44,11 @@ def follow_updates(draft: Draft) -> Draft:
 def _with_phase(draft: Draft, phase: str, late: set[str], instrs: list[Instr], values: dict[str, Value]) -> Draft:
     """The draft with the operators of a phase; late: inputs of the graph that are there only now."""
     graph, names = draft.graph, dict(draft.bridges)
-    nodes = tuple(replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update", phase))
+    late_nodes = [replace(n, ins=tuple(names.get(i, i) for i in n.ins)) for n in graph.of_phase("update", phase)]
+    nodes = tuple(replace(n, when=tuple((names.get(c, c), side) for c, side in n.when)) for n in late_nodes)
     # what reads an earlier phase's view decides where it lies
     nodes = tuple(n for n in nodes if n.phase == phase or (n.opdef.view and not draft.config.local))
-    for name in dict.fromkeys(i for node in nodes for i in node.ins):
+    for name in dict.fromkeys(i for node in nodes for i in node.reads):
         # numbers written in operators on gradients are values of the program too
         source = graph.input(name)
         if name not in values and source is not None and (source.is_number or source.role == "constant"):
@@ -119,6 +120,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
     build.values = values
     shapes = graph.shapes()
     for node in nodes:
+        build.when = node.when
         if node.opdef.view:
             build.views[node.name] = View(node.ins[0], node)
             build.prints(node.outs if node.phase == phase else ())
@@ -137,6 +139,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         rule = sharding_rule(node.opdef, taken, attrs, strategy, config.device_num, node.where)
         build.compute(node, rule, build.operands(node, rule.ins))
         build.prints(node.outs)
+    build.when = ()
 
     def read(name: str, parameter: str | None) -> str:
         """The value of the program that holds `name`; laid out as `parameter` is, if one is named."""

@@ -169,22 +169,22 @@ def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, 
     behind = {name for bucket in late for name in bucket.gives}
     ready: dict[str, int] = {}  # value -> the position by which it can be there
     for n, instr in rest:
-        if behind.intersection(instr.ins):
+        if behind.intersection(instr.reads):
             behind.update(instr.outs)
-        there = max((ready.get(name, -1) for name in instr.ins), default=-1) if instr.out in early else n
+        there = max((ready.get(name, -1) for name in instr.reads), default=-1) if instr.out in early else n
         ready.update(dict.fromkeys(instr.outs, there))
     steps: list[_Step] = []
     last = -1  # the rest keeps its order
     for n, instr in rest:
         turn = (0, n) if instr.out in early else (2, -1, n) if instr.out in behind else (1, n)
-        steps.append(_Step([instr], set(instr.ins), turn))
+        steps.append(_Step([instr], set(instr.reads), turn))
         if turn[0] == 1:
             steps[-1].after = [last] if last >= 0 else []
             last = len(steps) - 1
     for number, bucket in enumerate(sorted(late, key=lambda b: max(ready.get(name, -1) for name in b.needs))):
         steps.append(_Step(bucket.sending, bucket.needs, (-1, number)))
         steps.append(_Step(bucket.taking, {bucket.sending[-1].out}, (2, number)))
-    first_use = [min((n for n, i in rest if b.gives.intersection(i.ins)), default=len(program)) for b in ahead]
+    first_use = [min((n for n, i in rest if b.gives.intersection(i.reads)), default=len(program)) for b in ahead]
     before: list[int] = []
     for use, bucket in sorted(zip(first_use, ahead, strict=True), key=lambda pair: pair[0]):
         steps.append(_Step(bucket.sending, bucket.needs, (-1, -1), list(before)))
@@ -197,7 +197,7 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
     """Values that nothing reads but the messages that make `replaced`, and what leads to them only."""
     users: dict[str, set[str]] = {}
     for instr in program:
-        for name in instr.ins:
+        for name in instr.reads:
             users.setdefault(name, set()).update(instr.outs)
     names: set[str] = set()
     for instr in reversed(program):

@@ -20,7 +20,7 @@ from ...base.hooks import current_tracer
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, dtype_name
-from ..instr import Instr, Value, attr_pairs
+from ..instr import Instr, Pairs, Value, attr_pairs
 from ..ir import fresh_name, result_names
 from ..traced_value import TracedValue
 
@@ -51,6 +51,7 @@ class LocalRecorder:
         # where the slices of the forward instruction lie, for gradient operators that ask for it
         self.place: dict[str, Any] = {}
         self.once, self.stage = "", 0
+        self.when: Pairs = ()
 
     def __enter__(self) -> LocalRecorder:
         self._token = current_tracer.set(self)
@@ -63,6 +64,10 @@ class LocalRecorder:
         """Cells that a function of the user's own calls have no place in the network."""
 
     leave = enter
+
+    def staged(self, function: Any) -> Any:
+        """A function of the user's own as it is: a rule runs for each side of an `if` that the network takes."""
+        return function
 
     def where(self, op_class: str, primitive: Any) -> str:
         """The start of an error about an operator of a rule."""
@@ -112,5 +117,5 @@ class LocalRecorder:
 
     def append(self, kind: str, outs: tuple[str, ...], ins: tuple[str, ...], **fields: Any) -> None:
         """Append an instruction that makes these values."""
-        fields = {"name": self.name, "origin": self.origin, "once": self.once, "stage": self.stage, **fields}
-        self.instrs.append(Instr(kind, outs, ins, **fields))
+        own: dict[str, Any] = {"name": self.name, "origin": self.origin, "once": self.once, "stage": self.stage}
+        self.instrs.append(Instr(kind, outs, ins, when=self.when, **{**own, **fields}))

@@ -25,7 +25,7 @@ from ...ops.collectives.halo import Halo
 from ...ops.machine.result_layouts import result_layouts
 from ...ops.machine.sharding import sharding_rule
 from ...ops.machine.split_labels import ShardingRule
-from ..instr import Instr, Value, attr_pairs
+from ..instr import Instr, Pairs, Value, attr_pairs
 from ..ir import Draft, GraphInput, Node, counted, fresh_name
 from .dataset_strategy import input_values
 from .parameter_operators import follow_parameters, ordered, parameter_operators
@@ -49,13 +49,14 @@ class Builder:
         self.values: dict[str, Value] = {}
         self.views: dict[str, View] = {}
         self.parameters: dict[str, Node] = {}
-        self.moved: dict[tuple[str, TensorLayout], str] = {}
+        self.moved: dict[tuple[str, TensorLayout, Pairs], str] = {}
         self.halos: dict[tuple[Any, ...], str] = {}
         # parameters read in another dtype: their slices are cast where they are used, in the layout wanted there
         self.casts: dict[str, Node] = {}
+        self.when: Pairs = ()  # on which side of which `if` what is added runs
 
     def add(self, instr: Instr, *values: Value) -> str:
-        self.instrs.append(instr)
+        self.instrs.append(replace(instr, when=self.when) if self.when else instr)
         self.values.update(zip(instr.outs, values, strict=True))
         return instr.out
 
@@ -82,14 +83,24 @@ class Builder:
         if name not in self.views and have.same_placement(want):
             return name
         key = (name, want.canonical())
-        if key not in self.moved:
-            self.moved[key] = self.redistribute(name, have, shape, want, node, position)
-        return self.moved[key]
+        if (known := self.there(self.moved, key)) is None:
+            known = self.moved[*key, self.when] = self.redistribute(name, have, shape, want, node, position)
+        return known
+
+    def there(self, made: dict[Any, str], key: tuple[Any, ...]) -> str | None:
+        """What was made for `key` before, here or outside of the `if` that this is one side of."""
+        sides = (self.when[:n] for n in range(len(self.when) + 1))
+        return next((made[*key, side] for side in sides if (*key, side) in made), None)
 
     def operands(self, node: Node, layouts: Iterable[TensorLayout]) -> tuple[str, ...]:
         """Names of the values that hold an operator's operands in the layouts wanted."""
-        pairs = enumerate(zip(node.ins, layouts, strict=True))
-        return tuple(self.operand(name, want, node, position) for position, (name, want) in pairs)
+        names, outer = [], self.when
+        for position, (name, want) in enumerate(zip(node.ins, layouts, strict=True)):
+            if node.op == "branch" and position:  # on its own side
+                self.when = (*outer, (node.ins[0], position == 1))
+            names.append(self.operand(name, want, node, position))
+        self.when = outer
+        return tuple(names)
 
     def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
         while name in self.views:
@@ -123,8 +134,10 @@ class Builder:
         cast = self.casts[name]
         source = self.operand(cast.ins[0], want, node, 0)
         if name not in self.values:
-            value = Value(cast.shape, cast.dtype, self.values[source].layout)
-            self.add(cast.computed((source,), cast.attrs), value)
+            value, here = Value(cast.shape, cast.dtype, self.values[source].layout), self.when
+            self.when = ()  # for what reads it outside of an `if` too
+            self.add(replace(cast, when=()).computed((source,), cast.attrs), value)
+            self.when = here
         return name
 
     def redistribute(
@@ -259,7 +272,7 @@ class Builder:
         """What operand 0's windows need: a halo_exchange per dim whose slices do not suffice, corners in two steps."""
         for dim, axes, window in rule.windows:
             key = (name, dim, axes, rule.out.device_matrix, window)
-            if key not in self.halos:
+            if self.there(self.halos, key) is None:
                 have = self.values[name]
                 label = fresh_name(f"{name}.halo.{node.name}", self.values)
                 shape = tuple(window[2] if d == dim else size for d, size in enumerate(have.slice_shape))
@@ -271,8 +284,9 @@ class Builder:
                 reason = f"{slides}: besides its own slice a rank {needs}; outside the tensor are zeros"
                 value, place = Value(shape, have.dtype, None), {"axes": axes, "device_matrix": matrix}
                 attrs = {"dim": dim, "window": window, "fusion": 0}
-                self.halos[key] = self.insert("halo_exchange", label, name, node, value, reason, **attrs, **place)
-            name = self.halos[key]
+                made = self.insert("halo_exchange", label, name, node, value, reason, **attrs, **place)
+                self.halos[*key, self.when] = made
+            name = self.there(self.halos, key) or ""
         return name
 
     def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
@@ -357,8 +371,9 @@ class Builder:
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
         """Operand `name` after its innermost splits were gathered for a product (enable_nd_tp): `have` to `want`."""
         key = (name, want.canonical())
-        if have.same_placement(want) or key in self.moved:
-            return self.moved.get(key, name)
+        known = self.there(self.moved, key)
+        if have.same_placement(want) or known is not None:
+            return known or name
         source, layout = self.values[name], have
         for dim, (cut, left) in enumerate(zip(have.tensor_map, want.tensor_map, strict=True)):
             runs = descending_runs(tuple(a for a in cut[len(left) :] if have.axis_size(a) > 1))
@@ -373,7 +388,7 @@ class Builder:
                 place = {"axes": axes, "device_matrix": have.device_matrix}
                 value = Value(source.shape, source.dtype, layout)
                 name = self.insert("all_gather", label, name, node, value, reason, dim=dim, fusion=0, **place)
-        self.moved[key] = name
+        self.moved[*key, self.when] = name
         return name
 
 
@@ -410,6 +425,7 @@ def parallelize(draft: Draft) -> Draft:
     behind = [n for n in graph.of_phase("forward") if n.name in late]
     for node in ordered(graph, late):
         shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
+        build.when = node.when
         of_parameter = build.is_parameter(first) or first in build.casts
         if node.op == "cast" and node.strategy_source == "default" and of_parameter:
             build.casts[node.name] = node
@@ -432,6 +448,7 @@ def parallelize(draft: Draft) -> Draft:
                 ins = tuple(build.gathered(name, have, want, node, at) for at, (name, have, want) in pairs)
             build.compute(node, rule, ins)
         build.prints(node.outs)
+    build.when = ()
     later = {name for n in graph.of_phase("update", "after") for name in n.outs}
     assigned = tuple((name, build.assigned(name, value)) for name, value in graph.assigns if value not in later)
     build.prints(i.name for i in graph.inputs if i.name in build.values and not i.is_number)

@@ -51,7 +51,7 @@ def mirror(back: Any, name: str) -> str | None:
     user = back.first_reader.get(name)
     if user is None:
         return None
-    back.rec.name, back.rec.origin = name, user.origin.made("differentiate")
+    back.rec.name, back.rec.origin, back.rec.when = name, user.origin.made("differentiate"), ()
     back.rec.stage = user.attr("source", user.stage)
     gradient = back.take_array(name)
     if gradient is None:

@@ -29,7 +29,7 @@ def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
     needed = set(graph.read_late())
     for node in reversed(nodes):
         if needed.intersection(node.outs):
-            needed.update(node.ins)
+            needed.update(node.reads)
     still = {i.name for i in graph.inputs if i.role == "parameter" or i.is_number or i.role == "constant"}
     follow: set[str] = set()
     late: set[str] = set()
@@ -37,11 +37,11 @@ def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
     for node in nodes:
         if needed.intersection(node.outs) or node.own_rows:
             continue
-        if still.issuperset(node.ins) and (node.strategy_source not in ("user", "file") or node.follows):
+        if still.issuperset(node.reads) and (node.strategy_source not in ("user", "file") or node.follows):
             still.update(node.outs)
             if node.strategy is not None and not node.opdef.view and node.op != "cast":
                 follow.add(node.name)
-        elif not results.intersection(node.ins):
+        elif not results.intersection(node.reads):
             continue
         late.add(node.name)
         results.update(node.outs)

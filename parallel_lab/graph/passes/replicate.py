@@ -69,6 +69,8 @@ def replicate(draft: Draft) -> Draft:
                 values[name] = kind
                 _average(node, name, label, device_num, instrs, values)
             shown(name)
+    sides = {name: n.when for n in graph.nodes if n.when for name in (n.name, *n.outs)}
+    instrs = [replace(i, when=sides[i.name]) if i.name in sides else i for i in instrs]
     late = {name for n in graph.of_phase("update", "after") for name in n.outs}
     assigned = tuple((name, value) for name, value in graph.assigns if value not in late)
     bridges = tuple((name, name) for name in graph.read_late())

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ...base.errors import ContextConflictError, StrategyError
+from ...base.errors import ContextConflictError, NotBuiltYet, StrategyError
 from ..instr import Instr, Value, attr_pairs
 from ..ir import Draft, Graph, Node, at_compile, fresh_name
 from ..placement import Placement, given_schedule, named_placement, named_schedule, placement_of
@@ -262,7 +262,7 @@ class _Borders:
             part = min(parts.get(instr.name, 10**9), *(readers.get(name, 10**9) for name in instr.outs))
             if part < 10**9:
                 program[at] = replace(instr, stage=part)
-                for name in instr.ins:
+                for name in instr.reads:
                     readers[name] = min(part, readers.get(name, part))
         for at, instr in enumerate(program):
             if instr.kind == "print":
@@ -273,7 +273,7 @@ class _Borders:
     def run(self, program: list[Instr]) -> list[Instr]:
         first: dict[str, int] = {}
         for instr in program:
-            for name in instr.ins:
+            for name in instr.reads:
                 first[name] = min(instr.stage, first.get(name, instr.stage))
         for source in self.graph.inputs:
             if source.role == "parameter" and source.name in first:
@@ -282,7 +282,8 @@ class _Borders:
         done: list[Instr] = []
         for instr in program:
             ins = tuple(self.at(name, instr.stage, brought, done) for name in instr.ins)
-            done.append(replace(instr, ins=ins) if ins != instr.ins else instr)
+            when = tuple((self.at(name, instr.stage, brought, done), side) for name, side in instr.when)
+            done.append(replace(instr, ins=ins, when=when) if (ins, when) != (instr.ins, instr.when) else instr)
             for name in instr.kept:
                 brought[name] = done[-1]
                 self.homes[name] = {instr.stage: name}
@@ -299,6 +300,11 @@ class _Borders:
         if maker is not None and self.free.issuperset(maker.ins) and maker.kind == "compute":
             done.append(replace(maker, outs=(label,), stage=part))
             return label
+        if maker is not None and maker.when:
+            what = f"{name!r}, made on one side of an if on a tensor, crosses from part {maker.stage} to {part}"
+            hint = "Put the if into the Cell of one stage, or take one on a number that is known when it is compiled"
+            where = f"{maker.op_class} {maker.name!r} ({maker.origin.place})"
+            raise NotBuiltYet(what, where=where, allowed="Both sides of an if within one stage", hint=hint)
         source = max(p for p in homes if p < part) if any(p < part for p in homes if p != part) else min(homes)
         once = "first" if maker is None or maker.once == "first" else maker.once
         done.append(self.border(homes[source], label, source, part, once if self.graph.micro_batches > 1 else ""))

@@ -18,6 +18,7 @@ from parallel_lab.train import LambdaCallback, Model
 from parallel_lab.train.auto_parallel import AutoParallel
 from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
 from parallel_lab.train.engine import make_train_step
+from parallel_lab.train.run_cell import jit
 from tests.train.cases.forms import LOOPS, WAYS, Meeting, Setting, messages_counted
 from tests.train.cases.nets import DATA, Net, SquareLoss, batch, numbers, tensors
 from tests.train.worlds import case, parameters, refused
@@ -337,3 +338,30 @@ def what_is_refused(here):
     found["compiled"] = refused(step, *tensors(*here.rows(*batch())))
     found["AutoParallel"] = refused(lambda: AutoParallel(Net(), parallel_mode="data_parallel"))
     return {}, found
+
+
+@case(2, 4)
+def gradients_are_applied_with_every_second_step(here):
+    """They are added up by hand; an `if` on the count of steps sends and applies them."""
+    here.settings(**DATA)
+    net, loss_fn = Net(), SquareLoss()
+    optimizer = nn.Adam(net.trainable_params(), 0.05)
+    total = optimizer.parameters.clone("total", init="zeros")
+    count = Parameter(Tensor(0), name="count", requires_grad=False)
+    gradient = value_and_grad(lambda x, y: loss_fn(net(x), y), None, optimizer.parameters)
+    reducer = nn.DistributedGradReducer(optimizer.parameters)
+
+    @jit
+    def step(x, y):
+        loss, grads = gradient(x, y)
+        for part, g in zip(total, grads, strict=True):
+            ops.assign_add(part, g / 2)
+        ops.assign_add(count, 1)
+        if count % 2 == 0:
+            optimizer(reducer(total))
+            for part in total:
+                ops.assign(part, ops.zeros_like(part))
+        return loss
+
+    found = [here.mean(step(*tensors(*here.rows(*batch(16))))) for _ in range(5)]
+    return {"found": found, **parameters(here, net)}, {}

@@ -1,0 +1,252 @@
+"""The part of a trace for `if` on a tensor's value: both sides are written down, and each runs only where it is taken.
+
+    if self.step % 2 == 0:          equal = Equal(floormod, 0)
+        y = ops.exp(x)              exp = Exp(x)                   {if: %equal}
+    else:
+        y = x * 2                   mul = Mul(x, 2)                {if: not %equal}
+    return y                        y = Branch(equal, exp, mul)    which of both is there
+
+What a side changes (variables, Parameters, items of tensors) is one of two values where the sides meet. Ranks that
+exchange something on a side must decide alike; where they do not, the run ends with a CollectiveMismatch.
+`python_branches.py` finds the `if` in the function's source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..base.errors import TraceError, shorten
+from ..base.origin import caller
+from ..ops.machine.registry import OPS
+from .instr import Pairs
+from .traced_step import TracedStep
+from .traced_value import TracedValue
+
+
+class Missing:
+    """What a variable holds that a side does not set; `returned`: it is what the function returns."""
+
+    def __init__(self, name: str, *, returned: bool = False) -> None:
+        self.name, self.returned = name, returned
+
+
+class _Changed(NamedTuple):
+    """What a side can change besides variables: new values of Parameters, also after an optimizer's step; names of
+    Tensors and traced values whose items were set.
+    """
+
+    assigns: dict[str, str]
+    updated: dict[str, str]
+    held: dict[int, str]
+    items: dict[int, tuple[TracedValue, str]]
+
+
+class TracedBranches(TracedStep):
+    """What a `Tracer` notes of the sides of an `if`."""
+
+    constant_names: dict[int, str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.when: Pairs = ()  # on which side of which `if` what comes next runs
+        self.made_when: dict[str, Pairs] = {}
+        self.between_sides = False  # whether variables are read or set between the sides
+        self.opposites: dict[str, str] = {}  # {what a `not` has made: of what}
+        self.items: dict[int, tuple[TracedValue, str]] = {}  # traced values whose items a side has set, and were
+
+    def truth(self, value: TracedValue) -> TracedValue:
+        """A tensor of one element as () bool. Raises TraceError for any other."""
+        if value.shape:
+            if np.prod(value.shape) != 1:
+                what = f"a truth test of {value.name!r} (shape {value.shape}, {value.dtype})"
+                raise TraceError(what, where=caller(self.scope_text()).place, allowed="A tensor of one element")
+            value = OPS["reshape"](value, shape=())
+        if value.dtype.kind != "b":
+            return OPS["not_equal"](value, 0)
+        maker = next((node for node in self.nodes if value.name in node.outs), None)
+        moved = maker is None or maker.opdef.view or maker.op == "cast"  # its reader decides where it lies
+        return OPS["equal"](value, True) if moved else value
+
+    def negated(self, value: TracedValue) -> TracedValue:
+        """`not value`."""
+        value = self.truth(value)
+        result = OPS["logical_not"](value)
+        self.opposites[result.name] = value.name
+        return result
+
+    def branched(
+        self,
+        condition: TracedValue,
+        sides: Sequence[Callable[[], object]],
+        state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: Sequence[str],
+    ) -> None:
+        """Run both sides of an `if`, and go on with the variables, `names`, whose values are `state`, as one of them
+        leaves them.
+        """
+        taken, place = self.truth(condition), caller(self.scope_text()).place
+        outer, before, kept = self.when, self._between(state), self._changed()
+        ends = []
+        for side, run in zip((True, False), sides, strict=True):
+            self._between(set_state, before)
+            self._restore(kept)
+            self.when = (*outer, (taken.name, side))
+            try:
+                run()
+            finally:
+                self.when = outer
+            ends.append((self._between(state), self._changed()))
+        (then, then_changed), (other, other_changed) = ends
+        self._restore(kept)
+        self._meet(taken, kept, then_changed, other_changed)
+        pairs = zip(names, then, other, strict=True)
+        self._between(set_state, tuple(self.either(taken, a, b, name, place) for name, a, b in pairs))
+
+    def _between(self, variables: Callable[..., Any], *values: Any) -> Any:
+        """Read or set the variables of an `if`."""
+        self.between_sides = True
+        try:
+            return variables(*values)
+        finally:
+            self.between_sides = False
+
+    def either(self, taken: TracedValue, then: Any, other: Any, name: str, place: str) -> Any:
+        """What a variable holds behind an `if`. Raises TraceError if no tensor can stand for what the sides leave."""
+        if then is True and isinstance(other, TracedValue) and self.opposites.get(taken.name) == other.name:
+            return True  # "not returned yet: return now": it has returned, either way
+        if then is other or (type(then) is type(other) and isinstance(then, (bool, int, float, str)) and then == other):
+            return then
+        if isinstance(then, Missing) or isinstance(other, Missing):
+            given, side = (other, False) if isinstance(then, Missing) else (then, True)
+            missing = then if given is other else other
+            if isinstance(given, Missing) or not missing.returned:
+                return missing
+            zeros = self._zeros(given)  # a later `if` says that the function has not returned yet
+            return self.either(taken, *((given, zeros) if side else (zeros, given)), name, place)
+        if type(then) is type(other) and isinstance(then, (list, tuple)) and len(then) == len(other):
+            pairs = enumerate(zip(then, other, strict=True))
+            parts = [self.either(taken, a, b, f"{name}[{n}]", place) for n, (a, b) in pairs]
+            return type(then)(*parts) if hasattr(then, "_fields") else type(then)(parts)
+        if type(then) is type(other) is dict and then.keys() == other.keys():
+            return {key: self.either(taken, then[key], other[key], f"{name}[{key!r}]", place) for key in then}
+        return self._one_of(taken, then, other, name, place)
+
+    def _one_of(self, taken: TracedValue, then: Any, other: Any, name: str, place: str) -> TracedValue:
+        numbers = _is_number(then) and _is_number(other)
+        if numbers and type(then) is not type(other):  # 1 or 2.0
+            then, other = float(then), float(other)
+        try:
+            a, b = self.operand(then, [] if numbers else [other]), self.operand(other, [] if numbers else [then])
+        except TraceError:
+            a = b = None
+        if a is None or b is None or (a.shape, a.dtype) != (b.shape, b.dtype):
+            shown = [f"shape {v.shape}, {v.dtype}" if v is not None else shorten(x) for v, x in ((a, then), (b, other))]
+            what = f"{name!r} is {shown[0]} where the condition holds, and {shown[1]} where it does not"
+            hint = "Set it on both sides of the if, to tensors of one shape and dtype"
+            raise TraceError(what, where=place, allowed="Tensors of one shape and dtype, or one value", hint=hint)
+        return OPS["branch"](taken, a, b)
+
+    def _zeros(self, value: Any) -> Any:
+        """In the form of what a side returns; nothing reads them."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._zeros, value))
+        return np.zeros(value.shape, str(value.dtype)) if hasattr(value, "shape") else value
+
+    # ---- what a side changes besides variables ----
+
+    def item_set(self, value: TracedValue, name: str) -> None:
+        """Items of `value` are set: it stands for `name` from now on."""
+        if self.when:
+            self.items.setdefault(id(value), (value, value.name))
+        value.name = name
+
+    def _changed(self) -> _Changed:
+        items = {key: (value, value.name) for key, (value, _) in self.items.items()}
+        return _Changed(dict(self.assigns), dict(self.updated), dict(self.constant_names), items)
+
+    def _restore(self, kept: _Changed) -> None:
+        """As it was before the `if`. What a side met for the first time stays known."""
+        self.assigns, self.updated = dict(kept.assigns), {n: kept.updated.get(n, "") for n in self.updated}
+        self.constant_names |= kept.held
+        for key, (value, first) in self.items.items():
+            value.name = kept.items[key][1] if key in kept.items else first
+
+    def _meet(self, taken: TracedValue, kept: _Changed, then: _Changed, other: _Changed) -> None:
+        """Choose between the new values that the sides have given."""
+
+        def chosen(a: str, b: str) -> str:
+            shape, dtype = self._shape_of(a if a not in self.inputs else b)
+            return OPS["branch"](taken, TracedValue(a, shape, dtype, self), TracedValue(b, shape, dtype, self)).name
+
+        for name in {**then.assigns, **other.assigns}:
+            late = name in self.updated and (then.updated.get(name) or other.updated.get(name))
+            if late and then.updated.get(name) != other.updated.get(name):
+                base = self.value_now(name)
+                new = chosen(then.updated.get(name) or base, other.updated.get(name) or base)
+                self.updated[name] = self.assigns[name] = new
+            else:
+                base = kept.assigns.get(name, name)
+                a, b = then.assigns.get(name, base), other.assigns.get(name, base)
+                self.assigns[name] = a if a == b else chosen(a, b)
+        for key in {**then.held, **other.held}:
+            a, b, base = then.held.get(key), other.held.get(key), kept.held.get(key)
+            if a != b and base is not None:
+                self.constant_names[key] = chosen(a or base, b or base)
+        for key, (value, first) in self.items.items():
+            a, b = (end.items[key][1] if key in end.items else first for end in (then, other))
+            value.name = a if a == b else chosen(a, b)
+        if not self.when:
+            self.items.clear()
+
+    def _shape_of(self, name: str) -> tuple[tuple[int, ...], str]:
+        if name in self.inputs:
+            return self.inputs[name].shape, self.inputs[name].dtype
+        node, at = next((n, n.outs.index(name)) for n in self.nodes if name in n.outs)
+        return node.shapes[at], node.dtypes[at]
+
+    # ---- out of an `if`, for an optimizer that is called on one side ----
+
+    def only_here(self, optimizer: Any, gradients: Sequence[Any]) -> list[TracedValue]:
+        values = []
+        for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
+            value, held = self.operand(gradient, [parameter]), self.operand(parameter, [])
+            held = held if held.dtype == value.dtype else OPS["cast"](held, dtype=str(value.dtype))
+            values.append(self._outside(value, held))
+        skipped = self._not_taken()
+        self.when = ()
+        if self.skip:
+            skipped = OPS["logical_or"](skipped, TracedValue(self.skip, (), "bool", self))
+        self.skip = skipped.name
+        return values
+
+    def _not_taken(self) -> TracedValue:
+        """Whether the sides on which this line stands are not taken: () bool, outside of every `if`."""
+        here, taken = self.when, self.operand(True, [])
+        for *outer, (condition, side) in (here[: n + 1] for n in reversed(range(len(here)))):
+            self.when = tuple(outer)
+            never = self.operand(False, [])
+            sides = (taken, never) if side else (never, taken)
+            taken = OPS["branch"](TracedValue(condition, (), "bool", self), *sides)
+        result = OPS["logical_not"](taken)
+        self.when = here
+        return result
+
+    def _outside(self, value: TracedValue, otherwise: TracedValue) -> TracedValue:
+        """`value`, which one side has made, for what stands outside; `otherwise` where that side is not taken."""
+        here = self.when
+        for *outer, (condition, side) in reversed(
+            [here[: n + 1] for n in range(len(self.made_when.get(value.name, ())))]
+        ):
+            self.when = tuple(outer)
+            sides = (value, otherwise) if side else (otherwise, value)
+            value = OPS["branch"](TracedValue(condition, (), "bool", self), *sides)
+        self.when = here
+        return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
