@@ -13,9 +13,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
-import signal
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 
 from ..base.errors import MissingPackage
 from ..base.files import check_writable, checkout_folder, write_whole
+from ..base.interrupts import ending_on_signals
 from .options import Option, option, subcommand, whole_number
 
 RANKS = whole_number(2, 64)
@@ -56,14 +55,9 @@ class Benchmark:
     examples: str
 
     def run(self, args: argparse.Namespace) -> int:
-        """Measure, print and write. At SIGTERM (timeout, closed terminal), as at Ctrl-C, nothing stays."""
-        if threading.current_thread() is not threading.main_thread():
+        """Measure, print and write. At SIGTERM (timeout) and SIGHUP (closed terminal), as at Ctrl-C, nothing stays."""
+        with ending_on_signals(_end):
             return self._run(args)
-        before = signal.signal(signal.SIGTERM, _end)
-        try:
-            return self._run(args)
-        finally:
-            signal.signal(signal.SIGTERM, before)
 
     def _run(self, args: argparse.Namespace) -> int:
         from .results import machine_facts, results_json

@@ -20,6 +20,7 @@ from typing import Any
 
 from ..base.errors import WorldArgumentError
 from ..base.files import check_writable
+from ..base.interrupts import ending_on_signals
 from ..base.settings.checks import MAX_DEVICES
 from ..processes.world.world import TIMEOUT_S
 from .options import Option, option, seconds, subcommand, true_or_false, whole_number
@@ -151,7 +152,7 @@ def _script(command: list[str], where: str) -> tuple[str, ...]:
 
 def _run(args: argparse.Namespace) -> int:
     from ..processes.launch import Console, mpirun_logs
-    from ..processes.launch.processes import ending_on_signals
+    from ..processes.launch.processes import end_by_signal
 
     where = "parallel-lab run"
     if args.world_size is None:
@@ -172,7 +173,7 @@ def _run(args: argparse.Namespace) -> int:
         fold=args.fold,
         colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
     )
-    with ending_on_signals():
+    with ending_on_signals(end_by_signal):
         return launched(args, console, argv).exit_code
 
 

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TextIO
 
 from ...base.errors import NotBuiltYet, WorldArgumentError
+from ...base.interrupts import ending_on_signals
 from ...base.system import SYSTEM, processors
 from ..world.cluster_env import check_host
 from .console import Console
-from .processes import LaunchSpec, ending_on_signals, launch
+from .processes import LaunchSpec, end_by_signal, launch
 
 WHERE = "parallel-lab msrun"
 DETACHED = "PARALLEL_LAB_MSRUN_DETACHED"  # set for the process that stays when the command returns
@@ -43,7 +44,7 @@ def run_workers(args: argparse.Namespace, command: tuple[str, ...]) -> int:
         console = _WorkerConsole(logs, [log, sys.stdout] if args.join else [log], shown)
         console.say(f"scheduler: {args.worker_num} workers are started: {' '.join(command)}")
         try:
-            with ending_on_signals():
+            with ending_on_signals(end_by_signal):
                 outcome = launch(_spec(args, argv), console)
         finally:
             console.close()

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,19 +111,9 @@ class Terminated(BaseException):
         self.number = number
 
 
-@contextlib.contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise Terminated, as Ctrl-C raises KeyboardInterrupt. In the main thread."""
-
-    def end(number: int, _frame: object) -> None:
-        raise Terminated(number)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def end_by_signal(number: int, _frame: object) -> None:
+    """The handler for `ending_on_signals` around a launch."""
+    raise Terminated(number)
 
 
 def launch(spec: LaunchSpec, console: Console) -> Outcome:
