@@ -19,7 +19,7 @@ from ..ops.collectives.definitions import MESSAGES
 from ..run.calls import Calls, caller
 from ..run.communicator import Request, check_request, detail
 from .flight import KEPT_CALLS, flight_text
-from .lines import LINE
+from .lines import LINE, line_digest
 from .one_caller import OneCaller
 
 PAUSE_LOOK_S = 2e-3  # how often a paused rank looks whether it may go on
@@ -50,7 +50,7 @@ class CheckedCalls(Calls):
     order, or leaves out a turn, adds unlike tensors and nothing shows it. A name does: `comm.all_reduce(t, tag=name)`;
     a Parameter brings its own. Calls with a root (broadcast, reduce, gather, scatter) may stand on one line for the
     root and on another for the others; if they are swapped when these lines meet for the first time, only a tag can
-    tell.
+    tell, and where the lines cross a warning says so.
     """
 
     control: str
@@ -271,7 +271,7 @@ def digests(request: Request, explicit_origin: bool) -> tuple[int, tuple[int, in
         return digest(request.descriptor(), origin), (operand, 0) if operand else None
     loose_origin = operand
     if origin and not operand and (explicit_origin or definition.rooted):
-        loose_origin = (origin & ~LINE or 1) | (0 if explicit_origin else LINE)
+        loose_origin = origin & ~LINE or 1 if explicit_origin else line_digest(request.origin)
     if definition.receiver == "root":
         return digest(request.descriptor()), (loose_origin, 0)
     if definition.sender == "root":

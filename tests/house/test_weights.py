@@ -34,7 +34,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_624,
+    "base": 4_647,
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_490,
@@ -42,7 +42,7 @@ PACKAGE_LINES = {
     "graph": 9_142,
     "cost": 9_050,
     "run": 1_450,
-    "processes": 13_300,
+    "processes": 13_356,
     "train": 10_792,
     "lab": 31_800,
     "mindspore": 6_392,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 104_949, 122_240, 98_249
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_023, 122_314, 98_379
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

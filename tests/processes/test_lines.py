@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch
-from parallel_lab.processes.lines import LINE, Lines
+from parallel_lab.processes.lines import LINE, Lines, crossing_text, line_digest
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, noted
 
 A, B, C, D = (LINE | n for n in range(1, 5))
@@ -47,6 +48,44 @@ def test_tags_are_compared_among_those_that_give_one():
     assert told((1, A, 2)) == [(0, 2)]
     assert told((1, 2), root=None) == [(0, 1)]
     assert told((A, B), root=None) == [None]
+
+
+@pytest.mark.parametrize(
+    ("meetings", "crosses"),
+    [
+        ("10-11 12-13", False),  # two branches
+        ("12-11 10-13", True),  # that the root has swapped
+        ("10-13 12-11", True),  # or the others
+        ("10-11 12-13 20-21 16-15 14-17", True),
+        ("10-12 11-13", False),  # one branch with two calls
+        ("5-28 8-25", False),  # functions for the root, and for the others
+        ("10-13 11-14 10-15", False),  # the root loops over two lines
+        ("10-11 13-12", False),  # if rank == 0, if rank != 0
+        ("20-20 12-13", False),
+    ],
+)
+def test_first_meetings_in_crossed_order_bring_one_warning(meetings, crosses):
+    lines = Lines()
+    for meeting in meetings.split():
+        root, others = (line_digest(f"train.py:{number}") for number in meeting.split("-"))
+        assert lines.differing((root, others, others), 0) is None
+    found = lines.crossing()
+    assert (found is not None) == crosses and lines.crossing() is None
+    if crosses:
+        last, before = meetings.split()[-1].split("-"), meetings.split()[-2].split("-")
+        text = crossing_text(found, "train.py:1")
+        assert f"train.py: line {before[0]} of the root has met line {before[1]}" in text and "tag=" in text
+        assert f"then line {last[0]} met line {last[1]}:" in text
+
+
+def test_lines_of_two_files_and_calls_of_two_roots_are_not_compared():
+    for roots, files in (((0, 1), "aa"), ((0, 0), "ab")):
+        lines = Lines()
+        for root, file, (own, theirs) in zip(roots, files, ((10, 13), (14, 11)), strict=True):
+            given = [line_digest(f"{file}.py:{theirs}")] * 2
+            given[root] = line_digest(f"{file}.py:{own}")
+            assert lines.differing(given, root) is None
+        assert lines.crossing() is None
 
 
 # ---- on ranks ----
@@ -115,3 +154,21 @@ def test_branches_are_not_a_fault(pool, kind):
     for n in range(2, RANKS + 1):
         found = pool.run(in_two_branches, kind, n, -1, 5, False)
         assert [len(got) for got in found] == [10 if rank < n else 0 for rank in range(RANKS)]
+
+
+SILENT = [
+    pytest.param(kind, n, odd, id=f"{kind}-{n}-{odd}")
+    for kind in ("broadcast", "reduce", "gather", "scatter")
+    for n, odd in ((2, 0), (2, 1), (3, 0), (4, 0))
+]
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize(("kind", "n", "odd"), SILENT)
+def test_two_calls_that_the_root_alone_swaps_are_a_warning_that_names_tags(pool, kind, n, odd):
+    with pytest.warns(RuntimeWarning, match=r"test_lines\.py: line \d+ of the root .* crossed.*tag=") as caught:
+        pool.run(in_two_branches, kind, n, odd, 1, False)
+    assert len(caught) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool.run(in_two_branches, kind, n, -1, 2, False)

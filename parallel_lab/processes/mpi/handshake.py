@@ -32,7 +32,7 @@ from ...base.errors import ParallelLabError, RankDied, message
 from ...run.communicator import Request
 from ..faults import FAULT_ERRORS, SAME_CALLS, RunInterrupted, difference
 from ..flight import FlightEntry, entry_from_text
-from ..lines import LINE, Lines
+from ..lines import LINE, Lines, crossing_text
 from ..one_caller import OneCaller
 from ..shm.barrier import yield_core
 from ..shm.watch import ranks_text
@@ -255,6 +255,8 @@ class Handshake(OneCaller):
             differing = known.differing([one.origin for one in asked], root)
             if differing is not None:
                 self._differ(*((members[at], asked[at]) for at in differing))
+            if members[root] == self.rank and (crossing := known.crossing()) is not None:
+                self.warn(crossing_text(crossing, mine.entry(self.rank).origin))
 
     def _differ(self, one: tuple[int, Asked], other: tuple[int, Asked]) -> NoReturn:
         text = difference(*(asked.entry(rank) for rank, asked in (one, other)))

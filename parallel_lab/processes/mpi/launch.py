@@ -22,6 +22,8 @@ from ...base.checks import integer
 from ...base.errors import MissingPackage
 from ...base.system import SYSTEM, require_processes
 
+# for a worker, in JSON: address and key of the notebook's socket, timeout_s, warn_after_s, reproducible
+ADDRESS_VARIABLE = "PARALLEL_LAB_MPI_NOTEBOOK"
 INSTALL_HINT = "apt-get install openmpi-bin (or conda install openmpi), then pip install 'mpi4py>=4.1'; "
 INSTALL_HINT += "environment.yml says the same"
 # what the launchers of Open MPI, MPICH and those built on it, and process managers that speak PMIx, leave in the

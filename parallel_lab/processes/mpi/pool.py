@@ -41,8 +41,7 @@ from ..jobs import Job
 from ..shm.launch import BLAS_VARIABLES
 from ..shm.watch import halted
 from ..supervisor import StopRun
-from .launch import KeptMpirun
-from .worker import ADDRESS_VARIABLE
+from .launch import ADDRESS_VARIABLE, KeptMpirun
 
 DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s
 LAST_LINES_S = 0.5  # for its last lines to arrive after that

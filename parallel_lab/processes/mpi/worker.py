@@ -27,8 +27,7 @@ from ..faults import RunInterrupted, error_report, print_error, text_of
 from ..jobs import unpacked
 from . import load_mpi
 from .comm import MpiCommunicator
-
-ADDRESS_VARIABLE = "PARALLEL_LAB_MPI_NOTEBOOK"  # JSON: address, key, timeout_s, warn_after_s, reproducible
+from .launch import ADDRESS_VARIABLE
 
 
 class _Served:

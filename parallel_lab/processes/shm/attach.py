@@ -74,11 +74,14 @@ def launched_place() -> Place | None:
 
 
 class _Printing:
-    """Where `comm.report` of a script goes: no notebook is at the other end, so the console shows it."""
+    """Where `comm.report` of a script goes, and a warning: no notebook is at the other end, so the console shows it."""
 
     @staticmethod
     def send_bytes(data: bytes) -> None:
-        print(dill.loads(data[1:]), flush=True)
+        if data[:1] == b"W":
+            print(f"parallel-lab: warning: {data[1:].decode()}", file=sys.stderr, flush=True)
+        else:
+            print(dill.loads(data[1:]), flush=True)
 
 
 @dataclass

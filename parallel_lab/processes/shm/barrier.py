@@ -102,6 +102,7 @@ class WaitLoop(OneCaller):
         self._stamp = MOVING
         self.progress: Callable[[], bool] | None = None
         self.behind: Callable[[], tuple[Missing | None, int] | None] = lambda: None
+        self.warn: Callable[[str], object] = lambda text: None
         self.fault_raised = False
         self.entry = 0
         self.futex = futex.find(arena)

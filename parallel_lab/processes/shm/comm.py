@@ -70,6 +70,7 @@ class Communicator(CheckedCalls):
         self._words, self._bytes = arena.words, arena.bytes
         self._loop = self.caller = WaitLoop(arena, rank)
         self._loop.behind = self._behind
+        self._loop.warn = lambda text: self._send(b"W", text.encode())
         self._arrays = SharedArrays(arena, rank)
         self._channels = self._make_channels()
         self._collectives, self._started_collectives = self._make_collectives()

@@ -32,7 +32,7 @@ import numpy as np
 
 from ...base.errors import ParallelLabError
 from ..flight import FlightEntry
-from ..lines import Lines
+from ..lines import Lines, crossing_text
 from .arena import MAX_GROUPS, Arena
 from .barrier import Bell, Condition, Missing, WaitLoop, WordReached
 from .shared_memory import NEEDS_FENCE, fence, round_up
@@ -232,6 +232,9 @@ class Group:
         differing = self.lines.differing(origins, check.root)
         if differing is not None:
             self.differ(*differing)
+        if self.me == check.root and (crossing := self.lines.crossing()) is not None:
+            entry = self.arena.last_entry(self.rank)
+            self.loop.warn(crossing_text(crossing, entry.origin if entry is not None else ""))
         if check.loose[1] and shapes.count(check.loose[1]) != self.n:
             first, *others = (member for member in told if shapes[member])
             for member in others:

@@ -142,6 +142,8 @@ class WorkerPool(JobPool):
                     self._look()
             elif job is not None and kind == b"M":
                 self._take_message(job, rank, body)
+            elif job is not None and kind == b"W":
+                job._warn(body.decode())
             elif job is not None:
                 report = outcome.load_report(kind, body)
                 with self._lock:
