@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import weakref
@@ -33,11 +34,12 @@ from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
-from ..train.compiled import in_training, parts_named
+from ..train.compiled import in_training
 from ..train.compiled_program import still_holds
 from ..train.first_step import begin
 from ._compiled_forms import LayoutForm, full_names, graph_info, parameter_forms, shard_strategies, virtual_outputs
 from ._ir_files import write_graph_files
+from ._unknown_sizes import compiled_for_sizes
 
 _CELL = instance(Cell, "A Cell")
 # arguments of MindSpore's own `compile` in its versions; none has an effect here
@@ -85,7 +87,7 @@ class CellGraphExecutor:
             inner.check_inputs(args, named_inputs)
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
-        tensors, note = sized(tensors, config.device_num // config.pipeline_stages)
+        described, (tensors, note) = tensors, sized(tensors, config.device_num // config.pipeline_stages)
         options = {**own, "global_rank": config.global_rank, "device_num": config.device_num}
         if not tensors:
             options["dataset_strategy"] = "full_batch"
@@ -95,8 +97,8 @@ class CellGraphExecutor:
         is_new = record is None or not still_holds(record.compiled)
         if is_new:
             build = compile_program if in_training(inner) else compile_forward
-            with parts_named(tensors, config):
-                compiled = _program(build, network, tensors, {**options, "note": note})
+            make = functools.partial(_program, build, network, options=options)
+            compiled = compiled_for_sizes(make, described, tensors, note, config)
             begin(compiled, None, compiled.plan.config)
             forms = parameter_forms(compiled) if config.parallel_mode in SHARDED_MODES else {}
             returned = virtual_outputs(compiled) if build is compile_forward else {}
@@ -237,9 +239,9 @@ def _by_position(obj: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return named, (*bound.args, *bound.kwargs.values())
 
 
-def _program(build: Callable, network: Callable, inputs: list[Any], options: dict[str, Any]) -> Compiled:
+def _program(build: Callable, network: Callable, inputs: list[Any], options: dict[str, Any], note: str) -> Compiled:
     """The program; in stand_alone mode that of one device, whatever strategies there are, but for messages by hand."""
-    options["without_inputs"] = not inputs
+    options = {**options, "without_inputs": not inputs, "note": note}
     if options.get("parallel_mode", get_auto_parallel_context("parallel_mode")) == "stand_alone":
         with suppress(TracedCommunication, WorldArgumentError):
             return compile_program(network, *inputs, **options, parallel_mode="stand_alone")

@@ -8,6 +8,7 @@ import parallel_lab as pl
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import ParallelLabError, ShapeError, TraceError
 from parallel_lab.mindspore import Symbol, Tensor, nn, ops
+from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.refusals import refused
 
@@ -20,10 +21,10 @@ def eight_ranks():
 
 
 class Net(nn.Cell):
-    def __init__(self):
+    def __init__(self, strategy=((1, 1), (1, 8))):
         super().__init__()
         self.w = ms.Parameter(Tensor(np.ones((3, 8)), ms.float32), "w")
-        self.matmul = P.MatMul().shard(((2, 1), (1, 4)))
+        self.matmul = P.MatMul().shard(strategy)
 
     def construct(self, x):
         return self.matmul(x, self.w)
@@ -47,16 +48,18 @@ def test_each_real_shape_is_compiled_anew():
     for rows in (8, 16):
         net.compile(ones(rows, 3))
         assert compiled_for(net) == (rows, 3)
-    assert [v.slice_shape for n, v in net.compiled.plan.values if n == "w"] == [(3, 2)]
+    assert [v.slice_shape for n, v in net.compiled.plan.values if n == "w"] == [(3, 1)]
 
 
+# the least size above 1 with no more factors in common with 8 devices than the Symbol says
 @each_of(
     ("dims", "shape"),
-    ((None, 3), (8, 3)),
-    ((-1, 3), (8, 3)),
-    ((Symbol(divisor=3), 3), (24, 3)),
-    ((Symbol(min=9, max=15, divisor=2), 3), (10, 3)),  # no size up to 15 is a multiple of 8
-    ((Symbol(min=9, max=4), 3), (16, 3)),  # a max that is not above min bounds nothing
+    ((None, 3), (3, 3)),
+    ((-1, 3), (3, 3)),
+    ((Symbol(divisor=3), 3), (3, 3)),
+    ((Symbol(min=9, max=15, divisor=2), 3), (10, 3)),
+    ((Symbol(min=9, max=4), 3), (9, 3)),  # a max that is not above min bounds nothing
+    ((Symbol(divisor=8), 3), (8, 3)),
     ((Symbol(divisor=8, remainder=4), 3), (4, 3)),
 )
 def test_without_sizes_a_network_is_compiled_for_some_that_fit(dims, shape):
@@ -67,6 +70,72 @@ def test_without_sizes_a_network_is_compiled_for_some_that_fit(dims, shape):
     shown = [n if isinstance(n, int) and n > 0 else -1 for n in dims]
     assert f"unknown sizes: {shown} as {list(shape)}; another size compiles again" in net.compiled.plan.text()
     assert pl.compile(Net(), described(*dims)).data_inputs[0].shape == shape
+
+
+@each_of(
+    ("fed", "dims", "rows", "known"),
+    ("full_batch", None, 2, False),
+    ("full_batch", Symbol(divisor=2), 2, True),
+    ("full_batch", Symbol(divisor=8, remainder=2), 4, False),
+    ("full_batch", Symbol(divisor=8, remainder=4), 4, True),
+    ("data_parallel", None, 8, True),
+    (((2, 1),), None, 2, True),
+    (((2, 1),), None, 4, False),
+    (((2, 1),), Symbol(divisor=2), 4, True),
+)
+def test_an_unknown_dim_may_be_split_by_what_divides_its_symbol(fed, dims, rows, known):
+    """MindSpore: gcd(divisor, remainder), times the parts that the ranks feed (GetRealDivisorSymbols, ToFullShape).
+    A size was made up that all devices may split.
+    """
+    ms.set_auto_parallel_context(dataset_strategy=fed)
+    net = Net(((rows, 1), (1, 1)))
+    net.set_inputs(described(dims, 3))
+    if known:
+        net.compile()
+    else:
+        with pytest.raises(RuntimeError, match=r"unknown sizes: .*Symbol\(divisor=n\)"):
+            net.compile()
+
+
+class Sum(nn.Cell):
+    """x + y, or x + w with w: (16, 8), and a shape that it is given."""
+
+    def __init__(self, strategy=None, shape=None):
+        super().__init__()
+        self.w, self.add, self.shape = ms.Parameter(Tensor(np.ones((16, 8)), ms.float32), "w"), P.Add(), shape
+        if strategy:
+            self.add.shard(strategy)
+
+    def construct(self, x, y=None):
+        out = self.add(x, self.w if y is None else y)
+        return out if self.shape is None else P.Reshape()(out, self.shape)
+
+
+@each_of(
+    ("inputs", "shapes"),
+    (((None, 8),), [(16, 8)]),  # as w
+    (((None, None),), [(16, 8)]),
+    (((None, 8), (5, 8)), [(5, 8), (5, 8)]),
+    (((None, 8), (None, 8)), [(3, 8), (3, 8)]),
+    (((Symbol(divisor=8), 8), (None, 8)), [(8, 8), (8, 8)]),
+)
+def test_sizes_that_are_made_up_fit_the_known_ones(inputs, shapes):
+    net = Sum()
+    net.set_inputs(*(described(*one) for one in inputs))
+    net.compile()
+    assert [i.shape for i in net.compiled.plan.data_inputs] == shapes
+
+
+def test_a_size_that_is_found_does_not_allow_a_split():
+    """(16, 8) could be split 8 ways, but nothing is known about the rows of x."""
+    net = Sum(((8, 1), (8, 1)))
+    net.set_inputs(described(None, 8))
+    with pytest.raises(RuntimeError, match=r"splits dim 0 of input 0, whose size is unknown.*Symbol\(divisor=8\)"):
+        net.compile()
+    net = Sum(shape=(2, 4, 8))
+    net.set_inputs(described(None, 8), described(None, 8))
+    net.compile()
+    assert [i.shape for i in net.compiled.plan.data_inputs] == [(8, 8), (8, 8)]
 
 
 def test_what_does_not_fit_set_inputs_is_refused():
@@ -186,7 +255,7 @@ def test_linspace_between_inputs_of_the_network():
 
     ends = Tensor(1.0, ms.float32), Tensor(3.0, ms.float32)
     plan = pl.compile(Between(), *ends)
-    sim = pl.run.simulator.Simulator(plan, {})
+    sim = Simulator(plan, {})
     sim.run_step(*(x.asnumpy() for x in ends))
     np.testing.assert_allclose(sim.full(plan.outputs[0]), np.linspace(1, 3, 5), rtol=1e-6)
 

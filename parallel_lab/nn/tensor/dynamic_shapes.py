@@ -11,6 +11,7 @@ and refuses to be read; where something is compiled for it, sizes that fit stand
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -44,10 +45,12 @@ class Symbol:
         return self.min <= size and bounded and size % self.divisor == self.remainder
 
     def size(self, devices: int) -> int:
-        """A size that fits: one that all devices may split, if there is one; else the least."""
+        """A size that fits, and that may be split as MindSpore allows: by what divides the divisor and the remainder
+        (dynamic_shape.cc, GetRealDivisorSymbols). It is the least above 1, if one is.
+        """
         start = self.min + (self.remainder - self.min) % self.divisor
-        sizes = (start + i * self.divisor for i in range(devices))  # after `devices` of them remainders repeat
-        return next((n for n in sizes if n % devices == 0 and self.fits(n)), start)
+        sizes, common = (start + i * self.divisor for i in range(2 * devices)), math.gcd(self.divisor, self.remainder)
+        return next((n for n in sizes if math.gcd(n // common, devices) == 1 < n and self.fits(n)), start)
 
 
 ANY = Symbol()
@@ -134,13 +137,13 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
 
-def sized(inputs: Sequence[Any], devices: int) -> tuple[list[Any], str]:
-    """(the inputs, with zeros of sizes that fit where they have no values; which sizes these are, for notes)."""
+def sized(inputs: Sequence[Any], devices: int, shapes: Sequence[Any] = ()) -> tuple[list[Any], str]:
+    """(the inputs, with zeros of `shapes` or sizes that fit where they have no values; which sizes, for notes)."""
     chosen: dict[int, int] = {}
     filled, notes = list(inputs), []
     for at, value in enumerate(inputs):
         if (dynamic := dynamic_shape_of(value)) is not None:
-            shape = dynamic.sizes(devices, chosen)
+            shape = tuple(shapes[at]) if shapes else dynamic.sizes(devices, chosen)
             filled[at] = np.broadcast_to(np.zeros((), value.dtype), shape)
             if -1 in dynamic.shape:
                 notes.append(f"{list(dynamic.shape)} as {list(shape)}")
