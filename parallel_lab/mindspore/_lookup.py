@@ -109,7 +109,7 @@ def _same(names: str, hint: str) -> dict[str, str]:
 
 # What MindSpore has and this package has not: module paths, and names where several pages would have them
 HINTS: dict[str, str] = {
-    **_same("numpy scipy", "Use numpy for data, and mindspore.ops for what a network computes"),
+    "scipy": "Use scipy for data, and mindspore.ops for what a network computes",
     **_same(
         "profiler Profiler",
         "Every launcher records its communication: parallel-lab run -n 8 --events events.json script.py, shown by "

@@ -43,6 +43,7 @@ from ._forms import AlltoAllV, Receive
 from ._tcp_store import TCPStore
 
 _SUM = ops.ReduceOp.SUM
+_Handle = CommHandle | None
 
 # ---- ranks and groups ----
 
@@ -206,23 +207,21 @@ def _sizes(tensors: Sequence[Any]) -> list[int]:
 # ---- collectives ----
 
 
-def all_reduce(tensor: Any, op: str = _SUM, group: str | None = None, async_op: bool = False) -> CommHandle | None:
+def all_reduce(tensor: Any, op: str = _SUM, group: str | None = None, async_op: bool = False) -> _Handle:
     """`tensor` becomes the combination of all ranks'."""
     handle = _handle("all_reduce", async_op)
     _hold(tensor, ops.AllReduce(op, group)(_tensor("all_reduce", "tensor", tensor)))
     return handle
 
 
-def broadcast(tensor: Any, src: int, group: str | None = None, async_op: bool = False) -> CommHandle | None:
+def broadcast(tensor: Any, src: int, group: str | None = None, async_op: bool = False) -> _Handle:
     """`tensor` becomes that of rank `src`."""
     handle, _ = _handle("broadcast", async_op), _place("broadcast", "src", src, group)
     _hold(tensor, ops.Broadcast(src, group)(_tensor("broadcast", "tensor", tensor)))
     return handle
 
 
-def reduce(
-    tensor: Any, dst: int, op: str = _SUM, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+def reduce(tensor: Any, dst: int, op: str = _SUM, group: str | None = None, async_op: bool = False) -> _Handle:
     """On rank `dst` `tensor` becomes the combination of all ranks'; elsewhere it stays."""
     handle = _handle("reduce", async_op)
     _hold(tensor, _reduce(_tensor("reduce", "tensor", tensor), dst, op, group))
@@ -231,7 +230,7 @@ def reduce(
 
 def all_gather_into_tensor(
     output_tensor: Any, input_tensor: Any, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`output_tensor` becomes all ranks' rows.  input_tensor: (n, ...), output_tensor: (ranks * n, ...)."""
     where = "all_gather_into_tensor"
     handle, n, shape = _handle(where, async_op), communication.get_group_size(group), _rows(where, input_tensor)
@@ -250,7 +249,7 @@ def _rows(where: str, x: Any, divides: int = 1) -> tuple[int, ...]:
 
 def reduce_scatter_tensor(
     output: Any, input: Any, op: str = _SUM, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`output` becomes this rank's rows of the combination.  input: (ranks * n, ...), output: (n, ...)."""
     where, n = "reduce_scatter_tensor", communication.get_group_size(group)
     handle, shape = _handle(where, async_op), _rows(where, input, n)
@@ -261,7 +260,7 @@ def reduce_scatter_tensor(
 
 def scatter_tensor(
     output_tensor: Any, input_tensor: Any, src: int = 0, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`output_tensor` becomes this rank's rows of rank src's tensor.  input_tensor: (ranks * n, ...)."""
     where, n = "scatter_tensor", communication.get_group_size(group)
     handle, _, shape = _handle(where, async_op), _place(where, "src", src, group), _rows(where, input_tensor, n)
@@ -272,7 +271,7 @@ def scatter_tensor(
 
 def gather_into_tensor(
     output_tensor: Any, input_tensor: Any, dst: int = 0, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """On rank `dst` `output_tensor` becomes all ranks' rows; elsewhere it stays.  output_tensor: (ranks * n, ...)."""
     where, n = "gather_into_tensor", communication.get_group_size(group)
     handle, _, shape = _handle(where, async_op), _place(where, "dst", dst, group), _rows(where, input_tensor)
@@ -284,7 +283,7 @@ def gather_into_tensor(
     return handle
 
 
-def barrier(group: str | None = None, async_op: bool = False, device_ids: Any = None) -> CommHandle | None:
+def barrier(group: str | None = None, async_op: bool = False, device_ids: Any = None) -> _Handle:
     """Wait until all ranks of the group are here."""
     handle = _handle("barrier", async_op)
     ops.Barrier(group)()
@@ -294,9 +293,7 @@ def barrier(group: str | None = None, async_op: bool = False, device_ids: Any = 
 # ---- lists of tensors, one per rank ----
 
 
-def all_gather(
-    tensor_list: list[Any], tensor: Any, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+def all_gather(tensor_list: list[Any], tensor: Any, group: str | None = None, async_op: bool = False) -> _Handle:
     """The tensors of `tensor_list` become those of all ranks.  tensor: the shape of this rank's place in the list."""
     where, n = "all_gather", communication.get_group_size(group)
     handle, targets = _handle(where, async_op), _tensors(where, "tensor_list", tensor_list, n)
@@ -319,7 +316,7 @@ def _pieces(flat: Any, sizes: Sequence[int]) -> list[Any]:
 
 def reduce_scatter(
     output: Any, input_list: list[Any], op: str = _SUM, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`output` becomes the combination of what all ranks have for this one in `input_list`."""
     where, n = "reduce_scatter", communication.get_group_size(group)
     handle, given = _handle(where, async_op), _tensors(where, "input_list", input_list, n)
@@ -340,7 +337,7 @@ def _parts(where: str, name: str, sizes: Any, rows: int, group: str | None) -> l
 
 def all_gather_into_tensor_uneven(
     output: Any, input: Any, output_split_sizes: Any = None, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`output` becomes all ranks' rows, of which each may have another number.  output_split_sizes: rows per rank."""
     where = "all_gather_into_tensor_uneven"
     shape = _rows(where, output)
@@ -357,7 +354,7 @@ def reduce_scatter_tensor_uneven(
     op: str = _SUM,
     group: str | None = None,
     async_op: bool = False,
-) -> CommHandle | None:
+) -> _Handle:
     """`output` becomes this rank's rows of the combination.  input_split_sizes: rows per rank."""
     where = "reduce_scatter_tensor_uneven"
     counts = _parts(where, "input_split_sizes", input_split_sizes, _rows(where, input)[0], group)
@@ -366,7 +363,7 @@ def reduce_scatter_tensor_uneven(
 
 def scatter(
     tensor: Any, scatter_list: list[Any] | None, src: int = 0, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """`tensor` becomes what rank `src` has for this one in its list.  scatter_list: of its shape, read on src alone."""
     where, n = "scatter", communication.get_group_size(group)
     handle, _ = _handle(where, async_op), _place(where, "src", src, group)
@@ -381,7 +378,7 @@ def scatter(
 
 def gather(
     tensor: Any, gather_list: list[Any] | None, dst: int = 0, group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """On rank `dst` the tensors of `gather_list` become those of all ranks; elsewhere they stay."""
     where, n = "gather", communication.get_group_size(group)
     handle, _, targets = _handle(where, async_op), _place(where, "dst", dst, group), []
@@ -398,7 +395,7 @@ def gather(
 
 def all_to_all(
     output_tensor_list: list[Any], input_tensor_list: list[Any], group: str | None = None, async_op: bool = False
-) -> CommHandle | None:
+) -> _Handle:
     """Each tensor of the input list goes to the rank of its place; those of the output list become what came."""
     where, n = "all_to_all", communication.get_group_size(group)
     targets = _tensors(where, "output_tensor_list", output_tensor_list, n)
@@ -416,7 +413,7 @@ def all_to_all_single(
     input_split_sizes: Any = None,
     group: str | None = None,
     async_op: bool = False,
-) -> CommHandle | None:
+) -> _Handle:
     """Each rank is sent its rows of `input`; `output` becomes the rows that came.  Split sizes: rows per rank."""
     where = "all_to_all_single"
     _fits(where, "output", output, output.shape, _tensor(where, "input", input).dtype)

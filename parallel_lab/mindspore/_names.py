@@ -296,8 +296,8 @@ MODULES = """
     nn.optim.adadelta nn.optim.adafactor nn.optim.adamax nn.optim.adasum nn.optim.asgd nn.optim.ftrl nn.optim.lazyadam
     nn.optim.proximal_ada_grad nn.optim.rprop nn.optim.tft_wrapper nn.optim.thor nn.probability nn.probability.bijector
     nn.probability.distribution nn.reinforcement nn.sparse nn.transformer nn.transformer.layers nn.transformer.loss
-    nn.transformer.moe nn.transformer.op_parallel_config nn.transformer.transformer nn.utils.init numpy
-    numpy.array_creations numpy.array_ops numpy.math_ops offline_debug ops.auto_generate.gen_ops_def
+    nn.transformer.moe nn.transformer.op_parallel_config nn.transformer.transformer nn.utils.init
+    offline_debug ops.auto_generate.gen_ops_def
     ops.auto_generate.gen_ops_prim ops.bprop_mindir ops.composite.env_ops ops.composite.math_ops
     ops.composite.multitype_ops ops.composite.vmap_ops ops.custom_ops ops.deprecated ops.extend ops.function.array_func
     ops.function.clip_func ops.function.debug_func ops.function.fft_func ops.function.grad ops.function.grad.grad_func

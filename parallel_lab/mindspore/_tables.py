@@ -410,6 +410,13 @@ PAGES: dict[str, Page] = {
             | _of("parallel_lab.ops", "adaptive_avg_pool2d"),
         ),
     ),
+    **_several(
+        "numpy's functions on Tensors.",
+        "numpy numpy.array_creations numpy.array_ops numpy.math_ops",
+        DTYPES,
+        "parallel_lab.mindspore._numpy",
+        "parallel_lab.mindspore._numpy_at_once",
+    ),
     # ---- common ----
     "common": Page("Tensors, parameters, dtypes.", names={**DTYPES, **PARAMETERS, **TENSORS, **JIT, **SEED}),
     "common.api": Page(

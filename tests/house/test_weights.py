@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_356,
     "train": 10_792,
     "lab": 31_800,
-    "mindspore": 6_502,
+    "mindspore": 7_264,
     "cli": 2_600,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_026, 122_427, 98_448
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_026, 123_189, 98_625
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -57,7 +57,6 @@ MISSING = {
     ("runtime", "max_memory_allocated"): r"dir\(mindspore.runtime\)",
     ("nn.probability.distribution", "Gumbel"): r"dir\(mindspore",
     ("parallel._tensor", "_get_tensor_slice_index"): "",
-    ("numpy", "ones"): "Use numpy",
     ("profiler", "Profiler"): "--events",
     ("mindrecord", "FileWriter"): "GeneratorDataset",
     ("dataset.vision.py_transforms", "ToPIL"): "mindspore.dataset.vision has the same operations",
