@@ -37,10 +37,10 @@ PACKAGE_LINES = {
     "base": 4_647,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_493,
+    "nn": 8_494,
     "catalog": 10_960,
     "graph": 9_142,
-    "cost": 9_050,
+    "cost": 9_054,
     "run": 1_450,
     "processes": 13_356,
     "train": 10_792,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_026, 123_189, 98_625
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_031, 123_194, 98_640
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -256,14 +256,29 @@ def test_gradients_have_fusion_numbers_by_parameter():
     assert _executor._get_allreduce_fusion(step) == {"network.w": 1, "network.bias": 4}
 
 
-def test_a_network_that_returns_nothing_has_no_gradient():
+@each_of("result", None, ())
+def test_a_network_that_returns_nothing_has_no_gradient(result):
     class Nothing(Net):
         def construct(self, x):
             self.matmul(x, self.w)
+            return result
 
     step = nn.TrainOneStepCell(Nothing(), nn.Momentum(Nothing().trainable_params(), 0.1, 0.9))
-    with pytest.raises(TypeError, match="a loss that is None"):
+    with pytest.raises(TypeError, match=r"a loss that is (None|\[\])"):
         compiled(step, zeros(32, 24))
+
+
+def test_propagation_reaches_a_parameter_through_a_reshape():
+    """It ended in KeyError 'w', where the way back from the reshape came before the operator that cuts it."""
+
+    class Shared(Net):
+        def construct(self, x):
+            return self.matmul(ops.reshape(self.w, (48, 24)), self.w).sum() + x
+
+    ms.set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="sharding_propagation")
+    net = Shared(((2, 2), (2, 2)))
+    compiled(net, zeros(32, 24))
+    assert net.parameter_layout_dict["weight"][2] == [24, 12]
 
 
 @each_of("search", "recursive_programming", "dynamic_programming")

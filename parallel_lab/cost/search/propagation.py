@@ -237,6 +237,10 @@ class _Propagation(Places):
         before, after = self.known(link), self.wanted(behind)
         if before is not None:
             befores = [before]
+        elif link.source not in self.nodes:  # a parameter that others read too: as they want it, or whole
+            wanted = (self.wanted(one) for one in self.after[link.source])
+            whole = TensorLayout.replicated(self.device_num, len(self.shapes[link.tensor]))
+            befores = [layout for layout in wanted if layout is not None] or [whole]
         else:
             maker = self.nodes[link.source]
             number, operator = self.number(link), self.operator(maker)

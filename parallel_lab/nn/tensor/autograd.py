@@ -258,7 +258,8 @@ def weighted_sum(value: Any, sens: Any = None) -> Any:
         if len(each) != len(value):
             raise ShapeError(f"{len(each)} gradients for {len(value)} results", where="sens", allowed="One each")
         parts = [_total(weighted_sum(v, s)) for v, s in zip(value, each, strict=True)]
-        return functools.reduce(add, parts)
+        if parts:
+            return functools.reduce(add, parts)
     if not hasattr(value, "dtype"):
         raise ArgumentTypeError(f"a loss that is {shorten(value)}", where="gradients", allowed="A Tensor, or several")
     if kind_of(value.dtype) != "f":
