@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,7 +96,7 @@ def _model(args: argparse.Namespace) -> Transformer:
 def _machine(args: argparse.Namespace) -> Machine:
     from ..cost.planner import get_machine, read_machine
 
-    is_file = args.cluster.endswith(".json") or Path(args.cluster).is_file()
+    is_file = args.cluster.endswith(".json") or os.path.isfile(args.cluster)
     return (read_machine if is_file else get_machine)(args.cluster, args.devices)
 
 

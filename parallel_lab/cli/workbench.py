@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import DataFileError
-from ..base.files import write_whole
+from ..base.files import read_regular, write_whole
+from ..base.plain_json import MAX_BYTES, parse_json
 
 RECORD_NAME = ".parallel_lab.json"
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
@@ -56,9 +57,9 @@ def _read_record(folder: Path) -> tuple[dict[str, str], str]:
     if not path.exists():
         return {}, ""
     try:
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
+        files = parse_json(read_regular(path, MAX_BYTES), str(path), DataFileError)["files"]
         return {str(name): str(checksum) for name, checksum in files.items()}, ""
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, DataFileError, KeyError, TypeError, AttributeError):
         note = f"The record {path} could not be read and is written anew; every file that differs is kept as yours."
         return {}, note
 

@@ -1,6 +1,7 @@
 """Predictions of plan points against the clock and the memory of whole compiled plans, and against published steps."""
 
 import json
+import os
 
 import pytest
 
@@ -304,3 +305,32 @@ def test_what_an_action_does_ahead_needs_no_message():
     assert timing.ends[1][0] == 2.5
     with pytest.raises(ArgumentError):
         run_clock(order, cores=1, after=lambda a: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b'{"preset": "dgx_a100", "preset": "dgx_h100"}', "'preset' stands twice"),  # the last one won in silence
+        (b"[" * 200_000, "nested deeper"),
+        (b'{"preset": NaN}', "NaN"),
+        (b'{"link": {"alpha_s": 1e400}}', "not finite"),
+        (b"\xff\xfe{", "utf-8"),
+        (b"", "invalid JSON"),
+        (bytes(2 << 20), "at most 1048576"),
+        (None, "it is a pipe"),  # it waited for ever
+    ],
+)
+def test_a_cluster_file_that_may_be_anything_is_refused_at_once(tmp_path, content, said):
+    path = tmp_path / "cluster.json"
+    if content is None:
+        os.mkfifo(path)
+    else:
+        path.write_bytes(content)
+    with pytest.raises(ArgumentError, match=said):
+        read_machine(path)
+
+
+@pytest.mark.parametrize("sizes", [{"seq_length": 10**12}, {"layers": 10**13}, {"vocab_size": 10**13}])
+def test_sizes_beyond_every_model_are_refused(sizes):
+    with pytest.raises(ArgumentError, match=f"{next(iter(sizes))}=10+.*from 1 to"):
+        Transformer("gpt", **{"layers": 4, "hidden": 64, "heads": 4, **sizes})

@@ -190,7 +190,8 @@ def compile_gpt(
         options |= {"pipeline_stages": stages, "schedule": schedule}
     if micro_batches > 1:
         options["grad_accumulation_step"] = micro_batches
-    ids = np.zeros((data * micro_batch * micro_batches, model.seq_length), np.int32)
+    # its shape and dtype count, and its elements take no memory
+    ids = np.broadcast_to(np.int32(0), (data * micro_batch * micro_batches, model.seq_length))
     options |= {"device_num": data * tensor * stages, "dataset_strategy": "full_batch"}
     optimizer = nn.Adam(net.trainable_params())
     return compile_network(net, ids, ids, loss=LanguageModelLoss(), optimizer=optimizer, **options)

@@ -14,7 +14,6 @@ for all: large products reach 0.7 of the peak, messages 0.8 of a link, 5 us an i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -23,7 +22,10 @@ from typing import Any
 from ...base.checks import choice, integer, nearest, number
 from ...base.cluster import CLUSTERS, Cluster, Device, Link
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
+from ...base.files import read_regular
+from ...base.plain_json import parse_json
 
+LARGEST_FILE = 1 << 20  # bytes; one says less than a page
 REACHED_OF_PEAK, REACHED_OF_LINK = 0.7, 0.8
 _INSTRUCTION_S, _MESSAGE_S, _MESSAGE_BETWEEN_S = 5e-6, 5e-6, 10e-6
 
@@ -101,9 +103,10 @@ def _sized(cluster: Cluster, devices: int) -> Cluster:
 def read_machine(path: str | Path, devices: int | None = None) -> Machine:
     """The machine of a JSON file. Raises ArgumentError for a file that cannot be read or says what there is not."""
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_regular(path, LARGEST_FILE)
     except (OSError, ValueError) as error:
         raise ArgumentError(f"{str(path)!r}: {error}", where="cluster file", hint="JSON, as in --help") from None
+    data = parse_json(content, f"cluster file {str(path)!r}", ArgumentError)
     if not isinstance(data, dict):
         raise ArgumentTypeError(f"{str(path)!r} holds {shorten(data)}", where="cluster file", allowed="An object")
     return get_machine(data, devices)

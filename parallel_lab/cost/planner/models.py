@@ -30,6 +30,8 @@ from ..zero import zero_memory
 RECOMPUTE = ("none", "attention", "full")
 ADAM_MIXED = {"param_bytes": 2, "grad_bytes": 2, "optimizer_bytes": 12}  # bytes of a parameter, see `cost/zero.py`
 _COUNT = integer(1)
+# beyond every model; the longest sequences of today have ten million tokens
+_MOST = {"layers": 10**12, "hidden": 10**12, "heads": 10**12, "seq_length": 10**8, "vocab_size": 10**12}
 _KIND = choice(*RECOMPUTE)
 
 
@@ -49,8 +51,8 @@ class Transformer:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for field in ("layers", "hidden", "heads", "seq_length", "vocab_size"):
-            _COUNT(f"Transformer {self.name!r}", field, getattr(self, field))
+        for field, most in _MOST.items():
+            integer(1, most)(f"Transformer {self.name!r}", field, getattr(self, field))
         if self.hidden % self.heads:
             what = f"hidden={self.hidden} with heads={self.heads}"
             raise ArgumentError(what, where=f"Transformer {self.name!r}", allowed="heads divides hidden")

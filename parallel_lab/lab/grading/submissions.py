@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...base.errors import DataFileError
-from ...base.files import shipped_folder
+from ...base.files import read_regular, shipped_folder
 
 MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
 MOST_FILES = 20_000  # that are looked at in a folder
@@ -90,9 +90,7 @@ def _lesson_in(name: str) -> str:
 def read_cells(path: Path) -> list[Cell]:
     """The code cells of a notebook. Raises DataFileError if the file is not one."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise DataFileError(f"{path.name} has more than {MOST_BYTES >> 20} MiB", where="grade")
-        book = json.loads(path.read_text(encoding="utf-8"))
+        book = json.loads(read_regular(path, MOST_BYTES).decode("utf-8"))
         cells = book.get("cells") if isinstance(book, dict) else None
         if not isinstance(cells, list):
             raise DataFileError(f"{path.name} cannot be read as a notebook: it has no list of cells", where="grade")
