@@ -90,29 +90,6 @@ def let_through() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def ending_on_signals(end: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP call `end`, and Ctrl-C is raised, for a command that ends what it has started. As
-    mpirun does, it takes SIGINT also where that was ignored at the start (a job in the background of a script, cron):
-    it is sent on purpose. A SIGHUP that was ignored stays ignored: nohup is to outlive the terminal. In the main
-    thread; elsewhere without effect.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handlers = {signal.SIGTERM: end}
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        handlers[signal.SIGHUP] = end
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        handlers[signal.SIGINT] = signal.default_int_handler
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
 def blocked_at_birth() -> Iterator[None]:
     """Processes that this thread starts within begin with SIGINT blocked: it waits until they are ready for it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None

@@ -3,7 +3,7 @@
 Linux has all of it. Macs have few, and Windows too little for ranks that are processes. Whatever is missing has another
 way, which is a little slower or sees an end a little later and gives the same bits. Few of us have three computers, so
 with PARALLEL_LAB_PORTABLE=1 in the environment nothing that only Linux has is used, and the other ways can be tried on
-Linux: it is what `pytest -m portable` does.
+Linux: it is what `pytest -m portable` does. A sandbox may refuse calls of memory files and descriptors: they are tried.
 
     missing here               what is done instead
     memory_files               an unlinked temporary file, its pages reserved when it is made
@@ -21,10 +21,12 @@ Linux: it is what `pytest -m portable` does.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import socket
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -32,6 +34,8 @@ from .errors import NoProcesses
 
 VARIABLE = "PARALLEL_LAB_PORTABLE"
 PS_LIMIT_S = 5.0
+# what a filter of system calls says (seccomp, a container's profile), and a kernel without the call
+REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP)
 # letters of /proc/PID/stat, and of ps
 STATES = {"R": "running", "S": "sleeping", "I": "sleeping", "D": "waiting for a disk", "U": "waiting for a disk"}
 STATES |= {"T": "stopped by a signal", "t": "stopped by a debugger", "Z": "ended"}
@@ -90,18 +94,36 @@ class System:
         return [field.name for field in fields(self)[3:] if not getattr(self, field.name)]
 
 
+def _is_allowed(call: Callable[[], object]) -> bool:
+    """Whether the system lets this process make the call; other faults are met where it is needed."""
+    try:
+        call()
+    except OSError as error:
+        return error.errno not in REFUSED
+    return True
+
+
+def _hand_descriptor_over() -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(here, [b"."], [here.fileno()])
+
+
 def read_system(name: str, environment: Mapping[str, str]) -> System:
     """The system of this process.  name: `platform.system()`"""
     name = {"Darwin": "macOS"}.get(name, name)
     portable = environment.get(VARIABLE, "") not in ("", "0")
     linux = name == "Linux" and not portable
+    sent_descriptors = linux and _is_allowed(_hand_descriptor_over)
     needed = ((os, "killpg"), (os, "setpgid"), (os, "register_at_fork"), (os, "getppid"), (os, "waitpid"))
     return System(
         name,
         portable,
         processes=name != "Windows" and all(hasattr(module, call) for module, call in needed),
-        memory_files=linux and hasattr(os, "memfd_create"),
-        sent_descriptors=linux,
+        memory_files=linux
+        and hasattr(os, "memfd_create")
+        and _is_allowed(lambda: os.close(os.memfd_create("parallel_lab"))),
+        sent_descriptors=sent_descriptors,
         abstract_sockets=linux,
         peers=linux,
         futex=linux,
@@ -112,7 +134,7 @@ def read_system(name: str, environment: Mapping[str, str]) -> System:
         affinity=linux and hasattr(os, "sched_setaffinity"),
         peer_memory=linux,
         reserved_files=linux and hasattr(os, "posix_fallocate"),
-        fork_server=linux,
+        fork_server=sent_descriptors,
         kept_memory=linux,
     )
 

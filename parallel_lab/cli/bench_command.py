@@ -21,7 +21,6 @@ from typing import Any
 
 from ..base.errors import MissingPackage
 from ..base.files import check_writable, checkout_folder, write_whole
-from ..base.interrupts import ending_on_signals
 from .options import Option, option, subcommand, whole_number
 
 RANKS = whole_number(2, 64)
@@ -56,6 +55,8 @@ class Benchmark:
 
     def run(self, args: argparse.Namespace) -> int:
         """Measure, print and write. At SIGTERM (timeout) and SIGHUP (closed terminal), as at Ctrl-C, nothing stays."""
+        from ..processes.launch.processes import ending_on_signals
+
         with ending_on_signals(_end):
             return self._run(args)
 

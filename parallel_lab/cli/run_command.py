@@ -20,7 +20,6 @@ from typing import Any
 
 from ..base.errors import WorldArgumentError
 from ..base.files import check_writable
-from ..base.interrupts import ending_on_signals
 from ..base.settings.checks import MAX_DEVICES
 from ..processes.world.world import TIMEOUT_S
 from .options import Option, option, seconds, subcommand, true_or_false, whole_number
@@ -152,7 +151,7 @@ def _script(command: list[str], where: str) -> tuple[str, ...]:
 
 def _run(args: argparse.Namespace) -> int:
     from ..processes.launch import Console, mpirun_logs
-    from ..processes.launch.processes import end_by_signal
+    from ..processes.launch.processes import end_by_signal, ending_on_signals
 
     where = "parallel-lab run"
     if args.world_size is None:

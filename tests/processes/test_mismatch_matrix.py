@@ -1,5 +1,5 @@
 """Nothing is silently wrong: each kind of mismatch, in each collective, as a call, started, by a named algorithm and in
-messages, with each rank odd once; and no false alarm in programs that are right. Prints how many were told.
+messages, with each rank odd once; and no false alarm in programs that are right. Prints how many errors came.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Systems that lack what Linux has: what is read of them, and a Python like that of Windows."""
 
+import errno
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from parallel_lab.base import system
-from parallel_lab.base.errors import NoProcesses
+from parallel_lab.base.errors import NoProcesses, SharedMemoryTooSmall
 from parallel_lab.base.system import SYSTEM, TRIED, System, read_system, states_of
 from parallel_lab.cli import doctor
-from parallel_lab.processes.shm import WorkerPool
+from parallel_lab.processes.shm import WorkerPool, shared_memory
 from tests.crossed import each_of
 
 ROOT = Path(__file__).parents[2]
@@ -103,3 +105,43 @@ def test_on_windows_all_imports_labs_simulate_and_processes_are_refused_by_name(
     assert "Quickstart simulator True report.html" in lines
     assert f"files {['pipeline.html', 'report.html', 'strategy.json']}" in lines
     assert any(line.startswith("doctor warning  system     Windows: only designed") for line in lines)
+
+
+# ---- a sandbox that refuses calls ----
+
+
+def refusing(code):
+    def refused(*_args, **_kwargs):
+        raise OSError(code, os.strerror(code))
+
+    return refused
+
+
+@only_once
+@each_of(
+    ("owner", "call", "lost"),
+    (os, "memfd_create", {"memory_files"}),
+    (socket.socket, "sendmsg", {"sent_descriptors", "fork_server"}),
+    ids=["memfd_create", "sendmsg"],
+)
+def test_a_refused_call_is_missing_and_one_that_lacks_room_is_not(monkeypatch, owner, call, lost):
+    for code, missing in ((errno.EPERM, lost), (errno.ENOSYS, lost), (errno.EMFILE, set()), (errno.ENOMEM, set())):
+        monkeypatch.setattr(owner, call, refusing(code))
+        assert set(read_system("Linux", {}).missing) == missing
+
+
+@only_once
+def test_refused_memory_files_and_reserved_pages_are_files_and_zeros(monkeypatch):
+    """It was "give a smaller arena_bytes", and no size was small enough."""
+    monkeypatch.setattr(os, "memfd_create", refusing(errno.EPERM))
+    monkeypatch.setattr(os, "posix_fallocate", refusing(errno.ENOSYS))
+    block = shared_memory.SharedBlock(3 << 20)
+    shared_memory.reserve(block.fd, 1 << 20, (1 << 20) + 5)
+    assert os.fstat(block.fd).st_blocks * 512 >= 1 << 20 and not any(block.map[1 << 20 : 2 << 20])
+    block.map[0] = 7
+    assert os.pread(block.fd, 1, 0) == b"\x07"
+    block.close()
+    monkeypatch.setattr(shared_memory.tempfile, "TemporaryFile", refusing(errno.EROFS))
+    with pytest.raises(SharedMemoryTooSmall, match=r"Allow memfd_create .* TMPDIR") as caught:
+        shared_memory.SharedBlock(1 << 20)
+    assert "arena_bytes" not in str(caught.value)

@@ -13,7 +13,7 @@ import time
 
 import numpy as np
 import pytest
-from multiprocess import forkserver
+from multiprocess import forkserver, spawn
 
 from parallel_lab.base.errors import ParallelLabError, RankDied, WorkersClosed, WorldError, WorldTimeout
 from parallel_lab.base.interrupts import held, import_whole, let_through
@@ -312,6 +312,29 @@ def told_times():
     yield
     if TIMES:
         print(f"interrupts: median {statistics.median(TIMES):.2f} s, most {max(TIMES):.2f} s")
+
+
+@pytest.mark.parametrize("lacks", ["__spec__", "__file__", "itself"])
+def test_workers_need_nothing_of_main(monkeypatch, lacks):
+    """IPython's second %run of a script, and consoles, leave a `__main__` without `__spec__`."""
+    main = sys.modules["__main__"]
+    if lacks == "itself":
+        monkeypatch.delitem(sys.modules, "__main__")
+    else:
+        monkeypatch.setattr(main, lacks, None, raising=False)
+        monkeypatch.delattr(main, lacks)
+    with launch._without_main():
+        told = spawn.get_preparation_data("worker")
+    assert told["dir"] == os.getcwd() and not [name for name in told if name.startswith("init_main")]
+    assert sys.modules.get("__main__") is (None if lacks == "itself" else main)
+
+
+def test_a_folder_that_was_removed_is_told(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(WorldError, match="current folder was removed"):
+        launch.start_processes(pytest.fail)
 
 
 @pytest.mark.parametrize("length", first(1, [150, 66, 72, 80]))

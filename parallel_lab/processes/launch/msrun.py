@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TextIO
 
 from ...base.errors import NotBuiltYet, WorldArgumentError
-from ...base.interrupts import ending_on_signals
 from ...base.system import SYSTEM, processors
 from ..world.cluster_env import check_host
 from .console import Console
-from .processes import LaunchSpec, end_by_signal, launch
+from .processes import LaunchSpec, end_by_signal, ending_on_signals, launch
 
 WHERE = "parallel-lab msrun"
 DETACHED = "PARALLEL_LAB_MSRUN_DETACHED"  # set for the process that stays when the command returns

@@ -15,8 +15,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -114,6 +115,29 @@ class Terminated(BaseException):
 def end_by_signal(number: int, _frame: object) -> None:
     """The handler for `ending_on_signals` around a launch."""
     raise Terminated(number)
+
+
+@contextlib.contextmanager
+def ending_on_signals(end: Callable[[int, object], object]) -> Iterator[None]:
+    """Within, SIGTERM and SIGHUP call `end`, and Ctrl-C is raised, for a command that ends what it has started. As
+    mpirun does, it takes SIGINT also where that was ignored at the start (a job in the background of a script, cron):
+    it is sent on purpose. A SIGHUP that was ignored stays ignored: nohup is to outlive the terminal. In the main
+    thread; elsewhere without effect.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {signal.SIGTERM: end}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        handlers[signal.SIGHUP] = end
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        handlers[signal.SIGINT] = signal.default_int_handler
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def launch(spec: LaunchSpec, console: Console) -> Outcome:

@@ -11,6 +11,7 @@ arrays; a collective on those copies, and is as correct.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import threading
@@ -155,5 +156,6 @@ class SharedArrays:
         """Hand pages that lie more than `kept_bytes` above the top back to the system."""
         keep = round_up(self._top + kept_bytes, COMMIT_BYTES)
         if SPARSE and self._committed > keep:
-            self._arena.block.map.madvise(mmap.MADV_REMOVE, self.start + keep, self._committed - keep)
+            with contextlib.suppress(OSError):  # refused by a sandbox, unknown to a file system: the pages stay
+                self._arena.block.map.madvise(mmap.MADV_REMOVE, self.start + keep, self._committed - keep)
             self._committed = keep

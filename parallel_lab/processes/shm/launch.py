@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 try:
     import resource
@@ -65,11 +66,21 @@ def _environment(*modules: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep workers from importing the user's script again: without a main guard it would start pools in its workers."""
+    """Keep workers from importing the user's script again: without a main guard it would start pools in its workers.
+    They need nothing of `__main__`, which lacks what multiprocess reads of it after IPython's %run, and in a console.
+    """
     original = spawn.get_preparation_data
 
     def data(name: str) -> dict:
-        return {k: v for k, v in original(name).items() if not k.startswith("init_main_from_")}
+        main = sys.modules.get("__main__")
+        sys.modules["__main__"] = plain = ModuleType("__main__")
+        plain.__spec__ = None
+        try:
+            return original(name)
+        finally:
+            del sys.modules["__main__"]
+            if main is not None:
+                sys.modules["__main__"] = main
 
     spawn.get_preparation_data = data
     try:
@@ -130,6 +141,11 @@ def start_processes(make_processes: Callable[[int], None], *modules: str) -> Non
 
     Raises WorldError for a server that dies again, WorldTimeout for one that does not answer within START_LIMIT_S.
     """
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        hint = "Change to one that is there: os.chdir"
+        raise WorldError("the current folder was removed", where="start of workers", hint=hint) from error
     with held(), _starting, _environment(*modules), _without_main(), _without_tracker():
         if not SYSTEM.fork_server:
             with blocked_at_birth():  # a worker that has come to its first line ignores Ctrl-C

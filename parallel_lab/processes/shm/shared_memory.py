@@ -12,6 +12,7 @@ be given no descriptor does memory that it is to see have a name, in the user's 
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import platform
@@ -24,7 +25,7 @@ from pathlib import Path
 from multiprocess import connection, reduction
 
 from ...base.errors import SharedMemoryTooSmall
-from ...base.system import SYSTEM
+from ...base.system import REFUSED, SYSTEM
 from ..own_folder import OwnFolder
 
 PAGE = 4096
@@ -63,9 +64,20 @@ def round_up(value: int, step: int) -> int:
 def _nameless_file() -> int:
     """The descriptor of a file that goes with its last descriptor and mapping."""
     if SYSTEM.memory_files:
-        return os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
+        try:
+            return os.memfd_create("parallel_lab", os.MFD_CLOEXEC)
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
     with tempfile.TemporaryFile(prefix="parallel_lab") as file:  # unlinked from the start
         return os.dup(file.fileno())
+
+
+def _mend(error: Exception, hint: str) -> str:
+    """What to try: `hint`, which is about size, except where no size would be small enough."""
+    if getattr(error, "errno", None) not in (*REFUSED, errno.ENOENT, errno.EROFS):
+        return hint
+    return "Allow memfd_create in the sandbox's profile, or set TMPDIR to a folder where files can be made"
 
 
 def _file(path: Path) -> int:
@@ -77,11 +89,15 @@ def reserve(fd: int, start: int, size: int) -> None:
     not would end the process. Raises OSError.
     """
     if SYSTEM.reserved_files:
-        os.posix_fallocate(fd, start, size)
-        return
-    os.lseek(fd, start, os.SEEK_SET)
+        try:
+            os.posix_fallocate(fd, start, size)
+            return
+        except OSError as error:
+            if error.errno not in REFUSED:
+                raise
     while size > 0:
-        size -= os.write(fd, _ZEROS[:size])
+        written = os.pwrite(fd, _ZEROS[:size], start)  # ranks share one position of the file
+        start, size = start + written, size - written
 
 
 class Parcel:
@@ -101,7 +117,7 @@ class Parcel:
         except OSError as error:
             self._forget()
             what = f"the system refused {size} bytes of shared memory for values that a job gives its ranks ({error})"
-            hint = "Hand over less at a time; the container's memory limit also applies"
+            hint = _mend(error, "Hand over less at a time; the container's memory limit also applies")
             raise SharedMemoryTooSmall(what, where="WorkerPool", hint=hint) from error
 
     def _forget(self) -> None:
@@ -122,9 +138,9 @@ class Parcel:
             pipe.send_bytes(os.fsencode(self._path))
 
     @staticmethod
-    def received(pipe: connection.Connection) -> mmap.mmap:
-        """The memory of one that was sent; what this process writes there stays its own."""
-        if SYSTEM.sent_descriptors:
+    def received(pipe: connection.Connection, folder: str) -> mmap.mmap:
+        """The memory of one that was sent; what this process writes there stays its own.  folder: "" if it has none"""
+        if not folder:
             fd = reduction.recv_handle(pipe)
         else:
             fd = os.open(os.fsdecode(pipe.recv_bytes()), os.O_RDWR | os.O_CLOEXEC)
@@ -156,7 +172,7 @@ class SharedBlock:
                 os.close(self.fd)
             what = f"the system refused {size_bytes} bytes of shared memory ({error})"
             limits = "`ulimit -f` and the container's memory limit also apply"
-            hint = f"Give a smaller arena_bytes, or fewer ranks; {limits}"
+            hint = _mend(error, f"Give a smaller arena_bytes, or fewer ranks; {limits}")
             raise SharedMemoryTooSmall(what, where="WorkerPool", hint=hint) from error
 
     def _make(self, size_bytes: int, heaps_bytes: int) -> None:

@@ -78,7 +78,7 @@ def worker_main(start: WorkerStart) -> None:
         if payload == TRIM:
             comm.trim()
             continue
-        memory = Parcel.received(start.pipe) if payload == PARCEL else bytearray(payload)
+        memory = Parcel.received(start.pipe, start.folder) if payload == PARCEL else bytearray(payload)
         del payload
         kind, body = _run(comm, arena, memory)
         if comm.caller.forked:  # by the program, and it has come out of it: no rank reports, nor serves, twice

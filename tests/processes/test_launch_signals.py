@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from parallel_lab.base.interrupts import ending_on_signals
+from parallel_lab.processes.launch.processes import ending_on_signals
 
 
 @pytest.fixture
