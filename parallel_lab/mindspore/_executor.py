@@ -36,6 +36,7 @@ from ..nn.tensor.dynamic_shapes import sized
 from ..train.auto_parallel import AutoParallel
 from ..train.compiled import in_training
 from ..train.compiled_program import still_holds
+from ..train.engine import check_full_batch
 from ..train.first_step import begin
 from ._compiled_forms import LayoutForm, full_names, graph_info, parameter_forms, shard_strategies, virtual_outputs
 from ._ir_files import write_graph_files
@@ -87,6 +88,7 @@ class CellGraphExecutor:
             inner.check_inputs(args, named_inputs)
         form, tensors = tensors_of(all_inputs)
         network, config = of_tensors(fn, form), frozen(**own) if current_world() is None else frozen_for_run(**own)
+        check_full_batch(config, "_cell_graph_executor.compile")
         described, (tensors, note) = tensors, sized(tensors, config.device_num // config.pipeline_stages)
         options = {**own, "global_rank": config.global_rank, "device_num": config.device_num}
         if not tensors:
@@ -160,6 +162,11 @@ class CellGraphExecutor:
         plan = _record_of(obj).compiled.plan
         sent = (i for stage in plan.stages for _, program in stage.programs for i in program)
         return {name: i.attr("fusion") for i in sent if i.message == "all_reduce" for name in i.carried}
+
+    @checked("_cell_graph_executor", obj=_CELL)
+    def _get_parameter_layout(self, obj: Cell) -> dict[str, LayoutForm]:
+        """`parameter_layout_dict` of a Cell that was compiled."""
+        return _record_of(obj).forms
 
     @checked("_cell_graph_executor", obj=_CELL)
     def get_layouts(self, obj: Cell) -> dict[str, TensorLayout]:

@@ -71,6 +71,8 @@ def _other_sizes(described: list[Any], shapes: Any, config: ParallelConfig, text
     """The shapes with one unknown dim of another size: one that stands in a shape which the text of an error names, or
     one with which there are as many elements as in it.
     """
+    two = re.search(r"has (\d+) elements in dim .* is already (\d+)", text)  # they should be equal
+    text = f"({two[1]}, {two[2]})" if two else text
     named = [tuple(map(int, re.findall(r"\d+", one))) for one in re.findall(r"\((\d[\d, ]*)\)", text)]
     sizes = [n for n in dict.fromkeys(itertools.chain(*named)) if n > 1]
     for at, dim, symbol, parts in _unknown_dims(described, shapes, config):

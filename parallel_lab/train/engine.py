@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from ..base.dtypes import plain_array
 from ..base.errors import ContextConflictError, TracedCommunication, shorten
 from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
+from ..base.settings.config import ParallelConfig
 from ..base.settings.context import frozen, frozen_for_run
 from ..base.settings.run_checks import run_checks
 from ..graph.compile_task import check_built
@@ -63,11 +65,16 @@ def _check_world(mode: str, what: str) -> Any:
     world, config = current_world(), frozen()
     if mode == "stand_alone":
         frozen_for_run()
-    if mode not in SHARDED_MODES and config.dataset_strategy == "full_batch":
-        setting = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={mode!r}"
-        allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
-        raise ContextConflictError(setting, where=what, allowed=allowed)
+    check_full_batch(replace(config, parallel_mode=mode), what)
     return world
+
+
+def check_full_batch(config: ParallelConfig, where: str) -> None:
+    """Raise ContextConflictError for a full batch in a mode that splits no inputs (MindSpore, _check_full_batch)."""
+    if config.parallel_mode not in SHARDED_MODES and config.dataset_strategy == "full_batch":
+        setting = f"full_batch=True (dataset_strategy='full_batch') with parallel_mode={config.parallel_mode!r}"
+        allowed = f"One of {', '.join(map(repr, SHARDED_MODES))}: elsewhere every rank feeds its own rows"
+        raise ContextConflictError(setting, where=where, allowed=allowed)
 
 
 def _rehearses(mode: str) -> bool:

@@ -80,6 +80,7 @@ def test_layouts_are_tuples_of_device_matrix_tensor_map_and_slice(matmul, weight
     compiled(net, zeros(32, 24))
     whole = ([8], [-1, -1], [32, 24], 0, True, "")
     assert net.parameter_layout_dict == {"x": whole, "weight": (*weight, 0, True, "")}
+    assert _cell_graph_executor._get_parameter_layout(net) == net.parameter_layout_dict
 
 
 @each_of("wrap", lambda net: net, _VirtualDatasetCell)
@@ -161,10 +162,18 @@ def test_parts_of_a_manual_split_are_not_uniform():
     assert net.parameter_layout_dict["table"] == ([8], [0, -1], [5, 16], 0, False, "")  # rank 5's five rows
 
 
+@each_of("mode", "data_parallel", "hybrid_parallel", "stand_alone")
+def test_a_full_batch_in_a_mode_that_splits_no_inputs_is_refused(mode):
+    """MindSpore, _CellGraphExecutor.compile: _check_full_batch. It was compiled."""
+    ms.set_auto_parallel_context(parallel_mode=mode)
+    with pytest.raises(RuntimeError, match="full_batch=True"):
+        compiled(Net(), zeros(32, 24))
+
+
 def test_there_are_no_layouts_before_compiling_and_where_no_operator_is_split():
     net = Net()
     assert net.parameter_layout_dict == {}
-    ms.set_auto_parallel_context(parallel_mode="data_parallel")
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", full_batch=False)
     compiled(net, zeros(32, 24))
     assert net.parameter_layout_dict == {}
     with pytest.raises(TypeError, match="parameter_layout_dict"):
@@ -405,7 +414,7 @@ def test_inputs_that_construct_does_not_take_are_refused(args):
 
 
 def test_a_network_is_compiled_and_run_and_on_one_device_strategies_mean_nothing():
-    ms.set_auto_parallel_context(parallel_mode="stand_alone", device_num=1, global_rank=0)
+    ms.set_auto_parallel_context(parallel_mode="stand_alone", device_num=1, global_rank=0, full_batch=False)
     net = Forms()
     net.w.set_data(np.ones((24, 8), np.float32))
     out = net.compile_and_run(Tensor(np.ones((2, 24), np.float32)))
@@ -426,7 +435,7 @@ def test_a_model_tells_what_training_compiled_of_its_network():
 
 def test_a_device_number_without_a_mode_is_said_to_have_no_effect():
     """As in MindSpore the program is one device's; nothing said so."""
-    ms.set_auto_parallel_context(device_num=8, global_rank=0, parallel_mode="stand_alone")
+    ms.set_auto_parallel_context(device_num=8, global_rank=0, parallel_mode="stand_alone", full_batch=False)
     net = Net(((2, 1), (4, 1)))
     net.compile(zeros(32, 24))
     plan = net.compiled.plan
@@ -453,7 +462,7 @@ def test_messages_by_hand_compile_for_the_ranks_that_are_named_without_a_mode(op
         def construct(self, x):
             return self.op((x,) if isinstance(self.op, ops.NeighborExchange) else x)
 
-    ms.set_auto_parallel_context(parallel_mode="stand_alone", global_rank=0)
+    ms.set_auto_parallel_context(parallel_mode="stand_alone", full_batch=False, global_rank=0)
     net = Net()
     compiled(net, zeros(8, 8))
     with pytest.raises(RuntimeError):

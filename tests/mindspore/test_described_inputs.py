@@ -115,6 +115,7 @@ class Sum(nn.Cell):
     ("inputs", "shapes"),
     (((None, 8),), [(16, 8)]),  # as w
     (((None, None),), [(16, 8)]),
+    (((None, None, None), (5, None, 8)), [(5, 3, 8), (5, 3, 8)]),
     (((None, 8), (5, 8)), [(5, 8), (5, 8)]),
     (((None, 8), (None, 8)), [(3, 8), (3, 8)]),
     (((Symbol(divisor=8), 8), (None, 8)), [(8, 8), (8, 8)]),
