@@ -18,6 +18,7 @@ from .. import ops
 from ..base.checks import choice, fitting, flag, instance, integer
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..nn.tensor.tensor import Tensor
+from ..ops.machine.primitive import WithoutStrategy
 from ..train.communication import get_group_size, get_rank
 from ._communication import get_process_group_ranks
 from ._forms import AlltoAllV, BatchISendIRecv, Receive
@@ -252,3 +253,48 @@ def all_to_all_with_output_shape(
     ends = np.cumsum([0, *sizes]).tolist()
     parts = zip(ends, ends[1:], shapes, strict=False)
     return tuple(ops.reshape(got[a:b], shape) for a, b, shape in parts), handle
+
+
+# ---- parts of different sizes, as operators ----
+
+
+class AllGatherV(WithoutStrategy):
+    """`AllGatherV(group)(x, output_split_sizes)`: the elements of all ranks.  x: (k,), of each rank another count."""
+
+    @fitting
+    def __init__(self, group: str | None = None) -> None:
+        super().__init__()
+        self.group = group
+
+    def __call__(self, x: Any, output_split_sizes: Any) -> Any:
+        sizes = _sizes(self.name, "output_split_sizes", output_split_sizes, get_group_size(self.group))
+        own = int(_tensor(self.name, x).size)
+        if sizes[get_rank(self.group)] != own or len(x.shape) != 1:
+            what = f"x of shape {tuple(x.shape)} with output_split_sizes={sizes}"
+            raise ShapeError(what, where=self.name, allowed="(k,), with the count at this rank's place")
+        return AlltoAllV(self.group)(ops.concat([x] * len(sizes), 0), [own] * len(sizes), sizes)
+
+
+class ReduceScatterV(WithoutStrategy):
+    """`ReduceScatterV(op, group)(x, input_split_sizes)`: this rank's part of the combination.  x: (sum of sizes,)."""
+
+    @fitting
+    def __init__(self, op: str = SUM, group: str | None = None) -> None:
+        super().__init__()
+        self.op, self.group = op, group
+
+    def __call__(self, x: Any, input_split_sizes: Any) -> Any:
+        sizes = _sizes(self.name, "input_split_sizes", input_split_sizes, get_group_size(self.group))
+        if tuple(_tensor(self.name, x).shape) != (sum(sizes),):
+            what = f"x of shape {tuple(x.shape)} with input_split_sizes={sizes}"
+            raise ShapeError(what, where=self.name, allowed=f"({sum(sizes)},)")
+        rank = get_rank(self.group)
+        return ops.AllReduce(self.op, self.group)(x)[sum(sizes[:rank]) : sum(sizes[: rank + 1])]
+
+
+def _sizes(where: str, name: str, sizes: Any, ranks: int) -> list[int]:
+    sizes = sizes.asnumpy().tolist() if isinstance(sizes, Tensor) else sizes
+    sizes = [integer(0)(where, name, n) for n in instance((list, tuple), "A list of ints")(where, name, sizes)]
+    if len(sizes) != ranks:
+        raise ArgumentError(f"{name}={sizes}", where=where, allowed=f"{ranks} ints, one per rank of the group")
+    return sizes

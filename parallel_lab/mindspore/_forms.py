@@ -457,6 +457,10 @@ def set_memory(
     """Limits of a memory pool, such as "28GB". Checked, and without effect: a rank takes memory as it needs it."""
 
 
+def synchronize() -> None:
+    """Wait until all is computed: it is, when a call returns."""
+
+
 def launch_blocking() -> None:
     """Accepted: an operator has always finished when its call returns."""
 

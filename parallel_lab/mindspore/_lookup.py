@@ -138,7 +138,6 @@ HINTS: dict[str, str] = {
     "ops.LSTM": "Use nn.LSTM",
     **_same("ops.DynamicRNN ops.DynamicGRUV2", "Use nn.LSTM or nn.GRU"),
     "ops.IndexPut": "Use tensor.index_put(indices, values, accumulate)",
-    "nn.FocalLoss": "Write it with nn.LogSoftmax and ops.pow",
     "nn.transformer": "Use nn.Transformer, nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.Linear": "Use nn.Dense(in_channels, out_channels)",
     "nn.Conv": "Use nn.Conv2d",

@@ -117,7 +117,7 @@ def empty(*size: Any, dtype: Any = None, device: str | None = None) -> Any:
 def empty_like(input: Any, *, dtype: Any = None, device: str | None = None, pin_memory: bool = False) -> Any:
     """`empty` in the shape of a tensor.  input: (...) -> (...). device, pin_memory: without effect."""
     x = tensor_operand("empty_like", "input", input)
-    return empty(tuple(x.shape), dtype=str(x.dtype) if dtype is None else dtype)
+    return Tensor(empty(tuple(x.shape), dtype=str(x.dtype) if dtype is None else dtype))
 
 
 # ---- sums ----

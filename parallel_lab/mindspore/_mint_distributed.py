@@ -338,7 +338,7 @@ def _parts(where: str, name: str, sizes: Any, rows: int, group: str | None) -> l
 def all_gather_into_tensor_uneven(
     output: Any, input: Any, output_split_sizes: Any = None, group: str | None = None, async_op: bool = False
 ) -> _Handle:
-    """`output` becomes all ranks' rows, of which each may have another number.  output_split_sizes: rows per rank."""
+    """`output` becomes all ranks' rows, as many as each has.  output_split_sizes: rows per rank."""
     where = "all_gather_into_tensor_uneven"
     shape = _rows(where, output)
     parts = ops.split(output, _parts(where, "output_split_sizes", output_split_sizes, shape[0], group), 0)

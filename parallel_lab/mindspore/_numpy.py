@@ -3,8 +3,8 @@
     import mindspore.numpy as mnp
     mnp.roll(x, 1, axis=1), mnp.where(mask, x, 0.0), mnp.arange(4)
 
-Lists and Python's numbers are taken as Tensors of int32 and float32. What has no operator (`_numpy_at_once.py`) runs on
-values that are known. Names, arguments and their order: MindSpore 2.6.
+Lists and Python's numbers are taken as Tensors of int32 and float32. The rest (`_numpy_at_once.py`) runs on values
+that are known. Names, arguments and their order: MindSpore 2.6.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def array(obj: Any, dtype: Any = None, copy: bool = True, ndmin: int = 0) -> Any
 
 
 def asfarray(a: Any, dtype: Any = "float32") -> Any:
-    """`asarray` of floats; a dtype that is none of them counts as float32."""
+    """`asarray` of floats; any other dtype counts as float32."""
     dtype = dtype if dtype is None or np.dtype(str(np.dtype(dtype))).kind == "f" else "float32"
     return asarray(a, dtype)
 

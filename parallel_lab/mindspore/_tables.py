@@ -99,7 +99,11 @@ JIT = {
     "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",
 }
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
-GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad")
+DERIVATIVES = "parallel_lab.mindspore._derivatives"
+GRADIENTS = {
+    **_of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad"),
+    **_of(DERIVATIVES, "jacfwd jacrev jvp vjp vmap"),
+}
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
@@ -146,8 +150,8 @@ LOSS_SCALES = {
 }
 
 OPTIMIZERS = (
-    "ASGD AdaFactor AdaMax Adagrad Adam AdamOffload AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum Optimizer "
-    "ProximalAdagrad RMSProp Rprop SGD"
+    "ASGD AdaFactor AdaMax Adadelta Adagrad Adam AdamOffload AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum "
+    "Optimizer ProximalAdagrad RMSProp Rprop SGD"
 )
 SCHEDULES = (
     "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
@@ -202,8 +206,20 @@ RANDOM_FUNCTIONS = (
 MINT_RANDOM = "bernoulli multinomial normal randint randint_like randperm"
 COMPOSITE = {
     **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
-    **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph Partial depend"),
+    **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph depend"),
+    **_of(
+        DERIVATIVES,
+        "Partial control_depend in_dict is_ is_not make_list make_range make_tuple mixed_precision_cast tuple_getitem "
+        "tuple_len tuple_setitem",
+    ),
     "partial": f"{FUNCTIONAL}:Partial",
+    **{
+        f"scalar_{name}": f"operator:{name}"
+        for name in ["add", "eq", "ge", "gt", "le", "lt", "mod", "mul", "ne", "sub"]
+    },
+    **{"scalar_div": "operator:truediv", "scalar_floordiv": "operator:floordiv", "scalar_usub": "operator:neg"},
+    **{"bool_not": "operator:not_", "bool_and": "operator:and_", "bool_or": "operator:or_", "bool_eq": "operator:eq"},
+    **{"shape_mul": "math:prod", "list_len": "builtins:len", "dict_len": "builtins:len", "string_eq": "operator:eq"},
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
@@ -212,8 +228,10 @@ PRIMITIVES = {
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn", "clip_by_global_norm clip_by_norm")
+UNEVEN = _of("parallel_lab.mindspore._comm_func", "AllGatherV ReduceScatterV")
 OPERATORS = {
     **OPERATOR_FORMS,
+    **UNEVEN,
     **FUNCTIONS,
     **CLASSES,
     **_of(RANDOM, f"{RANDOM_CLASSES} {RANDOM_FUNCTIONS}"),
@@ -231,6 +249,7 @@ COMMUNICATION_OPERATORS = {
         "ReduceScatter Send",
     ),
     **_of(FORMS, "Receive NeighborExchange NeighborExchangeV2 AlltoAllV BatchISendIRecv"),
+    **UNEVEN,
     **_of(INTERNALS, "_VirtualDataset"),
 }
 
@@ -320,7 +339,7 @@ PAGES: dict[str, Page] = {
     "nn.optim.momentum": _nn("Momentum.", "Momentum"),
     "nn.optim.sgd": _nn("SGD.", "SGD"),
     "nn.optim.adam": _nn("Adam.", "Adam AdamOffload AdamWeightDecay"),
-    **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in ("AdaMax", "ASGD", "Rprop")},
+    **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in ("Adadelta", "AdaMax", "ASGD", "Rprop")},
     "nn.optim.proximal_ada_grad": _nn("ProximalAdagrad.", "ProximalAdagrad"),
     "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
     "nn.optim.adafactor": _nn("AdaFactor.", "AdaFactor"),
@@ -515,7 +534,9 @@ PAGES: dict[str, Page] = {
         "Cells around a network.", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"
     ),
     # ---- the rest ----
-    "runtime": Page("Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num")),
+    "runtime": Page(
+        "Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")
+    ),
     "log": Page(
         "Python's logging, under the logger 'mindspore'.", names=_of(FORMS, "critical debug error info warning")
     ),

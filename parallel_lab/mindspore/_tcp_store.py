@@ -80,7 +80,7 @@ class TCPStore:
                 worker.send_bytes(json.dumps(self._answer(what, key, value)).encode())
 
     def _answer(self, what: str, key: str, value: Any) -> Any:
-        """Of the master; bytes are texts of Latin-1 on their way, None says that there was no such key."""
+        """What the master answers; bytes are texts of Latin-1 on their way, None says that there was no such key."""
         if what == "get" and not self._wait(lambda: key in self._values):
             return None
         with self._changed:

@@ -38,20 +38,20 @@ PACKAGE_LINES = {
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_494,
-    "catalog": 10_960,
+    "catalog": 11_313,
     "graph": 9_142,
     "cost": 9_060,
     "run": 1_450,
     "processes": 13_413,
     "train": 10_799,
     "lab": 31_800,
-    "mindspore": 7_273,
+    "mindspore": 7_580,
     "cli": 2_602,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_100, 123_272, 98_745
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_101, 123_994, 98_993
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

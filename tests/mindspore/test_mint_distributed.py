@@ -8,7 +8,7 @@ import pytest
 from parallel_lab.mindspore.mint import distributed as dist
 
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTimeout
-from parallel_lab.mindspore import Tensor
+from parallel_lab.mindspore import Tensor, ops
 from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
 
@@ -94,6 +94,8 @@ def collectives(world):
     out = zeros(N * UNEVEN[r], 3)
     dist.all_to_all_single(out, Tensor(X[r]), [UNEVEN[r]] * N, UNEVEN)
     note("all_to_all_single", out)
+    note("AllGatherV", ops.AllGatherV()(Tensor(X[r, : UNEVEN[r], 0]), UNEVEN))
+    note("ReduceScatterV", ops.ReduceScatterV("max")(Tensor(X[r, :, 1]), Tensor(UNEVEN)))
     dist.barrier()
     return found
 
@@ -119,6 +121,8 @@ def expected_of(r):
         "gather": list(X[:, 0]) if r == 1 else [],
         "all_to_all": list(X[:, r]),
         "all_to_all_single": [X[:, rows].reshape(-1, 3)],
+        "AllGatherV": [np.concatenate(every)[:, 0]],
+        "ReduceScatterV": [X[:, :, 1].max(0)[rows]],
     }
 
 

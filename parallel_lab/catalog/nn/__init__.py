@@ -20,6 +20,7 @@ from . import (  # noqa: F401
     padding,
     pooling,
     recurrent,
+    small_layers,
     transformer,
     wrap,
 )

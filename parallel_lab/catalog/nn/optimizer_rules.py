@@ -26,6 +26,7 @@ from ...nn.optim.rules import (
 from ...nn.optim.update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
 from ...ops import elementwise, unary
 from ...ops.elementwise import add, maximum, minimum, power, update_op
+from ...ops.machine.primitive import WithoutStrategy
 from ...ops.shape import expand_dims
 from ...ops.unary import abs_, sign, sqrt
 from ..ops.arithmetic import clip
@@ -50,8 +51,12 @@ def LazyAdam(h, p, g, m, v):
     The gradients of this package are dense: that of an embedding table has all rows, with zeros where no index pointed.
     For dense gradients MindSpore's LazyAdam is Adam, and so is this: all rows' moments decay in every step. (For sparse
     ones only the rows that were looked up would move.) Formula and arguments: `Adam`.
+    `sparse_opt`, MindSpore's operator for sparse gradients, keeps what a script notes at it, and is never run.
     """
     return adam_step(h, p, g, m, v)
+
+
+LazyAdam.other_names = {"sparse_opt": type("FusedSparseLazyAdam", (WithoutStrategy,), {})}
 
 
 @update_rule(
@@ -272,6 +277,24 @@ def AdaMax(h, p, g, m, v):
     m = elementwise.moving_mean(m, g, keep=h.beta1, add=one_minus(h.beta1, g))
     v = maximum(v * h.beta2, abs_(g))
     return p - m / (v + h.eps) * (h.rate / (1.0 - h.scalars["beta1_power"])), m, v
+
+
+@update_rule(
+    *(rate(1.0), real("rho", AT_LEAST_0, 0.9), real("epsilon", AT_LEAST_0, 1e-6), LOSS_SCALE, WEIGHT_DECAY),
+    states={"accum": 0.0, "accum_update": 0.0},
+)
+def Adadelta(h, p, g, s, u):
+    """Steps as long as the last ones, over the size of the gradients (Zeiler 2012, "ADADELTA").
+
+    g = gradient + weight_decay * p
+    s = rho * s + (1 - rho) * g^2
+    d = sqrt(u + epsilon) / sqrt(s + epsilon) * g
+    u = rho * u + (1 - rho) * d^2
+    p = p - learning_rate * d
+    """
+    s = elementwise.moving_square(s, g, keep=h.rho, add=1 - h.rho)
+    d = g * sqrt(u + h.epsilon) / sqrt(s + h.epsilon)
+    return elementwise.descend(p, d, h.rate), s, elementwise.moving_square(u, d, keep=h.rho, add=1 - h.rho)
 
 
 @update_rule(

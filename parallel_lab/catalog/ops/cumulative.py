@@ -197,6 +197,7 @@ def _(self, input, dim, dtype=None):
 
 
 @method("cumsum")
-def _(self, axis=None):
-    """Sums of all elements along `axis` up to each one; None: of all elements in row-major order."""
-    return cumsum(reshape(self, (-1,)), 0) if axis is None else cumsum(self, axis)
+def _(self, axis=None, dtype=None):
+    """Sums of all elements along `axis` up to each one; None: of all elements, row by row. dtype: of the sums."""
+    x = self if dtype is None else cast(self, dtype=dtype)
+    return cumsum(reshape(x, (-1,)), 0) if axis is None else cumsum(x, axis)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...base.checks import flag
 from ...base.errors import ShapeError
-from ...ops.elementwise import cast
+from ...nn.tensor.tensor import Tensor
 from ...ops.gather import gather
 from ...ops.logic import select, truth_fault
 from ...ops.machine.registry import case, op, unbroadcast
@@ -27,10 +27,9 @@ def nonzero(input, *, as_tuple=False):
     given = np.asarray(input)
     if not given.ndim:
         raise ShapeError("a single number", where="nonzero", allowed="A tensor of one dim at least")
-    found = np.nonzero(given)
-    if flag("nonzero", "as_tuple", as_tuple):
-        return tuple(cast(places, dtype="int64") for places in found)
-    return cast(np.stack(found, -1), dtype="int64")
+    made = Tensor if isinstance(input, Tensor) else np.asarray
+    found = [places.astype(np.int64) for places in np.nonzero(given)]
+    return tuple(map(made, found)) if flag("nonzero", "as_tuple", as_tuple) else made(np.stack(found, -1))
 
 
 @function()

@@ -102,7 +102,7 @@ class HeldParameters(HeldStates):
         return self._state(key[1])[key[0]]
 
     def write_held(self, key: tuple[Any, ...], array: np.ndarray) -> None:
-        """Take another value for what `read_held` gives."""
+        """Take another value at `key`."""
         if key == (GLOBAL_STEP,):
             self.steps_taken = int(array.item())
         elif len(key) == 1:

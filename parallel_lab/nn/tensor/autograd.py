@@ -302,12 +302,12 @@ def grad(
     return_ids: bool = False,
     sens_param: bool = False,
 ) -> Callable:
-    """As `value_and_grad`, without the value (with has_aux: gradients and the rest)."""
+    """As `value_and_grad`, without the value (with has_aux: gradients, and a tuple of the rest)."""
     both = value_and_grad(fn, grad_position, weights, has_aux, return_ids, sens_param)
 
     def run(*args: Any) -> Any:
         value, grads = both(*args)
-        return (grads, *value[1:]) if has_aux else grads
+        return (grads, tuple(value[1:])) if has_aux else grads
 
     return run
 

@@ -1,0 +1,237 @@
+"""Functions of functions: `vmap`, `vjp`, `jvp`, `jacrev`, `jacfwd`, and the small helpers of `ops.functional`.
+
+    output, vjp_fn = vjp(fn, x, y)          vjp_fn(v): the gradients, weighted by v
+    jacrev(fn)(x)                           (..., of the result, ..., of x)
+    vmap(fn, in_axes=(0, None))(xs, y)      fn of every x, stacked
+
+Made of gradients and of one call after the other. Names, arguments, forms of results: MindSpore 2.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..base.checks import flag, function, integer
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..nn.tensor.autograd import grad
+from ..nn.tensor.tensor import Tensor
+
+A_FUNCTION = function("A function or a Cell")
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def vjp(fn: Callable, *inputs: Any, weights: Any = None, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fn's result, function of its weights v), and with has_aux the further results, which are not differentiated.
+
+    The function gives the gradients for the inputs, of one input alone it; with `weights` the pair (those, theirs).
+    """
+    A_FUNCTION("vjp", "fn", fn)
+    value = fn(*inputs)
+    if flag("vjp", "has_aux", has_aux) and not isinstance(value, tuple):
+        raise ArgumentTypeError("has_aux=True with one result", where="vjp", allowed="A tuple: (result, more...)")
+    first = (lambda *given: fn(*given)[0]) if has_aux else fn
+    places = tuple(range(len(inputs)))
+
+    def vjp_fn(*v: Any) -> Any:
+        found = grad(first, places, weights, sens_param=True)(*inputs, v[0] if len(v) == 1 else v)
+        of_inputs, of_weights = found if weights is not None else (found, None)
+        of_inputs = of_inputs[0] if len(_several(of_inputs)) == 1 else of_inputs
+        return of_inputs if weights is None else (of_inputs, of_weights)
+
+    return (value[0], vjp_fn, tuple(value[1:])) if has_aux else (value, vjp_fn)
+
+
+def _jacobians(fn: Callable, places: tuple[int, ...], inputs: Sequence[Any]) -> tuple[Any, list[list[Any]]]:
+    """(fn's result, for each of its tensors a list: per place the Jacobian)."""
+    value, rows = fn(*inputs), []
+    for number, result in enumerate(_several(value)):
+        one = (lambda *given, number=number: fn(*given)[number]) if isinstance(value, (tuple, list)) else fn
+        size, shape, gradient = int(np.prod(result.shape)), tuple(result.shape), grad(one, places, sens_param=True)
+        seeds = np.eye(size, dtype=str(result.dtype)).reshape(size, *shape)
+        parts = [_several(gradient(*inputs, Tensor(seed))) for seed in seeds]
+        stacked = (ops.stack([part[at] for part in parts], 0) for at in range(len(places)))
+        rows.append([ops.reshape(s, (*shape, *inputs[p].shape)) for s, p in zip(stacked, places, strict=True)])
+    return value, rows
+
+
+def jacrev(fn: Callable, grad_position: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable:
+    """The function that gives fn's Jacobian for one input, or a tuple for several: (dims of the result, of the input).
+
+    has_aux  fn returns (result, more...): (Jacobian, more)
+    """
+    A_FUNCTION("jacrev", "fn", fn)
+    flag("jacrev", "has_aux", has_aux)
+    places = tuple(integer(0)("jacrev", "grad_position", at) for at in _several(grad_position))
+
+    def run(*inputs: Any) -> Any:
+        aux: list[Any] = []
+
+        def first(*given: Any) -> Any:
+            value = fn(*given)
+            aux[:] = value[1:] if has_aux else ()
+            return value[0] if has_aux else value
+
+        value, rows = _jacobians(first, places, inputs)
+        found = [row[0] if isinstance(grad_position, int) else tuple(row) for row in rows]
+        jacobian = tuple(found) if isinstance(value, (tuple, list)) else found[0]
+        return (jacobian, aux[0] if len(aux) == 1 else tuple(aux)) if has_aux else jacobian
+
+    return run
+
+
+jacfwd = jacrev  # the same numbers, made in another order there
+
+
+def jvp(fn: Callable, inputs: Any, v: Any, has_aux: bool = False) -> tuple[Any, ...]:
+    """(fn's result, its change per change of the inputs along v), and with has_aux the further results.
+
+    inputs, v  a tensor each, or tuples
+    """
+    A_FUNCTION("jvp", "fn", fn)
+    inputs, along = _several(inputs), _several(v)
+    if [tuple(x.shape) for x in inputs] != [tuple(x.shape) for x in along]:
+        raise ShapeError(f"{len(along)} vectors for {len(inputs)} inputs", where="jvp", allowed="One of each shape")
+    aux = tuple(fn(*inputs)[1:]) if flag("jvp", "has_aux", has_aux) else ()
+    value, rows = _jacobians((lambda *g: fn(*g)[0]) if has_aux else fn, tuple(range(len(inputs))), inputs)
+    changes = []
+    for row in rows:
+        both = zip(row, along, strict=True)
+        parts = [ops.tensordot(j, x, len(x.shape)) if x.shape else ops.mul(j, x) for j, x in both]
+        changes.append(parts[0] if len(parts) == 1 else ops.addn(parts))
+    change = tuple(changes) if isinstance(value, (tuple, list)) else changes[0]
+    return (value, change, aux) if has_aux else (value, change)
+
+
+def vmap(fn: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
+    """The function that calls fn for every element along a dim of its inputs, and stacks what it gives.
+
+    in_axes   the dim of every input, or one per input, nested as they are; None: the whole input
+    out_axes  where the new dim of every result is, or one per result; None: of the first element
+    """
+    A_FUNCTION("vmap", "fn", fn)
+
+    def sizes(x: Any, axis: Any) -> list[int]:
+        if isinstance(x, (tuple, list)):
+            return [n for one, at in zip(x, _each(axis, x), strict=True) for n in sizes(one, at)]
+        return [] if axis is None else [x.shape[axis]]
+
+    def element(x: Any, axis: Any, i: int) -> Any:
+        if isinstance(x, (tuple, list)):
+            return type(x)(element(one, at, i) for one, at in zip(x, _each(axis, x), strict=True))
+        return x if axis is None else x[(*(slice(None),) * (axis % len(x.shape)), i)]
+
+    def joined(parts: list[Any], axis: Any) -> Any:
+        if isinstance(parts[0], (tuple, list)):
+            columns = zip(zip(*parts, strict=True), _each(axis, parts[0]), strict=True)
+            return tuple(joined(list(column), at) for column, at in columns)
+        return parts[0] if axis is None else ops.stack(parts, axis)
+
+    def run(*inputs: Any) -> Any:
+        counts = set(sizes(inputs, in_axes))
+        if len(counts) != 1:
+            what = f"inputs with {sorted(counts)} elements along in_axes={shorten(in_axes)}"
+            raise ArgumentError(what, where="vmap", allowed="One count, of one input at least")
+        return joined([fn(*element(inputs, in_axes, i)) for i in range(counts.pop())], out_axes)
+
+    return run
+
+
+def _each(axis: Any, values: Sequence[Any]) -> Sequence[Any]:
+    if not isinstance(axis, (tuple, list)):
+        return [axis] * len(values)
+    if len(axis) != len(values):
+        raise ArgumentError(f"{len(axis)} axes for {len(values)} values", where="vmap", allowed="One per value")
+    return axis
+
+
+# ---- ops.functional, up to 1.10 ----
+
+
+class Partial:
+    """`Partial()(fn, *args)`: fn with its first arguments given. `Partial(fn, *args)` too."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return super().__new__(cls) if not args and not kwargs else _partial(*args, **kwargs)
+
+    def __call__(self, fn: Callable, *args: Any, **kwargs: Any) -> Callable:
+        return _partial(fn, *args, **kwargs)
+
+
+def _partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
+    return partial(A_FUNCTION("Partial", "fn", fn), *args, **kwargs)
+
+
+def make_range(start: int, stop: int | None = None, step: int = 1) -> tuple[int, ...]:
+    """The ints from start (0) to below stop."""
+    bounds = [integer()("make_range", "start", start), None if stop is None else integer()("make_range", "stop", stop)]
+    first, last = (0, bounds[0]) if stop is None else bounds
+    if not integer()("make_range", "step", step):
+        raise ArgumentError("step=0", where="make_range", allowed="Another int")
+    return tuple(range(first, last, step))
+
+
+def make_tuple(*values: Any) -> tuple[Any, ...]:
+    """A tuple of the arguments."""
+    return values
+
+
+def make_list(*values: Any) -> list[Any]:
+    """A list of the arguments."""
+    return list(values)
+
+
+def _sequence(where: str, x: Any) -> Any:
+    if not isinstance(x, (tuple, list)):
+        raise ArgumentTypeError(f"x={shorten(x)}", where=where, allowed="A tuple or list")
+    return x
+
+
+def tuple_len(x: Any) -> int:
+    """How many elements a tuple has."""
+    return len(_sequence("tuple_len", x))
+
+
+def tuple_getitem(x: Any, index: int) -> Any:
+    """An element of a tuple."""
+    return _sequence("tuple_getitem", x)[index]
+
+
+def tuple_setitem(x: Any, index: int, value: Any) -> tuple[Any, ...]:
+    """The tuple with another element."""
+    place = integer(-len(x), len(x) - 1)("tuple_setitem", "index", index) % len(_sequence("tuple_setitem", x))
+    return (*x[:place], value, *x[place + 1 :])
+
+
+def mixed_precision_cast(dtype: Any, x: Any) -> Any:
+    """Float tensors, also in tuples, in another dtype; anything else as it is."""
+    if isinstance(x, (tuple, list)):
+        return type(x)(mixed_precision_cast(dtype, each) for each in x)
+    return ops.cast(x, dtype) if getattr(getattr(x, "dtype", None), "kind", "") == "f" else x
+
+
+def control_depend(src_operators: Any, dst_operators: Any, depend_mode: int = 0) -> Any:
+    """What is written first is done first anyway."""
+    return dst_operators
+
+
+def in_dict(x: Any, y: dict) -> bool:
+    """Whether a dict has a key."""
+    return x in y
+
+
+def is_(x: Any, y: Any) -> bool:
+    """Whether it is the same object."""
+    return x is y
+
+
+def is_not(x: Any, y: Any) -> bool:
+    """Whether it is another object."""
+    return x is not y
