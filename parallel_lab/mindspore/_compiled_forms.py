@@ -34,10 +34,9 @@ LayoutForm = tuple[list[int], list[Any], list[int], int, bool, str]
 
 def parameter_forms(made: Compiled) -> dict[str, LayoutForm]:
     """{input or parameter: (device matrix without axes of one rank, tensor map, slice shape, 0, whether all slices are
-    equally large, ranks of the optimizer shard as "0-2-4-6" or "")}; {} where every rank runs the whole network.
+    equally large, the group of the optimizer shard or "")}; {} where every rank runs the whole network.
 
-    An optimizer shard's matrix and map are those of the slice that its ranks share; its slice shape is what a rank
-    keeps. MindSpore writes a hash where the ranks of the group stand here.
+    An optimizer shard's matrix and map are those of the slice that its ranks share, its slice shape is what one keeps.
     """
     plan, draft = made.plan, dict(made.steps).get("parallelize")
     if draft is None:
@@ -45,7 +44,7 @@ def parameter_forms(made: Compiled) -> dict[str, LayoutForm]:
     before, rank, found = draft.value_table(), plan.config.global_rank % plan.stages[0].count, {}
     for one in (*plan.data_inputs, *plan.parameters):
         layout = before[one.name].layout if one.name in before else plan.value(one.name).layout
-        group = _shard_group(plan, one.name, rank) if one.role == "parameter" else ""
+        group = _shard_group(plan, one.name, plan.config.global_rank) if one.role == "parameter" else ""
         kept = plan.value(one.name).layout if group else layout
         matrix, entries = _without_ones(layout)
         part = [index.stop - index.start for index in kept.slice_index(one.shape, rank)]
@@ -57,8 +56,31 @@ def _shard_group(plan: Plan, name: str, rank: int) -> str:
     """The ranks among which the optimizer parallel has divided a parameter's slice; "": it has not."""
     for _, instr in plan.instructions("forward"):
         if name in instr.carried and instr.message == "all_gather":
-            return _ranks_text(instr.group(rank))
+            return group_name(instr.group(rank))
     return ""
+
+
+def group_name(ranks: tuple[int, ...]) -> str:
+    """MindSpore's name of a group: its size and the hash of its ranks (device_manager.cc, GenerateGroupNameByRanks).
+
+    >>> group_name((0, 1, 2, 3))  # as in seed 003
+    '4-6301172352641561019'
+    """
+    return f"{len(ranks)}-{_hash(_ranks_text(ranks).encode())}"
+
+
+def _hash(text: bytes) -> int:
+    """std::hash of a string in libstdc++: MurmurHash64A with its seed (A. Appleby, 2008)."""
+    factor, mask, whole = 0xC6A4A7935BD1E995, (1 << 64) - 1, len(text) // 8 * 8
+    found = 0xC70F6907 ^ (len(text) * factor & mask)
+    for at in range(0, whole, 8):
+        part = int.from_bytes(text[at : at + 8], "little") * factor & mask
+        part = (part ^ part >> 47) * factor & mask
+        found = (found ^ part) * factor & mask
+    if whole < len(text):
+        found = (found ^ int.from_bytes(text[whole:], "little")) * factor & mask
+    found = (found ^ found >> 47) * factor & mask
+    return found ^ found >> 47
 
 
 def _ranks_text(ranks: tuple[int, ...]) -> str:
@@ -198,9 +220,9 @@ class _Writer:
     def _message(self, instr: Instr, inputs: list[Any], kind: str) -> str:
         """A message; MindSpore's gather and scatter along dim 0 only, with a Split and a Concat after or before."""
         definition, ranks = MESSAGES[instr.message], instr.group(self.rank)
-        group = _ranks_text(ranks)
-        attrs = {"fusion": instr.attr("fusion", 0), "instance_name": instr.name, "group": group, "group_ranks": group}
-        attrs |= {"group_rank_ids": ranks, "rank_ids": ranks, "rank_size": len(ranks), "group_size": len(ranks)}
+        attrs = {"fusion": instr.attr("fusion", 0), "instance_name": instr.name, "group": group_name(ranks)}
+        attrs |= {"group_ranks": _ranks_text(ranks), "group_rank_ids": ranks, "rank_list": ranks, "rank_ids": ranks}
+        attrs |= {"rank_size": len(ranks), "group_size": len(ranks)}
         if instr.attr("reduce"):
             attrs["op"] = instr.attr("reduce")
         if instr.attr("root") is not None:
@@ -239,9 +261,9 @@ def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]
 
     Nodes are numbered per class as they run. Inputs are names of nodes, data inputs and optimizer states, numbers, and
     Tensors and shapes as text; a parameter is read by a Load. A message's attributes: op, fusion, rank_size
-    (group_size), group_rank_ids (rank_ids) and group, the ranks as text.
+    (group_size), group_ranks and group_rank_ids (rank_ids, rank_list), and group, its name.
 
-    What MindSpore's graph has otherwise: groups have hashed names; gradients and updates are made of its operators
+    What MindSpore's graph has otherwise: gradients and updates are made of its operators
     (here of this package's, such as ReluGrad and Descend), and its redistributions may be other steps to the same
     slices; a group of one rank has no message here.
     """

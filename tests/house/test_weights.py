@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_647,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_494,
+    "nn": 8_495,
     "catalog": 11_313,
     "graph": 9_142,
     "cost": 9_060,
@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_413,
     "train": 10_799,
     "lab": 31_800,
-    "mindspore": 7_580,
+    "mindspore": 7_602,
     "cli": 2_602,
 }
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_101, 123_994, 98_993
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_102, 124_017, 99_001
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

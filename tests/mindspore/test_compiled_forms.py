@@ -17,6 +17,7 @@ import parallel_lab.mindspore as ms
 from parallel_lab.base.settings.compat import set_compat
 from parallel_lab.base.settings.context import reset_auto_parallel_context
 from parallel_lab.mindspore import Parameter, Tensor, nn, ops
+from parallel_lab.mindspore._compiled_forms import group_name
 from tests.crossed import each_of
 
 
@@ -135,15 +136,22 @@ def test_results_outside_training_have_a_virtual_output_with_its_strategy():
     assert not [name for name in _cell_graph_executor._get_shard_strategy(net) if "Virtual" in name]
 
 
-def test_an_optimizer_shard_keeps_the_matrix_and_names_its_ranks():
-    """Ranks 1 and 5 of (2, 4) hold the same 12 rows of the weight: each keeps 6 of them."""
+def test_an_optimizer_shard_keeps_the_matrix_and_names_its_group():
+    """Ranks 1 and 5 of (2, 4) hold the same 12 rows of the weight: each keeps 6 of them. The group's name is its size
+    and a hash of "1-5" (device_manager.cc); that of "0-1-2-3" is on a page of the tutorials, and in seed 003.
+    """
     ms.set_auto_parallel_context(
         enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}
     )
     net = Net(((2, 1), (4, 1)))
     step = nn.TrainOneStepCell(Sum(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
     compiled(step, zeros(32, 24))
-    assert step.parameter_layout_dict["network.w"] == ([2, 4], [0, -1], [6, 24], 0, True, "1-5")
+    assert step.parameter_layout_dict["network.w"] == ([2, 4], [0, -1], [6, 24], 0, True, group_name((1, 5)))
+    assert group_name((0, 1, 2, 3)) == "4-6301172352641561019" and group_name((1, 5)).startswith("2-")
+    ms.set_auto_parallel_context(enable_parallel_optimizer=False)
+    weight = Parameter(zeros(48, 24), "w")
+    weight.init_data(step.parameter_layout_dict["network.w"])
+    assert weight.shape == (6, 24)
 
 
 def test_parts_of_a_manual_split_are_not_uniform():

@@ -106,10 +106,11 @@ def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
 
 
 def _shared(layout: TensorLayout, group: str, rank: int) -> TensorLayout:
-    """A slice's rows divided among the ranks "0-2-4-6" that hold copies of it."""
+    """A slice's rows divided among the ranks "0-2-4-6" that hold copies of it; or "4-" and the hash of this text."""
     ranks = tuple(int(each) for each in group.split("-"))
-    matrix, axes = canonical_axes(layout.device_matrix, layout.replica_axes)
-    if ranks != ranks_along(matrix, axes, rank) or not layout.ndim:
+    copies = ranks_along(*canonical_axes(layout.device_matrix, layout.replica_axes), rank)
+    hashed = len(ranks) == 2 and ranks[0] == len(copies) and ranks[1] >= 2**32
+    if (ranks != copies and not hashed) or not layout.ndim:
         raise LayoutError(f"group {group!r}", allowed=f"All ranks with the same slice: {layout.replicas(rank)}")
     first = layout.tensor_map[0] + tuple(sorted(layout.replica_axes, reverse=True))
     return TensorLayout(layout.device_matrix, (first, *layout.tensor_map[1:]))
