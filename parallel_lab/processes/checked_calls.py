@@ -55,6 +55,7 @@ class CheckedCalls(Calls):
 
     control: str
     caller: OneCaller
+    _index: int
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -220,6 +221,11 @@ class CheckedCalls(Calls):
     def _numbered(check: int, number: int) -> int:
         """The digest of the group's call `number`; never 0, which stands for no call."""
         return ((check + number * _MIX) & 0xFFFFFFFF) or 1
+
+    @property
+    def messages_made(self) -> int:
+        """Requests of this rank so far."""
+        return self._index
 
     @property
     def stop_requested(self) -> bool:

@@ -81,12 +81,13 @@ def init(backend_name: str | None = None) -> None:
                 raise
             return
         # Cells called from now on may have to run compiled; a process that is not a rank need not load the compiler
+        from .finite import before_all_reduce
         from .replicas import after_update, before_sum
         from .run_cell import run_cell
 
         hooks.set_cell_runner(run_cell)
         world = hooks.current_world()
-        world.before_sum, world.after_update = before_sum, after_update
+        world.before_sum, world.after_update, world.before_all_reduce = before_sum, after_update, before_all_reduce
 
 
 def release() -> None:

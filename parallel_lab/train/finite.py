@@ -6,21 +6,23 @@ loss after the step. The sum of squares of an array is finite if all of it is, w
 per element; only where it is not, elements are looked at. With a loss scale nothing is checked: an overflow is what it
 looks for, and it leaves out the step.
 
-    set_run_checks(finite=True)        # in notebooks that is the default
+    set_run_checks(finite=True)        # in notebooks that is the default; ranks of a script warn
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from ..base.dtypes import in_float32, kind_of
 from ..base.errors import NonFinite
 from ..base.hooks import current_world
-from ..base.settings.run_checks import run_checks
+from ..base.origin import caller
+from ..base.settings.run_checks import note_told, run_checks
 from ..graph.plan import Plan
 from ..layout.slices import is_split
 from ..nn.tensor.tensor import Tensor
@@ -82,7 +84,16 @@ def check_all(kind: str, named: Iterable[tuple[str, Any]], step: int) -> None:
             check(f"{kind} {name!r}", array, step)
 
 
-def _tell(what: str, array: Any, fault: tuple, step: int, rank: int | None, layout: Any, first: str) -> NoReturn:
+def before_all_reduce(value: np.ndarray) -> None:
+    """An operator is about to add up something by hand, which may be a gradient."""
+    if run_checks().check_finite and not _looks_finite(value):
+        check("what goes into AllReduce", value, current_world().updates)
+
+
+def _tell(what: str, array: Any, fault: tuple, step: int, rank: int | None, layout: Any, first: str) -> None:
+    how = run_checks().on_nonfinite
+    if how == "told":
+        return
     text, index = fault
     if rank is None:
         world = current_world()
@@ -95,7 +106,12 @@ def _tell(what: str, array: Any, fault: tuple, step: int, rank: int | None, layo
     hint = "Look at the data first; else try a smaller learning rate, clip the gradients, or use a loss scale"
     seen = f"; it was first in {first}" if first else ""
     allowed = "Finite numbers (set_run_checks(finite=False) lets a training go on without)"
-    raise NonFinite(f"{what} is {text}{at}{seen}", where=f"rank {rank}, step {step + 1}", allowed=allowed, hint=hint)
+    error = NonFinite(f"{what} is {text}{at}{seen}", where=f"rank {rank}, step {step + 1}", allowed=allowed, hint=hint)
+    if how != "warning":
+        raise error
+    note_told()
+    line = caller()
+    warnings.warn_explicit(f"{error} The training goes on.", RuntimeWarning, line.file or __file__, line.line or 1)
 
 
 class PlanCheck:

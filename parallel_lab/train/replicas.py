@@ -214,10 +214,13 @@ def before_sum(reducer: Any, members: tuple[int, ...], gradients: Sequence[Any],
 
 
 def after_update(optimizer: Any) -> None:
-    """An optimizer has taken a step after ops.AllReduce has added something: if that was a gradient of each parameter,
-    compare the parameters and their states.
+    """An optimizer has taken a step: if ops.AllReduce has added up a gradient of each parameter before, compare the
+    parameters and their states.
     """
     world = current_world()
+    world.updates, world.has_gradients = world.updates + 1, False
+    if not world.summed:
+        return
     summed, world.summed = world.summed, []
     trained = [p for p in optimizer.parameters if _is_copy(p)]
     groups = dict.fromkeys(m for _, m in summed)

@@ -25,7 +25,7 @@ CLOSURES = {
     "run.simulator": (8_040, 8_560),
     "graph.trace": (10_870, 10_870),
     "graph.compiler": (22_340, 22_840),
-    "train.session": (17_415, 27_300),
+    "train.session": (17_455, 27_300),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -34,7 +34,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_647,
+    "base": 4_664,
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_495,
@@ -42,8 +42,8 @@ PACKAGE_LINES = {
     "graph": 9_142,
     "cost": 9_060,
     "run": 1_450,
-    "processes": 13_413,
-    "train": 10_799,
+    "processes": 13_449,
+    "train": 10_819,
     "lab": 31_800,
     "mindspore": 7_602,
     "cli": 2_602,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_102, 124_017, 99_001
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_175, 124_090, 99_059
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -330,3 +330,27 @@ def test_a_plain_namespace_is_enough_of_a_communicator_for_names():
     assert "rank 0 of 2" in repr(world)
     world.close()
     assert "closed" in repr(world)
+
+
+@each_of(
+    ("messages", "numbers", "updates", "size", "warns"),
+    (0, 0, 3, 2, True),  # each rank has trained a model of its own, in silence
+    (0, 2, 3, 2, True),  # but showed a mean of the losses
+    (1, 0, 3, 2, False),
+    (0, 0, 1, 2, False),  # what was exchanged before gradients, such as activations, is not known after one step
+    (0, 0, 3, 1, False),
+)
+def test_a_training_that_adds_no_gradients_up_warns_at_the_end(capfd, messages, numbers, updates, size, warns):
+    comm = Alone(0, size)
+    comm.messages_made = 4  # before: initial weights
+    world = World(comm, backend="shared_memory", launcher="test")
+    for _ in range(2):
+        world.note_gradients()
+    for _ in range(numbers):
+        world.note_sum(np.ones(1), (0, 1))
+        comm.messages_made += 1
+    comm.messages_made += messages
+    world.updates = updates
+    world.close()
+    text = f"warning: {updates} updates, and no gradients were added up: each of the {size} ranks has trained"
+    assert (text in capfd.readouterr().err) == warns

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from parallel_lab import Model, Session, Tensor, compile, nn
+from parallel_lab.base import hooks
 from parallel_lab.base.errors import LossNotFinite, NonFinite, RankRaised
 from parallel_lab.base.settings.run_checks import reset_run_checks, set_run_checks
 from parallel_lab.train import finite
@@ -24,6 +26,29 @@ def checked():
     set_run_checks(finite=True)
     yield
     reset_run_checks()
+
+
+# ---- where nothing is chosen ----
+
+
+def test_a_rank_of_a_script_warns_once_and_goes_on():
+    """It was silent outside notebooks. A script may look for infinities itself, with a loss scale of its own."""
+    reset_run_checks()
+    assert not finite.wanted(None)
+    before = hooks.current_world()
+    hooks.set_world(SimpleNamespace(rank=1, updates=4))
+    try:
+        assert finite.wanted(None)
+        finite.before_all_reduce(np.ones(3, np.float32))
+        with pytest.warns(RuntimeWarning, match=r"rank 1, step 5: what goes into AllReduce is nan .* goes on") as told:
+            finite.before_all_reduce(np.array([1, np.nan], np.float32))
+            finite.check("parameter 'w'", np.array([np.inf]), 5)
+        assert len(told) == 1 and told[0].filename == __file__ and not finite.wanted(None)
+        set_run_checks(finite=True)
+        with pytest.raises(NonFinite, match="rank 1, step 6: parameter 'w' is inf"):
+            finite.check("parameter 'w'", np.array([np.inf]), 5)
+    finally:
+        hooks.set_world(before)
 
 
 # ---- arrays ----

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..checks import checked, choice, flag, integer
+from ..hooks import current_world
 
 REPLICAS = ("error", "warning", "off")
 EVERY = 50  # steps; a comparison took 13 % of a step of a small network on 4 ranks, so 0.3 % in all
@@ -23,12 +24,15 @@ class RunChecks:
     """replicas        "error", "warning" or "off": what becomes of copies that differ between ranks; None: a warning
                     in a script that says `import mindspore`, else an error
     replicas_every  they are compared in the first two steps, and every so many
-    finite          raise NonFinite for NaN and infinities in losses, gradients and parameters; None: in notebooks
+    finite          raise NonFinite for NaN and infinities in losses, gradients and parameters; None: in notebooks; a
+                    rank of a script warns once and goes on, as a loss scale of its own may look for them
+    told            that warning has been given
     """
 
     replicas: str | None = None
     replicas_every: int = EVERY
     finite: bool | None = None
+    told: bool = False
 
     @property
     def on_difference(self) -> str:
@@ -38,7 +42,14 @@ class RunChecks:
     @property
     def check_finite(self) -> bool:
         """Whether numbers are looked at."""
-        return in_notebook() if self.finite is None else self.finite
+        return self.on_nonfinite in ("error", "warning")
+
+    @property
+    def on_nonfinite(self) -> str:
+        """What becomes of NaN and infinities: "error", "warning" or "off"; "told" after the warning."""
+        if self.finite is None and not in_notebook():
+            return "off" if current_world() is None else "told" if self.told else "warning"
+        return "off" if self.finite is False else "error"
 
 
 def in_notebook() -> bool:
@@ -68,6 +79,12 @@ def set_run_checks(
     global _checks
     settings: dict[str, Any] = {"replicas": replicas, "replicas_every": replicas_every, "finite": finite}
     _checks = replace(_checks, **{name: value for name, value in settings.items() if value is not None})
+
+
+def note_told() -> None:
+    """The warning of what is not finite has been given."""
+    global _checks
+    _checks = replace(_checks, told=True)
 
 
 def reset_run_checks() -> None:

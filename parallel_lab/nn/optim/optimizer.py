@@ -423,7 +423,7 @@ class Optimizer(HeldParameters, Cell):
             scaler.adjust(finite)
         self.steps_taken += 1
         world = current_world()
-        if world is not None and world.summed:
+        if world is not None:
             world.after_update(self)
 
     def _gradients(self, grads: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -205,7 +205,7 @@ def value_and_grad(
         # in a trace the gradients are written down as values that the compiler will know how to make
         grads = [Tensor(g) for g in gradients(output, tensors)] if tracer is None else tracer.gradients(output, tensors)
         if tracer is None and (world := current_world()) is not None:
-            world.summed = []  # what AllReduce adds from now on may be these
+            world.note_gradients()
         if return_ids:
             names = [*positions, *(weight.name for weight in weight_list)]
             grads = list(zip(names, grads, strict=True))

@@ -155,7 +155,7 @@ def _exchange(kind: str, x: np.ndarray, group: str | None, operand: str = "", **
     message = MESSAGES[kind]
     world, members = members_of(message.class_name, group)
     if kind == "all_reduce":
-        world.summed.append((x.shape, members))
+        world.note_sum(x, members)
     if operand:
         return world.comm.named(kind, x, operand, members, origin_of(message.class_name), **attrs)
     tag = {"tag": origin_of(message.class_name)} if message.symmetric else {}

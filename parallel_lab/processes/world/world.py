@@ -61,7 +61,8 @@ class World:
     ranks, ascending, the world's own too; `events`: recorded besides the communicator's (PARALLEL_LAB_EVENTS);
     `before_sum`: (reducer, ranks, gradients, settings), called before gradients are added up by hand; `summed`:
     (shape, ranks) of what AllReduce has added since gradients were made; `after_update`: called with an optimizer
-    that has used them; `copies`: what these keep, per reducer and optimizer.
+    that has used them; `copies`: what these keep, per reducer and optimizer; `updates`: steps of optimizers outside
+    compiled programs.
     """
 
     def __init__(
@@ -79,7 +80,12 @@ class World:
         self.events: list[Event] = []
         self.before_sum: Callable | None = None
         self.after_update: Callable = lambda optimizer: None
+        self.before_all_reduce: Callable = lambda value: None
         self.summed: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        self.updates, self.has_gradients = 0, False  # made, and not used yet
+        self._alone_since: int | None = (
+            None  # messages that were no training's: before gradients, and of single numbers
+        )
         self.copies: WeakKeyDictionary = WeakKeyDictionary()
         self.closed = False
         self._on_close, self._pid = on_close, os.getpid()
@@ -129,6 +135,28 @@ class World:
         self._events_key = f"{key:012x}"
         self.comm.records.clear()
 
+    def note_gradients(self) -> None:
+        """Gradients were made; what AllReduce adds from now on may be these."""
+        self.summed, self.has_gradients = [], True
+        if self._alone_since is None:
+            self._alone_since = self.comm.messages_made
+
+    def note_sum(self, value: np.ndarray, members: tuple[int, ...]) -> None:
+        """AllReduce is about to add a value."""
+        if self.has_gradients:
+            self.before_all_reduce(value)
+        self.summed.append((value.shape, members))
+        if self._alone_since is not None and value.size <= 1:  # a loss, to be shown
+            self._alone_since += 1
+
+    def _alone_text(self) -> str:
+        """What to say where ranks have trained, and never exchanged anything that was more than a number."""
+        if self.updates < 2 or self.world_size == 1 or self.comm.messages_made != self._alone_since:
+            return ""
+        what = f"{self.updates} updates, and no gradients were added up: each of the {self.world_size} ranks"
+        means = "nn.DistributedGradReducer(optimizer.parameters), parallel_mode='data_parallel' or ops.AllReduce"
+        return f"{what} has trained a model of its own, on what it was given. Add them with {means}"
+
     def close(self) -> None:
         """Leave the world, once: peers that still wait for this rank raise. Called at exit; not in a forked child."""
         if self.closed or os.getpid() != self._pid:
@@ -137,6 +165,8 @@ class World:
         atexit.unregister(self.close)
         if current_world() is self:
             set_world(None)
+        if self.rank == 0 and (text := self._alone_text()) and getattr(sys, "last_value", None) is None:
+            print(f"parallel-lab: warning: {text}", file=sys.stderr, flush=True)
         try:
             self._on_close()
         finally:
