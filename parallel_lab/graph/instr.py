@@ -116,6 +116,11 @@ class Instr:
         return (*self.ins, *(name for name, _ in self.when)) if self.when else self.ins
 
     @property
+    def made_when(self) -> Pairs:
+        """On which sides what it makes is there: of a loop's end outside of the loop."""
+        return self.when[:-1] if self.kind == "loop" else self.when
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """The values it makes that anything reads."""
         return self.outs if len(self.outs) == 1 else tuple(name for name in self.outs if name)

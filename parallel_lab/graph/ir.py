@@ -156,9 +156,9 @@ class Node:
 
     @property
     def follows(self) -> bool:
-        """Whether its layout is its operand's: a view; a write without a strategy, which lies as its Parameter does."""
+        """Whether its layout is its operand's: a view; a write without a strategy; a variable of a loop."""
         op = self.opdef
-        return op.view or (op.writes and op.signature == "...,...->..." and self.strategy is None)
+        return op.view or op.name == "loop" or (op.writes and op.signature == "...,...->..." and self.strategy is None)
 
     def keeps_own_part(self, device_num: int) -> bool:
         """Whether a reduction over a split dim stays "cross_batch": a mean only if dim 0 is split over all devices."""
@@ -178,7 +178,7 @@ class Node:
     def computed(self, ins: tuple[str, ...], attrs: Pairs, outs: tuple[str, ...] = (), **fields: Any) -> Instr:
         """The instruction that computes this operator, on slices; `fields` are further fields of it."""
         what = (self.name, self.op, self.op_class, attrs)
-        kind = self.op if self.op in ("accumulate", "branch") else "compute"
+        kind = self.op if self.op in ("accumulate", "branch", "loop") else "compute"
         return Instr(kind, outs or self.outs, ins, *what, origin=self.origin, when=self.when, **fields)
 
     @property

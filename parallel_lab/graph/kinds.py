@@ -43,7 +43,8 @@ Env = dict[str, np.ndarray]
 @dataclass
 class OnRank:
     """What an instruction runs with: plan, rank, its arrays by name; what prints (`show`), what allocates buckets
-    (`empty`); the micro-batch, sums over earlier ones (how many, the sum), by name what waits for its turn to be added.
+    (`empty`); the micro-batch, sums over earlier ones (how many, the sum), by name what waits for its turn to be
+    added; by (loop, micro-batch) what each turn has made that backward reads.
     """
 
     plan: Any
@@ -54,6 +55,7 @@ class OnRank:
     micro_batch: int = 0
     sums: dict[str, tuple[int, np.ndarray | None]] = field(default_factory=dict)
     early: dict[str, dict[int, np.ndarray]] = field(default_factory=dict)
+    turns: dict[tuple[str, int], list[Env]] = field(default_factory=dict)
 
 
 def _no_bytes(plan: Any, instr: Instr) -> int:
@@ -201,6 +203,22 @@ def _run_branch(on: OnRank, instr: Instr) -> np.ndarray:
     return on.env[then if on.env[condition] else other]
 
 
+# ---- loop, restore: the end of a turn of a `while`, and what the next one backward needs of it ----
+
+
+def _run_loop(on: OnRank, instr: Instr) -> np.ndarray | None:
+    """What a variable holds at the end; None: another turn follows."""
+    return None if on.env[instr.ins[0]] else on.env[instr.ins[1]]
+
+
+def _run_restore(on: OnRank, instr: Instr) -> np.ndarray:
+    """Whether there is another turn to go back through; its values are there again."""
+    turns = on.turns.get((instr.attr("of"), on.micro_batch), [])
+    again = bool(turns)
+    on.env.update(turns.pop().items() if again else ())
+    return np.array(again)
+
+
 # ---- print ----
 
 
@@ -292,6 +310,15 @@ KINDS: dict[str, KindDef] = {
             vjp=lambda back, instr, gradients: back.branch_back(instr, gradients[0]),
             operands=None,
         ),
+        KindDef(
+            "loop",
+            "Loop",
+            _run_loop,
+            verify=compute_fault,
+            shown=shown_compute,  # backward goes through all variables together: `passes/loop_gradients.py`
+            operands=None,
+        ),
+        KindDef("restore", "Restore", _run_restore, shown=_only_for, operands=None),
         *(KindDef(kind, name, copied, "", copy_fault, _kept, shown=shown_copy) for kind, name in COPIES.items()),
         KindDef("print", "Print", _run_print, shown=lambda plan, instr, rank: InstrText()),
         KindDef(

@@ -46,8 +46,16 @@ def last_uses(
     replaced  table of `replacements`: a new value is needed under its own name until its target has taken it
     """
     last: dict[str, tuple[str, int]] = {}
-    for phase, position, instr in order:
-        last |= dict.fromkeys((*instr.reads, *instr.kept), (phase, position))
+    runs = list(order)
+    ends = {i.attr("of"): (phase, position) for phase, position, i in runs if i.kind == "loop"}
+    made_in: dict[str, list[str]] = {}
+    for phase, position, instr in runs:
+        loops = [name for name, _ in instr.when if name in ends] if ends else []
+        made_in.update((name, loops[:-1] if instr.kind == "loop" else loops) for name in instr.kept)
+        for name in (*instr.reads, *instr.kept):
+            # what a loop reads that it has not made is needed for its next turn
+            around = next((loop for loop in loops if loop not in made_in.get(name, ())), None)
+            last[name] = (phase, position) if around is None else ends[around]
     for position, pairs in replaced.items():
         for _, source in pairs:
             read_in, at = last.get(source, ("", 0))

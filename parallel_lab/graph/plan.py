@@ -186,6 +186,28 @@ class Plan:
             by_stage.append((replaced, dead_after(stage, self.of_micro_batch, replaced, keep)))
         return tuple(by_stage)
 
+    @cached_property
+    def kept_of_turns(self) -> dict[str, tuple[str, ...]]:
+        """Of every loop what a turn makes that backward reads."""
+        kept: dict[str, tuple[str, ...]] = {}
+        for stage in self.stages:
+            back = stage.program("backward")
+            read = {name for i in back for name in i.reads}
+            for name in dict.fromkeys(i.attr("of") for i in back if i.kind == "restore"):
+                inside = [i for i in stage.program("forward") if (name, True) in i.when]
+                made = {n for i in inside for n in ((i.ins[1],) if i.kind == "loop" else i.kept)}
+                kept[name] = tuple(sorted(made & read))
+        return kept
+
+    @cached_property
+    def sides_back(self) -> frozenset[tuple[Any, Any]]:
+        """(a side in forward, the same in backward) of turns of loops: backward makes their values be there again."""
+        instrs = [i for _, i in self.instructions()]
+        decides = {i.attr("of"): i.ins[0] for i in instrs if i.kind == "loop"}
+        back = [(i.attr("of"), i.when[-1], (i.out, True)) for i in instrs if i.kind == "restore"]
+        turns = [((name, True), loop) for name, loop, _ in back]
+        return frozenset(turns + [((decides[name], True), again) for name, _, again in back])
+
     @property
     def micro_batches(self) -> int:
         """How many micro-batches a step feeds the network; 1: the batch as it is."""

@@ -151,14 +151,18 @@ def _is_number(plan: Any, name: str) -> bool:
 
 def _fault_of_branches(plan: Any, instr: Instr, makers: Makers) -> str:
     """What is wrong with the conditions under which an instruction runs, or ""."""
-    for name, _ in (*instr.when, *([(instr.ins[0], True)] if instr.kind == "branch" and instr.ins else [])):
+    for name, _ in (*instr.when, *([(instr.ins[0], True)] if instr.kind in ("branch", "loop") and instr.ins else [])):
         value = plan.value(name)
         if (value.slice_shape, value.dtype) != ((), "bool") or (value.layout is not None and value.layout.is_partial):
             return f"%{name} ({value.slice_shape} {value.dtype}) decides whether %{instr.out} is made"
     for at, name in enumerate(instr.ins):
         maker = makers[name]
-        taken = (*instr.when, (instr.ins[0], at == 1)) if instr.kind == "branch" and at else instr.when
-        if maker is not None and maker.when != taken[: len(maker.when)]:
+        decides = at and (instr.kind == "branch" or (instr.kind == "loop" and at == 2))
+        taken = (*instr.when, (instr.ins[0], at == 1 or instr.kind == "loop")) if decides else instr.when
+        if maker is None or maker.made_when == taken[: len(maker.made_when)]:
+            continue
+        same = zip(maker.made_when, taken, strict=False)
+        if len(maker.made_when) > len(taken) or not all(a == b or (a, b) in plan.sides_back for a, b in same):
             return f"%{name} is made on one side of an if, and %{instr.out} is not"
     return ""
 

@@ -199,8 +199,14 @@ class Operators:
 
     @staticmethod
     def while_stmt(test: Any, body: Any, state: Any, set_state: Any, names: tuple[str, ...], options: Any) -> None:
-        """`while`."""
-        while test():
+        """`while`; as soon as its condition is a tensor, a loop that runs as often as that says."""
+        while True:
+            goes_on = test()
+            if _is_traced(goes_on):
+                current_tracer.get().looped(test, body, state, set_state, names)
+                return
+            if not goes_on:
+                return
             body()
 
     @staticmethod

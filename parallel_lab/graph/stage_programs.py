@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..base.errors import StrategyError
+from ..base.errors import NotBuiltYet, StrategyError
 from .actions import OF_STEP, PROGRAMS, Action
 from .instr import Instr, Value, attr_pairs
 from .ir import Draft, at_compile, fresh_name
@@ -260,6 +260,10 @@ class _Cut:
 def divided(programs: Programs, draft: Draft) -> Programs:
     """A stage's programs with those gradients of parameters apart that no gradient of an activation is made from."""
     program = programs.get("backward", ())
+    loop = next((i for i in program if i.kind == "loop"), None)
+    if loop is not None:
+        what, allowed = f"{loop.name!r} is a loop on a tensor", "Loops in a schedule with one backward action"
+        raise at_compile(NotBuiltYet, f"{what}, and the schedule divides backward", allowed, "Take 1f1b or gpipe")
     results = {name for i in draft.program("forward") if not i.once for name in i.outs}
     gradients = {gradient for value, gradient in draft.value_gradients if value in results}
     first: set[int] = set()

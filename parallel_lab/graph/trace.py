@@ -441,8 +441,13 @@ def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
     read = {*outputs, *tracer.seeds, *(name for name, _ in tracer.prints)}
     read |= {value for _, value in (*tracer.assigns.items(), *tracer.updates)}
     nodes = []
+    variables: dict[str, set[str]] = {}  # of loops: one goes on only with all others
+    for node in tracer.nodes:
+        if node.op == "loop":
+            variables.setdefault(dict(node.attrs)["of"], set()).update(node.outs)
     for node in reversed(tracer.nodes):
-        if read.intersection(node.outs) or node.opdef.message:
-            read.update(node.reads)
+        outs = variables[dict(node.attrs)["of"]] if node.op == "loop" else node.outs
+        if read.intersection(outs) or node.opdef.message:
+            read.update((*node.reads, *node.outs))
             nodes.append(node)
     return tuple(reversed(nodes))

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..base.errors import TraceError, shorten
 from ..base.origin import caller
+from ..nn.tensor.parameter import Parameter
 from ..ops.machine.registry import OPS
 from .instr import Pairs
 from .traced_step import TracedStep
@@ -113,6 +114,113 @@ class TracedBranches(TracedStep):
             return variables(*values)
         finally:
             self.between_sides = False
+
+    def looped(
+        self,
+        test: Callable[[], Any],
+        body: Callable[[], object],
+        state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: Sequence[str],
+    ) -> None:
+        """A `while` on a tensor: one turn is written down, of variables, Parameters and items that it changes."""
+        begin, kept, written = self._between(state), self._changed(), (len(self.nodes), len(self.prints))
+        self._turn(test, body, state, set_state, names, ((), ()))
+        changed = self._changed()
+        parameters = [name for name, value in changed.assigns.items() if kept.assigns.get(name) != value]
+        items = [value for key, (value, now) in changed.items.items() if (value, now) != kept.items.get(key)]
+        phases = {node.phase for node in self.nodes[written[0] :]}
+        del self.nodes[written[0] :], self.prints[written[1] :]
+        self._restore(kept)
+        self._between(set_state, begin)
+        if "after" in phases or any(name in self.updated for name in parameters):
+            raise self.twice("a loop on a tensor behind an optimizer's step", "Read the new values in the next call")
+        was, self.in_update = self.in_update, self.in_update or "update" in phases
+        try:
+            self._turn(test, body, state, set_state, names, (parameters, items))
+        finally:
+            self.in_update = was
+
+    def _turn(
+        self,
+        test: Callable[[], Any],
+        body: Callable[[], object],
+        state: Callable[[], tuple[Any, ...]],
+        set_state: Callable[[tuple[Any, ...]], None],
+        names: Sequence[str],
+        changes: tuple[Sequence[str], Sequence[TracedValue]],
+    ) -> None:
+        """Write down one turn of a loop, in which these Parameters and items of values change."""
+        outer, place, (parameters, items) = self.when, caller(self.scope_text()).place, changes
+        values = [*self._between(state), *map(self._held, parameters), *items]
+        entered = [self._entered(value) for value in values]
+        count = len(values) - len(parameters) - len(items)
+        self.assigns |= {name: value.name for name, value in zip(parameters, entered[count:], strict=False)}
+        for value, now in zip(items, entered[count + len(parameters) :], strict=True):
+            self.item_set(value, now.name)
+        self._between(set_state, tuple(map(_copied, entered[:count])))
+        loop = OPS["logical_not"](self.operand(False, []))
+        self.when = (*outer, (loop.name, True))
+        try:
+            condition = test()
+            if not isinstance(condition, TracedValue):
+                hint = "Let it depend on what a turn changes"
+                raise TraceError(f"a while on {shorten(condition)}", where=place, allowed="A condition", hint=hint)
+            condition = self.truth(condition)
+            self.when = (*outer, (loop.name, True), (condition.name, True))
+            body()
+            self.when = (*outer, (loop.name, True))
+            ends = [*self._between(state), *map(self._held, parameters), *items]
+            every = zip((*names, *parameters, *(v.name for v in items)), entered, ends, strict=True)
+            after = [self._carried(condition, loop.name, now, end, name, place) for name, now, end in every]
+        finally:
+            self.when = outer
+        self.assigns |= {name: value.name for name, value in zip(parameters, after[count:], strict=False)}
+        for value, end in zip(items, after[count + len(parameters) :], strict=True):
+            value.name = end.name
+        self._between(set_state, tuple(after[:count]))
+
+    def _held(self, name: str) -> TracedValue:
+        """What a Parameter holds now."""
+        return TracedValue(self.assigns.get(name, name), self.inputs[name].shape, self.inputs[name].dtype, self)
+
+    def _entered(self, value: Any) -> Any:
+        """A variable as the first turn finds it: a value of its own, where it is a tensor or a number."""
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+            return type(value)(map(self._entered, value))
+        if isinstance(value, dict):
+            return {key: self._entered(part) for key, part in value.items()}
+        tensor = hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Parameter)
+        return OPS["identity"](self.operand(value, [])) if tensor or _is_number(value) else value
+
+    def _carried(self, condition: TracedValue, loop: str, now: Any, end: Any, name: str, place: str) -> Any:
+        """What a variable holds behind a loop. Raises TraceError where a turn makes something else of it."""
+        if isinstance(now, (list, tuple)) and type(end) is type(now) and len(end) == len(now):
+            pairs = enumerate(zip(now, end, strict=True))
+            return type(now)(self._carried(condition, loop, a, b, f"{name}[{n}]", place) for n, (a, b) in pairs)
+        if isinstance(now, dict) and isinstance(end, dict) and end.keys() == now.keys():
+            return {
+                key: self._carried(condition, loop, a, end[key], f"{name}[{key!r}]", place) for key, a in now.items()
+            }
+        if isinstance(now, Missing):
+            return now  # set in each turn before it is read
+        if isinstance(now, TracedValue):
+            if isinstance(end, TracedValue) and end.name == now.name:
+                return now
+            try:
+                following = self.operand(end, [now])
+            except TraceError:
+                following = None
+            if following is not None and (following.shape, following.dtype) == (now.shape, now.dtype):
+                return OPS["loop"](condition, now, following, of=loop)
+            after = shorten(end) if following is None else f"shape {following.shape}, {following.dtype}"
+            what = f"{name!r} is shape {now.shape}, {now.dtype} before a turn of the loop, and {after} after it"
+            hint = "Give it its shape and dtype before the loop"
+            raise TraceError(what, where=place, allowed="One shape and dtype", hint=hint)
+        if now is end:
+            return now
+        what = f"{name!r} is {shorten(now)} before a turn of the loop, and {shorten(end)} after it"
+        raise TraceError(what, where=place, allowed="Tensors and numbers change in a loop on a tensor")
 
     def either(self, taken: TracedValue, then: Any, other: Any, name: str, place: str) -> Any:
         """What a variable holds behind an `if`. Raises TraceError if no tensor can stand for what the sides leave."""
@@ -246,6 +354,15 @@ class TracedBranches(TracedStep):
             value = OPS["branch"](TracedValue(condition, (), "bool", self), *sides)
         self.when = here
         return value
+
+
+def _copied(value: Any) -> Any:
+    """The same values as objects of their own, whose items may be set."""
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(map(_copied, value))
+    if isinstance(value, dict):
+        return {key: _copied(part) for key, part in value.items()}
+    return TracedValue(value.name, value.shape, str(value.dtype), value.tracer) if type(value) is TracedValue else value
 
 
 def _is_number(value: Any) -> bool:

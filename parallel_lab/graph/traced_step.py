@@ -121,7 +121,7 @@ class TracedStep:
         if node.phase == "after":
             self.after.update(node.outs)
         if node.when:
-            self.made_when.update(dict.fromkeys(node.outs, node.when))
+            self.made_when.update(dict.fromkeys(node.outs, node.when[:-1] if node.op == "loop" else node.when))
         if variable is not None:
             name = self._own_parameter(variable)
             self.assigns[name] = node.outs[0]
@@ -145,7 +145,7 @@ class TracedStep:
         written = {name for name, value in self.assigns.items() if value not in self.after}
         still = {i.name for i in self.inputs.values() if i.is_number or i.role == "parameter"} - written
         for node in nodes:
-            if node.phase == "forward" and still.issuperset(node.reads):
+            if node.phase == "forward" and not node.when and still.issuperset(node.reads):
                 still.update(node.outs)
         pairs = (*self.assigns.items(), *self.updates)
         early = {*outputs, *self.seeds, *(name for name, _ in self.prints), *(value for _, value in pairs)}

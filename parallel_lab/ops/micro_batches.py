@@ -1,12 +1,13 @@
 """What a compiled network needs besides the operators that its author wrote.
 
 The borders of micro-batches: the rows of one, and sums over all. The program is written down once and run for each
-micro-batch, so the number of the one that runs is an operand. And where the two sides of an `if` on a tensor meet.
+micro-batch, so the number of the one that runs is an operand. Where the two sides of an `if` on a tensor meet, and
+where a `while` on one goes on or ends.
 """
 
 import numpy as np
 
-from .machine.registry import case, gradient, op
+from .machine.registry import gradient, op
 from .machine.signature import letters
 from .shape import changed_labels
 
@@ -42,7 +43,15 @@ def _(g, out, x):
     return (g,)
 
 
-@op("...,...,...->...", dtype=1, flops=0, example=case((), (16, 8), (16, 8), bools=(0,)))
+@op("...,...,...->...", dtype=1, flops=0)
 def branch(condition, then, other):
     """`then` if the condition holds, else `other`.  condition: () bool, then, other: (...) -> (...)."""
-    return np.array(then if condition else other, order="C")
+    return then if condition else other
+
+
+@op("...,...,...->...", dtype=1, flops=0)
+def loop(condition, now, following, *, of):
+    """At the end of a turn of a `while`, for one variable: what it holds `now` if the condition does not hold; if it
+    does, the next turn finds `following`.  condition: () bool, now, following: (...) -> (...); of: name of the loop.
+    """
+    return now

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,20 @@ class Frame(OnRank):
                 arrays.update((name, array) for name, array in zip(instr.outs, result, strict=True) if name)
             else:
                 arrays[instr.out] = result
+
+    def next_turn(self, part: Sequence[tuple[int, Instr]], at: int) -> int:
+        """Where a loop that goes on does so: at the next of its variables, `part[at]`, or with a new turn. Then all
+        variables have their new values, and what backward reads of the last turn is kept.
+        """
+        name = part[at - 1][1].attr("of")
+        if at < len(part) and (part[at][1].kind, part[at][1].attr("of")) == ("loop", name):
+            return at
+        first = next(n for n, (_, instr) in enumerate(part) if (name, True) in instr.when)
+        kept = {key: self.env[key] for key in self.plan.kept_of_turns.get(name, ()) if key in self.env}
+        self.turns.setdefault((name, self.micro_batch), []).append(kept)
+        variables = [i for _, i in part[first:at] if i.kind == "loop" and i.attr("of") == name]
+        self.env.update([(i.ins[1], self.env[i.ins[2]]) for i in variables])
+        return first
 
     def drop(self, position: int) -> None:
         """The instruction at `position` of the action's program has run: drop what nothing reads any more."""

@@ -76,8 +76,11 @@ def rank_step(
     travelling = 0
     for action in frame.actions:
         frame.begin(action)
-        for position, instr in frame.stage.part(action):
-            start_s, request, handle, runs = time.perf_counter(), None, None, frame.runs(instr)
+        part, at = frame.stage.part(action), 0
+        while at < len(part):
+            position, instr = part[at]
+            at += 1
+            start_s, request, handle, runs, goes_on = time.perf_counter(), None, None, frame.runs(instr), False
             if runs:
                 kind = KINDS[instr.kind]
                 if kind.run is not None:
@@ -95,12 +98,17 @@ def rank_step(
                     result = yield request
                     if result is None and MESSAGES[request.kind].receiver == "root":
                         result = _nothing(plan.value(instr.out))
-                frame.put(instr, result)
+                goes_on = result is None and instr.kind == "loop"
+                if not goes_on:
+                    frame.put(instr, result)
             if travelling and progress is not None:
                 progress()
             if observe is not None and runs:
                 observe(action, instr, start_s, *_ended(request, handle))
-            frame.drop(position)
+            if goes_on:
+                at = frame.next_turn(part, at)
+            else:
+                frame.drop(position)
             if ticks:
                 yield Tick(action.program, position, instr)
         frame.end(action)

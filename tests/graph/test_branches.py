@@ -217,7 +217,7 @@ def taking_sides(net):
 )
 @pytest.mark.parametrize("make_step", [accumulating, clipping, averaging, taking_sides], ids=lambda f: f.__name__)
 def test_a_training_step_with_an_if_equals_one_device(make_step, settings):
-    """Losses and Parameters of five steps, in some of which the other side is taken."""
+    """Losses and Parameters of five steps; some of them take the other side."""
     strategies, devices = ((((2, 2), (2, 1)), ((4, 1), (1, 2))), 8) if settings == {} else ((None, None), 4)
     settings |= {"parallel_optimizer_threshold": 0} if "enable_parallel_optimizer" in settings else {}
     want, parameters = steps_on_one_device(make_step, *batch(), 5)

@@ -18,7 +18,7 @@ from tests.recorded.nets import Quick
 
 LOCAL = (
     *("compute", "slice", "split", "concat", "reshape", "accumulate", "copy_to_host", "copy_to_device", "print"),
-    *("branch", "start", "wait"),
+    *("branch", "loop", "restore", "start", "wait"),
 )
 SENT = (
     *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter"),

@@ -108,6 +108,7 @@ KERNEL = (
         ),
         {
             "Backward.run_micro_batches": "after, in and before micro-batches, with sums in between",
+            "Backward.sides": "the conditions of a forward instruction, in a loop those of backward's loop",
             "Backward.or_zeros": "the gradient of one side of an if, and zeros if that is not taken",
             "Backward.alike": "two values lie alike",
             "Backward.across": "a rule's helper value, combined over ranks",

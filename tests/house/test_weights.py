@@ -22,10 +22,10 @@ MODULES = all_modules()
 # functions and for types included
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
-    "run.simulator": (8_040, 8_560),
-    "graph.trace": (10_870, 10_870),
-    "graph.compiler": (22_340, 22_840),
-    "train.session": (17_455, 27_300),
+    "run.simulator": (8_121, 8_645),
+    "graph.trace": (10_998, 10_998),
+    "graph.compiler": (22_660, 23_160),
+    "train.session": (17_535, 27_300),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -39,19 +39,19 @@ PACKAGE_LINES = {
     "ops": 11_425,
     "nn": 8_495,
     "catalog": 11_313,
-    "graph": 9_142,
+    "graph": 9_387,
     "cost": 9_060,
-    "run": 1_450,
+    "run": 1_467,
     "processes": 13_449,
     "train": 10_819,
     "lab": 31_800,
     "mindspore": 7_602,
     "cli": 2_602,
 }
-MOST_OF_THE_KERNEL = 3_200  # of the parts in `kernel.py`
+MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_175, 124_090, 99_059
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_532, 124_447, 99_246
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -189,7 +189,8 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
         out = run(op, tensors, case_)
         if has_gradient(op):
             gradients(out, tensors)
-    compiled = {"accumulate", "micro_batch_rows", "micro_batch_rows_grad"}  # only plans have them: tests/graph
+    # only plans have them: tests/graph
+    compiled = {"accumulate", "branch", "loop", "micro_batch_rows", "micro_batch_rows_grad"}
     assert computed == {name for name, op in OPS.items() if op.expand is None} - compiled, (
         "give the operator an example, here or in its declaration"
     )

@@ -22,11 +22,12 @@ from ...base.dtypes import LOSS_SCALE
 from ...base.errors import PlanError, TraceError
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OPS, dtype_name
-from ..instr import Instr, Value, attr_pairs
+from ..instr import Instr, Pairs, Value, attr_pairs
 from ..ir import Draft, counted
 from ..kinds import KINDS
 from ..traced_value import TracedValue
 from .local_recorder import LocalRecorder, Uniform, gradient_layout
+from .loop_gradients import loop_back
 from .message_gradients import message_back, one_sided, one_sided_back
 from .optimizer_shard import accumulates_slices, is_parameter_gather
 from .parameter_gradients import mirror, scatter
@@ -54,16 +55,19 @@ class Backward:
         self.gathers = {i.out: i for i in self.forward if is_parameter_gather(i)}
         self.shares = {i.attr("parameter"): i.group_size for i in reversed(self.gathers.values())}
         self.first_reader = {name: i for i in reversed(self.forward) for name in i.ins}
-        self.made_when = {name: i.when for i in self.forward if i.when for name in i.outs}
+        self.made_when = {name: i.made_when for i in self.forward if i.when for name in i.outs}
+        self.translated: dict[tuple[str, Any], tuple[str, Any]] = {}  # a side of the forward program: of this one
         self.scattered: dict[str, TracedValue] = {}
         self.wide: set[str] = set()  # values whose gradient stays in the wider dtype in which it was summed
         graph, bridges = draft.graph, dict(draft.bridges)
         self.seeds = tuple(bridges[name] for name in graph.seeds[number : number + 1]) or draft.outputs
         targets = {target for _, target, seed in graph.gradients if seed == number}
         self.live = targets or {i.name for i in graph.inputs if i.role == "parameter" and i.trainable}
-        for instr in self.forward:
-            if self.live.intersection(instr.ins) or one_sided(instr):
-                self.live.update(instr.outs)
+        count = -1
+        while count < (count := len(self.live)):  # what a turn of a loop reads is the result of the turn before
+            for instr in self.forward:
+                if self.live.intersection(instr.ins) or one_sided(instr):
+                    self.live.update(instr.outs if instr.kind != "loop" else (*instr.outs, instr.ins[1]))
         self.sent: set[str] = set()
 
     # ---- gradients of values ----
@@ -71,11 +75,15 @@ class Backward:
     def give(self, name: str, gradient: TracedValue | Uniform | None) -> None:
         """One user's share of the gradient of `name`; zeros if the user is on a side of an `if` that is not taken."""
         if gradient is not None and name in self.live:
-            made_when, here = self.made_when.get(name, ()), self.rec.when
+            made_when, here = self.sides(self.made_when.get(name, ())), self.rec.when
             while len(self.rec.when) > len(made_when):
                 gradient = self.or_zeros(self.array(gradient))
             self.grads.setdefault(name, []).append(gradient)
             self.rec.when = here
+
+    def sides(self, when: Pairs) -> Pairs:
+        """The conditions of an instruction of the forward program, here."""
+        return tuple(self.translated.get(side, side) for side in when) if self.translated else when
 
     def or_zeros(self, gradient: TracedValue) -> TracedValue:
         """A gradient that one side of an `if` makes, and zeros if that is not taken. What follows is outside."""
@@ -91,7 +99,7 @@ class Backward:
         """Each side goes on with the whole gradient: backward of a side runs only where the side has run."""
         condition, *sides = instr.ins
         for side, name in zip((True, False), sides, strict=True):
-            self.rec.when = (*instr.when, (condition, side))
+            self.rec.when = (*self.sides(instr.when), (condition, side))
             self.give(name, gradient)
 
     def take(self, name: str) -> TracedValue | Uniform | None:
@@ -141,7 +149,7 @@ class Backward:
     def run(self) -> dict[str, str]:
         """{what is differentiated for: its gradient}, where there is one."""
         for name in self.seeds:
-            loss, self.rec.when = self.values[name], self.made_when.get(name, ())
+            loss, self.rec.when = self.values[name], self.sides(self.made_when.get(name, ()))
             # in data_parallel mode every rank differentiates a loss of its own, which has no layout
             repeated = self.draft.config.loss_repeated_mean
             divisor = loss.layout.replica_count if loss.layout is not None and repeated else 1
@@ -188,11 +196,25 @@ class Backward:
 
     def run_part(self, instrs: Sequence[Instr]) -> None:
         """Backward through a part of the forward program, from its end."""
+        loops: set[str] = set()  # that are done
         for instr in reversed(instrs):
+            if not loops.isdisjoint(name for name, _ in instr.when):
+                continue
+            if instr.kind == "loop":
+                inside = [i for i in instrs if instr.when[-1] in i.when]
+                ends = [i for i in inside if i.kind == "loop" and i.attr("of") == instr.attr("of")]
+                loops.add(instr.attr("of"))
+                self.rec.name, self.rec.origin, self.rec.stage = (
+                    instr.name,
+                    instr.origin.made("differentiate"),
+                    instr.stage,
+                )
+                loop_back(self, ends, [i for i in inside if i not in ends])
+                continue
             if instr.out not in self.live:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
-            self.rec.stage, self.rec.when = instr.stage, instr.when
+            self.rec.stage, self.rec.when = instr.stage, self.sides(instr.when)
             if one_sided(instr):
                 one_sided_back(self, instr)
                 continue
@@ -330,9 +352,13 @@ def loss_scale_name(draft: Draft) -> str | None:
 def _needed(instrs: list[Instr], values: set[str]) -> tuple[Instr, ...]:
     """Instructions that these values depend on: rules make gradients of data too, which nobody reads."""
     read, kept = set(values), []
+    variables: dict[str, set[str]] = {}  # of loops: one goes on only with all others
+    for instr in instrs:
+        if instr.kind == "loop":
+            variables.setdefault(instr.attr("of"), set()).update(instr.outs)
     for instr in reversed(instrs):
-        if read.intersection(instr.outs):
-            read.update(instr.reads)
+        if read.intersection(variables[instr.attr("of")] if instr.kind == "loop" else instr.outs):
+            read.update((*instr.reads, *instr.outs))
             kept.append(instr)
     return tuple(reversed(kept))
 

@@ -125,6 +125,9 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
             build.views[node.name] = View(node.ins[0], node)
             build.prints(node.outs if node.phase == phase else ())
             continue
+        if node.op == "loop":
+            build.go_on(node)
+            continue
         if node.phase == "after" and (node.strategy is None or config.parallel_mode == "stand_alone"):
             follow_parameters(build, node, nodes)
             build.prints(node.outs)

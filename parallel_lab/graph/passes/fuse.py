@@ -175,8 +175,14 @@ def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, 
         ready.update(dict.fromkeys(instr.outs, there))
     steps: list[_Step] = []
     last = -1  # the rest keeps its order
+    loops = {i.attr("of") for _, i in rest if i.kind == "loop"}
     for n, instr in rest:
-        turn = (0, n) if instr.out in early else (2, -1, n) if instr.out in behind else (1, n)
+        around = next((name for name, _ in instr.when if name in loops), "") if loops else ""
+        if around and steps and (around, True) in steps[-1].instrs[-1].when:  # a loop stays whole
+            steps[-1].needs.update(set(instr.reads).difference(*(i.outs for i in steps[-1].instrs)))
+            steps[-1].instrs.append(instr)
+            continue
+        turn = (1, n) if around else (0, n) if instr.out in early else (2, -1, n) if instr.out in behind else (1, n)
         steps.append(_Step([instr], set(instr.reads), turn))
         if turn[0] == 1:
             steps[-1].after = [last] if last >= 0 else []
@@ -203,7 +209,7 @@ def _leading_to(replaced: set[str], program: tuple[Instr, ...]) -> set[str]:
     for instr in reversed(program):
         used, local = set().union(*(users.get(name, ()) for name in instr.outs)), not instr.is_communication
         # what is made again for backward waits for its turn: early, it would take the memory that it is to save
-        local = local and instr.origin.made_by != "recompute"
+        local = local and instr.origin.made_by != "recompute" and not instr.when
         if local and instr.out not in replaced and used and used <= names | replaced:
             names.update(instr.outs)
     return names

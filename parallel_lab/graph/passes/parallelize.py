@@ -225,6 +225,16 @@ class Builder:
         ins = self.operands(node, (layout, layout if len(shapes[1]) == len(shapes[0]) else whole))
         self.add(node.computed(ins, node.attrs), Value(node.shape, node.dtype, layout))
 
+    def go_on(self, node: Node) -> None:
+        """A variable at the end of a `while`: laid out as it is at the begin, from one turn to the next."""
+        condition, now, following = node.ins
+        layout, here = self.values[now].placed, self.when
+        self.when = (*here, (condition, True))
+        following = self.operand(following, layout, node, 2)
+        self.when = here
+        value = Value(node.shape, node.dtype, layout)
+        self.add(node.computed((condition, now, following), node.attrs), value)
+
     def first_layout(self, parameter: str, value: str = "") -> TensorLayout:
         """Layout of a parameter that nothing has read yet: its first reader's; without one that of its new value."""
         while parameter in self.casts:
@@ -436,7 +446,7 @@ def parallelize(draft: Draft) -> Draft:
                 build.operand(first, build.first_layout(first), node, 0)
             build.views[node.name] = View(first, node)
         elif node.follows:
-            build.write(node)
+            (build.go_on if node.op == "loop" else build.write)(node)
         elif node.name in follow:
             follow_parameters(build, node, behind)
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):

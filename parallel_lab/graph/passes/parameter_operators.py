@@ -28,14 +28,14 @@ def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
     nodes = graph.of_phase("forward")
     needed = set(graph.read_late())
     for node in reversed(nodes):
-        if needed.intersection(node.outs):
+        if needed.intersection(node.outs) or node.when:
             needed.update(node.reads)
     still = {i.name for i in graph.inputs if i.role == "parameter" or i.is_number or i.role == "constant"}
     follow: set[str] = set()
     late: set[str] = set()
     results: set[str] = set()
     for node in nodes:
-        if needed.intersection(node.outs) or node.own_rows:
+        if needed.intersection(node.outs) or node.own_rows or node.when:
             continue
         if still.issuperset(node.reads) and (node.strategy_source not in ("user", "file") or node.follows):
             still.update(node.outs)

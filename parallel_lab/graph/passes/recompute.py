@@ -197,6 +197,8 @@ class _Regions:
 
 def _can_run_again(instr: Instr) -> bool:
     """Whether running an instruction a second time has no effect but its results."""
+    if instr.when:
+        return False  # what a side of an `if` makes, or a turn of a loop, is kept
     if instr.kind == "compute":
         return not instr.opdef.writes
     message = instr.kind in MESSAGES and instr.attr("shift") is None and not one_sided(instr)
