@@ -169,6 +169,11 @@ def _partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
     return partial(A_FUNCTION("Partial", "fn", fn), *args, **kwargs)
 
 
+def make_tuple(*values: Any) -> tuple[Any, ...]:
+    """A tuple of the arguments."""
+    return values
+
+
 def make_range(start: int, stop: int | None = None, step: int = 1) -> tuple[int, ...]:
     """The ints from start (0) to below stop."""
     bounds = [integer()("make_range", "start", start), None if stop is None else integer()("make_range", "stop", stop)]
@@ -178,35 +183,9 @@ def make_range(start: int, stop: int | None = None, step: int = 1) -> tuple[int,
     return tuple(range(first, last, step))
 
 
-def make_tuple(*values: Any) -> tuple[Any, ...]:
-    """A tuple of the arguments."""
-    return values
-
-
-def make_list(*values: Any) -> list[Any]:
-    """A list of the arguments."""
-    return list(values)
-
-
-def _sequence(where: str, x: Any) -> Any:
-    if not isinstance(x, (tuple, list)):
-        raise ArgumentTypeError(f"x={shorten(x)}", where=where, allowed="A tuple or list")
-    return x
-
-
-def tuple_len(x: Any) -> int:
-    """How many elements a tuple has."""
-    return len(_sequence("tuple_len", x))
-
-
-def tuple_getitem(x: Any, index: int) -> Any:
-    """An element of a tuple."""
-    return _sequence("tuple_getitem", x)[index]
-
-
 def tuple_setitem(x: Any, index: int, value: Any) -> tuple[Any, ...]:
     """The tuple with another element."""
-    place = integer(-len(x), len(x) - 1)("tuple_setitem", "index", index) % len(_sequence("tuple_setitem", x))
+    place = integer(-len(x), len(x) - 1)("tuple_setitem", "index", index) % len(x)
     return (*x[:place], value, *x[place + 1 :])
 
 
@@ -220,18 +199,3 @@ def mixed_precision_cast(dtype: Any, x: Any) -> Any:
 def control_depend(src_operators: Any, dst_operators: Any, depend_mode: int = 0) -> Any:
     """What is written first is done first anyway."""
     return dst_operators
-
-
-def in_dict(x: Any, y: dict) -> bool:
-    """Whether a dict has a key."""
-    return x in y
-
-
-def is_(x: Any, y: Any) -> bool:
-    """Whether it is the same object."""
-    return x is y
-
-
-def is_not(x: Any, y: Any) -> bool:
-    """Whether it is another object."""
-    return x is not y

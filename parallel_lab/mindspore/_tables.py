@@ -207,11 +207,7 @@ MINT_RANDOM = "bernoulli multinomial normal randint randint_like randperm"
 COMPOSITE = {
     **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph depend"),
-    **_of(
-        DERIVATIVES,
-        "Partial control_depend in_dict is_ is_not make_list make_range make_tuple mixed_precision_cast tuple_getitem "
-        "tuple_len tuple_setitem",
-    ),
+    **_of(DERIVATIVES, "Partial control_depend make_range make_tuple mixed_precision_cast tuple_setitem"),
     "partial": f"{FUNCTIONAL}:Partial",
     **{
         f"scalar_{name}": f"operator:{name}"
@@ -219,7 +215,14 @@ COMPOSITE = {
     },
     **{"scalar_div": "operator:truediv", "scalar_floordiv": "operator:floordiv", "scalar_usub": "operator:neg"},
     **{"bool_not": "operator:not_", "bool_and": "operator:and_", "bool_or": "operator:or_", "bool_eq": "operator:eq"},
-    **{"shape_mul": "math:prod", "list_len": "builtins:len", "dict_len": "builtins:len", "string_eq": "operator:eq"},
+    **{"is_": "operator:is_", "is_not": "operator:is_not", "tuple_getitem": "operator:getitem"},
+    **{
+        "tuple_len": "builtins:len",
+        "shape_mul": "math:prod",
+        "list_len": "builtins:len",
+        "dict_len": "builtins:len",
+        "string_eq": "operator:eq",
+    },
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),

@@ -12,7 +12,7 @@ from multiprocessing.connection import Client, Listener
 from typing import Any
 
 from ..base.checks import checked, flag, instance, integer, text
-from ..base.errors import WorldTimeout
+from ..base.errors import WorldError, WorldTimeout
 
 
 class TCPStore:
@@ -87,7 +87,10 @@ class TCPStore:
             if what == "set":
                 self._values[key] = value.encode("latin-1")
             elif what == "add":
-                value += int(self._values.get(key, b"0"))
+                held = self._values.get(key, b"0")
+                if not held.lstrip(b"-").isdigit():
+                    return None
+                value += int(held)
                 self._values[key] = str(value).encode()
             elif what == "get":
                 value = self._values[key].decode("latin-1")
@@ -100,9 +103,12 @@ class TCPStore:
         text(f"TCPStore.{what}", "key", key)
         if self._master is None:
             return self._answer(what, key, value)
-        with self._line:
-            self._master.send_bytes(json.dumps([what, key, value]).encode())
-            return json.loads(self._master.recv_bytes())
+        try:
+            with self._line:
+                self._master.send_bytes(json.dumps([what, key, value]).encode())
+                return json.loads(self._master.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise WorldError(f"the master at {self.host}:{self.port} is gone", where=f"TCPStore.{what}") from error
 
     def set(self, key: str, value: bytes | str) -> None:
         """Keep a value."""
@@ -118,7 +124,10 @@ class TCPStore:
 
     def add(self, key: str, amount: int) -> int:
         """Count a key on, from 0; the new count."""
-        return self._ask("add", key, integer()("TCPStore.add", "amount", amount))
+        count = self._ask("add", key, integer()("TCPStore.add", "amount", amount))
+        if count is None:
+            raise WorldError(f"{key!r} does not hold a number", where="TCPStore.add", hint="Take another key")
+        return count
 
     def delete_key(self, key: str) -> bool:
         """Forget a key; whether there was one."""

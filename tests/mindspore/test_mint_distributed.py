@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from parallel_lab.mindspore.mint import distributed as dist
 
-from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldTimeout
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, WorldError, WorldTimeout
 from parallel_lab.mindspore import Tensor, ops
 from parallel_lab.processes.shm import WorkerPool
 from tests.ops.ranks import on_ranks
@@ -240,6 +240,8 @@ def test_a_store_keeps_values_for_several_users():
     assert worker.get("first_key") == b"first_value" and worker.add("count", 2) == 2 and master.add("count", 3) == 5
     worker.set("bytes", bytes(range(256)))
     assert master.get("bytes") == bytes(range(256)) and worker.delete_key("bytes") and not master.delete_key("bytes")
+    with pytest.raises(WorldError, match="does not hold a number"):
+        worker.add("first_key", 1)
     short = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=0.05))
     with pytest.raises(WorldTimeout, match=r"no value of 'missing' within 0\.05 s"):
         short.get("missing")

@@ -8,7 +8,7 @@ Forms and formulas: MindSpore 2.10.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from ...base.checks import floating, integer, kept, sequence_of
@@ -21,28 +21,36 @@ from ...ops.spellings import NAMES
 SIZES = sequence_of(integer(-1), "A tuple or list of ints, one of them perhaps -1")
 
 
-class CellDict(Cell):
+class CellDict(Cell, MutableMapping):
     """A dict of Cells that are the network's, in order: `self.branches["a"](x)`. It is not called itself.
 
     args  a dict of names and Cells, a list of such pairs, or another CellDict
     """
 
     _is_called = False
+    __eq__, __hash__ = object.__eq__, object.__hash__  # which Cell it is
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
-        if args:
-            self.update(*args)
+        self.update(*args)
+
+    def update(self, *args: Any) -> None:
+        """Hold these Cells too: a dict, pairs, or another CellDict."""
+        try:
+            pairs = dict(*args)
+        except (TypeError, ValueError):
+            allowed = "A dict of names and Cells, or pairs"
+            raise ArgumentTypeError(f"cells={shorten(args)}", where=self._where(), allowed=allowed) from None
+        for key, cell in pairs.items():
+            self[key] = cell
 
     def __setitem__(self, key: str, cell: Cell) -> None:
-        if not isinstance(key, str) or not key or "." in key:
-            allowed = "A text that is not empty, without a dot"
-            raise ArgumentTypeError(f"key={shorten(key)}", where=self._where(), allowed=allowed)
+        if not isinstance(key, str) or not key or "." in key or not isinstance(cell, Cell):
+            allowed = "A text that is not empty, without a dot, and a Cell"
+            raise ArgumentTypeError(f"{shorten(key)}: {shorten(cell)}", where=self._where(), allowed=allowed)
         if hasattr(type(self), key):
             hint = "Take another name"
             raise ArgumentError(f"key={key!r}", where=self._where(), allowed="No name of a Cell's own", hint=hint)
-        if not isinstance(cell, Cell):
-            raise ArgumentTypeError(f"{key!r} is {shorten(cell)}", where=self._where(), allowed="Cells only")
         setattr(self, key, cell)
 
     def __getitem__(self, key: str) -> Cell:
@@ -61,45 +69,7 @@ class CellDict(Cell):
         return True
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._cells)
-
-    def __contains__(self, key: Any) -> bool:
-        return key in self._cells
-
-    def keys(self) -> KeysView[str]:
-        """The names."""
-        return self._cells.keys()
-
-    def values(self) -> ValuesView[Any]:
-        """The Cells."""
-        return self._cells.values()
-
-    def items(self) -> ItemsView[str, Any]:
-        """Pairs of a name and a Cell."""
-        return self._cells.items()
-
-    def clear(self) -> None:
-        """Hold no Cells any more."""
-        for key in list(self._cells):
-            del self[key]
-
-    def pop(self, key: str) -> Cell:
-        """The Cell with a name, which is held no longer."""
-        cell = self[key]
-        del self[key]
-        return cell
-
-    def update(self, cells: Any) -> None:
-        """Hold these Cells too: a dict, pairs, or another CellDict."""
-        if not isinstance(cells, (Mapping, CellDict, list, tuple)):
-            raise ArgumentTypeError(f"cells={shorten(cells)}", where=self._where(), allowed="A dict of Cells, or pairs")
-        pairs = list(cells.items() if isinstance(cells, (Mapping, CellDict)) else cells)
-        if any(not isinstance(pair, (list, tuple)) or len(pair) != 2 for pair in pairs):
-            raise ArgumentTypeError(
-                f"cells={shorten(cells)}", where=self._where(), allowed="Pairs of a name and a Cell"
-            )
-        for key, cell in pairs:
-            self[key] = cell
+        return iter(list(self._cells))
 
     def construct(self, *args: Any) -> Any:
         hint = "Loop over it: `for cell in self.branches.values(): x = cell(x)`"
