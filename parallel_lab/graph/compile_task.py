@@ -124,7 +124,7 @@ def _config(settings: dict[str, Any]) -> ParallelConfig:
         if "unexpected keyword" not in str(error):
             raise
         allowed = "loss, optimizer, device_num, dataset_strategy, passes and fields of ParallelConfig"
-        raise at_compile(TraceError, str(error).rpartition("got an ")[2], allowed) from error
+        raise at_compile(TraceError, str(error).rpartition("got an ")[2], allowed) from None
 
 
 def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:

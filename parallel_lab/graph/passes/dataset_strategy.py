@@ -84,7 +84,7 @@ def input_values(draft: Draft) -> dict[str, Value]:
             layout.check_shape(shape)
         except LayoutError as error:
             what = f"dataset_strategy splits input {source.name!r} of shape {source.shape} {cuts}: {error}"
-            raise at_compile(ShapeError, what) from error
+            raise at_compile(ShapeError, what) from None
         values[source.name] = Value(shape, source.dtype, layout)
     for source in graph.inputs:
         if source.is_number or source.role == "constant":
