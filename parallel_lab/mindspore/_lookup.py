@@ -130,7 +130,7 @@ HINTS: dict[str, str] = {
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
-    "parallel.nn.Transformer": "Use nn.Transformer",
+    "FixedSparseAttention": "Use nn.transformer.MultiHeadAttention with a mask: products of sparse blocks are missing",
     **_same(
         "nn.CTCLoss ops.CTCLoss ops.ctc_loss",
         "No loss here sums over alignments: align the labels, and use nn.CrossEntropyLoss for every step",
@@ -138,7 +138,6 @@ HINTS: dict[str, str] = {
     "ops.LSTM": "Use nn.LSTM",
     **_same("ops.DynamicRNN ops.DynamicGRUV2", "Use nn.LSTM or nn.GRU"),
     "ops.IndexPut": "Use tensor.index_put(indices, values, accumulate)",
-    "nn.transformer": "Use nn.Transformer, nn.TransformerEncoder and nn.MultiheadAttention",
     "nn.Linear": "Use nn.Dense(in_channels, out_channels)",
     "nn.Conv": "Use nn.Conv2d",
     "nn.AdamW": "Use mint.optim.AdamW: nn.AdamWeightDecay does not correct the bias of the moments",

@@ -306,6 +306,27 @@ ROOT = {
 }
 
 
+TRANSFORMER = {
+    **_of(
+        "parallel_lab.mindspore._transformer",
+        "CrossEntropyLoss Transformer TransformerDecoder TransformerDecoderLayer TransformerEncoder "
+        "TransformerEncoderLayer _get_lambda_func",
+    ),
+    **_of(
+        "parallel_lab.mindspore._transformer_layers",
+        "AttentionMask FeedForward MultiHeadAttention VocabEmbedding _Dropout _LayerNorm _Linear",
+    ),
+    **_of(
+        "parallel_lab.mindspore._transformer_configs",
+        "EmbeddingOpParallelConfig MoEConfig MoEParallelConfig OpParallelConfig TransformerOpParallelConfig "
+        "TransformerRecomputeConfig _Config _PipeLineConfig default_dpmp_config default_embedding_parallel_config "
+        "default_moe_config default_moeparallel_config default_transformer_config default_transformer_recompute_config",
+    ),
+    # parallel.nn has them since 2.5
+    **_of("parallel_lab.nn", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"),
+}
+
+
 def _nn(doc: str, names: str) -> Page:
     """A page of names of parallel_lab.nn."""
     return Page(doc, names=_of("parallel_lab.nn", names))
@@ -533,8 +554,14 @@ PAGES: dict[str, Page] = {
     "parallel.checkpoint_transform": Page(
         "Checkpoints for other strategies.", names={**RESLICED, **CONVERTED, **OPERATOR_STRATEGIES}
     ),
-    "parallel.nn": _nn(
-        "Cells around a network.", "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"
+    **_several(
+        "Transformers that a configuration divides.",
+        " ".join(
+            f"{path}{file}"
+            for path in ("nn.transformer", "parallel.nn", "parallel._transformer")
+            for file in ("", ".transformer", ".layers", ".loss", ".moe", ".op_parallel_config")
+        ),
+        TRANSFORMER,
     ),
     # ---- the rest ----
     "runtime": Page(

@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_449,
     "train": 10_819,
     "lab": 31_800,
-    "mindspore": 7_602,
+    "mindspore": 8_795,
     "cli": 2_602,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_532, 124_447, 99_248
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_532, 125_627, 99_431
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -24,6 +24,8 @@ from ...ops.machine.operand_checks import is_operand
 from ...ops.reduce import reduce_max, reduce_sum
 from ...ops.unary import abs_, sqrt, square
 
+AXES = sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)
+
 
 def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None) -> Any:
     """Every element brought into the range.  x: (...) -> (...), or a list or tuple of such -> tuple.
@@ -120,3 +122,18 @@ class ClipByNorm(Cell):
         norm = sqrt(reduce_sum(square(wide), self.axis, keep_dims=True))
         limit = cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
         return cast(div(mul(wide, limit), maximum(norm, limit)), str(x.dtype))
+
+
+class Norm(Cell):
+    """Square root of the sum of squares over `axis`, () for all dims.  x: (...) -> x without these dims, or with them
+    as 1 (keep_dims). Names and defaults: MindSpore 1.x, nn.Norm.
+    """
+
+    @kept(axis=AXES, keep_dims=flag)
+    def __init__(self, axis: Any = (), keep_dims: bool = False) -> None:
+        super().__init__()
+        self.reduce_sum, self.square = reduce_sum.primitive(keep_dims=keep_dims), square.primitive()
+        self.sqrt = sqrt.primitive()
+
+    def construct(self, x: Any) -> Any:
+        return self.sqrt(self.reduce_sum(self.square(x), self.axis))
