@@ -55,13 +55,16 @@ def with_branches(function: Callable[..., Any], made: dict[Any, Any]) -> Callabl
 
 def _factory(function: Any) -> types.CodeType | None:
     """The code of a function of `ag__` that returns the changed function; None where its source cannot be read."""
+    from malt.converters import conditional_expressions
     from malt.core.converter import STANDARD_OPTIONS, ProgramContext
     from malt.impl.api import PyToPy
     from malt.pyct.anno import Basic
     from malt.pyct.transpiler import GenericTranspiler
 
     try:
-        changed, _ = GenericTranspiler.transform_function(PyToPy(), function, ProgramContext(STANDARD_OPTIONS))
+        changed, context = GenericTranspiler.transform_function(PyToPy(), function, ProgramContext(STANDARD_OPTIONS))
+        while any(isinstance(node, ast.IfExp) for node in ast.walk(changed)):  # malt takes the outermost ones only
+            changed = conditional_expressions.transform(changed, context)
     except Exception:
         return None
     free = " = ".join((*function.__code__.co_freevars, "unused"))

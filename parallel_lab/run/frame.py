@@ -108,7 +108,8 @@ class Frame(OnRank):
 
     def runs(self, instr: Instr) -> bool:
         """Whether this rank runs an instruction: not another rank's alone, nor on a side of an `if` not taken."""
-        return instr.runs_on(self.rank) and all(bool(self.env[name]) == side for name, side in instr.when)
+        mine = instr.runs_on(self.rank)
+        return mine and (not instr.when or all(bool(self.env[name]) == side for name, side in instr.when))
 
     def put(self, instr: Instr, result: Any) -> None:
         """Keep what an instruction has made: an array, or a tuple of them; unnamed results are not kept."""

@@ -74,7 +74,7 @@ def returns_inside(net, h):
 
 
 def expression(net, h):
-    scale = 2.0 if h.sum() > net.at else 3.0
+    scale = 2.0 if h.sum() > net.at else 3.0 if h.max() > 1 else 4.0
     return (net.other(h, net.v) if h.max() > net.at else h) * scale
 
 
