@@ -62,6 +62,7 @@ def _factory(function: Any) -> types.CodeType | None:
     from malt.pyct.transpiler import GenericTranspiler
 
     try:
+        changed: Any
         changed, context = GenericTranspiler.transform_function(PyToPy(), function, ProgramContext(STANDARD_OPTIONS))
         while any(isinstance(node, ast.IfExp) for node in ast.walk(changed)):  # malt takes the outermost ones only
             changed = conditional_expressions.transform(changed, context)

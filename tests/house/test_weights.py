@@ -23,8 +23,8 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_122, 8_646),
-    "graph.trace": (11_001, 11_001),
-    "graph.compiler": (22_663, 23_163),
+    "graph.trace": (11_002, 11_002),
+    "graph.compiler": (22_664, 23_164),
     "train.session": (17_536, 27_300),
     "lab.costs.model": (6_600, 6_600),
 }
@@ -39,7 +39,7 @@ PACKAGE_LINES = {
     "ops": 11_425,
     "nn": 8_495,
     "catalog": 11_313,
-    "graph": 9_390,
+    "graph": 9_391,
     "cost": 9_060,
     "run": 1_468,
     "processes": 13_449,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_536, 125_631, 99_431
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_537, 125_632, 99_431
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern
