@@ -62,17 +62,17 @@ def _factory(function: Any) -> types.CodeType | None:
     from malt.pyct.transpiler import GenericTranspiler
 
     try:
-        changed: Any
         changed, context = GenericTranspiler.transform_function(PyToPy(), function, ProgramContext(STANDARD_OPTIONS))
         while any(isinstance(node, ast.IfExp) for node in ast.walk(changed)):  # malt takes the outermost ones only
             changed = conditional_expressions.transform(changed, context)
     except Exception:
         return None
+    defined: Any = changed
     free = " = ".join((*function.__code__.co_freevars, "unused"))
     outer: Any = ast.parse(
-        f"def outer():\n    {free} = None\n    def factory(ag__):\n        return {changed.name}\n    return factory"
+        f"def outer():\n    {free} = None\n    def factory(ag__):\n        return {defined.name}\n    return factory"
     )
-    outer.body[0].body[1].body.insert(0, changed)
+    outer.body[0].body[1].body.insert(0, defined)
     for node in ast.walk(outer):
         origin: Any = Basic.ORIGIN.of(node, default=None)
         for name in node._attributes:
