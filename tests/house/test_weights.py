@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_664,
     "layout": 2_200,
     "ops": 11_425,
-    "nn": 8_495,
+    "nn": 8_512,
     "catalog": 11_313,
     "graph": 9_391,
     "cost": 9_060,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_537, 125_632, 99_431
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_554, 125_649, 99_438
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -125,7 +125,13 @@ def test_rates_of_groups_and_schedules():
         0.25,
     ]
     listed((Tensor([0.0]),))
-    assert listed.get_lr().asnumpy() == 0.25
+    assert listed.get_lr().asnumpy() == 0.25 == listed.learning_rate(listed.global_step).asnumpy()
+    # one of them changes: a list of Cells, called with a Tensor, as public callbacks read them
+    mixed = nn.Momentum([{"params": [a], "lr": 0.05}, {"params": [b], "lr": nn.CosineDecayLR(0.0, 1.0, 4)}], 0.01, 0.9)
+    assert isinstance(mixed.learning_rate, nn.CellList)
+    assert [rate(Tensor(2)).asnumpy() for rate in mixed.learning_rate] == [np.float32(0.05), 0.5]
+    own = nn.Momentum([{"params": [a], "lr": lambda step: 0.5}, {"params": [b]}], 0.01, 0.9)
+    assert own.learning_rate[0](3) == 0.5 and own.learning_rate[1](3) == 0.01
 
 
 @each_of(

@@ -27,6 +27,7 @@ NOT_IN_PYTORCH = {
     "Upsample": "ops.interpolate here",
     "SyncBatchNorm": "PyTorch's needs processes with accelerators; alone it is BatchNorm2d",
     "Cell": "base class",
+    "Norm": "a formula: mindspore/test_transformer_configs.py",
     **dict.fromkeys(("CellList", "CellDict"), "a container that is not called"),
     **dict.fromkeys(("Adadelta", "AdaptiveAvgPool1d", "AdaptiveMaxPool1d", "ChannelShuffle"), "test_tensor_forms.py"),
     **dict.fromkeys(("FocalLoss", "PixelUnshuffle", "RReLU", "Unflatten"), "test_tensor_forms.py"),

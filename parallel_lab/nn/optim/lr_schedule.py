@@ -49,16 +49,29 @@ at_step = checked(step=integer(0, INT_LIMIT))
 class FormulaSchedule(LearningRateSchedule):
     """A schedule that says `at(step)`: the rate of a step."""
 
-    def construct(self, global_step: Any) -> float:
+    def construct(self, global_step: Any) -> float | Tensor:
         value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step, number=True))
         if value.size != 1:
             what = f"global_step of shape {value.shape}"
             raise ArgumentError(what, where=type(self).__name__, allowed="The number of a step")
-        return self.at(int(value.reshape(())))
+        rate = self.at(int(value.reshape(())))
+        return Tensor(rate) if isinstance(global_step, Tensor) else rate  # a script's call: as MindSpore's
 
     def per_epoch(self, total_step: int, step_per_epoch: int) -> list[float]:
         """One rate per step, where this schedule counts epochs."""
         return [self.at(step // step_per_epoch) for step in range(total_step)]
+
+
+class ConstantRate(FormulaSchedule):
+    """Every step takes the same rate."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def at(self, step: int) -> float:
+        """The rate."""
+        return self.rate
 
 
 class _RateList(FormulaSchedule):

@@ -31,6 +31,7 @@ from ...ops.elementwise import add, mul
 from ...ops.kernels.threads import keep_freed_memory
 from ...ops.machine.attributes import check_target
 from ..cell import Cell
+from ..layers.basic import CellList
 from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
 from .amp import LossScaler, unscaled
@@ -38,7 +39,7 @@ from .clip import GradientClip
 from .global_norm import RankTotals, centralized
 from .held_parameters import LEARNING_RATE, HeldParameters
 from .held_states import State
-from .lr_schedule import as_schedule, rate_at
+from .lr_schedule import ConstantRate, as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
 from .totals import Place, Totals, nonfinite
 from .weight_groups import check_grouping_in_context, owners_in_context
@@ -201,8 +202,11 @@ class Optimizer(HeldParameters, Cell):
         """The rate, a Parameter, or the schedule; with groups that have rates of their own, one per parameter."""
         if not self.is_group_lr:
             return self._rate_as_read(LEARNING_RATE)
-        found = tuple(self._rate_as_read(setting.rate) for setting in self._settings)
-        return found if self.dynamic_lr else ParameterTuple(found)
+        if not self.dynamic_lr:
+            return ParameterTuple([self._rate_as_read(setting.rate) for setting in self._settings])
+        cells = {kind: ConstantRate(rate) if isinstance(rate, float) else rate for kind, rate in self._rates.items()}
+        found = [cells[setting.rate] for setting in self._settings]
+        return CellList(found) if all(isinstance(rate, Cell) for rate in found) else tuple(found)
 
     @learning_rate.setter
     def learning_rate(self, value: Rate) -> None:
