@@ -478,7 +478,13 @@ PAGES: dict[str, Page] = {
     ),
     "communication.comm_func": Page("Communication as functions.", ("parallel_lab.mindspore._comm_func",)),
     # ---- data ----
-    **_several("Data pipelines.", "dataset dataset.engine dataset.engine.datasets", {}, "parallel_lab.train.dataset"),
+    **_several(
+        "Data pipelines.",
+        "dataset dataset.engine dataset.engine.datasets dataset.engine.samplers dataset.samplers",
+        {},
+        "parallel_lab.train.dataset",
+        "parallel_lab.mindspore._samplers",
+    ),
     **_several(
         "Settings of data pipelines.", "dataset.config dataset.core.config", {}, "parallel_lab.train.dataset.config"
     ),

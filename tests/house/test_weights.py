@@ -43,15 +43,15 @@ PACKAGE_LINES = {
     "cost": 9_060,
     "run": 1_468,
     "processes": 13_449,
-    "train": 10_819,
+    "train": 10_996,
     "lab": 31_800,
-    "mindspore": 8_795,
+    "mindspore": 8_906,
     "cli": 2_602,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_554, 125_649, 99_438
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_733, 125_939, 99_537
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

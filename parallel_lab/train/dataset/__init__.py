@@ -16,4 +16,5 @@ from .digits import load_digits, read_digit_files, seed_batch
 from .idx import read_idx, write_idx
 from .images import Cifar10Dataset, MnistDataset, digits_cifar_folder, digits_folder, load_digits_cifar
 from .pipeline import Dataset, DatasetIterator
+from .samplers import BuiltinSampler, DistributedSampler, IterSampler, Sampler, SubsetSampler
 from .sources import GeneratorDataset, NumpySlicesDataset

@@ -20,8 +20,10 @@ import numpy as np
 
 from ...base.checks import checked, flag, integer, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
+from ...base.seeds import get_dataset_seed as get_seed
 from .checks import DTYPE, NAMES, WORKERS, as_value, at_least, unavailable
 from .pipeline import Dataset, Row
+from .samplers import BuiltinSampler, DistributedSampler, Epoch, as_sampler
 from .transforms import keyed_generator
 
 
@@ -56,7 +58,7 @@ class IndexedDataset(Dataset):
         sampler: Iterable[int] | None = None,
     ) -> None:
         where = type(self).__name__
-        self._sampler = _read_sampler(where, sampler, shuffle, num_shards)
+        self._sampler = _read_sampler(where, sampler, shuffle, num_shards, num_samples)
         self._length, self._names, self._read = length, tuple(column_names), read
         self._limit = 0 if num_samples is None else num_samples
         self._shuffle = True if shuffle is None else shuffle
@@ -65,7 +67,9 @@ class IndexedDataset(Dataset):
             raise DatasetError("there are no samples", where=where)
 
     def _size(self) -> int:
-        share = -(-self._length // self._shards) if self._sampler is None else len(self._sampled())
+        if self._sampler is not None:
+            return len(self.sample_indices(get_seed(), 0))
+        share = -(-self._length // self._shards)
         return min(share, self._limit) if self._limit else share
 
     def _sized(self) -> bool:
@@ -74,14 +78,29 @@ class IndexedDataset(Dataset):
     def sample_indices(self, seed: int, epoch: int) -> np.ndarray:
         """Numbers of the samples this shard reads in one epoch, in order: (get_dataset_size(),) int64."""
         if self._sampler is not None:
-            return np.array(self._sampled()[: self._limit or None], np.int64)
+            numbers = self._sampler.numbers(Epoch(seed, epoch, self._length, self._column))
+            return numbers[: self._limit or None]
         places = (np.arange(self._size(), dtype=np.int64) * self._shards + self._shard) % self._length
         return keyed_generator(seed, "order", epoch).permutation(self._length)[places] if self._shuffle else places
 
-    def _sampled(self) -> list[int]:
-        """What the sampler gives for an epoch."""
-        check = integer(0, self._length - 1)
-        return [check(type(self).__name__, "number of a sample", number) for number in self._sampler]  # type: ignore
+    def _column(self, name: str) -> np.ndarray:
+        """The values of one column, by number of the sample."""
+        (at,) = self._indices(type(self).__name__, [name])
+        return np.array([self._read(number)[at] for number in range(self._length)])
+
+    def use_sampler(self, new_sampler: Any) -> None:
+        """Read by another sampler, which takes the samples of the old one's child, if that has one."""
+        new = as_sampler("use_sampler", new_sampler)
+        if self._sampler is not None and self._sampler.get_child() is not None:
+            new.add_child(self._sampler.get_child())
+        self._sampler, self._shards, self._shard, self._limit = new, 1, 0, 0
+
+    def add_sampler(self, new_sampler: Any) -> None:
+        """Read by another sampler, which takes the samples that were read until now."""
+        old = self._sampler or DistributedSampler(self._shards, self._shard, self._shuffle, self._limit or None)
+        new = as_sampler("add_sampler", new_sampler)
+        new.add_child(old)
+        self._sampler, self._shards, self._shard, self._limit = new, 1, 0, 0
 
     def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
         for index in self.sample_indices(seed, epoch).tolist():
@@ -298,17 +317,16 @@ class NumpySlicesDataset(IndexedDataset):
         super().__init__(len(arrays[0]), names, read, **settings, sampler=sampler)
 
 
-def _read_sampler(where: str, sampler: Any, shuffle: Any, num_shards: Any) -> Any:
+def _read_sampler(where: str, sampler: Any, shuffle: Any, num_shards: Any, num_samples: Any) -> BuiltinSampler | None:
     """`sampler`, if it can be iterated again and again and nothing else orders the samples. Raises DatasetError."""
     if sampler is None:
         return None
-    if not isinstance(sampler, Iterable) or isinstance(sampler, (str, bytes, dict, Iterator)):
-        allowed = "Numbers of samples, as a list or as an object whose __iter__ begins again for every epoch"
-        raise ArgumentTypeError(f"sampler={shorten(sampler)}", where=where, allowed=allowed)
-    if shuffle is not None or num_shards is not None:
-        other = "shuffle" if shuffle is not None else "num_shards"
-        raise DatasetError(f"sampler and {other} are both given", where=where, allowed="One of them")
-    return sampler
+    read = as_sampler(where, sampler)
+    of_its_own = num_samples if read is sampler else None  # a sampler has a num_samples itself
+    for name, other in (("shuffle", shuffle), ("num_shards", num_shards), ("num_samples", of_its_own)):
+        if other is not None:
+            raise DatasetError(f"sampler and {name} are both given", where=where, allowed="One of them")
+    return read
 
 
 def check_shards(where: str, num_shards: Any, shard_id: Any) -> tuple[int, int]:
