@@ -12,11 +12,14 @@ from typing import Any, ClassVar
 
 from ..base.checks import checked, fitting, flag, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, shorten
+from ..base.hooks import open_catalog
 from ..ops.machine.primitive import Primitive
 from ..ops.writes import assign
 from .tensor.arithmetic import Arithmetic
 from .tensor.parameter import UNNAMED, Parameter, ParameterTuple
 
+# methods that the catalogue puts on Cell (`catalog/nn/cell_state.py`)
+STATE = ["register_buffer", "named_buffers", "buffers", "get_buffer", "state_dict", "load_state_dict"]
 OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 
 
@@ -97,6 +100,9 @@ class CellTree:
         if other is not None:
             setattr(self, name, other())
             return self.__dict__[name]
+        if name in STATE and not hasattr(type(self), name):
+            open_catalog()
+            return getattr(self, name)
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()"
         raise CellError(f"there is no attribute {name!r}", where=self._where(), hint=hint, name=name, obj=self)
@@ -242,21 +248,6 @@ class CellTree:
     def parameters_dict(self, recurse: bool = True) -> dict[str, Parameter]:
         """{Parameter name: Parameter}."""
         return {p.name: p for p in self.get_parameters(expand=recurse)}
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The Parameter at a path of attributes, "blocks.0.w". Raises ArgumentError naming the nearest."""
-        return self._at("get_parameter", target, dict(self._paths()))
-
-    def get_sub_cell(self, target: str) -> CellTree:
-        """The Cell at a path of attributes; "": this one. Raises ArgumentError naming the nearest."""
-        return self._at("get_sub_cell", target, dict(self.cells_and_names()))
-
-    def _at(self, where: str, target: str, children: dict[str, Any]) -> Any:
-        if text(where, "target", target) in children:
-            return children[target]
-        near = difflib.get_close_matches(target, children, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else ""
-        raise ArgumentError(f"target={target!r}", where=where, allowed="A path of attributes", hint=hint)
 
     def check_names(self) -> None:
         """Raise ArgumentError if two Parameters have one name."""

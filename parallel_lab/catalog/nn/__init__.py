@@ -1,6 +1,6 @@
 """Layers, losses, schedules and optimizer rules: what a file here defines under a public name is a name of `nn`.
 
-Only `pytorch_optimizers` is not among the files: those are the optimizers of `mindspore.mint.optim`.
+Two files are not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`, and `cell_state`, methods of Cell.
 """
 
 from types import ModuleType as _ModuleType
@@ -24,6 +24,7 @@ from . import (  # noqa: F401
     transformer,
     wrap,
 )
+from .cell_state import IncompatibleKeys as _  # noqa: F401 - puts its methods on Cell
 
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
