@@ -83,7 +83,7 @@ def whole():
 @pytest.mark.parametrize(
     ("dp", "mp", "options"),
     [(2, 1, {}), (1, 2, {"vocab_emb_dp": False}), (2, 2, {"recompute": T.TransformerRecomputeConfig(True)})],
-    ids=str,
+    ids=["2-1", "1-2", "2-2, recomputed"],
 )
 def test_a_divided_transformer_learns_what_the_whole_one_does(dp, mp, options):
     """Two steps of both: a gradient that is doubled or halved would be off by half of the way or more."""
