@@ -222,6 +222,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if drifting := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"{drifting[0]}: an address in its name, which each process has another of: give ids")
     if text := config.option.share:
         share, shares = map(int, text.split("/"))
         if not 0 <= share < shares:
