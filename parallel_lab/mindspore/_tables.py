@@ -87,7 +87,7 @@ TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.te
 INITIALIZERS = _of(
     "parallel_lab.nn.initializer",
     "initializer Initializer Constant HeNormal HeUniform Normal One TruncatedNormal Uniform XavierUniform Zero",
-)
+) | _of("parallel_lab.catalog.nn.initial_values", "Dirac Identity Orthogonal Sparse VarianceScaling XavierNormal")
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 JIT = {
     "jit": f"{TRAIN}:jit",

@@ -21,6 +21,7 @@ from ..base.checks import checked, choice, fitting, instance, integer, kept, num
 from ..base.dtypes import MOST_ELEMENTS, kind_of, plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
 from ..base.hooks import set_cloner
+from ..ops.machine.tables import Table
 from .tensor.parameter import Parameter
 from .tensor.tensor import Initial, Tensor
 
@@ -161,17 +162,19 @@ class HeUniform(_He):
         return generator.uniform(-bound, bound, shape)
 
 
-NAMES: dict[str, type[Initializer]] = {
-    "normal": Normal,
-    **dict.fromkeys(("zeros", "zero"), Zero),
-    **dict.fromkeys(("ones", "one"), One),
-    "uniform": Uniform,
-    # a class's own name, in any case, is its second name
-    **dict.fromkeys(("xavier_uniform", "xavieruniform"), XavierUniform),
-    **dict.fromkeys(("he_normal", "henormal"), HeNormal),
-    **dict.fromkeys(("he_uniform", "heuniform"), HeUniform),
-    **dict.fromkeys(("truncated_normal", "truncatednormal"), TruncatedNormal),
-}
+NAMES: Table[type[Initializer]] = Table(
+    {
+        "normal": Normal,
+        **dict.fromkeys(("zeros", "zero"), Zero),
+        **dict.fromkeys(("ones", "one"), One),
+        "uniform": Uniform,
+        # a class's own name, in any case, is its second name
+        **dict.fromkeys(("xavier_uniform", "xavieruniform"), XavierUniform),
+        **dict.fromkeys(("he_normal", "henormal"), HeNormal),
+        **dict.fromkeys(("he_uniform", "heuniform"), HeUniform),
+        **dict.fromkeys(("truncated_normal", "truncatednormal"), TruncatedNormal),
+    }
+)
 
 
 def initializer(

@@ -38,7 +38,7 @@ PACKAGE_LINES = {
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_512,
-    "catalog": 11_437,
+    "catalog": 11_556,
     "graph": 9_391,
     "cost": 9_060,
     "run": 1_468,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_733, 126_067, 99_607
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_733, 126_189, 99_629
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

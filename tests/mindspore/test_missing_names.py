@@ -53,7 +53,6 @@ MISSING = {
     ("nn", "CTCLoss"): r"align the labels",
     ("", "export"): "save_checkpoint",
     ("", "RowTensor"): "Gradients are dense tensors",
-    ("common.initializer", "Orthogonal"): r"dir\(mindspore.common.initializer\)",
     ("runtime", "max_memory_allocated"): r"dir\(mindspore.runtime\)",
     ("nn.probability.distribution", "Gumbel"): r"dir\(mindspore",
     ("parallel._tensor", "_get_tensor_slice_index"): "",

@@ -1,6 +1,7 @@
 """Layers, losses, schedules and optimizer rules: what a file here defines under a public name is a name of `nn`.
 
-Two files are not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`, and `cell_state`, methods of Cell.
+Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `cell_state`, methods of Cell; `initial_values`,
+rules of `initializer`.
 """
 
 from types import ModuleType as _ModuleType
@@ -25,6 +26,7 @@ from . import (  # noqa: F401
     wrap,
 )
 from .cell_state import IncompatibleKeys as _  # noqa: F401 - puts its methods on Cell
+from .initial_values import Dirac as _Dirac  # noqa: F401 - adds names to `initializer`
 
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
