@@ -146,18 +146,27 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _doctor_of_scripts(args: argparse.Namespace) -> int:
-    from .script_doctor import script_needs
+    from .script_doctor import script_needs, scripts_in
 
-    needs = {file: script_needs(file) for file in args.scripts}
+    needs, faults = {}, {}
+    for file in scripts_in(args.scripts):
+        try:
+            needs[file] = script_needs(file)
+        except ParallelLabError as error:  # one line of the report: the others are looked at all the same
+            faults[file] = str(error)
     count = sum(map(len, needs.values()))
     if args.json:
-        print(json.dumps({file: [asdict(need) for need in listed] for file, listed in needs.items()}, indent=2))
+        listed = {file: [asdict(need) for need in found] for file, found in needs.items()}
+        print(json.dumps(listed | {file: {"error": fault} for file, fault in faults.items()}, indent=2))
     else:
-        for file, listed in needs.items():
-            for need in listed:
-                print(need.text(file))
-        print(f"{_count(count, 'name')} of MindSpore's missing here." if count else "Nothing is missing here.")
-    return 1 if count else 0
+        for line in (need.text(file) for file, found in needs.items() for need in found):
+            print(line)
+        for fault in faults.values():
+            print(f"parallel-lab: {fault}", file=sys.stderr)
+        missing = f"{_count(count, 'name')} of MindSpore's missing here." if count else "Nothing is missing here."
+        unread = f"{_count(len(faults), 'file')} could not be read."
+        print(" ".join([*([missing] if needs or not faults else []), *([unread] if faults else [])]))
+    return 2 if faults else 1 if count else 0
 
 
 class _ShowVersion(argparse.Action):
@@ -206,7 +215,12 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         _doctor,
         (
-            option("scripts", nargs="*", metavar="SCRIPT", help="list what a MindSpore script uses and is missing"),
+            option(
+                "scripts",
+                nargs="*",
+                metavar="SCRIPT",
+                help="list what MindSpore scripts, or all in a folder, use and is missing",
+            ),
             option(
                 "--hosts", metavar="FILE", help="check the hosts of an mpirun host file (NAME slots=RANKS per line)"
             ),

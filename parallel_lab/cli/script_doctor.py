@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -37,6 +39,17 @@ class Need:
             f" (and line{'s' * (len(self.lines) > 2)} {', '.join(map(str, self.lines[1:]))})" if self.lines[1:] else ""
         )
         return f"{file}:{self.lines[0]}: {self.name}{rest}. {self.hint}"
+
+
+def scripts_in(names: Iterable[str]) -> list[str]:
+    """The files that these names stand for: of a folder all Python files below it, but in folders that are hidden."""
+    found: list[str] = []
+    for name in names:
+        below = sorted(Path(name).rglob("*.py")) if os.path.isdir(name) else None
+        if below is not None:
+            below = [one for one in below if not any(p.startswith(".") for p in one.relative_to(name).parts)]
+        found += [name] if not below else map(str, below)
+    return list(dict.fromkeys(found))
 
 
 def script_needs(file: str) -> list[Need]:

@@ -40,18 +40,18 @@ PACKAGE_LINES = {
     "nn": 8_512,
     "catalog": 11_556,
     "graph": 9_391,
-    "cost": 9_060,
+    "cost": 9_061,
     "run": 1_468,
     "processes": 13_449,
     "train": 10_996,
     "lab": 31_800,
-    "mindspore": 8_906,
-    "cli": 2_602,
+    "mindspore": 8_915,
+    "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_733, 126_189, 99_629
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_761, 126_226, 99_665
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -10,6 +10,7 @@ import pytest
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet
 from parallel_lab.mindspore._lookup import HINTS, homes
+from parallel_lab.mindspore._missing import hint_for
 from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of
@@ -143,3 +144,16 @@ def test_a_name_has_homes():
     layers = [h for h in homes("Cell") if h.startswith("mindspore.nn.layer")]
     assert homes("Cell") == ["mindspore.nn", "mindspore.nn.cell", *layers]
     assert homes("qqqq") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "said"),
+    [
+        ("boost", "GradientAccumulation", "grad_accumulation_step"),  # the hint was about float16
+        ("boost.grad_accumulation", "GradientAccumulation", "grad_accumulation_step"),
+        ("boost", "FreezeOpt", "requires_grad"),
+        ("boost.boost_cell_wrapper", "BoostTrainOneStepCell", "nn.TrainOneStepCell"),
+    ],
+)
+def test_a_hint_of_a_module_fits_its_parts(path, name, said):
+    assert said in hint_for(path, name)

@@ -38,7 +38,7 @@ def test_empty_tuples_follow_the_labels(name, shapes, attrs, given, full):
 
 def test_full_strategies_and_wrong_counts_are_left_as_they_are():
     op = PRIMITIVES["MatMul"].op
-    for given in (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (), ())):
+    for given in (((2, 4), (4, 1)), ((2, 4),), ((2, 4), (), ()), ((), (1, 2))):  # the last one left x whole in silence
         assert completed(op, ((8, 16), (16, 4)), op.default_attrs, given) == given
 
 

@@ -163,7 +163,8 @@ def _missing(order: Order) -> Iterator[Fault]:
                     for a in lane
                     if (part, kind, n) in order.needs(a)
                 ]
-                text = f"{part}{kind}{n} is never done; it belongs on rank {' or '.join(map(str, holders)) or '-'}"
+                home = f"it belongs on rank {' or '.join(map(str, holders))}" if holders else "no rank holds that stage"
+                text = f"{part}{kind}{n} is never done; {home}"
                 text += f", and {' and '.join(waits)} {'waits' if len(waits) == 1 else 'wait'} for it" if waits else ""
                 yield Fault("never", holders[0] if holders else -1, -1, f"{part}{kind}{n}", text)
 

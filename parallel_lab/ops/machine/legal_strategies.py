@@ -139,7 +139,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     ((2, 4, 4), ()) of a sum with a (32, 48) operand is ((2, 4, 4), (4, 4)). Among layouts, `layout()` is filled in.
     The `()` of numbers that have no entry is not read. Counts of an operand alone, where the first of several entries
     is for the result (one-hot), leave the other dims whole. A strategy for some inputs but not for the first, such as
-    ((), (4, 8, 1), ()) of a LayerNorm, and one for none are left as they are.
+    ((), (4, 8, 1), ()) of a LayerNorm or ((), (1, 2)) of a product, and one for none are left as they are.
     """
     signature = op.signature_for(shapes, attrs)
     operands = strategy_operands(op, signature)
@@ -162,7 +162,7 @@ def completed(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any], strat
     else:
         entries = strategy
     empty = [bool(labels) and not entry for labels, entry in zip(operands, entries, strict=False)]
-    half = empty[:1] == [True] and any(entries[1:]) and any(empty[1:])
+    half = empty[:1] == [True] and any(entries[1:]) and (any(empty[1:]) or op.class_name.endswith("MatMul"))
     none = not any(entries) and operands[:1] == signature.ins[:1]  # of a result (one-hot) MindSpore leaves all whole
     if len(strategy) != len(operands) or not any(empty) or half or none:
         return strategy
