@@ -23,9 +23,11 @@ class _VirtualDatasetCell(Cell):
     def __init__(self, backbone: Cell) -> None:
         super().__init__(auto_prefix=False)
         self._backbone = backbone
+        self._virtual_dataset = _VirtualDataset()
 
     def construct(self, *inputs: Any) -> Any:
-        return self._backbone(*inputs)
+        given = self._virtual_dataset(*inputs)
+        return self._backbone(*given) if len(inputs) != 1 else self._backbone(given)
 
 
 _VirtualDatasetCellTriple = _VirtualDatasetCell

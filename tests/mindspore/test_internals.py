@@ -243,3 +243,11 @@ def test_inputs_that_are_said_to_come_from_a_dataset_pass_as_they_are():
             return super().construct(x) + self.fed(y)
 
     assert _cell_graph_executor.compile(Fed(), X, Tensor(np.ones((8, 8), np.float32)))[1]
+
+
+def test_a_cell_of_a_virtual_dataset_holds_its_operator():
+    """Scripts give the operator attributes or a strategy, and neither changes what the network computes."""
+    cell = _VirtualDatasetCell(nn.ReLU())
+    cell._virtual_dataset.add_prim_attr("tag", 1)
+    assert cell._virtual_dataset.shard(((2, 1),)) is cell._virtual_dataset
+    assert cell(Tensor(np.array([-1.0, 2.0], np.float32))).asnumpy().tolist() == [0, 2]
