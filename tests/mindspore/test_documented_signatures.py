@@ -246,7 +246,11 @@ def test_a_sampler_says_which_samples_are_read():
         assert [[int(row[0]) for row in data] for _ in range(2)] == [[3, 1], [3, 1]]
     with pytest.raises(ParallelLabError, match="number of a sample"):
         list(ms.dataset.GeneratorDataset([1, 2], "x", sampler=[2]))
-    for wrong in ({"sampler": [0], "shuffle": True}, {"sampler": [0], "num_shards": 2, "shard_id": 0}, {"sampler": 2.5}):
+    for wrong in (
+        {"sampler": [0], "shuffle": True},
+        {"sampler": [0], "num_shards": 2, "shard_id": 0},
+        {"sampler": 2.5},
+    ):
         with pytest.raises(ParallelLabError):
             ms.dataset.GeneratorDataset([1, 2], "x", **wrong)
 
