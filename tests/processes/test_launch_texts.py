@@ -13,6 +13,7 @@ from parallel_lab.base.errors import TRACEBACK_VARIABLE, ArgumentError
 from parallel_lab.cli import magics
 from parallel_lab.cli.main import main
 from parallel_lab.processes.faults import traceback_text
+from parallel_lab.processes.launch.environment import hidden_packages
 from tests.crossed import each_of
 from tests.processes.launched import LAB, LIMIT_S
 
@@ -177,3 +178,27 @@ def test_in_a_cell_the_reason_stands_once_and_stopped_ranks_say_where_they_were(
         re.match(r"CollectiveMismatch, see below: stopped (in all_reduce #1|after broadcast #0) ", line)
         for line in told
     ), printed
+
+
+@pytest.mark.parametrize(
+    ("files", "said", "hidden"),
+    [
+        (("numpy.py",), "rank 1 (pid 7) ended with exit code 1", ["numpy"]),
+        (
+            ("random.py", "mindspore/__init__.py", "mine.py"),
+            "rank 1 (pid 7) ended with exit code 1",
+            ["mindspore", "random"],
+        ),
+        (("mindspore.py",), "rank 0 raised ModuleNotFoundError: No module named 'mindspore.nn'", ["mindspore"]),
+        (("queue.py",), "rank 0 raised AttributeError: module 'queue' has no attribute 'Queue'", ["queue"]),
+        (("test/__init__.py", "code.py"), "rank 0 raised ValueError: a test of the code", []),
+        (("numpy.txt", "numpy/data.csv"), "rank 1 (pid 7) ended with exit code 1", []),
+    ],
+)
+def test_files_that_hide_a_package_are_named(tmp_path, files, said, hidden):
+    """The last line was "module 'numpy' has no attribute 'dtype'", inside this package."""
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    lines = hidden_packages((str(tmp_path / "train.py"), "3"), said)
+    assert [line.split("'")[1] for line in lines] == hidden and all("rename it" in line for line in lines)

@@ -16,7 +16,7 @@ from ..mpi.launch import KeptMpirun
 from ..supervisor import LOOK_S
 from ..world.world import TIMEOUT_VARIABLE
 from .console import Console
-from .environment import python_command, rank_environment
+from .environment import hidden_packages, python_command, rank_environment
 from .processes import CHUNK, LaunchSpec, Outcome, Terminated, interrupted
 
 KEPT_LINES, SHOWN_LINES = 200, 12  # of mpirun's own words; shown where they are all that is known
@@ -56,7 +56,7 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
             ended_by = ended.number
         mpirun.end()
         output.drain()
-    return output.outcome(keeper.returncode, ended_by)
+    return output.outcome(keeper.returncode, ended_by, argv)
 
 
 class _Output:
@@ -107,8 +107,10 @@ class _Output:
         for pipe in self.pipes:
             os.close(pipe)
 
-    def outcome(self, code: int, ended_by: int) -> Outcome:
-        """How it ended, told on the console.  code: mpirun's;  ended_by: the signal that ended the launcher, or 0"""
+    def outcome(self, code: int, ended_by: int, argv: tuple[str, ...]) -> Outcome:
+        """How it ended, told on the console.  code: mpirun's;  ended_by: the signal that ended the launcher, or 0;
+        argv: what the ranks ran
+        """
         if ended_by:
             return interrupted(ended_by).told(self.console)
         if code == 0:
@@ -124,5 +126,6 @@ class _Output:
             lines = [f"mpirun: {line}" for line in said[:SHOWN_LINES]]
             place = logs and f"logs of the ranks: {logs[0].parent.parent}"
         lines += [f"mpirun ended with exit code {code}", *([place] if place else [])]
+        lines += hidden_packages(argv, " ".join(self.words) if cause else "")
         kind = "RankDied" if killed and self.cause is None else "RankRaised"
         return Outcome(code, lines[0], kind, rank, tuple(lines)).told(self.console)

@@ -33,7 +33,7 @@ from ..shm.watch import ranks_text
 from ..supervisor import LOOK_S, AskToEnd, Kill, Limits, Warn
 from ..world.world import TIMEOUT_S, merge_events
 from .console import Console
-from .environment import python_command, rank_environment
+from .environment import hidden_packages, python_command, rank_environment
 
 GRACES = {
     "start_warn_s": 10.0,  # a rank that comes to `init` this much later than another is worth a warning
@@ -354,6 +354,7 @@ class _Ranks:
             lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
         if self.console.logs and blamed is not None:
             lines.append(f"log of rank {blamed}: {self.console.logs[blamed]}")
+        lines += [] if self.spec.cell else hidden_packages(self.spec.argv, text)
         return Outcome(128 - code if code < 0 else code or 1, text, kind, culprit, tuple(lines))
 
     def close(self) -> None:
