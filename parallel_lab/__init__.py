@@ -26,6 +26,12 @@ running, training, files, processes and labs are imported when one of their name
 
 from __future__ import annotations
 
+import os
+import sys
+
+if sys.argv[1:2] == ["grade"]:  # before anything is imported from where learners' files may lie (lab/grading/walls.py)
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(os.curdir)]
+
 import importlib
 from typing import TYPE_CHECKING, Any
 

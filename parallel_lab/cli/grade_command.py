@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..base.files import check_writable
 from ..lab.grading.confine import Limits
-from ..lab.grading.marks import grade_folder
+from ..lab.grading.marks import Mark, grade_folder, write_rows
+from ..lab.grading.submissions import printable
 from .options import option, seconds, subcommand, whole_number
 
 USUAL = Limits()
@@ -48,11 +50,21 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    out = Path(args.out)
     if Path(args.folder).is_dir():
-        check_writable(args.out)  # before an hour of grading, whose marks would be lost
+        check_writable(out)  # before an hour of grading, whose marks would be lost
         if args.json:
             Path(args.json).mkdir(parents=True, exist_ok=True)
-    limits = Limits(time_s=args.time, cell_s=min(USUAL.cell_s, args.time), memory_bytes=args.memory << 20)
+    cell_s = min(USUAL.cell_s, args.time / 3)  # an endless loop leaves time for other exercises
+    limits = Limits(time_s=args.time, cell_s=cell_s, memory_bytes=args.memory << 20)
+    begun = False
+
+    def add(marks: Iterable[Mark]) -> None:
+        nonlocal begun
+        with out.open("a" if begun else "w", encoding="utf-8", newline="") as file:
+            write_rows(file, marks, head=not begun)
+        begun = True
+
     table = grade_folder(
         Path(args.folder),
         limits=limits,
@@ -61,14 +73,15 @@ def _run(args: argparse.Namespace) -> int:
         jobs=args.jobs,
         own_numbers=args.own_numbers,
         seed=args.seed,
-        tell=lambda text: print(f"graded {text}", flush=True),
+        tell=lambda text: print(text, flush=True),
+        graded=add,
     )
-    table.write_csv(Path(args.out))
+    table.write_csv(out)  # in the order of names
     if args.json:
         table.write_json(Path(args.json))
     print(table.summary())
     for mark in table.errors[:20]:
         where = " ".join(filter(None, (mark.student, mark.notebook, mark.exercise, mark.part)))
-        print(f"no mark: {where}: {mark.note}")
+        print(printable(f"no mark: {where}: {mark.note}"))
     print(f"The table is in {args.out}.")
     return 1 if table.errors else 0

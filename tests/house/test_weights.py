@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_468,
     "processes": 13_462,
     "train": 10_996,
-    "lab": 31_800,
+    "lab": 32_356,
     "mindspore": 8_917,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_780, 126_253, 99_704
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_370, 126_843, 99_878
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

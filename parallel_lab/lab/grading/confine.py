@@ -1,28 +1,28 @@
 """Keeping a submission's process in bounds: what it may use and write, and an end for it and all that it started.
 
-`confine` is called by the process on itself, before it runs a line of the submission: limits of the system, and, where
-Linux has Landlock, a file system that is read-only outside a scratch folder, and no signals to other processes.
+`confine` is called by the process on itself, before it runs a line of the submission: limits of the system, and the
+walls of `walls.py`.
 `Watch` looks from outside: at processes, memory, and time.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
-import struct
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
+from . import walls
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_S = 0.1
-_LINUX = sys.platform == "linux"
+LOOKS_FOR_SHARED = 3  # of so many looks one counts what processes share
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,17 @@ class Limits:
         return asdict(self)
 
 
-def _prctl(option: int, value: int) -> None:
-    if _LINUX:
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
-
-
 def guard() -> None:
     """Make this process, a grader, the one that inherits what a submission leaves behind; no other may look into it."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(PR_SET_DUMPABLE, 0)
+    if sys.platform == "linux":
+        walls.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        walls.prctl(PR_SET_DUMPABLE, 0)
 
 
-def confine(limits: Limits, scratch: Path) -> bool:
-    """Bind this process and its children to the limits. Whether files outside `scratch` are safe from it, too."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def confine(limits: Limits, scratch: str, found: Mapping[str, Any], files: Sequence[str]) -> None:
+    """Bind this process and its children to the limits, and build the walls that were `found` on this machine. Raises
+    OSError where one cannot be built after all.
+    """
     with contextlib.suppress(ImportError):  # Windows has no limits of this kind: there the watch alone ends it
         import resource
 
@@ -75,47 +72,9 @@ def confine(limits: Limits, scratch: Path) -> bool:
             value = value if hard == resource.RLIM_INFINITY else min(value, hard)
             with contextlib.suppress(ValueError, OSError):  # macOS has no limit of addresses
                 resource.setrlimit(kind, (value, value))
-    return _read_only_outside(scratch)
-
-
-# ---- Landlock (Linux 5.13 and later): man 7 landlock ----
-
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # the same numbers on all architectures
-_EXECUTE, _READ_FILE, _READ_DIR, _WRITE_FILE, _TRUNCATE = 1 << 0, 1 << 2, 1 << 3, 1 << 1, 1 << 14
-_SCOPE_SIGNAL = 1 << 1
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/tty", "/dev/full")
-
-
-def _read_only_outside(scratch: Path) -> bool:
-    if not _LINUX:
-        return False
-    call = ctypes.CDLL(None, use_errno=True).syscall
-    version = call(_CREATE_RULESET, None, 0, 1)
-    if version < 1:
-        return False
-    rights = (1 << 13) - 1 | (1 << 13 if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    attributes = struct.pack("QQQ", rights, 0, _SCOPE_SIGNAL if version >= 6 else 0)
-    size = 24 if version >= 6 else 8
-    ruleset = call(_CREATE_RULESET, attributes, ctypes.c_size_t(size), 0)
-    if ruleset < 0:
-        return False
-    try:
-        readable = _EXECUTE | _READ_FILE | _READ_DIR
-        to_write = dict.fromkeys(_DEVICES, readable & ~_READ_DIR & ~_EXECUTE | _WRITE_FILE)
-        rules = {"/": readable, **to_write, str(scratch): rights}
-        for name, allowed in rules.items():
-            with contextlib.suppress(FileNotFoundError):
-                folder = os.open(name, os.O_PATH | os.O_CLOEXEC)
-                try:
-                    rule = struct.pack("=Qi", allowed & rights, folder)
-                    if call(_ADD_RULE, ruleset, 1, rule, 0) != 0:
-                        return False
-                finally:
-                    os.close(folder)
-        _prctl(PR_SET_NO_NEW_PRIVS, 1)
-        return call(_RESTRICT_SELF, ruleset, 0) == 0
-    finally:
-        os.close(ruleset)
+    if sys.platform == "linux":
+        walls.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        walls.close(found, scratch, files)
 
 
 # ---- from outside ----
@@ -151,6 +110,22 @@ def _memory_bytes(processes: Sequence[int]) -> int:
             resident, shared = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1:3]
             pages += int(resident) - int(shared)
     return pages * os.sysconf("SC_PAGE_SIZE") if pages else 0
+
+
+def _shared_bytes(processes: Sequence[int]) -> int:
+    """Memory that they share: what is mapped, or what lies in files of memory that they hold open, the larger one."""
+    mapped, held = 0, {}
+    for process in processes:
+        with contextlib.suppress(OSError, ValueError):
+            for line in Path(f"/proc/{process}/smaps_rollup").read_text(encoding="ascii").splitlines():
+                mapped += 1024 * int(line.split()[1]) if line.startswith("Pss_Shmem:") else 0
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{process}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(entry.path).startswith("/memfd:"):
+                        state = os.stat(entry.path)
+                        held[state.st_dev, state.st_ino] = state.st_blocks * 512
+    return max(mapped, sum(held.values()))
 
 
 def _disk_bytes(folder: Path) -> int:
@@ -192,6 +167,7 @@ class Watch:
 
     def __init__(self, limits: Limits, folder: Path) -> None:
         self.limits, self.reason, self.folder = limits, "", folder
+        self._looks = self._shared = 0
         self.ending = threading.Lock()  # held while processes are ended, and taken to start one
         self._begin, self._over = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
@@ -222,7 +198,10 @@ class Watch:
             return f"stopped: more than {limits.time_s:g} s"
         if len(found) > limits.processes:
             return f"stopped: more than {limits.processes} processes"
-        if _memory_bytes(found) > limits.memory_bytes:
+        self._looks += 1
+        if self._looks % LOOKS_FOR_SHARED == 0:
+            self._shared = _shared_bytes(found)
+        if _memory_bytes(found) + self._shared > limits.memory_bytes:
             return f"stopped: more than {limits.memory_bytes >> 20} MiB of memory"
         if _disk_bytes(self.folder) > limits.file_bytes:
             return f"stopped: more than {limits.file_bytes >> 20} MiB of files"

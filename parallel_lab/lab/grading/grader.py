@@ -1,6 +1,6 @@
 """The process that grades one submission: it runs the exercises' graders, and asks the submission's process for calls.
 
-    python -m parallel_lab.lab.grading.grader < task.json > marks.json
+    walls.command(...grader) < task.json > marks.json
 
 Nothing of a submission runs here. Its functions are stood for by objects that pass calls on and take data back.
 """
@@ -21,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import ParallelLabError
+from ...processes.shm.launch import BLAS_VARIABLES
 from .. import exercises
 from ..exercises.own_process import StandIn, StandInProgram
 from ..exercises.running import STOPPED, Fault, Told, time_left
 from ..exercises.verdict import Part, Verdict
+from . import walls
 from .confine import Limits, Watch, end_all, guard
-from .submissions import Call, Cell, calls_of, needed_cells, read_cells
+from .submissions import Call, Cell, calls_of, imported_in, needed_cells, read_cells
 from .wire import Channel, Encoder, Lost, decode, raised
 
 READY_S = 60.0  # for a process to start on a machine that is busy
@@ -48,18 +50,29 @@ def _named(name: str) -> Any:
     return function
 
 
+def _missing(package: str, cell: Cell) -> str:
+    """That a package which a cell imports is not installed here: looked at here, as anyone can raise the error."""
+    if package not in imported_in(cell.source) or package in sys.modules or importlib.util.find_spec(package):
+        return ""
+    return f"the package {package} is not installed here"
+
+
 class Pupil:
     """The submission's process, from outside.
 
     cells   what it runs first
+    walls   that it builds, as `walls.find` tells them;  files: what it may read
     reason  why it has ended; "" while it is there
     faults  per cell number: (what went wrong, and where this machine is to blame for it, how)
     """
 
-    def __init__(self, cells: Sequence[Cell], limits: Limits, watch: Watch) -> None:
+    def __init__(
+        self, cells: Sequence[Cell], limits: Limits, watch: Watch, found: dict[str, Any], files: Sequence[str]
+    ) -> None:
         self.cells, self.limits, self.watch = cells, limits, watch
         self.faults: dict[int, tuple[str, str]] = {}
-        self.reason, self.safe, self._left_out, self._starts = "not started", False, set(), 0
+        self.reason, self._left_out, self._starts = "not started", set(), 0
+        self.walls, self.files = found, files
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
         self._asked = 0  # number of the last request
@@ -87,7 +100,8 @@ class Pupil:
                     self.faults[cell.number] = self.reason, ""
                     break
                 if fault := str(reply.get("fault", "")):
-                    self.faults[cell.number] = fault, str(reply.get("machine", ""))
+                    machine = str(reply.get("machine", "")) or _missing(str(reply.get("missing", "")), cell)
+                    self.faults[cell.number] = fault, machine
 
     def _open(self) -> None:
         self.close()
@@ -95,29 +109,27 @@ class Pupil:
         self._folder.mkdir()
         scratch = str(self._folder)
         ours, theirs = socket.socketpair()
-        environment = {
-            **os.environ,
-            **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+        few = {
+            **dict.fromkeys(BLAS_VARIABLES, "1"),
             **dict.fromkeys(("HOME", "TMPDIR", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "MPLCONFIGDIR"), scratch),
-            "MPLBACKEND": "Agg",
-            "PYTHONDONTWRITEBYTECODE": "1",
+            **{"MPLBACKEND": "Agg", "PYTHONDONTWRITEBYTECODE": "1", "USER": "learner", "LOGNAME": "learner"},
         }
-        command = [sys.executable, "-m", f"{__package__}.pupil", str(theirs.fileno()), scratch]
+        told = {"limits": self.limits.to_dict(), "walls": self.walls, "files": self.files}
+        args = (f"{__package__}.pupil", str(theirs.fileno()), scratch, json.dumps(told))
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         with theirs, self.watch.ending:
             self.watch.reason = ""
             self._process = subprocess.Popen(
-                [*command, json.dumps(self.limits.to_dict())],
+                walls.command(*args, walls=self.walls, enter=(scratch, self.files)),
                 cwd=scratch,
-                env=environment,
+                env=walls.environment(few),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
                 **quiet,
             )
         self._channel, self.reason = Channel(ours), ""
         try:
-            self.safe = self._channel.receive(READY_S).get("safe") is True
+            self._channel.receive(READY_S)
         except (Lost, TimeoutError) as error:
             self.close()
             raise EnvironmentFault(f"the process of the submission does not start: {error}") from error
@@ -218,7 +230,7 @@ class Pupil:
 
 
 def grade(task: dict[str, Any]) -> dict[str, Any]:
-    """The marks of one submission: {"exercises": [{"number", "status", "reason", "verdict"}, ...], "cells", "safe"}.
+    """The marks of one submission: {"exercises": [{"number", "status", "reason", "verdict"}, ...], "cells"}.
 
     status is "graded", "no answer" (0 points, with the reason) or "error" (no mark: the machine's fault, or that of
     the exercise)
@@ -233,14 +245,14 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     known = {exercise.number: exercise.of(name) for exercise in (*exercises.all_exercises(), *own)}
     folder = Path(tempfile.mkdtemp(prefix="parallel-lab-grade-"))
     watch = Watch(limits, folder)
-    pupil = Pupil(needed_cells(cells, released, tests), limits, watch)
+    pupil = Pupil(needed_cells(cells, released, tests), limits, watch, task["walls"], task["files"])
     try:
         marks = [_marked(known.get(test.number), test, pupil, seed) for test in tests]
     finally:
         watch.close()
         pupil.remove()
     faults = [{"cell": number, "fault": fault} for number, (fault, _) in sorted(pupil.faults.items())]
-    return {"exercises": marks, "cells": faults, "safe": pupil.safe}
+    return {"exercises": marks, "cells": faults}
 
 
 def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:

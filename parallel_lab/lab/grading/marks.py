@@ -7,25 +7,33 @@ print(table.summary())
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import importlib.metadata
 import json
 import os
 import secrets
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from ...base.errors import DataFileError
+from ...base.errors import DataFileError, WorldError
 from ...base.files import shipped_folder
 from ..exercises.book import RESULTS_FORMAT
+from . import walls
 from .confine import Limits
-from .submissions import Submission, find_submissions, read_cells, released_as
+from .submissions import Submission, calls_of, find_submissions, newest, printable, read_cells, released_as
 
+MOST_ENDS = 3  # of the process that grades, while the same submission runs
 LATE_S = 60.0  # after the time limit, which the grader keeps itself
 _PACKAGE = Path(__file__).parents[2]
 _WORDS = {True: "passed", False: "not yet", None: "not judged"}
@@ -72,18 +80,20 @@ class Table:
     def write_csv(self, path: Path) -> None:
         """A row per student, exercise and part. Cells that a spreadsheet would take for a formula begin with '."""
         with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(field.name for field in fields(Mark))
-            for mark in self.marks:
-                writer.writerow(_harmless(value) for value in asdict(mark).values())
+            write_rows(file, self.marks)
 
     def write_json(self, folder: Path) -> None:
         """A file per student, as `save_results` writes it."""
         folder.mkdir(parents=True, exist_ok=True)
-        for student in sorted({student for student, _ in self.checks}):
+        students = sorted({student for student, _ in self.checks})
+        names = {student: _file_name(student) for student in students}
+        shared = Counter(name.casefold() for name in names.values())
+        for student in students:
             checks = [one for (whose, _), found in self.checks.items() if whose == student for one in found]
             told = {"format": RESULTS_FORMAT, "version": 1, "learner": student, "checks": checks}
-            name = "".join(c if c.isalnum() or c in "-_." else "_" for c in student).lstrip(".") or "_"
+            name = names[student]
+            if shared[name.casefold()] > 1:  # of "ann b" and "ann_b", of "Ann" and "ann" where capitals are the same
+                name += f"-{blake2b(student.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
             (folder / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> str:
@@ -94,12 +104,25 @@ class Table:
         for student in students:
             points, out_of, without = self.total(student)
             unmarked = f", {without} part{'s' * (without != 1)} without a mark: see the table" if without else ""
-            lines.append(f"{student:{width}}  {points:3} of {out_of:3} points{unmarked}")
+            lines.append(f"{printable(student):{width}}  {points:3} of {out_of:3} points{unmarked}")
         return "\n".join(lines)
 
 
+def write_rows(file: IO[str], marks: Iterable[Mark], *, head: bool = True) -> None:
+    """Rows of a table, as `Table.write_csv` writes them."""
+    writer = csv.writer(file)
+    if head:
+        writer.writerow(field.name for field in fields(Mark))
+    for mark in marks:
+        writer.writerow(_harmless(value) for value in asdict(mark).values())
+
+
+def _file_name(student: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in student).lstrip(".") or "_"
+
+
 def _harmless(value: Any) -> Any:
-    text = " ".join(str(value).split()) if isinstance(value, str) else value
+    text = printable(" ".join(value.split())) if isinstance(value, str) else value
     return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@") else text
 
 
@@ -113,6 +136,7 @@ def grade_folder(
     own_numbers: bool = False,
     seed: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    graded: Callable[[Iterable[Mark]], object] = lambda marks: None,
 ) -> Table:
     """The marks of every notebook in a folder.
 
@@ -122,36 +146,169 @@ def grade_folder(
     own_numbers  whether each student has numbers of their own (`Exercise.own`)
     seed       of the inputs on which answers are judged besides those that `check` shows; by default another one
                each time
-    tell       receives each submission that is graded, as a line
+    tell       receives lines: first what protects on this machine, then what is left out, and what is graded
+    graded     receives the marks of each submission as soon as they are there
 
     Where files of the grader change meanwhile, no marks are given from then on.
 
-    Raises DataFileError for a folder without notebooks.
+    Where the process that grades ends, it is started again where it was.
+
+    Raises DataFileError for a folder without notebooks, WorldError where a learner's file could change marks.
     """
     limits, release = limits or Limits(), release or shipped_folder("notebooks")
     seed = secrets.randbelow(2**32) if seed is None else seed
-    found, before = find_submissions(folder), _fingerprint()
-    broken = _environment(found, limits, release, exercises)
-    changed: list[str] = []  # the submissions that then ran
+    with _clean(folder, exercises) as machine:
+        tell(walls.told(machine["walls"]))
+        found, before = find_submissions(folder, tell), _fingerprint()
+        tasks = {submission: _task(submission.path, limits, release, exercises) for submission in found}
+        for older, counts in newest(found, lambda s: _lessons(s, tasks[s])).items():
+            found.remove(older)
+            names = (f"{s.student}: {s.path.relative_to(folder)}" for s in (older, counts))
+            tell("left out {}: the same lesson is in {}, which is newer".format(*map(printable, names)))
+        broken = _environment([tasks[submission] for submission in found], limits, machine)
+        begun: dict[Submission, dict[str, Any]] = {}
+        rows: dict[Submission, list[tuple[Mark, dict[str, Any] | None]]] = {}
+        changed: list[str] = []  # the submissions that then ran
 
-    def one(submission: Submission) -> list[tuple[Mark, dict[str, Any] | None]]:
-        task = _task(submission.path, limits, release, exercises)
-        if isinstance(task, dict):
-            task |= {"seed": seed, "learner": submission.student if own_numbers else ""}
-        reason = broken.get(task.get("release", "")) if isinstance(task, dict) else task
-        told = {"error": reason} if reason or changed else _run(task, limits)
-        if changed or _fingerprint() != before:
-            changed.append(str(submission.path))
-            what = f"files of parallel_lab changed while {changed[0]} was graded"
-            told = {"error": f"{what}: look at that notebook, install the package again, and grade once more"}
-        rows = list(_rows(submission, told, exercises))
-        tell(f"{submission.student}: {submission.name}")
-        return rows
+        def note(submission: Submission, told: dict[str, Any]) -> None:
+            if changed or _fingerprint() != before:
+                changed.append(str(submission.path))
+                what = f"files of parallel_lab changed while {changed[0]} was graded"
+                told = {"error": f"{what}: look at that notebook, install the package again, and grade once more"}
+            rows[submission] = list(_rows(submission, told, exercises))
+            graded(mark for mark, _ in rows[submission])
+            tell(printable(f"graded {submission.student}: {submission.name}"))
 
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        graded = list(zip(found, pool.map(one, found), strict=True))
-    checks = {(s.student, s.name): [check for _, check in rows if check] for s, rows in graded}
-    return Table(tuple(mark for _, rows in graded for mark, _ in rows), checks)
+        for submission in found:
+            task = tasks[submission]
+            reason = broken.get(task.get("release", "")) if isinstance(task, dict) else task
+            if reason or isinstance(task, str):
+                note(submission, {"error": reason})
+                continue
+            begun[submission] = task | machine | {"seed": seed, "learner": submission.student if own_numbers else ""}
+        _grade_all(begun, limits, jobs, note, lambda: bool(changed))
+    checks = {(s.student, s.name): [check for _, check in rows[s] if check] for s in found}
+    return Table(tuple(mark for s in found for mark, _ in rows[s]), checks)
+
+
+def _lessons(submission: Submission, task: dict[str, Any] | str) -> Iterable[str]:
+    """What a notebook's marks are for: the notebook as it was handed out, else the exercises that it checks."""
+    if isinstance(task, str):
+        return ()
+    return [task["release"]] if "release" in task else [call.number for call in calls_of(read_cells(submission.path))]
+
+
+# ---- processes ----
+
+
+@contextlib.contextmanager
+def _clean(folder: Path, exercises: Path | None) -> Iterator[dict[str, Any]]:
+    """What tasks say of this machine, while nothing but what is installed can be imported here.
+
+    Raises WorldError where something has been imported from the submissions, or a submission could read them.
+    """
+    classroom, before = folder.resolve(), sys.path[:]
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and _shadows(name, Path(file).resolve(), classroom):
+            what = f"the module {name} comes from {file}, where learners' files lie: it may change marks"
+            raise WorldError(
+                what, where="grade", hint="Remove the file, and start `parallel-lab grade` in a new terminal"
+            )
+    path = walls.installed(before)
+    files = walls.readable(path)
+    open_to_all = next((name for name in files if classroom.is_relative_to(Path(name).resolve())), None)
+    if open_to_all or (exercises and exercises.resolve().is_relative_to(classroom)):
+        what = (
+            f"submissions are read by others in {open_to_all}"
+            if open_to_all
+            else f"{exercises} is a learner's to change"
+        )
+        hint = "Move the submissions to a folder of their own, outside of Python's, and no other file into it"
+        raise WorldError(f"{what}: {folder}", where="grade", hint=hint)
+    sys.path[:] = path
+    scratch = tempfile.mkdtemp(prefix="parallel-lab-walls-")
+    try:
+        yield {"walls": _walls(scratch, files), "files": files}
+    finally:
+        sys.path[:] = before
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _walls(scratch: str, files: Sequence[str]) -> dict[str, Any]:
+    """What `walls.find` tells, in a process without threads."""
+    command = walls.command("", scratch, files)
+    return json.loads(subprocess.run(command, env=walls.environment(), cwd=scratch, stdout=-1, check=True).stdout)
+
+
+def _shadows(name: str, file: Path, classroom: Path) -> bool:
+    """Whether a module comes from the submissions, or under another's name from the current folder."""
+    if file.is_relative_to(_PACKAGE) or any(file.is_relative_to(place) for place in walls.installed(sys.path)):
+        return False
+    known = name in sys.stdlib_module_names or importlib.metadata.packages_distributions().get(name)
+    return file.is_relative_to(classroom) or (file.is_relative_to(Path.cwd()) and bool(known))
+
+
+def _grade_all(
+    tasks: Mapping[Submission, dict[str, Any]],
+    limits: Limits,
+    jobs: int,
+    note: Callable[[Submission, dict[str, Any]], None],
+    stopped: Callable[[], bool],
+) -> None:
+    """Grade in a child, which is started again where it has ended: first what did not run then, and one at a time."""
+    left, ended = dict(enumerate(tasks)), Counter[int]()
+    while left:
+        order = sorted(left, key=lambda at: ended[at])
+        job = {"tasks": {at: tasks[left[at]] for at in order}, "jobs": 1 if ended else jobs, "limits": limits.to_dict()}
+        running = set()
+        with tempfile.TemporaryFile() as file:
+            file.write(json.dumps(job).encode())
+            file.seek(0)
+            command = walls.command(__name__)
+            child = subprocess.Popen(command, stdin=file, stdout=subprocess.PIPE, env=walls.environment())
+        assert child.stdout is not None
+        try:
+            for line in child.stdout:
+                message = json.loads(line) if line.endswith(b"\n") else {}
+                if "begun" in message:
+                    running.add(message["begun"])
+                elif "at" in message:
+                    note(left.pop(message["at"]), message["told"])
+                    running.discard(message["at"])
+                if stopped():
+                    break
+        finally:
+            child.stdout.close()
+            if left:
+                child.kill()
+            child.wait()
+        if stopped():
+            for submission in left.values():
+                note(submission, {})
+            return
+        ended.update(running or left)
+        for at in [at for at in left if ended[at] == MOST_ENDS]:
+            note(left.pop(at), {"error": f"the process that grades has ended {MOST_ENDS} times while this was graded"})
+
+
+def main() -> None:
+    """Grade the tasks that standard input tells: a line when one begins, and one with its marks."""
+    job, writing = json.load(sys.stdin), threading.Lock()
+    limits = Limits(**job["limits"])
+
+    def say(message: dict[str, Any]) -> None:
+        with writing:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+    def one(item: tuple[str, dict[str, Any]]) -> None:
+        at = int(item[0])
+        say({"begun": at})
+        say({"at": at, "told": _run(item[1], limits)})
+
+    with ThreadPoolExecutor(max(1, job["jobs"])) as pool:
+        list(pool.map(one, job["tasks"].items()))
 
 
 def _fingerprint() -> str:
@@ -178,15 +335,13 @@ def _task(path: Path, limits: Limits, release: Path, exercises: Path | None) -> 
 
 def _run(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """The marks of a task, from a process of its own; {"error": reason} if it gives none."""
-    command = [sys.executable, "-m", f"{__package__}.grader"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         done = subprocess.run(
-            command,
+            walls.command(f"{__package__}.grader"),
             input=json.dumps(task).encode(),
             capture_output=True,
             timeout=limits.time_s + LATE_S,
-            env=environment,
+            env=walls.environment(),
             check=False,
         )
         told = json.loads(done.stdout)
@@ -198,14 +353,13 @@ def _run(task: dict[str, Any], limits: Limits) -> dict[str, Any]:
     return told if isinstance(told, dict) else {"error": "the grader gave no marks"}
 
 
-def _environment(found: Iterable[Submission], limits: Limits, release: Path, exercises: Path | None) -> dict[str, str]:
+def _environment(tasks: Iterable[dict[str, Any] | str], limits: Limits, machine: dict[str, Any]) -> dict[str, str]:
     """{notebook that was handed out: why it cannot be graded here}. It must run as it is, whatever the answers."""
     broken, usual = {}, Limits()
     limits = replace(limits, time_s=max(limits.time_s, usual.time_s), cell_s=max(limits.cell_s, usual.cell_s))
-    tasks = (_task(submission.path, limits, release, exercises) for submission in found)
-    for path in sorted({task["release"] for task in tasks if isinstance(task, dict) and "release" in task}):
-        task = _task(Path(path), limits, release, exercises)
-        told = _run(task, limits) if isinstance(task, dict) else {"error": task}
+    handed_out = {task["release"]: task for task in tasks if isinstance(task, dict) and "release" in task}
+    for path, task in sorted(handed_out.items()):
+        told = _run(task | machine | {"path": path, "limits": limits.to_dict(), "seed": 0}, limits)
         faults = [f"cell {cell['cell']} of {Path(path).name}: {cell['fault']}" for cell in told.get("cells", ())]
         errors = [mark["reason"] for mark in told.get("exercises", ()) if mark["status"] != "graded"]
         reasons = [told["error"]] if "error" in told else [*faults, *errors]
@@ -237,3 +391,7 @@ def _rows(
                 status = _WORDS[part["passed"]] if verdict["tried"] else "not tried"
                 note = "" if part["passed"] else part["note"]
                 yield Mark(*row, part["earned"], part["points"], status, part["idea"], note), check
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """The process in which a submission runs: its cells, then its functions, asked for one call at a time.
 
-    python -m parallel_lab.lab.grading.pupil FD SCRATCH LIMITS
+    pupil FD SCRATCH JSON      # started by walls.py, with the limits, the walls and the readable files
 
 Nothing of the grader is in it. `check` only keeps what it is given: what is handed in. The grader, in another process,
 judges by asking for calls; so whatever a submission does to `check`, to numpy or to its files, a mark comes from values
@@ -16,16 +16,19 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import LimitTooLow, MissingPackage, NoProcesses, SharedMemoryTooSmall
+from ...base.system import SYSTEM
 from .. import exercises
 from ..exercises.own_process import Calls, HandleHere
 from ..exercises.running import STOPPED, fault_of
 from ..exercises.verdict import Verdict
 from .confine import Limits, confine
+from .walls import ROOT
 from .wire import Channel, Encoder, Lost, decode, error_of
 
 LACKS = (MissingPackage, SharedMemoryTooSmall, LimitTooLow, NoProcesses)  # errors of ours about a poor machine
@@ -49,6 +52,12 @@ def _stopped_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _of_ours(error: BaseException) -> bool:
+    """Whether a file of the package raises it, not a cell."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and Path(frames[-1].filename).is_relative_to(ROOT)
 
 
 class _Pupil:
@@ -79,17 +88,14 @@ class _Pupil:
     # ---- cells ----
 
     def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run a cell: {"fault", "machine"}, what went wrong, and what this machine lacks if that is the reason."""
+        """Run a cell: {"fault", "machine", "missing"}, what went wrong, what this machine lacks, a missing package."""
         error = self._run(request["source"], self.limits.cell_s)
         if error is None:
             return {"fault": ""}
         text = str(error) if isinstance(error, CellStopped) else fault_of(error).text
-        machine = ""
-        if isinstance(error, ModuleNotFoundError):
-            machine = f"the package {(error.name or '').partition('.')[0]} is not installed here"
-        elif isinstance(error, LACKS):
-            machine = f"{type(error).__name__}: {error}"[:500]
-        return {"fault": text[:500], "machine": machine}
+        missing = str(error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        machine = f"{type(error).__name__}: {error}"[:500] if isinstance(error, LACKS) and _of_ours(error) else ""
+        return {"fault": text[:500], "machine": machine, "missing": missing}
 
     def _run(self, source: str, seconds: float) -> BaseException | None:
         try:
@@ -166,12 +172,16 @@ class _Pupil:
 
 def main() -> None:
     """Serve one grader until it has heard enough."""
-    link, scratch, limits = sys.argv[1:]
-    bounds = Limits(**json.loads(limits))
+    link, scratch, told = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    bounds, found = Limits(**told["limits"]), told["walls"]
     channel = Channel(socket.socket(fileno=int(link)))
+    sys.path.append(scratch)  # files that the submission writes, behind what is installed
+    if found["seccomp"] and not found["namespaces"]:  # no sockets with names, such as a fork server's
+        object.__setattr__(SYSTEM, "fork_server", False)
+    confine(bounds, scratch, found, told["files"])
     pupil = _Pupil(channel, bounds)
     exercises.check = pupil.hand_in  # type: ignore[assignment]  # before a lesson's names are imported
-    channel.send({"safe": confine(bounds, Path(scratch))})
+    channel.send({"ready": True})
     with contextlib.suppress(Lost):
         pupil.serve()
     os._exit(0)  # no thread, and nothing that a submission wants to do at the end, keeps it

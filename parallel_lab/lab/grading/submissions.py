@@ -14,7 +14,7 @@ import builtins
 import json
 import os
 import symtable
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,13 +53,46 @@ class Call:
     call: str
 
 
-def find_submissions(folder: Path) -> list[Submission]:
-    """Every notebook in the folder, by student and name. Links are not followed. Raises DataFileError."""
+def printable(text: str) -> str:
+    """The text for a terminal: line ends and what would steer it, or turn the text around, as Python writes them."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def newest(
+    found: Iterable[Submission], lesson_of: Callable[[Submission], Iterable[str]]
+) -> dict[Submission, Submission]:
+    """{a submission that does not count: the one that does}: of each student's notebooks of a lesson the newest.
+
+    lesson_of  names of what its marks are for: two notebooks that have one in common are of one lesson
+    """
+    counting: dict[tuple[str, str], Submission] = {}
+    older = {}
+    for submission in sorted(found, key=lambda s: (-s.path.stat().st_mtime_ns, s.name)):
+        keys = [(submission.student, name) for name in lesson_of(submission)]
+        taken = next((counting[key] for key in keys if key in counting), None)
+        if taken is None:
+            counting |= dict.fromkeys(keys, submission)
+        else:
+            older[submission] = taken
+    return older
+
+
+def find_submissions(folder: Path, tell: Callable[[str], None] = lambda text: None) -> list[Submission]:
+    """Every notebook in the folder, by student and name. Links, and names that begin with a dot, are left out, and
+    `tell` receives a line about each. Raises DataFileError.
+    """
     if not folder.is_dir():
         raise DataFileError(f"{folder} is not a folder", where="grade", allowed="A folder with a folder per student")
     submissions, looked = [], 0
     for where, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in SKIPPED)
+        for name in [*folders, *(name for name in sorted(files) if name.endswith(".ipynb"))]:
+            path = Path(where) / name
+            hidden = name.startswith(".") and name in folders
+            if hidden or path.is_symlink():
+                why = "its name begins with a dot" if hidden else "it is a link"
+                tell(f"left out {printable(str(path.relative_to(folder)))}: {why}")
+        folders[:] = [name for name in folders if not name.startswith(".")]
         looked += len(files)
         if looked > MOST_FILES:
             raise DataFileError(f"{folder} holds more than {MOST_FILES} files", where="grade")
@@ -147,6 +180,17 @@ def _tree(source: str) -> ast.Module | None:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # a magic, or not Python
         return None
+
+
+def imported_in(source: str) -> set[str]:
+    """Packages that a cell's import statements name."""
+    tree, names = _tree(source), set()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
 
 
 def _names(source: str) -> tuple[set[str], set[str]]:

@@ -1,0 +1,174 @@
+"""What a hostile submission gets: every attempt in cells of one notebook, told by what it hands in.
+
+An attempt answers "got", and so earns a point, only if it has read, reached or changed something outside.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel_lab.lab.grading import marks
+from parallel_lab.lab.grading.marks import grade_folder
+
+pytestmark = [
+    pytest.mark.faults("hostile submissions", cases=4),
+    pytest.mark.skipif(sys.platform != "linux", reason="the walls are Linux's"),
+]
+
+# a body whose value is true where it got something; {secret}, {port}, {udp}, {path}, {abstract}, {parent}: outside
+ATTACKS = {
+    "reads a file of the teacher's": "open({secret!r}).read()",
+    "reads another submission": "open({parent!r} + '/class/ada/mine.ipynb').read()",
+    "lists the class": "os.listdir({parent!r} + '/class')",
+    "lists home": "os.listdir('/root') + os.listdir('/home')",
+    "lists /tmp": "[n for n in os.listdir('/tmp') if n not in os.getcwd()]",
+    "reads passwd": "open('/etc/passwd').read()",
+    "reads a teacher's variable": "os.environ.get('TEACHER_TOKEN')",
+    "knows the teacher's folder": "os.environ.get('PWD') or os.environ.get('OLDPWD')",
+    "environ of the parent": "open(f'/proc/{{os.getppid() or 1 << 22}}/environ').read()",
+    "memory of the parent": "open(f'/proc/{{os.getppid() or 1 << 22}}/mem', 'rb').read(1)",
+    "commands of others": "[1 for n in os.listdir('/proc') if n.isdigit() and b'pytest' in "
+    "open(f'/proc/{{n}}/cmdline', 'rb').read()]",
+    "links to a secret": "os.symlink({secret!r}, 'link') or open('link').read()",
+    "hard link": "os.link({secret!r}, 'hard') or open('hard').read()",
+    "writes outside": "open({parent!r} + '/written', 'w')",
+    "writes into the package": "open(parallel_lab.__file__, 'a')",
+    "writes into numpy": "open(np.__file__, 'a')",
+    "overwrites the marks": "open({parent!r} + '/marks.csv', 'w')",
+    "writes /dev/shm": "open('/dev/shm/left', 'w')",
+    "writes to the kernel": "open('/proc/sys/kernel/core_pattern', 'r+')",
+    "TCP": "socket.create_connection(('127.0.0.1', {port}), 1)",
+    "UDP": "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {udp}))",
+    "UDP over IPv6": "socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).sendto(b'x', ('::1', {udp}))",
+    "DNS": "socket.getaddrinfo('example.org', 80)",
+    "raw": "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
+    "packets": "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)",
+    "netlink": "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
+    "vsock": "socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)",
+    "listens": "socket.create_server(('127.0.0.1', 0))",
+    "agent's socket": "socket.socket(socket.AF_UNIX).connect({path!r}) or 1",
+    "agent's datagrams": "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', {path!r})",
+    "pair to an agent": "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', {path!r})",
+    "abstract socket": "socket.socket(socket.AF_UNIX).connect({abstract!r}) or 1",
+    "ends the grader": "[os.kill(n, 9) for n in ({grading}, {grading} + 1) if n != os.getpid()]",
+    "ends all": "os.getpid() != 1 and os.kill(-1, 0) or not os.getpid()",
+    "limits the grader": "resource.prlimit({grading}, resource.RLIMIT_CPU, (1, 1))",
+    "traces": "libc.ptrace(16, {grading}, 0, 0) == 0",
+    "a namespace of its own": "libc.unshare(0x10000000) == 0",
+    "mounts": "libc.mount(b'none', os.getcwd().encode(), b'tmpfs', 0, None) == 0",
+    "a device": "os.mknod('device', 0o60600, os.makedev(8, 0)) or 1",
+    "io_uring": "libc.syscall(425, 1, bytes(120)) >= 0",
+    "keys": "libc.syscall(250, 0, -3, 1) >= 0",
+    "shared memory that stays": "libc.syscall(29, 0, 4096, 0o1600) >= 0",
+    "a signal by a file's owner": "fcntl.fcntl(0, fcntl.F_SETOWN, {grading}) == 0",
+    "types on the terminal": "fcntl.ioctl(0, 0x5412, b'x') or 1",
+}
+EXERCISES = """
+from parallel_lab.lab.exercises import Exercise, compare_calls, judged
+
+def grader(answer):
+    yield judged("got", compare_calls, answer, [()], lambda: "got", (), "nothing")
+
+EXERCISES = tuple(Exercise(f"x.{n}", "t", (("got", 1),), ("a?", "b", "c", "d"), grader) for n in range(%d))
+"""
+START = "import ctypes, fcntl, os, resource, socket\nimport numpy as np\nimport parallel_lab\nlibc = ctypes.CDLL(None)"
+ATTEMPT = """
+def attempt_{n}():
+    try:
+        return "got" if ({body}) else "nothing"
+    except Exception as error:
+        return repr(error)
+"""
+SCRIPT = "import sys; from parallel_lab.cli.main import main; sys.exit(main(sys.argv[1:]))"
+HONEST = "def attempt_0(): return 'got'", 'check("x.0", attempt_0)'
+
+
+def notebook(path: Path, *sources: str) -> None:
+    cells = [{"cell_type": "code", "metadata": {}, "source": source} for source in sources]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}), encoding="utf-8")
+
+
+PLAYED = {
+    "as it is": {},
+    "without Landlock": {"landlock": 0},
+    "without namespaces": {"namespaces": False},
+    "Linux 5.13, no namespaces": {"namespaces": False, "landlock": 1},
+}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.quick(1)  # the other machines are exhaustive
+@pytest.mark.parametrize("machine", PLAYED)
+def test_no_attempt_reads_sends_or_ends_anything(tmp_path, monkeypatch, machine):
+    """By hand: 0 points for every attempt, and the honest notebook's 1."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret", encoding="utf-8")
+    (tmp_path / "own.py").write_text(EXERCISES % len(ATTACKS), encoding="utf-8")
+    monkeypatch.setenv("TEACHER_TOKEN", "secret")
+    find = marks._walls
+    monkeypatch.setattr(marks, "_walls", lambda *args: {**find(*args), **PLAYED[machine]})
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
+        udp.bind(("127.0.0.1", 0))
+        with socket.socket(socket.AF_UNIX) as agent, socket.socket(socket.AF_UNIX) as abstract:
+            agent.bind(str(tmp_path / "agent"))
+            abstract.bind(f"\0{tmp_path.name}")
+            for each in (agent, abstract):
+                each.listen()
+            places = {"secret": str(secret), "parent": str(tmp_path), "port": tcp.getsockname()[1]}
+            places |= {"udp": udp.getsockname()[1], "path": str(tmp_path / "agent"), "abstract": f"\0{tmp_path.name}"}
+            places |= {"grading": os.getpid()}
+            cells = [START]
+            for n, body in enumerate(ATTACKS.values()):
+                cells += [ATTEMPT.format(n=n, body=body.format(**places)), f'check("x.{n}", attempt_{n})']
+            notebook(tmp_path / "class" / "eve" / "mine.ipynb", *cells)
+            notebook(tmp_path / "class" / "ada" / "mine.ipynb", *HONEST)
+            lines: list[str] = []
+            table = grade_folder(tmp_path / "class", exercises=tmp_path / "own.py", tell=lines.append)
+            for each in (tcp, udp, agent, abstract):
+                each.settimeout(0)
+                with pytest.raises(BlockingIOError):
+                    each.recv(1) if each is udp else each.accept()
+    earned = {mark.exercise for mark in table.marks if mark.student == "eve" and mark.points != 0}
+    seen = ["commands of others"] if "namespaces" in PLAYED[machine] else []  # which the first line says
+    assert [what for n, what in enumerate(ATTACKS) if f"x.{n}" in earned] == seen
+    assert ("see which programs run" in lines[0]) == bool(seen)
+    assert table.total("ada") == (1, 1, 0) and not (tmp_path / "written").exists()
+
+
+@pytest.mark.parametrize("start", [("-P", "-c", SCRIPT), ("-m", "parallel_lab")], ids=["script", "module"])
+def test_a_file_next_to_the_notebooks_is_not_imported_by_the_grader(tmp_path, start):
+    """A numpy.py where the teacher stands would write the marks; it does not run."""
+    (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
+    notebook(tmp_path / "class" / "ada" / "mine.ipynb", *HONEST)
+    forged = f"open({str(tmp_path / 'ran')!r}, 'w').close()"
+    for name in ("numpy.py", "secrets.py", "shlex.py", "ada/__init__.py"):
+        (tmp_path / "class" / name).write_text(forged, encoding="utf-8")
+    told = ["grade", ".", "--exercises", "../own.py", "--out", "../marks.csv"]
+    done = subprocess.run([sys.executable, *start, *told], cwd=tmp_path / "class", check=False)
+    assert done.returncode == 0 and not (tmp_path / "ran").exists()
+    with (tmp_path / "marks.csv").open(encoding="utf-8", newline="") as file:
+        assert [row["points"] for row in csv.DictReader(file)] == ["1"]
+
+
+def test_of_two_notebooks_of_a_lesson_the_newest_counts_and_each_student_has_a_file(tmp_path):
+    """By hand: 1 point, not 2; "ann b" and "ann_b" have two files."""
+    (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
+    for name, body in {"old": HONEST[0], "new": "def attempt_0(): return 'got'", "mine": HONEST[0]}.items():
+        student = "ann_b" if name == "mine" else "ann b"
+        notebook(tmp_path / "class" / student / f"{name}.ipynb", body, HONEST[1])
+    os.utime(tmp_path / "class" / "ann b" / "old.ipynb", (1, 1))
+    lines: list[str] = []
+    table = grade_folder(tmp_path / "class", exercises=tmp_path / "own.py", tell=lines.append)
+    assert table.total("ann b") == table.total("ann_b") == (1, 1, 0)
+    assert "left out ann b: ann b/old.ipynb: the same lesson is in ann b: ann b/new.ipynb, which is newer" in lines
+    table.write_json(tmp_path / "checks")
+    assert len(list((tmp_path / "checks").iterdir())) == 2
