@@ -42,7 +42,7 @@ PACKAGE_LINES = {
     "graph": 9_391,
     "cost": 9_061,
     "run": 1_468,
-    "processes": 13_462,
+    "processes": 13_469,
     "train": 10_996,
     "lab": 32_356,
     "mindspore": 8_917,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_370, 126_843, 99_878
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_377, 126_850, 99_893
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

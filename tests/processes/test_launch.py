@@ -283,6 +283,21 @@ def test_a_straggler_is_named_by_a_warning_and_then_by_the_time_limit(tmp_path):
 
 
 @pytest.mark.exhaustive
+def test_ranks_that_raise_at_once_have_time_to_say_so(tmp_path):
+    """On a busy machine those that raised a moment after the first were said to have been ended by force."""
+    body = """
+        import atexit
+        init()
+        atexit.register(time.sleep, 1.6)
+        hooks.current_world().comm.barrier()
+        raise ValueError("all at once")
+    """
+    output = output_of(tmp_path, 4, body, code=1)
+    assert notes(output)[0].startswith("rank") and "raised ValueError: all at once" in notes(output)[0]
+    assert not [note for note in notes(output) if "had to be ended" in note]
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("end", "code"), [("raise ValueError('on purpose')", 1), ("sys.exit(3)", 3)])
 def test_the_exit_code_is_that_of_the_end_also_of_ranks_that_are_too_slow_to_end(tmp_path, end, code):
     """It was 143, that of the signal by which they were ended."""

@@ -63,8 +63,9 @@ GROUP_WORDS = 1 << 16  # words for their barriers, per rank: 390 groups of 8
 HEAP_UNIT = 1 << 16
 
 # words of a slot; PROGRAM and LANE: a `Wait` of the rank's program, and one of the oldest of its started collectives;
-# KEEPS: whether it has values for jobs to come; TOKEN: an address in its own memory (`fast/peer_memory.py`)
-PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE, KEEPS, TOKEN = 0, 1, 2, 3, 4, 11, 18, 19
+# KEEPS: whether it has values for jobs to come; TOKEN: an address in its own memory (`fast/peer_memory.py`);
+# RAISED: the run that an error of its own ends, whoever's was first
+PID, FINISHED, REQUESTS, STARTED, PROGRAM, LANE, KEEPS, TOKEN, RAISED = 0, 1, 2, 3, 4, 11, 18, 19, 20
 MOVING = 1  # stamp of a LANE: something is started, and not known to wait for anybody; 0: nothing is
 _WAIT = struct.Struct("<6Q")
 

@@ -25,7 +25,7 @@ import dill
 
 from ...base.errors import WorldError
 from ..faults import exit_code, follows_fault, last_place, print_error, text_of
-from .arena import ABORT, FINISHED, PID, RUN, STARTED, Arena, ArenaMap
+from .arena import ABORT, FINISHED, PID, RAISED, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
 from .shared_memory import SharedBlock
 from .worker_main import communicator_class, prepare_process
@@ -148,6 +148,8 @@ def leave_note(arena: Arena, rank: int, error: BaseException) -> bool:
     if isinstance(error, SystemExit):
         what, code = f"left by sys.exit({text})", exit_code(error.code)
     arena.write_fault(rank, "RankRaised", f"rank {rank} {what}{where}.", rank=rank, exit_code=code)
+    if not follows:
+        arena.words[arena.map.slot(rank) + RAISED] = arena.words[RUN]
     return follows
 
 

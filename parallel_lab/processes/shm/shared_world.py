@@ -10,7 +10,7 @@ import time
 
 from ..flight import FlightEntry
 from ..supervisor import Action, Facts, Limits, RecordDeath, StopRun, Supervisor
-from .arena import ABORT, FINISHED, RUN, Arena
+from .arena import ABORT, FINISHED, RAISED, RUN, Arena
 from .watch import Watch, halted, ranks_text
 
 
@@ -55,7 +55,11 @@ class SharedWorld:
         if self.stopped:
             left = [r for r in range(self.world_size) if r not in self._left and r not in self._dead]
             stopped = halted({r: self.pids[r] for r in left})
-            return Facts(**ended, fault=True, culprit=self.fault().get("rank"), halted=stopped)
+            culprit, words = self.fault().get("rank"), self.arena.words
+            if culprit not in left:  # one that raised at the same time writes its traceback, too
+                raised = (rank for rank in left if words[self.arena.map.slot(rank) + RAISED] == words[RUN])
+                culprit = next(raised, culprit)
+            return Facts(**ended, fault=True, culprit=culprit, halted=stopped)
         limits, ranks = self.supervisor.limits, range(self.world_size)
         if self.supervisor.state == "starting":
             missing, stall = self._watch.absent(self.pids)
