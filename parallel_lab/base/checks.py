@@ -159,6 +159,26 @@ def fitting(function: Function) -> Function:
     return cast(Function, call)
 
 
+_OF_VALUES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError, Warning)
+
+
+def in_words(function: Function, where: str) -> Function:
+    """`fitting`, and an error about values that `function` does not take is one of this package."""
+    fits = fitting(function) if inspect.isfunction(function) else function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return fits(*args, **kwargs)
+        except ParallelLabError:
+            raise
+        except _OF_VALUES as error:
+            kind = ArgumentTypeError if isinstance(error, (TypeError, AttributeError)) else ArgumentError
+            raise kind(str(error) or type(error).__name__, where=where, allowed="What its text says") from error
+
+    return cast(Function, call)
+
+
 def fitting_class(cls: type) -> type:
     """`fitting` for makers of objects of a class, such as a dataclass."""
     name = "__init__" if "__init__" in vars(cls) else "__new__"

@@ -9,6 +9,8 @@ Made of gradients and of one call after the other. Names, arguments, forms of re
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import flag, function, integer
+from ..base.checks import flag, function, in_words, integer
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..nn.tensor.autograd import grad
 from ..nn.tensor.tensor import Tensor
@@ -199,3 +201,16 @@ def mixed_precision_cast(dtype: Any, x: Any) -> Any:
 def control_depend(src_operators: Any, dst_operators: Any, depend_mode: int = 0) -> Any:
     """What is written first is done first anyway."""
     return dst_operators
+
+
+# Python's own operators, under the names of `ops.functional`
+_OF_PYTHON: dict[str, Callable] = {
+    **{f"scalar_{name}": getattr(operator, name) for name in ("add", "sub", "mul", "mod", "floordiv")},
+    **{f"scalar_{name}": getattr(operator, name) for name in ("eq", "ne", "ge", "gt", "le", "lt")},
+    **{"scalar_div": operator.truediv, "scalar_usub": operator.neg, "string_eq": operator.eq},
+    **{"bool_not": operator.not_, "bool_and": operator.and_, "bool_or": operator.or_, "bool_eq": operator.eq},
+    **{"is_": operator.is_, "is_not": operator.is_not, "tuple_getitem": operator.getitem},
+    **{"tuple_len": len, "list_len": len, "dict_len": len, "shape_mul": math.prod},
+}
+globals().update({name: in_words(function, name) for name, function in _OF_PYTHON.items()})
+tuple_setitem = in_words(tuple_setitem, "tuple_setitem")

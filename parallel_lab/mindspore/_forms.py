@@ -351,7 +351,8 @@ class NeighborExchange(ops.NeighborExchange):
         shapes = {"recv_shapes": recv_shapes, "send_shapes": send_shapes}
         listed = [f"{name}={shorten(given)}" for name, given in shapes.items() if isinstance(given, list)]
         self.untaken = listed[0] if listed else ""
-        if listed and not all(isinstance(one, (list, tuple)) for one in (*recv_shapes, *send_shapes)):
+        known = all(isinstance(given, (list, tuple)) for given in shapes.values())
+        if listed and not (known and all(isinstance(one, (list, tuple)) for one in (*recv_shapes, *send_shapes))):
             send_rank_ids, recv_rank_ids, recv_shapes, send_shapes = [], [], (), ()
         super().__init__(send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, group)
 

@@ -82,7 +82,7 @@ def init_process_group(
 
 def destroy_process_group(group: str | None = None) -> None:
     """Forget a group; None, or the group of all ranks: leave the world."""
-    if group is None or group in _WORLD_GROUPS.values():
+    if group is None or (isinstance(group, str) and group in _WORLD_GROUPS.values()):
         communication.release()
     else:
         destroy_group(group)
@@ -416,7 +416,8 @@ def all_to_all_single(
 ) -> _Handle:
     """Each rank is sent its rows of `input`; `output` becomes the rows that came.  Split sizes: rows per rank."""
     where = "all_to_all_single"
-    _fits(where, "output", output, output.shape, _tensor(where, "input", input).dtype)
+    dtype, shape = _tensor(where, "input", input).dtype, _tensor(where, "output", output).shape
+    _fits(where, "output", output, shape, dtype)
     found, handle = _all_to_all_single(
         tuple(output.shape), input, output_split_sizes, input_split_sizes, group, async_op
     )

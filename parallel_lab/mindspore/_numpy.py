@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as _ops
-from ..base.checks import choice as _choice, flag as _flag
+from ..base.checks import choice as _choice, flag as _flag, in_words as _in_words
 from ..base.dtypes import kind_of as _kind_of
 from ..base.errors import ArgumentError as _ArgumentError
 from ..nn.tensor.arithmetic import Arithmetic as _Arithmetic
@@ -299,6 +299,9 @@ def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> Any:
     x = asarray(x)
     size = x.shape[axis]
     if isinstance(indices_or_sections, int):
+        most = size + 2**16  # those beyond `size` are empty
+        if not 0 < indices_or_sections <= most:
+            raise _ArgumentError(f"{indices_or_sections} parts", where="array_split", allowed=f"From 1 to {most}")
         each, more = size // indices_or_sections, size % indices_or_sections
         indices_or_sections = np.cumsum([each + (i < more) for i in range(indices_or_sections - 1)]).tolist()
     ends = [0, *(slice(0, at).indices(size)[1] for at in indices_or_sections), size]
@@ -486,3 +489,6 @@ for _name, _function in _SPELLED.items():
     _function.__name__ = _function.__qualname__ = _name
     _function.__doc__ = f"numpy's `{_name}` on Tensors, made of operators.  (...) -> (...)."
     globals()[_name] = _function
+for _name, _function in list(globals().items()):
+    if getattr(_function, "__module__", "") == __name__ and callable(_function) and not _name.startswith("_"):
+        globals()[_name] = _in_words(_function, f"mindspore.numpy.{_name}")

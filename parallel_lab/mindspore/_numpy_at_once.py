@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import flag, integer
+from ..base.checks import flag, in_words, integer
 from ..base.errors import ArgumentError, NotBuiltYet, ShapeError, shorten
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.tensor import Tensor
@@ -268,3 +268,8 @@ def randint(minval: int, maxval: int | None = None, shape: Any = None, dtype: An
 
 def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(shape[0]) if shape and isinstance(shape[0], (tuple, list)) else shape or (1,)
+
+
+for _name, _function in list(globals().items()):
+    if inspect.isfunction(_function) and _function.__module__ == __name__ and not _name.startswith("_"):
+        globals()[_name] = in_words(_function, f"mindspore.numpy.{_name}")

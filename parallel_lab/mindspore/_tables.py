@@ -209,20 +209,12 @@ COMPOSITE = {
     **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph depend"),
     **_of(DERIVATIVES, "Partial control_depend make_range make_tuple mixed_precision_cast tuple_setitem"),
     "partial": f"{FUNCTIONAL}:Partial",
-    **{
-        f"scalar_{name}": f"operator:{name}"
-        for name in ["add", "eq", "ge", "gt", "le", "lt", "mod", "mul", "ne", "sub"]
-    },
-    **{"scalar_div": "operator:truediv", "scalar_floordiv": "operator:floordiv", "scalar_usub": "operator:neg"},
-    **{"bool_not": "operator:not_", "bool_and": "operator:and_", "bool_or": "operator:or_", "bool_eq": "operator:eq"},
-    **{"is_": "operator:is_", "is_not": "operator:is_not", "tuple_getitem": "operator:getitem"},
-    **{
-        "tuple_len": "builtins:len",
-        "shape_mul": "math:prod",
-        "list_len": "builtins:len",
-        "dict_len": "builtins:len",
-        "string_eq": "operator:eq",
-    },
+    **_of(
+        DERIVATIVES,
+        "scalar_add scalar_eq scalar_ge scalar_gt scalar_le scalar_lt scalar_mod scalar_mul scalar_ne scalar_sub "
+        "scalar_div scalar_floordiv scalar_usub bool_not bool_and bool_or bool_eq is_ is_not tuple_getitem tuple_len "
+        "list_len dict_len shape_mul string_eq",
+    ),
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),

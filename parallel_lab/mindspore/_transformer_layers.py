@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, flag, integer, kept, number
-from ..base.errors import ArgumentError, ShapeError
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.settings.context import get_auto_parallel_context
 from ..nn.cell import Cell
 from ..nn.initializer import initializer
@@ -149,6 +149,10 @@ class _Linear(Cell):
             self.bias_add = ops.Add()
         self.act_name = activation
         named = isinstance(activation, str) or activation is None
+        if not (named or isinstance(activation, type) or callable(activation)):
+            raise ArgumentTypeError(
+                f"activation={shorten(activation)}", where="Linear", allowed="A name or a Cell class"
+            )
         self.activation = nn.get_activation(activation, "Linear") if named else activation()
         self.dtype, self.cast, self.cast_back, self.reshape = compute_dtype, ops.Cast(), ops.Cast(), ops.Reshape()
         self.cast_parameter = ops.Cast()

@@ -28,7 +28,7 @@ ATTACKS = {
     "reads a file of the teacher's": "open({secret!r}).read()",
     "reads another submission": "open({parent!r} + '/class/ada/mine.ipynb').read()",
     "lists the class": "os.listdir({parent!r} + '/class')",
-    "lists home": "os.listdir('/root') + os.listdir('/home')",
+    "lists home": f"os.listdir({str(Path.home())!r}) + os.listdir('/home')",
     "lists /tmp": "[n for n in os.listdir('/tmp') if n not in os.getcwd()]",
     "reads passwd": "open('/etc/passwd').read()",
     "reads a teacher's variable": "os.environ.get('TEACHER_TOKEN')",

@@ -31,9 +31,10 @@ from .initial_values import Dirac as _Dirac  # noqa: F401 - adds names to `initi
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
 
+_APART = ("cell_state", "initial_values")  # importing them makes them names here, too
 LAYERS: dict[str, _Any] = _ALSO | {
     name: value
-    for file in [value for value in globals().values() if isinstance(value, _ModuleType)]
+    for file in [value for key, value in globals().items() if isinstance(value, _ModuleType) and key not in _APART]
     for name, value in vars(file).items()
     if not name.startswith("_") and getattr(value, "__module__", "") == file.__name__
 }

@@ -173,7 +173,11 @@ class FocalLoss(LossBase):
         self.__dict__["weight"] = weight
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        (n, c, *_), (m, one, *_) = logits.shape, labels.shape
+        given = [getattr(x, "shape", None) for x in (logits, labels)]
+        if not all(isinstance(shape, tuple) and len(shape) >= 2 for shape in given):
+            what = f"logits {shorten(logits)}, labels {shorten(labels)}"
+            raise ShapeError(what, where=self._where(), allowed="Tensors (n, c, ...) and (n, 1, ...) or (n, c, ...)")
+        (n, c, *_), (m, one, *_) = given
         if n != m or one not in (1, c) or tuple(logits.shape[2:]) != tuple(labels.shape[2:]):
             what = f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)}"
             raise ShapeError(what, where=self._where(), allowed="(n, c, ...) and (n, 1, ...) or (n, c, ...)")
