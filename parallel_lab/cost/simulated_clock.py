@@ -18,7 +18,16 @@ from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
 from .clock import Clock, Message, Task
 from .shared_cores import SharedCores
-from .time import border_key, is_border, message_bytes, message_time_s, operand_of, own_time_s
+from .time import (
+    border_key,
+    instr_time_s,
+    is_border,
+    message_bytes,
+    message_time_s,
+    on_dearer_sides,
+    operand_of,
+    own_time_s,
+)
 
 # An instruction that ran: (action, instruction, start, end, bytes handed over, of a wait: its message's completion).
 Ran = tuple[Action, Instr, float, float, int, float | None]
@@ -47,6 +56,7 @@ def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | N
 
 def predicted_run(plan: Plan, cluster: Cluster) -> list[list[Ran]]:
     """What `virtual_clock` takes, where local work takes what the cost model says."""
+    plan = on_dearer_sides(plan, lambda instr: instr_time_s(plan, instr, cluster))
     host, times, ran = frozenset(plan.host), {}, []
     for stage in plan.stages:
         work = [(action, instr) for action in stage.actions for _, instr in stage.part(action)]

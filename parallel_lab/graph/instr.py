@@ -84,7 +84,7 @@ class Instr:
     offset_axes    for a computation that depends on where its slice lies: per dim it asks about, the axes that split it
     owner          the only rank that runs it (optimizer parallel in data_parallel mode); None: all do
     once           "first", "last": with the first or last micro-batch that its program runs for; "": with each
-    when           (value, bool) pairs: it runs only where each of these values, a () bool, is that; see `branches.py`
+    when           (value, bool) pairs: it runs only where each of these () bools is that (`traced_branches.py`)
     stage          the part of a pipelined network that it belongs to; -1 in an update: to all that read its results
 
     For the reader:

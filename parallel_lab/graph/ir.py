@@ -115,7 +115,7 @@ class Node:
     once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" if it runs with each of them;
                  if it runs once, "first" or "last": with the first or the last of them
     target       "CPU": it runs on the host (`set_device`); "": on its device
-    when         (value, bool) pairs: it runs only where each of these values, a () bool, is that; see `branches.py`
+    when         (value, bool) pairs: it runs only where each of these () bools is that (`traced_branches.py`)
     recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
     """
 

@@ -6,13 +6,14 @@
     else:                               ag__.if_stmt(ag__.converted_call(x.mean, ...) > 0, if_body, else_body,
         y = x                                        get_state, set_state, ("y",), 1)
 
-Lines and file stay the author's own, so that errors and plans name them. What is no function of the learner's, or has
-no source, is left as it is.
+Lines and file stay the author's own, so that errors and plans name them. A function of a library, or without source,
+is left as it is.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from ..base.errors import TraceError
 from ..base.hooks import current_tracer
 from ..base.origin import caller, is_learners
 from ..ops.machine.registry import OPS
-from .traced_branches import Missing
+from .traced_branches import Missing, Variables
 from .traced_value import Overflow, TracedValue
 
 _DONE = "autograph_info__"  # of a function that malt has made: as it marks those inside of them
@@ -65,7 +66,7 @@ def _factory(function: Any) -> types.CodeType | None:
         changed, context = GenericTranspiler.transform_function(PyToPy(), function, ProgramContext(STANDARD_OPTIONS))
         while any(isinstance(node, ast.IfExp) for node in ast.walk(changed)):  # malt takes the outermost ones only
             changed = conditional_expressions.transform(changed, context)
-    except Exception:
+    except Exception:  # no source, or a form that malt does not know: its truth test is refused where it stands
         return None
     defined: Any = changed
     free = " = ".join((*function.__code__.co_freevars, "unused"))
@@ -136,9 +137,10 @@ class Operators:
 
     @staticmethod
     def ld(value: Any) -> Any:
-        """A variable that is read. Raises UnboundLocalError as Python does."""
+        """A variable that is read. Raises TraceError if only one side of an `if`, or a turn of a loop, sets it."""
         if isinstance(value, Missing):
-            raise UnboundLocalError(f"{value.name!r} is not set on each side of an if")
+            what, hint = f"{value.name!r} is not set on each side of an if", "Set it before the if, or the loop"
+            raise TraceError(what, where=caller().place, allowed="Variables that every way sets", hint=hint)
         return value
 
     @staticmethod
@@ -168,7 +170,7 @@ class Operators:
     ) -> None:
         """`if` ... `else`."""
         if _is_traced(condition):
-            current_tracer.get().branched(condition, (body, orelse), state, set_state, names)
+            current_tracer.get().branched(condition, (body, orelse), Variables(names, state, set_state))
         else:
             (body if condition else orelse)()
 
@@ -183,7 +185,7 @@ class Operators:
         def set_state(values: tuple[Any, ...]) -> None:
             held[:] = values
 
-        current_tracer.get().branched(condition, sides, lambda: tuple(held), set_state, (text,))
+        current_tracer.get().branched(condition, sides, Variables((text,), lambda: tuple(held), set_state))
         return held[0]
 
     @staticmethod
@@ -194,8 +196,8 @@ class Operators:
         for item in items:
             goes_on = True if test is None else test()
             if _is_traced(goes_on):
-                run = lambda item=item: body(item)  # noqa: E731
-                current_tracer.get().branched(goes_on, (run, lambda: None), state, set_state, names)
+                sides = functools.partial(body, item), lambda: None
+                current_tracer.get().branched(goes_on, sides, Variables(names, state, set_state))
             elif goes_on:
                 body(item)
             else:
@@ -204,10 +206,11 @@ class Operators:
     @staticmethod
     def while_stmt(test: Any, body: Any, state: Any, set_state: Any, names: tuple[str, ...], options: Any) -> None:
         """`while`; as soon as its condition is a tensor, a loop that runs as often as that says."""
+        tracer: Any = current_tracer.get()
         while True:
-            goes_on = test()
+            before, goes_on = tracer.written(), test()
             if _is_traced(goes_on):
-                current_tracer.get().looped(test, body, state, set_state, names)
+                tracer.looped(test, body, Variables(names, state, set_state), before)
                 return
             if not goes_on:
                 return

@@ -222,6 +222,10 @@ class Tracer(TracedBranches):
 
         rows_too=False: besides the first result only numbers are added up, and nothing outside can read the others
         """
+        if self.when:
+            raise self.twice(
+                "micro-batches are made on one side of an if on a tensor", "Make them around the whole network"
+            )
         if self.micro_batches > 1:
             hint = "Put one Cell that makes micro-batches around the whole network"
             raise self.twice("micro-batches are made a second time", hint)
@@ -381,7 +385,7 @@ def trace_network(
 
     trained  Parameters of the network that belong to the program even if nothing reads them: an optimizer's
     parts    micro-batches in which a function runs that the network differentiates
-    finds_branches   read functions for `if` on tensors from the start: not before one is met, as most have none
+    finds_branches   read functions for `if` on tensors from the start; by default only once one is met: few have any
 
     Raises TraceError, ShapeError.
     """

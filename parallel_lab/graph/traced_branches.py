@@ -34,6 +34,14 @@ class Missing:
         self.name, self.returned = name, returned
 
 
+class Variables(NamedTuple):
+    """What a side or a turn may set: the `names`, and functions that read and set all values together."""
+
+    names: Sequence[str]
+    read: Callable[[], tuple[Any, ...]]
+    set: Callable[[tuple[Any, ...]], None]
+
+
 class _Changed(NamedTuple):
     """What a side can change besides variables: new values of Parameters, also after an optimizer's step; names of
     Tensors and traced values whose items were set.
@@ -52,6 +60,7 @@ class TracedBranches(TracedStep):
 
     def __init__(self) -> None:
         super().__init__()
+        self.loops = 0  # on tensors, in which what comes next stands
         self.when: Pairs = ()  # on which side of which `if` what comes next runs
         self.made_when: dict[str, Pairs] = {}
         self.between_sides = False  # whether variables are read or set between the sides
@@ -78,66 +87,61 @@ class TracedBranches(TracedStep):
         self.opposites[result.name] = value.name
         return result
 
-    def branched(
-        self,
-        condition: TracedValue,
-        sides: Sequence[Callable[[], object]],
-        state: Callable[[], tuple[Any, ...]],
-        set_state: Callable[[tuple[Any, ...]], None],
-        names: Sequence[str],
-    ) -> None:
-        """Run both sides of an `if`, and go on with the variables, `names`, whose values are `state`, as one of them
-        leaves them.
-        """
+    def branched(self, condition: TracedValue, sides: Sequence[Callable[[], object]], variables: Variables) -> None:
+        """Run both sides of an `if`, and go on with the variables as one of them leaves them."""
         taken, place = self.truth(condition), caller(self.scope_text()).place
-        outer, before, kept = self.when, self._between(state), self._changed()
+        outer, before, kept = self.when, self._between(variables.read), self._changed()
         ends = []
         for side, run in zip((True, False), sides, strict=True):
-            self._between(set_state, before)
+            self._between(variables.set, before)
             self._restore(kept)
             self.when = (*outer, (taken.name, side))
             try:
                 run()
             finally:
                 self.when = outer
-            ends.append((self._between(state), self._changed()))
+            ends.append((self._between(variables.read), self._changed()))
         (then, then_changed), (other, other_changed) = ends
         self._restore(kept)
         self._meet(taken, kept, then_changed, other_changed)
-        pairs = zip(names, then, other, strict=True)
-        self._between(set_state, tuple(self.either(taken, a, b, name, place) for name, a, b in pairs))
+        pairs = zip(variables.names, then, other, strict=True)
+        self._between(variables.set, tuple(self.either(taken, a, b, name, place) for name, a, b in pairs))
 
-    def _between(self, variables: Callable[..., Any], *values: Any) -> Any:
-        """Read or set the variables of an `if`."""
+    def _between(self, call: Callable[..., Any], *values: Any) -> Any:
+        """Read or set the variables of an `if` or a loop."""
         self.between_sides = True
         try:
-            return variables(*values)
+            return call(*values)
         finally:
             self.between_sides = False
+
+    def written(self) -> tuple[int, int, _Changed]:
+        """How much is written down: what `looped` is told of the moment before it was known that there is a loop."""
+        return len(self.nodes), len(self.prints), self._changed()
 
     def looped(
         self,
         test: Callable[[], Any],
         body: Callable[[], object],
-        state: Callable[[], tuple[Any, ...]],
-        set_state: Callable[[tuple[Any, ...]], None],
-        names: Sequence[str],
+        variables: Variables,
+        before: tuple[int, int, _Changed],
     ) -> None:
         """A `while` on a tensor: one turn is written down, of variables, Parameters and items that it changes."""
-        begin, kept, written = self._between(state), self._changed(), (len(self.nodes), len(self.prints))
-        self._turn(test, body, state, set_state, names, ((), ()))
+        (nodes, prints, kept), begin = before, self._between(variables.read)
+        self._restore(kept)
+        self._turn(test, body, variables, ((), ()))
         changed = self._changed()
         parameters = [name for name, value in changed.assigns.items() if kept.assigns.get(name) != value]
         items = [value for key, (value, now) in changed.items.items() if (value, now) != kept.items.get(key)]
-        phases = {node.phase for node in self.nodes[written[0] :]}
-        del self.nodes[written[0] :], self.prints[written[1] :]
+        phases = {node.phase for node in self.nodes[nodes:]}
+        del self.nodes[nodes:], self.prints[prints:]
         self._restore(kept)
-        self._between(set_state, begin)
+        self._between(variables.set, begin)
         if "after" in phases or any(name in self.updated for name in parameters):
             raise self.twice("a loop on a tensor behind an optimizer's step", "Read the new values in the next call")
         was, self.in_update = self.in_update, self.in_update or "update" in phases
         try:
-            self._turn(test, body, state, set_state, names, (parameters, items))
+            self._turn(test, body, variables, (parameters, items))
         finally:
             self.in_update = was
 
@@ -145,22 +149,20 @@ class TracedBranches(TracedStep):
         self,
         test: Callable[[], Any],
         body: Callable[[], object],
-        state: Callable[[], tuple[Any, ...]],
-        set_state: Callable[[tuple[Any, ...]], None],
-        names: Sequence[str],
+        variables: Variables,
         changes: tuple[Sequence[str], Sequence[TracedValue]],
     ) -> None:
         """Write down one turn of a loop, in which these Parameters and items of values change."""
         outer, place, (parameters, items) = self.when, caller(self.scope_text()).place, changes
-        values = [*self._between(state), *map(self._held, parameters), *items]
+        values = [*self._between(variables.read), *map(self._held, parameters), *items]
         entered = [self._entered(value) for value in values]
         count = len(values) - len(parameters) - len(items)
         self.assigns |= {name: value.name for name, value in zip(parameters, entered[count:], strict=False)}
         for value, now in zip(items, entered[count + len(parameters) :], strict=True):
             self.item_set(value, now.name)
-        self._between(set_state, tuple(map(_copied, entered[:count])))
+        self._between(variables.set, tuple(map(_copied, entered[:count])))
         loop = OPS["logical_not"](self.operand(False, []))
-        self.when = (*outer, (loop.name, True))
+        self.when, self.loops = (*outer, (loop.name, True)), self.loops + 1
         try:
             condition = test()
             if not isinstance(condition, TracedValue):
@@ -170,15 +172,15 @@ class TracedBranches(TracedStep):
             self.when = (*outer, (loop.name, True), (condition.name, True))
             body()
             self.when = (*outer, (loop.name, True))
-            ends = [*self._between(state), *map(self._held, parameters), *items]
-            every = zip((*names, *parameters, *(v.name for v in items)), entered, ends, strict=True)
+            ends = [*self._between(variables.read), *map(self._held, parameters), *items]
+            every = zip((*variables.names, *parameters, *(v.name for v in items)), entered, ends, strict=True)
             after = [self._carried(condition, loop.name, now, end, name, place) for name, now, end in every]
         finally:
-            self.when = outer
+            self.when, self.loops = outer, self.loops - 1
         self.assigns |= {name: value.name for name, value in zip(parameters, after[count:], strict=False)}
         for value, end in zip(items, after[count + len(parameters) :], strict=True):
             value.name = end.name
-        self._between(set_state, tuple(after[:count]))
+        self._between(variables.set, tuple(after[:count]))
 
     def _held(self, name: str) -> TracedValue:
         """What a Parameter holds now."""
@@ -223,7 +225,7 @@ class TracedBranches(TracedStep):
         raise TraceError(what, where=place, allowed="Tensors and numbers change in a loop on a tensor")
 
     def either(self, taken: TracedValue, then: Any, other: Any, name: str, place: str) -> Any:
-        """What a variable holds behind an `if`. Raises TraceError if no tensor can stand for what the sides leave."""
+        """A variable's value after an `if`. Raises TraceError if one tensor cannot hold what the two sides leave."""
         if then is True and isinstance(other, TracedValue) and self.opposites.get(taken.name) == other.name:
             return True  # "not returned yet: return now": it has returned, either way
         if then is other or (type(then) is type(other) and isinstance(then, (bool, int, float, str)) and then == other):
@@ -263,6 +265,10 @@ class TracedBranches(TracedStep):
         if isinstance(value, (list, tuple)):
             return type(value)(map(self._zeros, value))
         return np.zeros(value.shape, str(value.dtype)) if hasattr(value, "shape") else value
+
+    def shown(self, value: TracedValue) -> str:
+        """The name under which `value` is printed: where this line stands, if that is on one side, or in a loop."""
+        return value.name if self.made_when.get(value.name, ()) == self.when else OPS["identity"](value).name
 
     # ---- what a side changes besides variables ----
 
@@ -344,7 +350,7 @@ class TracedBranches(TracedStep):
         return result
 
     def _outside(self, value: TracedValue, otherwise: TracedValue) -> TracedValue:
-        """`value`, which one side has made, for what stands outside; `otherwise` where that side is not taken."""
+        """`value`, made on one side, for use outside the `if`; `otherwise` if that side is not taken."""
         here = self.when
         for *outer, (condition, side) in reversed(
             [here[: n + 1] for n in range(len(self.made_when.get(value.name, ())))]

@@ -40,6 +40,7 @@ class TracedStep:
     scope_text: Callable[[], str]
     when: Pairs
     made_when: dict[str, Pairs]
+    loops: int
 
     def __init__(self) -> None:
         # what is differentiated, and gradients by name
@@ -163,6 +164,10 @@ class TracedStep:
     def gradients(self, output: Any, sources: Sequence[Any]) -> list[TracedValue]:
         """Values that stand for the gradients of `output` (or its sum) for Parameters and inputs of the function."""
         where = caller(self.scope_text()).place
+        if self.loops:
+            raise self.twice(
+                "gradients are asked for in a loop on a tensor", "Ask for them once, and loop over what is read"
+            )
         value = self.operand(output, [])
         differentiable = any(value.name in n.outs for n in self.nodes) and value.name not in self.late
         if not differentiable or kind_of(value.dtype) != "f":
@@ -188,6 +193,10 @@ class TracedStep:
         are taken there together: each has Parameters of its own.
         """
         where, here = caller(self.scope_text()).place, self.when
+        if self.loops:
+            raise self.twice(
+                "an optimizer's step in a loop on a tensor", "Take one step, and count the turns in Python"
+            )
         if self.optimizers:
             self._check_another(optimizer)
         if here:

@@ -111,7 +111,7 @@ class TracedValue(Arithmetic):
     def __str__(self) -> str:
         """What `print(x)` shows during compilation; numbers follow when the plan runs: on each rank its slice."""
         if hasattr(self.tracer, "prints") and current_tracer.get() is self.tracer:
-            self.tracer.prints.append((self.name, caller(self.tracer.scope_text())))
+            self.tracer.prints.append((self.tracer.shown(self), caller(self.tracer.scope_text())))
         what = f"{self.name}: global shape {self.shape}, {self.dtype}"
         return f"Tensor({what}; every rank prints its slice when the plan runs)"
 

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Simulator, Tensor, TraceError, compile, nn, ops, value_and_grad
+from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.graph.plan import Plan
 from tests.graph.one_device import check_equal, draw, plan_of
 from tests.graph.test_branches import Sides, X, Y, loss_of
 from tests.graph.test_training_step import batch, stepping, steps_on_one_device, steps_on_ranks
+from tests.nets import cell
 
 
 def halves(net, h):
@@ -192,3 +194,56 @@ def becomes_text(net, h):
 def test_what_a_turn_cannot_hand_on_is_refused(body, words):
     with pytest.raises(TraceError, match=words):
         plan_of(Sides(body, 0), X, Y)
+
+
+def sends_to_decide(net, x):
+    while ops.AllReduce()(x).max() < 100:
+        x = x * 2
+    return x
+
+
+def test_a_condition_that_sends_is_asked_as_often_as_python_asks_it():
+    """Once more than there are turns; another time was left over from finding out that there is a loop."""
+    x = np.full((4, 8), 1.0)
+    plan = compile(cell(sends_to_decide), x[:1], device_num=4, parallel_mode="data_parallel")
+    assert [i.kind for _, i in plan.instructions()].count("all_reduce") == 1
+    simulator = Simulator(plan, {})
+    simulator.run_step(x)
+    np.testing.assert_array_equal(simulator.envs[0][plan.outputs[0]], x[:1] * 32)  # 4 * 32 > 100 > 4 * 16
+
+
+def gradients_in_turns(net):
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    gradient = value_and_grad(loss_of(net), None, optimizer.parameters)
+
+    def step(x, y):
+        loss = ops.reduce_mean(net(x))
+        while loss > 0.5:
+            loss, _ = gradient(x, y)
+        return loss
+
+    return step, optimizer
+
+
+def steps_in_turns(net):
+    optimizer = nn.SGD(net.trainable_params(), 0.1)
+    gradient = value_and_grad(loss_of(net), None, optimizer.parameters)
+
+    def step(x, y):
+        loss, gradients = gradient(x, y)
+        while loss > 0.5:
+            optimizer(gradients)
+            loss = loss * 0.5
+        return loss
+
+    return step, optimizer
+
+
+@pytest.mark.parametrize(
+    ("make_step", "words"),
+    [(gradients_in_turns, "gradients are asked for in a loop"), (steps_in_turns, "an optimizer's step in a loop")],
+    ids=lambda x: getattr(x, "__name__", ""),
+)
+def test_a_loop_makes_no_gradients_and_no_steps(make_step, words):
+    with pytest.raises(NotBuiltYet, match=words):
+        steps_on_ranks(make_step, *batch(), (None, None), 4, 1)

@@ -22,10 +22,10 @@ MODULES = all_modules()
 # functions and for types included
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
-    "run.simulator": (8_142, 8_666),
-    "graph.trace": (11_022, 11_022),
-    "graph.compiler": (22_675, 23_175),
-    "train.session": (17_556, 27_300),
+    "run.simulator": (8_144, 8_668),
+    "graph.trace": (11_046, 11_046),
+    "graph.compiler": (22_699, 23_199),
+    "train.session": (17_568, 27_300),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -34,24 +34,24 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_666,
+    "base": 4_668,
     "layout": 2_200,
     "ops": 11_425,
     "nn": 8_512,
     "catalog": 11_562,
-    "graph": 9_391,
-    "cost": 9_061,
+    "graph": 9_413,
+    "cost": 9_070,
     "run": 1_468,
     "processes": 13_469,
     "train": 10_996,
-    "lab": 32_356,
+    "lab": 32_361,
     "mindspore": 8_941,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_397, 126_900, 99_893
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_439, 126_942, 100_033
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -135,7 +135,7 @@ class Builder:
         source = self.operand(cast.ins[0], want, node, 0)
         if name not in self.values:
             value, here = Value(cast.shape, cast.dtype, self.values[source].layout), self.when
-            self.when = ()  # for what reads it outside of an `if` too
+            self.when = ()  # operators outside of the `if` may read it, too
             self.add(replace(cast, when=()).computed((source,), cast.attrs), value)
             self.when = here
         return name
