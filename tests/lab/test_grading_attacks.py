@@ -12,10 +12,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from parallel_lab.lab.grading import marks
+from parallel_lab.lab.grading.confine import Limits
 from parallel_lab.lab.grading.marks import grade_folder
 
 pytestmark = [
@@ -172,3 +174,69 @@ def test_of_two_notebooks_of_a_lesson_the_newest_counts_and_each_student_has_a_f
     assert "left out ann b: ann b/old.ipynb: the same lesson is in ann b: ann b/new.ipynb, which is newer" in lines
     table.write_json(tmp_path / "checks")
     assert len(list((tmp_path / "checks").iterdir())) == 2
+
+
+def graded(tmp_path, notebooks, **options):
+    """(points by student, lines, as `tell` had them) of notebooks {"student/name": cells}, with one exercise."""
+    (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
+    for name, cells in notebooks.items():
+        notebook(tmp_path / "class" / f"{name}.ipynb", *cells)
+    lines: list[str] = []
+    table = grade_folder(tmp_path / "class", exercises=tmp_path / "own.py", tell=lines.append, **options)
+    return table, lines
+
+
+@pytest.mark.exhaustive
+def test_grading_goes_on_where_its_process_was_ended(tmp_path, monkeypatch):
+    """All marks were lost, of those graded before too: on Linux before 6.12 a submission can send the signal."""
+    started = []
+
+    def start(command, *args, **more):
+        started.append(subprocess.Popen(command, *args, **more))
+        return started[-1]
+
+    def end_once(rows):
+        if len(started) == 1:
+            started[0].kill()
+
+    monkeypatch.setattr(marks, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": start}))
+    table, _ = graded(tmp_path, {f"{name}/mine": HONEST for name in ("ada", "ben", "cy")}, jobs=1, graded=end_once)
+    assert len(started) == 2
+    assert [(mark.student, mark.points) for mark in table.marks] == [("ada", 1), ("ben", 1), ("cy", 1)]
+
+
+@pytest.mark.exhaustive
+def test_memory_in_nameless_files_counts(tmp_path):
+    """800 MB in memfds under a limit of 512: the cell that fills them is ended, and what it held is gone. The cells
+    behind it run in another process, which was ended for the memory of the first.
+    """
+    fills = "import os\nheld = [os.memfd_create('m') for _ in range(8)]\nfor f in held: os.write(f, bytes(100 << 20))"
+    keeps = "def attempt_0(): return 'got' if len(held) == 8 else 'nothing'"
+    notebooks = {"eve/mine": (fills, keeps, HONEST[1]), "ada/mine": (fills, *HONEST)}
+    table, _ = graded(tmp_path, notebooks, limits=Limits(memory_bytes=512 << 20))
+    assert [(mark.student, mark.points) for mark in table.marks] == [("ada", 1), ("eve", 0)]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("raised", ['ModuleNotFoundError("", name="numpy")', 'ModuleNotFoundError(name="no_such")'])
+def test_a_package_is_missing_only_where_it_is(tmp_path, raised):
+    """A raised error of numpy, which is there, or of a name that no cell imports, does not blame the machine."""
+    cells = (f"raise {raised}", "def attempt_0(): return 'wrong'", HONEST[1])
+    table, _ = graded(tmp_path, {"eve/mine": cells})
+    assert [mark.points for mark in table.marks] == [0]
+
+
+def test_what_is_told_holds_no_escapes_and_names_what_is_left_out(tmp_path):
+    table, lines = graded(tmp_path, {"ada\x1b[2J/mine": HONEST, ".hidden/mine": HONEST})
+    assert "\x1b" not in "".join((*lines, table.text() if hasattr(table, "text") else ""))
+    assert any(line.startswith("left out") and ".hidden" in line for line in lines)
+    assert [mark.points for mark in table.marks] == [1]
+
+
+@pytest.mark.parametrize(("name", "kept"), [("train.py", True), ("parallel-lab", False)])
+def test_only_the_command_itself_forgets_the_current_folder(tmp_path, name, kept):
+    """A script of a learner's with the argument `grade` imports what lies next to it."""
+    (tmp_path / name).write_text("import parallel_lab\nimport own_part", encoding="utf-8")
+    (tmp_path / "own_part.py").touch()
+    done = subprocess.run([sys.executable, name, "grade"], cwd=tmp_path, check=False, capture_output=True)
+    assert (done.returncode == 0) == kept

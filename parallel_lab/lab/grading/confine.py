@@ -191,6 +191,7 @@ class Watch:
                 with self.ending:
                     self.reason = reason
                     end_all(os.getpid())
+                    self._shared = 0  # not that of the process that comes next
 
     def _too_much(self, found: Sequence[int]) -> str:
         limits = self.limits

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import importlib.metadata
 import json
 import os
@@ -208,13 +209,9 @@ def _clean(folder: Path, exercises: Path | None) -> Iterator[dict[str, Any]]:
     Raises WorldError where something has been imported from the submissions, or a submission could read them.
     """
     classroom, before = folder.resolve(), sys.path[:]
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and _shadows(name, Path(file).resolve(), classroom):
-            what = f"the module {name} comes from {file}, where learners' files lie: it may change marks"
-            raise WorldError(
-                what, where="grade", hint="Remove the file, and start `parallel-lab grade` in a new terminal"
-            )
+    for name, file in _shadows(classroom):
+        what = f"the module {name} comes from {file}, where learners' files lie: it may change marks"
+        raise WorldError(what, where="grade", hint="Remove the file, and start `parallel-lab grade` in a new terminal")
     path = walls.installed(before)
     files = walls.readable(path)
     open_to_all = next((name for name in files if classroom.is_relative_to(Path(name).resolve())), None)
@@ -237,16 +234,23 @@ def _clean(folder: Path, exercises: Path | None) -> Iterator[dict[str, Any]]:
 
 def _walls(scratch: str, files: Sequence[str]) -> dict[str, Any]:
     """What `walls.find` tells, in a process without threads."""
-    command = walls.command("", scratch, files)
-    return json.loads(subprocess.run(command, env=walls.environment(), cwd=scratch, stdout=-1, check=True).stdout)
+    command, pipe = walls.command("", scratch, files), subprocess.PIPE
+    try:
+        done = subprocess.run(command, env=walls.environment(), cwd=scratch, stdout=pipe, check=True, timeout=60)
+        return json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise WorldError(f"what protects here cannot be found out: {error}", where="grade") from error
 
 
-def _shadows(name: str, file: Path, classroom: Path) -> bool:
-    """Whether a module comes from the submissions, or under another's name from the current folder."""
-    if file.is_relative_to(_PACKAGE) or any(file.is_relative_to(place) for place in walls.installed(sys.path)):
-        return False
-    known = name in sys.stdlib_module_names or importlib.metadata.packages_distributions().get(name)
-    return file.is_relative_to(classroom) or (file.is_relative_to(Path.cwd()) and bool(known))
+def _shadows(classroom: Path) -> Iterator[tuple[str, str]]:
+    """Modules that come from the submissions, or under another's name from the current folder, and their files."""
+    trusted, here = [_PACKAGE, *walls.installed(sys.path)], Path.cwd()
+    # asked for once at most: it reads each installed package's list of files
+    names = functools.cache(lambda: {*sys.stdlib_module_names, *importlib.metadata.packages_distributions()})
+    for name, module in list(sys.modules.items()):
+        inside = Path(str(getattr(module, "__file__", None) or os.devnull)).resolve().is_relative_to
+        if not any(map(inside, trusted)) and (inside(classroom) or (inside(here) and name in names())):
+            yield name, str(module.__file__)
 
 
 def _grade_all(
