@@ -174,7 +174,9 @@ def in_words(function: Function, where: str) -> Function:
             raise
         except _OF_VALUES as error:
             kind = ArgumentTypeError if isinstance(error, (TypeError, AttributeError)) else ArgumentError
-            raise kind(str(error) or type(error).__name__, where=where, allowed="What its text says") from error
+            raise kind(
+                str(error) or type(error).__name__, where=where, allowed="Values as its docstring says"
+            ) from error
 
     return cast(Function, call)
 

@@ -114,8 +114,8 @@ class _Layer(Cell):
 
 class TransformerEncoderLayer(_Layer):
     """Attention and two dense layers, each with a norm before it and an addition behind.  x: (batch, seq_length,
-    hidden_size) or (batch * seq_length, hidden_size), input_mask: (batch, seq_length, seq_length), 1 for what may be
-    looked at -> x's shape, and key and value as MultiHeadAttention gives them.
+    hidden_size) or (batch * seq_length, hidden_size), input_mask: (batch, seq_length, seq_length), 1 where attention is
+    allowed -> x's shape, and key and value as MultiHeadAttention gives them.
 
     post_layernorm_residual  what is added is the norm's result instead of its input
     use_past                 one token at a time, see MultiHeadAttention; also called with init_reset ((1,) bools, False

@@ -9,9 +9,11 @@ from typing import Any as _Any
 
 from . import (  # noqa: F401
     activations,
+    cell_state,
     clipping,
     dropout,
     embedding,
+    initial_values,
     lars,
     losses,
     lr_schedules,
@@ -25,16 +27,14 @@ from . import (  # noqa: F401
     transformer,
     wrap,
 )
-from .cell_state import IncompatibleKeys as _  # noqa: F401 - puts its methods on Cell
-from .initial_values import Dirac as _Dirac  # noqa: F401 - adds names to `initializer`
 
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
 
-_APART = ("cell_state", "initial_values")  # importing them makes them names here, too
+_APART = (cell_state, initial_values)  # methods of Cell, rules of `initializer`
 LAYERS: dict[str, _Any] = _ALSO | {
     name: value
-    for file in [value for key, value in globals().items() if isinstance(value, _ModuleType) and key not in _APART]
+    for file in [value for value in globals().values() if isinstance(value, _ModuleType) and value not in _APART]
     for name, value in vars(file).items()
     if not name.startswith("_") and getattr(value, "__module__", "") == file.__name__
 }

@@ -27,8 +27,8 @@ class IncompatibleKeys(NamedTuple):
 
 
 def register_buffer(self: Cell, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-    """Hold a Tensor that is no Parameter under a free name without dots; None holds the place. persistent: it belongs
-    to `state_dict`. Raises ArgumentError, ArgumentTypeError.
+    """Hold a Tensor, not a Parameter, under a free name without dots; None reserves the name. persistent: it belongs to
+    `state_dict`. Raises ArgumentError, ArgumentTypeError.
     """
     where = self._where()
     held = self.__dict__.setdefault("_buffers", {})
