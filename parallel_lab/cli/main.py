@@ -242,6 +242,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # one that was closed (>&-) is no file of ours
+        if number:
+            stream = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open
+            setattr(sys, ("", "stdout", "stderr")[number], stream)
+    os.close(number)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # no message is lost for a character that the terminal does not have
             stream.reconfigure(errors="backslashreplace")

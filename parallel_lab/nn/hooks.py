@@ -14,10 +14,11 @@ both: where operators are split its values are whole on every rank. Forms: MindS
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ..base.checks import function
+from ..base.checks import function, misfit
 from ..base.errors import ArgumentTypeError
 from ..base.hooks import current_tracer
 from ..ops.elementwise import identity
@@ -102,7 +103,10 @@ class Hooks(CellTree):
             for i, tensor in zip(places, tensors, strict=True):
                 given[i] = tensor
             form = tuple if isinstance(result, tuple) else lambda one: one[0]
-            input_gradients = self.bprop(*given, form(outs), form(gradients))
+            handed = (*given, form(outs), form(gradients))
+            if fault := misfit(f"bprop of {self._where()}", inspect.signature(self.bprop), handed, {}):
+                raise fault
+            input_gradients = self.bprop(*handed)
             input_gradients = input_gradients if isinstance(input_gradients, (tuple, list)) else (input_gradients,)
             if len(input_gradients) not in (len(args), len(places)):
                 allowed = f"{len(args)}, one per input"

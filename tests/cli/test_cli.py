@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -256,6 +257,16 @@ def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
     environment = interrupt_at_import(tmp_path, "parallel_lab.cli.doctor", before)
     found = run_python(environment, *(["-m", "parallel_lab"] if start == "module" else [entry_point]), "doctor")
     assert (found.returncode, found.stdout, found.stderr) == (130, "True\n", INTERRUPTED)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell's >&-")
+def test_a_closed_output_is_the_null_device(tmp_path):
+    """It ended in "'NoneType' object has no attribute 'isatty'", or wrote into the first file that was opened."""
+    (tmp_path / "train.py").write_text("print('said')\n", encoding="utf-8")
+    line = f"{shlex.quote(sys.executable)} -m parallel_lab run -n 1 --log-dir logs train.py >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, check=False, timeout=60).returncode == 0
+    (log,) = (tmp_path / "logs").rglob("stdout")
+    assert log.read_text(encoding="utf-8") == "said\n"
 
 
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():

@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (8_144, 8_668),
     "graph.trace": (11_046, 11_046),
-    "graph.compiler": (22_699, 23_199),
+    "graph.compiler": (22_703, 23_203),
     "train.session": (17_568, 27_300),
     "lab.costs.model": (6_600, 6_600),
 }
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_439, 126_942, 100_033
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_448, 126_951, 100_059
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

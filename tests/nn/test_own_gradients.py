@@ -173,3 +173,18 @@ def hooked_wrong(x):
     y = x * x
     y.register_hook(lambda g: g[0])
     return y.sum()
+
+
+def test_a_bprop_with_other_arguments_is_refused_in_words():
+    """It takes the inputs, the result and the result's gradient; Python's own words spoke of one argument too many."""
+
+    class Product(nn.Cell):
+        def construct(self, x, y):
+            return x * y
+
+        def bprop(self, x, out, dout):
+            return (dout,)
+
+    inputs = Tensor(np.ones(2)), Tensor(np.ones(2))
+    with pytest.raises(ArgumentTypeError, match=r"bprop of Product: .*It takes \(x, out, dout\)"):
+        value_and_grad(Product(), (0, 1))(*inputs)
