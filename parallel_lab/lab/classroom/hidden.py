@@ -39,10 +39,10 @@ def marks(number: str, answer: Any = None, *, seed: int, **given: Any) -> int:
 
 
 def packages() -> list[str]:
-    """Names under which the packages that we need are imported, this one first."""
-    lines = importlib.metadata.requires("parallel-lab") or ()
-    needed = (re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines if "extra ==" not in line)
-    return ["parallel_lab", *needed]
+    """Names under which the packages that we need are imported, malt for diastatic-malt, this one first."""
+    needed = [line for line in importlib.metadata.requires("parallel-lab") or () if "extra ==" not in line]
+    held = {importlib.metadata.distribution(re.match(r"[\w-]+", line)[0]).name for line in needed}
+    return ["parallel_lab", *(name for name, by in importlib.metadata.packages_distributions().items() if held & {*by})]
 
 
 def ready(student: str = "") -> None:
