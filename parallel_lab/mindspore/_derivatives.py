@@ -1,26 +1,33 @@
-"""Functions of functions: `vmap`, `vjp`, `jvp`, `jacrev`, `jacfwd`, and the small helpers of `ops.functional`.
+"""Functions of functions: `vmap`, `vjp`, `jvp`, `jacrev`, `jacfwd`, choice by type, the helpers of `ops.functional`.
 
     output, vjp_fn = vjp(fn, x, y)          vjp_fn(v): the gradients, weighted by v
     jacrev(fn)(x)                           (..., of the result, ..., of x)
     vmap(fn, in_axes=(0, None))(xs, y)      fn of every x, stacked
+
+    add = MultitypeFuncGraph("add")
+    @add.register("Tensor", "Tensor")
+    def _(total, grad): return ops.assign_add(total, grad)
+    HyperMap()(add, totals, grads)
 
 Made of gradients and of one call after the other. Names, arguments, forms of results: MindSpore 2.10.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .. import ops
-from ..base.checks import flag, function, in_words, integer
+from ..base.checks import checked, flag, function, in_words, instance, integer, kept, text
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.autograd import grad
+from ..nn.tensor.functional import HyperMap
 from ..nn.tensor.tensor import Tensor
 
 A_FUNCTION = function("A function or a Cell")
@@ -154,6 +161,78 @@ def _each(axis: Any, values: Sequence[Any]) -> Sequence[Any]:
     return axis
 
 
+# ---- ops.composite, beside gradients and `HyperMap` ----
+
+
+@checked(fn=instance(Callable, "A function"))
+def partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
+    """`fn` with its first arguments given (functools.partial)."""
+    return functools.partial(fn, *args, **kwargs)
+
+
+def depend(value: Any, expr: Any) -> Any:
+    """`value`. It says that `expr` is done before; here what is written first is done first anyway."""
+    return value
+
+
+class Map(HyperMap):
+    """`HyperMap` that takes only the outermost tuples apart."""
+
+    deep = False
+
+
+class MultitypeFuncGraph:
+    """One function for several types of arguments: `register("Tensor", "Number")` says for which a function is.
+
+    Type names: Tensor, Number, Bool, String, Tuple, List, Dictionary, Function, None_.
+    """
+
+    @kept(name=text, read_value=flag)
+    def __init__(self, name: str, read_value: bool = False) -> None:
+        self._functions: dict[tuple[str, ...], Callable] = {}
+
+    def register(self, *type_names: Any) -> Callable[[Callable], Callable]:
+        """Decorator: the function is called for arguments of these types, one name each."""
+        names = tuple(str(getattr(n, "__name__", n)) for n in type_names)
+
+        def keep(fn: Callable) -> Callable:
+            self._functions[names] = fn
+            return fn
+
+        return keep
+
+    def __call__(self, *args: Any) -> Any:
+        kinds = [_kinds(a) for a in args]
+        for names, fn in self._functions.items():
+            if len(names) == len(args) and all(n in k for n, k in zip(names, kinds, strict=True)):
+                return fn(*args)
+        signatures = "; ".join(", ".join(names) for names in self._functions) or "none yet"
+        given = ", ".join(k[0] for k in kinds)
+        what, where = f"no function is registered for ({given})", f"MultitypeFuncGraph {self.name!r}"
+        raise ArgumentTypeError(what, where=where, allowed=f"Registered: {signatures}")
+
+    def __repr__(self) -> str:
+        return f"MultitypeFuncGraph({self.name!r})"
+
+
+def _kinds(value: Any) -> tuple[str, ...]:
+    """The type names an argument goes by, the most exact first."""
+    if isinstance(value, (Arithmetic, np.ndarray)):
+        return ("Tensor",)
+    for kind, names in (
+        (bool, ("Bool", "Number")),
+        ((int, float, np.number), ("Number",)),
+        (str, ("String",)),
+        (tuple, ("Tuple",)),
+        (list, ("List",)),
+        (dict, ("Dictionary",)),
+        (type(None), ("None_", "None")),
+    ):
+        if isinstance(value, kind):
+            return names
+    return ("Function", type(value).__name__) if callable(value) else (type(value).__name__,)
+
+
 # ---- ops.functional, up to 1.10 ----
 
 
@@ -168,7 +247,7 @@ class Partial:
 
 
 def _partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
-    return partial(A_FUNCTION("Partial", "fn", fn), *args, **kwargs)
+    return functools.partial(A_FUNCTION("Partial", "fn", fn), *args, **kwargs)
 
 
 def make_tuple(*values: Any) -> tuple[Any, ...]:

@@ -21,13 +21,14 @@ from ..base.hooks import current_tracer
 from ..base.settings import context
 from ..layout.named_layout import strategy_counts
 from ..nn.cell import Cell
-from ..nn.tensor import functional
 from ..nn.tensor.tensor import Tensor
+from ..ops.collectives.base import Communication
 from ..ops.elementwise import a_dtype
 from ..ops.machine.attributes import check_target
 from ..ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ..ops.spellings import tensor_operand
 from ..ops.synonyms import own_names
+from ._derivatives import depend
 from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
@@ -310,7 +311,7 @@ FloatStatus = _form("FloatStatus", float_status)
 NPUAllocFloatStatus = _form("NPUAllocFloatStatus", no_status)
 NPUClearFloatStatus = _form("NPUClearFloatStatus", no_status)
 NPUGetFloatStatus = _form("NPUGetFloatStatus", no_status)
-Depend = _form("Depend", functional.depend)
+Depend = _form("Depend", depend)
 Eye = _form("Eye", eye, _Made)
 Fill = _form("Fill", fill, _Made)
 FillV2 = _form("FillV2", fill_v2, _Made)
@@ -327,14 +328,21 @@ Zeros = _form("Zeros", zeros, _Made)
 ZerosLike, ZerosLikeExt = (_form(name, zeros_like, _Made) for name in ("ZerosLike", "ZerosLikeExt"))
 
 
-class Receive(ops.Receive):
+class _GivesTensors(Communication):
+    """Tensors where the operator of `parallel_lab.ops` gives arrays."""
+
+    def at_once(self, *inputs: Any) -> Any:
+        found = super().at_once(*inputs)
+        if isinstance(found, tuple):
+            return tuple(Tensor(x) if isinstance(x, np.ndarray) else x for x in found)
+        return Tensor(found) if isinstance(found, np.ndarray) else found
+
+
+class Receive(_GivesTensors, ops.Receive):
     """`parallel_lab.ops.Receive`, giving a Tensor."""
 
-    def at_once(self, x: Any = None) -> Tensor:
-        return Tensor(super().at_once(x))
 
-
-class NeighborExchange(ops.NeighborExchange):
+class NeighborExchange(_GivesTensors, ops.NeighborExchange):
     """`parallel_lab.ops.NeighborExchange`, giving Tensors. Shapes come in a tuple, and so do the Tensors: otherwise it
     raises ArgumentTypeError (a TypeError) when it is called (MindSpore, neighborexchange.cc, CheckAttr).
     """
@@ -361,38 +369,22 @@ class NeighborExchange(ops.NeighborExchange):
             raise ArgumentTypeError(self.untaken, where=self.name, allowed="A tuple of shapes: ([2, 3],), with a comma")
         super()._checked(values, rank, members)
 
-    def at_once(self, x: Any) -> tuple[Tensor, ...]:
-        return tuple(Tensor(each) for each in super().at_once(self._tuple(x)))
-
-    def traced(self, tracer: Any, x: Any) -> tuple[Any, ...]:
-        return super().traced(tracer, self._tuple(x))
-
-    def _tuple(self, x: Any) -> Any:
+    def at_once(self, x: Any) -> Any:
         if not isinstance(x, (tuple, list)):
             raise ArgumentTypeError(shorten(x), where=self.name, allowed="A tuple of Tensors, one per send_rank_id")
-        return x
+        return super().at_once(x)
 
 
-class NeighborExchangeV2(ops.NeighborExchangeV2):
+class NeighborExchangeV2(_GivesTensors, ops.NeighborExchangeV2):
     """`parallel_lab.ops.NeighborExchangeV2`, giving a Tensor."""
 
-    def at_once(self, x: Any) -> Tensor:
-        return Tensor(super().at_once(x))
 
-
-class AlltoAllV(ops.AlltoAllV):
+class AlltoAllV(_GivesTensors, ops.AlltoAllV):
     """`parallel_lab.ops.AlltoAllV`, giving a Tensor."""
 
-    def at_once(self, *inputs: Any) -> Any:
-        found = super().at_once(*inputs)
-        return Tensor(found) if isinstance(found, np.ndarray) else found
 
-
-class BatchISendIRecv(ops.BatchISendIRecv):
+class BatchISendIRecv(_GivesTensors, ops.BatchISendIRecv):
     """`parallel_lab.ops.BatchISendIRecv`, giving Tensors."""
-
-    def at_once(self, *inputs: Any) -> tuple[Any, ...]:
-        return tuple(Tensor(x) if isinstance(x, np.ndarray) else x for x in super().at_once(*inputs))
 
 
 class Dropout(ops.Dropout):

@@ -206,9 +206,12 @@ RANDOM_FUNCTIONS = (
 MINT_RANDOM = "bernoulli multinomial normal randint randint_like randperm"
 COMPOSITE = {
     **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
-    **_of(FUNCTIONAL, "GradOperation HyperMap Map MultitypeFuncGraph depend"),
-    **_of(DERIVATIVES, "Partial control_depend make_range make_tuple mixed_precision_cast tuple_setitem"),
-    "partial": f"{FUNCTIONAL}:Partial",
+    **_of(FUNCTIONAL, "GradOperation HyperMap"),
+    **_of(
+        DERIVATIVES,
+        "Map MultitypeFuncGraph Partial control_depend depend make_range make_tuple mixed_precision_cast partial "
+        "tuple_setitem",
+    ),
     **_of(
         DERIVATIVES,
         "scalar_add scalar_eq scalar_ge scalar_gt scalar_le scalar_lt scalar_mod scalar_mul scalar_ne scalar_sub "
@@ -218,8 +221,8 @@ COMPOSITE = {
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
-    **_of("parallel_lab.nn.tensor.custom", "PrimitiveWithInfer prim_attr_register InsertGradientOf HookBackward"),
-    "PrimitiveWithCheck": "parallel_lab.nn.tensor.custom:PrimitiveWithInfer",
+    **_of("parallel_lab.catalog.nn.custom", "PrimitiveWithInfer prim_attr_register InsertGradientOf HookBackward"),
+    "PrimitiveWithCheck": "parallel_lab.catalog.nn.custom:PrimitiveWithInfer",
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn", "clip_by_global_norm clip_by_norm")
@@ -394,10 +397,10 @@ PAGES: dict[str, Page] = {
     **_several(
         "Gradients of operators of one's own.",
         "ops._grad ops._grad.grad_base ops._grad_experimental ops._grad_experimental.grad_base",
-        _of("parallel_lab.nn.tensor.custom", "bprop_getters"),
+        _of("parallel_lab.catalog.nn.custom", "bprop_getters"),
     ),
     "ops.vm_impl_registry": Page(
-        "What operators of one's own compute.", names=_of("parallel_lab.nn.tensor.custom", "vm_impl_registry")
+        "What operators of one's own compute.", names=_of("parallel_lab.catalog.nn.custom", "vm_impl_registry")
     ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
     "ops._primitive_cache": Page("Operators that are made once.", names=_of(INTERNALS, "_get_cache_prim")),

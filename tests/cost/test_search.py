@@ -13,6 +13,7 @@ import pytest
 from parallel_lab import StrategyError, compile, nn, ops
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
+from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, prim_attr_register
 from parallel_lab.cost.search import (
     Choice,
     Pair,
@@ -27,7 +28,6 @@ from parallel_lab.cost.search import (
 )
 from parallel_lab.cost.search.problem import NEVER
 from parallel_lab.graph.compiler import compile_steps
-from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, prim_attr_register
 from tests.graph.random_choices import Seeded
 from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_programs import draw_program

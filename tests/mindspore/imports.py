@@ -30,6 +30,7 @@ LAYOUT, INITIALIZER = "parallel_lab.layout.named_layout", "parallel_lab.nn.initi
 
 
 FACADE = "parallel_lab.mindspore"
+DERIVATIVES = f"{FACADE}._derivatives"
 FUNCTIONS = f"{FACADE}._functions"
 
 
@@ -135,15 +136,16 @@ SAMPLES = {
         "Add BatchMatMul ExpandDims Flatten Print RealDiv Softmax Transpose Cast Reshape AllGather ReduceScatter "
         "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul sum assign_add",
     ),
-    **same("ops", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph depend"),
+    **same("ops", FUNCTIONAL, "GradOperation HyperMap"),
+    **same("ops", DERIVATIVES, "MultitypeFuncGraph depend"),
     **same("ops", AUTOGRAD, "value_and_grad grad"),
-    ("ops", "partial"): f"{FUNCTIONAL}:Partial",
+    ("ops", "partial"): f"{DERIVATIVES}:partial",
     **same("ops.operations", OPS, "MatMul AllReduce"),
     **same("ops.operations.comm_ops", OPS, "AllReduce ReduceOp"),
     **same("ops.functional", OPS, "shape"),
     **same("ops.functional", FUNCTIONS, "relu"),
     **same("ops", FUNCTIONS, "relu"),
-    **same("ops.composite", FUNCTIONAL, "GradOperation HyperMap MultitypeFuncGraph"),
+    **same("ops.composite", FUNCTIONAL, "GradOperation HyperMap"),
     **same("ops.primitive", OPS, "Primitive"),
     **same("mint", OPS, "matmul sum mul"),
     **same("mint.nn.functional", "parallel_lab.mindspore._mint", "relu"),

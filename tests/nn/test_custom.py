@@ -8,9 +8,9 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError
+from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register, vm_impl_registry
 from parallel_lab.nn.tensor.autograd import value_and_grad
-from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register, vm_impl_registry
-from parallel_lab.ops.custom import MADE
+from parallel_lab.ops.own_gradient import MADE
 from parallel_lab.run.simulator import Simulator
 
 

@@ -5,8 +5,8 @@ import pytest
 
 from parallel_lab import Parameter, Session, Tensor, grad, nn, ops, value_and_grad
 from parallel_lab.base.errors import ArgumentTypeError
+from parallel_lab.catalog.nn.custom import HookBackward, InsertGradientOf
 from parallel_lab.graph.compiler import compile_program
-from parallel_lab.nn.tensor.custom import HookBackward, InsertGradientOf
 from tests.crossed import each_of
 from tests.nets import cell
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, nn, ops
+from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.nn.tensor.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register
 from parallel_lab.nn.tensor.own_gradient import OwnGradient
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, StrategyError, ops
+from parallel_lab.catalog.ops.mean_windows import avg_pool_forward, avg_pool_grad
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops import OPS
 from parallel_lab.ops.kernels import pool as pool_kernels
-from parallel_lab.ops.kernels.pool import avg_pool_forward, avg_pool_grad, max_pool_forward, max_pool_grad
+from parallel_lab.ops.kernels.pool import max_pool_forward, max_pool_grad
 from parallel_lab.ops.kernels.windows import Windows
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.sharding import sharding_rule

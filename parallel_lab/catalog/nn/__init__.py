@@ -1,7 +1,7 @@
 """Layers, losses, schedules and optimizer rules: what a file here defines under a public name is a name of `nn`.
 
-Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `cell_state`, methods of Cell; `initial_values`,
-rules of `initializer`.
+Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `custom`, operators of one's own; `cell_state`,
+methods of Cell; `initial_values`, rules of `initializer`.
 """
 
 from types import ModuleType as _ModuleType

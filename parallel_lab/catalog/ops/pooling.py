@@ -12,13 +12,14 @@ from typing import Any
 
 from ...base.checks import Check, choice, integer, is_int
 from ...base.errors import ShapeError
-from ...ops.kernels import pool as kernels
+from ...ops.kernels.pool import max_pool_forward
 from ...ops.kernels.windows import Pair, Windows, windows
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, gradient, op
 from ...ops.pool import _FACTS, _facts, _picture_fault, _windows_of, max_pool, max_pool_grad
 from ...ops.shape import expand_dims, squeeze
 from ...ops.spellings import function
+from . import mean_windows as kernels
 
 
 @op("nchw->nchw", name="AvgPool", **_FACTS)
@@ -68,7 +69,7 @@ def max_pool_3d(x, *, kernel_size=1, strides=1, pad_mode="VALID", pad_list=0, ce
     w stays whole; d and h may be split where windows cross borders too, if nothing is padded there.
     """
     made = windows(x.shape[2:], kernel_size, strides, pad_mode=pad_mode, pad=pad_list, ceil_mode=ceil_mode)
-    return kernels.max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
+    return max_pool_forward(x, made.kernel, made.stride, made.pads, made.out_size)
 
 
 @max_pool_3d.vjp

@@ -6,9 +6,8 @@ adds an all_reduce per parameter.
 
 What looks across samples sees one rank's samples only. Batch norm is the case that matters: its statistics are those of
 the rank, so the result is not that of one device on the whole batch. An operator with the attribute `sync`
-(`nn.BatchNorm2d(..., sync=True)`, `nn.SyncBatchNorm`) averages its statistics over all ranks, or over those of a group,
-and makes them equal again. Dropout takes dim 0 for the samples: every rank has the part of one device's mask that
-belongs to its rows.
+(`nn.BatchNorm2d(..., sync=True)`) averages its statistics over all ranks, or over those of a group, and makes them
+equal again. Dropout takes dim 0 for the samples: every rank has the part of one device's mask that belongs to its rows.
 """
 
 from __future__ import annotations

@@ -10,11 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import Check, checked, choice, fitting, flag, floating, integer, kept, number, sequence_of
-from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
-from ...base.hooks import current_tracer, current_world
-from ...base.settings.checks import SHARDED_MODES
-from ...base.settings.context import get_auto_parallel_context
+from ...base.checks import checked, choice, fitting, flag, floating, integer, kept, number, sequence_of
+from ...base.errors import ArgumentError, ShapeError
 from ...ops.batch_norm import batch_normalization
 from ...ops.normalization import layer_normalization
 from ...ops.shape import shape as shape_of
@@ -119,59 +116,6 @@ def _batch_norm(
 BatchNorm1d = _batch_norm("BatchNorm1d", "vectors", (2, 3), "(n, c) or (n, c, l)")
 BatchNorm2d = _batch_norm("BatchNorm2d", "pictures", (4,), "(n, c, h, w)")
 BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)", _VolumeNorm)
-
-
-def _read_groups(value: Any) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(value, list) or not all(isinstance(group, list) for group in value):
-        raise TypeError
-    groups = tuple(tuple(sorted(integer(0).read(rank) for rank in group)) for group in value)
-    if len(set(sum(groups, ()))) < sum(map(len, groups)):
-        raise ValueError("Each rank is in one group")
-    return groups
-
-
-class SyncBatchNorm(_BatchNorm):
-    """Batch norm whose statistics are those of the samples of several ranks, for data_parallel mode.  x: (n, c) or (n,
-    c, h, w) -> the same.
-
-    num_features, eps, momentum, affine, gamma_init, beta_init, moving_mean_init, moving_var_init, use_batch_statistics
-                    as in BatchNorm2d
-    process_groups  None: all ranks together; or a list of lists of ranks, each rank in one at most: those of a list
-                    together. A rank in none of them, or alone in one, uses its own samples
-
-    With all ranks training equals one device's on all samples. Semi_auto and auto_parallel refuse a layer that
-    communicates by hand (TracedCommunication, a RuntimeError): use BatchNorm2d there, whose statistics are always those
-    of the whole batch. Raises ArgumentTypeError and ArgumentError for wrong groups. Names and defaults: MindSpore.
-    """
-
-    dims, form = (2, 4), "(n, c) or (n, c, h, w)"
-
-    @checked(process_groups=Check("A list of lists of ranks, each rank once, or None", _read_groups) | None)
-    @arguments_of(
-        _BatchNorm.__init__, without="data_format sync unbiased", after=("use_batch_statistics", "process_groups", None)
-    )
-    def __init__(self, process_groups: list[list[int]] | None, **settings: Any) -> None:
-        super().__init__(**settings, sync=True)
-        self.process_groups = process_groups
-        if process_groups is None:
-            return
-        world = current_world()
-        ranks = get_auto_parallel_context("device_num") if world is None else world.world_size
-        highest = max((rank for group in process_groups for rank in group), default=0)
-        if highest >= ranks and (world is not None or ranks > 1):
-            given = f"process_groups={shorten([list(group) for group in process_groups])}"
-            raise ArgumentError(given, where="SyncBatchNorm", allowed=f"Ranks from 0 to {ranks - 1}")
-        self.batch_norm.add_prim_attr("sync", tuple(g for g in process_groups if len(g) > 1) or False)
-
-    def construct(self, x: Any) -> Any:
-        tracer, world = current_tracer.get(), current_world()
-        if tracer is not None:
-            mode = tracer.parallel_mode or get_auto_parallel_context("parallel_mode")
-            if mode in SHARDED_MODES or (mode == "stand_alone" and world is not None):
-                hint = "Use nn.BatchNorm2d: its statistics are always those of the whole batch"
-                what = f"SyncBatchNorm communicates by hand, and the network is compiled for {mode} mode"
-                raise TracedCommunication(what, where=self._where(), allowed="data_parallel mode", hint=hint)
-        return super().construct(x)
 
 
 DIMS = sequence_of(integer(1), "A list or tuple of ints, each at least 1")

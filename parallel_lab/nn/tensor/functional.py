@@ -1,25 +1,21 @@
-"""Functions of functions, named and formed as in MindSpore's `ops.composite`: gradients, maps, choice by type.
+"""Functions of functions, named and formed as in MindSpore's `ops.composite`: gradients, maps.
 
     grad = GradOperation(get_by_list=True)
     grads = grad(net_with_loss, net.trainable_params())(x, label)         # a tuple, one per parameter
-
-    add = MultitypeFuncGraph("add")
-    @add.register("Tensor", "Tensor")
-    def _(total, grad): return ops.assign_add(total, grad)
-    HyperMap()(add, totals, grads)
+    HyperMap()(ops.assign_add, totals, grads)
 
 They work at once and inside a function that is compiled: everything here is made of operators and of `value_and_grad`.
+Choice by type (`MultitypeFuncGraph`) is in `mindspore/_derivatives.py`.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, function, instance, kept, text
+from ...base.checks import checked, flag, function, instance, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad, weighted
@@ -82,17 +78,6 @@ class GradOperation:
 # ---- functions of tuples ----
 
 
-@checked("partial", fn=instance(Callable, "A function"))
-def Partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
-    """`fn` with its first arguments given (functools.partial)."""
-    return functools.partial(fn, *args, **kwargs)
-
-
-def depend(value: Any, expr: Any) -> Any:
-    """`value`. It says that `expr` is done before; here what is written first is done first anyway."""
-    return value
-
-
 class HyperMap:
     """A function applied to elements of nested tuples and lists in step: `HyperMap()(fn, grads, totals)` -> a tuple.
 
@@ -126,61 +111,3 @@ class HyperMap:
         rows = list(zip(*values, strict=True))
         done = [self._mapped(fn, row, depth + 1) for row in (reversed(rows) if self.reverse else rows)]
         return tuple(reversed(done)) if self.reverse else tuple(done)
-
-
-class Map(HyperMap):
-    """`HyperMap` that takes only the outermost tuples apart."""
-
-    deep = False
-
-
-class MultitypeFuncGraph:
-    """One function for several types of arguments: `register("Tensor", "Number")` says for which a function is.
-
-    Type names: Tensor, Number, Bool, String, Tuple, List, Dictionary, Function, None_.
-    """
-
-    @kept(name=text, read_value=flag)
-    def __init__(self, name: str, read_value: bool = False) -> None:
-        self._functions: dict[tuple[str, ...], Callable] = {}
-
-    def register(self, *type_names: Any) -> Callable[[Callable], Callable]:
-        """Decorator: the function is called for arguments of these types, one name each."""
-        names = tuple(str(getattr(n, "__name__", n)) for n in type_names)
-
-        def keep(fn: Callable) -> Callable:
-            self._functions[names] = fn
-            return fn
-
-        return keep
-
-    def __call__(self, *args: Any) -> Any:
-        kinds = [_kinds(a) for a in args]
-        for names, fn in self._functions.items():
-            if len(names) == len(args) and all(n in k for n, k in zip(names, kinds, strict=True)):
-                return fn(*args)
-        signatures = "; ".join(", ".join(names) for names in self._functions) or "none yet"
-        given = ", ".join(k[0] for k in kinds)
-        what, where = f"no function is registered for ({given})", f"MultitypeFuncGraph {self.name!r}"
-        raise ArgumentTypeError(what, where=where, allowed=f"Registered: {signatures}")
-
-    def __repr__(self) -> str:
-        return f"MultitypeFuncGraph({self.name!r})"
-
-
-def _kinds(value: Any) -> tuple[str, ...]:
-    """The type names an argument goes by, the most exact first."""
-    if isinstance(value, (Arithmetic, np.ndarray)):
-        return ("Tensor",)
-    for kind, names in (
-        (bool, ("Bool", "Number")),
-        ((int, float, np.number), ("Number",)),
-        (str, ("String",)),
-        (tuple, ("Tuple",)),
-        (list, ("List",)),
-        (dict, ("Dictionary",)),
-        (type(None), ("None_", "None")),
-    ):
-        if isinstance(value, kind):
-            return names
-    return ("Function", type(value).__name__) if callable(value) else (type(value).__name__,)

@@ -2,7 +2,7 @@
 
     y = OwnGradient("clip", lambda values, gradients: [ops.clip(gradients[0], -1, 1)])((y,), several=False)
 
-The operator is `own_gradient` of `ops/custom.py`; operators of the user's own are in `custom.py`.
+The operator is `own_gradient` of `ops/own_gradient.py`; operators of the user's own are in `catalog/nn/custom.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.custom import MADE, own_gradient
+from ...ops.own_gradient import MADE, own_gradient
 from .tensor import Tensor
 
 _NUMBERS = itertools.count()

@@ -1,4 +1,4 @@
-"""Pooling on arrays: the largest element, or the mean, of every window of a picture or a volume.
+"""Pooling on arrays: the largest element of every window of a picture or a volume (means: `catalog/ops/`).
 
 All arrays are N C H W, pads (top, bottom, left, right), or N C D H W. A window of kh x kw is taken in two passes, first
 along the width, then along the height: kw + kh steps for kh * kw elements. If several elements are largest, the first
@@ -8,39 +8,38 @@ the width the first element in it. Passes run on tiles of samples that stay in t
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from .threads import batch_ranges, spread_over_threads, thread_count
-from .windows import Extents, Pads, Pair, Windows, taps
+from .windows import Extents, Pads, taps
 
 TILE_BYTES = 1 << 19  # an input tile; two or three arrays of its size are in use at once
 THREAD_ELEMENTS = 1 << 20  # about 3 ms of work; starting a thread costs 0.1 ms
 
 
-def _taps(axis: int, kernel: int, stride: int, before: int, size: int, count: int) -> Iterator[tuple[tuple, tuple]]:
+def axis_taps(axis: int, kernel: int, stride: int, before: int, size: int, count: int) -> Iterator[tuple[tuple, tuple]]:
     """Per kernel element of one axis (-1: width, -2: height): (windows that have it inside, their elements)."""
     rest = (slice(None),) * (-1 - axis)
     for _, windows, elements in taps(kernel, stride, 1, before, size, count):
         yield (..., windows, *rest), (..., elements, *rest)
 
 
-def _with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+def with_extent(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    """The shape with `count` elements along an axis."""
     return (*shape[:axis], count, *shape[axis:][1:])
 
 
 def _largest(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
     """The largest element of every window along one axis; pads are smaller than the kernel."""
-    taps = list(_taps(axis, kernel, stride, before, x.shape[axis], count))
+    taps = list(axis_taps(axis, kernel, stride, before, x.shape[axis], count))
     full = [elements for windows, elements in taps if windows[1] == slice(0, count)]
     if len(full) > 1:
         largest = np.maximum(x[full[0]], x[full[1]])
     else:
         least = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        largest = np.full(_with_extent(x.shape, axis, count), least, x.dtype)
+        largest = np.full(with_extent(x.shape, axis, count), least, x.dtype)
     for windows, elements in taps:
         if elements not in full[:2] or len(full) == 1:
             np.maximum(largest[windows], x[elements], out=largest[windows])
@@ -60,7 +59,7 @@ def _to_first_largest(
     """Write into `into` (zeros, like x): each window's g at its first element that equals `largest`."""
     left = g.copy()  # what no element has taken yet
     overlap = kernel > stride
-    taps = list(_taps(axis, kernel, stride, before, x.shape[axis], g.shape[axis]))
+    taps = list(axis_taps(axis, kernel, stride, before, x.shape[axis], g.shape[axis]))
     for windows, elements in taps:
         if elements is taps[-1][1] and windows[1] == slice(0, g.shape[axis]):
             taken = left  # the last element of a window takes what is left
@@ -74,7 +73,7 @@ def _to_first_largest(
             into[elements] = taken
 
 
-def _by_tiles(work: Callable[[slice], None], x: np.ndarray) -> None:
+def by_tiles(work: Callable[[slice], None], x: np.ndarray) -> None:
     """Call work(samples) for tiles of the batch, in as many threads as the matrix library uses."""
     if not x.size:
         return
@@ -105,7 +104,7 @@ def max_pool_forward(x: np.ndarray, kernel: Extents, stride: Extents, pads: Pads
     def work(tile: slice) -> None:
         out[tile] = _passes(x[tile], kernel, stride, pads, out_size)[-1]
 
-    _by_tiles(work, x)
+    by_tiles(work, x)
     return out
 
 
@@ -123,139 +122,5 @@ def max_pool_grad(
             _to_first_largest(passed, largest, read, d - dims, kernel[d], stride[d], pads[2 * d], into)
             passed = into
 
-    _by_tiles(work, x)
+    by_tiles(work, x)
     return grad
-
-
-# ---- means ----
-
-
-def _counted(kernel: int, stride: int, before: int, after: int, size: int, count: int, count_pads: bool) -> np.ndarray:
-    """How many elements of each window along one axis lie inside the picture, padded or not.  -> (count,)"""
-    start = np.arange(count) * stride - before
-    low, high = (-before, size + after) if count_pads else (0, size)
-    return np.minimum(start + kernel, high) - np.maximum(start, low)
-
-
-def _divisor(window: Windows, count_pads: bool, dtype: np.dtype) -> np.ndarray:
-    """What the sum of each window is divided by.  -> (oh, ow), or () if it is the same for all."""
-    if not window.ceil and (count_pads or not any(window.pads)):
-        return np.asarray(math.prod(window.kernel), dtype)
-    counts = []
-    for d, count in enumerate(window.out_size):
-        size, kernel, stride, _, before, after = window.along(d)
-        counts.append(_counted(kernel, stride, before, after, size, count, count_pads))
-    return functools.reduce(np.multiply.outer, counts).astype(dtype)
-
-
-def _sums(x: np.ndarray, axis: int, kernel: int, stride: int, before: int, count: int) -> np.ndarray:
-    # float16 is summed in float32
-    total = np.zeros(_with_extent(x.shape, axis, count), np.result_type(x.dtype, np.float32))
-    for windows, elements in _taps(axis, kernel, stride, before, x.shape[axis], count):
-        total[windows] += x[elements]
-    return total
-
-
-def avg_pool_forward(x: np.ndarray, window: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
-    """The mean of every window.  x: (n, c, h, w) -> (n, c, oh, ow); or (n, c, d, h, w).
-
-    count_pads  pads count, as zeros;  divisor: divide by this number instead of how many there are, unless it is 0
-    """
-    out = np.empty((*x.shape[:2], *window.out_size), x.dtype)
-    by = divisor or _divisor(window, count_pads, np.result_type(x.dtype, np.float32))
-
-    def work(tile: slice) -> None:
-        total = x[tile]
-        for d in reversed(range(len(window.size))):
-            total = _sums(total, d - len(window.size), *_pass(window, d), window.out_size[d])
-        np.divide(total, by, out=out[tile])
-
-    _by_tiles(work, x)
-    return out
-
-
-def _pass(window: Windows, d: int) -> tuple[int, int, int]:
-    """Kernel, stride and padding before, along dim d."""
-    return window.kernel[d], window.stride[d], window.pads[2 * d]
-
-
-def _spread(g: np.ndarray, axis: int, kernel: int, stride: int, before: int, into: np.ndarray) -> None:
-    """Add each window's g to all its elements."""
-    for windows, elements in _taps(axis, kernel, stride, before, into.shape[axis], g.shape[axis]):
-        into[elements] += g[windows]
-
-
-def avg_pool_grad(g: np.ndarray, window: Windows, count_pads: bool, divisor: int = 0) -> np.ndarray:
-    """Gradient of avg_pool_forward.  g: (n, c, oh, ow) -> (n, c, h, w); or volumes."""
-    grad = np.zeros((*g.shape[:2], *window.size), g.dtype)
-    by = divisor or _divisor(window, count_pads, np.result_type(g.dtype, np.float32))
-
-    def work(tile: slice) -> None:
-        dims, passed = len(window.size), g[tile] / by
-        for d in range(dims):
-            shape = (*grad[tile].shape[:2], *window.size[: d + 1], *window.out_size[d + 1 :])
-            into = grad[tile] if d == dims - 1 else np.zeros(shape, g.dtype)
-            _spread(passed, d - dims, *_pass(window, d), into)
-            passed = into
-
-    _by_tiles(work, grad)
-    return grad
-
-
-# ---- windows that fit the result's size ----
-
-
-def _windows(size: int, count: int) -> Iterator[slice]:
-    """Window i of `count` over `size` elements: floor(i size / count) to ceil((i + 1) size / count)."""
-    return (slice(i * size // count, -(-(i + 1) * size // count)) for i in range(count))
-
-
-def adaptive_avg(x: np.ndarray, out_size: Pair) -> np.ndarray:
-    """The mean of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
-    dtype = np.result_type(x, np.float16)  # float64 for whole numbers, as the mean of an array
-    rows = np.empty((*x.shape[:2], out_size[0], x.shape[3]), dtype)
-    for i, window in enumerate(_windows(x.shape[2], out_size[0])):
-        x[:, :, window].mean(axis=2, out=rows[:, :, i])
-    means = np.empty((*x.shape[:2], *out_size), dtype)
-    for i, window in enumerate(_windows(x.shape[3], out_size[1])):
-        rows[..., window].mean(axis=3, out=means[..., i])
-    return means
-
-
-def adaptive_avg_grad(g: np.ndarray, size: Pair) -> np.ndarray:
-    """Gradient of adaptive_avg.  g: (n, c, oh, ow), size: (h, w) of x -> (n, c, h, w)."""
-    rows = np.zeros((*g.shape[:3], size[1]), g.dtype)
-    for i, w in enumerate(_windows(size[1], g.shape[3])):
-        rows[..., w] += g[..., i : i + 1] / (w.stop - w.start)
-    grad = np.zeros((*g.shape[:2], *size), g.dtype)
-    for i, w in enumerate(_windows(size[0], g.shape[2])):
-        grad[:, :, w] += rows[:, :, i : i + 1] / (w.stop - w.start)
-    return grad
-
-
-def adaptive_max(x: np.ndarray, out_size: Pair) -> np.ndarray:
-    """The largest element of each of oh x ow windows.  x: (n, c, h, w) -> (n, c, oh, ow)."""
-    cols = np.empty((*x.shape[:3], out_size[1]), x.dtype)
-    for i, window in enumerate(_windows(x.shape[3], out_size[1])):
-        x[..., window].max(axis=3, out=cols[..., i])
-    largest = np.empty((*x.shape[:2], *out_size), x.dtype)
-    for i, window in enumerate(_windows(x.shape[2], out_size[0])):
-        cols[:, :, window].max(axis=2, out=largest[:, :, i])
-    return largest
-
-
-def adaptive_max_grad(g: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Gradient of adaptive_max: to the first largest of each window.  g: (n, c, oh, ow), x: (n, c, h, w) -> like x."""
-    windows = list(_windows(x.shape[3], g.shape[3]))
-    cols = np.stack([x[..., w].max(axis=3) for w in windows], axis=3)
-    between, grad = np.zeros(cols.shape, g.dtype), np.zeros(x.shape, g.dtype)
-    for i, w in enumerate(_windows(x.shape[2], g.shape[2])):
-        _add_at_first_largest(between[:, :, w], cols[:, :, w], g[:, :, i : i + 1], 2)
-    for i, w in enumerate(windows):
-        _add_at_first_largest(grad[..., w], x[..., w], between[..., i : i + 1], 3)
-    return grad
-
-
-def _add_at_first_largest(into: np.ndarray, x: np.ndarray, g: np.ndarray, axis: int) -> None:
-    place = np.expand_dims(x.argmax(axis=axis), axis)
-    np.put_along_axis(into, place, np.take_along_axis(into, place, axis) + g, axis)

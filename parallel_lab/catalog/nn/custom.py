@@ -13,7 +13,7 @@
         return bprop
 
 A method `get_bprop(self)` of the class gives the function, too (MindSpore 1.x). Every rank has its operands and results
-whole (`ops/custom.py`). Forms: MindSpore, ops.PrimitiveWithInfer, ops.prim_attr_register.
+whole (`catalog/ops/custom.py`). Forms: MindSpore, ops.PrimitiveWithInfer, ops.prim_attr_register.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ from ...base.checks import checked, fitting, function, text
 from ...base.dtypes import plain_array
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer
-from ...ops.custom import MADE, custom, own_gradient
+from ...nn.tensor.own_gradient import OwnGradient, next_number, values_of
+from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import a_dtype
 from ...ops.machine.primitive import WithoutStrategy
-from .own_gradient import OwnGradient, next_number, values_of
-from .tensor import Tensor
+from ...ops.own_gradient import MADE, own_gradient
+from ..ops.custom import custom
 
 
 class PrimitiveWithInfer(WithoutStrategy):

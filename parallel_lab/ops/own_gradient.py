@@ -1,7 +1,7 @@
-"""The operator behind a user's own operators (`nn/tensor/custom.py`): it has the shapes it is given, and stays whole.
+"""The operator behind gradients that a function says (`nn/tensor/own_gradient.py`): its values stay whole.
 
 Nobody knows how it could be split, so every rank has its operands and results whole (MindSpore: an operator without a
-rule stands alone).
+rule stands alone). Operators of the user's own are in `catalog/ops/custom.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.dtypes import plain_array
-from ..base.errors import ArgumentTypeError, NotBuiltYet, ShapeError
+from ..base.errors import ArgumentTypeError
 from .machine.registry import OPS, op
 from .machine.signature import letters, more_letters
 
@@ -22,60 +21,14 @@ from .machine.signature import letters, more_letters
 MADE: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def _labelled(shapes):
+def labelled(shapes):
     """A label for every dim, no two alike: [labels of a shape]."""
     count = sum(map(len, shapes))
     names = iter(letters(count) + more_letters(max(0, count - len(letters(count)))))
     return ["".join(itertools.islice(names, len(shape))) for shape in shapes]
 
 
-def _labels(shapes, *, results, several, **_):
-    labels = _labelled([*shapes, *results])
-    ins, outs = labels[: len(shapes)], labels[len(shapes) :]
-    return f"{','.join(ins)}->{','.join(outs)}{',' if several and len(outs) == 1 else ''}"
-
-
-def _sizes(shapes, *, results, **_):
-    outs = _labelled([*shapes, *results])[len(shapes) :]
-    return {
-        label: n for labels, shape in zip(outs, results, strict=True) for label, n in zip(labels, shape, strict=True)
-    }
-
-
-@op(
-    _labels,
-    sizes=_sizes,
-    whole=lambda signature, **_: "".join(signature.labels),
-    dtype=lambda _, *, dtypes, several, **__: dtypes if several else dtypes[0],
-    flops=0,
-)
-def custom(*inputs, called, number, results, dtypes, several):
-    """What the operator of this number computes.  inputs: any -> `results` of `dtypes`."""
-    compute = getattr(MADE.get(number), "compute", None)
-    if compute is None:
-        hint = f"Give {called} a __call__(self, ...), and run it in this process while its network is there"
-        raise NotBuiltYet(f"{called} says what its result looks like, and not how it is computed", hint=hint)
-    values = compute(*inputs)
-    arrays = tuple(plain_array(each, where=called) for each in (values if several else (values,)))
-    facts = [(array.shape, str(array.dtype)) for array in arrays]
-    if facts != list(zip(results, dtypes, strict=True)):
-        computed = ", ".join(f"{dtype} {shape}" for shape, dtype in facts)
-        declared = ", ".join(f"{dtype} {shape}" for shape, dtype in zip(results, dtypes, strict=True))
-        raise ShapeError(f"it computes {computed}", where=called, allowed=f"What was inferred: {declared}")
-    return arrays if several else arrays[0]
-
-
-@custom.vjp
-def _(g, out, *inputs, called, number, **_):
-    gradient = getattr(MADE.get(number), "gradient", None)
-    if gradient is None:
-        hint = f"@bprop_getters.register({called}) names the function that gives bprop(*inputs, out, dout)"
-        raise ArgumentTypeError(f"{called} has no gradient", hint=hint)
-    gradients = gradient(*inputs, out, g)
-    return gradients if isinstance(inputs[0], np.ndarray) else tuple(_filled(each, called) for each in gradients)
-
-
-def _filled(gradient, called):
+def filled(gradient, called):
     """A gradient that its rule made of shapes alone (zeros_like), as an instruction; others as they are."""
     if not isinstance(gradient, (np.ndarray, np.generic, int, float)):
         return gradient
@@ -87,11 +40,8 @@ def _filled(gradient, called):
     return OPS["fill"](shape=array.shape, value=number.item(), dtype=str(array.dtype))
 
 
-# ---- a gradient that a function says ----
-
-
 def _first_labels(shapes, *, count, several, **_):
-    labels = _labelled(shapes)
+    labels = labelled(shapes)
     return f"{','.join(labels)}->{','.join(labels[:count])}{',' if several and count == 1 else ''}"
 
 
@@ -118,6 +68,6 @@ def _(g, out, *values, called, number, count, several, total, **_):
     gradients = MADE[number].gradient(values, tuple(each for each, _ in totals))
     ranks = totals[0][1]
     if not isinstance(values[0], np.ndarray):
-        gradients = [x if x is None else _filled(x, called) for x in gradients]
+        gradients = [x if x is None else filled(x, called) for x in gradients]
     gradients = [x if x is None or ranks == 1 else OPS["div"](x, float(ranks)) for x in gradients]
     return (*[None] * count, *gradients) if len(values) > count else tuple(gradients)
