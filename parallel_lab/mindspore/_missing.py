@@ -3,7 +3,7 @@
     from mindspore import RowTensor, nn   # no error: a script may import what it never uses
     RowTensor(...)                        # NotBuiltYet: mindspore.RowTensor is missing here. Gradients are dense ...
 
-`_names.py` lists the documented names. What MindSpore never had is refused by the import itself, with the nearest name.
+`_names.py` lists these names. What MindSpore never had is refused by the import itself, with the nearest name.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def is_theirs(path: str, name: str) -> bool:
     """
     if name.startswith("_") or is_open(path) or name in NAMES.get(path, "").split():
         return True
-    return path not in NAMES and any(name in names.split() for names in NAMES.values())
+    return path not in NAMES and (bool(home_of(name)) or any(name in names.split() for names in NAMES.values()))
 
 
 # ---- errors ----

@@ -77,8 +77,7 @@ DTYPES = _of(
 CONTEXT = _of(
     CONTEXTS,
     "GRAPH_MODE PYNATIVE_MODE ParallelMode set_context get_context set_auto_parallel_context get_auto_parallel_context "
-    "set_offload_context get_offload_context "
-    "reset_auto_parallel_context",
+    "set_offload_context get_offload_context reset_auto_parallel_context",
 )
 COST_MODEL = _of(CONTEXTS, "set_cost_model_context get_cost_model_context reset_cost_model_context")
 ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_parameters") | COST_MODEL
@@ -149,10 +148,8 @@ LOSS_SCALES = {
     ),
 }
 
-OPTIMIZERS = (
-    "ASGD AdaFactor AdaMax Adadelta Adagrad Adam AdamOffload AdamWeightDecay FTRL LARS Lamb LazyAdam Momentum "
-    "Optimizer ProximalAdagrad RMSProp Rprop SGD"
-)
+IN_FILES_OF_THEIR_NAME = "ASGD AdaFactor AdaMax Adadelta FTRL LARS Lamb LazyAdam Momentum RMSProp Rprop SGD"
+OPTIMIZERS = f"{IN_FILES_OF_THEIR_NAME} Adagrad Adam AdamOffload AdamWeightDecay Optimizer ProximalAdagrad"
 SCHEDULES = (
     "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
 )
@@ -180,8 +177,7 @@ OPERATOR_FORMS = _of(
     "range": f"{FORMS}:range_",
     "scalar_to_tensor": f"{FORMS}:scalar_to_tensor",
     "deepcopy": "parallel_lab.ops:identity",
-    **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("add", "div", "mod", "mul", "pow", "sub")},
-    **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in ("ge", "gt", "le", "lt")},
+    **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in _of("", "add div mod mul pow sub ge gt le lt")},
     "tensor_floordiv": "parallel_lab.ops:floor_div",
 }
 FUNCTIONS = _of(
@@ -355,18 +351,10 @@ PAGES: dict[str, Page] = {
         "parallel_lab.catalog.nn.losses",
     ),
     "nn.optim": _nn("Optimizers.", OPTIMIZERS),
-    "nn.optim.momentum": _nn("Momentum.", "Momentum"),
-    "nn.optim.sgd": _nn("SGD.", "SGD"),
     "nn.optim.adam": _nn("Adam.", "Adam AdamOffload AdamWeightDecay"),
-    **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in ("Adadelta", "AdaMax", "ASGD", "Rprop")},
+    **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in IN_FILES_OF_THEIR_NAME.split()},
     "nn.optim.proximal_ada_grad": _nn("ProximalAdagrad.", "ProximalAdagrad"),
     "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
-    "nn.optim.adafactor": _nn("AdaFactor.", "AdaFactor"),
-    "nn.optim.ftrl": _nn("FTRL.", "FTRL"),
-    "nn.optim.lazyadam": _nn("LazyAdam.", "LazyAdam"),
-    "nn.optim.rmsprop": _nn("RMSProp.", "RMSProp"),
-    "nn.optim.lamb": _nn("Lamb.", "Lamb"),
-    "nn.optim.lars": _nn("LARS.", "LARS"),
     "nn.optim.optimizer": _nn("The base of optimizers.", "Optimizer"),
     "nn.learning_rate_schedule": _nn("Learning rates by step.", SCHEDULES),
     "nn.dynamic_lr": _nn("Lists of learning rates.", RATE_LISTS),

@@ -22,6 +22,7 @@ from ..base.checks import checked, flag, function, integer, kept
 from ..base.errors import ArgumentError, ContextConflictError
 from ..base.settings.context import get_auto_parallel_context
 from ..nn.cell import Cell
+from ..nn.layers.basic import arguments_of
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 from ._transformer_configs import (
@@ -66,41 +67,69 @@ def _check_mode(where: str) -> None:
         raise ContextConflictError("auto_parallel with a search", where=where, hint=hint)
 
 
-class _Layer(Cell):
-    """What the layers of encoder and decoder share."""
+def _arguments(
+    self,
+    batch_size: int | None,
+    hidden_size: int,
+    ffn_hidden_size: int,
+    num_heads: int,
+    seq_length: int,
+    src_seq_length: int,
+    tgt_seq_length: int,
+    num_layers: int,
+    encoder_layers: int = 3,
+    decoder_layers: int = 3,
+    attention_dropout_rate: float = 0.1,
+    hidden_dropout_rate: float = 0.1,
+    post_layernorm_residual: bool = False,
+    layernorm_compute_type: Any = "float32",
+    softmax_compute_type: Any = "float32",
+    param_init_type: Any = "float32",
+    hidden_act: Any = "gelu",
+    lambda_func: Any = None,
+    offset: int = 0,
+    use_past: bool = False,
+    moe_config: MoEConfig = default_moe_config,
+    parallel_config: Any = default_dpmp_config,
+) -> None:
+    """The arguments that layers and stacks choose from, each in an order of its own, which is MindSpore's."""
 
-    def _set(
-        self, how: dict[str, Any], hidden_act: Any, layernorm_type: Any, moe_config: Any, parallel_config: Any
-    ) -> None:
-        where = type(self).__name__
+
+_DTYPES = "layernorm_compute_type softmax_compute_type param_init_type"
+_OF_ATTENTION = (
+    *("batch_size", "hidden_size", "num_heads", "attention_dropout_rate", "hidden_dropout_rate"),
+    *("softmax_compute_type", "param_init_type", "use_past", "parallel_config"),
+)
+
+
+class _Layer(Cell):
+    """What the layers of encoder and decoder share; their arguments are attributes."""
+
+    crossed = False
+
+    def _set(self) -> None:
+        where, config = type(self).__name__, self.parallel_config
         _check_mode(where)
-        check_config(where, parallel_config)
-        check_experts(where, moe_config.expert_num)
-        dp, mp = parallel_config.data_parallel, parallel_config.model_parallel
-        sizes = {name: how[name] for name in ("num_heads", "hidden_size", "ffn_hidden_size")}
+        check_config(where, config)
+        check_experts(where, self.moe_config.expert_num)
+        dp, mp = config.data_parallel, config.model_parallel
+        sizes = {name: getattr(self, name) for name in ("num_heads", "hidden_size", "ffn_hidden_size")}
         check_divides(where, mp, **sizes)
-        self.hidden_size, self.dtype, self.use_moe = how["hidden_size"], "float16", False
+        self.dtype, self.use_moe = "float16", False
         for name in ("layernorm1", "layernorm2", *(["cross_attention_layernorm"] if self.crossed else [])):
-            norm = _LayerNorm((self.hidden_size,)).to_float(layernorm_type)
+            norm = _LayerNorm((self.hidden_size,)).to_float(self.layernorm_compute_type)
             setattr(self, name, norm if propagates() else norm.shard(((dp, 1),)))
-        self.output = FeedForward(
-            self.hidden_size,
-            how["ffn_hidden_size"],
-            how["hidden_dropout_rate"],
-            hidden_act,
-            param_init_type=how["param_init_type"],
-            parallel_config=parallel_config,
-        )
+        how = {"param_init_type": self.param_init_type, "parallel_config": config}
+        sizes = self.hidden_size, self.ffn_hidden_size
+        self.output = FeedForward(*sizes, self.hidden_dropout_rate, self.hidden_act, **how)
         self.add = ops.Add().shard(((dp, 1), (dp, 1))) if not (propagates() and self.crossed) else ops.Add()
         self.add_3d = ops.Add().shard(((dp, 1, 1),) * 2) if not (propagates() and self.crossed) else ops.Add()
         self.reshape, self.cast = ops.Reshape(), cut(ops.Cast(), (dp, 1))
         self.key_past = self.value_past = None
 
-    crossed = False
-
-    def _attention(self, how: dict[str, Any], source: int, target: int, parallel_config: Any) -> MultiHeadAttention:
-        left = {name: value for name, value in how.items() if name != "ffn_hidden_size"}
-        return MultiHeadAttention(src_seq_length=source, tgt_seq_length=target, parallel_config=parallel_config, **left)
+    def _attention(self, source: int, target: int) -> MultiHeadAttention:
+        how = {name: getattr(self, name) for name in _OF_ATTENTION}
+        return MultiHeadAttention(src_seq_length=source, tgt_seq_length=target, **how)
 
     def _finished(self, x: Any, shape: tuple[int, ...]) -> Any:
         """Norm, dense layers and addition, in the shape of the input."""
@@ -125,33 +154,17 @@ class TransformerEncoderLayer(_Layer):
 
     @checked(batch_size=SIZE | None, seq_length=SIZE, **_SIZES, **_RATES, moe_config=EXPERTS, parallel_config=DP_MP)
     @kept(post_layernorm_residual=flag, use_past=flag)
-    def __init__(
-        self,
-        batch_size: int | None,
-        hidden_size: int,
-        ffn_hidden_size: int,
-        num_heads: int,
-        seq_length: int,
-        attention_dropout_rate: float = 0.1,
-        hidden_dropout_rate: float = 0.1,
-        post_layernorm_residual: bool = False,
-        layernorm_compute_type: Any = "float32",
-        softmax_compute_type: Any = "float32",
-        param_init_type: Any = "float32",
-        hidden_act: Any = "gelu",
-        use_past: bool = False,
-        moe_config: MoEConfig = default_moe_config,
-        parallel_config: Any = default_dpmp_config,
-    ) -> None:
+    @arguments_of(
+        _arguments,
+        names="batch_size hidden_size ffn_hidden_size num_heads seq_length attention_dropout_rate hidden_dropout_rate "
+        f"post_layernorm_residual {_DTYPES} hidden_act use_past moe_config parallel_config",
+    )
+    def __init__(self, batch_size: int | None, hidden_size: int, num_heads: int, seq_length: int, **_: Any) -> None:
         super().__init__()
-        names = "batch_size hidden_size ffn_hidden_size num_heads attention_dropout_rate hidden_dropout_rate "
-        names += "softmax_compute_type param_init_type use_past"
-        given = dict(locals())
-        how = {name: given[name] for name in names.split()}
-        self._set(how, hidden_act, layernorm_compute_type, moe_config, parallel_config)
-        self.batch_size, self.seq_length, self.is_first_iteration = batch_size, seq_length, True
-        self.attention = self._attention(how, seq_length, seq_length, parallel_config)
-        if use_past:
+        self._set()
+        self.is_first_iteration = True
+        self.attention = self._attention(seq_length, seq_length)
+        if self.use_past:
             heads, per_head = (batch_size, num_heads), hidden_size // num_heads
             shapes = {"key_past": (*heads, per_head, seq_length), "value_past": (*heads, seq_length, per_head)}
             for name, shape in shapes.items():
@@ -194,36 +207,18 @@ class TransformerDecoderLayer(_Layer):
     @checked(batch_size=SIZE | None, src_seq_length=SIZE, tgt_seq_length=SIZE, **_SIZES, **_RATES)
     @checked(moe_config=EXPERTS, parallel_config=DP_MP)
     @kept(post_layernorm_residual=flag, use_past=flag)
-    def __init__(
-        self,
-        hidden_size: int,
-        ffn_hidden_size: int,
-        num_heads: int,
-        batch_size: int | None,
-        src_seq_length: int,
-        tgt_seq_length: int,
-        attention_dropout_rate: float = 0.1,
-        hidden_dropout_rate: float = 0.1,
-        post_layernorm_residual: bool = False,
-        use_past: bool = False,
-        layernorm_compute_type: Any = "float32",
-        softmax_compute_type: Any = "float32",
-        param_init_type: Any = "float32",
-        hidden_act: Any = "gelu",
-        moe_config: MoEConfig = default_moe_config,
-        parallel_config: Any = default_dpmp_config,
-    ) -> None:
+    @arguments_of(
+        _arguments,
+        names="hidden_size ffn_hidden_size num_heads batch_size src_seq_length tgt_seq_length attention_dropout_rate "
+        f"hidden_dropout_rate post_layernorm_residual use_past {_DTYPES} hidden_act moe_config parallel_config",
+    )
+    def __init__(self, src_seq_length: int, tgt_seq_length: int, use_past: bool, **_: Any) -> None:
         super().__init__()
         if use_past:
             raise ArgumentError("use_past=True", where="TransformerDecoderLayer", allowed="False: of encoders only")
-        names = "batch_size hidden_size ffn_hidden_size num_heads attention_dropout_rate hidden_dropout_rate "
-        names += "softmax_compute_type param_init_type"
-        given = dict(locals())
-        how = {name: given[name] for name in names.split()}
-        self._set(how, hidden_act, layernorm_compute_type, moe_config, parallel_config)
-        self.batch_size, self.src_seq_length, self.tgt_seq_length = batch_size, src_seq_length, tgt_seq_length
-        self.attention = self._attention(how, tgt_seq_length, tgt_seq_length, parallel_config)
-        self.cross_attention = self._attention(how, tgt_seq_length, src_seq_length, parallel_config)
+        self._set()
+        self.attention = self._attention(tgt_seq_length, tgt_seq_length)
+        self.cross_attention = self._attention(tgt_seq_length, src_seq_length)
 
     def construct(
         self,
@@ -279,7 +274,8 @@ class _Stack(Cell):
 
     kind: Any  # the class of its layers
 
-    def _stack(self, num_layers: int, lambda_func: Any, offset: int, parallel_config: Any, how: dict[str, Any]) -> None:
+    def __init__(self, num_layers: int, lambda_func: Any, offset: int, parallel_config: Any, **how: Any) -> None:
+        super().__init__()
         where = type(self).__name__
         _check_mode(where)
         check_config(where, parallel_config)
@@ -299,6 +295,13 @@ class _Stack(Cell):
         return hidden_states, tuple(presents)
 
 
+def _stacked(names: str) -> Any:
+    """The maker of a stack that takes these arguments."""
+    checks = {"num_layers": SIZE, "lambda_func": _LAMBDA, "offset": integer(0), "moe_config": EXPERTS}
+    takes = arguments_of(_arguments, names=names, parallel_config=default_transformer_config)
+    return checked(**checks, parallel_config=OF_ALL)(takes(_Stack.__init__))
+
+
 class TransformerEncoder(_Stack):
     """`num_layers` TransformerEncoderLayers.  hidden_states, attention_mask -> the last result, and of every layer key
     and value. Called as the layer is.
@@ -309,32 +312,11 @@ class TransformerEncoder(_Stack):
     """
 
     kind = TransformerEncoderLayer
-
-    @checked(num_layers=SIZE, lambda_func=_LAMBDA, offset=integer(0), moe_config=EXPERTS, parallel_config=OF_ALL)
-    def __init__(
-        self,
-        batch_size: int | None,
-        num_layers: int,
-        hidden_size: int,
-        ffn_hidden_size: int,
-        seq_length: int,
-        num_heads: int,
-        attention_dropout_rate: float = 0.1,
-        hidden_dropout_rate: float = 0.1,
-        hidden_act: Any = "gelu",
-        post_layernorm_residual: bool = False,
-        layernorm_compute_type: Any = "float32",
-        softmax_compute_type: Any = "float32",
-        param_init_type: Any = "float32",
-        lambda_func: Any = None,
-        offset: int = 0,
-        use_past: bool = False,
-        moe_config: MoEConfig = default_moe_config,
-        parallel_config: Any = default_transformer_config,
-    ) -> None:
-        how = {name: value for name, value in locals().items() if name not in _NOT_OF_LAYERS}
-        super().__init__()
-        self._stack(num_layers, lambda_func, offset, parallel_config, how)
+    __init__ = _stacked(
+        "batch_size num_layers hidden_size ffn_hidden_size seq_length num_heads attention_dropout_rate "
+        f"hidden_dropout_rate hidden_act post_layernorm_residual {_DTYPES} lambda_func offset use_past moe_config "
+        "parallel_config"
+    )
 
 
 class TransformerDecoder(_Stack):
@@ -343,37 +325,11 @@ class TransformerDecoder(_Stack):
     """
 
     kind = TransformerDecoderLayer
-
-    @checked(num_layers=SIZE, lambda_func=_LAMBDA, offset=integer(0), moe_config=EXPERTS, parallel_config=OF_ALL)
-    def __init__(
-        self,
-        num_layers: int,
-        batch_size: int | None,
-        hidden_size: int,
-        ffn_hidden_size: int,
-        src_seq_length: int,
-        tgt_seq_length: int,
-        num_heads: int,
-        attention_dropout_rate: float = 0.1,
-        hidden_dropout_rate: float = 0.1,
-        post_layernorm_residual: bool = False,
-        layernorm_compute_type: Any = "float32",
-        softmax_compute_type: Any = "float32",
-        param_init_type: Any = "float32",
-        hidden_act: Any = "gelu",
-        lambda_func: Any = None,
-        use_past: bool = False,
-        offset: int = 0,
-        moe_config: MoEConfig = default_moe_config,
-        parallel_config: Any = default_transformer_config,
-    ) -> None:
-        how = {name: value for name, value in locals().items() if name not in _NOT_OF_LAYERS}
-        super().__init__()
-        self._stack(num_layers, lambda_func, offset, parallel_config, how)
-
-
-_NOT_OF_STACKS = ("self", "__class__", "encoder_layers", "decoder_layers", "src_seq_length", "tgt_seq_length")
-_NOT_OF_LAYERS = ("self", "__class__", "num_layers", "lambda_func", "offset", "parallel_config")
+    __init__ = _stacked(
+        "num_layers batch_size hidden_size ffn_hidden_size src_seq_length tgt_seq_length num_heads "
+        f"attention_dropout_rate hidden_dropout_rate post_layernorm_residual {_DTYPES} hidden_act lambda_func use_past "
+        "offset moe_config parallel_config"
+    )
 
 
 class Transformer(Cell):
@@ -388,35 +344,24 @@ class Transformer(Cell):
     @checked(encoder_layers=integer(0), decoder_layers=integer(0), lambda_func=_LAMBDA)
     @checked(moe_config=EXPERTS, parallel_config=OF_ALL)
     @kept(use_past=flag)
+    @arguments_of(
+        _arguments,
+        names="hidden_size batch_size ffn_hidden_size src_seq_length tgt_seq_length encoder_layers decoder_layers "
+        f"num_heads attention_dropout_rate hidden_dropout_rate hidden_act post_layernorm_residual {_DTYPES} "
+        "lambda_func use_past moe_config parallel_config",
+        num_heads=2,
+        parallel_config=default_transformer_config,
+    )
     def __init__(
-        self,
-        hidden_size: int,
-        batch_size: int | None,
-        ffn_hidden_size: int,
-        src_seq_length: int,
-        tgt_seq_length: int,
-        encoder_layers: int = 3,
-        decoder_layers: int = 3,
-        num_heads: int = 2,
-        attention_dropout_rate: float = 0.1,
-        hidden_dropout_rate: float = 0.1,
-        hidden_act: Any = "gelu",
-        post_layernorm_residual: bool = False,
-        layernorm_compute_type: Any = "float32",
-        softmax_compute_type: Any = "float32",
-        param_init_type: Any = "float32",
-        lambda_func: Any = None,
-        use_past: bool = False,
-        moe_config: MoEConfig = default_moe_config,
-        parallel_config: Any = default_transformer_config,
+        self, src_seq_length: int, tgt_seq_length: int, encoder_layers: int, decoder_layers: int, **how: Any
     ) -> None:
-        how = {name: value for name, value in locals().items() if name not in _NOT_OF_STACKS}
         super().__init__()
+        use_past = how["use_past"]
         if encoder_layers == 0 or (decoder_layers and use_past):
             given = f"encoder_layers={encoder_layers}, decoder_layers={decoder_layers}, use_past={use_past}"
             hint = "A decoder alone is TransformerDecoder; use_past belongs to encoders alone"
             raise ArgumentError(given, where="Transformer", hint=hint)
-        how["lambda_func"] = lambda_func or _get_lambda_func(encoder_layers + decoder_layers)
+        how["lambda_func"] = how["lambda_func"] or _get_lambda_func(encoder_layers + decoder_layers)
         self.encoder = TransformerEncoder(num_layers=encoder_layers, seq_length=src_seq_length, **how)
         self.decoder = None
         if decoder_layers:

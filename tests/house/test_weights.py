@@ -37,21 +37,21 @@ PACKAGE_LINES = {
     "base": 4_668,
     "layout": 2_170,
     "ops": 11_011,
-    "nn": 8_158,
-    "catalog": 12_263,
+    "nn": 8_150,
+    "catalog": 12_260,
     "graph": 9_412,
     "cost": 9_070,
     "run": 1_468,
     "processes": 13_469,
     "train": 10_996,
     "lab": 32_361,
-    "mindspore": 9_015,
+    "mindspore": 8_831,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_684, 126_962, 100_063
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_676, 126_767, 100_063
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -19,7 +19,7 @@ from ...ops.slicing import SOME_INTS, strided_slice
 from ...ops.spellings import function, tensor_operand
 from .lookups import one_hot
 
-# ---- dims ----
+# ---- turned and divided ----
 
 
 @function(method="rot90")

@@ -146,9 +146,6 @@ argmax, argmax_with_value = _places("argmax", "largest", np.argmax, reduce_max)
 argmin, argmin_with_value = _places("argmin", "smallest", np.argmin, reduce_min)
 
 
-# ---- running sums ----
-
-
 # ---- extremes with their places, in every spelling ----
 
 

@@ -29,24 +29,28 @@ from .activation import OneOperator, get_activation
 # ---- arguments that several layers have ----
 
 
+Init = Callable[..., None]
+
+
 def arguments_of(
-    init: Callable[..., None], *, without: str = "", after: tuple[str, str, Any] | None = None, **defaults: Any
-) -> Callable[[Callable[..., None]], Any]:
+    init: Init, *, names: str = "", without: str = "", after: tuple[str, str, Any] | None = None, **defaults: Any
+) -> Callable[[Init], Any]:
     """A decorator for `__init__(self, **settings)`, which is called with the arguments that `init` of another layer
     takes, by place and by name.
 
-    without   names of arguments that this layer does not have
+    names     those of its arguments that this layer has, in order; default: all;  without: those that it does not have
     after     one more argument: (the name before it, its name, its default);  defaults: those that differ
     """
-    takes = [p for name, p in inspect.signature(init).parameters.items() if name not in without.split()]
-    takes = [p.replace(default=defaults.get(p.name, p.default)) for p in takes]
+    known = inspect.signature(init).parameters
+    kept_names = (name for name in (["self", *names.split()] if names else known) if name not in without.split())
+    takes = [known[name].replace(default=defaults.get(name, known[name].default)) for name in kept_names]
     if after is not None:
         name, more, default = after
         place = 1 + next(i for i, p in enumerate(takes) if p.name == name)
         takes.insert(place, inspect.Parameter(more, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
-    signature = inspect.Signature(takes)
+    signature = inspect.Signature(takes, return_annotation="None")
 
-    def decorate(function: Callable[..., None]) -> Any:
+    def decorate(function: Init) -> Any:
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> None:
             bound = signature.bind(*args, **kwargs)

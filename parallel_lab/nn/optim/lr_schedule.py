@@ -96,9 +96,6 @@ class _RateList(FormulaSchedule):
         return f"{len(self.rates)} rates: {shorten(list(self.rates[:4]))}"
 
 
-# ---- lists: one rate per step, that of its epoch: step // step_per_epoch ----
-
-
 # ---- what an optimizer is given ----
 
 
@@ -138,6 +135,3 @@ def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str
     if isinstance(rate_now, np.ndarray) and rate_now.size == 1:
         rate_now = rate_now.item()
     return number(0)(where, f"the {what} of step {step}", rate_now)
-
-
-# ---- checks ----

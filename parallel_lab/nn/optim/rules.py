@@ -224,9 +224,3 @@ def Lamb(h, p, g, m, v):
     step = h.decayed(p, mean / (sqrt(spread) + h.eps))
     ratio = elementwise.norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
     return p - step * (h.rate * ratio), m, v
-
-
-# ---- with a learning rate of its own ----
-
-
-# ---- towards zeros ----
