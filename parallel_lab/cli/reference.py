@@ -27,7 +27,7 @@ DOORS = (
     *("nn", "nn.models", "nn.initializer", "ops"),
     *("train", "train.dataset", "train.checkpoint", "train.communication"),
     *("base.errors", "base.cluster", "base.units", "layout.tensor_layout"),
-    *("graph.plan", "graph.ir", "graph.passes", "run.communicator", "run.simulator", "processes.shm"),
+    *("graph.plan", "graph.ir", "graph.draft", "graph.passes", "run.communicator", "run.simulator", "processes.shm"),
     *("cost", "cost.search", "cost.planner", "cost.schedules"),
     *("lab.exercises", "lab.classroom", "lab.faults", "lab.shared.lab", "lab.shared.sections"),
     *("ops.machine.registry", "ops.collectives.definitions", "lab.collectives.algorithms.algorithm"),

@@ -18,13 +18,12 @@ from ..base.dtypes import kind_of
 from ..base.errors import ContextConflictError, NotBuiltYet, ShapeError, StrategyError, TraceError, shorten
 from ..base.settings.compat import get_compat
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import frozen, get_auto_parallel_context
+from ..base.settings.current import frozen, get_auto_parallel_context
 from ..nn.cell import Cell
-from ..nn.optim.held_states import HeldStates
 from ..nn.tensor.dynamic_shapes import sized
+from .draft import at_compile
 from .forms import input_names
 from .instr import Shape
-from .ir import at_compile
 from .passes import PASSES, Pass
 from .passes.dataset_strategy import dataset_splits
 from .passes.strategies import check_device_num
@@ -49,7 +48,7 @@ class Task:
 
     network: Callable[..., Any]
     loss: Cell | None
-    optimizer: HeldStates | None
+    optimizer: Any
     inputs: tuple[InputSpec, ...]
     config: ParallelConfig
     device_num: int
@@ -137,7 +136,7 @@ def _check_objects(network: Any, loss: Any, optimizer: Any) -> None:
         if inspect.isclass(value) or not callable(value):
             hint = f"Make an object of it: {value.__name__}()" if inspect.isclass(value) else f"For example {example}"
             raise at_compile(TraceError, f"{name} is {shorten(value)}", "A Cell, or a function of Tensors", hint)
-    if optimizer is not None and not isinstance(optimizer, HeldStates):  # the base of nn.Optimizer
+    if optimizer is not None and not hasattr(type(optimizer), "members"):  # a property of nn.Optimizer
         hint = "For example nn.Adam(net.trainable_params(), 0.01)"
         raise at_compile(TraceError, f"optimizer is {shorten(optimizer)}", "An nn.Optimizer", hint)
     if optimizer is not None and loss is None:

@@ -14,17 +14,17 @@ from typing import Any, cast
 from ..base.collector import without_collector
 from ..base.dtypes import kind_of
 from ..base.errors import ShapeError, TracedCommunication, TraceError, shorten
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..nn.cell import Cell
 from ..nn.feeding import GradAccumulation, WithLossCell
-from ..nn.optim.several_optimizers import as_optimizer
 from ..nn.optim.weight_groups import check_grouping
 from ..nn.tensor.parameter import Parameter
 from ..ops.machine.primitive import Primitive
 from .compile_task import Task, check
+from .draft import Draft, Training, at_compile
 from .forms import Slot, leaves
 from .freeze import freeze
-from .ir import Draft, Graph, Training, at_compile
+from .ir import Graph
 from .passes import Pass, run_passes
 from .plan import Plan
 from .trace import Traced, trace_network
@@ -173,7 +173,8 @@ def finish(task: Task, traced: Traced) -> Compiled:
     config, graph, parameters = task.config, traced.graph, traced.parameters
     if config.pipeline_stages == 1 and any(node.stage >= 0 for node in graph.nodes):
         graph = replace(graph, nodes=tuple(replace(node, stage=-1) for node in graph.nodes))
-    own_optimizer = as_optimizer(traced.optimizers) if traced.optimizers else None
+    traced_ones: Any = traced.optimizers or (None,)
+    own_optimizer = traced_ones[0].together(traced_ones[1:]) if traced_ones[1:] else traced_ones[0]
     optimizer: Any = own_optimizer if graph.seeds or graph.updates else task.optimizer
     order = _order(task.network, task.optimizer or own_optimizer, parameters)
     draft = Draft(graph, config, order=order, schedule=task.schedule).noted("trace", _trace_note(task, traced))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .actions import OF_STEP, Stage
+from .draft import Draft
 from .insert_copies import with_copies
 from .instr import Instr
-from .ir import Draft
 from .plan import PHASES, Plan, State
 from .stage_programs import divided, orders_of, splits_backward, stage_programs
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from .copies import COPIES, TO_DEVICE, TO_HOST, makes_on_host
+from .draft import Draft, fresh_name
 from .instr import Instr, Value
-from .ir import Draft, fresh_name
 from .recomputed import offloads
 
 Programs = dict[str, tuple[Instr, ...]]

@@ -16,7 +16,7 @@ from typing import Any
 from ..base.errors import ArgumentError, shorten
 from ..base.hooks import schedule_maker
 from .actions import Action
-from .ir import Draft
+from .draft import Draft
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from dataclasses import replace
 
 from ..base.errors import NotBuiltYet, StrategyError
 from .actions import OF_STEP, PROGRAMS, Action
+from .draft import Draft, at_compile, fresh_name
 from .instr import Instr, Value, attr_pairs
-from .ir import Draft, at_compile, fresh_name
 from .passes.stages import border_of
 from .placement import Placement, placement_of
 

@@ -24,9 +24,10 @@ from ..nn.tensor.tensor import Tensor
 from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
+from .draft import fresh_name, result_names
 from .forms import computed, map_form, slot_for
 from .instr import Pairs, attr_pairs
-from .ir import Graph, GraphInput, Node, fresh_name, result_names
+from .ir import Graph, GraphInput, Node
 from .python_branches import with_branches
 from .recomputed import option_of, region_of
 from .traced_branches import TracedBranches

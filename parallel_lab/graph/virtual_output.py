@@ -19,7 +19,7 @@ from ..base.settings.config import ParallelConfig
 from ..layout.tensor_layout import TensorLayout
 from .compile_task import check
 from .compiler import Compiled, finish, trace
-from .ir import Draft
+from .draft import Draft
 from .passes import PASSES, Pass
 from .passes.parallelize import Builder
 

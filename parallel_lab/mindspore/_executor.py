@@ -24,10 +24,10 @@ from ..base.checks import checked, fitting, instance, text
 from ..base.errors import ArgumentError, ArgumentTypeError, TracedCommunication, WorldArgumentError, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
-from ..base.settings.context import frozen, frozen_for_run, get_auto_parallel_context
+from ..base.settings.current import frozen, frozen_for_run, get_auto_parallel_context
 from ..graph.compiler import Compiled, compile_program
+from ..graph.draft import Draft
 from ..graph.forms import input_names, of_tensors, tensors_of
-from ..graph.ir import Draft
 from ..graph.plan import Plan
 from ..graph.virtual_output import compile_forward
 from ..layout.tensor_layout import TensorLayout

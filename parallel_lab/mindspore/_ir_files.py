@@ -18,9 +18,10 @@ from typing import Any
 from ..base.dtypes import BFLOAT16, as_dtype
 from ..base.files import write_whole
 from ..base.origin import Origin
+from ..graph.draft import Draft
 from ..graph.instr import Instr, Value
 from ..graph.instr_text import message_shapes
-from ..graph.ir import Draft, Node
+from ..graph.ir import Node
 from ..graph.kinds import class_name
 from ..graph.plan import Plan
 from ..layout.named_layout import strategy_counts

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..base.checks import Check, choice, text
 from ..base.settings.checks import boolean, integer, mapping, number, path
-from ..base.settings.context import get_context
+from ..base.settings.current import get_context
 
 
 def gigabytes(*, zero: bool = False) -> Check:

@@ -20,7 +20,7 @@ import numpy as np
 from .. import nn, ops
 from ..base.checks import checked, flag, function, integer, kept
 from ..base.errors import ArgumentError, ContextConflictError
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..nn.cell import Cell
 from ..nn.layers.basic import arguments_of
 from ..nn.tensor.parameter import Parameter

@@ -19,7 +19,7 @@ import numpy as np
 from .. import nn, ops
 from ..base.checks import checked, flag, integer, kept, number
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..nn.cell import Cell
 from ..nn.initializer import initializer
 from ..nn.tensor.parameter import Parameter

@@ -26,7 +26,7 @@ from ..base.checks import checked, flag, function, instance, integer, misfit, te
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
-from ..base.settings.context import frozen, frozen_for_run
+from ..base.settings.current import frozen, frozen_for_run
 from ..ops.collectives.deferred import holding_messages
 from ..ops.elementwise import cast, identity
 from ..ops.machine.primitive import check_strategy_value

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.checks import checked, function, instance, integer, kept
 from ..base.errors import ContextConflictError, ShapeError, StageNameError, StrategyError, shorten
 from ..base.hooks import current_tracer
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..ops.elementwise import add
 from ..ops.machine.state import step_of_micro_batch
 from ..ops.slicing import strided_slice

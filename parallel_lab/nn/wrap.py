@@ -20,7 +20,7 @@ from ..base.checks import checked, flag, instance
 from ..base.errors import ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings.checks import LOCAL_MODES
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..ops.elementwise import add, cast, div
 from ..ops.logic import greater, isfinite, logical_not
 from ..ops.reduce import reduce_sum

@@ -14,7 +14,7 @@ from ..base.checks import Check, function, instance, integer
 from ..base.errors import ArgumentTypeError, ModelError, NotBuiltYet, shorten
 from ..base.origin import short_file
 from ..base.settings.checks import SHARDED_MODES
-from ..base.settings.context import get_context
+from ..base.settings.current import get_context
 from ..base.settings.tables import GRAPH_MODE
 from ..nn.cell import Cell
 from ..nn.optim.optimizer import Optimizer

@@ -22,7 +22,7 @@ from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_world
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import frozen, frozen_for_run, get_context
+from ..base.settings.current import frozen, frozen_for_run, get_context
 from ..base.settings.tables import GRAPH_MODE
 from ..graph.compiler import compile_program
 from ..graph.forms import of_tensors, tensors_of

@@ -27,7 +27,7 @@ from ..base.errors import ContextConflictError, TracedCommunication, shorten
 from ..base.hooks import current_step, current_world
 from ..base.settings.checks import LOCAL_MODES, SHARDED_MODES
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import frozen, frozen_for_run
+from ..base.settings.current import frozen, frozen_for_run
 from ..base.settings.run_checks import run_checks
 from ..graph.compile_task import check_built
 from ..graph.compiler import Compiled

@@ -10,7 +10,7 @@ from typing import Any
 from ..base.hooks import cell_executor
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
-from ..base.settings.context import get_context
+from ..base.settings.current import get_context
 from ..graph.compiler import Compiled
 from .agreement import agree_on_start
 from .checkpoint.distributed import save_group_info

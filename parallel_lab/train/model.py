@@ -30,7 +30,7 @@ from ..base.errors import (
 )
 from ..base.hooks import cell_executor, current_world
 from ..base.settings.checks import SHARDED_MODES
-from ..base.settings.context import frozen
+from ..base.settings.current import frozen
 from ..layout.tensor_layout import TensorLayout
 from ..nn.feeding import GradAccumulation, WithLossCell
 from ..nn.wrap import TrainOneStepCell

@@ -18,7 +18,7 @@ from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..base.hooks import current_tracer, current_world
 from ..base.origin import caller
 from ..base.settings.config import redistribution_manner
-from ..base.settings.context import get_auto_parallel_context
+from ..base.settings.current import get_auto_parallel_context
 from ..graph.instr import Instr, attr_pairs
 from ..graph.kinds import KINDS, OnRank
 from ..graph.passes.parallelize import step_attrs

@@ -11,7 +11,7 @@ from ..base.errors import ArgumentTypeError, TraceError, shorten
 from ..base.hooks import current_tracer, current_world, on_tape
 from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
-from ..base.settings.context import frozen
+from ..base.settings.current import frozen
 from ..graph.forms import is_tensor, tensors_of
 from ..nn.cell import Cell, ShardedCell, check_propagates
 from ..nn.tensor.dynamic_shapes import Examples, check_inputs_fit

@@ -43,11 +43,8 @@ KERNEL = (
     Stop("ops/machine/signature.py"),
     Stop("ops/machine/split_labels.py"),
     Stop("ops/machine/sharding.py", ("about", "sharding_rule", "_rule")),
-    Stop(
-        "graph/ir.py",
-        ("about", "GraphInput.", "Node.", "Graph.", "Draft."),
-        {"Training": "what is to be done besides computing the outputs"},
-    ),
+    Stop("graph/ir.py", ("about", "GraphInput.", "Node.", "Graph.")),
+    Stop("graph/draft.py", ("about", "Draft."), {"Training": "what is to be done besides computing the outputs"}),
     Stop("graph/instr.py"),
     Stop(
         "graph/trace.py",

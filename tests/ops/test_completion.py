@@ -5,7 +5,7 @@ import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.layout.named_layout import Layout
-from parallel_lab.ops.machine.legal_strategies import completed
+from parallel_lab.ops.machine.completion import completed
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from tests.nets import cell
 

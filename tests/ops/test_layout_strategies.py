@@ -16,7 +16,7 @@ from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.passes.parallelize import descending_runs
 from parallel_lab.layout.named_layout import LayoutStrategy
 from parallel_lab.nn.tensor.autograd import gradients
-from parallel_lab.ops.machine.legal_strategies import completed
+from parallel_lab.ops.machine.completion import completed
 from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.ops.machine.sharding import sharding_rule
 from parallel_lab.ops.machine.split_labels import strategy_operands

@@ -13,7 +13,7 @@ import numpy as np
 
 from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of, text
 from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.tensor.parameter import Parameter

@@ -10,7 +10,7 @@ from ...base.checks import Check, checked, flag, floating, integer, kept, number
 from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import SHARDED_MODES
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.layers.basic import arguments_of

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...base.settings.config import ParallelConfig
-from ...base.settings.context import get_cost_model_context
+from ...base.settings.current import get_cost_model_context
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Operator, operator_cost
 from ...layout.named_layout import AnyStrategy

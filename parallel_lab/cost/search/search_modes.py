@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ...base.settings.config import ParallelConfig
-from ...base.settings.context import get_cost_model_context
+from ...base.settings.current import get_cost_model_context
 from ...graph.ir import Graph
 from ...layout.named_layout import AnyStrategy
 from .eliminate import Solution, eliminate

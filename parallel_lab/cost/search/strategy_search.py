@@ -22,7 +22,7 @@ from ...base.checks import choice, number
 from ...base.cluster import Cluster, get_cluster
 from ...base.errors import StrategyError
 from ...graph.compiler import compile_network
-from ...graph.ir import Draft
+from ...graph.draft import Draft
 from ...graph.passes import PASSES, Pass
 from ...graph.plan import Plan
 from ...layout.named_layout import AnyStrategy

@@ -25,8 +25,9 @@ import numpy as np
 from ...base.cluster import Cluster, Link
 from ...base.dtypes import as_dtype, kind_of
 from ...base.settings.config import ParallelConfig
+from ...graph.draft import Draft
 from ...graph.instr import Instr, Value
-from ...graph.ir import Draft, Graph, GraphInput, Node
+from ...graph.ir import Graph, GraphInput, Node
 from ...graph.passes.differentiate import differentiate
 from ...graph.passes.parallelize import Builder
 from ...layout.named_layout import AnyStrategy

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ...base.errors import PlanError
 from ...base.settings.checks import SHARDED_MODES
-from ..ir import Draft
+from ..draft import Draft
 from ..recomputed import asks_to_recompute
 from .differentiate import differentiate
 from .follow import follow_gradients, follow_updates

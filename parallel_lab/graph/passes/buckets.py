@@ -23,8 +23,9 @@ from typing import Any
 from ...base.errors import PlanError
 from ...base.settings import fusion_rules
 from ...layout.tensor_layout import canonical_axes
+from ..draft import Draft
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, GraphInput
+from ..ir import GraphInput
 
 # what comm_fusion calls them
 _FUSED = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}

@@ -8,8 +8,8 @@ from ...base.errors import ContextStrategyError, LayoutError, ShapeError
 from ...base.settings.config import ParallelConfig
 from ...layout.named_layout import Layout
 from ...layout.tensor_layout import TensorLayout
+from ..draft import Draft, at_compile
 from ..instr import Value
-from ..ir import Draft, at_compile
 
 
 def dataset_splits(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

@@ -22,8 +22,8 @@ from ...base.dtypes import LOSS_SCALE
 from ...base.errors import PlanError, TraceError
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OPS, dtype_name
+from ..draft import Draft, counted
 from ..instr import Instr, Pairs, Value, attr_pairs
-from ..ir import Draft, counted
 from ..kinds import KINDS
 from ..traced_value import TracedValue
 from .local_recorder import LocalRecorder, Uniform, gradient_layout

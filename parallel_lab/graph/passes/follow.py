@@ -18,8 +18,9 @@ from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
+from ..draft import Draft, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, Graph, GraphInput, Node, fresh_name
+from ..ir import Graph, GraphInput, Node
 from .candidates import choose_from_inputs
 from .parallelize import Builder, View, output_value
 from .parameter_operators import follow_parameters

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field, replace
 
 from ...base.errors import PlanError
 from ...ops.collectives.definitions import MESSAGES
+from ..draft import Draft, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, fresh_name
 from .buckets import Member, called_together, members_of, shared_buckets, unreached
 
 

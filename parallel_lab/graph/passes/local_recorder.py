@@ -20,8 +20,8 @@ from ...base.hooks import current_tracer
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, dtype_name
+from ..draft import fresh_name, result_names
 from ..instr import Instr, Pairs, Value, attr_pairs
-from ..ir import fresh_name, result_names
 from ..traced_value import TracedValue
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from ...base.errors import StrategyError
 from ...base.settings.checks import INTERLEAVED
 from ...layout.named_layout import LayoutStrategy
-from ..ir import Graph, Node, at_compile
+from ..draft import at_compile
+from ..ir import Graph, Node
 
 
 def check_operators(graph: Graph, device_num: int) -> None:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...nn.optim.weight_groups import update_owners
+from ..draft import Draft, fresh_name
 from ..instr import Instr, attr_pairs
-from ..ir import Draft, fresh_name
 
 
 def group_updates(draft: Draft) -> Draft:

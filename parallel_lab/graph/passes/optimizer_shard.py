@@ -30,8 +30,9 @@ from ...base.dtypes import kind_of
 from ...base.errors import OptimizerParallelError
 from ...base.settings.config import ParallelConfig
 from ...layout.tensor_layout import TensorLayout
+from ..draft import Draft, at_compile, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, GraphInput, at_compile, fresh_name
+from ..ir import GraphInput
 
 KB = 1024  # the unit of parallel_optimizer_threshold
 LOCAL_OPS = ("cast", "transpose")  # made again from a gathered parameter rather than kept

@@ -25,8 +25,9 @@ from ...ops.collectives.halo import Halo
 from ...ops.machine.result_layouts import result_layouts
 from ...ops.machine.sharding import sharding_rule
 from ...ops.machine.split_labels import ShardingRule
+from ..draft import Draft, counted, fresh_name
 from ..instr import Instr, Pairs, Value, attr_pairs
-from ..ir import Draft, GraphInput, Node, counted, fresh_name
+from ..ir import GraphInput, Node
 from .dataset_strategy import input_values
 from .parameter_operators import follow_parameters, ordered, parameter_operators
 

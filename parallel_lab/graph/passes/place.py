@@ -19,8 +19,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.dtypes import as_dtype
+from ..draft import Draft
 from ..instr import Instr
-from ..ir import Draft
 from ..recomputed import offloads
 
 LOCAL = ("compute", "reshape", "slice")  # what a host can run

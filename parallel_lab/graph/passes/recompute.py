@@ -28,8 +28,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...ops.collectives.definitions import MESSAGES
+from ..draft import Draft, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, Graph, Node, fresh_name
+from ..ir import Graph, Node
 from ..recomputed import asks_to_recompute
 from .message_gradients import one_sided
 from .optimizer_shard import LOCAL_OPS, is_parameter_gather, shared_layout

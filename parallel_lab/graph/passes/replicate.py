@@ -19,8 +19,9 @@ from typing import Any
 from ...base.errors import TracedCommunication
 from ...layout.tensor_layout import axes_of_groups, ranks_along
 from ...ops.collectives.definitions import MESSAGES
+from ..draft import Draft, counted, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, Node, counted, fresh_name
+from ..ir import Node
 from .dataset_strategy import input_values
 
 DROPOUT = "dropout_at"  # the operator whose result depends on where its rows lie in the batch

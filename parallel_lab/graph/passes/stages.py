@@ -24,8 +24,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.errors import ContextConflictError, NotBuiltYet, StrategyError
+from ..draft import Draft, at_compile, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import Draft, Graph, Node, at_compile, fresh_name
+from ..ir import Graph, Node
 from ..placement import Placement, given_schedule, named_placement, named_schedule, placement_of
 
 # ---- parts of the network ----

@@ -12,10 +12,11 @@ from typing import Any
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.hooks import strategy_reader, strategy_searcher
 from ...layout.named_layout import LayoutStrategy
-from ...ops.machine.legal_strategies import completed
+from ...ops.machine.completion import completed
 from ...ops.machine.result_layouts import result_layouts
 from ...ops.machine.sharding import default_strategy, sharding_rule
-from ..ir import Draft, Node, at_compile
+from ..draft import Draft, at_compile
+from ..ir import Node
 from .operator_limits import check_operators
 
 SOURCES = {"propagated": "propagated from them", "searched": "searched for", "default": "by default"}

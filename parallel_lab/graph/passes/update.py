@@ -24,8 +24,9 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.optim.state_shapes import ShapeAndDtype, layout_of_state, shape_of_state
 from ...nn.optim.totals import Totals, added, nonfinite
 from ...ops.machine.registry import OPS
+from ..draft import Draft, at_compile, fresh_name
 from ..instr import Instr, Value, attr_pairs
-from ..ir import SKIP, Draft, at_compile, fresh_name
+from ..ir import SKIP
 from .differentiate import loss_scale_name
 from .local_recorder import LocalRecorder
 

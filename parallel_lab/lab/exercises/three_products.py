@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 
 from ...base.cluster import Cluster, Device, Link
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.search import Found, propagate_strategies, search
 from ...cost.search.search_modes import with_strategies
 from ...cost.time import sent_bytes

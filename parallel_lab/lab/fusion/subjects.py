@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base.cluster import Link
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.overlap import Gradient
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan

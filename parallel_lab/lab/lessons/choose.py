@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from ...base.cluster import get_cluster
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...base.units import bytes_text, table_lines, time_text
 from ...cost.memory import predict_memory
 from ...cost.planner import PlanPoint, search_plans

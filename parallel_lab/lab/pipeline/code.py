@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 
 from ...base.errors import ParallelLabError
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.schedules import schedule_names
 from ...graph.compiler import compile_network
 from ...graph.passes import PASSES

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.schedules import Schedule
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan

@@ -21,7 +21,7 @@ import numpy as np
 
 from ...base.checks import is_int
 from ...base.errors import ArgumentError, shorten
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...base.system import without_processes
 from ...base.units import plural
 from ...graph.compiler import compile_network

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.recompute import Layer
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from ...base.cluster import Cluster
 from ...base.events import EventLog
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...base.system import cores, without_processes
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ...base.cluster import Cluster, Link, get_cluster
 from ...base.errors import ArgumentError, StrategyError
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...cost.search import (
     Elimination,
     Halving,

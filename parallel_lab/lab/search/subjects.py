@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from ... import nn
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...ops.machine.primitive import Strategy
 from ..code.data import DATA, chain_of_search
 from ..shared import jobs

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...nn.initializer import initializer
 from ...nn.tensor.parameter import Parameter
 from ...ops.linalg import matmul

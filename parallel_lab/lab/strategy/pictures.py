@@ -11,7 +11,7 @@ from typing import Any
 
 from ...base.cluster import Cluster
 from ...base.events import Event
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...graph.plan import Plan
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ...base.errors import ParallelLabError
-from ...base.settings.context import default_settings
+from ...base.settings.current import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ..pictures.layers import operator_of

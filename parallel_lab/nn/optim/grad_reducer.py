@@ -25,7 +25,7 @@ from ...base.dtypes import HALF, plain_array
 from ...base.errors import ArgumentTypeError, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import LOCAL_MODES, SHARDED_MODES
-from ...base.settings.context import frozen, fusion_is_switched_off, get_auto_parallel_context
+from ...base.settings.current import frozen, fusion_is_switched_off, get_auto_parallel_context
 from ...base.settings.fusion_rules import buckets_of, index_groups, size_groups_by_bytes
 from ...ops.collectives.base import members_of, origin_of
 from ...ops.collectives.primitives import AllReduce

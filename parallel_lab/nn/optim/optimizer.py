@@ -41,6 +41,7 @@ from .held_parameters import LEARNING_RATE, HeldParameters
 from .held_states import State
 from .lr_schedule import ConstantRate, as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
+from .several_optimizers import SeveralOptimizers
 from .totals import Place, Totals, nonfinite
 from .weight_groups import check_grouping_in_context, owners_in_context
 
@@ -166,6 +167,10 @@ class Optimizer(HeldParameters, Cell):
     def members(self) -> tuple[Optimizer, ...]:
         """The optimizers that take a step: itself; `SeveralOptimizers` answers with its members."""
         return (self,)
+
+    def together(self, others: Sequence[Optimizer]) -> SeveralOptimizers:
+        """One that takes the steps of all. Raises NotBuiltYet, as `SeveralOptimizers`."""
+        return SeveralOptimizers((self, *others))
 
     # ---- where it runs ----
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from ...base.errors import OptimizerParallelError
 from ...base.hooks import current_world
 from ...base.settings.checks import LOCAL_MODES
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ..tensor.parameter import Parameter
 
 GROUPED_OPTIMIZERS = ("Lamb", "AdamWeightDecay")

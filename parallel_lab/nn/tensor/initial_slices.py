@@ -20,7 +20,7 @@ from ...base.errors import ArgumentError, ArgumentTypeError, LayoutError, WorldE
 from ...base.hooks import current_world
 from ...base.origin import caller
 from ...base.seeds import get_seed
-from ...base.settings.context import frozen
+from ...base.settings.current import frozen
 from ...layout.slices import cut
 from ...layout.tensor_layout import TensorLayout, canonical_axes, ranks_along
 

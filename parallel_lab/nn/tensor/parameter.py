@@ -17,7 +17,7 @@ from ...base.dtypes import check_taken_in
 from ...base.errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import cloner, current_tracer
 from ...base.origin import caller
-from ...base.settings.context import get_auto_parallel_context, get_context
+from ...base.settings.current import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
 from ...layout.slices import cut, gather_full, is_split
 from ...layout.tensor_layout import TensorLayout

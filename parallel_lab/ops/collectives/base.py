@@ -17,7 +17,7 @@ from ...base.errors import (
 from ...base.hooks import current_tracer, current_world
 from ...base.origin import caller
 from ...base.settings.checks import SHARDED_MODES
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ...base.settings.tables import WORLD_GROUPS
 from ...layout.slices import REDUCERS
 from ..machine.opdef import OpDef

@@ -32,7 +32,7 @@ import numpy as np
 from ...base.errors import WorldError
 from ...base.hooks import held_messages
 from ...base.origin import caller
-from ...base.settings.context import get_context
+from ...base.settings.current import get_context
 from ...base.settings.tables import GRAPH_MODE
 from .definitions import MESSAGES
 

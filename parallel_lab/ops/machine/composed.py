@@ -24,12 +24,12 @@ from ...base.hooks import current_tracer
 from ...base.settings.checks import SHARDED_MODES
 from ...layout.named_layout import LayoutStrategy, as_strategy
 from .calling import Operator
-from .legal_strategies import completed
+from .completion import completed, part_strategy
 from .opdef import OpDef
 from .primitive import Primitive
 from .registry import op
 from .result_layouts import result_layouts
-from .sharding import part_strategy, sharding_rule
+from .sharding import sharding_rule
 from .split_labels import ShardingRule
 
 

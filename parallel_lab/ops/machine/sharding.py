@@ -16,7 +16,6 @@ device matrix with it (`layout_strategy.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -113,11 +112,3 @@ def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]
         tuple(tuple(n if c == batch else 1 for c in labels) for labels in splits.operands) for n in (cut, 1)
     )
     return chosen if isinstance(_rule(op.name, shapes, key, chosen, device_num), ShardingRule) else ones
-
-
-def part_strategy(rule: ShardingRule, operands: Iterable[str]) -> tuple[Any, ...]:
-    """The strategy of an operator whose operands have these labels of `rule`'s, as `shard` takes it."""
-    cuts = dict(rule.cuts)
-    if isinstance(rule.strategy, LayoutStrategy):
-        return tuple(rule.strategy[0].named(rule.axes_of(c) for c in labels) for labels in operands)
-    return tuple(tuple(cuts.get(c, 1) for c in labels) for labels in operands)

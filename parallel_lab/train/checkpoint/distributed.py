@@ -29,7 +29,7 @@ from ...base.errors import (
 from ...base.files import write_whole
 from ...base.hooks import current_world
 from ...base.plain_json import dump_json
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ...graph.plan import Plan
 from ...layout.named_layout import Layout
 from ...layout.slices import is_split, same_slices

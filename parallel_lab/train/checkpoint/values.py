@@ -18,7 +18,7 @@ import numpy as np
 from ...base.dtypes import kind_of, plain_array, scalar_dtype
 from ...base.errors import CheckpointError, CheckpointTypeError, shorten
 from ...base.hooks import current_world
-from ...base.settings.context import get_auto_parallel_context
+from ...base.settings.current import get_auto_parallel_context
 from ...layout.slices import cut, is_split
 from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
