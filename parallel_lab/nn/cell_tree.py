@@ -79,9 +79,7 @@ class CellTree:
             held = self._params.get(name)
             number = isinstance(value, (bool, int, float)) and held is not None and not held.full_shape
             if held is not None and (number or isinstance(value, Arithmetic)):
-                assign(
-                    held, value
-                )  # `self.count += 1` in construct: as in MindSpore, the Parameter's value is replaced
+                assign(held, value)  # `self.count += 1` in construct, as in MindSpore
                 return
             self._release(name, value)
         object.__setattr__(self, name, value)
@@ -131,18 +129,19 @@ class CellTree:
         if any(c is self for _, c in cell.cells_and_names()):
             what = f"the Cell assigned to {name!r} contains this Cell"
             raise ArgumentError(what, where=self._where(), hint="A Cell cannot be inside itself")
-        others = [c for n, c in self._cells.items() if n != name]
-        if not any(c is cell for c in others):
+        others = {n: c for n, c in self._cells.items() if n != name}
+        if cell not in others.values():
             cell.__dict__["cell_name"] = name
             cell.__dict__["_holder"] = None if self._is_called else self
         if self._auto_prefix:
-            owned = {id(p) for p in self._params.values()} | {id(p) for c in others for _, p in c._paths()}
+            held = [*self._params.items(), *((f"{n}.{path}", p) for n, c in others.items() for path, p in c._paths())]
+            first = {id(p): self._prefix + path for path, p in reversed(held)}
             prefix = f"{self._prefix}{name}."
             for path, part in list(cell.cells_and_names()):
                 part.__dict__["_prefix"] = f"{prefix}{path}." if path else prefix
             for path, parameter in cell._paths():
-                if id(parameter) not in owned:
-                    parameter.name = prefix + path
+                if id(parameter) not in first or parameter.name == path:  # a shared one is named by its first place
+                    parameter.name = first.get(id(parameter), prefix + path)
         self._cells[name] = cell
 
     def _add_parameter(self, name: str, parameter: Parameter) -> None:

@@ -107,6 +107,21 @@ def test_a_cell_held_twice_is_listed_once_and_keeps_its_first_name():
     assert list(net.name_cells()) == ["first"]
 
 
+def test_a_cell_that_blocks_of_several_lists_share_keeps_its_place_as_name():
+    """Wrong before: each list gave what its blocks share the name within that list, "0.shared.w", twice."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Leaf(), Leaf()
+            self.first = nn.CellList([Outer(shared=self.a, own=Leaf()), Outer(shared=self.a)])
+            self.second = nn.SequentialCell(Outer(shared=self.b), Outer(shared=self.a))
+
+    assert names(Net()) == ["a.w", "b.w", "first.0.own.w"]
+    assert names(Outer(net=Net())) == ["net.a.w", "net.b.w", "net.first.0.own.w"]
+    assert names(Outer(shared=Leaf())) == ["shared.w"]
+
+
 def test_update_parameters_name_puts_a_prefix_before_every_path():
     net = nets.Layers(2, 4)
     net.update_parameters_name("backbone.")
