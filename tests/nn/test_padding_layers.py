@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 from parallel_lab import ShapeError, nn
 from parallel_lab.nn.tensor.tensor import Tensor
@@ -48,6 +49,20 @@ CASES = {
         PICTURES,
         lambda x: x.reshape(8, 1, 2, 2, 3, 5).transpose(0, 1, 4, 2, 5, 3).reshape(8, 1, 6, 10),
     ),
+    "patches": (
+        lambda: nn.Unfold((1, 2, 3, 1), (1, 1, 2, 1), [1, 1, 1, 1]),
+        PICTURES,
+        lambda x: sliding_window_view(x, (2, 3), (2, 3))[:, :, :, ::2].transpose(0, 4, 5, 1, 2, 3).reshape(8, 24, 2, 2),
+    ),
+    "patches of all places": (
+        lambda: nn.Unfold((1, 3, 3, 1), (1, 2, 1, 1), (1, 1, 1, 1), "same"),
+        PICTURES,
+        lambda x: (
+            sliding_window_view(np.pad(x, (*KEPT, (1, 1), (1, 1))), (3, 3), (2, 3))[:, :, ::2]
+            .transpose(0, 4, 5, 1, 2, 3)
+            .reshape(8, 36, 2, 5)
+        ),
+    ),
     "softmax": (lambda: nn.Softmax2d(), PICTURES, lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
 }
 
@@ -77,5 +92,7 @@ test_what_does_not_fit_is_refused = refused(
     (lambda: nn.ReflectionPad1d(-1), ValueError, "ReflectionPad1d.*padding"),
     (lambda: nn.ConstantPad1d("a", 0), TypeError, "ConstantPad1d.*padding"),
     (lambda: nn.ReflectionPad1d(1)(Tensor(PICTURES)), ShapeError, "ReflectionPad1d.*2 or 3 dims"),
+    (lambda: nn.Unfold((1, 2, 2), (1, 1, 1, 1), (1, 1, 1, 1)), ValueError, r"Unfold.*\(1, height, width, 1\)"),
+    (lambda: nn.Unfold(2, (1, 1, 1, 1), (1, 1, 1, 1)), TypeError, "Unfold.*ksizes"),
     (lambda: nn.Softmax2d()(Tensor(LINES[0])), ShapeError, r"\(c, h, w\)"),
 )

@@ -7,9 +7,11 @@ import math
 
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 from parallel_lab import ShapeError, ops
 from tests.crossed import each_of
+from tests.refusals import refused
 
 
 def bilinear(picture, row, column):
@@ -195,3 +197,28 @@ def test_pictures_of_another_size():
     np.testing.assert_array_equal(corners[0, 0], [[0, 2], [3, 5], [3, 5]])
     with pytest.raises(ShapeError, match=r"ResizeNearestNeighbor: size \(4,\)"):
         ops.ResizeNearestNeighbor((4,))(x)
+
+
+def test_patches_are_columns_in_the_order_of_channels_rows_and_columns(rng):
+    """PyTorch's order, which is MindSpore's of ops.unfold; `fold` adds up what windows share."""
+    x = rng.normal(size=(2, 3, 5, 6))
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (2, 2)))
+    under = sliding_window_view(padded, (3, 3), (2, 3))[:, :, ::2, ::3, ::2, :]  # rows 2 apart, columns 1
+    columns = under.transpose(0, 1, 4, 5, 2, 3).reshape(2, 18, -1)
+    window = {"kernel_size": [2, 3], "dilation": (2, 1), "padding": (1, 2), "stride": (2, 3)}
+    np.testing.assert_array_equal(ops.unfold(x, **window), columns)
+    times = np.zeros_like(padded)
+    for row in range(0, under.shape[2] * 2, 2):
+        for column in range(0, under.shape[3] * 3, 3):
+            times[:, :, row : row + 3 : 2, column : column + 3] += 1
+    for size in ((5, 6), [5, 6], np.array([5, 6])):
+        np.testing.assert_allclose(ops.fold(columns, size, **window), x * times[:, :, 1:-1, 2:-2], rtol=1e-12)
+
+
+test_patches_that_do_not_fit_are_refused = refused(
+    (lambda: ops.unfold(np.ones((2, 3, 4)), 2), ShapeError, r"Im2Col.*\(n, c, h, w\)"),
+    (lambda: ops.unfold(np.ones((1, 1, 2, 2)), 3), ShapeError, "Im2Col.*covers 3 x 3"),
+    (lambda: ops.unfold(np.ones((1, 1, 2, 2)), 0), ShapeError, "ksizes=0.*at least 1"),
+    (lambda: ops.fold(np.ones((1, 5, 4)), (3, 3), 2), ShapeError, r"fold.*\(n, c \* 4, windows\)"),
+    (lambda: ops.fold(np.ones((1, 4, 5)), (3, 3), 2), ShapeError, r"Col2Im.*\(n, c, 4, 4\) for pictures of \(3, 3\)"),
+)

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from ...base.checks import floating, integer, kept, sequence_of
+from ...base.checks import choice, floating, integer, kept, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
 from ...nn.cell import Cell
 from ...nn.layers.losses import LossBase
 from ...nn.tensor.tensor import Tensor
+from ...ops.kernels.windows import windows
 from ...ops.spellings import NAMES
 
 SIZES = sequence_of(integer(-1), "A tuple or list of ints, one of them perhaps -1")
+_PATCH = sequence_of(integer(1), "A tuple or list (1, height, width, 1)")
 
 
 class CellDict(Cell, MutableMapping):
@@ -141,6 +143,27 @@ class PixelUnshuffle(Cell):
 
     def construct(self, input: Any) -> Any:
         return NAMES["pixel_unshuffle"](input, self.downscale_factor)
+
+
+class Unfold(Cell):
+    """Patches as channels, a patch's first element of all channels first.  x: (n, c, h, w) -> (n, kh kw c, oh, ow).
+
+    ksizes, strides, rates  (1, height, width, 1): of patches, between patches, between elements of one
+    padding                 "same": zeros around the picture, ceil(size / stride) patches; "valid": none
+    """
+
+    @kept(ksizes=_PATCH, strides=_PATCH, rates=_PATCH, padding=choice("same", "valid", "SAME", "VALID"))
+    def __init__(self, ksizes: Any, strides: Any, rates: Any, padding: str = "valid") -> None:
+        super().__init__()
+        if any(len(given) != 4 or given[0] != 1 or given[3] != 1 for given in (ksizes, strides, rates)):
+            what = f"ksizes={ksizes}, strides={strides}, rates={rates}"
+            raise ArgumentError(what, where="Unfold", allowed="(1, height, width, 1)")
+
+    def construct(self, x: Any) -> Any:
+        kernel, stride, rate = (tuple(given[1:3]) for given in (self.ksizes, self.strides, self.rates))
+        made = windows(tuple(x.shape[2:]), kernel, stride, rate, pad_mode=self.padding)
+        columns = NAMES["im2col"](x, ksizes=kernel, strides=stride, dilations=rate, pads=made.pads)
+        return NAMES["reshape"](NAMES["swapaxes"](columns, 1, 2), (x.shape[0], -1, *made.out_size))
 
 
 class RReLU(Cell):

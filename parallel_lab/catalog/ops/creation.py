@@ -28,6 +28,13 @@ def _shape(size: Any, where: str) -> tuple[int, ...]:
     return shape
 
 
+def _plain(given: Any) -> Any:
+    """The number in a tensor of one element, which MindSpore takes where numbers are; anything else as it is."""
+    if not isinstance(given, np.generic) and math.prod(getattr(given, "shape", ())) == 1 and hasattr(given, "dtype"):
+        return np.asarray(given).reshape(-1)[0].item()
+    return given
+
+
 def _dtype(dtype: Any, where: str) -> np.dtype:
     return a_dtype(where, "dtype", dtype, SHAPE_ERRORS)
 
@@ -80,7 +87,7 @@ def full_like(x, fill_value, dtype=None):
 def arange(start, end=None, step=1, dtype=None):
     """start, start + step, ... before end; `arange(n)`: 0, ..., n - 1.  -> array (count,) int64, or float32."""
     start, end = (0, start) if end is None else (start, end)
-    given = {"start": start, "end": end, "step": step}
+    given = {"start": _plain(start), "end": _plain(end), "step": _plain(step)}
     start, end, step = (
         (integer() if isinstance(n, INTS) else _NUMBER)("arange", name, n, SHAPE_ERRORS) for name, n in given.items()
     )
@@ -95,8 +102,8 @@ def arange(start, end=None, step=1, dtype=None):
 @function()
 def linspace(start, end, steps, dtype="float32"):
     """`steps` numbers at equal distances from start to end, both included.  -> array (steps,)."""
-    start, end = (_NUMBER("linspace", name, n, SHAPE_ERRORS) for name, n in (("start", start), ("end", end)))
-    return np.linspace(start, end, *_shape(steps, "linspace"), dtype=_dtype(dtype, "linspace"))
+    start, end = (_NUMBER("linspace", name, _plain(n), SHAPE_ERRORS) for name, n in (("start", start), ("end", end)))
+    return np.linspace(start, end, *_shape(_plain(steps), "linspace"), dtype=_dtype(dtype, "linspace"))
 
 
 # ---- methods of a Tensor in a form of their own ----
