@@ -74,6 +74,17 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     return ops.norm(_cast(A, dtype), ord, dim, keepdim)
 
 
+def pad(input_x: Any, padding: Any = None, mode: str = "constant", value: Any = None, *, paddings: Any = None) -> Any:
+    """`parallel_lab.ops.pad`.  input_x: (...) -> (...). padding, in the form of 1.x paddings: a pair for every dim."""
+    given = padding if paddings is None else paddings
+    pairs = isinstance(given, (tuple, list)) and bool(given) and all(isinstance(each, (tuple, list)) for each in given)
+    if paddings is None and not pairs:
+        padding = np.asarray(given).tolist() if isinstance(given, Tensor) else given
+        return ops.pad(input_x, padding, mode, 0.0 if value is None else value)
+    paddings = tuple(map(tuple, given)) if pairs else given
+    return ops.pad_dims(input_x, paddings=paddings, mode=mode, value=0.0 if value is None else value)
+
+
 def prod(input: Any, axis: Any = None, keep_dims: bool = False, dtype: Any = None) -> Any:
     """The product over `axis`, None: of all.  input: (...) -> (...). dtype: input is converted to it first."""
     return ops.prod(_cast(input, dtype), axis, keep_dims)

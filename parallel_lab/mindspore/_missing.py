@@ -2,6 +2,7 @@
 
     from mindspore import RowTensor, nn   # no error: a script may import what it never uses
     RowTensor(...)                        # NotBuiltYet: mindspore.RowTensor is missing here. Gradients are dense ...
+    class Own(RowTensor): ...             # no error either before one is made: public packages define such by import
 
 `_names.py` lists these names. What MindSpore never had is refused by the import itself, with the nearest name.
 """
@@ -20,9 +21,10 @@ from ._tables import PAGES
 
 
 class Missing:
-    """A name of MindSpore's that this package lacks. It can be imported and passed on; nothing is an instance of it.
+    """A name of MindSpore's that this package lacks. It can be imported, passed on and derived from; nothing is an
+    instance of it.
 
-    Calling it, deriving from it or taking an element raises NotBuiltYet, reading an attribute MissingName.
+    Calling it or a class derived from it, or taking an element, raises NotBuiltYet, reading an attribute MissingName.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -36,7 +38,10 @@ class Missing:
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:
         raise NotBuiltYet(self._text())
 
-    __call__ = __mro_entries__ = __getitem__ = __iter__ = __enter__ = _refuse
+    __call__ = __getitem__ = __iter__ = __enter__ = _refuse
+
+    def __mro_entries__(self, bases: tuple) -> tuple[type]:
+        return (type(self.__name__, (), {"__new__": lambda kind, *args, **kwargs: self._refuse()}),)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

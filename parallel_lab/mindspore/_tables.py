@@ -182,7 +182,7 @@ OPERATOR_FORMS = _of(
 }
 FUNCTIONS = _of(
     "parallel_lab.mindspore._functions",
-    "gelu igamma igammac leaky_relu norm prod relu roll scalar_to_array scatter_nd softmax subtract",
+    "gelu igamma igammac leaky_relu norm pad prod relu roll scalar_to_array scatter_nd softmax subtract",
 ) | _of("parallel_lab.mindspore._mint_nn", "group_norm softplus")
 CLASSES = _of(
     "parallel_lab.mindspore._classes",

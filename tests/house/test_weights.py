@@ -38,20 +38,20 @@ PACKAGE_LINES = {
     "layout": 2_170,
     "ops": 11_020,
     "nn": 8_155,
-    "catalog": 12_260,
+    "catalog": 12_423,
     "graph": 9_432,
     "cost": 9_071,
     "run": 1_468,
     "processes": 13_469,
     "train": 10_996,
     "lab": 32_361,
-    "mindspore": 8_832,
+    "mindspore": 8_848,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_749, 126_841, 100_060
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_749, 127_019, 100_134
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

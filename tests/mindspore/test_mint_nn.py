@@ -74,6 +74,7 @@ def test_a_batch_norms_momentum_is_the_share_of_the_new_batch():
     np.testing.assert_allclose(layer.moving_mean.asnumpy(), 0.25 * X.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
 
 
+HELD = ((0, 0), (0, 0))
 FORMS = {
     "argmax": (lambda x: ops.argmax(x), X.argmax()),
     "argmax along": (lambda x: ops.argmax(x, 1, True), X.argmax(1)[:, None]),
@@ -86,6 +87,16 @@ FORMS = {
     "tensor_add": (lambda x: ops.functional.tensor_add(x, x), 2 * X),
     "vectors": (lambda x: ops.matmul(x, x[0, 0, 0]), X @ X[0, 0, 0]),
     "method": (lambda x: x.logical_not().eq(False).type_as(x), np.ones_like(X)),
+    "pad": (lambda x: ops.pad(x, (1, 0, 0, 2), value=3), np.pad(X, (*HELD, (0, 2), (1, 0)), constant_values=3)),
+    "pad, a tensor": (lambda x: ops.pad(x, ms.Tensor([1, 0])), np.pad(X, (*HELD, (0, 0), (1, 0)))),
+    "pad, 1.x": (lambda x: ops.pad(x, ((0, 0), (1, 0), (0, 2), (0, 0))), np.pad(X, ((0, 0), (1, 0), (0, 2), (0, 0)))),
+    "pad, 1.x by name": (lambda x: ops.pad(x, paddings=((0, 0),) * 3 + ((1, 1),)), np.pad(X, (*HELD, (0, 0), (1, 1)))),
+    "linspace between tensors": (
+        lambda x: ops.linspace(ms.Tensor(0.0), ms.Tensor([1.0]), ms.Tensor(5)),
+        np.linspace(0, 1, 5),
+    ),
+    "arange to a tensor": (lambda x: ops.arange(ms.Tensor(1), ms.Tensor(9), 3), np.arange(1, 9, 3)),
+    "arange of a tensor": (lambda x: ops.arange(ms.Tensor(1.5)), np.float32([0, 1])),
     "expand_as": (lambda x: x[:1].expand_as(x), np.broadcast_to(X[:1], X.shape)),
 }
 
