@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab import StrategyError, compile, nn, ops
+from parallel_lab import Parameter, ParameterTuple, StrategyError, compile, nn, ops
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
 from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, prim_attr_register
@@ -111,6 +111,11 @@ HALVINGS = [
     ((3072, 1024, 4096), 2, ((2, 1), (1, 1))),
     ((16, 512, 512), 2, ((1, 1), (1, 2))),
     ((3000, 1000, 4000), 2, ((2, 1), (1, 1))),
+    # whole: rows, the cheapest cut, cost 16 * 16 / 2 * 0.1 = 12.8 elements, and 12.8 ** 2 / 25 is less
+    ((16, 16, 16), 8, ((1, 1), (1, 1))),
+    ((1024, 16, 16), 8, ((1, 1), (1, 1))),
+    # rows cost 25.6, less than 25.6 ** 2 / 25; of two the contraction costs 2 * 16 / 2 = 16, more than 16 ** 2 / 25
+    ((16, 32, 16), 16, ((8, 1), (1, 1))),
 ]
 
 
@@ -120,6 +125,98 @@ def test_halving_one_product(sizes, devices, wanted):
     net = nets.Chain([k, j], [None])
     plan = searched(net, ones(i, k), ones(i, j), loss=nn.MSELoss(), mode="recursive_programming", device_num=devices)
     assert plan.graph.nodes[0].strategy == wanted
+
+
+class Looked(nn.Cell):
+    """Rows of a table, in a row per example, and a product."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.w = Parameter(ones(1024, 32), name="table"), Parameter(ones(256, 64), name="w")
+        self.gather, self.matmul, self.reshape = ops.Gather(), ops.MatMul(), ops.Reshape()
+
+    def construct(self, ids):
+        return self.matmul(self.reshape(self.gather(self.table, ids, 0), (-1, 256)), self.w)
+
+
+class Convolved(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(4, 8, 3, has_bias=False), ops.ReLU()
+        self.reshape, self.matmul, self.w = ops.Reshape(), ops.MatMul(), Parameter(ones(512, 16), name="w")
+
+    def construct(self, x):
+        return self.matmul(self.reshape(self.relu(self.conv(x)), (-1, 512)), self.w)
+
+
+class Repeated(nn.Cell):
+    def __init__(self, shape):
+        super().__init__()
+        self.matmul, self.w = ops.BatchMatMul(), Parameter(ones(*shape), name="w")
+
+    def construct(self, x):
+        return ops.relu(self.matmul(x, self.w))
+
+
+class Attention(nn.Cell):
+    """Four heads over four texts of eight words, between reshapes; products of 32 rows before and behind."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = ParameterTuple([Parameter(ones(32, 32), name=f"w{n}") for n in range(4)])
+        self.products = [ops.MatMul() for _ in range(4)]
+        self.scores, self.mixed, self.softmax = ops.BatchMatMul(transpose_b=True), ops.BatchMatMul(), ops.Softmax()
+
+    def construct(self, x):
+        made = [product(x, w) for product, w in zip(self.products[:3], self.weights[:3], strict=True)]
+        q, k, v = (ops.transpose(ops.reshape(y, (4, 8, 4, 8)), (0, 2, 1, 3)) for y in made)
+        mixed = self.mixed(self.softmax(self.scores(q, k)), v)
+        return self.products[3](ops.reshape(ops.transpose(mixed, (0, 2, 1, 3)), (32, 32)), self.weights[3])
+
+
+# net, shapes of its input and target, strategies on 8 devices by the rules of `recursive.py`, worked out in comments
+HALVED_NETS = {
+    # 1: columns 16 * 1024 / 2 three times. 2 takes its input as it lies: the contraction. 3: columns 32,768 twice, as
+    # rows would move 16 times its input; then the contraction's 16 * 64 / 2 = 512, squared / 25, is less: nothing
+    "wide": (
+        lambda: nets.Chain([1024, 4096, 4096, 256], [None] * 3),
+        ((16, 1024), (16, 256)),
+        {"matmul": ((1, 1), (1, 8)), "matmul_1": ((1, 8), (8, 1)), "matmul_2": ((1, 1), (1, 4))},
+    ),
+    # indices as far as they are even, then rows of the table if that makes all devices. The product is (16, 256) x
+    # (256, 64): contraction 512 < rows 819.2; rows 409.6 < 512; contraction 256 < 409.6
+    "table": (Looked, ((16, 8), (16, 64)), {"gather": ((1, 1), (8, 1)), "matmul": ((2, 4), (4, 1))}),
+    # (4, 256) x (256, 64): contraction 4 * 64 / 2 = 128 three times
+    "few indices": (Looked, ((4, 8), (4, 64)), {"gather": ((2, 1), (4, 1)), "matmul": ((1, 8), (8, 1))}),
+    # a convolution's batch; what a product behind it cuts moves as much whatever it is, in (16, 512) x (512, 16):
+    # contraction 128 < rows 409.6; 128 < 204.8; rows 102.4 < 128
+    "convolution": (
+        Convolved,
+        ((16, 4, 8, 8), (16, 16)),
+        {"conv.conv2d": ((8, 1, 1, 1), (1, 1, 1, 1)), "relu": ((8, 1, 1, 1),), "matmul": ((2, 4), (4, 1))},
+    ),
+    # rows of all four products, 51.2. (8, 1) of (32, 32) is (1, 8, 1, 1) of (4, 8, 4, 8), as four is less than eight.
+    # What lies between is split from behind, through transposes, by rows of the first operand; keys and values are not
+    "attention": (
+        Attention,
+        ((32, 32), (32, 32)),
+        {
+            **dict.fromkeys(("matmul", "matmul_1", "matmul_2", "matmul_3"), ((8, 1), (1, 1))),
+            **dict.fromkeys(("scores", "mixed"), ((1, 1, 8, 1), (1, 1, 1, 1))),
+            **{"softmax": ((1, 1, 8, 1),), "transpose": ((1, 8, 1, 1),), "transpose_2": ((1, 1, 1, 1),)},
+        },
+    ),
+    # (1, 16, 16) is read again for each of eight: a BatchMatMul follows, and nobody is split
+    "repeated": (lambda: Repeated((1, 16, 16)), ((8, 16, 16), (8, 16, 16)), {"matmul": ((1, 1, 1), (1, 1, 1))}),
+}
+
+
+@pytest.mark.parametrize("name", HALVED_NETS)
+def test_halving_networks(name):
+    make, (x, y), wanted = HALVED_NETS[name]
+    first = np.zeros(x, "int32") if make is Looked else ones(*x)
+    plan = searched(make(), first, ones(*y), loss=nn.MSELoss(), mode="recursive_programming")
+    assert {n: s for n, s in strategies(plan).items() if n in wanted} == wanted
 
 
 # ---- against trying everything ----

@@ -40,7 +40,7 @@ PACKAGE_LINES = {
     "nn": 8_155,
     "catalog": 12_423,
     "graph": 9_432,
-    "cost": 9_071,
+    "cost": 9_208,
     "run": 1_468,
     "processes": 13_469,
     "train": 10_996,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_749, 127_019, 100_134
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_886, 127_156, 100_231
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -1,91 +1,116 @@
 """Recursive programming: halve the network between two halves of the devices, then each half again.
 
-With 2^d devices there are d levels. On each of them every product (and convolution) takes the cut in two that costs
-least, in elements of the tensors as they are by then:
+With 2^d devices there are d levels. On each of them every product takes the cut in two that costs least, in elements of
+the tensors as they are by then:
 
-    rows of a (m, k) x (k, n)      (k, n) is kept whole by both halves     k * n / 2 * 0.25
+    rows of a (m, k) x (k, n)      (k, n) is kept whole by both halves     k * n / 2 * 0.1
     columns                        (m, k) is kept whole                    m * k / 2
     the contraction                the result has to be summed             m * n / 2
+    nothing                        both halves do all of it                the least of these, squared, / 25
 
-More where a neighbour that was decided before it on this level is cut otherwise: 16 times the tensor between them. A
-dim of odd size is not cut; a product whose columns were cut does not cut the contraction any more, nor the other way
-round; rows win ties, then columns. The lightest product decides first: its dearest cut says how heavy it is. All other
-operators are split as what they read is split, or else as their readers want it.
+More where a neighbour that decided before it on this level is cut otherwise: 16 times the tensor. A dim of odd size is
+not cut; a product whose columns were cut does not cut the contraction any more, nor the other way round; equals go to
+the first of this list. A convolution halves its batch, pooling batch or channels; the dataset, a batch normalization
+and the cross entropies their first even dim. Operators are met from the result backward, last operands first, and
+decide in the opposite order.
 
-Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core, whose operators of other
-kinds have costs of their own. Order and ties are those that its recorded strategies follow.)
+All others follow: they are split as what they read, or else as their readers want it; first where this uses all
+devices, then half of them, and so on; what is left is not split. A BatchMatMul follows, too. A Gather splits its
+indices, then the rows of its table, and hands nothing on.
+
+Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core. The weights 0.1 and 25
+are those by which 2.10 chose for 64 products.)
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...layout.named_layout import AnyStrategy
-from ...ops.machine.legal_strategies import legal_strategies
+from ...layout.tensor_layout import Shape
+from ...ops.machine.legal_strategies import legal_strategies, nearest_legal
 from ...ops.machine.primitive import Strategy
 from ...ops.machine.sharding import default_strategy, sharding_rule
-from ...ops.machine.split_labels import ShardingRule
-from .places import Places
+from ...ops.machine.split_labels import ShardingRule, strategy_operands
+from .places import DATASET, Places
 
-ROWS_SCALE = 0.25  # MindSpore scales this one only: batches are cheap to split
+ROWS_SCALE = 0.1  # MindSpore scales this one only: batches are cheap to split
+WHOLE_BELOW = 25  # elements: a product whose cheapest cut costs less is left whole
 MOVED_SCALE = 16  # elements of a tensor that two operators cut differently
-ROWS, COLUMNS, CONTRACTION, WINDOWS, BATCH = "rows", "columns", "contraction", "windows", "batch"
+KINDS = {"m": "rows", "n": "columns", "k": "contraction", "b": "batch", "c": "channels", "": ""}
+# operators that halve themselves besides products: one of these dims, from the right, or else the first even one
+HALVED = {"Conv2D": {"b": 4}, "Conv2DTranspose": {"b": 4}, "MaxPool": {"b": 4, "c": 3}}
+FIRST_EVEN = ("BatchNorm", "PReLU", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", DATASET)
+SILENT = (DATASET, "Gather", "Assign", "ExpandDims")  # these hand nothing on
+AS_IT_IS = (0, 1, 2, 3)  # the order of four dims
+AFTER = -1  # in place of an operand: a neighbour behind
+Cuts = tuple[int, int, int]  # of operands 0 and 1 and the result the dims that are halved, from the right; 0: none
 
 
-@dataclass
-class Halved:
-    """A product on its way: how often each label has been halved.
+@dataclass(eq=False)
+class _Op:
+    """An operator, a reshape (its node's strategy means nothing) or the dataset.
 
-    operands, result   labels, one per dim;  kinds: what a cut of each label is
-    latest             the label cut on this level, None where none can be
+    kind, shapes   MindSpore's name; of the operands, a product's as if nothing were transposed;  out: of the result
+    ins            the operators its operands come from;  near: (neighbour, by which operand, whether it is the same)
+    cuts, halved   what this level cuts; {dim from the right: so many parts} of operands 0 and 1 and the result
     """
 
-    node: Node
-    operands: tuple[str, ...]
-    result: str
-    sizes: dict[str, int]
-    kinds: dict[str, str]
-    convolution: bool
-    counts: dict[str, int] = field(default_factory=dict)
-    latest: str | None = None
-    decided: bool = False
+    name: str
+    kind: str
+    shapes: tuple[Shape, ...]
+    out: Shape
+    ins: tuple[str | None, ...] = ()
+    node: Node | None = None
+    cuts: Cuts | None = None
+    strategy: Strategy = ()
+    near: list[tuple[_Op, int, bool]] = field(default_factory=list)
+    halved: tuple[dict[int, int], ...] = field(default_factory=lambda: ({}, {}, {}))
 
-    def elements(self, labels: str) -> float:
-        return math.prod(self.sizes.get(c, 1) / self.counts.get(c, 1) for c in labels)  # "1": a dim that is repeated
+    @property
+    def reads(self) -> list[tuple[int, str]]:
+        return [(at, name) for at, name in enumerate(self.ins) if name is not None]
 
-    def price(self, label: str) -> float:
-        """Elements that a cut along `label` makes both halves keep, or sum."""
-        x, w = self.operands[:2]
-        kind = self.kinds[label]
-        if kind == ROWS:
-            return self.elements(w) / 2 * (1.0 if self.convolution else ROWS_SCALE)
-        if kind == COLUMNS:
-            return self.elements(x) / 2
-        if kind == CONTRACTION:
-            return self.elements(self.result) / 2
-        return (self.elements(x) + self.elements(w)) / 2 if kind == WINDOWS else 0.0
+    @property
+    def halves(self) -> bool:
+        return self.kind == "MatMul" or self.kind in HALVED or self.kind in FIRST_EVEN
 
-    def possible(self, label: str) -> bool:
-        """Whether it can be cut along `label` once more."""
-        if self.sizes[label] // self.counts.get(label, 1) % 2:
-            return False
-        barred = {COLUMNS: CONTRACTION, CONTRACTION: COLUMNS}.get(self.kinds[label])
-        return not any(self.kinds[c] == barred for c in self.counts)
+    def now(self, at: int) -> Shape:
+        """Shape of operand 0 or 1, or of the result (2), as it is by now."""
+        shape = self.out if at == 2 else self.shapes[at]
+        return tuple(n // self.halved[at].get(len(shape) - i, 1) for i, n in enumerate(shape))
 
-    def dim(self, labels: str) -> int | None:
-        """Which dim of a tensor this level cuts, counted from the right."""
-        return None if self.latest is None or self.latest not in labels else len(labels) - labels.index(self.latest)
+    def choices(self) -> Iterator[tuple[str, float, Cuts]]:
+        """(label, price, cuts) of what can be halved."""
+        if self.kind == "MatMul":
+            (m, k), (_, n) = self.now(0), self.now(1)
+            rows, columns, contraction = k * n / 2 * ROWS_SCALE, m * k / 2, m * n / 2
+            if not m % 2:
+                yield "m", rows, (2, 0, 2)
+            if not n % 2 and 1 not in self.halved[0]:
+                yield "n", columns, (0, 1, 1)
+            if not k % 2 and 1 not in self.halved[1]:
+                yield "k", contraction, (1, 2, 0)
+            yield "", min(rows, columns, contraction) ** 2 / WHOLE_BELOW, (0, 0, 0)
+            return
+        shape = self.now(2 if self.kind == "MaxPool" else 0)
+        even = [dim for dim in range(len(shape), 0, -1) if not shape[-dim] % 2]
+        if self.kind in HALVED:
+            yield from ((label, 0.0, (dim, 0, dim)) for label, dim in HALVED[self.kind].items() if dim in even)
+        elif even:
+            yield "", 0.0, (even[0], even[0], even[0])
 
 
 @dataclass(frozen=True)
 class Halving:
-    """One decision.  prices: elements of every cut that was possible, with what lies between decided neighbours."""
+    """One decision.  prices: elements of every cut that was possible ("": none), with what lies between neighbours."""
 
     level: int
     operator: str
@@ -95,9 +120,9 @@ class Halving:
 
     def text(self) -> str:
         """In words."""
+        others = ", ".join(f"{label or 'nothing'!r} {price:,.0f}" for label, price in self.prices)
         if self.label is None:
-            return f"level {self.level}: {self.operator!r} cannot be halved any more, both halves do all of it"
-        others = ", ".join(f"{label!r} {price:,.0f}" for label, price in self.prices)
+            return f"level {self.level}: {self.operator!r} is not halved, both halves do all of it ({others} elements)"
         return f"level {self.level}: {self.operator!r} halves its {self.kind}, {self.label!r} ({others} elements)"
 
 
@@ -121,164 +146,276 @@ def recursive_search(graph: Graph, config: ParallelConfig) -> tuple[dict[str, An
 class _Recursive(Places):
     def __init__(self, graph: Graph, config: ParallelConfig) -> None:
         super().__init__(graph, config)
-        self.products = {n.name: made for n in self.nodes.values() if (made := self.product(n)) is not None}
+        self.ops = self.met()  # the last of the network first
         self.steps: list[Halving] = []
-        self.allowed: dict[tuple[Any, ...], set[Strategy]] = {}
         self.rules: dict[str, ShardingRule] = {}
 
-    def product(self, node: Node) -> Halved | None:
-        """An operator of two tensors that sums over a label both have."""
-        op, shapes, attrs = node.opdef, self.graph.operand_shapes(node), dict(node.attrs)
-        if op.result_shape is not None or node.by_batch or len(shapes) < 2 or callable(op.strategy_labels):
-            return None
-        signature = op.signature_for(shapes, attrs)
-        (x, w, *_), out = signature.ins, signature.out
-        if not (set(x) & set(w)) - set(out) or not shapes[0] or not shapes[1]:
-            return None
-        sizes, kinds = op.label_sizes(signature, shapes, attrs), {}
-        for label in dict.fromkeys((x + w + out).replace("1", "")):
-            in_x, in_w, in_out = label in x, label in w, label in out
-            if in_x and in_w and in_out:
-                kinds[label] = BATCH
-            elif in_w and in_out:
-                kinds[label] = COLUMNS
-            elif in_x and in_w:
-                kinds[label] = CONTRACTION
-            else:
-                kinds[label] = ROWS if in_x and in_out else WINDOWS
-        return Halved(node, signature.ins, out, sizes, kinds, op.name not in ("matmul", "batch_matmul"))
+    def met(self) -> dict[str, _Op]:
+        """Operators, reshapes and the dataset in the order in which they are met from the results backward."""
+        every, ops = self.nodes | self.views, {}
+        makers = {out: name for name, node in every.items() for out in node.outs} | dict.fromkeys(self.data, DATASET)
+        fed = tuple(self.inputs[name].shape for name in self.data)
+        given = tuple(layout.splits for layout in self.data.values())
+        queue = [*every, *(makers[name] for name in self.graph.outputs if name in makers)]
+        while queue:
+            name = queue.pop()
+            if name == DATASET:
+                ops.setdefault(name, _Op(name, DATASET, fed, fed[0], strategy=given))
+            elif name not in ops:
+                node = every[name]
+                shapes, kind = self.graph.operand_shapes(node), node.op_class
+                if node.op == "matmul":
+                    kind = "MatMul" if len(shapes[0]) == len(shapes[1]) == 2 else "BatchMatMul"
+                    shapes = turned(node, shapes) if kind == "MatMul" else shapes
+                ops[name] = _Op(name, kind, shapes, node.shape, tuple(map(makers.get, node.ins)), node)
+                queue += [source for _, source in ops[name].reads]
+        return ops
+
+    def before_it(self, op: _Op) -> Iterator[tuple[_Op, int, bool]]:
+        """Operators before `op` that halve themselves, each once, through those that follow, by first operands first.
+
+        With the operand that leads there, and whether what is read there is what is made here: transposed and back, or
+        with dims that a reshape joined or parted.
+        """
+        seen: set[str] = set()
+        ways = [(name, at, AS_IT_IS, False) for at, name in reversed(op.reads)]
+        while ways:
+            name, at, perm, reshaped = ways.pop()
+            here = self.ops[name]
+            if name in seen:
+                continue
+            seen.add(name)
+            if here.halves:
+                yield here, min(at, 1), same(here.out, op.shapes[at], perm, reshaped)
+                continue
+            if here.kind == "Transpose":
+                own = dict(self.nodes[name].attrs)["perm"]
+                perm = tuple(own[i] for i in perm) if len(own) == len(perm) else ()
+            ways += [(other, at, perm, reshaped or name in self.views) for _, other in reversed(here.reads)]
+
+    # ---- halving ----
 
     def run(self) -> dict[str, AnyStrategy]:
-        order = sorted(self.products.values(), key=lambda one: self.order[one.node.name])
-        neighbours = {name: self.neighbours(name) for name in self.products}
-        for level in range(1, (self.device_num & -self.device_num).bit_length()):
-            for one in order:
-                one.decided = False
-            for one in sorted(order, key=lambda one: max(map(one.price, one.kinds))):
-                self.halve(one, level, neighbours[one.node.name])
-        for one in order:
-            self.rules[one.node.name] = self.rule(one.node, self.strategy(one))
-        self.others()
+        order = [op for op in reversed(self.ops.values()) if op.halves]
+        for op in order:
+            for first, at, alike in self.before_it(op):
+                op.near.append((first, at, alike))
+                first.near.append((op, AFTER, alike or first.out in op.shapes))
+        for level in range(1, self.device_num.bit_length()):
+            for op in order:
+                op.cuts = None
+            for op in order:
+                self.halve(op, level)
+        for op in self.ops.values():
+            if op.node is not None and (op.halves or without_rule(op.node)):
+                self.take(op, as_halved(op, op.node))
+        self.follow()
+        self.agree()
         return {name: self.rules[name].strategy for name in self.nodes}
 
-    # ---- products ----
+    def halve(self, op: _Op, level: int) -> None:
+        """Take the cheapest cut in two."""
+        prices = []
+        for label, price, cuts in op.choices():
+            moved = 0.0
+            for other, at, alike in op.near:
+                if alike and other.cuts is not None:
+                    mine, theirs = (cuts[2], other.cuts[0]) if at == AFTER else (cuts[at], other.cuts[2])
+                    moved += MOVED_SCALE * math.prod(op.now(2 if at == AFTER else 0)) * (mine != theirs)
+            prices.append((price + moved, label, cuts))
+        _, label, op.cuts = min(prices, key=lambda one: one[0], default=(0.0, "", (0, 0, 0)))
+        for dim, parts in zip(op.cuts, op.halved, strict=True):
+            if dim:
+                parts[dim] = 2 * parts.get(dim, 1)
+        if op.kind == "MatMul" or op.kind in HALVED:
+            told = tuple((label, price) for price, label, _ in prices)
+            self.steps.append(Halving(level, op.name, told, label or None, KINDS[label]))
 
-    def halve(self, one: Halved, level: int, neighbours: list[tuple[Halved, str, str]]) -> None:
-        """Take the cheapest cut in two. Labels in the order rows, columns, contraction, as ties are decided."""
-        ranks = (BATCH, ROWS, COLUMNS, CONTRACTION, WINDOWS)
-        prices: list[tuple[float, str]] = []
-        for label in sorted(one.kinds, key=lambda c: ranks.index(one.kinds[c])):
-            if one.possible(label) and self.legal(one, label):
-                one.latest = label
-                moved = sum(
-                    MOVED_SCALE * one.elements(mine)
-                    for other, mine, theirs in neighbours
-                    if other.decided and one.dim(mine) != other.dim(theirs)
-                )
-                prices.append((one.price(label) + moved, label))
-        one.latest = min(prices, key=lambda pair: pair[0])[1] if prices else None
-        one.decided = True
-        if one.latest is not None:
-            one.counts[one.latest] = 2 * one.counts.get(one.latest, 1)
-        kind = one.kinds[one.latest] if one.latest is not None else ""
-        steps = tuple((label, price) for price, label in prices)
-        self.steps.append(Halving(level, one.node.name, steps, one.latest, kind))
-
-    def legal(self, one: Halved, label: str) -> bool:
-        """Whether the operator may be split so: its own rule may hold a label whole."""
-        counts = one.counts
-        one.counts = {**counts, label: 2 * counts.get(label, 1)}
-        strategy = self.strategy(one)
-        one.counts = counts
-        key = one.node.op, one.node.attrs, self.graph.operand_shapes(one.node)
-        if key not in self.allowed:
-            self.allowed[key] = set(legal_strategies(one.node.opdef, key[2], dict(key[1]), self.device_num))
-        return strategy in self.allowed[key]
-
-    def strategy(self, one: Halved) -> Strategy:
-        return tuple(tuple(one.counts.get(c, 1) for c in labels) for labels in one.operands)
-
-    def neighbours(self, name: str) -> list[tuple[Halved, str, str]]:
-        """(product before or behind it, labels of the tensor here, labels there), through operators of other kinds."""
-        one, others = self.products[name], []
-        for link in self.before[name]:
-            if self.parameter(link.source) is None:
-                sources = self.reached(link.source, self.before, "source")
-                others += [(other, one.operands[link.position], other.result) for other, _ in sources]
-        for link in self.after[name]:
-            targets = self.reached(link.target, self.after, "target", link.position)
-            others += [(other, one.result, other.operands[position]) for other, position in targets]
-        return others
-
-    def reached(self, place: str, links: dict[str, Any], end: str, position: int = 0) -> Iterable[tuple[Halved, int]]:
-        """The products that are met first on every way from `place`, and which operand is."""
-        products, seen, queue = {}, {place}, [(place, position)]
-        while queue:
-            here, at = queue.pop(0)
-            if here in self.products:
-                products.setdefault((here, at), (self.products[here], at))
-                continue
-            for link in links[here]:
-                there = getattr(link, end)
-                if there not in seen and self.parameter(there) is None:
-                    seen.add(there)
-                    queue.append((there, link.position))
-        return products.values()
-
-    def rule(self, node: Node, strategy: Strategy) -> ShardingRule:
-        shapes = self.graph.operand_shapes(node)
-        return sharding_rule(node.opdef, shapes, dict(node.attrs), strategy, self.device_num, node.where)
+    def take(self, op: _Op, wanted: Strategy) -> None:
+        """Give an operator the legal strategy nearest to this one."""
+        node, op.strategy = op.node, wanted
+        if node is None or op.name in self.views:
+            return
+        what, devices = (node.opdef, self.graph.operand_shapes(node), dict(node.attrs)), self.device_num
+        if without_rule(node) or len(self.candidates(node)) == 1:
+            op.strategy = default_strategy(*what, devices)
+        elif wanted not in legal_strategies(*what, devices):
+            op.strategy = cast("Strategy", nearest_legal(*what, wanted, devices, lambda _: False))
+        self.rules[op.name] = sharding_rule(*what, op.strategy, devices, node.where)
 
     # ---- all others ----
 
-    def others(self) -> None:
-        """Operators of other kinds: first forward, by what they read, then backward, by their readers."""
-        waiting = [node for node in self.nodes.values() if node.name not in self.rules]
-        for backward in (False, True, False):
-            for node in list(reversed(waiting) if backward else waiting):
-                wants = self.wanted_by(node) if backward else self.given_to(node)
-                if wants:
-                    self.follow(node, wants, backward)
-            waiting = [node for node in waiting if node.name not in self.rules]
-        for node in waiting:
-            self.follow(node, {}, False)
+    def follow(self) -> None:
+        """Split the operators that do not halve themselves, as the module says."""
+        left = [op for op in self.ops.values() if op.name not in self.rules and op.node is not None]
+        least = self.device_num
+        while least > 1:
+            count = len(left)
+            left = self.passed(left, self.as_read, least)
+            if len(left) == count:
+                left = self.passed(left, self.as_wanted, least)
+            least = least if len(left) < count else least // 2
+        while count := len(left):
+            left = self.passed(self.passed(left, self.as_read, 1), self.as_wanted, 1)
+            if len(left) == count:
+                break
+        for op in left:
+            self.take(op, self.by_label(op, (1,) * max(map(len, op.shapes), default=0)))
 
-    def given_to(self, node: Node) -> dict[int, tuple[int, ...]]:
-        """{operand: how it lies}, for operands whose maker is decided and whose dims are known."""
-        inherited = {}
-        for link in self.before[node.name]:
-            rule, shape = self.rules.get(link.source), self.shapes[link.tensor]
-            if rule is not None and self.shapes[node.ins[link.position]] == shape:
-                inherited[link.position] = self.results(self.nodes[link.source], rule)[link.tensor].splits
-        return inherited
+    def passed(self, left: list[_Op], says: Callable[[_Op], tuple[int, ...]], least: int) -> list[_Op]:
+        """Split what can be, the last first; the rest, in the other order.  least: devices that have to be used."""
+        rest = []
+        for op in reversed(left):
+            cuts = says(op)
+            if cuts and math.prod(cuts) >= least:
+                self.take(op, self.by_label(op, cuts))
+            else:
+                rest.append(op)
+        return rest
 
-    def wanted_by(self, node: Node) -> dict[int, tuple[int, ...]]:
-        """{result: how it is wanted}."""
-        votes = {}
-        for link in self.after[node.name]:
-            rule = self.rules.get(link.target)
-            if rule is not None and self.there(link) == self.shapes[link.tensor]:
-                votes.setdefault(self.number(link), rule.operand_layouts[link.position].splits)
-        return votes
+    def as_read(self, op: _Op) -> tuple[int, ...]:
+        """How its operand lies: the first whose maker is split, or else the last."""
+        makers = [self.ops[name] for _, name in op.reads]
+        split = (maker for maker in makers if any(n > 1 for n in itertools.chain(*maker.strategy)))
+        made = next(split, makers[-1] if makers else None)
+        if made is None or made.kind in SILENT or not made.strategy:
+            return ()
+        if not made.halves and (op.kind in ("OneHot", "Transpose") or made.kind == "StridedSlice"):
+            return ()
+        if made.name in self.views:
+            return reshaped_cuts(made.shapes[0], made.out, made.strategy[0])
+        return made.strategy[0] if made.kind == "BatchMatMul" else self.rules[made.name].outs[0].whole().splits
 
-    def follow(self, node: Node, wants: dict[int, tuple[int, ...]], backward: bool) -> None:
-        """Take the legal strategy nearest to what the neighbours have, in doublings; without any, split nothing."""
-        shapes, attrs = self.graph.operand_shapes(node), dict(node.attrs)
-        if node.by_batch or node.opdef.result_shape is not None:
-            self.rules[node.name] = self.rule(node, default_strategy(node.opdef, shapes, attrs, self.device_num))
-            return
-        options = self.candidates(node)
-        if len(options) > 1:
-            options = legal_strategies(node.opdef, shapes, attrs, self.device_num, searched=True)
-        rules = [self.operator(node).rule(strategy) for strategy in options]
-        self.rules[node.name] = min(rules, key=lambda rule: (_distance(rule, wants, backward), _pieces(rule)))
+    def as_wanted(self, op: _Op) -> tuple[int, ...]:
+        """How its first reader wants the result, as cuts of its operand."""
+        readers = (other for other in self.ops.values() if other.strategy and op.name in other.ins)
+        reader = next(readers, None)
+        if reader is None or reader.kind in SILENT or op.kind in ("Flatten", "ArgMaxWithValue", "ArgMinWithValue"):
+            return ()
+        at = min(reader.ins.index(op.name), len(reader.strategy) - 1)
+        cuts = reader.strategy[at]
+        if op.name in self.views:
+            return reshaped_cuts(op.out, op.shapes[0], cuts)
+        if op.kind == "Gather":
+            return spread(reader.shapes[at], self.device_num)
+        node = self.nodes[op.name]
+        if op.kind == "Transpose":  # MindSpore takes the same order in this direction
+            return tuple(cuts[i] for i in dict(node.attrs)["perm"])
+        signature = node.opdef.signature_for(self.graph.operand_shapes(node), dict(node.attrs))
+        by_label = dict(zip(signature.out, cuts, strict=False))
+        return tuple(by_label.get(c, 1) for c in self.word(op))
+
+    def word(self, op: _Op) -> str:
+        """Labels of what a follower is split by: its result, of operators with broadcasting, or its largest operand."""
+        node = self.nodes[op.name]
+        signature = node.opdef.signature_for(self.graph.operand_shapes(node), dict(node.attrs))
+        if node.op == "matmul" or self.operator(node).is_elementwise:
+            return signature.out
+        return max(strategy_operands(node.opdef, signature), key=len, default="")
+
+    def by_label(self, op: _Op, cuts: tuple[int, ...]) -> Strategy:
+        """A follower's strategy from the cuts of its `word`, or a reshape's operand."""
+        if op.name in self.views:
+            return (tuple(n if size % n == 0 else 1 for n, size in zip(cuts, op.shapes[0], strict=False)),)
+        node, attrs = self.nodes[op.name], dict(self.nodes[op.name].attrs)
+        shapes = self.graph.operand_shapes(node)
+        if op.kind == "Gather":
+            return gathered(shapes, attrs, op.out, self.device_num)
+        signature = node.opdef.signature_for(shapes, attrs)
+        sizes = node.opdef.label_sizes(signature, shapes, attrs)
+        counts = {c: n for c, n in zip(self.word(op), cuts, strict=False) if sizes.get(c, 1) % n == 0}
+        return tuple(tuple(counts.get(c, 1) for c in labels) for labels in strategy_operands(node.opdef, signature))
+
+    def agree(self) -> None:
+        """Choose again where a parameter that several read is split otherwise than by the first that is no Gather."""
+        readers: dict[str, list[tuple[_Op, int]]] = {}
+        for op in sorted(self.ops.values(), key=lambda op: op.kind == "Gather"):
+            for at, name in enumerate(op.node.ins if op.name in self.rules and op.node is not None else ()):
+                if (parameter := self.parameter(name)) is not None:
+                    readers.setdefault(parameter, []).append((op, at))
+        for (first, place), *others in readers.values():
+            held = self.rules[first.name].operand_layouts[place]
+            for op, at in others:
+                node, operator = self.nodes[op.name], self.operator(self.nodes[op.name])
+                legal = legal_strategies(node.opdef, operator.shapes, dict(node.attrs), self.device_num)
+                fitting = [s for s in legal if operator.rule(s).ins[at].same_placement(held)]
+                if fitting and op.strategy not in fitting:
+                    rest = self.device_num // math.prod(held.splits)  # a Gather's indices take the other devices
+                    wanted = (held.splits, (rest,)) if op.kind == "Gather" else op.strategy
+                    cuts = tuple(itertools.chain(*wanted))
+                    self.take(op, max(fitting, key=lambda s: sum(map(int.__eq__, itertools.chain(*s), cuts))))
 
 
-def _distance(rule: ShardingRule, wants: dict[int, tuple[int, ...]], backward: bool) -> float:
-    layouts = [layout.whole() for layout in rule.outs] if backward else rule.operand_layouts
-    pairs = (zip(layouts[at].splits, splits, strict=True) for at, splits in wants.items())
-    return sum(abs(math.log2(mine) - math.log2(theirs)) for pair in pairs for mine, theirs in pair)
+def without_rule(node: Node) -> bool:
+    """Whether only its batch can be split."""
+    return node.by_batch or node.opdef.result_shape is not None
 
 
-def _pieces(rule: ShardingRule) -> int:
-    return math.prod(n for _, n in rule.cuts)
+def same(out: Shape, shape: Shape, perm: tuple[int, ...], reshaped: bool) -> bool:
+    """Whether a tensor is read as it was made."""
+    if reshaped:
+        return perm == AS_IT_IS and (out == shape or (len(out) != len(shape) and math.prod(out) == math.prod(shape)))
+    ndim = max(len(out), len(shape), len(AS_IT_IS))
+    out, shape = ((1,) * (ndim - len(x)) + x for x in (out, shape))
+    return out == shape if perm == AS_IT_IS else tuple(out[i] for i in perm) == shape
+
+
+def as_halved(op: _Op, node: Node) -> Strategy:
+    """The strategy of an operator that halves itself."""
+    parts = (*op.halved[:2], *({},) * len(op.shapes))
+    cuts = [
+        tuple(n.get(dim, 1) for dim in range(len(shape), 0, -1)) for shape, n in zip(op.shapes, parts, strict=False)
+    ]
+    return turned(node, cuts) if op.kind == "MatMul" else tuple(cuts)
+
+
+def turned(node: Node, tuples: Sequence[Shape]) -> tuple[Shape, ...]:
+    """Shapes or cuts of a product's operands without their transposes, or the other way round."""
+    turns = (dict(node.attrs)[name] for name in ("transpose_a", "transpose_b"))
+    return tuple(x[::-1] if turn else x for x, turn in zip(tuples, turns, strict=True))
+
+
+def reshaped_cuts(before: Shape, after: Shape, cuts: tuple[int, ...]) -> tuple[int, ...]:
+    """How a reshape hands on cuts: whole to the first dim that they divide, else as much as divides it.
+
+    >>> reshaped_cuts((32, 64), (4, 8, 64), (8, 2)), reshaped_cuts((4, 8, 64), (32, 64), (4, 1, 2))
+    ((1, 8, 2), (4, 2))
+    """
+    out, left = [1] * len(after), list(cuts)
+    for whole in (True, False):
+        source, target, i, j = list(before), list(after), 0, 0
+        while i < len(source) and j < len(target):
+            part = math.gcd(left[i], target[j]) if whole or source[i] > target[j] else left[i]
+            part = 1 if whole and (part < left[i] or source[i] < target[j]) else part
+            out[j], left[i] = out[j] * part, left[i] // part
+            if source[i] > target[j]:
+                source[i] //= target[j]
+                j += 1
+            elif source[i] < target[j]:
+                target[j] //= source[i]
+                i += 1
+            else:
+                i, j = i + 1, j + 1
+    return tuple(out)
+
+
+def spread(shape: Shape, devices: int) -> tuple[int, ...]:
+    """Halve dim 0, then the others, the longest first, while they are even."""
+    order = [0, *sorted(range(1, len(shape)), key=lambda dim: -shape[dim])]
+    cuts, left = [1] * len(shape), devices
+    for dim in order:
+        while left > 1 and shape[dim] // cuts[dim] % 2 == 0:
+            cuts[dim], left = 2 * cuts[dim], left // 2
+    return tuple(cuts)
+
+
+def gathered(shapes: tuple[Shape, ...], attrs: dict[str, Any], out: Shape, devices: int) -> Strategy:
+    """A Gather's strategy, whoever asks: rows of the indices, then of a table whose indices are whole."""
+    table, ids = shapes[:2]
+    if attrs["axis"] % len(table):
+        cuts = spread(out, devices)
+        return (cuts[0], *(1,) * (len(table) - 1)), cuts[len(table) - 1 :][: len(ids)]
+    rows = spread(ids[:1], devices)[0] if ids else 1
+    least = spread(table[:1], devices // rows)[0]
+    both = len(table) == len(ids) == 2 and rows * least == devices
+    return (least if rows == 1 or both else 1, *(1,) * (len(table) - 1)), (rows, *(1,) * (len(ids) - 1)) if ids else ()
