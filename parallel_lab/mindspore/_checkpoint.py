@@ -89,8 +89,7 @@ def rank_list_for_transform(
         target_strategy = strategy_of(parameter.name, target)
         if target_strategy is not None and target_strategy.shape != parameter.shape:
             shapes = f"shape {parameter.shape} in the source's strategy, and {target_strategy.shape} in the target's"
-            what = f"{parameter.name!r} has {shapes}"
-            raise CheckpointError(what, where=where, allowed="Strategies of one network")
+            raise CheckpointError(f"{parameter.name!r} has {shapes}", where=where, allowed="Strategies of one network")
         if target_strategy is not None and _stage(target, rank_id) not in target_strategy.stages:
             continue
         first, count = _stages(source)[parameter.stages[0]]

@@ -1,4 +1,4 @@
-"""Classes of operators whose calls MindSpore writes in another way: pictures of another size, dropout, unique."""
+"""Classes of operators that MindSpore calls in another way: for pictures, elements, dropout, parts of several sizes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, fitting, integer, number
-from ..base.errors import ArgumentTypeError, shorten
+from ..base.checks import checked, fitting, instance, integer, number
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
+from ..nn.tensor.tensor import Tensor
 from ..ops.machine.primitive import WithoutStrategy
 from ..ops.spellings import tensor_operand
-from ._forms import Dropout
+from ..train.communication import get_group_size, get_rank
+from ._comm_func import _SUM, _tensor
+from ._forms import AlltoAllV, Dropout
 
 # ---- pictures ----
 
@@ -185,3 +188,48 @@ class DropoutDoMask(ops.Dropout):
 def print_(*input_x: Any) -> Any:
     """Print texts and tensors, one line each. Returns the last."""
     return ops.Print()(*input_x)
+
+
+# ---- parts of different sizes, as operators ----
+
+
+class AllGatherV(WithoutStrategy):
+    """`AllGatherV(group)(x, output_split_sizes)`: the elements of all ranks.  x: (k,), of each rank another count."""
+
+    @fitting
+    def __init__(self, group: str | None = None) -> None:
+        super().__init__()
+        self.group = group
+
+    def __call__(self, x: Any, output_split_sizes: Any) -> Any:
+        sizes = _sizes(self.name, "output_split_sizes", output_split_sizes, get_group_size(self.group))
+        own = int(_tensor(self.name, x).size)
+        if sizes[get_rank(self.group)] != own or len(x.shape) != 1:
+            what = f"x of shape {tuple(x.shape)} with output_split_sizes={sizes}"
+            raise ShapeError(what, where=self.name, allowed="(k,), with the count at this rank's place")
+        return AlltoAllV(self.group)(ops.concat([x] * len(sizes), 0), [own] * len(sizes), sizes)
+
+
+class ReduceScatterV(WithoutStrategy):
+    """`ReduceScatterV(op, group)(x, input_split_sizes)`: this rank's part of the combination.  x: (sum of sizes,)."""
+
+    @fitting
+    def __init__(self, op: str = _SUM, group: str | None = None) -> None:
+        super().__init__()
+        self.op, self.group = op, group
+
+    def __call__(self, x: Any, input_split_sizes: Any) -> Any:
+        sizes = _sizes(self.name, "input_split_sizes", input_split_sizes, get_group_size(self.group))
+        if tuple(_tensor(self.name, x).shape) != (sum(sizes),):
+            what = f"x of shape {tuple(x.shape)} with input_split_sizes={sizes}"
+            raise ShapeError(what, where=self.name, allowed=f"({sum(sizes)},)")
+        rank = get_rank(self.group)
+        return ops.AllReduce(self.op, self.group)(x)[sum(sizes[:rank]) : sum(sizes[: rank + 1])]
+
+
+def _sizes(where: str, name: str, sizes: Any, ranks: int) -> list[int]:
+    sizes = sizes.asnumpy().tolist() if isinstance(sizes, Tensor) else sizes
+    sizes = [integer(0)(where, name, n) for n in instance((list, tuple), "A list of ints")(where, name, sizes)]
+    if len(sizes) != ranks:
+        raise ArgumentError(f"{name}={sizes}", where=where, allowed=f"{ranks} ints, one per rank of the group")
+    return sizes

@@ -18,32 +18,11 @@ from .. import ops
 from ..base.checks import choice, fitting, flag, instance, integer
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..nn.tensor.tensor import Tensor
-from ..ops.machine.primitive import WithoutStrategy
 from ..train.communication import get_group_size, get_rank
 from ._communication import get_process_group_ranks
 from ._forms import AlltoAllV, BatchISendIRecv, Receive
 
-__all__ = [
-    "CommHandle",
-    "P2POp",
-    "all_gather_into_tensor",
-    "all_reduce",
-    "all_to_all_single_with_output_shape",
-    "all_to_all_with_output_shape",
-    "barrier",
-    "batch_isend_irecv",
-    "broadcast",
-    "gather_into_tensor",
-    "irecv",
-    "isend",
-    "recv",
-    "reduce",
-    "reduce_scatter_tensor",
-    "scatter_tensor",
-    "send",
-]
-
-SUM = ops.ReduceOp.SUM
+_SUM = ops.ReduceOp.SUM
 
 
 class CommHandle:
@@ -63,7 +42,7 @@ def _tensor(where: str, x: Any) -> Any:
     return x
 
 
-def all_reduce(tensor: Any, op: str = SUM, group: str | None = None, async_op: bool = False) -> tuple[Any, Any]:
+def all_reduce(tensor: Any, op: str = _SUM, group: str | None = None, async_op: bool = False) -> tuple[Any, Any]:
     """(`ops.AllReduce(op, group)(tensor)`, handle or None)."""
     handle = _handle("all_reduce", async_op)
     return ops.AllReduce(op, group)(_tensor("all_reduce", tensor)), handle
@@ -76,7 +55,7 @@ def all_gather_into_tensor(tensor: Any, group: str | None = None, async_op: bool
 
 
 def reduce_scatter_tensor(
-    tensor: Any, op: str = SUM, group: str | None = None, async_op: bool = False
+    tensor: Any, op: str = _SUM, group: str | None = None, async_op: bool = False
 ) -> tuple[Any, Any]:
     """(`ops.ReduceScatter(op, group)(tensor)`, handle or None)."""
     handle = _handle("reduce_scatter_tensor", async_op)
@@ -88,7 +67,7 @@ def broadcast(tensor: Any, src: int = 0, group: str | None = None) -> Any:
     return ops.Broadcast(src, group)(_tensor("broadcast", tensor))
 
 
-def reduce(tensor: Any, dst: int, op: str = SUM, group: str | None = None) -> Any:
+def reduce(tensor: Any, dst: int, op: str = _SUM, group: str | None = None) -> Any:
     """The combination on `dst`, a rank of the world; the tensor itself on the others."""
     place = _place("reduce", "dst", dst, group)
     found = ops.Reduce(place, op, group)(_tensor("reduce", tensor))
@@ -253,48 +232,3 @@ def all_to_all_with_output_shape(
     ends = np.cumsum([0, *sizes]).tolist()
     parts = zip(ends, ends[1:], shapes, strict=False)
     return tuple(ops.reshape(got[a:b], shape) for a, b, shape in parts), handle
-
-
-# ---- parts of different sizes, as operators ----
-
-
-class AllGatherV(WithoutStrategy):
-    """`AllGatherV(group)(x, output_split_sizes)`: the elements of all ranks.  x: (k,), of each rank another count."""
-
-    @fitting
-    def __init__(self, group: str | None = None) -> None:
-        super().__init__()
-        self.group = group
-
-    def __call__(self, x: Any, output_split_sizes: Any) -> Any:
-        sizes = _sizes(self.name, "output_split_sizes", output_split_sizes, get_group_size(self.group))
-        own = int(_tensor(self.name, x).size)
-        if sizes[get_rank(self.group)] != own or len(x.shape) != 1:
-            what = f"x of shape {tuple(x.shape)} with output_split_sizes={sizes}"
-            raise ShapeError(what, where=self.name, allowed="(k,), with the count at this rank's place")
-        return AlltoAllV(self.group)(ops.concat([x] * len(sizes), 0), [own] * len(sizes), sizes)
-
-
-class ReduceScatterV(WithoutStrategy):
-    """`ReduceScatterV(op, group)(x, input_split_sizes)`: this rank's part of the combination.  x: (sum of sizes,)."""
-
-    @fitting
-    def __init__(self, op: str = SUM, group: str | None = None) -> None:
-        super().__init__()
-        self.op, self.group = op, group
-
-    def __call__(self, x: Any, input_split_sizes: Any) -> Any:
-        sizes = _sizes(self.name, "input_split_sizes", input_split_sizes, get_group_size(self.group))
-        if tuple(_tensor(self.name, x).shape) != (sum(sizes),):
-            what = f"x of shape {tuple(x.shape)} with input_split_sizes={sizes}"
-            raise ShapeError(what, where=self.name, allowed=f"({sum(sizes)},)")
-        rank = get_rank(self.group)
-        return ops.AllReduce(self.op, self.group)(x)[sum(sizes[:rank]) : sum(sizes[: rank + 1])]
-
-
-def _sizes(where: str, name: str, sizes: Any, ranks: int) -> list[int]:
-    sizes = sizes.asnumpy().tolist() if isinstance(sizes, Tensor) else sizes
-    sizes = [integer(0)(where, name, n) for n in instance((list, tuple), "A list of ints")(where, name, sizes)]
-    if len(sizes) != ranks:
-        raise ArgumentError(f"{name}={sizes}", where=where, allowed=f"{ranks} ints, one per rank of the group")
-    return sizes

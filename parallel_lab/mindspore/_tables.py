@@ -222,7 +222,7 @@ PRIMITIVES = {
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
 CLIPS = _of("parallel_lab.nn", "clip_by_global_norm clip_by_norm")
-UNEVEN = _of("parallel_lab.mindspore._comm_func", "AllGatherV ReduceScatterV")
+UNEVEN = _of("parallel_lab.mindspore._classes", "AllGatherV ReduceScatterV")
 OPERATORS = {
     **OPERATOR_FORMS,
     **UNEVEN,

@@ -58,8 +58,7 @@ class TCPStore:
         threading.Thread(target=self._accept, daemon=True).start()
         wanted = (world_size or 1) - 1
         if wait_for_workers and not self._wait(lambda: self._workers >= wanted):
-            what = f"{self._workers} of {wanted} other processes have connected"
-            raise WorldTimeout(what, where="TCPStore")
+            raise WorldTimeout(f"{self._workers} of {wanted} other processes have connected", where="TCPStore")
 
     def _wait(self, ready: Callable[[], bool]) -> bool:
         with self._changed:

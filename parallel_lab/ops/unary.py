@@ -16,8 +16,8 @@ def floats(x):
 
 
 def fractional(name, function, text, vjp, /, **facts):
-    """Declare a function whose results have fractions; of integers it is float32. Method, mint: its own name."""
-    return unary(name, function, text, vjp, **{"dtype": float_result, "method": name, "mint": name, **facts})
+    """Declare a function whose results have fractions; of integers it is float32. mint: its own name."""
+    return unary(name, function, text, vjp, **{"dtype": float_result, "mint": name, **facts})
 
 
 def _one_over(x):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ...base.checks import checked, flag, floating, integer, kept
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
-from ...nn.optim.lr_schedule import MOST_RATES, FormulaSchedule, at_step
+from ...nn.optim.lr_schedule import MOST_RATES, FormulaSchedule
 
 RATE, FROM_0, COUNT = floating(0, above=True), floating(0), integer(1)
 
@@ -35,9 +35,7 @@ class ExponentialDecayLR(_Decay):
     A rate that grows beyond all floats is infinite, as MindSpore's, and an optimizer refuses it.
     """
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         try:
             return self.learning_rate * float(self.decay_rate) ** self.p(step)
         except OverflowError:
@@ -50,18 +48,14 @@ class NaturalExpDecayLR(_Decay):
     So MindSpore documents it; its code takes p = step (if is_stair, in multiples), as `natural_exp_decay_lr` does.
     """
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         return self.learning_rate * math.exp(-self.decay_rate * self.p(step))
 
 
 class InverseDecayLR(_Decay):
     """learning_rate / (1 + decay_rate * p) with p = step / decay_steps, rounded down if is_stair."""
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         return self.learning_rate / (1 + self.decay_rate * self.p(step))
 
 
@@ -73,9 +67,7 @@ class CosineDecayLR(FormulaSchedule):
         super().__init__()
         _check_bounds("CosineDecayLR", min_lr, max_lr)
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         share = min(step / self.decay_steps, 1)
         return self.min_lr + 0.5 * (self.max_lr - self.min_lr) * (1 + math.cos(math.pi * share))
 
@@ -97,9 +89,7 @@ class PolynomialDecayLR(FormulaSchedule):
     ) -> None:
         super().__init__()
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         span = self.decay_steps * (max(math.ceil(step / self.decay_steps), 1) if self.update_decay_steps else 1)
         left = (1 - min(step, span) / span) ** self.power
         return (self.learning_rate - self.end_learning_rate) * left + self.end_learning_rate
@@ -112,9 +102,7 @@ class WarmUpLR(FormulaSchedule):
     def __init__(self, learning_rate: float, warmup_steps: int) -> None:
         super().__init__()
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         return self.learning_rate * min(step / self.warmup_steps, 1)
 
 

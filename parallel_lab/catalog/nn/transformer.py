@@ -53,7 +53,6 @@ class TransformerDecoder(TransformerLayers):
     @checked(decoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, decoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
-        self.num_layers = num_layers
         self._set(decoder_layer, num_layers, norm)
 
 

@@ -20,6 +20,16 @@ from ...ops.unary import floats, fractional
 # ---- activations ----
 
 
+def _activation(name, **facts):
+    """`op` of a function of one float per element; mint: functional, under its own name."""
+
+    def declare(fn):
+        mint = f"functional.{fn.__name__}"
+        return op(UNARY, name=name, **{"mint": mint, "dtype": float_result, "example": EXAMPLE, **facts})(fn)
+
+    return declare
+
+
 @function(mint="functional.softmin")
 def softmin(x, axis=-1, *, dtype=None):
     """softmax(-x) along `axis`, of x in `dtype`.  x: (...) -> (...)."""
@@ -131,14 +141,13 @@ hsigmoid = fractional(
     lambda g, out, x: within_grad(g, x, low=-3.0, high=3.0, slope=1 / 6),
     name="HSigmoid HSigmoidExt",
     also="hardsigmoid",
-    method="",
     mint="functional.hardsigmoid",
     flops=3,
     example=WIDE,
 )
 
 
-@op(UNARY, name="HSwish", also="hardswish", mint="functional.hardswish", dtype=float_result, flops=4, example=WIDE)
+@_activation("HSwish", also="hardswish", mint="functional.hardswish", flops=4, example=WIDE)
 def hswish(x):
     """x times hsigmoid(x).  x: (...) -> (...)."""
     x = floats(x)
@@ -170,9 +179,7 @@ def _shrink(name, formula, text, class_name, **spelled):
     return made
 
 
-hardshrink = _shrink(
-    "hardshrink", lambda x, bound: x, "x", "HShrink", method="hardshrink", mint="functional.hardshrink"
-)
+hardshrink = _shrink("hardshrink", lambda x, bound: x, "x", "HShrink", mint="functional.hardshrink")
 soft_shrink = _shrink(
     "soft_shrink",
     lambda x, bound: x - np.copysign(bound, x),
@@ -221,15 +228,10 @@ def _(g, out, x, *, threshold, value):
     return (within_grad(g, x, low=float(threshold), high=math.inf, slope=1.0),)
 
 
-@op(
-    UNARY,
-    name="LeakyReLU",
-    mint="functional.leaky_relu",
-    attrs={"negative_slope": number()},
-    dtype=float_result,
-    flops=2,
-    example=(EXAMPLE, case(SHAPE, negative_slope=0.2)),
-)
+_SLOPES = {"attrs": {"negative_slope": number()}, "example": (EXAMPLE, case(SHAPE, negative_slope=0.2))}
+
+
+@_activation("LeakyReLU", flops=2, **_SLOPES)
 def leaky_relu(x, *, negative_slope=0.01):
     """x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -242,7 +244,7 @@ def leaky_relu_grad(g, x, *, negative_slope):
     return np.where(x > 0, g, np.asarray(negative_slope, g.dtype) * g)
 
 
-@op(UNARY, name="SiLU", mint="functional.silu", dtype=float_result, flops=5, example=EXAMPLE)
+@_activation("SiLU", flops=5)
 def silu(x):
     """x times sigmoid(x), also called swish.  x: (...) -> (...)."""
     x = floats(x)
@@ -256,7 +258,7 @@ def silu_grad(g, x):
     return g * s * (1 + x * (1 - s))
 
 
-@op(UNARY, name="Mish", mint="functional.mish", dtype=float_result, flops=8, example=EXAMPLE)
+@_activation("Mish", flops=8)
 def mish(x):
     """x times tanh(softplus(x)).  x: (...) -> (...)."""
     x = floats(x)
@@ -270,7 +272,7 @@ def mish_grad(g, x):
     return g * (t + x * (1 - t * t) * _sigmoid(x))
 
 
-@op(UNARY, name="Softsign", mint="functional.softsign", dtype=float_result, flops=3, example=EXAMPLE)
+@_activation("Softsign", flops=3)
 def softsign(x):
     """x / (1 + |x|).  x: (...) -> (...)."""
     x = floats(x)
@@ -283,7 +285,7 @@ def softsign_grad(g, x):
     return g / np.square(1 + np.abs(x))
 
 
-@op(UNARY, name="FastGeLU FastGelu", also="fast_gelu", dtype=float_result, flops=6, example=EXAMPLE)
+@_activation("FastGeLU FastGelu", also="fast_gelu", mint="", flops=6)
 def fast_gelu(x):
     """x times sigmoid(1.702 x), which is near GeLU (MindSpore: FastGeLU).  x: (...) -> (...)."""
     x = floats(x)
@@ -305,21 +307,15 @@ log_sigmoid = fractional(
     lambda g, out, x: mul(g, sigmoid(neg(x))),
     name="LogSigmoid",
     also="logsigmoid",
-    method="",
     mint="functional.logsigmoid",
     flops=5,
 )
 
 
-@op(
-    UNARY,
-    name="Elu",
-    mint="functional.elu",
-    attrs={"alpha": number()},
-    dtype=float_result,
-    flops=3,
-    example=(EXAMPLE, case(SHAPE, alpha=0.5)),
-)
+_HALF = (EXAMPLE, case(SHAPE, alpha=0.5))
+
+
+@_activation("Elu", attrs={"alpha": number()}, flops=3, example=_HALF)
 def elu(x, *, alpha=1.0):
     """x where x > 0, alpha * (exp(x) - 1) elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -337,7 +333,7 @@ def elu_grad(g, x, *, alpha):
 _SELU_SCALE, _SELU_ALPHA = 1.0507009873554805, 1.6732632423543772
 
 
-@op(UNARY, name="SeLU SeLUExt", mint="functional.selu", dtype=float_result, flops=4, example=EXAMPLE)
+@_activation("SeLU SeLUExt", flops=4)
 def selu(x):
     """1.0507 times (x where x > 0, 1.6733 (exp(x) - 1) elsewhere).  x: (...) -> (...)."""
     x = floats(x)
@@ -361,15 +357,7 @@ def _some_number(name, value, shape):
     )
 
 
-@op(
-    UNARY,
-    name="CeLU",
-    mint="functional.celu",
-    attrs={"alpha": _some_number},
-    dtype=float_result,
-    flops=4,
-    example=(EXAMPLE, case(SHAPE, alpha=0.5)),
-)
+@_activation("CeLU", attrs={"alpha": _some_number}, flops=4, example=_HALF)
 def celu(x, *, alpha=1.0):
     """x where x > 0, alpha (exp(x / alpha) - 1) elsewhere.  x: (...) -> (...)."""
     x = floats(x)
@@ -441,7 +429,6 @@ softplus = fractional(
     lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
     "log(1 + exp(x)), without overflow",
     lambda g, out, x: mul(g, sigmoid(x)),
-    method="",
     mint="functional.softplus",
     flops=4,
 )

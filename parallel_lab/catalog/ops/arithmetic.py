@@ -343,13 +343,13 @@ def _(self, input, tensor1, tensor2, value=1):
     return self.run(input, tensor1, tensor2, value)
 
 
-@function(method="addcmul", mint="addcmul")
+@function(mint="addcmul")
 def addcmul(input, tensor1, tensor2, value=1):
     """input + value * tensor1 * tensor2.  tensors: (...), value: (...) or a number -> broadcast (...)."""
     return add_product(input, tensor1, tensor2, value)
 
 
-@function(method="addcdiv", mint="addcdiv")
+@function(mint="addcdiv")
 def addcdiv(input, tensor1, tensor2, value=1):
     """input + value * tensor1 / tensor2.  tensors: (...), value: (...) or a number -> broadcast (...)."""
     return add_quotient(input, tensor1, tensor2, value)
@@ -409,7 +409,7 @@ def clip_by_value(x, clip_value_min=None, clip_value_max=None):
     return x if clip_value_max is None else minimum(x, clip_value_max)
 
 
-@function(also="clamp", method="clip clamp", mint="clamp")
+@function(also="clamp", mint="clamp")
 def clip(x, min=None, max=None):  # the argument names of numpy, PyTorch and mindspore.ops.clip
     """`clip_by_value` under numpy's name.  x, bounds: (...) -> broadcast (...)."""
     return clip_by_value(x, min, max)

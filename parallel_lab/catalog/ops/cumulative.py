@@ -21,16 +21,11 @@ def put_along(g, numbers, *, shape, axis):
     return grad
 
 
-@op(
-    UNARY,
-    name="CumulativeLogsumexp",
-    static=("axis",),
-    attrs={"axis": one_dim},
-    whole=along_axis,
-    dtype=float_result,
-    flops=6,
-    example=(case((16, 8), axis=0), case((4, 8, 2), axis=-2, reverse=True)),
-)
+_ALONG = {"static": ("axis",), "attrs": {"axis": one_dim}, "whole": along_axis}
+_LOGARITHMS = (case((16, 8), axis=0), case((4, 8, 2), axis=-2, reverse=True))
+
+
+@op(UNARY, name="CumulativeLogsumexp", dtype=float_result, flops=6, example=_LOGARITHMS, **_ALONG)
 def cumulative_logsumexp(x, axis, *, exclusive=False, reverse=False):
     """Logarithms of running sums of exp(x) along `axis`, which stays whole.  x: (..., n, ...) -> (..., n, ...).
 
@@ -56,29 +51,32 @@ def cumulative_logsumexp_grad(g, out, x, *, axis, exclusive, reverse):
     return np.array(np.flip(made, axis) if reverse else made, g.dtype, order="C")
 
 
-@function(method="logcumsumexp", mint="logcumsumexp")
+@function(mint="logcumsumexp")
 def logcumsumexp(input, dim):
     """Logarithms of running sums of exp(input) along `dim`.  input: (...) -> (...)."""
     return cumulative_logsumexp(input, dim)
 
 
+def _running(x, axis, exclusive, reverse, of, first):
+    """`of`: numpy's cumsum or cumprod; where `exclusive`, the first one is `first`."""
+    turned = np.flip(x, axis) if reverse else x
+    total = of(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
+    if exclusive:
+        total = np.roll(total, 1, axis)
+        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = first
+    return np.array(np.flip(total, axis) if reverse else total, order="C")
+
+
 @op(
     UNARY,
     name="CumProd",
-    static=("axis",),
-    attrs={"axis": one_dim},
     dtype=sum_dtype,
-    whole=along_axis,
+    **_ALONG,
     example=(case((16, 8), axis=1), case((4, 8, 2), axis=0, exclusive=True), case((8, 4), axis=-1, reverse=True)),
 )
 def cumulative_product(x, axis, *, exclusive=False, reverse=False):
     """Products along `axis`, whole, up to each element; exclusive: without it; reverse: from its end.  x -> like x."""
-    turned = np.flip(x, axis) if reverse else x
-    total = np.cumprod(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
-    if exclusive:
-        total = np.roll(total, 1, axis)
-        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 1
-    return np.array(np.flip(total, axis) if reverse else total, order="C")
+    return _running(x, axis, exclusive, reverse, np.cumprod, 1)
 
 
 @gradient(cumulative_product)
@@ -97,7 +95,7 @@ def cumulative_product_grad(g, x, *, axis, exclusive, reverse):
     return np.array(np.flip(grad, axis) if reverse else grad, order="C")
 
 
-@function(method="cumprod", numpy="cumprod", mint="cumprod")
+@function(numpy="cumprod", mint="cumprod")
 def cumprod(input, dim, dtype=None):
     """`cumulative_product`: products along `dim` up to each element.  input: (...) -> (...)."""
     return cumulative_product(input if dtype is None else cast(input, dtype=dtype), dim)
@@ -152,10 +150,8 @@ cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
 @op(
     UNARY,
     name="CumSum",
-    static=("axis",),
-    attrs={"axis": one_dim},
     dtype=sum_dtype,
-    whole=along_axis,
+    **_ALONG,
     example=(
         case((16, 8), axis=1),
         case((4, 8, 2), axis=0, exclusive=True),
@@ -164,12 +160,7 @@ cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
 )
 def cumsum(x, axis, *, exclusive=False, reverse=False):
     """Sums along `axis`, whole, up to each element; exclusive: without it; reverse: from the end.  x: (...) -> same."""
-    turned = np.flip(x, axis) if reverse else x
-    total = np.cumsum(turned, axis=axis, dtype=sum_dtype((str(x.dtype),)))
-    if exclusive:
-        total = np.roll(total, 1, axis)
-        total[(slice(None),) * (axis % x.ndim) + (slice(0, 1),)] = 0
-    return np.array(np.flip(total, axis) if reverse else total, order="C")
+    return _running(x, axis, exclusive, reverse, np.cumsum, 0)
 
 
 @cumsum.vjp
@@ -178,7 +169,7 @@ def _(g, out, x, *, axis, exclusive, reverse):
 
 
 def _with_dtype(operator):
-    @function(method="cumsum", numpy="cumsum")
+    @function(numpy="cumsum")
     def cumsum(x, axis, dtype=None, *, exclusive=False, reverse=False):
         """Sums along `axis` up to each element; exclusive: without it; reverse: from the end.  x: (...) -> (...).
 

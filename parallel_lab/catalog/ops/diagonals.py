@@ -27,7 +27,7 @@ def _ranged(where, name, value, low, high):
 # ---- diagonals ----
 
 
-@function(method="diagonal")
+@function()
 def diagonal(input, offset=0, dim1=0, dim2=1):
     """Elements of a diagonal, as the last dim.  input: (..., m, n) -> (..., k). offset: above the main one."""
     if len(input.shape) < 2:
@@ -43,7 +43,7 @@ def diagonal(input, offset=0, dim1=0, dim2=1):
     return gather(reshape(moved, (*rest, m * n)), rows * n + rows + offset, axis=len(rest))
 
 
-@function(method="diag", mint="diag")
+@function(mint="diag")
 def diag(input, diagonal=0):
     """The matrix with a vector on a diagonal; of a matrix that diagonal.  input: (n,) -> (m, m), or (m, n) -> (k,)."""
     if len(input.shape) not in (1, 2):

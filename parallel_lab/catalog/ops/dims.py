@@ -22,7 +22,7 @@ from .lookups import one_hot
 # ---- turned and divided ----
 
 
-@function(method="rot90")
+@function()
 def rot90(input, k, dims):
     """Turned k times by 90 degrees, from the first of two dims to the second.  input: (...) -> (...)."""
     where = "rot90"
@@ -38,7 +38,7 @@ def rot90(input, k, dims):
     return flip(swapaxes(input, first, second), (second,)) if k % 4 else input
 
 
-@function(method="tensor_split", mint="tensor_split")
+@function(mint="tensor_split")
 def tensor_split(input, indices_or_sections, axis=0):
     """Pieces along `axis`: as many as an int says, the first ones larger; or cut at a tuple of places.
 
@@ -62,7 +62,7 @@ def tensor_split(input, indices_or_sections, axis=0):
 # ---- dims ----
 
 
-@function(also="movedim", method="movedim moveaxis")
+@function(also="movedim")
 def moveaxis(x, source, destination):
     """Dims moved to other places, the others in their order.  x: (...) -> (...). Both: an int, or a tuple of ints."""
     shape = tuple(x.shape)
@@ -80,13 +80,13 @@ def moveaxis(x, source, destination):
     return transpose(x, tuple(perm))
 
 
-@function(method="swapdims")
+@function()
 def swapdims(input, dim0, dim1):
     """`swapaxes`: x with two dims exchanged.  input: (...) -> (...)."""
     return swapaxes(input, dim0, dim1)
 
 
-@function(method="t", mint="t")
+@function(mint="t")
 def t(input):
     """The transpose of a matrix; a vector or a number as it is.  input: (m, n) -> (n, m)."""
     if len(input.shape) > 2:
@@ -100,25 +100,25 @@ def ravel(input):
     return reshape(input, (-1,))
 
 
-@function(method="numel", mint="numel")
+@function(mint="numel")
 def numel(input):
     """How many elements a tensor has, an int.  input: (...) -> int."""
     return math.prod(input.shape)
 
 
-@function(method="fliplr")
+@function()
 def fliplr(input):
     """Columns in reverse order.  input: (m, n, ...) -> (m, n, ...)."""
     return flip(input, axis=1)
 
 
-@function(method="flipud")
+@function()
 def flipud(input):
     """Rows in reverse order.  input: (m, ...) -> (m, ...)."""
     return flip(input, axis=0)
 
 
-@function(method="view_as")
+@function()
 def view_as(input, other):
     """The same elements in the shape of `other`.  input: (...) -> (...)."""
     return reshape(input, tuple(tensor_operand("view_as", "other", other).shape))
@@ -254,7 +254,7 @@ def permute(input, *axis):
     return transpose(as_array(input), tuple(axis[0]) if len(axis) == 1 and isinstance(axis[0], (tuple, list)) else axis)
 
 
-@function(method="unsqueeze", mint="unsqueeze")
+@function(mint="unsqueeze")
 def unsqueeze(input, dim):
     """`expand_dims`: a dim of size 1 put in at `dim` of the result.  input: (...) -> (..., 1, ...)."""
     return expand_dims(input, dim)
@@ -269,7 +269,7 @@ def repeat_elements(x, rep, axis=0):
 cat = concat
 
 
-@function(method="split", numpy="split", mint="split")
+@function(numpy="split", mint="split")
 def split(x, split_size_or_sections, axis=0):
     """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
@@ -278,7 +278,7 @@ def split(x, split_size_or_sections, axis=0):
     return split_parts(x, axis=axis, sizes=_sizes_of("split", x, split_size_or_sections, axis))
 
 
-@function(method="chunk", mint="chunk")
+@function(mint="chunk")
 def chunk(x, chunks, axis=0):
     """At most `chunks` equal parts along `axis`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
     shape = tuple(x.shape)
@@ -329,7 +329,7 @@ def _along(where, shape, dim, start, end, step):
     return (*(0,) * place, start), (*shape[:place], end), (*(1,) * place, step)
 
 
-@function(method="narrow", mint="narrow")
+@function(mint="narrow")
 def narrow(input, dim, start, length):
     """`length` elements along `dim` from `start` on.  input: (..., n, ...) -> (..., length, ...)."""
     shape = tuple(input.shape)

@@ -108,7 +108,6 @@ atanh = _inverse(
 @op(
     UNARY,
     name="Logit",
-    method="logit",
     attrs={"eps": number() | None},
     dtype=float_result,
     flops=3,
@@ -130,22 +129,14 @@ def logit_grad(g, x, *, eps):
 
 # ---- rounding, and no gradient ----
 
-floor = unary("floor", np.floor, "The largest whole number not above x, in x's dtype", method="floor", mint="floor")
-ceil = unary("ceil", np.ceil, "The smallest whole number not below x, in x's dtype", method="ceil", mint="ceil")
-trunc = unary(
-    "trunc",
-    np.trunc,
-    "The whole number next to x towards 0, in x's dtype",
-    also="fix",
-    method="trunc",
-    mint="trunc fix",
-)
+floor = unary("floor", np.floor, "The largest whole number not above x, in x's dtype", mint="floor")
+ceil = unary("ceil", np.ceil, "The smallest whole number not below x, in x's dtype", mint="ceil")
+trunc = unary("trunc", np.trunc, "The whole number next to x towards 0, in x's dtype", also="fix", mint="trunc fix")
 frac = unary(
     "frac",
     lambda x: x - np.trunc(x),
     "x without its whole part, with the sign of x",
     lambda g, out, x: g,
-    method="frac",
     mint="frac",
     dtype=number_result,
 )

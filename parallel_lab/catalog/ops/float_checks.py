@@ -39,19 +39,19 @@ def _(self, x, *, nan=0.0, posinf=None, neginf=None):
     return self.run(x, nan=0.0 if nan is None else nan, **limits)
 
 
-@function(method="nan_to_num", mint="nan_to_num")
+@function(mint="nan_to_num")
 def nan_to_num(input, nan=None, posinf=None, neginf=None):
     """`NanToNum`; None: 0, and the largest and smallest number of the dtype.  input: (...) -> (...)."""
     return PRIMITIVES["NanToNum"](nan=nan, posinf=posinf, neginf=neginf)(input)
 
 
-@function(method="isclose", mint="isclose")
+@function(mint="isclose")
 def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """Whether |input - other| is at most atol + rtol * |other|.  input, other: (...) -> broadcast (...) bool."""
     return near(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
 
 
-@function(method="allclose", mint="allclose")
+@function(mint="allclose")
 def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
     """Whether all elements are close (`isclose`).  input, other: (...) broadcast -> () bool."""
     return reduce_all(isclose(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan))
@@ -65,7 +65,7 @@ isinf = unary(
 )
 
 
-signbit = unary("signbit", np.signbit, "Whether an element has a minus sign, also -0.0", method="signbit", dtype="bool")
+signbit = unary("signbit", np.signbit, "Whether an element has a minus sign, also -0.0", dtype="bool")
 isneginf = unary(
     "isneginf", lambda x: x == -np.inf, "Whether an element is minus infinity", mint="isneginf", dtype="bool"
 )

@@ -29,7 +29,7 @@ def _rows(where, x, numbers, dim):
     return swapaxes(x, 0, dim) if dim else x, expand_dims(numbers, -1)
 
 
-@function(method="index_add")
+@function()
 def index_add(x, indices, y, axis, use_lock=True, check_index_bound=True):
     """`y` added to the rows (columns, ...) of x with these numbers, in a new tensor.
 
@@ -42,7 +42,7 @@ def index_add(x, indices, y, axis, use_lock=True, check_index_bound=True):
     return swapaxes(made, 0, axis) if axis else made
 
 
-@function(method="index_fill")
+@function()
 def index_fill(x, axis, index, value):
     """The rows (columns, ...) with these numbers set to a value.  x: (..., n, ...), index: (k,) int -> like x."""
     axis = own_dim("index_fill", "axis", axis, x)
@@ -54,7 +54,7 @@ def index_fill(x, axis, index, value):
     return swapaxes(made, 0, axis) if axis else made
 
 
-@function(method="index_put", lists="indices", numbers="values")
+@function(lists="indices", numbers="values")
 def index_put(x, indices, values, accumulate=False):
     """`values` at these places, in a new tensor; with accumulate they are added to what is there.
 

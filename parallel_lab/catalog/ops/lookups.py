@@ -42,7 +42,6 @@ from ...ops.spellings import function, method
 @op(
     gather_labels,
     name="IndexSelect",
-    method="index_select",
     mint="index_select",
     static=("axis",),
     attrs={"axis": one_dim},
@@ -169,7 +168,6 @@ def _gather_nd_labels(shapes):
 @op(
     _gather_nd_labels,
     name="GatherNd",
-    method="gather_nd",
     check=coordinates_fault,
     axes=lambda signature: signature.ins[1],
     whole=lambda signature: signature.ins[0] + signature.ins[1][-1],
@@ -215,7 +213,6 @@ def _check_elements(operands, *, dim):
     _elements_labels,
     name="GatherD GatherElements",
     also="gather_d",
-    method="gather_elements",
     mint="gather",
     static=("dim",),
     attrs={"dim": one_dim},

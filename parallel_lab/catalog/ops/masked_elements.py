@@ -21,7 +21,7 @@ from ...ops.spellings import function
 # ---- elements whose number depends on values ----
 
 
-@function(method="nonzero")
+@function()
 def nonzero(input, *, as_tuple=False):
     """Where elements are not 0: coordinates.  input: (...) -> (k, dims) int64; as_tuple: one (k,) per dim."""
     given = np.asarray(input)
@@ -38,7 +38,7 @@ def argwhere(input):
     return nonzero(input)
 
 
-@function(method="masked_select", mint="masked_select")
+@function(mint="masked_select")
 def masked_select(input, mask):
     """Elements where the mask holds, row by row.  input, mask: (...) -> (k,)."""
     input, mask = as_array(input), as_array(mask)
@@ -62,7 +62,6 @@ def _check_masked_fill(operands):
 @op(
     "...,...,...->...",
     name="MaskedFill",
-    method="masked_fill",
     mint="masked_fill",
     check=_check_masked_fill,
     strategy_labels=but_numbers,

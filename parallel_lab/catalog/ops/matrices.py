@@ -71,7 +71,7 @@ def _spread(g, x):
     return mul(expand_dims(expand_dims(g, -1), -1), swapaxes(matrix_inverse(x), -1, -2))
 
 
-@op("...mn->...", name="MatrixDeterminant", also="det", method="det", dtype=float_result, **_SQUARE)
+@op("...mn->...", name="MatrixDeterminant", also="det", dtype=float_result, **_SQUARE)
 def matrix_determinant(x):
     """Determinant of square matrices.  x: (..., n, n) -> (...)."""
     return np.asarray(np.linalg.det(x), float_result((x.dtype,)))
@@ -94,13 +94,13 @@ def _(g, out, x):
     return (None if g[1] is None else _spread(g[1], x),)
 
 
-@function(method="inverse", mint="inverse")
+@function(mint="inverse")
 def inverse(input):
     """Inverse of square matrices.  input: (..., n, n) -> (..., n, n)."""
     return matrix_inverse(input)
 
 
-@function(method="logdet")
+@function()
 def logdet(input):
     """Logarithm of the determinant, which must be above 0.  input: (..., n, n) -> (...)."""
     return log(matrix_determinant(input))

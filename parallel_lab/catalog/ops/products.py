@@ -70,19 +70,19 @@ def _plus(input, product, beta, alpha):
     return add(input if beta == 1 else mul(input, beta), product if alpha == 1 else mul(product, alpha))
 
 
-@function(method="addmm", mint="addmm")
+@function(mint="addmm")
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     """beta * input + alpha * mat1 @ mat2.  input: broadcast to (m, n), mat1: (m, k), mat2: (k, n) -> (m, n)."""
     return _plus(input, matmul(mat1, mat2), beta, alpha)
 
 
-@function(method="addmv", mint="addmv")
+@function(mint="addmv")
 def addmv(input, mat, vec, *, beta=1, alpha=1):
     """beta * input + alpha * mat @ vec.  input: broadcast to (m,), mat: (m, k), vec: (k,) -> (m,)."""
     return _plus(input, mv(mat, vec), beta, alpha)
 
 
-@function(method="baddbmm", mint="baddbmm")
+@function(mint="baddbmm")
 def baddbmm(input, batch1, batch2, beta=1, alpha=1):
     """beta * input + alpha * batch1 @ batch2.  input: broadcast to (b, m, n), batches: (b, m, k), (b, k, n)
     -> (b, m, n).
@@ -242,7 +242,7 @@ def cross(input, other, dim=None):
 # ---- products ----
 
 
-@function(method="addbmm", mint="addbmm")
+@function(mint="addbmm")
 def addbmm(input, batch1, batch2, *, beta=1, alpha=1):
     """beta * input + alpha * the sum of all products of a batch.  input: (m, n), (b, m, k), (b, k, n) -> (m, n)."""
     total = reduce_sum(bmm(batch1, batch2), 0)
@@ -279,7 +279,7 @@ def inner(input, other):
     return tensordot(input, other, ((len(input.shape) - 1,), (len(other.shape) - 1,)))
 
 
-@function(method="vecdot")
+@function()
 def vecdot(x, y, *, axis=-1):
     """Sums of products of elements along `axis`.  x, y: broadcast to (..., n, ...) -> (..., ...)."""
     return reduce_sum(mul(x, y), integer()("vecdot", "axis", axis, SHAPE_ERRORS))
@@ -289,7 +289,7 @@ def _is_pair(value):
     return isinstance(value, (tuple, list)) and len(value) == 2
 
 
-@function(method="trace", mint="trace")
+@function(mint="trace")
 def trace(input):
     """Sum of the main diagonal.  input: (m, n) -> ()."""
     shape = tuple(input.shape)
@@ -298,7 +298,7 @@ def trace(input):
     return reduce_sum(mul(input, eye(*shape, dtype=str(input.dtype))))
 
 
-@function(method="addr")
+@function()
 def addr(x, vec1, vec2, *, beta=1, alpha=1):
     """beta * x + alpha * outer(vec1, vec2).  x: broadcast to (m, n), vec1: (m,), vec2: (n,) -> (m, n)."""
     made = outer(as_array(vec1), as_array(vec2))

@@ -422,7 +422,7 @@ def randint_like(input, low, high, seed=None, *, dtype=None):
     return randint(low, high, tuple(input.shape), seed, dtype=input.dtype if dtype is None else dtype)
 
 
-@function(method="bernoulli", mint="bernoulli")
+@function(mint="bernoulli")
 def bernoulli(input, p=0.5, seed=None):
     """1 with probability p, else 0.  input: (...), p: a number or broadcast to (...) -> (...) of input's dtype.
 

@@ -66,7 +66,7 @@ def multinomial_at(step, input, *, num_samples, key=0, parts=None, offset=0):
     return np.minimum(reached.sum(axis=-1), last[..., None]).astype(np.int32)
 
 
-@function(method="multinomial")
+@function()
 def multinomial(input, num_samples, replacement=True, seed=None):
     """Class numbers, each as likely as its weight.  input: (rows, n) or (n,) -> (rows, num_samples) int32.
 

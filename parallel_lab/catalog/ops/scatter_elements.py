@@ -113,7 +113,7 @@ def _scattered(where, input, dim, index, src, reduction):
     return tensor_scatter_elements(input, index, src, axis=axis, reduction=reduction)
 
 
-@function(numbers="src", method="scatter")
+@function(numbers="src")
 def scatter(input, axis, index, src):
     """Elements of src put where `index` says along `axis`, in a new tensor.  input: (..., n, ...) -> (..., n, ...).
 

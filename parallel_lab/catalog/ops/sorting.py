@@ -53,7 +53,7 @@ def _(g, out, x, *, axis, descending):
     return _back_in_place(g[0], out[1], x, axis)
 
 
-@function(method="argsort")
+@function()
 def argsort(x, axis=-1, descending=False):
     """The numbers that elements along `axis` have, in order, no gradient.  x: (..., n, ...) -> (..., n, ...) int32."""
     return sort(x, axis=axis, descending=descending)[1]
@@ -109,7 +109,7 @@ def _(self, input, k, dim=-1, largest=True, sorted=True):
     return self.run(input, k, dim=dim, largest=largest)
 
 
-@function(method="topk", mint="topk")
+@function(mint="topk")
 def topk(input, k, dim=None, largest=True, sorted=True):
     """The k largest or smallest elements along `dim` (None: the last), in order, and their numbers.
 
@@ -118,7 +118,7 @@ def topk(input, k, dim=None, largest=True, sorted=True):
     return top_k(as_array(input), k, dim=-1 if dim is None else dim, largest=largest)
 
 
-@function(method="msort")
+@function()
 def msort(input):
     """Elements along the first dim in order.  input: (n, ...) -> (n, ...)."""
     return sort(input, axis=0)[0]

@@ -23,14 +23,14 @@ from .norms import CASES, _labels, _Steps, lp_norm, std, var
 # ---- counts and spreads ----
 
 
-@function(method="count_nonzero", mint="count_nonzero")
+@function(mint="count_nonzero")
 def count_nonzero(x, axis=None, keep_dims=False, dtype="int32", **spelled):
     """How many elements are not 0 over `axis` (or `dim`; None: all).  x: (...) -> (...) ints without those dims."""
     axis, keep_dims = spelling("count_nonzero", axis, keep_dims, spelled)
     return reduce_sum(cast(not_equal(x, 0), dtype=dtype), axis, keep_dims=keep_dims)
 
 
-@function(method="nansum", mint="nansum")
+@function(mint="nansum")
 def nansum(input, axis=None, keepdims=False, *, dtype=None, **spelled):
     """Sum that leaves NaN out, over `axis` (or `dim`; None: all).  input: (...) -> (...) without those dims."""
     axis, keepdims = spelling("nansum", axis, keepdims, spelled)
@@ -66,7 +66,7 @@ def _(self, x, axes=None, *, keep_dims=False):
     return self.run(x, axis=axes.asnumpy().tolist() if hasattr(axes, "asnumpy") else axes, keep_dims=keep_dims)
 
 
-@function(method="norm", mint="norm")
+@function(mint="norm")
 def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
     """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
 

@@ -90,6 +90,5 @@ def invert_permutation(input_x):
     """Where each number stands: result[input_x[i]] = i.  input_x: (n,) int, 0 to n - 1 in any order -> (n,)."""
     if not np.array_equal(np.sort(input_x), np.arange(len(input_x))):
         what = f"the elements {shorten(input_x.tolist())}"
-        allowed = f"Each number from 0 to {len(input_x) - 1} once"
-        raise ShapeError(what, where="InvertPermutation", allowed=allowed)
+        raise ShapeError(what, where="InvertPermutation", allowed=f"Each number from 0 to {len(input_x) - 1} once")
     return np.argsort(input_x).astype(input_x.dtype)

@@ -190,8 +190,7 @@ class _Ordered(Cell):
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
             raise ArgumentTypeError(f"index {shorten(index)}", where=self._where(), allowed="An int or a slice")
         if not -count <= index < count:
-            allowed = f"There are {len(self._cells)} cells"
-            raise _IndexError(f"index {index}", where=self._where(), allowed=allowed)
+            raise _IndexError(f"index {index}", where=self._where(), allowed=f"There are {len(self._cells)} cells")
         return int(index) % count
 
     def __len__(self) -> int:

@@ -241,8 +241,7 @@ class TransformerLayer(Cell):
             setattr(self, name, MultiheadAttention(d_model, nhead, dropout, batch_first=batch_first, dtype=dtype))
         self.linear1 = Dense(d_model, dim_feedforward, dtype=dtype)
         if activation is None:
-            allowed = "A name, a Cell or a Primitive"
-            raise ArgumentTypeError("activation=None", where=self.cls_name, allowed=allowed)
+            raise ArgumentTypeError("activation=None", where=self.cls_name, allowed="A name, a Cell or a Primitive")
         self.activation = get_activation(activation, self.cls_name)
         self.dropout = Dropout(p=dropout)
         self.linear2 = Dense(dim_feedforward, d_model, dtype=dtype)
@@ -306,5 +305,4 @@ class TransformerEncoder(TransformerLayers):
     @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
-        self.num_layers = num_layers
         self._set(encoder_layer, num_layers, norm)

@@ -43,11 +43,17 @@ class LearningRateSchedule(Cell):
 
 # ---- schedules ----
 
-at_step = checked(step=integer(0, INT_LIMIT))
-
 
 class FormulaSchedule(LearningRateSchedule):
-    """A schedule that says `at(step)`: the rate of a step."""
+    """A schedule by a formula: `_rate(step)`, which subclasses write."""
+
+    @checked(step=integer(0, INT_LIMIT))
+    def at(self, step: int) -> float:
+        """The rate at a step, counted from 0."""
+        return self._rate(step)
+
+    def _rate(self, step: int) -> float:
+        raise NotImplementedError
 
     def construct(self, global_step: Any) -> float | Tensor:
         value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step, number=True))
@@ -67,11 +73,10 @@ class ConstantRate(FormulaSchedule):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
-        self.rate = rate
+        self.constant = rate
 
-    def at(self, step: int) -> float:
-        """The rate."""
-        return self.rate
+    def _rate(self, step: int) -> float:
+        return self.constant
 
 
 class _RateList(FormulaSchedule):
@@ -83,9 +88,7 @@ class _RateList(FormulaSchedule):
 
     as_tensor = learning_rate = property(lambda self: Tensor(np.float32(self.rates)), doc="All rates.  (count,).")
 
-    @at_step
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
+    def _rate(self, step: int) -> float:
         if step >= len(self.rates):
             given = f"step {step} of a list with {len(self.rates)} rates"
             hint = "Give a longer list, or train fewer steps"

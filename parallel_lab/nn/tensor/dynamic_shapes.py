@@ -114,8 +114,7 @@ def check_inputs_fit(
         shared = [name for name in examples if name in by_name]
         examples, inputs = [examples[n] for n in shared], [by_name[n] for n in shared]
     elif examples and len(examples) != len(inputs):
-        allowed = f"As many as {by} was given: {len(examples)}"
-        raise ArgumentError(f"{len(inputs)} inputs", where=where, allowed=allowed)
+        raise ArgumentError(f"{len(inputs)} inputs", where=where, allowed=f"As many as {by} was given: {len(examples)}")
     chosen: dict[int, int] = {}
     for example, value in zip(examples, inputs, strict=False):
         if not is_tensor(example) or dynamic_shape_of(value) is not None:

@@ -55,8 +55,7 @@ class GradOperation:
         if not self.get_all:
             positions = () if targets is not None else positions[:1]
         if not positions and targets is None:
-            allowed = "At least one, to differentiate for"
-            raise ArgumentError("no tensor among the inputs", where=where, allowed=allowed)
+            raise ArgumentError("no tensor among the inputs", where=where, allowed="At least one, to differentiate for")
         (_, result), grads = value_and_grad(weighted(fn, sens), positions or None, targets, has_aux=True)(*inputs)
         if targets is None:
             return result, grads if self.get_all else grads[0]

@@ -184,8 +184,7 @@ class Primitive(Attributed):
         missing = [name for name in leading if name not in placed and name not in named]
         if wrong or missing:
             what = f"{wrong[0]!r} is given by name" if wrong else f"{missing[0]!r} is missing"
-            allowed = f"{self.name}(...)({', '.join(names)}), each once"
-            raise ShapeError(what, where=self.name, allowed=allowed)
+            raise ShapeError(what, where=self.name, allowed=f"{self.name}(...)({', '.join(names)}), each once")
         return (*args, *(named[name] for name in leading[len(args) :]))
 
     def called(self, args: Sequence[Any]) -> Any:

@@ -287,8 +287,7 @@ def _placed(
     if is_split(layout) and array.shape == layout.slice_shape(shape):
         return array, layout
     own_slice = f", or that of this rank's slice, {layout.slice_shape(shape)}" if is_split(layout) else ""
-    allowed = f"Shape {shape}{own_slice}"
-    raise CheckpointError(f"it has shape {array.shape}", where=where, allowed=allowed)
+    raise CheckpointError(f"it has shape {array.shape}", where=where, allowed=f"Shape {shape}{own_slice}")
 
 
 def _parameter_change(parameter: Parameter, record: TensorRecord, strict: bool) -> Change:

@@ -111,18 +111,7 @@ class Cifar10Dataset(ImageDataset):
     Files: data_batch_1.bin to data_batch_5.bin ("train") and test_batch.bin ("test"), each plain or with .gz, of any
     whole number of records. "all" is train, then test.
 
-    dataset_dir  the folder of the files
-    usage        "train", "test", or "all" (None): both
-    num_samples  at most this many pictures per epoch and shard (None or 0: all); of shuffled ones another choice each
-                 epoch
-    num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
-    shuffle      None or True: a new order each epoch; False: as in the files
-    sampler, cache  as of MnistDataset
-    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th picture;
-                          both or neither
-
-    Raises DataFileError for files that are missing or not what they should be, ArgumentError for another usage and for
-    numbers out of range, DatasetError for one of num_shards and shard_id without the other.
+    Arguments and errors are those of MnistDataset.
     """
 
     @staticmethod

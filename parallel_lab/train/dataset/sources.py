@@ -265,13 +265,9 @@ class NumpySlicesDataset(IndexedDataset):
 
     data          an array or list: one column; a tuple of arrays: several; a dict: several, with names
     column_names  default: the dict's keys, or column_0, column_1, ...
-    num_samples   at most this many samples per epoch and shard (None or 0: all); of shuffled data another choice each
-                  epoch
     num_parallel_workers  None, or at least 1: MindSpore's threads, without effect here
     shuffle       None or True: a new order each epoch; False: as in the arrays
-    sampler       as of GeneratorDataset
-    num_shards, shard_id  of every epoch read shard `shard_id` of `num_shards`, that is every num_shards-th sample; both
-                          or neither
+    num_samples, sampler, num_shards, shard_id  as of GeneratorDataset
 
     The data are copied once.
 
