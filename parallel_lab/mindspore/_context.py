@@ -241,6 +241,11 @@ def cost_model_context() -> CostModelContext:
     return _COST_MODEL
 
 
+def _set_multi_subgraphs(multi_subgraphs: bool = True) -> None:
+    """That a network has several graphs, which costs here count anyway: without effect."""
+    flag("_set_multi_subgraphs", "multi_subgraphs", multi_subgraphs)
+
+
 class JitConfig:
     """Settings of MindSpore's graph compiler for one Cell (`cell.set_jit_config`): checked, and without effect here."""
 

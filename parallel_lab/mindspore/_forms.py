@@ -53,6 +53,9 @@ def __getattr__(name: str) -> Any:
 
 
 int_, uint, float_, short, half, single, double = int64, uint64, float64, int16, float16, float32, float64
+int_type, uint_type = (int8, int16, int32, int64), (uint8, uint16, uint32, uint64)
+float_type = (float16, float32, float64)
+number_type = (*int_type, *uint_type, *float_type)
 
 
 def dtype_to_nptype(type_: Any) -> type:
@@ -469,6 +472,11 @@ def dispatch_threads_num(threads_num: int) -> None:
 def unchanged(fn: Any = None, **options: Any) -> Any:
     """A decorator for MindSpore's graph compiler (no_inline): what it decorates stays as it is."""
     return fn if fn is not None else lambda inner: inner
+
+
+def identity(*x: Any) -> Any:
+    """What it is given: a Tensor, a tuple of them, None. `identity()` is the function."""
+    return identity if not x else ops.identity(x[0]) if isinstance(x[0], Tensor) else x[0]
 
 
 def lazy_inline(fn: Any = None, attrs: Any = None, policy: Any = None) -> Any:

@@ -72,7 +72,7 @@ FORMS, EXECUTOR, TENSOR, PARAMETER, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
 DTYPES = _of(
     FORMS,
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 int_ uint float_ short "
-    "half single double dtype_to_nptype dtype_to_pytype pytype_to_dtype",
+    "half single double dtype_to_nptype dtype_to_pytype pytype_to_dtype int_type uint_type float_type number_type",
 )
 CONTEXT = _of(
     CONTEXTS,
@@ -177,6 +177,7 @@ OPERATOR_FORMS = _of(
     "range": f"{FORMS}:range_",
     "scalar_to_tensor": f"{FORMS}:scalar_to_tensor",
     "deepcopy": "parallel_lab.ops:identity",
+    "identity": f"{FORMS}:identity",
     **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in _of("", "add div mod mul pow sub ge gt le lt")},
     "tensor_floordiv": "parallel_lab.ops:floor_div",
 }
@@ -392,6 +393,7 @@ PAGES: dict[str, Page] = {
     ),
     "ops.primitive": Page("The base of operators.", names=PRIMITIVES),
     "ops._primitive_cache": Page("Operators that are made once.", names=_of(INTERNALS, "_get_cache_prim")),
+    "_checkparam": Page("Checks of arguments.", ("parallel_lab.mindspore._param_checks",)),
     "_extends": Page("What Cells are registered with.", names={"cell_attr_register": f"{FORMS}:unchanged"}),
     # ---- mint ----
     "mint": Page(
@@ -450,7 +452,7 @@ PAGES: dict[str, Page] = {
         names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{EXECUTOR}:cell_graph_executor")},
     ),
     "common.dtype": Page("dtypes, which are numpy's.", names=DTYPES),
-    "common.initializer": Page("Initial values.", names=INITIALIZERS),
+    "common.initializer": Page("Initial values.", names={**INITIALIZERS, **TENSORS}),
     "common.parameter": Page("Parameters.", names=PARAMETERS),
     "common.seed": Page("The global seed.", names=SEED),
     "common.jit_config": Page("Settings of the graph compiler.", names=_of(CONTEXT_READERS, "JitConfig")),
@@ -538,7 +540,8 @@ PAGES: dict[str, Page] = {
         },
     ),
     "parallel._cost_model_context": Page(
-        "Settings of the cost model.", names={**COST_MODEL, **_of(CONTEXT_READERS, "cost_model_context")}
+        "Settings of the cost model.",
+        names={**COST_MODEL, **_of(CONTEXT_READERS, "cost_model_context _set_multi_subgraphs")},
     ),
     "parallel.checkpoint_transform": Page(
         "Checkpoints for other strategies.", names={**RESLICED, **CONVERTED, **OPERATOR_STRATEGIES}

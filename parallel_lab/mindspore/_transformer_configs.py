@@ -16,7 +16,8 @@ from typing import Any
 
 from ..base.checks import Check, checked, flag, instance, integer, number
 from ..base.errors import ArgumentError, NotBuiltYet
-from ..base.settings.context import frozen, get_auto_parallel_context, set_auto_parallel_context
+from ..base.hooks import current_world
+from ..base.settings.context import frozen, get_auto_parallel_context, is_set, set_auto_parallel_context
 
 
 class _Field:
@@ -235,8 +236,9 @@ def check_config(where: str, config: Any) -> None:
     if getattr(config, "pipeline_stage", stages) != stages:
         given = f"pipeline_stage={config.pipeline_stage}, and pipeline_stages={stages} in the parallel context"
         raise ArgumentError(given, where=where, allowed="One number of stages")
-    now = frozen()
+    now, world = frozen(), current_world()
+    devices = now.device_num if is_set("device_num") or world is None else world.world_size  # reset by a script
     parts = config.data_parallel * config.model_parallel * stages
-    if now.parallel_mode in ("semi_auto_parallel", "auto_parallel") and parts > now.device_num:
+    if now.parallel_mode in ("semi_auto_parallel", "auto_parallel") and parts > devices:
         given = f"data_parallel={config.data_parallel}, model_parallel={config.model_parallel}, {stages} stages"
-        raise ArgumentError(given, where=where, allowed=f"A product of at most {now.device_num}, the devices")
+        raise ArgumentError(given, where=where, allowed=f"A product of at most {devices}, the devices")

@@ -140,16 +140,14 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
     def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:
         """Whether a gradient in `compute_output` is infinite or not a number."""
         if current_tracer.get() is None:
-            return bool(compute_input) or not all_finite(compute_output)
+            return Tensor(bool(compute_input) or not all_finite(compute_output))
         given = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
         bad = (reduce_sum(cast(logical_not(isfinite(g)), "float32")) for g in given)
         return greater(functools.reduce(add, bad), 0.0)
 
     def process_loss_scale(self, overflow: Any) -> Any:
-        """Tell the scale what happened, and return it: a bool."""
+        """Tell the scale what happened, and return it: a Tensor with a bool."""
         tracer = current_tracer.get()
-        if tracer is None:
-            overflow = bool(overflow)
         if self.loss_scaling_manager is not None:
             return self.loss_scaling_manager(self.scale_sense, overflow)
         return overflow if tracer is None else tracer.unless(overflow)

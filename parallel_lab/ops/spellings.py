@@ -60,8 +60,8 @@ METHODS = """
     searchsorted sgn sigmoid sign signbit sin sinc sinh slogdet softmax sort split sqrt square std sub subtract swapaxes
     swapdims t take tan tanh tensor_scatter_add tensor_scatter_div tensor_scatter_max tensor_scatter_min
     tensor_scatter_mul tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc unbind
-    unsorted_segment_max unsorted_segment_min unsorted_segment_prod unsorted_segment_sum unsqueeze var vecdot view_as
-    vsplit xdivy xlogy
+    unsorted_segment_max unsorted_segment_min unsorted_segment_prod unsorted_segment_sum unsqueeze value var vecdot
+    view_as vsplit xdivy xlogy
 """
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]

@@ -37,21 +37,21 @@ PACKAGE_LINES = {
     "base": 4_706,
     "layout": 2_170,
     "ops": 11_019,
-    "nn": 8_152,
-    "catalog": 12_374,
+    "nn": 8_155,
+    "catalog": 12_441,
     "graph": 9_432,
     "cost": 9_208,
     "run": 1_468,
     "processes": 13_469,
     "train": 10_980,
     "lab": 32_361,
-    "mindspore": 8_828,
+    "mindspore": 9_028,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_866, 127_068, 100_231
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_869, 127_338, 100_412
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

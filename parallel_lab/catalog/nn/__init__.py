@@ -1,7 +1,7 @@
 """Layers, losses, schedules and optimizer rules: what a file here defines under a public name is a name of `nn`.
 
 Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `custom`, operators of one's own; `cell_state`,
-methods of Cell; `initial_values`, rules of `initializer`.
+methods of Cell; `optimizer_names`, attributes of Optimizer; `initial_values`, rules of `initializer`.
 """
 
 from types import ModuleType as _ModuleType
@@ -19,6 +19,7 @@ from . import (  # noqa: F401
     lr_schedules,
     margin_losses,
     normalization,
+    optimizer_names,
     optimizer_rules,
     padding,
     pooling,
@@ -31,7 +32,7 @@ from . import (  # noqa: F401
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
 
-_APART = (cell_state, initial_values)  # methods of Cell, rules of `initializer`
+_APART = (cell_state, initial_values, optimizer_names)  # no names of `nn`
 LAYERS: dict[str, _Any] = _ALSO | {
     name: value
     for file in [value for value in globals().values() if isinstance(value, _ModuleType) and value not in _APART]

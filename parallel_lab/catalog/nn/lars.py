@@ -48,7 +48,7 @@ class LARS(Optimizer):
         self.epsilon = number(0)("LARS", "epsilon", plain_number(epsilon))
         self.coefficient = number(0, above=True)("LARS", "coefficient", plain_number(coefficient))
         self.use_clip = flag("LARS", "use_clip", use_clip)
-        given = ("parameters", "weight_decay", "loss_scale", "clip", "loss_scaler", "state_names")
+        given = ("parameters", "weight_decay", "_decay", "loss_scale", "clip", "loss_scaler", "state_names")
         for name in (*given, "_rates", "_decays", "_settings", "_groups"):
             self.__dict__[name] = getattr(optimizer, name)
         # by position: a Cell that takes the network later changes the names

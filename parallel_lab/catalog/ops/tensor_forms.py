@@ -28,6 +28,12 @@ def _(self, axis=None, dtype=None, keepdims=False, initial=None, **spelled):
     return total if initial is None else add(total, initial)
 
 
+@method("value")
+def _(self):
+    """The tensor itself; of a Parameter its values now."""
+    return self
+
+
 @method("prod")
 def _(self, axis=None, keep_dims=False, dtype=None, **spelled):
     """The product over `axis`, None: of all. dtype: of the elements."""

@@ -205,7 +205,7 @@ class _UpdateCell(_OlderNames):
             self._compiled(loss_scale, logical_not(overflow))
             return tracer.unless(overflow)
         taken = loss_scale.asnumpy() if isinstance(loss_scale, Tensor) else loss_scale
-        self._adjusted(self._scale("loss_scale", float(np.reshape(taken, ()))), not overflow)
+        self._adjusted(self._scale("loss_scale", float(np.reshape(taken, ()))), not bool(overflow))
         if isinstance(loss_scale, Parameter):
             loss_scale.set_data(np.full(loss_scale.shape, self.scale_value))
         return overflow

@@ -8,11 +8,12 @@ The values lie in the optimizer: rates as exact as they were given, states as a 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.hooks import current_tracer
+from ...base.hooks import current_tracer, open_catalog
 from ..tensor.parameter import Parameter, ParameterTuple
 from .held_states import HeldStates
 
@@ -56,6 +57,8 @@ class HeldParameters(HeldStates):
     steps_taken: int
     _rates: dict[str, Any]
     _settings: list[Any]
+    # what a step written by hand reads beyond this; catalog/nn/optimizer_names.py fills it
+    further: ClassVar[dict[str, Callable[[Any], Any]]] = {}
 
     def held(self, key: tuple[Any, ...], name: str) -> HeldParameter:
         """What lies at `key`, as a Parameter: always the same one."""
@@ -68,6 +71,9 @@ class HeldParameters(HeldStates):
         # only reached when the attribute is missing: `optimizer.moments` are states
         name = next((n for n in NAMED_THERE.get(name, ()) if n in self.state_names), name)
         if name not in self.state_names:
+            open_catalog()
+            if name in self.further:
+                return self.further[name](self)
             return super().__getattr__(name)  # type: ignore[misc]
         with_it = [(i, p) for i, p in enumerate(self.parameters) if name in self.initial_state(p)]
         return ParameterTuple([self.held((name, i), f"{name}.{p.name}") for i, p in with_it])

@@ -139,7 +139,9 @@ class Optimizer(HeldParameters, Cell):
             raise ArgumentTypeError(what, where=where, allowed="Parameters, and their learning rate")
         self._decays: dict[str, Cell] = {}
         # a Cell does not belong to this one
-        self.__dict__["weight_decay"] = A_DECAY(where, "weight_decay", plain_number(weight_decay))
+        self.__dict__["weight_decay"] = self.__dict__["_decay"] = A_DECAY(
+            where, "weight_decay", plain_number(weight_decay)
+        )
         self.loss_scale = number(0, above=True)(where, "loss_scale", plain_number(loss_scale))
         self.clip = (instance(GradientClip, "A GradientClip") | None)(where, "clip", clip)
         self.loss_scaler = (instance(LossScaler, "A LossScaler") | None)(where, "loss_scaler", loss_scaler)
@@ -320,7 +322,7 @@ class Optimizer(HeldParameters, Cell):
 
     def own_place(self) -> Place:
         """A whole parameter without a name, with the optimizer's weight decay as it is in the next step."""
-        return Place("", self.rates(self.steps_taken).get(WEIGHT_DECAY, self.weight_decay))
+        return Place("", self.rates(self.steps_taken).get(WEIGHT_DECAY, self._decay))
 
     def _decayed(self, parameter: Any, gradient: Any, place: Place | None) -> Any:
         """The gradient with weight decay."""
@@ -334,20 +336,18 @@ class Optimizer(HeldParameters, Cell):
         lambda self: any(not isinstance(rate, float) for rate in self._rates.values()),
         doc="Whether a learning rate depends on the step.",
     )
-    dynamic_weight_decay = property(lambda self: bool(self._decays), doc="Whether weight decay depends on the step.")
-    param_length = property(lambda self: len(self.parameters), doc="How many parameters there are.")
 
-    @property
-    def decay_flags(self) -> tuple[bool, ...]:
-        """Whether each parameter has weight decay."""
-        return tuple(isinstance(s.weight_decay, str) or s.weight_decay > 0 for s in self._settings)
-
-    def get_weight_decay(self) -> float | tuple[float, ...]:
-        """The factor of weight decay of the next eager step; with groups, one per parameter."""
-        return self._factors() if self._groups else self.own_place().weight_decay
+    def get_weight_decay(self) -> Tensor | tuple[Tensor, ...]:
+        """The factor of weight decay of the next eager step, () float32; with groups, one per parameter."""
+        factors = self._factors() if self._groups else (self.own_place().weight_decay,)
+        given = tuple(Tensor(factor, np.float32) for factor in factors)
+        return given if self._groups else given[0]
 
     def _factors(self) -> tuple[float, ...]:
         """The factor of weight decay of every parameter in the next eager step."""
+        if self._decays and current_tracer.get() is not None:
+            what, hint = "weight decay that depends on the step, in a compiled step of its own", "Define update(...)"
+            raise NotBuiltYet(what, where=type(self).__name__, allowed="A number", hint=hint)
         now = self.rates(self.steps_taken)
         return tuple(now.get(s.weight_decay, s.weight_decay) for s in self._settings)
 
@@ -361,9 +361,6 @@ class Optimizer(HeldParameters, Cell):
 
     def decay_weight(self, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """Gradients with weight decay.  One per parameter, in their order."""
-        if self._decays and current_tracer.get() is not None:
-            what, hint = "weight decay that depends on the step, in a compiled step of its own", "Define update(...)"
-            raise NotBuiltYet(what, where=type(self).__name__, allowed="A number", hint=hint)
         factors = self._factors()
         checked = one_gradient_each(type(self).__name__, gradients, self.parameters)
         given = zip(self.parameters, checked, factors, strict=True)
@@ -395,8 +392,8 @@ class Optimizer(HeldParameters, Cell):
             hint = "Put it into nn.TrainOneStepCell, or into a function for jit: there it is written for whole tensors"
             what = "its own construct is called with a rank's slices of gradients"
             raise TraceError(what, where=type(self).__name__, hint=hint)
-        result = super().__call__(*args, **kwargs)
-        if current_tracer.get() is None:
+        before, result = self.steps_taken, super().__call__(*args, **kwargs)
+        if current_tracer.get() is None and self.steps_taken == before:  # it may count them itself
             self.steps_taken += 1
         return result
 
@@ -487,7 +484,7 @@ class Optimizer(HeldParameters, Cell):
             raise ArgumentTypeError(f"params={shorten(params)}", where=where, allowed=allowed)
         params = list(params)
         if not any(isinstance(one, dict) for one in params):
-            trained, decay = trained_parameters(where, params), self._factor_or_state(self.weight_decay)
+            trained, decay = trained_parameters(where, params), self._factor_or_state(self._decay)
             for p in trained:
                 spared = self.decays_by_name and ("beta" in p.name or "gamma" in p.name)
                 self._settings.append(_Setting(0.0 if spared else decay, LEARNING_RATE))
@@ -502,13 +499,16 @@ class Optimizer(HeldParameters, Cell):
             if "lr" in group:
                 rate = f"{LEARNING_RATE}.{len(self._rates)}"
                 self._rates[rate] = as_schedule(group["lr"], where, "lr")
-            given = plain_number(group.get("weight_decay", self.weight_decay))
+            given = plain_number(group.get("weight_decay", self._decay))
             decay = self._factor_or_state(A_DECAY(where, "weight_decay", given))
             members = tuple(numbers[p.name] for p in group["params"] if p.name in numbers)
             self._groups.append(members)
             centralized = flag(where, "grad_centralization", group.get("grad_centralization", False))
             settings.update(dict.fromkeys(members, _Setting(decay, rate, centralized)))
         self._settings = [settings[i] for i in range(len(trained))]
+        decays = [self._decays.get(s.weight_decay, s.weight_decay) for s in self._settings]
+        read = (decay if isinstance(decay, Cell) else Tensor(decay, np.float32) for decay in decays)
+        self.__dict__["weight_decay"] = tuple(read)  # as MindSpore's scripts find it
         return trained
 
     def _factor_or_state(self, decay: Decay) -> float | str:
@@ -517,7 +517,7 @@ class Optimizer(HeldParameters, Cell):
             return decay
         kind_of_decay = next((kind for kind, one in self._decays.items() if one is decay), None)
         if kind_of_decay is None:
-            kind_of_decay = f"{WEIGHT_DECAY}.{len(self._decays)}" if decay is not self.weight_decay else WEIGHT_DECAY
+            kind_of_decay = f"{WEIGHT_DECAY}.{len(self._decays)}" if decay is not self._decay else WEIGHT_DECAY
             self._decays[kind_of_decay] = decay
         return kind_of_decay
 
@@ -525,7 +525,7 @@ class Optimizer(HeldParameters, Cell):
 
     def _shown(self) -> dict[str, Any]:
         """What `repr` shows after the learning rate."""
-        decay = "of the step" if isinstance(self.weight_decay, Cell) else self.weight_decay
+        decay = "of the step" if isinstance(self._decay, Cell) else self._decay
         return {"weight_decay": decay, "loss_scale": self.loss_scale}
 
     @property

@@ -61,6 +61,7 @@ class Parameter(Tensor):
     __slots__ += ("_layerwise_parallel", "_parallel_optimizer", "_parallel_optimizer_comm_recompute")
     is_variable = True
     unique = cache_enable = is_param_ps = False  # of MindSpore's tables on hosts; kept, as what a script notes here
+    requires_grad = _flag("requires_grad", "Whether training changes it.")
     layerwise_parallel = _flag("layerwise_parallel", "In data and hybrid parallel: its gradient stays local.")
     parallel_optimizer = _flag("parallel_optimizer", "In optimizer parallel: its states may be split among replicas.")
     parallel_optimizer_comm_recompute = _flag("parallel_optimizer_comm_recompute", "Kept, without effect.")
@@ -130,10 +131,7 @@ class Parameter(Tensor):
     has_init = property(lambda self: self._data is None, doc="Whether the values are still to be drawn.")
 
     def init_data(self, layout: tuple[Any, ...] | None = None, set_sliced: bool = False) -> Parameter:
-        """Draw the values now, if they were not yet; with a layout hold this rank's slice. Returns self.
-
-        set_sliced  accepted: with a layout the Parameter holds a slice
-        """
+        """Draw the values now, if they were not yet; with a layout hold this rank's slice (or with set_sliced)"""
         flag("Parameter.init_data", "set_sliced", set_sliced)
         self._drawn()
         if layout is not None:
@@ -143,6 +141,16 @@ class Parameter(Tensor):
     # what MindSpore's own passes keep at a parameter
     sliced = property(lambda self: self.layout is not None, doc="Whether it holds a rank's slice.")
     inited_param = property(lambda self: self, doc="The Parameter with the values: itself.")
+
+    @property
+    def param_info(self) -> Parameter:
+        """Name and flags, which the Parameter itself holds; assigned, those of another are taken over."""
+        return self
+
+    @param_info.setter
+    def param_info(self, other: Parameter) -> None:
+        for name in ("name", "requires_grad", "layerwise_parallel", "parallel_optimizer", "_comm_fusion"):
+            setattr(self, name, getattr(other, name))
 
     def add_pipeline_stage(self, stage: int) -> None:
         """Accepted: a parameter lies on the stages that use it. Raises ArgumentTypeError, ArgumentError."""
@@ -185,15 +193,6 @@ class Parameter(Tensor):
     def dtype(self) -> np.dtype:
         """The numpy dtype."""
         return self._initial.dtype if self._data is None else self._data.dtype
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether training changes it."""
-        return self._requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        self._requires_grad = flag("Parameter", "requires_grad", value)
 
     @property
     def comm_fusion(self) -> int:

@@ -1,0 +1,181 @@
+"""Steps, optimizers and checks that scripts for language models write themselves with MindSpore's parts."""
+
+import numpy as np
+import pytest
+from parallel_lab.mindspore._checkparam import Rel, Validator
+from parallel_lab.mindspore.ops import composite as C, functional as F, operations as P
+
+import parallel_lab.mindspore as ms
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
+from parallel_lab.mindspore import Parameter, Tensor, _checkparam as checks, nn, ops
+
+BETA1, BETA2, EPS = 0.9, 0.95, 1e-6
+
+rule = C.MultitypeFuncGraph("rule")
+
+
+@rule.register(*["Tensor"] * 6, "Bool", "Bool")
+def _(lr, decay, p, m, v, g, decays, counts):
+    """AdamW without correction of the moments' bias."""
+    if not counts:
+        return g
+    new_m, new_v = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * ops.square(g)
+    step = new_m / (EPS + ops.sqrt(new_v))
+    step = step + decay * p if decays else step
+    new = p - lr * step
+    return F.depend(new, (F.assign(p, new), F.assign(m, new_m), F.assign(v, new_v)))
+
+
+class ByHand(nn.Optimizer):
+    def __init__(self, params, learning_rate, weight_decay=0.0):
+        super().__init__(learning_rate, params, weight_decay)
+        self.m, self.v = (self.parameters.clone(prefix=name, init="zeros") for name in ("m", "v"))
+
+    def construct(self, grads):
+        each = (self.parameters, self.m, self.v, self.scale_grad(grads), self.decay_flags, self.optim_filter)
+        rate, decay = self.get_lr(), self.get_weight_decay()
+        if self.is_group_lr:
+            return self.map_(rule, rate, decay, *each)
+        if self.is_group:
+            return self.hyper_map(F.partial(rule, rate), decay, *each)
+        return self.map_reverse(F.partial(rule, rate, decay), *each)
+
+
+class Schedule(nn.LearningRateSchedule):
+    def construct(self, step):
+        return 0.1 / (1.0 + step)
+
+
+def pair():
+    rng = np.random.default_rng(3)
+    shapes = {"w": (3, 4), "norm.gamma": (4,)}
+    return [Parameter(Tensor(rng.normal(size=s).astype(np.float32)), name=name) for name, s in shapes.items()]
+
+
+FORMS = {
+    "plain": lambda p: (p, 0.05, 0.1),
+    "groups": lambda p: ([{"params": p[:1], "weight_decay": 0.2}, {"params": p[1:]}], 0.05, 0.1),
+    "rates": lambda p: ([{"params": p[:1], "lr": 0.01}, {"params": p[1:], "weight_decay": 0.0}], Schedule(), 0.1),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_optimizer_made_of_the_base_s_attributes_is_the_built_in_one(form):
+    """Its formula is AdamWeightDecay's, which is tested against numpy."""
+    mine, theirs = pair(), pair()
+    params, rate, decay = FORMS[form](mine)
+    by_hand = ByHand(params, rate, decay)
+    params, rate, decay = FORMS[form](theirs)
+    built_in = nn.AdamWeightDecay(params, rate, BETA1, BETA2, EPS, decay)
+    for step in range(3):
+        rng = np.random.default_rng(step)
+        grads = [Tensor(rng.normal(size=p.shape).astype(np.float32)) for p in mine]
+        by_hand(grads)
+        built_in(grads)
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(a.asnumpy(), b.asnumpy(), rtol=2e-6)
+    assert by_hand.global_step.asnumpy() == 3
+
+
+def test_weight_decay_of_groups_and_the_step_are_read_as_there():
+    a, b = pair()
+    grouped = ByHand([{"params": [a], "weight_decay": 0.5}, {"params": [b]}], 0.1, 0.25)
+    assert [float(factor) for factor in grouped.weight_decay] == [0.5, 0.25] and grouped.exec_weight_decay
+    assert [p.name for p in grouped.group_params] == ["w", "norm.gamma"] and not grouped.need_scale
+    for _ in range(2):
+        grouped.assignadd(grouped.global_step, grouped.global_step_increase_tensor)
+    assert grouped.steps_taken == 2 and not grouped._is_dynamic_lr_or_weight_decay()
+    with pytest.raises(AttributeError, match=r"no attribute 'hyper_mop'"):
+        _ = grouped.hyper_mop
+
+
+class ScaledStep(nn.TrainOneStepWithLossScaleCell):
+    def construct(self, x):
+        loss = self.network(x)
+        status, scale = self.start_overflow_check(loss, self.scale_sense)
+        grads = self.grad(self.network, self.weights)(x, F.cast(scale, ms.float32))
+        grads = self.hyper_map(lambda g: g / scale, self.grad_reducer(F.identity(grads)))
+        cond = self.get_overflow_status(status, grads)
+        overflow = self.process_loss_scale(cond)
+        if not overflow:
+            self.optimizer(grads)
+        return loss, cond, scale.value()
+
+
+@pytest.mark.parametrize("finite", [True, False])
+def test_callbacks_read_overflow_and_scale_as_tensors(finite):
+    w = Parameter(Tensor(np.float32([2.0, 3.0])), name="w")
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w = w
+
+        def construct(self, x):
+            return ops.reduce_sum(self.w * x)
+
+    update = nn.DynamicLossScaleUpdateCell(8.0, 2, 1000)
+    step = ScaledStep(Net(), nn.SGD([w], 1.0), update)
+    loss, overflow, scale = step(Tensor(np.float32([1.0, 4.0 if finite else np.inf])))
+    assert isinstance(overflow, Tensor) and overflow.asnumpy() == (not finite) and scale.asnumpy() == 8.0
+    assert w.asnumpy().tolist() == ([1.0, -1.0] if finite else [2.0, 3.0])
+    assert step.scale_sense.asnumpy() == (8.0 if finite else 4.0) and np.isfinite(loss.asnumpy()) == finite
+
+
+def test_identity_gives_back_whatever_it_is_given():
+    given = (Tensor([1.0]), (Tensor([2.0]), None))
+    assert F.identity(given) is given and P.identity()(None) is None
+    assert F.identity(Tensor([3.0])).asnumpy() == 3.0 and Tensor([4.0]).value().asnumpy() == 4.0
+
+
+def test_states_cloned_with_their_flags_and_names():
+    """As optimizers with states of their own clone them from the Parameters' `param_info`."""
+    old = Parameter(Tensor([1.0]), name="a.w", layerwise_parallel=True)
+    old.comm_fusion = 3
+    new = Parameter(Tensor([0.0]))
+    new.param_info = old.param_info.clone()
+    new.name = "adam_m." + new.name
+    assert (new.name, new.comm_fusion, new.layerwise_parallel) == ("adam_m.a.w", 3, True) and old.name == "a.w"
+
+
+RIGHT = {
+    "above 0": lambda: Validator.check_positive_int(3, "n", "Layer"),
+    "float range": lambda: Validator.check_float_range(0.5, 0.0, 1.0, Rel.INC_NEITHER, "p", "Layer"),
+    "left end": lambda: checks.check_int_range(0, 0, 3, checks.INC_LEFT),
+    "numpy's float": lambda: checks.check_float_range(np.float32(0.5), 0.0, 1.0, checks.INC_BOTH),
+    "kind": lambda: checks.check_value_type("x", True, [bool, int], "Layer"),
+    "related": lambda: Validator.check("a", 4, "b", 4, Rel.EQ, "Layer"),
+    "text": lambda: checks.check_string("sum", ["sum", "mean"], "reduction"),
+    "dtype": lambda: checks.check_type_name("x", ms.float16, [ms.float16, ms.float32], "Layer"),
+    "dtypes": lambda: checks.check_tensors_dtypes_same_and_valid({"a": ms.int8, "b": ms.int8}, ms.number_type, "L"),
+    "axis": lambda: checks.check_axis_in_range(-1, 3),
+    "ints": lambda: checks.check_positive_int_sequence([1, 2], "sizes"),
+    "number": lambda: checks.check_number("clip", 0.5, 0.0, Rel.GT, "Layer"),
+}
+WRONG = {
+    "0 above 0": (ArgumentError, r"Layer: n=0\. > 0", lambda: checks.check_positive_int(0, "n", "Layer")),
+    "bool above 0": (ArgumentTypeError, "int > 0", lambda: checks.check_positive_int(True, "n")),
+    "nan": (ArgumentError, "p=nan", lambda: checks.check_non_negative_float(float("nan"), "p")),
+    "right end": (ArgumentError, r"in \[0, 3\)", lambda: checks.check_int_range(3, 0, 3, Rel.INC_LEFT, "n")),
+    "bool": (ArgumentTypeError, "bool", lambda: Validator.check_bool(1, "switch")),
+    "no bool": (ArgumentTypeError, "x=True", lambda: checks.check_value_type("x", True, [int], "Layer")),
+    "related": (ArgumentTypeError, "a=1 should be > 2", lambda: checks.check("a", 1, "b", 2, Rel.GT, "L", TypeError)),
+    "text": (ArgumentError, "sum", lambda: checks.check_string("max", ["sum", "mean"])),
+    "dtypes": (
+        ArgumentTypeError,
+        "b=",
+        lambda: checks.check_tensors_dtypes_same_and_valid({"a": ms.int8, "b": ms.int16}, ms.int_type, "L"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RIGHT)
+def test_checks_of_arguments_return_the_value(case):
+    RIGHT[case]()
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_checks_of_arguments_name_what_is_wrong(case):
+    kind, text, call = WRONG[case]
+    with pytest.raises(kind, match=text):
+        call()
