@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from .errors import ParallelLabError, message, shorten
+from .files import read_regular
 
 MAX_BYTES = 8 << 20
 MAX_DEPTH = 8
@@ -68,6 +70,19 @@ def parse_json(
     return value
 
 
+def read_json(
+    path: str | os.PathLike[str], error: type[ParallelLabError], *, where: str = "", hint: str = "", **limits: int
+) -> Any:
+    """What a file holds, by `parse_json`; `error` also where it cannot be read. where: its name; the path, if empty."""
+    where = where or str(path)
+    try:
+        data = read_regular(path, limits.get("max_bytes", MAX_BYTES))
+    except (OSError, ValueError) as found:
+        reason = getattr(found, "strerror", None) or str(found)
+        raise error(f"cannot be read: {reason}", where=where, hint=hint) from found
+    return parse_json(data, where, error, **limits)
+
+
 def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabError]) -> Iterator[Any]:
     """The entries of the list `key` in the object that a file of ASCII holds, one after the other: of a file of any
     length one piece is in memory. Raises `error` as parse_json does; an entry has at most MAX_ENTRY_BYTES, and millions
@@ -78,7 +93,8 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
     [{'c': 3}, 4]
     """
     decode = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_constant, parse_float=_finite).raw_decode
-    text, at, found, passed, values = "", 0, False, 0, 0
+    text, at, passed, values = "", 0, 0, 0
+    names: set[str] = set()
 
     def next_sign() -> str:
         nonlocal text, at, passed
@@ -117,10 +133,12 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
         while True:
             name = value()
             take(":")
+            if name in names:
+                raise _Refused(f"the key {shorten(name)} stands twice")
             if next_sign() != "[":
                 value()
             else:
-                found = found or name == key
+                names.add(name)
                 is_over = bool(take("[")) and next_sign() == "]" and bool(take("]"))
                 while not is_over:
                     entry = value()
@@ -131,7 +149,7 @@ def entries_of(file: BinaryIO, key: str, where: str, error: type[ParallelLabErro
                 break
         if next_sign():
             raise _Refused("more text after its end")
-        if not found:
+        if key not in names:
             raise _Refused(f"there is no list {key!r}")
     except (ValueError, RecursionError) as fault:
         raise error(message(f"invalid JSON: {fault}", where=where)) from None

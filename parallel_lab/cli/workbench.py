@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..base.errors import DataFileError
-from ..base.files import read_regular, write_whole
-from ..base.plain_json import MAX_BYTES, parse_json
+from ..base.files import write_whole
+from ..base.plain_json import MAX_BYTES, read_json
 
 RECORD_NAME = ".parallel_lab.json"
 _SKIPPED = {"__pycache__", ".ipynb_checkpoints"}
@@ -57,9 +57,9 @@ def _read_record(folder: Path) -> tuple[dict[str, str], str]:
     if not path.exists():
         return {}, ""
     try:
-        files = parse_json(read_regular(path, MAX_BYTES), str(path), DataFileError)["files"]
+        files = read_json(path, DataFileError)["files"]
         return {str(name): str(checksum) for name, checksum in files.items()}, ""
-    except (OSError, DataFileError, KeyError, TypeError, AttributeError):
+    except (DataFileError, KeyError, TypeError, AttributeError):
         note = f"The record {path} could not be read and is written anew; every file that differs is kept as yours."
         return {}, note
 
@@ -77,7 +77,8 @@ def update_notebooks(source: Path, folder: Path) -> Update:
         record, note = _read_record(folder)
         for name, content in _shipped_files(source).items():
             target, checksum = folder / name, _checksum(content)
-            if target.is_symlink() or (target.exists() and not target.is_file()):
+            is_theirs = target.exists() and not (target.is_file() and target.stat().st_size <= MAX_BYTES)
+            if target.is_symlink() or is_theirs:
                 names["kept"].append(name)
                 continue
             present = _checksum(target.read_bytes()) if target.exists() else None

@@ -34,8 +34,7 @@ from ..base.errors import (
     CheckpointWriteError,
     shorten,
 )
-from ..base.files import read_regular
-from ..base.plain_json import MAX_BYTES, parse_json
+from ..base.plain_json import read_json
 from ..base.settings.compat import get_compat
 from ..layout.redistribution import plan_redistribution
 from ..layout.tensor_layout import TensorLayout
@@ -392,14 +391,11 @@ def restore_group_info_list(group_info_file_name: str) -> list[int]:
     if not isinstance(group_info_file_name, str):
         what = f"group_info_file_name={shorten(group_info_file_name)}"
         raise CheckpointTypeError(what, where="restore_group_info_list", allowed="The name of a file, as str")
-    try:
-        data = read_regular(group_info_file_name, MAX_BYTES)
-    except (OSError, ValueError) as error:
-        hint = "group_ckpt_save_file of the run that trained names it"
-        raise CheckpointError("it cannot be read", where=group_info_file_name, hint=hint) from error
-    content = parse_json(data, group_info_file_name, CheckpointError)
-    ranks = content.get("ranks") if isinstance(content, dict) and content.get("format") == GROUP_FORMAT else None
-    if not isinstance(ranks, list) or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
+    hint = "group_ckpt_save_file of the run that trained names it"
+    content = read_json(group_info_file_name, CheckpointError, hint=hint)
+    ranks = content.pop("ranks", None) if isinstance(content, dict) else None
+    is_known = isinstance(ranks, list) and repr(content) == repr({"format": GROUP_FORMAT, "version": 1})
+    if not is_known or not all(type(rank) is int and 0 <= rank < MAX_RANKS for rank in ranks):
         allowed = "A file that a run with group_ckpt_save_file wrote"
         raise CheckpointError("it is not a list of ranks", where=group_info_file_name, allowed=allowed)
     return ranks

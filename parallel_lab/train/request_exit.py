@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, flag, integer, path_text
-from ..base.errors import DataFileError
+from ..base.errors import DataFileError, shorten
 from ..base.files import read_regular
 from ..base.plain_json import parse_json
 from .agreement import training_world
@@ -105,4 +105,6 @@ class OnRequestExit(Callback):
             raise DataFileError(f"cannot be read: {error.strerror}", where=str(path), allowed=allowed) from error
         if not isinstance(content, dict):
             raise DataFileError("holds no JSON object", where=str(path), allowed=allowed)
-        return content.get("GracefulExit") == 1
+        if (asked := content.get("GracefulExit", 0)) not in (0, 1):
+            raise DataFileError(f"GracefulExit is {shorten(asked)}", where=str(path), allowed=f"{allowed}, or 0")
+        return asked == 1

@@ -241,6 +241,27 @@ def _words(rng: np.random.Generator, data: bytes) -> tuple[str, bytes]:
     return ", ".join(said), "".join(pieces).encode("utf-8", "replace")
 
 
+def misread(rng: np.random.Generator, text: bytes) -> tuple[str, bytes]:
+    """JSON that one reader may take for another file than the next one does: no reader of ours takes it."""
+    places = [at for at in range(len(text)) if text[at : at + 1] == b"{" and text[at + 1 : at + 2] == b'"']
+    at = places[int(rng.integers(len(places)))] + 1
+    value, end = json.JSONDecoder().raw_decode(text[at:].decode())
+    key = text[at : at + len(text[at:].decode()[:end].encode())]
+    other = [b"7", b'"x"', b"[]", b"null", b"{}"][int(rng.integers(5))]
+    made = {
+        "a key twice": text[:at] + key + b":" + other + b"," + text[at:],
+        "NaN": text[:at] + b'"' + key[1:-1] + b'x":NaN,' + text[at:],
+        "infinite": text[:at] + b'"' + key[1:-1] + b'x":1e999,' + text[at:],
+        "a mark of bytes": b"\xef\xbb\xbf" + text,
+        "UTF-16": text.decode().encode("utf-16"),
+        "a zero": text + b"\0",
+        "more text": text + text,
+        "no UTF-8": text[:at] + b'"\xff":1,' + text[at:],
+    }
+    how = str(rng.choice(list(made)))
+    return f"{how} at {at}, {value}", made[how]
+
+
 def variant(rng: np.random.Generator, data: bytes, form: str) -> tuple[str, bytes, bool]:
     """One variant of a file: (what it is, its bytes, whether it was changed by chance: checksums tell)."""
     if rng.random() < 0.4:

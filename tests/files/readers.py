@@ -21,8 +21,11 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.base.events import Event, EventLog, chrome_trace, to_dicts
 from parallel_lab.cli.doctor import read_slots
 from parallel_lab.cli.script_doctor import script_needs
+from parallel_lab.cost.planner.clusters import read_machine
 from parallel_lab.cost.schedules import Schedule, make_schedule
+from parallel_lab.lab.classroom.roll import read_class
 from parallel_lab.lab.code.pasted import read_code
+from parallel_lab.lab.grading.submissions import read_cells
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.mindspore._checkpoint import restore_group_info_list
 from parallel_lab.processes.world.rank_table import read_rank_table
@@ -130,6 +133,21 @@ def _json(path: Path) -> Any:
         raise ParallelLabError(str(error)) from None
 
 
+def _class(path: Path) -> Any:
+    """What a class's page says of the one file; a file that it refuses is listed there with the reason."""
+    try:
+        found = read_class(path.parent)
+    except ParallelLabError as error:  # of the folder, which has nothing else in it
+        raise ParallelLabError(f"{path.name}: {error}") from error
+    if found.refused:
+        raise ParallelLabError(*found.refused[0])
+    return repr(found.answers), repr(found.right), found.ideas, found.points, found.to_text()
+
+
+def _machine(path: Path) -> Any:
+    return repr(read_machine(path, 16))
+
+
 CODE = """import mindspore.ops as ops
 class Net(nn.Cell):
     def __init__(self):
@@ -139,6 +157,23 @@ class Net(nn.Cell):
 PICTURES = np.arange(4 * 28 * 28, dtype=np.uint32).reshape(4, 28, 28) % 251
 COLOURS = (np.arange(2 * 32 * 32 * 3, dtype=np.uint32).reshape(2, 32, 32, 3) % 249).astype(np.uint8)
 _group = {"format": "parallel_lab-group", "version": 1, "ranks": [0, 4]}
+_link = {"alpha_s": 1e-6, "beta_s_per_byte": 1e-9}
+_cluster = {
+    "name": "mine",
+    "device": {"flops_per_s": 1e12, "memory_bytes": 1 << 34, "memory_bandwidth_bytes_per_s": 1e11},
+    "link": _link,
+    "node_link": _link,
+    "devices_per_node": 8,
+    "node_count": 2,
+}
+_check = {"exercise": "02.1", "points": 3, "max_points": 5, "parts": [{"part": "sums", "idea": "ring"}]}
+_asked = {"key": "rounds 4", "text": "How many rounds?", "yours": 6, "right": [6]}
+_handed_in = {"format": "parallel_lab.class", "version": 1, "learner": "Ada", "labs": [pl.CostLab(ranks=4).state()]}
+_handed_in |= {"predictions": [_asked], "checks": [_check]}
+_cell = {"cell_type": "code", "id": "a1", "metadata": {"nbgrader": {"grade_id": "test-x"}}, "source": ["x = 1\n", "y"]}
+_text = {"cell_type": "markdown", "id": "a2", "metadata": {}, "source": "words"}
+_notebook = {"cells": [_text, {**_cell, "execution_count": 2, "outputs": []}], "metadata": {}}
+_notebook |= {"nbformat": 4, "nbformat_minor": 5}
 
 READERS = {
     "checkpoint": Reader(_checkpoint, lambda path: read_checkpoint(path).tensors, "header", "x.ckpt", sums=True),
@@ -179,6 +214,9 @@ READERS = {
     "events": Reader(_events, lambda path: to_dicts(EventLog.load(path)), "json", "run.json"),
     "rank table": Reader(lambda path: path.write_text(json.dumps(table((0, 1)))), read_rank_table, "json", "hccl.json"),
     "request to end": Reader(lambda path: path.write_text('{"GracefulExit": 1}'), _asked_to_end, "json", "exit.json"),
+    "cluster": Reader(lambda path: path.write_text(json.dumps(_cluster)), _machine, "json", "cluster.json"),
+    "class": Reader(lambda path: path.write_text(json.dumps(_handed_in)), _class, "json", "ada.json"),
+    "notebook": Reader(lambda path: path.write_text(json.dumps(_notebook)), read_cells, "json", "mine.ipynb"),
     "hostfile": Reader(lambda path: path.write_text("# two\none slots=2\ntwo slots=3\n"), read_slots, "words", "hosts"),
     "script for doctor": Reader(
         lambda path: path.write_text(CODE), lambda path: repr(script_needs(str(path))), "words", "train.py"

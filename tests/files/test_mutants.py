@@ -13,7 +13,7 @@ import pytest
 
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.cost.schedules import Schedule
-from tests.files.mutants import MOST_S, inflated, judged, signed, tried, variant
+from tests.files.mutants import MOST_S, inflated, judged, misread, signed, tried, variant
 from tests.files.readers import READERS, Reader, read_plain
 
 SEED = 20261127
@@ -39,6 +39,63 @@ def test_a_few_variants_of_every_kind(tmp_path, kind):
 @pytest.mark.parametrize("kind", READERS)
 def test_hundreds_of_variants_of_every_kind(tmp_path, kind):
     told(tried(kind, tmp_path, DRAWN, SEED))
+
+
+def closed(reader, path) -> bytes:
+    """The good file, compact, without a checksum that would refuse any change."""
+    reader.write(path)
+    return signed(json.dumps(json.loads(path.read_bytes()), separators=(",", ":")).encode())
+
+
+JSON = [kind for kind, reader in READERS.items() if reader.form == "json" and reader.is_file]
+
+
+@pytest.mark.faults("files")
+@pytest.mark.parametrize("kind", JSON)
+def test_what_two_readers_read_differently_is_refused(tmp_path, kind):
+    reader, rng, taken = READERS[kind], np.random.default_rng([SEED, zlib.crc32(kind.encode())]), []
+    path = tmp_path / reader.name
+    good = closed(reader, path)
+    for _ in range(16):
+        what, data = misread(rng, good)
+        path.write_bytes(signed(data))
+        try:
+            read_plain(reader, path)
+            taken.append(what)
+        except ParallelLabError:
+            pass
+    assert not taken
+
+
+# files in which every key is known: one more is a misspelt one
+CLOSED = ("manifest", "strategy", "group", "cluster", "class", "lab: CostLab")
+WRONG = {  # kind: [(a part of the file, what stands there instead)]: a type, a sign or a number that nobody writes
+    "manifest": [('"save":1', '"save":1.5'), ('"save":1', '"save":true'), ('"rank":0', '"rank":false')],
+    "group": [('"version":1', '"version":"1"'), ('"ranks":[0,4]', '"ranks":[0,4.0]')],
+    "cluster": [('"devices_per_node":8', '"devices_per_node":8.5'), ('"node_count":2', '"node_count":-2')],
+    "class": [
+        *(('"points":3', f'"points":{wrong}') for wrong in ("3.7", "6", "-1", "true", '"3"')),
+        *(('"right":[6]', '"right":"6"'), ('"02.1"', "2.1")),
+    ],
+    "notebook": [('"source":["x = 1\\n","y"]', '"source":{"x = 1":0}'), ('"code"', '"cod"'), ('"test-x"', "null")],
+    "request to end": [('"GracefulExit":1', '"GracefulExit":"1"'), ('"GracefulExit":1', '"GracefulExit":-1')],
+    "lab: CostLab": [('"version":1', '"version":1.0')],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [(kind, "{", '{"misspelt":1,') for kind in CLOSED] + [(kind, *pair) for kind in WRONG for pair in WRONG[kind]],
+)
+def test_nothing_in_a_file_is_passed_over_or_rounded(tmp_path, kind, old, new):
+    """1.5 saves were 1 save, "points": 3.7 were 3, and a misspelt key was as if it was not there."""
+    reader = READERS[kind]
+    path = tmp_path / reader.name
+    good = closed(reader, path).decode()
+    assert old in good
+    path.write_bytes(signed(good.replace(old, new, 1).encode()))
+    with pytest.raises(ParallelLabError):
+        read_plain(reader, path)
 
 
 # ---- that the judge sees what it is to see ----

@@ -22,8 +22,7 @@ from typing import Any
 from ...base.checks import choice, integer, nearest, number
 from ...base.cluster import CLUSTERS, Cluster, Device, Link
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
-from ...base.files import read_regular
-from ...base.plain_json import parse_json
+from ...base.plain_json import read_json
 
 LARGEST_FILE = 1 << 20  # bytes; one says less than a page
 REACHED_OF_PEAK, REACHED_OF_LINK = 0.7, 0.8
@@ -102,11 +101,8 @@ def _sized(cluster: Cluster, devices: int) -> Cluster:
 
 def read_machine(path: str | Path, devices: int | None = None) -> Machine:
     """The machine of a JSON file. Raises ArgumentError for a file that cannot be read or says what there is not."""
-    try:
-        content = read_regular(path, LARGEST_FILE)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"{str(path)!r}: {error}", where="cluster file", hint="JSON, as in --help") from None
-    data = parse_json(content, f"cluster file {str(path)!r}", ArgumentError)
+    where, hint = f"cluster file {str(path)!r}", "JSON, as in --help"
+    data = read_json(path, ArgumentError, where=where, hint=hint, max_bytes=LARGEST_FILE)
     if not isinstance(data, dict):
         raise ArgumentTypeError(f"{str(path)!r} holds {shorten(data)}", where="cluster file", allowed="An object")
     return get_machine(data, devices)

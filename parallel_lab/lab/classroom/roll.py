@@ -21,10 +21,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ...base.checks import Check, instance, text as plain_text
 from ...base.cluster import cluster_for
 from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
-from ...base.files import read_regular, write_whole
-from ...base.plain_json import parse_json
+from ...base.files import write_whole
+from ...base.plain_json import read_json
 from ...base.units import bytes_text, table_lines, time_text
 from ...cost.memory import predict_memory
 from ...cost.time import step_time_s
@@ -36,7 +37,9 @@ from ..shared.prediction import first_answers
 from ..shared.state import FORMAT as LAB_FORMAT
 from ..widgets import lab_of_state
 
+LIST, TEXT = instance(list, "A list"), Check("A text (str)", lambda value: shorten_text(plain_text.read(value)))
 FORMAT = "parallel_lab.class"
+_KEYS = {"format", "version", "learner", "labs", "predictions", "checks"}
 MOST_BYTES = 16 << 20  # of a file
 MOST_FILES = 2000
 MOST_TEXT = 200  # characters of a name, a question or an answer
@@ -162,7 +165,7 @@ class _Collected:
 
 
 def read_class(folder: str | os.PathLike[str]) -> Roll:
-    """Every .json file in a folder and the folders in it; symbolic links are left out. Raises DataFileError if it is
+    """Every .json file in a folder and the folders in it; no symbolic link is followed. Raises DataFileError if it is
     not a folder, holds no such file, or more than MOST_FILES.
     """
     root = Path(folder)
@@ -176,7 +179,10 @@ def read_class(folder: str | os.PathLike[str]) -> Roll:
     for path in paths:
         inside = path.relative_to(root)
         try:
-            _take(_read(path), inside.parts[0].removesuffix(".json"), found)
+            if path.is_symlink():
+                raise DataFileError("is a symbolic link", where=str(path), allowed="A file")
+            told = read_json(path, DataFileError, max_bytes=MOST_BYTES, max_depth=16)
+            _take(told, inside.parts[0].removesuffix(".json"), found)
         except (ParallelLabError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = str(error) if isinstance(error, ParallelLabError) else "the file is not in the right form"
             refused.append((str(inside), why))
@@ -200,36 +206,33 @@ def _files(root: Path) -> Iterator[Path]:
     for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
         if entry.is_dir(follow_symlinks=False):
             yield from _files(Path(entry.path))
-        elif entry.is_file(follow_symlinks=False):
+        else:
             yield Path(entry.path)
-
-
-def _read(path: Path) -> Any:
-    try:
-        data = read_regular(path, MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise DataFileError("cannot be read", where=str(path)) from error
-    return parse_json(data, str(path), DataFileError, max_bytes=MOST_BYTES, max_depth=16)
 
 
 def _take(told: Mapping[str, Any], default: str, found: _Collected) -> None:
     """Add what a file says: all of it, or nothing."""
-    known = (FORMAT, RESULTS_FORMAT, LAB_FORMAT)
-    if not isinstance(told, Mapping) or told.get("format") not in known or told.get("version") != 1:
+    known = {FORMAT: _KEYS, RESULTS_FORMAT: _KEYS - {"labs", "predictions"}, LAB_FORMAT: set(told)}
+    is_known = told.get("format") in known and told.get("version") == 1 and type(told["version"]) is int
+    if not is_known or not known[told["format"]].issuperset(told):
         raise DataFileError("is not a file of a class", where=default, allowed=f"Version 1 of {', '.join(known)}")
-    name = shorten_text(told.get("learner") or default)
-    states = [told] if told["format"] == LAB_FORMAT else told.get("labs", [])
+    labs, predictions, checks = (LIST(default, name, told.get(name, [])) for name in ("labs", "predictions", "checks"))
+    name = TEXT(default, "learner", told.get("learner") or default)
+    states = [told] if told["format"] == LAB_FORMAT else labs
     layouts = [_layout(name, state) for state in states]
     answers, ideas, points = {}, {}, {}
-    for one in told.get("predictions", []):
-        right = tuple(shorten_text(value) for value in one["right"])
-        asked = shorten_text(one["text"]), shorten_text(one["key"])  # the same words may be about other settings
+    for one in predictions:
+        right = tuple(shorten_text(value) for value in LIST(default, "right", one["right"]))
+        # the same words may be about other settings
+        asked = TEXT(default, "text", one["text"]), TEXT(default, "key", one["key"])
         answers[asked] = "(skipped)" if one["yours"] is None else shorten_text(one["yours"]), right
-    for check in told.get("checks", []):
-        number = shorten_text(check["exercise"])
-        points[number] = int(check["points"]), int(check["max_points"])
-        for idea in dict.fromkeys(part["idea"] for part in check["parts"] if part["idea"]):
-            ideas.setdefault(shorten_text(idea), []).append(number)
+    for check in checks:
+        number, earned = TEXT(default, "exercise", check["exercise"]), (check["points"], check["max_points"])
+        if [*map(type, earned)] != [int, int] or not 0 <= earned[0] <= earned[1] or number in points:
+            raise DataFileError(f"{number}: points {shorten(earned)}", where=default, allowed="0 to max_points, once")
+        points[number] = earned
+        for idea in dict.fromkeys(part["idea"] for part in LIST(default, "parts", check["parts"]) if part["idea"]):
+            ideas.setdefault(TEXT(default, "idea", idea), []).append(number)
     found.learners[name] = None
     found.layouts += layouts
     for question, (answer, right) in answers.items():

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
 import os
 import symtable
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...base.errors import DataFileError
-from ...base.files import read_regular, shipped_folder
+from ...base.errors import DataFileError, shorten
+from ...base.files import shipped_folder
+from ...base.plain_json import read_json
 
 MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
 MOST_FILES = 20_000  # that are looked at in a folder
@@ -123,22 +123,21 @@ def _lesson_in(name: str) -> str:
 def read_cells(path: Path) -> list[Cell]:
     """The code cells of a notebook. Raises DataFileError if the file is not one."""
     try:
-        book = json.loads(read_regular(path, MOST_BYTES).decode("utf-8"))
+        book = read_json(path, DataFileError, where="JSON", max_bytes=MOST_BYTES, max_depth=100)
         cells = book.get("cells") if isinstance(book, dict) else None
         if not isinstance(cells, list):
-            raise DataFileError(f"{path.name} cannot be read as a notebook: it has no list of cells", where="grade")
+            raise ValueError("it has no list of cells")
         code_cells = []
         for number, cell in enumerate(cells, 1):
-            if cell["cell_type"] != "code":
-                continue
-            source = cell["source"]
-            text = source if isinstance(source, str) else "".join(source)
-            mark = cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
-            code_cells.append(Cell(number, str(text), str(mark), str(cell.get("id", ""))))
+            source, kind = cell["source"], cell["cell_type"]
+            names = cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", ""), cell.get("id", "")
+            fits = kind in ("code", "markdown", "raw") and isinstance(source, (str, list))
+            if not fits or [*map(type, names)] != [str, str]:
+                raise ValueError(f"cell {number} is a {shorten(kind)} of {shorten(source)}, {shorten(names)}")
+            if kind == "code":
+                code_cells.append(Cell(number, "".join(source), *names))
         return code_cells
-    except DataFileError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataFileError(f"{path.name} cannot be read as a notebook: {error}", where="grade") from error
 
 

@@ -22,14 +22,15 @@ from typing import Any, ClassVar, Self
 from urllib.parse import quote
 
 from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
-from ...base.files import read_regular, write_whole
-from ...base.plain_json import parse_json
+from ...base.files import write_whole
+from ...base.plain_json import read_json
 from .questions import ModelWithQuestions
 
 FORMAT, VERSION = "parallel_lab lab", 1
 MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
 MOST_CALLS = 500
 MOST_OPTIONS = 20
+_KEYS = {"format", "version", "kind", "options", "calls", "earlier", "record"}
 RECORDS = ("earlier", "record")  # parts of a state that are long
 
 
@@ -129,24 +130,19 @@ class ModelWithFile(ModelWithQuestions):
 
 def read_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The state in a file, its outer form checked. Raises DataFileError."""
-    where = str(path)
-    try:
-        data = read_regular(path, MOST_BYTES)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DataFileError(f"cannot be read: {reason}", where=where, hint="lab.save(path) writes one") from error
-    return checked_state(parse_json(data, where, DataFileError, max_bytes=MOST_BYTES, max_depth=12), where)
+    limits = {"max_bytes": MOST_BYTES, "max_depth": 12}
+    return checked_state(read_json(path, DataFileError, hint="lab.save(path) writes one", **limits), str(path))
 
 
 def checked_state(state: Any, where: str) -> dict[str, Any]:
     """`state`, if it has the form of one. Raises DataFileError."""
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
         raise DataFileError("not the file of a lab", where=where, hint="lab.save(path) writes one")
-    if state.get("version") != VERSION or isinstance(state["version"], bool):
+    if state.get("version") != VERSION or type(state["version"]) is not int:
         what = f"version {shorten(state.get('version'))} of the form of a lab"
         raise DataFileError(what, where=where, allowed=f"Version {VERSION}", hint="A newer parallel_lab may read it")
     calls, options = state.get("calls"), state.get("options", {})
-    fits = isinstance(state.get("kind"), str) and isinstance(calls, list) and len(calls) <= MOST_CALLS
+    fits = state.keys() <= _KEYS and isinstance(state.get("kind"), str) and isinstance(calls, list)
     fits = fits and all(isinstance(call, list) and call and isinstance(call[0], str) for call in calls)
     if not fits or not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
         allowed = f'"kind", a name; "calls", at most {MOST_CALLS} lists of a command and its arguments; "options"'

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base.errors import NotBuiltYet, WorldArgumentError, shorten
-from ...base.files import read_regular
-from ...base.plain_json import parse_json
+from ...base.plain_json import read_json
 from .hub import RendezvousSpec
 from .rendezvous import host_rendezvous, join_rendezvous
 from .world import World, collective_timeout_s, seconds_from, whole_number
@@ -51,14 +50,8 @@ def read_rank_table(path: str | os.PathLike[str]) -> RankTable:
     """
     where = f"rank table {path}"
     refused = functools.partial(WorldArgumentError, where=where)
-    try:
-        data = read_regular(path, LARGEST_FILE)
-    except FileNotFoundError:
-        raise refused("there is no such file", hint="RANK_TABLE_FILE is its path") from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise refused(f"it cannot be read: {reason}", hint="RANK_TABLE_FILE is its path") from error
-    table = parse_json(data, where, WorldArgumentError)
+    how = {"where": where, "hint": "RANK_TABLE_FILE is its path"}
+    table = read_json(path, WorldArgumentError, max_bytes=LARGEST_FILE, **how)
     servers = _field(table, "server_list", list, where)
     for name, wanted, meaning in (("version", "1.0", ""), ("status", "completed", ": the table is whole")):
         found = _field(table, name, str, where)

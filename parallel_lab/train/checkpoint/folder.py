@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...base.checks import integer
 from ...base.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -41,6 +42,7 @@ from .stored import StoredTensor, load_parts
 MANIFEST = "manifest.json"
 FORMAT = "parallel_lab-manifest"
 VERSION = 1
+NUMBER = integer(0)
 _RANK_FILE = re.compile(r"rank_(\d{1,7})-(\d{1,9})\.ckpt")
 _ATTEMPTS = 5  # how often a reader starts again because a writer has committed meanwhile
 
@@ -252,7 +254,7 @@ def read_manifest(folder: str | os.PathLike[str]) -> Manifest:
         for name in content["tensors"]:
             check_name(name, where, CheckpointCorrupt)
         tensors = {name: _stored(one, len(files), where) for name, one in content["tensors"].items()}
-        return Manifest(folder, int(content["save"]), files, tensors, dict(content["meta"]))
+        return Manifest(folder, NUMBER("manifest", "save", content["save"]), files, tensors, dict(content["meta"]))
     except CheckpointCorrupt:
         raise
     except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -265,7 +267,7 @@ def _check_files(files: tuple[ManifestFile, ...]) -> None:
     for i, file in enumerate(files):
         # only names of this form: a manifest cannot lead out of its folder
         is_named = isinstance(file.name, str) and _RANK_FILE.fullmatch(file.name)
-        if not is_named or file.rank != i or type(file.size_bytes) is not int:
+        if not is_named or NUMBER("file", "rank", file.rank) != i or NUMBER("file", "size_bytes", file.size_bytes) < 0:
             raise ValueError(f"file {shorten(file)}")
 
 
