@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_lab.processes.launch.console import FOLD_S, Console, mpirun_logs
+from parallel_lab.processes.launch.console import FOLD_S, TRACE_S, Console, mpirun_logs
 
 
 @pytest.fixture
@@ -97,6 +97,28 @@ def test_folding_never_loses_or_reorders_lines(clock, rng):
                 seen[rank].append(text)
     assert seen == said
     assert len(stream.getvalue().splitlines()) < 200
+
+
+def test_equal_tracebacks_become_one_and_the_lines_around_them_keep_their_order(clock):
+    """Of 4 ranks 0, 1 and 3 raise the same, 2 another thing; until the last has ended or a second is over."""
+    same, other = (b"Traceback (most recent call last):\n  File 'a'\n%s\n" % end for end in (b"X: 1", b"X: 2"))
+    it, stream = console(4)
+    for rank in (3, 0, 2, 1):
+        it.feed(rank, b"begins\n" + (other if rank == 2 else same)[:40])
+    for rank in (0, 1, 2, 3):
+        it.feed(rank, (other if rank == 2 else same)[40:])
+        it.end_of(rank)
+    trace = [line.decode() for line in same.splitlines()]
+    expected = [f"[{rank}] begins" for rank in (3, 0, 2)]
+    expected += [f"[2] {line.decode()}" for line in other.splitlines()]
+    expected += ["[1] begins", *(f"[0,1,3] {line}" for line in trace)]
+    assert stream.getvalue().splitlines() == expected
+    it, stream = console(2)
+    it.feed(0, same + b"goes on\n")
+    assert stream.getvalue() == ""
+    clock.now += TRACE_S
+    it.feed(0, b"at once\n")
+    assert stream.getvalue().splitlines() == [f"[0] {line}" for line in (*trace, "goes on", "at once")]
 
 
 def test_no_tag_colour_and_chosen_ranks():

@@ -3,8 +3,8 @@
     [0] epoch: 1 step: 4, loss is 0.3673
     [3] epoch: 1 step: 4, loss is 0.3673
 
-Lines stay whole, and a rank's lines stay in its order. With `fold`, equal lines of several ranks that come at about the
-same time become one, tagged `[0-7]`. The log files hold every byte as it was written.
+Lines stay whole, and a rank's lines stay in its order. Equal tracebacks of several ranks become one, tagged `[0-7]`;
+with `fold` so do all equal lines that come at about the same time. The log files hold every byte as it was written.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import BinaryIO, TextIO
 from ..shm.watch import ranges_text
 
 FOLD_S = 0.3  # how long a line waits for its like from other ranks
+TRACE_S = 1.0  # a traceback, and what came after it: at most; a run usually ends with them
+_TRACES = "Traceback (most recent call last):", '  File "'  # a SyntaxError has no first line
 LONGEST_LINE = 64 << 10  # bytes; a longer line is shown in pieces
 COLOURS = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)  # of the tags, rank by rank; red is left to errors (ECMA-48, SGR)
 
@@ -40,6 +42,7 @@ class _Line:
     text: str
     due_s: float
     ranks: list[int] = field(default_factory=list)
+    is_trace: bool = False  # all that its rank has written since it began
 
 
 class Console:
@@ -109,10 +112,16 @@ class Console:
         now = time.monotonic()
         while self._waiting:
             line = self._waiting[0]
-            if not everything and now < line.due_s and not self._living <= set(line.ranks):
+            may_come = self._living if line.is_trace else self._living.difference(line.ranks)
+            if not everything and now < line.due_s and may_come:
                 break
             self._waiting.pop(0)
-            self._show(line.ranks, line.text)
+            equal = [one for one in self._waiting if line.is_trace and (one.is_trace, one.text) == (True, line.text)]
+            if equal:  # the last one stands for all: what its rank wrote before has been shown then
+                equal[-1].ranks += line.ranks
+                continue
+            for text in line.text.split("\n"):
+                self._show(line.ranks, text)
         with self._reader_may_go():
             if self.stream is not None:
                 self.stream.flush()
@@ -145,7 +154,14 @@ class Console:
         # a progress bar returns to the start of its line again and again: what stands there in the end is the line
         text = line.decode(errors="replace").rstrip("\r").rpartition("\r")[2]
         if not self._fold:
-            self._show([rank], text)
+            trace = next((one for one in self._waiting if one.is_trace and rank in one.ranks), None)
+            begins = self._tag and text.startswith(_TRACES)
+            if trace is not None:
+                trace.text += f"\n{text}"
+            elif begins or self._waiting:
+                self._waiting.append(_Line(text, time.monotonic() + TRACE_S * begins, [rank], begins))
+            else:
+                self._show([rank], text)
             return
         latest = max((i for i, other in enumerate(self._waiting) if rank in other.ranks), default=-1)
         for other in self._waiting[latest + 1 :]:
