@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import html
 import os
+import re
 from types import TracebackType
 from typing import Any
 
 from .origin import PACKAGE, is_learners
 
 _LONGEST_PART = 3000  # characters
+_COMPLEX = re.compile(r"complex(64|128)|(?<![\w.])\d[\d.]*j\b|\.j\b")  # in what was given, wherever that was
+_OF_REAL = "Compute with x.real and x.imag, a Tensor each: complex numbers are not built"
 TRACEBACK_VARIABLE = "PARALLEL_LAB_TRACEBACK"  # "full": tracebacks show the package's own lines too
 
 
@@ -313,6 +316,7 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
     >>> message("strategy ((3, 1),) has a 3", where=where, allowed="Counts are powers of two", hint="Try ((2, 1),)")
     "ReLU 'act' (lesson.py:14): strategy ((3, 1),) has a 3. Counts are powers of two. Try ((2, 1),)."
     """
+    hint = _OF_REAL if _COMPLEX.search(what) else hint
     where, *parts = (_whole(part) for part in (where, what.strip(), allowed.strip(), hint.strip()))
     parts = [part for part in parts if part]
     # one full stop after each part; the three dots of "1, 2, 4, ..." stay

@@ -134,7 +134,11 @@ HINTS: dict[str, str] = {
     **_same("DatasetHelper connect_network_with_dataset", "Iterate the dataset itself: for data, label in dataset"),
     "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
     "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
-    **_same("complex64 complex128", "Tensors hold bools, ints and floats"),
+    **_same(
+        "complex64 complex128 Complex complex ComplexAbs Conj conj Imag imag Real real polar angle view_as_complex "
+        "view_as_real fft ifft FFTWithSize",
+        "Tensors hold bools, ints and floats: compute with the real and the imaginary part, a Tensor each",
+    ),
     "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes "
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "

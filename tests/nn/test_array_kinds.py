@@ -167,6 +167,26 @@ def test_anything_but_a_plain_array_of_numbers_is_refused(way, kind):
         ARRAYS[way][0](REFUSED[kind]())
 
 
+COMPLEX = {way: make for way, (make, _) in ARRAYS.items() if way != "a simulated message"}
+COMPLEX |= {
+    "a number": lambda x: Tensor(1j),
+    "a list": lambda x: Tensor([1.0, 2j]),
+    "times a number": lambda x: Tensor(NUMBERS) * 1j,
+    "a dtype": lambda x: Tensor(NUMBERS, np.complex64),
+    "a cast": lambda x: Tensor(NUMBERS).astype("complex128"),
+    "zeros": lambda x: ops.zeros((2, 2), np.complex64),
+    "full": lambda x: ops.full((2, 2), 1j),
+    "a rate": lambda x: nn.SGD(Net().trainable_params(), 1j),
+    "compile": lambda x: compile(Net(), x, device_num=1, dataset_strategy="full_batch"),
+}
+
+
+@pytest.mark.parametrize("way", COMPLEX)
+def test_complex_numbers_are_refused_with_what_to_try(way):
+    with pytest.raises(ParallelLabError, match=r"Compute with x\.real and x\.imag"):
+        COMPLEX[way](NUMBERS.astype(np.complex64))
+
+
 @pytest.mark.quick(40)
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("way", ARRAYS)

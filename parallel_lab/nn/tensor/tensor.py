@@ -62,9 +62,9 @@ class Tensor(NumpyProtocol):
         except ArgumentTypeError:
             raise
         except (ValueError, TypeError, OverflowError) as error:  # rows of different lengths; texts; what is too large
-            raise _no_numbers(input_data) from error
+            raise _no_numbers(input_data, dtype) from error
         if kind_of(data.dtype) not in "biuf":
-            raise _no_numbers(input_data)
+            raise _no_numbers(input_data, dtype)
         if dtype is None and data.dtype == np.float64 and not isinstance(input_data, (np.ndarray, np.generic)):
             data = data.astype(np.float32)
         self._data: np.ndarray = data
@@ -251,8 +251,9 @@ class RankTensor(Tensor):
         return Tensor(gather_full(self.asnumpy(), self.full_shape, self.layout))
 
 
-def _no_numbers(data: Any) -> ShapeError:
-    return ShapeError(f"data {shorten(data)}", where="Tensor", allowed="Numbers in a rectangular shape")
+def _no_numbers(data: Any, dtype: Any) -> ShapeError:
+    what = f"data {shorten(data)}{'' if dtype is None else f', dtype={shorten(dtype)}'}"
+    return ShapeError(what, where="Tensor", allowed="Numbers in a rectangular shape")
 
 
 def as_array(value: Any, operands: list[Any]) -> np.ndarray:
