@@ -33,6 +33,12 @@ import sys
 if sys.argv[1:2] == ["grade"] and (
     os.path.basename(sys.argv[0]).startswith("parallel-lab") or "parallel_lab" in sys.orig_argv
 ):
+    # what `python -m` has imported by now is the current folder's, if it lies there
+    for early in {name.partition(".")[0] for name in sys.modules} | {"runpy"}:
+        in_folder = "-m" in sys.orig_argv and not sys.flags.safe_path and early != __name__
+        if in_folder and (os.path.isfile(f"{early}.py") or os.path.isfile(os.path.join(early, "__init__.py"))):
+            where = f"parallel-lab: WorldError: grade: {early} in the current folder runs before the command"
+            sys.exit(f"{where}. Start `parallel-lab grade`.")
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(os.curdir)]
 
 import importlib

@@ -161,6 +161,17 @@ def test_a_file_next_to_the_notebooks_is_not_imported_by_the_grader(tmp_path, st
         assert [row["points"] for row in csv.DictReader(file)] == ["1"]
 
 
+@pytest.mark.parametrize("name", ["runpy.py", "warnings.py", "keyword/__init__.py"])
+def test_grading_refuses_where_a_learners_file_has_run_first(tmp_path, name):
+    """`python -m` imports a part of the standard library before the command can forget the current folder."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    command = [sys.executable, "-m", "parallel_lab", "grade", "."]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "runs before the command" in done.stderr or "Could not import runpy" in done.stderr
+
+
 def test_of_two_notebooks_of_a_lesson_the_newest_counts_and_each_student_has_a_file(tmp_path):
     """By hand: 1 point, not 2; "ann b" and "ann_b" have two files."""
     (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
