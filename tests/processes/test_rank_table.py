@@ -7,13 +7,17 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 
 import pytest
 
 from parallel_lab.base.errors import NotBuiltYet, WorldError
+from parallel_lab.processes.world import hub
+from parallel_lab.processes.world.hub import Hub, RendezvousSpec
 from parallel_lab.processes.world.rank_table import read_rank_table
+from parallel_lab.processes.world.rendezvous import join_rendezvous
 from tests.crossed import each_of
 from tests.processes.launched import script, started
 
@@ -121,7 +125,7 @@ def test_a_table_that_breaks_a_rule_is_refused_with_the_reason(tmp_path, content
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(RuntimeError, match=r"nowhere\.json: there is no such file"):
+    with pytest.raises(RuntimeError, match=r"nowhere\.json: cannot be read: No such file"):
         read_rank_table(tmp_path / "nowhere.json")
 
 
@@ -240,6 +244,27 @@ def test_a_second_process_with_the_same_rank_is_turned_away(tmp_path):
         with ranks_by_hand(tmp_path, (2, 3)) as others:
             left = [run for run in (runs[1], second[1]) if run is not ended]
             assert [run.wait() for run in (runs[0], *left, *others.values())] == [(0, f"{rank}\n") for rank in range(4)]
+
+
+@pytest.mark.parametrize("uid", [None, 12345])
+def test_both_sides_say_whose_the_socket_is(monkeypatch, uid):
+    """Rank 0 said "another run is under way, wait for it" of another user's socket; rank 1 said whose it is."""
+    name = f"parallel_lab-{os.getpid()}-{uid}"
+    plan = RendezvousSpec(name, "rank table x.json", "rank 0", 2, "a rank table", 5.0, "HCCL_CONNECT_TIMEOUT")
+    monkeypatch.setattr(hub, "BUSY_S", 0.0)
+    if uid:
+        monkeypatch.setattr(hub, "peer_identity", lambda end: (7, uid))
+    said = (
+        "belongs to another user: process 7 of user 12345.*MS_SCHED_PORT" if uid else "another run of rank table x.json"
+    )
+    with socket.socket(socket.AF_UNIX) as theirs:
+        theirs.bind(hub.socket_address(name))
+        theirs.listen()
+        with pytest.raises(WorldError, match=said):
+            Hub(plan, 0)
+        if uid:
+            with pytest.raises(WorldError, match=said):
+                join_rendezvous(plan, 1, "x")
 
 
 SHELL = """#!/bin/bash

@@ -75,7 +75,7 @@ def memory_path(name: str) -> Path:
     return folder_of(name) / "memory"
 
 
-def peer_identity(connection: Connection) -> tuple[int, int]:
+def peer_identity(connection: Connection | socket.socket) -> tuple[int, int]:
     """(pid, uid) of the other end. Where sockets do not tell: (0, the user's own), who alone may enter the folder."""
     if not SYSTEM.peers:
         return 0, os.getuid()
@@ -83,6 +83,15 @@ def peer_identity(connection: Connection) -> tuple[int, int]:
         credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", credentials)
     return pid, uid
+
+
+def refuse_strangers(end: Connection | socket.socket, what: str) -> None:
+    """Raise WorldError where another user's process has the socket at which the ranks of `what` would meet."""
+    pid, uid = peer_identity(end)
+    if uid != os.getuid():
+        whose = f"the socket of {what} belongs to another user: process {pid} of user {uid}"
+        hint = "Ask them to end it, or change what names it: an address in the rank table, or MS_SCHED_PORT"
+        raise WorldError(whose, where="init", hint=hint)
 
 
 def watched_process(pid: int) -> int:
@@ -165,7 +174,10 @@ class Hub:
             except OSError as error:
                 busy = error.errno == errno.EADDRINUSE or isinstance(error, BlockingIOError)
                 if not busy or time.monotonic() > end:
-                    listener.close()
+                    with listener, contextlib.suppress(OSError):
+                        listener.setblocking(False)
+                        listener.connect(socket_address(self.plan.name))
+                        refuse_strangers(listener, self.plan.what)
                     what = f"another run of {self.plan.what} is under way ({error})"
                     hint = "Wait for it to end, or end it" if busy else ""
                     raise WorldError(f"{self.plan.hub} cannot wait for the others: {what}", hint=hint) from error

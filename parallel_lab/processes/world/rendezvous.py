@@ -37,6 +37,7 @@ from .hub import (
     close_in_children,
     memory_path,
     peer_identity,
+    refuse_strangers,
     socket_address,
     watched_process,
 )
@@ -108,8 +109,7 @@ def _find_hub(plan: RendezvousSpec, rank: int | None) -> tuple[Connection, dict,
             continue
         close_in_children(connection)
         try:
-            if peer_identity(connection)[1] != os.getuid():
-                raise WorldError(f"the socket of {plan.what} belongs to another user", where="init")
+            refuse_strangers(connection, plan.what)
             # the hub keeps the limit; a moment more, so that its word comes first
             reply, block = _ask(connection, rank, max(1.0, end - time.monotonic()) + 5.0, plan)
             if block >= 0:
