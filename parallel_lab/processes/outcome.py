@@ -15,6 +15,7 @@ from ..base.errors import CollectiveMismatch, ParallelLabError, RankDied, RankRa
 from .faults import FAULT_ERRORS, limited
 from .flight import FlightEntry
 from .jobs import Job
+from .learners_files import NOT_FOUND, learners_folders, same_names
 
 TEXT_LIMIT = 4_000  # characters of an exception's text that are shown; `__cause__` has it whole
 
@@ -117,6 +118,9 @@ class _Run:
         where = "".join(traceback.format_list(_readable(frames))).rstrip()
         message_text = _sentences(f"rank {rank} (pid {pid}) raised {body['type']}: {text}", folded)
         error = RankRaised(f"{message_text}\n{where}" if where else message_text)
+        for folder in sorted(learners_folders()) if body["type"] in NOT_FOUND else ():
+            for line in same_names(folder, f" raised {body['type']}: {text}", first=False):
+                error.add_note(line)
         if body["cause"] is not None:
             try:
                 error.__cause__ = dill.loads(body["cause"])

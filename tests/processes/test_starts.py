@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from parallel_lab.base.interrupts import held, import_whole, let_through
 from parallel_lab.processes.shm import WorkerPool, launch
 from tests.crossed import first
 from tests.processes.launched import started
+from tests.processes.pools import NEEDS_MPI
 
 pytestmark = [pytest.mark.faults("starts"), pytest.mark.timeout(150)]
 
@@ -30,6 +32,46 @@ def total(comm):
 
 def server_pid():
     return forkserver._forkserver._forkserver_pid
+
+
+# ---- files next to the script or notebook ----
+
+BESIDE = """
+import sys
+from pathlib import Path
+sys.path[0] = ""  # as in a notebook
+from tests.processes.pools import BACKENDS
+from parallel_lab.base.errors import RankRaised
+pool_class, hostile = BACKENDS[int(sys.argv[1])].values[0], "open('ran', 'a').write(__name__)"
+for name in "random queue numpy dill types json importlib contextlib threadpoolctl mpi4py".split():
+    Path(name + ".py").write_text(hostile)
+
+def good(comm):
+    import os, random, own_part
+    return own_part.VALUE, "PYTHONSAFEPATH" in os.environ, hasattr(random, "Random")
+
+def bad(comm):
+    from random import my_own
+
+with pool_class(2) as pool:
+    assert pool.run(good) == [(7, False, True)] * 2
+    try:
+        pool.run(bad)
+    except RankRaised as error:
+        print(error.__notes__)
+assert not Path("ran").exists()
+"""
+
+
+@pytest.mark.parametrize("number", [0, pytest.param(1, marks=[NEEDS_MPI, pytest.mark.exhaustive])])
+def test_a_learners_file_hides_no_package_from_ranks_and_is_named(tmp_path, number):
+    (tmp_path / "own_part.py").write_text("VALUE = 7")
+    code, root = [sys.executable, "-c", BESIDE, str(number)], Path(__file__).parents[2]
+    done = subprocess.run(
+        code, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "random.py next to the script has the name of 'random', which ranks import instead" in done.stdout
 
 
 # ---- the server ----

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import site
 import sys
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 
 from ...base.errors import WorldError
+from ..learners_files import same_names
 from ..shm.launch import BLAS_VARIABLES
 from ..world.world import EVENTS_VARIABLE
 
@@ -48,19 +47,6 @@ def python_command(argv: tuple[str, ...]) -> list[str]:
 
 
 def hidden_packages(argv: tuple[str, ...], said: str) -> list[str]:
-    """Lines about files next to the script that hide a package of their name from `import`: the usual first accident,
-    `numpy.py`. said: what a rank raised, where an import or attribute error names the package, or how it ended.
-    """
-    folder = Path() if argv[0] == "-m" else Path(argv[0]).parent
-    try:
-        needed = [re.split(r"[^\w-]", text)[0].replace("-", "_") for text in metadata.requires("parallel-lab") or ()]
-    except metadata.PackageNotFoundError:
-        needed = ["numpy"]
-    known = {"mindspore", "parallel_lab", "dill", *needed, *sys.stdlib_module_names}
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
-        named = re.search(rf"(Import|ModuleNotFound|Attribute)Error.*\b{path.stem}\b", said)
-        if is_module and path.stem in known and (named or " raised " not in said):
-            found.append(f"{path.name} next to the script hides the package {path.stem!r} from import: rename it")
-    return found
+    """Lines about files that have the name of a package (`same_names`), next to what ranks run by `argv`."""
+    folder = Path() if argv[0] in ("-m", "--cell") else Path(argv[0]).parent
+    return same_names(folder, said, first=argv[0] != "--cell")

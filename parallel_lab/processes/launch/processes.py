@@ -354,7 +354,7 @@ class _Ranks:
             lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
         if self.console.logs and blamed is not None:
             lines.append(f"log of rank {blamed}: {self.console.logs[blamed]}")
-        lines += [] if self.spec.cell else hidden_packages(self.spec.argv, text)
+        lines += hidden_packages(("--cell",) if self.spec.cell else self.spec.argv, text)
         return Outcome(128 - code if code < 0 else code or 1, text, kind, culprit, tuple(lines))
 
     def close(self) -> None:

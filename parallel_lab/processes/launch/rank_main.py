@@ -183,10 +183,13 @@ def run_source(source: bytes, name: str, names: dict[str, str]) -> None:
     exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
 
 
-def put_first(folder: str) -> None:
-    """Search modules in `folder` where Python put the folder of this file (with -P or PYTHONSAFEPATH it puts none)."""
+def search_in(folder: str, *, first: bool = True) -> None:
+    """Search modules in `folder` where Python put the folder of this file (with -P or PYTHONSAFEPATH it puts none), or
+    behind what is installed.
+    """
     if sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
-        sys.path[0] = folder
+        del sys.path[0]
+        sys.path.insert(0 if first else len(sys.path), folder)
 
 
 def main() -> None:
@@ -198,16 +201,16 @@ def main() -> None:
         listen_to_interrupts()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]
-        put_first(os.getcwd())
+        search_in(os.getcwd())
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         return
     if arguments[0] == "--cell":
         sys.argv = arguments[1:2]
-        put_first(os.getcwd())
+        search_in(os.getcwd(), first=False)
         run_cell(arguments[1], arguments[2])
         return
     sys.argv = arguments
-    put_first(os.path.dirname(os.path.abspath(arguments[0])))
+    search_in(os.path.dirname(os.path.abspath(arguments[0])))
     run_script(arguments[0])
 
 

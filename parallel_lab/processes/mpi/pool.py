@@ -38,6 +38,7 @@ from .. import outcome
 from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job
+from ..learners_files import learners_last
 from ..shm.launch import BLAS_VARIABLES
 from ..shm.watch import halted
 from ..supervisor import StopRun
@@ -115,14 +116,14 @@ class MpiPool(JobPool):
         environment = {
             **os.environ,
             **dict.fromkeys(BLAS_VARIABLES, "1"),
-            "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path),
+            "PYTHONPATH": os.pathsep.join(learners_last([entry or os.getcwd() for entry in sys.path])),
             "TMPDIR": str(folder),
             # after a death the others are ended at once, not after a second: 0.1 s instead of 1.1 s
             "OMPI_MCA_odls_base_sigkill_timeout": "0",
             "PRTE_MCA_odls_base_sigkill_timeout": "0",
             ADDRESS_VARIABLE: json.dumps(told),
         }
-        command = [sys.executable, "-m", "parallel_lab.processes.mpi.worker"]
+        command = [sys.executable, "-P", "-m", "parallel_lab.processes.mpi.worker"]
         listener = connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key)
         try:
             self._keeper = self._mpirun.start(self.world_size, command, environment, stderr=subprocess.PIPE)

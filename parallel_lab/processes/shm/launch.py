@@ -27,6 +27,7 @@ from multiprocess import forkserver, resource_tracker, spawn, util
 from ...base.errors import LimitTooLow, WorldError, WorldTimeout
 from ...base.interrupts import blocked_at_birth, held, let_through
 from ...base.system import SYSTEM
+from ..learners_files import OURS, SAFE_PATH, learners_last
 
 PRELOAD = "PARALLEL_LAB_PRELOAD"  # names of modules for `server_preload.py`
 ABOVE = ("lab", "mindspore", "cli")  # rooms with nothing that most ranks use
@@ -52,6 +53,7 @@ def _environment(*modules: str) -> Iterator[None]:
     root = os.path.dirname(os.path.abspath(sys.modules[__package__.split(".")[0]].__file__))
     path = [p for p in (os.environ.get("PYTHONPATH"), os.path.dirname(root)) if p]
     values = {**dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(path)}
+    values |= {} if os.environ.get(SAFE_PATH) else {SAFE_PATH: OURS}
     if SYSTEM.fork_server:
         values[PRELOAD] = " ".join((_loaded_for_ranks(), *modules))
     before = {name: os.environ[name] for name in values if name in os.environ}
@@ -66,7 +68,8 @@ def _environment(*modules: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Keep workers from importing the user's script again: without a main guard it would start pools in its workers.
+    """Let workers find the learner's files last, and keep them from importing the user's script again: without a main
+    guard it would start pools in its workers.
     They need nothing of `__main__`, which lacks what multiprocess reads of it after IPython's %run, and in a console.
     """
     original = spawn.get_preparation_data
@@ -76,11 +79,12 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = plain = ModuleType("__main__")
         plain.__spec__ = None
         try:
-            return original(name)
+            found = original(name)
         finally:
             del sys.modules["__main__"]
             if main is not None:
                 sys.modules["__main__"] = main
+        return found | {"sys_path": learners_last(found["sys_path"])}
 
     spawn.get_preparation_data = data
     try:

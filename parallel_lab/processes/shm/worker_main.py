@@ -29,6 +29,7 @@ from ...base.system import end_of_process, prctl
 from ...ops.kernels.threads import keep_freed_memory
 from ..faults import RunInterrupted, error_report, print_error, text_of
 from ..jobs import unpacked
+from ..learners_files import OURS, SAFE_PATH
 from ..own_folder import remove_if_dead
 from .arena import FINISHED, KEEPS, PID, RUN, STARTED, Arena, ArenaMap
 from .comm import Communicator
@@ -102,6 +103,8 @@ def communicator_class(fast: bool = True) -> type[Communicator]:
 
 def prepare_process() -> None:
     """Settings of every process of a rank: one thread for products, freed memory kept, short sleeps short."""
+    if os.environ.get(SAFE_PATH) == OURS:  # of this process, which has its path by now
+        del os.environ[SAFE_PATH]
     threadpoolctl.threadpool_limits(1)  # ranks share the cores, also where no launcher has set the environment
     keep_freed_memory()
     prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS)
