@@ -42,29 +42,23 @@ class ParallelLabError(Exception):
         told = message(str(what), where=where, allowed=allowed, hint=hint) if where or allowed or hint else what
         super().__init__(told, *more, **named)
 
-    def _render_traceback_(self) -> list[str]:
+    def _render_traceback_(self: BaseException) -> list[str]:
         """What a notebook shows of it (IPython asks for this): the learner's own lines, and the text."""
-        return _shown_in_notebook(self)
+        from IPython import get_ipython
+
+        own, left_out = _own_lines(self.__traceback__)
+        every = own is None or os.environ.get(TRACEBACK_VARIABLE) == "full"
+        trace, offset = (self.__traceback__, 1) if every else (own, 0)
+        shown = get_ipython().InteractiveTB.structured_traceback(type(self), self, trace, tb_offset=offset)
+        if left_out and not every:
+            shown.insert(-1, left_out_text(left_out))
+        return shown
 
 
 class Interrupted(KeyboardInterrupt):
     """Ctrl-C has ended a run, or the waiting for one. A notebook shows the learner's own lines and the text."""
 
-    def _render_traceback_(self) -> list[str]:
-        return _shown_in_notebook(self)
-
-
-def _shown_in_notebook(error: BaseException) -> list[str]:
-    from IPython import get_ipython
-
-    own, left_out = _own_lines(error.__traceback__)
-    every = own is None or os.environ.get(TRACEBACK_VARIABLE) == "full"
-    shown = get_ipython().InteractiveTB.structured_traceback(
-        type(error), error, error.__traceback__ if every else own, tb_offset=1 if every else 0
-    )
-    if left_out and not every:
-        shown.insert(-1, left_out_text(left_out))
-    return shown
+    _render_traceback_ = ParallelLabError._render_traceback_
 
 
 def _own_lines(trace: TracebackType | None) -> tuple[TracebackType | None, int]:

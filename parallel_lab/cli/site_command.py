@@ -30,7 +30,6 @@ REFERENCE = "reference"
 CELL_LIMIT_S = 600
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
-MOST_BYTES = 8 << 20  # of a list of pages
 FRAME = """<!doctype html>
 {mark}
 <html lang="en">
@@ -120,7 +119,7 @@ def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, 
     """
     out = out.expanduser().resolve()
     index = out / "index.html"
-    is_page = index.is_file() and index.stat().st_size < MOST_BYTES
+    is_page = index.is_file() and index.stat().st_size < 8 << 20
     if out.exists() and not (is_page and MARK in index.read_text(encoding="utf-8", errors="replace")[:200]):
         what = "is there already, and was not made by parallel-lab site"
         raise DataFileError(what, where=str(out), hint="Name another folder")

@@ -25,7 +25,7 @@ CLOSURES = {
     "run.simulator": (7_963, 8_487),
     "graph.trace": (10_845, 10_845),
     "graph.compiler": (22_112, 22_612),
-    "train.session": (17_176, 26_719),
+    "train.session": (17_193, 26_798),
     "lab.costs.model": (6_600, 6_600),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -34,24 +34,24 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_706,
+    "base": 4_722,
     "layout": 2_170,
     "ops": 11_019,
-    "nn": 8_155,
+    "nn": 8_156,
     "catalog": 12_441,
     "graph": 9_432,
     "cost": 9_208,
     "run": 1_468,
-    "processes": 13_469,
-    "train": 10_980,
-    "lab": 32_361,
+    "processes": 13_541,
+    "train": 10_981,
+    "lab": 32_359,
     "mindspore": 9_028,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_869, 127_338, 100_412
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_961, 127_430, 100_648
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -214,17 +214,14 @@ def load_strategy(path: str | os.PathLike[str]) -> StrategyFile:
     real = strategy_path(path)
     where = str(real)
     try:
-        if real.is_dir():
-            raise CheckpointFolderError("it is a folder", where=where, allowed="A strategy file")
-        if not real.is_file():
-            what, hint = "there is no such strategy file", "strategy_ckpt_save_file of the run that trained names it"
-            raise CheckpointError(what, where=where, allowed="A file that save_strategy wrote", hint=hint)
-        data = read_regular(real, MAX_BYTES)
+        return _read(read_regular(real, MAX_BYTES), where)
+    except IsADirectoryError:
+        raise CheckpointFolderError("it is a folder", where=where, allowed="A strategy file") from None
+    except FileNotFoundError:
+        what, hint = "there is no such strategy file", "strategy_ckpt_save_file of the run that trained names it"
+        raise CheckpointError(what, where=where, allowed="A file that save_strategy wrote", hint=hint) from None
     except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(f"it cannot be read: {error.strerror}", where=where) from error
-    return _read(data, where)
 
 
 def _read(data: bytes, where: str) -> StrategyFile:
