@@ -5,7 +5,7 @@ One program serves all ranks: an `Instr` names axes of a device matrix, from whi
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -125,3 +125,18 @@ def result_names(name: str, results: Results) -> tuple[str, ...]:
 def at_compile(kind: type[ParallelLabError], what: str, allowed: str = "", hint: str = "") -> ParallelLabError:
     """The error to raise when something cannot be compiled."""
     return kind(what, where="compile", allowed=allowed, hint=hint)
+
+
+def needed(
+    program: Sequence[Any], values: Iterable[str], always: Callable[[Any], object] = lambda one: False
+) -> tuple[Any, ...]:
+    """The operators, or instructions, that these values depend on, and those that are there `always`, in order."""
+    read, kept = set(values), []
+    variables: dict[str, set[str]] = {}  # of loops: one goes on only with all others
+    for one in program:
+        variables.setdefault(one.loop, set()).update(one.outs if one.loop else ())
+    for one in reversed(program):
+        if read.intersection(variables[one.loop] or one.outs) or always(one):
+            read.update((*one.reads, *one.outs))
+            kept.append(one)
+    return tuple(reversed(kept))

@@ -57,8 +57,27 @@ class Value:
         return math.prod(self.slice_shape) * as_dtype(self.dtype).itemsize
 
 
+class Written:
+    """What operators and instructions share, which read `ins`, make `outs`, and run on sides of an `if` (`when`)."""
+
+    @property
+    def reads(self: Any) -> tuple[str, ...]:
+        """Its operands, and what decides whether it runs."""
+        return (*self.ins, *(name for name, _ in self.when)) if self.when else self.ins
+
+    @property
+    def loop(self: Any) -> str:
+        """The loop at whose end it stands, as one of its variables; "" of others."""
+        return dict(self.attrs).get("of", "") if self.kind == "loop" else ""
+
+    @property
+    def made_when(self: Any) -> Pairs:
+        """On which sides what it makes is there: of a loop's end outside of the loop."""
+        return self.when[:-1] if self.loop else self.when
+
+
 @dataclass(frozen=True)
-class Instr:
+class Instr(Written):
     """One instruction of the program of every rank.
 
     What it does:
@@ -109,16 +128,6 @@ class Instr:
     once: str = ""
     stage: int = 0
     when: Pairs = ()
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """Its operands, and what decides whether it runs."""
-        return (*self.ins, *(name for name, _ in self.when)) if self.when else self.ins
-
-    @property
-    def made_when(self) -> Pairs:
-        """On which sides what it makes is there: of a loop's end outside of the loop."""
-        return self.when[:-1] if self.kind == "loop" else self.when
 
     @property
     def kept(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ..base.origin import Origin
 from ..layout.named_layout import AnyStrategy, strategy_counts
 from ..layout.tensor_layout import TensorLayout
 from ..ops.machine.opdef import CALLS, OPS, OpDef
-from .instr import Instr, Pairs, Shape, Value
+from .instr import Instr, Pairs, Shape, Value, Written
 
 SKIP = ""  # instead of a parameter's name: whether the optimizer's step does nothing
 
@@ -53,7 +53,7 @@ class GraphInput:
 
 
 @dataclass(frozen=True)
-class Node:
+class Node(Written):
     """One operator of the graph.
 
     What the learner wrote, as traced:
@@ -112,11 +112,6 @@ class Node:
     when: Pairs = ()
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """Its operands, and what decides whether it runs."""
-        return (*self.ins, *(name for name, _ in self.when)) if self.when else self.ins
-
-    @property
     def opdef(self) -> OpDef:
         return CALLS.get(self.op) or OPS[self.op]
 
@@ -124,7 +119,7 @@ class Node:
     def follows(self) -> bool:
         """Whether its layout is its operand's: a view; a write without a strategy; a variable of a loop."""
         op = self.opdef
-        return op.view or op.name == "loop" or (op.writes and op.signature == "...,...->..." and self.strategy is None)
+        return op.view or bool(self.loop) or (op.writes and op.signature == "...,...->..." and self.strategy is None)
 
     def keeps_own_part(self, device_num: int) -> bool:
         """Whether a reduction over a split dim stays "cross_batch": a mean only if dim 0 is split over all devices."""
@@ -141,11 +136,15 @@ class Node:
     def dtype(self) -> str:
         return self.dtypes[0]
 
+    @property
+    def kind(self) -> str:
+        """The kind of the instruction that computes it."""
+        return self.op if self.op in ("accumulate", "branch", "loop") else "compute"
+
     def computed(self, ins: tuple[str, ...], attrs: Pairs, outs: tuple[str, ...] = (), **fields: Any) -> Instr:
         """The instruction that computes this operator, on slices; `fields` are further fields of it."""
         what = (self.name, self.op, self.op_class, attrs)
-        kind = self.op if self.op in ("accumulate", "branch", "loop") else "compute"
-        return Instr(kind, outs or self.outs, ins, *what, origin=self.origin, when=self.when, **fields)
+        return Instr(self.kind, outs or self.outs, ins, *what, origin=self.origin, when=self.when, **fields)
 
     @property
     def where(self) -> str:

@@ -47,11 +47,11 @@ def last_uses(
     """
     last: dict[str, tuple[str, int]] = {}
     runs = list(order)
-    ends = {i.attr("of"): (phase, position) for phase, position, i in runs if i.kind == "loop"}
+    ends = {i.loop: (phase, position) for phase, position, i in runs if i.loop}
     made_in: dict[str, list[str]] = {}
     for phase, position, instr in runs:
         loops = [name for name, _ in instr.when if name in ends] if ends else []
-        made_in.update((name, loops[:-1] if instr.kind == "loop" else loops) for name in instr.kept)
+        made_in.update((name, loops[:-1] if instr.loop else loops) for name in instr.kept)
         for name in (*instr.reads, *instr.kept):
             # what a loop reads that it has not made is needed for its next turn
             around = next((loop for loop in loops if loop not in made_in.get(name, ())), None)

@@ -195,7 +195,7 @@ class Plan:
             read = {name for i in back for name in i.reads}
             for name in dict.fromkeys(i.attr("of") for i in back if i.kind == "restore"):
                 inside = [i for i in stage.program("forward") if (name, True) in i.when]
-                made = {n for i in inside for n in ((i.ins[1],) if i.kind == "loop" else i.kept)}
+                made = {n for i in inside for n in ((i.ins[1],) if i.loop else i.kept)}
                 kept[name] = tuple(sorted(made & read))
         return kept
 
@@ -203,7 +203,7 @@ class Plan:
     def sides_back(self) -> frozenset[tuple[Any, Any]]:
         """(a side in forward, the same in backward) of turns of loops: backward makes their values be there again."""
         instrs = [i for _, i in self.instructions()]
-        decides = {i.attr("of"): i.ins[0] for i in instrs if i.kind == "loop"}
+        decides = {i.loop: i.ins[0] for i in instrs if i.loop}
         back = [(i.attr("of"), i.when[-1], (i.out, True)) for i in instrs if i.kind == "restore"]
         turns = [((name, True), loop) for name, loop, _ in back]
         return frozenset(turns + [((decides[name], True), again) for name, _, again in back])

@@ -24,7 +24,7 @@ from ..nn.tensor.tensor import Tensor
 from ..ops.machine.opdef import OpDef, dtype_name
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import OPS
-from .draft import fresh_name, result_names
+from .draft import fresh_name, needed, result_names
 from .forms import computed, map_form, slot_for
 from .instr import Pairs, attr_pairs
 from .ir import Graph, GraphInput, Node
@@ -445,14 +445,4 @@ def _read(tracer: Tracer, outputs: list[str]) -> tuple[Node, ...]:
     """
     read = {*outputs, *tracer.seeds, *(name for name, _ in tracer.prints)}
     read |= {value for _, value in (*tracer.assigns.items(), *tracer.updates)}
-    nodes = []
-    variables: dict[str, set[str]] = {}  # of loops: one goes on only with all others
-    for node in tracer.nodes:
-        if node.op == "loop":
-            variables.setdefault(dict(node.attrs)["of"], set()).update(node.outs)
-    for node in reversed(tracer.nodes):
-        outs = variables[dict(node.attrs)["of"]] if node.op == "loop" else node.outs
-        if read.intersection(outs) or node.opdef.message:
-            read.update((*node.reads, *node.outs))
-            nodes.append(node)
-    return tuple(reversed(nodes))
+    return needed(tracer.nodes, read, always=lambda node: node.opdef.message)

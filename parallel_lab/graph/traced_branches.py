@@ -22,6 +22,7 @@ from ..base.errors import TraceError, shorten
 from ..base.origin import caller
 from ..nn.tensor.parameter import Parameter
 from ..ops.machine.registry import OPS
+from .forms import map_form
 from .instr import Pairs
 from .traced_step import TracedStep
 from .traced_value import TracedValue
@@ -155,12 +156,12 @@ class TracedBranches(TracedStep):
         """Write down one turn of a loop, in which these Parameters and items of values change."""
         outer, place, (parameters, items) = self.when, caller(self.scope_text()).place, changes
         values = [*self._between(variables.read), *map(self._held, parameters), *items]
-        entered = [self._entered(value) for value in values]
+        entered = [map_form(self._entered, value) for value in values]
         count = len(values) - len(parameters) - len(items)
         self.assigns |= {name: value.name for name, value in zip(parameters, entered[count:], strict=False)}
         for value, now in zip(items, entered[count + len(parameters) :], strict=True):
             self.item_set(value, now.name)
-        self._between(variables.set, tuple(map(_copied, entered[:count])))
+        self._between(variables.set, map_form(_copied, tuple(entered[:count])))
         loop = OPS["logical_not"](self.operand(False, []))
         self.when, self.loops = (*outer, (loop.name, True)), self.loops + 1
         try:
@@ -187,11 +188,7 @@ class TracedBranches(TracedStep):
         return TracedValue(self.assigns.get(name, name), self.inputs[name].shape, self.inputs[name].dtype, self)
 
     def _entered(self, value: Any) -> Any:
-        """A variable as the first turn finds it: a value of its own, where it is a tensor or a number."""
-        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-            return type(value)(map(self._entered, value))
-        if isinstance(value, dict):
-            return {key: self._entered(part) for key, part in value.items()}
+        """What a variable holds as the first turn finds it: a value of its own, if it is a tensor or a number."""
         tensor = hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, Parameter)
         return OPS["identity"](self.operand(value, [])) if tensor or _is_number(value) else value
 
@@ -235,7 +232,7 @@ class TracedBranches(TracedStep):
             missing = then if given is other else other
             if isinstance(given, Missing) or not missing.returned:
                 return missing
-            zeros = self._zeros(given)  # a later `if` says that the function has not returned yet
+            zeros = map_form(_zeros, given)  # a later `if` says that the function has not returned yet
             return self.either(taken, *((given, zeros) if side else (zeros, given)), name, place)
         if type(then) is type(other) and isinstance(then, (list, tuple)) and len(then) == len(other):
             pairs = enumerate(zip(then, other, strict=True))
@@ -259,12 +256,6 @@ class TracedBranches(TracedStep):
             hint = "Set it on both sides of the if, to tensors of one shape and dtype"
             raise TraceError(what, where=place, allowed="Tensors of one shape and dtype, or one value", hint=hint)
         return OPS["branch"](taken, a, b)
-
-    def _zeros(self, value: Any) -> Any:
-        """In the form of what a side returns; nothing reads them."""
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(self._zeros, value))
-        return np.zeros(value.shape, str(value.dtype)) if hasattr(value, "shape") else value
 
     def shown(self, value: TracedValue) -> str:
         """The name under which `value` is printed: where this line stands, if that is on one side, or in a loop."""
@@ -329,45 +320,34 @@ class TracedBranches(TracedStep):
         for parameter, gradient in zip(optimizer.parameters, gradients, strict=True):
             value, held = self.operand(gradient, [parameter]), self.operand(parameter, [])
             held = held if held.dtype == value.dtype else OPS["cast"](held, dtype=str(value.dtype))
-            values.append(self._outside(value, held))
-        skipped = self._not_taken()
+            values.append(self._outside(value, held, self.made_when.get(value.name, ())))
+        taken = self._outside(self.operand(True, []), self.operand(False, []), self.when)
         self.when = ()
+        skipped = OPS["logical_not"](taken)
         if self.skip:
             skipped = OPS["logical_or"](skipped, TracedValue(self.skip, (), "bool", self))
         self.skip = skipped.name
         return values
 
-    def _not_taken(self) -> TracedValue:
-        """Whether the sides on which this line stands are not taken: () bool, outside of every `if`."""
-        here, taken = self.when, self.operand(True, [])
-        for *outer, (condition, side) in (here[: n + 1] for n in reversed(range(len(here)))):
-            self.when = tuple(outer)
-            never = self.operand(False, [])
-            sides = (taken, never) if side else (never, taken)
-            taken = OPS["branch"](TracedValue(condition, (), "bool", self), *sides)
-        result = OPS["logical_not"](taken)
-        self.when = here
-        return result
-
-    def _outside(self, value: TracedValue, otherwise: TracedValue) -> TracedValue:
-        """`value`, made on one side, for use outside the `if`; `otherwise` if that side is not taken."""
-        here = self.when
-        for *outer, (condition, side) in reversed(
-            [here[: n + 1] for n in range(len(self.made_when.get(value.name, ())))]
-        ):
-            self.when = tuple(outer)
+    def _outside(self, value: TracedValue, otherwise: TracedValue, sides_of: Pairs) -> TracedValue:
+        """`value`, there on these sides, for use outside of every `if`; `otherwise` if one of them is not taken."""
+        here, depth = self.when, len(sides_of)
+        while depth:
+            depth -= 1
+            (condition, side), self.when = here[depth], here[:depth]
             sides = (value, otherwise) if side else (otherwise, value)
             value = OPS["branch"](TracedValue(condition, (), "bool", self), *sides)
         self.when = here
         return value
 
 
+def _zeros(value: Any) -> Any:
+    """In the place of what a side returns; nothing reads them."""
+    return np.zeros(value.shape, str(value.dtype)) if hasattr(value, "shape") else value
+
+
 def _copied(value: Any) -> Any:
-    """The same values as objects of their own, whose items may be set."""
-    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
-        return type(value)(map(_copied, value))
-    if isinstance(value, dict):
-        return {key: _copied(part) for key, part in value.items()}
+    """The same value as an object of its own, whose items may be set."""
     return TracedValue(value.name, value.shape, str(value.dtype), value.tracer) if type(value) is TracedValue else value
 
 

@@ -122,7 +122,7 @@ class TracedStep:
         if node.phase == "after":
             self.after.update(node.outs)
         if node.when:
-            self.made_when.update(dict.fromkeys(node.outs, node.when[:-1] if node.op == "loop" else node.when))
+            self.made_when.update(dict.fromkeys(node.outs, node.made_when))
         if variable is not None:
             name = self._own_parameter(variable)
             self.assigns[name] = node.outs[0]

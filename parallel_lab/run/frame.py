@@ -124,13 +124,13 @@ class Frame(OnRank):
         """Where a loop that goes on does so: at the next of its variables, `part[at]`, or with a new turn. Then all
         variables have their new values, and what backward reads of the last turn is kept.
         """
-        name = part[at - 1][1].attr("of")
-        if at < len(part) and (part[at][1].kind, part[at][1].attr("of")) == ("loop", name):
+        name = part[at - 1][1].loop
+        if at < len(part) and part[at][1].loop == name:
             return at
         first = next(n for n, (_, instr) in enumerate(part) if (name, True) in instr.when)
         kept = {key: self.env[key] for key in self.plan.kept_of_turns.get(name, ()) if key in self.env}
         self.turns.setdefault((name, self.micro_batch), []).append(kept)
-        variables = [i for _, i in part[first:at] if i.kind == "loop" and i.attr("of") == name]
+        variables = [i for _, i in part[first:at] if i.loop == name]
         self.env.update([(i.ins[1], self.env[i.ins[2]]) for i in variables])
         return first
 

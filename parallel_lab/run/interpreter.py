@@ -98,7 +98,7 @@ def rank_step(
                     result = yield request
                     if result is None and MESSAGES[request.kind].receiver == "root":
                         result = _nothing(plan.value(instr.out))
-                goes_on = result is None and instr.kind == "loop"
+                goes_on = result is None and bool(instr.loop)
                 if not goes_on:
                     frame.put(instr, result)
             if travelling and progress is not None:

@@ -110,7 +110,6 @@ KERNEL = (
             "Backward.alike": "two values lie alike",
             "Backward.across": "a rule's helper value, combined over ranks",
             "loss_scale_name": "the value that scales the loss",
-            "_needed": "instructions that gradients depend on",
             "_order": "the parameter used last comes first",
         },
     ),

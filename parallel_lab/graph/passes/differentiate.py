@@ -22,7 +22,7 @@ from ...base.dtypes import LOSS_SCALE
 from ...base.errors import PlanError, TraceError
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OPS, dtype_name
-from ..draft import Draft, counted
+from ..draft import Draft, counted, needed
 from ..instr import Instr, Pairs, Value, attr_pairs
 from ..kinds import KINDS
 from ..traced_value import TracedValue
@@ -67,7 +67,7 @@ class Backward:
         while count < (count := len(self.live)):  # what a turn of a loop reads is the result of the turn before
             for instr in self.forward:
                 if self.live.intersection(instr.ins) or one_sided(instr):
-                    self.live.update(instr.outs if instr.kind != "loop" else (*instr.outs, instr.ins[1]))
+                    self.live.update((*instr.outs, instr.ins[1]) if instr.loop else instr.outs)
         self.sent: set[str] = set()
 
     # ---- gradients of values ----
@@ -200,21 +200,16 @@ class Backward:
         for instr in reversed(instrs):
             if not loops.isdisjoint(name for name, _ in instr.when):
                 continue
-            if instr.kind == "loop":
-                inside = [i for i in instrs if instr.when[-1] in i.when]
-                ends = [i for i in inside if i.kind == "loop" and i.attr("of") == instr.attr("of")]
-                loops.add(instr.attr("of"))
-                self.rec.name, self.rec.origin, self.rec.stage = (
-                    instr.name,
-                    instr.origin.made("differentiate"),
-                    instr.stage,
-                )
-                loop_back(self, ends, [i for i in inside if i not in ends])
-                continue
-            if instr.out not in self.live:
+            if instr.out not in self.live and not instr.loop:
                 continue
             self.rec.name, self.rec.origin = instr.name, instr.origin.made("differentiate")
-            self.rec.stage, self.rec.when = instr.stage, self.sides(instr.when)
+            self.rec.stage, self.rec.when = instr.stage, self.sides(instr.made_when)
+            if instr.loop:
+                inside = [i for i in instrs if instr.when[-1] in i.when]
+                ends = [i for i in inside if i.loop == instr.loop]
+                loops.add(instr.loop)
+                loop_back(self, ends, [i for i in inside if i not in ends])
+                continue
             if one_sided(instr):
                 one_sided_back(self, instr)
                 continue
@@ -335,7 +330,8 @@ def differentiate(draft: Draft) -> Draft:
     with rec:
         of_seeds = [back.run() for back in backs]
     gradients = tuple(pair for pairs in of_seeds for pair in pairs.items())
-    instrs = _needed(rec.instrs, {value for _, value in gradients}.union(*(back.sent for back in backs)))
+    # rules make gradients of data too, which nobody reads
+    instrs = needed(rec.instrs, {value for _, value in gradients}.union(*(back.sent for back in backs)))
     outs = {name for i in instrs for name in i.outs}
     named = ((name, of_seeds[seed][target]) for name, target, seed in graph.gradients if target in of_seeds[seed])
     of_values = {v: g for back in reversed(backs) for v, g in back.taken.items() if g in outs}
@@ -347,20 +343,6 @@ def differentiate(draft: Draft) -> Draft:
 def loss_scale_name(draft: Draft) -> str | None:
     """Name of the value that scales the loss (pass `loss_scale`, `update.py`); None without a loss scaler."""
     return next((name for name, _, kind in draft.states if kind == LOSS_SCALE), None)
-
-
-def _needed(instrs: list[Instr], values: set[str]) -> tuple[Instr, ...]:
-    """Instructions that these values depend on: rules make gradients of data too, which nobody reads."""
-    read, kept = set(values), []
-    variables: dict[str, set[str]] = {}  # of loops: one goes on only with all others
-    for instr in instrs:
-        if instr.kind == "loop":
-            variables.setdefault(instr.attr("of"), set()).update(instr.outs)
-    for instr in reversed(instrs):
-        if read.intersection(variables[instr.attr("of")] if instr.kind == "loop" else instr.outs):
-            read.update((*instr.reads, *instr.outs))
-            kept.append(instr)
-    return tuple(reversed(kept))
 
 
 def _order(draft: Draft) -> Callable[[str], int]:

@@ -175,7 +175,7 @@ def _placed(program: tuple[Instr, ...], buckets: list[_Bucket]) -> tuple[Instr, 
         ready.update(dict.fromkeys(instr.outs, there))
     steps: list[_Step] = []
     last = -1  # the rest keeps its order
-    loops = {i.attr("of") for _, i in rest if i.kind == "loop"}
+    loops = {i.loop for _, i in rest if i.loop}
     for n, instr in rest:
         around = next((name for name, _ in instr.when if name in loops), "") if loops else ""
         if around and steps and (around, True) in steps[-1].instrs[-1].when:  # a loop stays whole

@@ -18,7 +18,7 @@ from ..traced_value import TracedValue
 
 def loop_back(back: Any, variables: Sequence[Instr], body: Sequence[Instr]) -> None:
     """Through a loop: `variables`, an instruction of kind "loop" for each, and what a turn runs before them."""
-    rec, first, name = back.rec, variables[0], variables[0].attr("of")
+    rec, first, name = back.rec, variables[0], variables[0].loop
     inner, condition = first.when, first.ins[0]
     taken = [back.take_array(i.out) for i in variables]
     if all(gradient is None for gradient in taken):
