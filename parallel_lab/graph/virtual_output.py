@@ -10,7 +10,7 @@ step_parallel.cc (InsertVirtualOutput), virtual_output_info.cc.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,7 @@ def virtual_output(draft: Draft) -> Draft:
 
 
 _AFTER = next(at for at, one in enumerate(PASSES, 1) if one.name == "parallelize")
-_PASSES = (
+FORWARD_PASSES = (
     *PASSES[:_AFTER],
     Pass("virtual_output", virtual_output, "operators are split", "a program"),
     *PASSES[_AFTER:],
@@ -65,7 +65,9 @@ _PASSES = (
 
 
 @without_collector
-def compile_forward(network: Callable[..., Any], *inputs: Any, **options: Any) -> Compiled:
+def compile_forward(
+    network: Callable[..., Any], *inputs: Any, passes: Iterable[Pass] = FORWARD_PASSES, **options: Any
+) -> Compiled:
     """As `compile_program`, for a network that is called outside training: with the virtual output."""
     task = check(network, inputs, **options)
-    return finish(replace(task, passes=_PASSES), trace(task))
+    return finish(replace(task, passes=passes), trace(task))

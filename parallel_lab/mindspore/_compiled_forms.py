@@ -10,9 +10,11 @@ Forms: MindSpore, Parameter.init_data (argument `layout`) and the names of nodes
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..base.settings.checks import SHARDED_MODES
+from ..graph.actions import Action
 from ..graph.compiler import Compiled
 from ..graph.instr import Instr
 from ..graph.instr_text import shown_slice
@@ -33,10 +35,11 @@ LayoutForm = tuple[list[int], list[Any], list[int], int, bool, str]
 
 
 def parameter_forms(made: Compiled) -> dict[str, LayoutForm]:
-    """{input or parameter: (device matrix without axes of one rank, tensor map, slice shape, 0, whether all slices are
-    equally large, the group of the optimizer shard or "")}; {} where every rank runs the whole network.
+    """{input, parameter or optimizer state: (device matrix without axes of one rank, tensor map, slice shape, 0,
+    whether all slices are equally large, the group of the optimizer shard or "")}; {} where no operator is split.
 
-    An optimizer shard's matrix and map are those of the slice that its ranks share, its slice shape is what one keeps.
+    Matrix, map and slice are those that the network reads, without the optimizer shard (get_parallel_info.cc,
+    GetParameterLayout); states follow their parameters.
     """
     plan, draft = made.plan, dict(made.steps).get("parallelize")
     if draft is None:
@@ -45,10 +48,12 @@ def parameter_forms(made: Compiled) -> dict[str, LayoutForm]:
     for one in (*plan.data_inputs, *plan.parameters):
         layout = before[one.name].layout if one.name in before else plan.value(one.name).layout
         group = _shard_group(plan, one.name, plan.config.global_rank) if one.role == "parameter" else ""
-        kept = plan.value(one.name).layout if group else layout
         matrix, entries = _without_ones(layout)
-        part = [index.stop - index.start for index in kept.slice_index(one.shape, rank)]
+        part = [index.stop - index.start for index in layout.slice_index(one.shape, rank)]
         found[one.name] = matrix, entries, part, 0, not layout.rows, group
+    for state in plan.states:
+        if state.parameter in found and plan.value(state.name).shape == plan.value(state.parameter).shape:
+            found[state.name] = found[state.parameter]
     return found
 
 
@@ -56,8 +61,12 @@ def _shard_group(plan: Plan, name: str, rank: int) -> str:
     """The ranks among which the optimizer parallel has divided a parameter's slice; "": it has not."""
     for _, instr in plan.instructions("forward"):
         if name in instr.carried and instr.message == "all_gather":
-            return group_name(instr.group(rank))
+            return _group(plan, instr.group(rank))
     return ""
+
+
+def _group(plan: Plan, ranks: tuple[int, ...]) -> str:
+    return "hccl_world_group" if len(ranks) == plan.config.device_num else group_name(ranks)
 
 
 def group_name(ranks: tuple[int, ...]) -> str:
@@ -156,25 +165,64 @@ def virtual_outputs(made: Compiled) -> dict[str, list[list[int]]]:
 
 # ---- the graph ----
 
+# operator: its attributes among its inputs, behind the tensors; "axis*" is a tuple, "dim@1" comes second, "size" is the
+# result's shape (MindSpore, gen_ops_prim.py; compared with what 2.10 compiles)
+_REDUCED = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceAny", "ReduceAll")
+_SEGMENTS = ("UnsortedSegmentSum", "UnsortedSegmentMin", "UnsortedSegmentMax", "UnsortedSegmentProd")
+_ALONG = ("LogSoftmax", "Cummax", "Cummin", "ExpandDims", "Concat", "SparseGatherV2")
+_ARGUMENTS = {
+    **dict.fromkeys(_REDUCED, "axis* keep_dims"),
+    **dict.fromkeys(_SEGMENTS, "num_segments"),
+    **dict.fromkeys(_ALONG, "axis"),
+    **dict.fromkeys(("MatMul", "BatchMatMul"), "transpose_a transpose_b"),
+    **dict.fromkeys(("ArgMaxWithValue", "ArgMinWithValue"), "axis keep_dims"),
+    **dict.fromkeys(("CumSum", "CumProd"), "axis exclusive reverse"),
+    **dict.fromkeys(("Softmax", "Squeeze"), "axis*"),
+    "ReduceSum": "axis* keep_dims skip_mode",
+    "Split": "axis output_num",
+    "Tile": "multiples",
+    "Elu": "alpha",
+    "Transpose": "perm",
+    "LayerNorm": "begin_norm_axis begin_params_axis epsilon",
+    "Gather": "axis batch_dims",
+    "GatherD": "dim@1",
+    "EmbeddingLookup": "start",
+    "OneHot": "depth@1 axis",
+    "BroadcastTo": "shape",
+    "TopK": "k",
+    "StridedSlice": "begin end strides begin_mask end_mask ellipsis_mask new_axis_mask shrink_axis_mask",
+    "Slice": "begin size",
+    "Reshape": "size",
+}
+_LISTED = ("Concat", "Stack", "AddN")  # operators of a tuple of tensors
+_MOST_SHOWN = 30  # elements of a Tensor that are shown as text (tensor.cc, ToString)
+
 
 def _text(value: Any) -> Any:
     """Numbers and texts stay; other values are text, as MindSpore's ToString writes them: (1, 2), Tensor(...)."""
     if isinstance(value, (tuple, list)):
         return f"({', '.join(str(_text(one)) for one in value)})"
     if isinstance(value, Tensor):
-        return f"Tensor(shape={list(value.shape)}, dtype={value.dtype}, value={value.asnumpy()})"
+        array = value.asnumpy()
+        shown = f"{array.item():g}" if array.ndim == 0 else "\n" * (array.ndim > 1) + str(array)
+        kept = shown if array.size < _MOST_SHOWN else "[...]"
+        return f"Tensor(shape={list(value.shape)}, dtype={str(value.dtype).capitalize()}, value={kept})"
     return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 class _Writer:
-    """Nodes of one rank's program under MindSpore's names: "AllReduce-0", "AllReduce-1", ..., as they run."""
+    """Nodes of one rank's program under MindSpore's names: "AllReduce-0", "AllReduce-1", ... Inputs come before what
+    reads them, from the results backwards (graph_utils.cc, TopoSort).
+    """
 
-    def __init__(self, plan: Plan, rank: int) -> None:
-        self.plan, self.rank = plan, rank
+    def __init__(self, plan: Plan, rank: int, mirrored: frozenset[str] = frozenset()) -> None:
+        self.plan, self.rank, self.mirrored = plan, rank, mirrored
         self.nodes: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter()
         self._made: dict[str, str] = {}  # a value -> the node that makes it
+        self._parts: dict[str, tuple[str, int]] = {}  # one of several results -> the node, its number
         self._roles = {graph_input.name: graph_input.role for graph_input in plan.graph.inputs}
+        self._data = [one.name for one in plan.data_inputs] if plan.config.parallel_mode in SHARDED_MODES else []
 
     def add(self, kind: str, inputs: list[Any], attrs: dict[str, Any] | None = None) -> str:
         """A node; returns its name."""
@@ -186,11 +234,16 @@ class _Writer:
 
     def operand(self, name: str) -> Any:
         """What stands for a value: a node, an input's name, a Tensor that the network holds, a number."""
-        if name in self._made:
-            return self._made[name]
         role = self._roles.get(name)
-        if role == "parameter":
-            self._made[name] = self.add("Load", [name, "U"])
+        if name not in self._made and role == "parameter":
+            read = self.add("Load", [name, "U"])
+            self._made[name] = self.add("_MirrorOperator", [read]) if name in self.mirrored else read
+        elif name not in self._made and name in self._data:  # what the virtual dataset hands on
+            self._made[""] = self._made.get("") or self.add("MakeTuple", self._data)
+            self._made[name] = self.add("TupleGetItem", [self._made[""], self._data.index(name)])
+        elif name not in self._made and name in self._parts:
+            self._made[name] = self.add("TupleGetItem", [*self._parts[name]])
+        if name in self._made:
             return self._made[name]
         if role == "constant":
             return Tensor(self.plan.constant_arrays[name])
@@ -198,29 +251,39 @@ class _Writer:
 
     def write(self, instr: Instr) -> None:
         """One instruction."""
-        inputs, kind = [self.operand(name) for name in instr.ins], class_name(instr)
+        kind, node = class_name(instr), self.plan.graph.node(instr.name)
+        written = int(instr.kind == "compute" and node is not None and node.opdef.writes)
+        if _gathers(instr):  # of what the optimizer parallel divides: MindSpore reads what it gathers
+            self._made[instr.out] = self.add("Load", [self._message(instr, list(instr.ins), kind), "U"])
+            return
+        inputs: list[Any] = [*instr.ins[:written], *map(self.operand, instr.ins[written:])]
         if instr.message:
             self._made[instr.out] = self._message(instr, inputs, kind)
             return
         attrs = {**dict(instr.attrs), "instance_name": instr.name}
         if instr.strategy is not None:
             attrs["in_strategy"] = strategy_counts(instr.strategy)
+        if kind in _LISTED:
+            inputs = [self.add("MakeTuple", inputs)]
         if instr.kind == "slice":
-            inputs += shown_slice(self.plan, instr, self.rank).args
-        elif kind == "Reshape":
-            inputs.append(tuple(self.plan.value(instr.out).slice_shape))
-        node = self.add(kind, inputs, attrs)
+            inputs += [*shown_slice(self.plan, instr, self.rank).args, *(0,) * 5]
+        else:
+            known = {"skip_mode": False, "size": tuple(self.plan.value(instr.outs[0]).slice_shape), **attrs}
+            for name, _, at in (one.partition("@") for one in _ARGUMENTS.get(kind, "").split()):
+                value = known[name.rstrip("*")]
+                if name.endswith("*") and not isinstance(value, tuple):
+                    value = () if value is None else (value,)
+                inputs.insert(int(at or len(inputs)), value)
+        made = self.add(kind, [*inputs, *"U" * written], attrs)
         if len(instr.outs) == 1:
-            self._made[instr.out] = node
-            return
-        for at, name in enumerate(instr.outs):
-            if name:
-                self._made[name] = self.add("TupleGetItem", [node, at])
+            self._made[instr.out] = made
+        else:
+            self._parts |= {name: (made, at) for at, name in enumerate(instr.outs) if name}
 
     def _message(self, instr: Instr, inputs: list[Any], kind: str) -> str:
         """A message; MindSpore's gather and scatter along dim 0 only, with a Split and a Concat after or before."""
         definition, ranks = MESSAGES[instr.message], instr.group(self.rank)
-        attrs = {"fusion": instr.attr("fusion", 0), "instance_name": instr.name, "group": group_name(ranks)}
+        attrs = {"fusion": instr.attr("fusion", 0), "instance_name": instr.name, "group": _group(self.plan, ranks)}
         attrs |= {"group_ranks": _ranks_text(ranks), "group_rank_ids": ranks, "rank_list": ranks, "rank_ids": ranks}
         attrs |= {"rank_size": len(ranks), "group_size": len(ranks)}
         if instr.attr("reduce"):
@@ -238,38 +301,87 @@ class _Writer:
 
     def _moved(self, source: Any, split: int, joined: int, parts: int) -> str:
         """The parts of `source` along one dim, joined along another."""
-        cut = self.add("Split", [source], {"axis": split, "output_num": parts})
+        cut = self.add("Split", [source, split, parts], {"axis": split, "output_num": parts})
         taken = [self.add("TupleGetItem", [cut, at]) for at in range(parts)]
-        return self.add("Concat", [self.add("MakeTuple", taken)], {"axis": joined})
+        return self.add("Concat", [self.add("MakeTuple", taken), joined], {"axis": joined})
+
+    @property
+    def newest(self) -> str:
+        return next(reversed(self.nodes), "")
+
+    def knows(self, name: str) -> bool:
+        """Whether a node here or an input of the network stands for a value."""
+        return name in self._made or name in self._parts or name in self._roles
+
+    def loads(self) -> list[str]:
+        """The nodes that read parameters, in the order in which the network does."""
+        made = [self._made.get(n, "") for _, i in self.plan.instructions("forward") for n in (*i.ins, *i.outs)]
+        made = [self.nodes[one]["inputs"][0] if one.startswith("_Mirror") else one for one in made]
+        return [name for name in dict.fromkeys(made) if name.startswith("Load-")]
 
     def program(self, phase: str, instrs: list[Instr]) -> None:
         """The instructions of one action. Messages in a bucket are written one by one, as they were before."""
         carried = buckets_of(self.plan.stage_of(self.rank).program(phase))
         inside = {i.out for concat, splits in carried.values() for i in (concat, *splits)}
+        makers: dict[str, Instr] = {}
         for instr in instrs:
+            single = [instr] if instr.out not in inside and instr.kind != "print" else []
             if instr.kind == "start" and instr.attr("members") is not None:
-                for message, _, _ in bucket_messages(self.plan, instr, *carried[instr.out]):
-                    self.write(message)
-            elif instr.kind == "wait":
-                self._made[instr.out] = self._made.get(instr.ins[0], "")
-            elif instr.out not in inside and instr.kind != "print":
-                self.write(instr)
+                single = [message for message, _, _ in bucket_messages(self.plan, instr, *carried[instr.out])]
+            makers |= {name: one for one in single for name in one.outs if name}
+        stack, done = [*reversed(makers), *reversed([name for name in self.plan.outputs if name in makers])], set()
+        while stack:
+            name = stack.pop()
+            instr = makers.get(name)
+            if instr is None:
+                self.operand(name)
+            elif (instr.outs, True) in done:
+                continue
+            elif (instr.outs, False) in done:
+                done.add((instr.outs, True))
+                if instr.kind == "wait":
+                    self._made[instr.out] = self._made.get(instr.ins[0], "")
+                else:
+                    self.write(instr)
+            else:
+                done.add((instr.outs, False))
+                stack += [name, *(() if _gathers(instr) else reversed(instr.ins))]
+
+
+def _gathers(instr: Instr) -> bool:
+    return instr.message == "all_gather" and instr.ins[0] == instr.attr("parameter")
 
 
 def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]]:
-    """{"@graph_0": {node: {"inputs": [...], "attrs": {...}}}} of one rank's forward, backward and update.
+    """{"@graph_0": {node: {"inputs": [...], "attrs": {...}}}} of one rank's forward; of a training step, "@graph_1" has
+    its forward, backward and update.
 
-    Nodes are numbered per class as they run. Inputs are names of nodes, data inputs and optimizer states, numbers, and
-    Tensors and shapes as text; a parameter is read by a Load. A message's attributes: op, fusion, rank_size
-    (group_size), group_ranks and group_rank_ids (rank_ids, rank_list), and group, its name.
+    Nodes are numbered per class, inputs before their readers. Inputs are names of nodes and optimizer states, numbers,
+    and Tensors and shapes as text; a parameter is read by a Load, data come from the virtual dataset's MakeTuple, and
+    _MirrorOperator stands for the all_reduce of a gradient. A message's attributes: op, fusion, rank_size (group_size),
+    group_ranks and group_rank_ids (rank_ids, rank_list), and group, its name.
 
-    What MindSpore's graph has otherwise: gradients and updates are made of its operators
-    (here of this package's, such as ReluGrad and Descend), and its redistributions may be other steps to the same
-    slices; a group of one rank has no message here.
+    What MindSpore's graph has otherwise: gradients and updates are made of its operators (here of this package's, such
+    as ReluGrad and Descend), a loss is divided behind a _VirtualDiv, and one slice serves several readers here.
     """
-    writer, stage = _Writer(plan, rank), plan.stage_of(rank)
-    for action in stage.actions:
-        writer.program(action.program, [instr for _, instr in stage.part(action) if instr.runs_on(rank)])
-    results = [writer.operand(name) for name in plan.outputs]
-    writer.add("Return", results if len(results) == 1 else [writer.add("MakeTuple", results)])
-    return {"@graph_0": writer.nodes}
+    actions = plan.stage_of(rank).actions
+    later = [i for name in ("backward", "update") for _, i in plan.instructions(name)]
+    mirrored = frozenset(name for i in later if i.message == "all_reduce" for name in i.carried)
+    first = [action for action in actions if action.program == "forward"]
+    graphs = [_graph(_Writer(plan, rank, mirrored), first), *([_graph(_Writer(plan, rank), actions)] if later else ())]
+    return {f"@graph_{number}": nodes for number, nodes in enumerate(graphs)}
+
+
+def _graph(writer: _Writer, actions: Sequence[Action]) -> dict[str, dict[str, Any]]:
+    """The nodes of these actions and of what they return."""
+    plan, rank = writer.plan, writer.rank
+    for action in actions:
+        instrs = [instr for _, instr in plan.stage_of(rank).part(action) if instr.runs_on(rank)]
+        writer.program(action.program, instrs)
+    results = [writer.operand(name) for name in plan.outputs if writer.knows(name)] or [writer.newest]
+    result = results[0] if len(results) == 1 else writer.add("MakeTuple", results)
+    if loads := writer.loads():  # the result waits for what was read
+        state = writer.add("UpdateState", ["U", writer.add("MakeTuple", loads) if len(loads) > 1 else loads[0]])
+        result = writer.add("Depend", [result, state])
+    writer.add("Return", [result])
+    return writer.nodes

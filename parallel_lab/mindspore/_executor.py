@@ -28,8 +28,10 @@ from ..base.settings.current import frozen, frozen_for_run, get_auto_parallel_co
 from ..graph.compiler import Compiled, compile_program
 from ..graph.draft import Draft
 from ..graph.forms import input_names, of_tensors, tensors_of
+from ..graph.passes import PASSES
+from ..graph.passes.optimizer_shard import shard_parameters
 from ..graph.plan import Plan
-from ..graph.virtual_output import compile_forward
+from ..graph.virtual_output import FORWARD_PASSES, compile_forward
 from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.tensor.dynamic_shapes import sized
@@ -253,6 +255,11 @@ def _program(build: Callable, network: Callable, inputs: list[Any], options: dic
         with suppress(TracedCommunication, WorldArgumentError):
             return compile_program(network, *inputs, **options, parallel_mode="stand_alone")
         options["parallel_mode"] = "data_parallel"  # with strategies without effect
+    if options.get("enable_parallel_optimizer", get_auto_parallel_context("enable_parallel_optimizer")):
+        # MindSpore divides parameters though nothing trains them (step_parallel.cc, ApplyParallelOptOnParam)
+        listed = PASSES if build is compile_program else FORWARD_PASSES
+        always = (one._replace(when="operators are split") if one.run is shard_parameters else one for one in listed)
+        return compile_forward(network, *inputs, passes=tuple(always), **options)
     return build(network, *inputs, **options)
 
 

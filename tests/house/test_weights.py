@@ -39,19 +39,19 @@ PACKAGE_LINES = {
     "ops": 11_019,
     "nn": 8_156,
     "catalog": 12_441,
-    "graph": 9_407,
+    "graph": 9_409,
     "cost": 9_204,
     "run": 1_468,
     "processes": 13_541,
     "train": 10_981,
     "lab": 32_359,
-    "mindspore": 9_028,
+    "mindspore": 9_147,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_936, 127_405, 100_647
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_938, 127_526, 100_710
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -137,8 +137,10 @@ def test_results_outside_training_have_a_virtual_output_with_its_strategy():
 
 
 def test_an_optimizer_shard_keeps_the_matrix_and_names_its_group():
-    """Ranks 1 and 5 of (2, 4) hold the same 12 rows of the weight: each keeps 6 of them. The group's name is its size
-    and a hash of "1-5" (device_manager.cc); that of "0-1-2-3" is on a page of the tutorials, and in seed 003.
+    """Ranks 1 and 5 of (2, 4) share 12 rows of the weight. The layout is what the network reads (recorded with 2.10;
+    get_parallel_info.cc: slice_shape), that of the momentum its parameter's. The group's name is its size and a hash of
+    "1-5" (device_manager.cc); that of "0-1-2-3" is on a page of the tutorials, and in seed 003. Without an optimizer
+    parameters are divided all the same (ApplyParallelOptOnParam).
     """
     ms.set_auto_parallel_context(
         enable_parallel_optimizer=True, parallel_optimizer_config={"parallel_optimizer_threshold": 0}
@@ -146,7 +148,12 @@ def test_an_optimizer_shard_keeps_the_matrix_and_names_its_group():
     net = Net(((2, 1), (4, 1)))
     step = nn.TrainOneStepCell(Sum(net), nn.Momentum(net.trainable_params(), 0.1, 0.9))
     compiled(step, zeros(32, 24))
-    assert step.parameter_layout_dict["network.w"] == ([2, 4], [0, -1], [6, 24], 0, True, group_name((1, 5)))
+    form = ([2, 4], [0, -1], [12, 24], 0, True, group_name((1, 5)))
+    assert step.parameter_layout_dict["network.w"] == step.parameter_layout_dict["moments.network.w"] == form
+    (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(32, 24))).values()
+    assert net.parameter_layout_dict["network.w"] == form and nodes["AllGather-0"]["inputs"] == ["network.w"]
+    assert nodes["Load-0"]["inputs"] == ["AllGather-0", "U"] and nodes["MatMul-0"]["inputs"][1] == "Load-0"
+    compiled(Net(((8, 1), (1, 1))), zeros(32, 24))
     assert group_name((0, 1, 2, 3)) == "4-6301172352641561019" and group_name((1, 5)).startswith("2-")
     ms.set_auto_parallel_context(enable_parallel_optimizer=False)
     weight = Parameter(zeros(48, 24), "w")
@@ -234,25 +241,77 @@ def test_nodes_of_the_graph_have_inputs_and_attributes():
     phase = compiled(net, zeros(32, 24))
     nodes = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
     assert nodes["Load-0"]["inputs"] == ["weight", "U"]
-    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", "(16, 0)", "(32, 24)"]  # rank 5 of (2, 4): rows 1, columns 1
+    assert nodes["StridedSlice-0"]["inputs"][:3] == [
+        "TupleGetItem-0",
+        "(16, 0)",
+        "(32, 24)",
+    ]  # rank 5 of (2, 4): rows 1, columns 1
     assert nodes["StridedSlice-1"]["inputs"][:3] == ["StridedSlice-0", "(0, 6)", "(16, 12)"]
-    assert nodes["MatMul-0"]["inputs"] == ["StridedSlice-1", "Load-0"]
+    assert nodes["MatMul-0"]["inputs"] == ["StridedSlice-1", "Load-0", False, True]
+    assert nodes["MakeTuple-0"]["inputs"] == ["x"] and nodes["TupleGetItem-0"]["inputs"] == ["MakeTuple-0", 0]
     assert nodes["AllReduce-0"]["inputs"] == ["MatMul-0"] and nodes["ReLU-0"]["inputs"] == ["AllReduce-0"]
     attrs = nodes["AllReduce-0"]["attrs"]
-    assert {k: attrs[k] for k in ("op", "fusion", "group_rank_ids", "rank_size")} == {
-        "op": "sum",
-        "fusion": 0,
-        "group_rank_ids": "(4, 5, 6, 7)",
-        "rank_size": 4,
-    }
-    assert nodes["MatMul-0"]["attrs"]["transpose_b"] is True and nodes["Return-0"]["inputs"] == ["ReLU-0"]
+    expected = {"op": "sum", "fusion": 0, "group_rank_ids": "(4, 5, 6, 7)", "rank_size": 4}
+    assert {k: attrs[k] for k in expected} == expected
+    assert nodes["MatMul-0"]["attrs"]["transpose_b"] is True and nodes["Return-0"]["inputs"] == ["Depend-0"]
+    assert nodes["Depend-0"]["inputs"] == ["ReLU-0", "UpdateState-0"]
+
+
+# (operator, shapes of its tensors, what else it is given) -> the inputs of its node, as 2.10 writes them (recorded; the
+# order of the values is that of gen_ops_prim.py)
+@each_of(
+    ("name", "op", "shapes", "more", "strategy", "expected"),
+    ("ReduceSum", ops.ReduceSum(), [(64, 32)], (1,), ((8, 1),), ["x", "(1)", False, False]),
+    ("ReduceMean", ops.ReduceMean(True), [(64, 32)], (), ((8, 1),), ["x", "()", True]),
+    ("Softmax", ops.Softmax(), [(64, 32)], (), ((8, 1),), ["x", "(-1)"]),
+    ("Transpose", ops.Transpose(), [(64, 32)], ((1, 0),), ((8, 1),), ["x", "(1, 0)"]),
+    ("Concat", ops.Concat(1), [(64, 32)] * 2, "listed", ((8, 1),) * 2, ["MakeTuple-1", 1]),
+    ("GatherD", ops.GatherD(), [(64, 32)] * 2, "between", ((8, 1),) * 2, ["x", 1, "y"]),
+    ("Tile", ops.Tile(), [(64, 32)], ((1, 4),), ((2, 4),), ["x", "(1, 1)"]),
+    ("Slice", ops.Slice(), [(64, 32)], ((0, 0), (64, 16)), ((8, 1),), ["x", "(0, 0)", "(8, 16)"]),
+    ("Split", ops.Split(1, 2), [(64, 32)], (), ((8, 1),), ["x", 1, 2]),
+)
+def test_a_node_has_its_values_among_its_inputs(name, op, shapes, more, strategy, expected):
+    class One(nn.Cell):
+        def construct(self, x, y):
+            if more == "listed":
+                return op((x, y))
+            return op(x, 1, ops.cast(y, ms.int32)) if more == "between" else op(x, *more)
+
+    op.shard(strategy)
+    (nodes,) = _executor.get_parallel_graph_info(compiled(One(), zeros(64, 32), zeros(64, 32))).values()
+    found = nodes[f"{name}-0"]["inputs"]
+    assert [b if a in ("x", "y") else a for a, b in zip(expected, found, strict=True)] == found
+
+
+def test_nodes_are_numbered_from_the_results_backwards():
+    """TopoSort: what the result reads first comes first, though it is called later; one of several results is a node
+    where it is read; parameters are waited for in the order of the calls. Recorded with 2.10.
+    """
+
+    class Fork(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = Parameter(zeros(24, 8), "a"), Parameter(zeros(24, 8), "b")
+            self.matmul, self.split = ops.MatMul().shard(((8, 1), (1, 1))), ops.Split(1, 2).shard(((8, 1),))
+
+        def construct(self, x, y):
+            early = self.matmul(y, self.b)
+            parts = self.split(early)
+            return self.matmul(x, self.a)[:, :4] + parts[1] * parts[0]
+
+    (nodes,) = _executor.get_parallel_graph_info(compiled(Fork(), zeros(32, 24), zeros(32, 24))).values()
+    assert nodes["Load-0"]["inputs"] == ["a", "U"] and nodes["Load-1"]["inputs"] == ["b", "U"]
+    assert nodes["TupleGetItem-1"]["inputs"] == ["MakeTuple-0", 1]
+    assert nodes["TupleGetItem-2"]["inputs"] == ["Split-0", 1] and nodes["TupleGetItem-3"]["inputs"] == ["Split-0", 0]
+    assert nodes["MakeTuple-1"]["inputs"] == ["Load-1", "Load-0"]
 
 
 def test_a_redistribution_is_nodes_with_its_shapes():
     """A product whose rows rank 5 has whole, read by columns: the last 24 of 48, as its second digit of (4, 2) is 1."""
     net = Net(((1, 1), (1, 1)), ((4, 2),))
     (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(32, 24))).values()
-    slices = [map(ast.literal_eval, node["inputs"][1:]) for name, node in nodes.items() if "StridedSlice" in name]
+    slices = [map(ast.literal_eval, node["inputs"][1:4]) for name, node in nodes.items() if "StridedSlice" in name]
     slices = [tuple(one) for one in slices]
     assert {(begin[0], end[0]) for begin, end, _ in slices} >= {(16, 24)}
     assert {(begin[1], end[1]) for begin, end, _ in slices} >= {(24, 48)}
@@ -324,7 +383,7 @@ def test_a_window_is_taken_from_what_a_neighbour_holds():
     (nodes,) = _executor.get_parallel_graph_info(compiled(net, zeros(8, 3, 16, 12))).values()
     assert nodes["NeighborExchangeV2-0"]["inputs"] == ["StridedSlice-0"]
     assert nodes["Conv2D-0"]["inputs"] == ["NeighborExchangeV2-0", "Load-0"]
-    assert nodes["StridedSlice-0"]["inputs"][:3] == ["x", "(0, 0, 10, 0)", "(8, 3, 12, 12)"]
+    assert nodes["StridedSlice-0"]["inputs"][:3] == ["TupleGetItem-0", "(0, 0, 10, 0)", "(8, 3, 12, 12)"]
 
 
 def test_messages_that_share_a_bucket_are_nodes_of_their_own():
@@ -340,7 +399,11 @@ def test_messages_that_share_a_bucket_are_nodes_of_their_own():
     ms.set_auto_parallel_context(comm_fusion={"allreduce": {"mode": "auto", "config": None}})
     net = Two()
     step = nn.TrainOneStepCell(Sum(net), nn.SGD(net.trainable_params(), 0.1))
-    (nodes,) = _executor.get_parallel_graph_info(compiled(step, zeros(32, 24))).values()
+    forward, nodes = _executor.get_parallel_graph_info(compiled(step, zeros(32, 24))).values()
+    assert (
+        forward["_MirrorOperator-0"]["inputs"] == ["Load-0"] and forward["MatMul-0"]["inputs"][1] == "_MirrorOperator-0"
+    )
+    assert not [name for name in forward if forward[name]["attrs"].get("fusion")]
     gradients = [n for name, n in nodes.items() if name.startswith("AllReduce") and n["attrs"]["fusion"]]
     assert len(gradients) == 2 and all(n["inputs"][0].startswith("MatMul") for n in gradients)
     made = set(nodes) | {"U", "a", "b", "x"}

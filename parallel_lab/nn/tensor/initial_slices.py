@@ -82,10 +82,9 @@ def hold_slice(parameter: Any, layout: Any) -> None:
 def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
     """The TensorLayout of a form."""
     where, allowed = "Parameter.init_data", f"A tuple {FORM}"
-    if not isinstance(form, tuple):
-        raise ArgumentTypeError(f"layout={shorten(form)}", where=where, allowed=allowed)
-    if len(form) < 6:
-        raise ArgumentError(f"layout={shorten(form)} has {len(form)} elements", where=where, allowed=allowed)
+    if not isinstance(form, tuple) or len(form) < 6:
+        error = ArgumentError if isinstance(form, tuple) else ArgumentTypeError
+        raise error(f"layout={shorten(form)}", where=where, allowed=allowed)
     matrix, entries, part, _, uniform, group = form[:6]
     lists = all(isinstance(each, (list, tuple)) for each in (matrix, entries, part))
     if not lists or not all(is_int(n) for n in (*matrix, *part)) or not isinstance(group, str):
@@ -95,20 +94,21 @@ def _layout_of(form: Any, shape: tuple[int, ...], rank: int) -> TensorLayout:
     try:
         layout = TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))
         layout.check_rank(rank)
-        layout = _shared(layout, group, rank) if group else layout
-        expected = layout.slice_shape(shape)
+        stored = _shared(layout, group, rank) if group else layout
+        parts = layout.slice_shape(shape), stored.slice_shape(shape)
     except (LayoutError, TypeError, ValueError) as error:
         hint = f"The whole has shape {shape}, this is rank {rank}"
         raise ArgumentError(f"layout={shorten(form)}: {error}", where=where, hint=hint) from None
-    if tuple(part) != expected:
-        raise ArgumentError(f"slice shape {list(part)} of layout={shorten(form)}", where=where, allowed=f"{expected}")
-    return layout
+    if tuple(part) not in parts:
+        raise ArgumentError(f"slice shape {list(part)} of layout={shorten(form)}", where=where, allowed=f"{parts}")
+    return stored
 
 
 def _shared(layout: TensorLayout, group: str, rank: int) -> TensorLayout:
-    """A slice's rows divided among the ranks "0-2-4-6" that hold copies of it; or "4-" and the hash of this text."""
-    ranks = tuple(int(each) for each in group.split("-"))
+    """A slice's rows divided among its holders: "0-2-4-6", "4-" and the hash of this text, or the world's group."""
     copies = ranks_along(*canonical_axes(layout.device_matrix, layout.replica_axes), rank)
+    whole = group.endswith("world_group") and len(copies) == layout.device_num
+    ranks = copies if whole else tuple(map(int, group.split("-")))
     hashed = len(ranks) == 2 and ranks[0] == len(copies) and ranks[1] >= 2**32
     if (ranks != copies and not hashed) or not layout.ndim:
         raise LayoutError(f"group {group!r}", allowed=f"All ranks with the same slice: {layout.replicas(rank)}")
