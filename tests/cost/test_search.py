@@ -334,6 +334,41 @@ def test_costs_of_a_product_are_those_of_the_rule():
     assert len(choice.candidates) == 20  # ways to give three factors of two, or fewer, to three dims
 
 
+def test_costs_of_a_table_are_those_of_the_rule():
+    """A table of (1024, 32), places (16, 8), float32 and int32, 8 devices: bytes of table 131,072, places 512, rows
+    looked up 16,384. Once each; where rows of the table are split three times the table, 7 and 6 times the places,
+    twice the rows. What is summed: a row for each place.
+    """
+    problem = problem_of(Looked(), np.zeros((16, 8), "int32"), fully_use_devices=False)
+    choice = problem.choices[problem.numbers["gather"]]
+    costs = dict(zip(choice.candidates, choice.costs.tolist(), strict=True))
+    assert costs[((1, 8), (1, 1))] == [131_072 / 8 + 512 + 16_384 / 8, 0.0, 0.0]
+    assert costs[((1, 1), (8, 1))] == [131_072 + 512 / 8 + 16_384 / 8, 0.0, 131_072]
+    assert costs[((8, 1), (1, 1))] == [3 * 131_072 / 8 + 13 * 512 + 2 * 16_384 - 1, 16_384 - 1 + 1024, 0.0]
+
+
+def test_convolutions_split_their_batch_among_all_devices():
+    """MindSpore's dynamic programming has this candidate alone; pooling has those that split the batch."""
+    problem = problem_of(Convolved(), ones(16, 4, 8, 8), fully_use_devices=False)
+    assert problem.choices[problem.numbers["conv.conv2d"]].candidates == (((8, 1, 1, 1), (1, 1, 1, 1)),)
+    pooled = problem_of(nn.MaxPool2d(2, 2), ones(16, 4, 8, 8), fully_use_devices=False).choices[1]
+    assert pooled.candidates == tuple(((n, 1, 1, 1),) for n in (1, 2, 4, 8))
+
+
+class Flat(nn.Cell):
+    def construct(self, x):
+        return ops.tanh(ops.reshape(ops.relu(x), (256,)))
+
+
+def test_there_and_back_through_a_reshape_is_one_message():
+    """(16, 16) in 8 parts of columns, wanted whole: 32 * 8 / 2 elements forward and 32 / 2 backward, 576 bytes."""
+    problem = problem_of(Flat(), ones(16, 16), fully_use_devices=False)
+    relu, tanh = problem.numbers["relu"], problem.numbers["tanh"]
+    (pair,) = (p for p in problem.pairs if (p.source, p.target) == (relu, tanh))
+    columns, whole = (problem.choices[n].candidates.index(s) for n, s in ((relu, ((1, 8),)), (tanh, ((1,),))))
+    assert pair.costs[columns, whole, 1] == 3072
+
+
 def test_the_cost_model_s_settings_act():
     make, x, y = CASES["quick_noshard"]
     plan = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), fully_use_devices=False)

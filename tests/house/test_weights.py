@@ -40,7 +40,7 @@ PACKAGE_LINES = {
     "nn": 8_156,
     "catalog": 12_441,
     "graph": 9_409,
-    "cost": 9_204,
+    "cost": 9_236,
     "run": 1_468,
     "processes": 13_541,
     "train": 10_981,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_938, 127_526, 100_710
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_970, 127_558, 100_745
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

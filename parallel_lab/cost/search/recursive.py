@@ -33,6 +33,7 @@ from typing import Any, cast
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
+from ...graph.passes.candidates import BATCH_ONLY
 from ...layout.named_layout import AnyStrategy
 from ...layout.tensor_layout import Shape
 from ...ops.machine.legal_strategies import legal_strategies, nearest_legal
@@ -207,7 +208,7 @@ class _Recursive(Places):
             for op in order:
                 self.halve(op, level)
         for op in self.ops.values():
-            if op.node is not None and (op.halves or without_rule(op.node)):
+            if op.node is not None and (op.halves or op.node.op in BATCH_ONLY or without_rule(op.node)):
                 self.take(op, as_halved(op, op.node))
         self.follow()
         self.agree()
