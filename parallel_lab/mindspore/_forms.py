@@ -21,6 +21,7 @@ from ..base.hooks import current_tracer
 from ..base.settings import context
 from ..layout.named_layout import strategy_counts
 from ..nn.cell import Cell
+from ..nn.layers.basic import arguments_of
 from ..nn.tensor.tensor import Tensor
 from ..ops.collectives.base import Communication
 from ..ops.elementwise import a_dtype
@@ -350,22 +351,16 @@ class NeighborExchange(_GivesTensors, ops.NeighborExchange):
     raises ArgumentTypeError (a TypeError) when it is called (MindSpore, neighborexchange.cc, CheckAttr).
     """
 
-    def __init__(
-        self,
-        send_rank_ids: Any,
-        recv_rank_ids: Any,
-        recv_shapes: Any,
-        send_shapes: Any,
-        recv_type: Any,
-        group: str | None = None,
-    ) -> None:
+    @arguments_of(ops.NeighborExchange.__init__)
+    def __init__(self, recv_shapes: Any, send_shapes: Any, **how: Any) -> None:
         shapes = {"recv_shapes": recv_shapes, "send_shapes": send_shapes}
         listed = [f"{name}={shorten(given)}" for name, given in shapes.items() if isinstance(given, list)]
         self.untaken = listed[0] if listed else ""
         known = all(isinstance(given, (list, tuple)) for given in shapes.values())
         if listed and not (known and all(isinstance(one, (list, tuple)) for one in (*recv_shapes, *send_shapes))):
-            send_rank_ids, recv_rank_ids, recv_shapes, send_shapes = [], [], (), ()
-        super().__init__(send_rank_ids, recv_rank_ids, recv_shapes, send_shapes, recv_type, group)
+            recv_shapes, send_shapes = (), ()
+            how.update(send_rank_ids=[], recv_rank_ids=[])
+        super().__init__(recv_shapes=recv_shapes, send_shapes=send_shapes, **how)
 
     def _checked(self, values: list[Any], rank: int | None, members: tuple[int, ...]) -> None:
         if self.untaken:

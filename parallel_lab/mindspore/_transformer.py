@@ -8,8 +8,6 @@
 Each layer gets its pipeline stage, its fusion number and its recomputation from the configuration, by `lambda_func`.
 """
 
-# ruff: noqa: F401 - imported for others: pages of the tables take names from here
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -29,11 +27,7 @@ from ._transformer_configs import (
     DP_MP,
     EXPERTS,
     OF_ALL,
-    EmbeddingOpParallelConfig,
     MoEConfig,
-    OpParallelConfig,
-    TransformerOpParallelConfig,
-    TransformerRecomputeConfig,
     check_config,
     check_experts,
     default_dpmp_config,
@@ -43,10 +37,8 @@ from ._transformer_configs import (
 from ._transformer_layers import (
     RATE,
     SIZE,
-    AttentionMask,
     FeedForward,
     MultiHeadAttention,
-    VocabEmbedding,
     _LayerNorm,
     check_divides,
     check_shape,

@@ -19,7 +19,7 @@ EXAMPLE = case(SHAPE)
 # ---- piecewise linear ----
 
 
-@op(UNARY, name="ReLU", mint="functional.relu", example=(EXAMPLE, case((8, 4, 16))))
+@op(UNARY, name="ReLU", example=(EXAMPLE, case((8, 4, 16))))
 def relu(x):
     """max(x, 0).  x: (...) -> (...)."""
     return np.maximum(x, np.zeros((), x.dtype))
@@ -88,7 +88,6 @@ def _gelu_inner(x):
 @op(
     UNARY,
     name="GeLU",
-    mint="functional.gelu",
     attrs={"approximate": choice("tanh", "none")},
     dtype=float_result,
     flops=8,
@@ -173,7 +172,6 @@ def _check_softmax(operands, *, axis):
     UNARY,
     name="Softmax",
     method="softmax",
-    mint="softmax functional.softmax",
     instead="SoftmaxExpand",
     whole=along_axis,
     attrs={"axis": sequence_of(integer(), "An int, or ints in a tuple", one=True)},

@@ -71,7 +71,7 @@ def truth_fault(operand, name):
     name="Select",
     also="where",
     numpy="where",
-    mint="select where",
+    mint="where",
     check=lambda operands: truth_fault(operands[0], "condition"),
     dtype=lambda dtypes: promoted(dtypes[1:]),
     example=(

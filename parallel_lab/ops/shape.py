@@ -182,7 +182,6 @@ def _squeeze_local(attrs, parts):
     _squeeze_labels,
     name="Squeeze",
     numpy="squeeze",
-    mint="squeeze",
     attrs={"axis": _single_dims},
     localize=_squeeze_local,
     flops=0,
@@ -255,7 +254,6 @@ def changed_labels(signature, **_):
     _tile_labels,
     name="Tile",
     numpy="tile",
-    mint="tile",
     static=("multiples",),
     attrs={"multiples": int_tuple(1)},
     check=_check_tile,
@@ -326,7 +324,6 @@ def _broadcast_local(attrs, parts):
     _broadcast_labels,
     name="BroadcastTo",
     numpy="broadcast_to",
-    mint="broadcast_to",
     attrs={"shape": int_tuple(-1)},
     check=_check_broadcast,
     sizes=lambda shapes, *, shape: dict(zip(letters(len(shape)), _broadcast_shape(shapes[0], shape), strict=True)),
@@ -369,7 +366,7 @@ def as_array(value):
     return tensor_operand("ops", "a tensor", value)
 
 
-@function(mint="repeat_interleave")
+@function()
 def repeat_interleave(input, repeats, axis=None):
     """Elements `repeats` times along `axis` (None: of one row).  input: (..., n, ...) -> (..., n * repeats, ...)."""
     input = as_array(input)

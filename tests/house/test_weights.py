@@ -36,22 +36,22 @@ PACKAGE_LINES = {
     "__main__.py": 10,
     "base": 4_722,
     "layout": 2_170,
-    "ops": 11_019,
+    "ops": 11_012,
     "nn": 8_156,
-    "catalog": 12_441,
+    "catalog": 12_395,
     "graph": 9_409,
     "cost": 9_236,
     "run": 1_468,
     "processes": 13_541,
     "train": 10_981,
     "lab": 32_359,
-    "mindspore": 9_147,
+    "mindspore": 9_134,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_970, 127_558, 100_745
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_963, 127_492, 100_745
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

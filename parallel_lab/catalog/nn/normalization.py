@@ -76,19 +76,13 @@ class _InstanceNorm(Cell):
     ndim, form = 0, ""
 
     @kept(num_features=integer(1), eps=floating(0, above=True), momentum=number(0, 1), affine=flag)
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        gamma_init: Any = "ones",
-        beta_init: Any = "zeros",
-        dtype: Any = np.float32,
-    ) -> None:
+    @arguments_of(
+        _BatchNorm.__init__, names="num_features eps momentum affine gamma_init beta_init dtype", momentum=0.1
+    )
+    def __init__(self, num_features: int, eps: float, dtype: Any, affine: bool, **inits: Any) -> None:
         super().__init__()
-        for name, init in (("gamma", gamma_init), ("beta", beta_init)):
-            values = initializer(init, (num_features,), dtype)
+        for name in ("gamma", "beta"):
+            values = initializer(inits[f"{name}_init"], (num_features,), dtype)
             setattr(self, name, Parameter(values, name=name, requires_grad=affine))
         self.group_norm = group_norm.primitive(num_groups=num_features, epsilon=eps)
 

@@ -30,7 +30,7 @@ def _activation(name, **facts):
     return declare
 
 
-@function(mint="functional.softmin")
+@function()
 def softmin(x, axis=-1, *, dtype=None):
     """softmax(-x) along `axis`, of x in `dtype`.  x: (...) -> (...)."""
     return softmax(neg(x if dtype is None else cast(x, dtype=str(a_dtype("softmin", "dtype", dtype)))), axis=axis)
@@ -42,7 +42,7 @@ def tanhshrink(input):
     return sub(input, tanh(input))
 
 
-@function(mint="functional.glu")
+@function()
 def glu(x, axis=-1):
     """The first half along `axis` times the sigmoid of the second.  x: (..., 2n, ...) -> (..., n, ...)."""
     first, second = split_parts(x, axis=axis, output_num=2)
@@ -113,7 +113,7 @@ def swiglu_grad(g, x, *, dim):
 WIDE = case(SHAPE, low=-8.0, high=8.0)  # reaches both flat ends
 
 
-@op(UNARY, name="ReLU6", mint="functional.relu6", example=WIDE)
+@op(UNARY, name="ReLU6", example=WIDE)
 def relu6(x):
     """max(x, 0), but at most 6.  x: (...) -> (...)."""
     return np.clip(x, np.zeros((), x.dtype), np.asarray(6, x.dtype))
@@ -193,7 +193,6 @@ soft_shrink = _shrink(
 @op(
     UNARY,
     name="HardTanh Hardtanh",
-    mint="functional.hardtanh",
     attrs={"min_val": number(), "max_val": number()},
     check=lambda operands, *, min_val, max_val: (
         None if min_val < max_val else (f"min_val={min_val} and max_val={max_val}", "A min_val below max_val")
@@ -213,7 +212,6 @@ def _(g, out, x, *, min_val, max_val):
 @op(
     UNARY,
     name="Threshold",
-    mint="functional.threshold",
     static=("threshold", "value"),
     attrs={"threshold": number(), "value": number()},
     example=case(SHAPE, threshold=0.5, value=-3.0),
@@ -371,7 +369,7 @@ def celu_grad(g, x, *, alpha):
     return g * np.where(x > 0, np.ones((), x.dtype), np.exp(np.minimum(x / x.dtype.type(alpha), 0))).astype(g.dtype)
 
 
-@op(UNARY, name="LogSoftmax", mint="functional.log_softmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
+@op(UNARY, name="LogSoftmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
 def log_softmax(x, *, axis=-1):
     """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
     return log_softmax_of(x, axis)
@@ -429,6 +427,6 @@ softplus = fractional(
     lambda x: np.log1p(np.exp(-np.abs(x))) + np.maximum(x, np.zeros((), x.dtype)),
     "log(1 + exp(x)), without overflow",
     lambda g, out, x: mul(g, sigmoid(x)),
-    mint="functional.softplus",
+    mint="",
     flops=4,
 )

@@ -75,7 +75,6 @@ atan2 = binary(
     also="arctan2",
     method="atan2(other) arctan2(other)",
     mint="atan2 arctan2",
-    ufunc="arctan2",
     example=POSITIVE_PAIR,
     **_FRACTIONS,
 )
@@ -87,7 +86,7 @@ def _(g, out, x, y):
     return unbroadcast(mul(share, y), x), neg(unbroadcast(mul(share, x), y))
 
 
-xdivy = binary("xdivy", _xdivy, "x / y, and 0 where x is 0", method="xdivy(y)", example=POSITIVE_PAIR, **_FRACTIONS)
+xdivy = binary("xdivy", _xdivy, "x / y, and 0 where x is 0", example=POSITIVE_PAIR, **_FRACTIONS)
 
 
 @xdivy.vjp
@@ -96,15 +95,7 @@ def _(g, out, x, y):
     return unbroadcast(xdivy(some, y), x), neg(unbroadcast(xdivy(mul(some, out), y), y))
 
 
-xlogy = binary(
-    "xlogy",
-    _xlogy,
-    "x * log(y), and 0 where x is 0",
-    method="xlogy(y)",
-    mint="xlogy",
-    example=POSITIVE_PAIR,
-    **_FRACTIONS,
-)
+xlogy = binary("xlogy", _xlogy, "x * log(y), and 0 where x is 0", mint="xlogy", example=POSITIVE_PAIR, **_FRACTIONS)
 
 
 @xlogy.vjp
@@ -145,7 +136,7 @@ def _log_of_sum(numpys, class_name, power, base):
     """Declare log(base^x + base^y) to that base; `power` is base^x."""
     name = numpys.__name__
     text = f"Logarithm of {base}^x + {base}^y to base {base}, without overflow"
-    spelled = {"name": class_name, "mint": name, "method": f"{name}(other)", "ufunc": name}
+    spelled = {"name": class_name, "mint": name, "method": f"{name}(other)"}
     made = binary(name, numpys, text, **spelled, **_FRACTIONS, **_TENSORS)
 
     @made.vjp
@@ -270,8 +261,6 @@ sub_ext = _scaled("sub_ext", "SubExt", -1, "x - alpha * y")
 @op(
     "...,...,...->...",
     name="Lerp LerpScalar",
-    method="lerp(end,weight)",
-    mint="lerp",
     strategy_labels=but_numbers,
     dtype=number_result,
     flops=3,
@@ -355,7 +344,7 @@ def addcdiv(input, tensor1, tensor2, value=1):
     return add_quotient(input, tensor1, tensor2, value)
 
 
-@function(numbers="input exponent", method="float_power(exponent)", mint="float_power")
+@function(numbers="input exponent", mint="float_power")
 def float_power(input, exponent):
     """input to the power `exponent`, in float64.  input, exponent: (...) -> broadcast (...)."""
     exponent = cast(exponent, dtype="float64") if hasattr(exponent, "dtype") else exponent

@@ -38,7 +38,7 @@ def rot90(input, k, dims):
     return flip(swapaxes(input, first, second), (second,)) if k % 4 else input
 
 
-@function(mint="tensor_split")
+@function()
 def tensor_split(input, indices_or_sections, axis=0):
     """Pieces along `axis`: as many as an int says, the first ones larger; or cut at a tuple of places.
 
@@ -207,7 +207,6 @@ def _dims(axis):
 @op(
     same_labels,
     name="ReverseV2 Flip",
-    mint="flip",
     attrs={"axis": some_dims},
     whole=along_axis,
     flops=0,
@@ -231,7 +230,6 @@ def _check_roll(operands, *, shift, axis):
 @op(
     same_labels,
     name="Roll",
-    mint="roll",
     attrs={"axis": some_dims, "shift": sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)},
     check=_check_roll,
     whole=along_axis,
@@ -248,7 +246,7 @@ def _(g, out, x, *, shift, axis):
     return (roll(g, shift=tuple(-n for n in _dims(shift)), axis=_dims(axis)),)
 
 
-@function(mint="permute")
+@function()
 def permute(input, *axis):
     """`transpose`: dims in the order `axis`, a tuple or the ints themselves.  input: (...) -> (...)."""
     return transpose(as_array(input), tuple(axis[0]) if len(axis) == 1 and isinstance(axis[0], (tuple, list)) else axis)
@@ -269,7 +267,7 @@ def repeat_elements(x, rep, axis=0):
 cat = concat
 
 
-@function(numpy="split", mint="split")
+@function(numpy="split")
 def split(x, split_size_or_sections, axis=0):
     """A tensor split along `axis`, in PyTorch's and mindspore.ops' form.  x: (..., n, ...) -> several (..., n_i, ...).
 
@@ -278,7 +276,7 @@ def split(x, split_size_or_sections, axis=0):
     return split_parts(x, axis=axis, sizes=_sizes_of("split", x, split_size_or_sections, axis))
 
 
-@function(mint="chunk")
+@function()
 def chunk(x, chunks, axis=0):
     """At most `chunks` equal parts along `axis`, a last one smaller.  x: (..., n, ...) -> several (..., n_i, ...)."""
     shape = tuple(x.shape)

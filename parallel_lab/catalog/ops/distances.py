@@ -42,7 +42,6 @@ def _apart(x1, x2):
     whole="m",
     dtype=float_result,
     flops=lambda s: 3 * s.p * s.r * s.m * getattr(s, "b", 1),
-    mint="cdist",
     example=(
         case((8, 4, 3), (8, 2, 3)),
         case((16, 3), (8, 3), p=1.0),

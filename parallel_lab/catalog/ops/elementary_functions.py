@@ -146,7 +146,6 @@ round_ = unary(
     "The nearest whole number, halves to the even one, in x's dtype",
     name="Round Rint",
     also="round",
-    mint="round",
 )
 
 

@@ -36,7 +36,7 @@ from ...ops.machine.registry import case, gradient, op
 from ...ops.machine.signature import letters, more_letters
 from ...ops.manual_split import own_rows, uneven_rows
 from ...ops.shape import reshape
-from ...ops.spellings import function, method
+from ...ops.spellings import function
 
 
 @op(
@@ -287,7 +287,6 @@ def _restrict_one_hot(signature, cuts, sizes, *, depth, axis):
 @op(
     _one_hot_labels,
     name="OneHot",
-    mint="functional.one_hot",
     attrs={"depth": integer(1), "axis": new_dim},
     check=_check_one_hot,
     static=("depth",),
@@ -321,9 +320,3 @@ def one_hot(indices, depth, on_value, off_value, *, axis=-1, offset=0):
 def take(x: Any, indices: Any, axis: int | None = None) -> Any:
     """Elements along `axis` by number; axis None: of x as one row.  x: (...), indices: (...) int -> (...)."""
     return gather(x, indices, axis) if axis is not None else gather(reshape(x, (-1,)), indices, 0)
-
-
-@method("take")
-def _(self, indices, axis=None):
-    """Elements along `axis` by number, as numpy's take; axis None: of all elements in row-major order."""
-    return take(self, np.asarray(indices) if isinstance(indices, (list, tuple)) else indices, axis)

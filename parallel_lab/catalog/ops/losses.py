@@ -208,13 +208,13 @@ def l1_loss(input, target, reduction="mean"):
     return l1_of(FormulaParts("l1_loss", reduction, sub=sub, abs=abs_), input, target)
 
 
-@function(mint="functional.kl_div")
+@function()
 def kl_div(logits, labels, reduction="mean"):
     """`kl_div_loss`: labels * (log labels - logits), reduced.  logits, labels: (...) -> (), or (...) for "none"."""
     return kl_div_loss(logits, labels, reduction=reduction)
 
 
-@function(mint="functional.smooth_l1_loss")
+@function()
 def smooth_l1_loss(input, target, beta=1.0, reduction="none"):
     """`nn.SmoothL1Loss`: 0.5 d^2 / beta where |d| < beta, else |d| - 0.5 beta.  input, target: (...) -> (...) or ().
 
@@ -236,7 +236,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0):
     return mul(parts.get_loss(values), delta)
 
 
-@function(mint="functional.binary_cross_entropy")
+@function()
 def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
     """-weight * (y log x + (1 - y) log(1 - x)), as `nn.BCELoss`.  logits: x, labels: y -> (), or (...) for "none".
 
@@ -247,7 +247,7 @@ def binary_cross_entropy(logits, labels, weight=None, reduction="mean"):
     return binary_of(FormulaParts("binary_cross_entropy", reduction, **settings), logits, labels)
 
 
-@function(mint="functional.binary_cross_entropy_with_logits")
+@function()
 def binary_cross_entropy_with_logits(logits, label, weight=None, pos_weight=None, reduction="mean"):
     """Binary cross-entropy of a sigmoid, as `nn.BCEWithLogitsLoss`.  logits, label: (...) -> (), or (...).
 

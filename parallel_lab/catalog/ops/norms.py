@@ -27,10 +27,9 @@ from ...ops.reduce import (
     reduce_prod,
     reduce_sum,
     reduced_dims,
-    spelling,
 )
 from ...ops.shape import squeeze
-from ...ops.spellings import function, method
+from ...ops.spellings import function
 from ...ops.unary import abs_, sqrt, square
 
 CASES = (case((16, 8)), case((16, 8), axis=1), case((8, 4, 2), axis=(0, 2), keep_dims=True))
@@ -172,23 +171,6 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-08):
     dim = integer()("cosine_similarity", "dim", dim, SHAPE_ERRORS)
     norms = (maximum(lp_norm(x, axis=dim, p=2), eps) for x in (x1, x2))
     return div(reduce_sum(mul(x1, x2), dim), mul(*norms))
-
-
-# ---- methods of a Tensor in a form of their own ----
-
-
-@method("var")
-def _(self, axis=None, ddof=0, keep_dims=False, **spelled):
-    """Variance over `axis` (or `dim`); squares over count - ddof: 0 as in numpy and MindSpore (PyTorch: 1)."""
-    axis, keep_dims = spelling("var", axis, keep_dims, spelled)
-    return var(self, axis, ddof=ddof, keep_dims=keep_dims)
-
-
-@method("std")
-def _(self, axis=None, ddof=0, keep_dims=False, **spelled):
-    """Standard deviation over `axis` (or `dim`), the root of `var`."""
-    axis, keep_dims = spelling("std", axis, keep_dims, spelled)
-    return std(self, axis, ddof=ddof, keep_dims=keep_dims)
 
 
 # ---- sums of squares ----

@@ -120,7 +120,7 @@ def _(self, x, paddings, *, mode="REFLECT"):
     return self.run(x, paddings=_numbers(paddings), mode=known.lower())
 
 
-@function(numpy="pad", mint="functional.pad")
+@function(numpy="pad")
 def pad(x, padding, mode="constant", value=0.0):
     """`pad_dims` in PyTorch's and mindspore.ops' form.  x: (...) -> (...).
 

@@ -21,7 +21,7 @@ from .diagonals import eye
 from .float_checks import NUMBER
 
 
-@op("mk,k->m", name="Mv", mint="mv", flops=lambda s: 2 * s.m * s.k, example=case((16, 8), (8,)))
+@op("mk,k->m", name="Mv", flops=lambda s: 2 * s.m * s.k, example=case((16, 8), (8,)))
 def mv(mat, vec):
     """Matrix times vector.  mat: (m, k), vec: (k,) -> (m,)."""
     return np.matmul(mat, vec)
@@ -33,7 +33,7 @@ def _(g, out, mat, vec):
     return mul(column, vec), mv(transpose(mat, (1, 0)), g)
 
 
-@op("i,j->ij", name="Outer Ger", also="ger", method="outer(vec2) ger(vec2)", mint="outer", example=case((16,), (8,)))
+@op("i,j->ij", name="Outer Ger", also="ger", mint="outer", example=case((16,), (8,)))
 def outer(input, vec2):
     """All products of two vectors' elements.  input: (i,), vec2: (j,) -> (i, j)."""
     return np.multiply.outer(input, vec2)
@@ -225,7 +225,7 @@ def _(g, out, x1, x2, *, dim):
     return cross_product(x2, g, dim=dim), cross_product(g, x1, dim=dim)
 
 
-@function(method="cross(other,dim)", mint="cross")
+@function(mint="cross")
 def cross(input, other, dim=None):
     """Vector products along `dim` (None: the first with 3 elements).  input, other: (..., 3, ...) -> broadcast."""
     shapes = tuple(input.shape), tuple(other.shape)

@@ -379,13 +379,13 @@ def _sizes(where, size):
     return size[0] if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
 
 
-@function(mint="rand")
+@function()
 def rand(*size, dtype=None, seed=None):
     """Numbers from 0 to below 1.  -> `size` of `dtype` (float32). Form: mindspore.ops.rand."""
     return _of_dtype(_drawn(uniform_real, "rand", _sizes("rand", size), seed), dtype, "rand")
 
 
-@function(mint="randn")
+@function()
 def randn(*size, dtype=None, seed=None):
     """Normal numbers of mean 0 and deviation 1.  -> `size` of `dtype` (float32). Form: mindspore.ops.randn."""
     return _of_dtype(_drawn(standard_normal_at, "randn", _sizes("randn", size), seed), dtype, "randn")
@@ -422,7 +422,7 @@ def randint_like(input, low, high, seed=None, *, dtype=None):
     return randint(low, high, tuple(input.shape), seed, dtype=input.dtype if dtype is None else dtype)
 
 
-@function(mint="bernoulli")
+@function()
 def bernoulli(input, p=0.5, seed=None):
     """1 with probability p, else 0.  input: (...), p: a number or broadcast to (...) -> (...) of input's dtype.
 

@@ -111,7 +111,7 @@ def randperm_at(step, first, *, n, count=None, key=0, offset=0):
     return order[offset : offset + (count or n)].astype(np.int64) + int(first)
 
 
-@function(mint="randperm")
+@function()
 def randperm(n, seed=None, offset=0, dtype="int64"):
     """0, ..., n - 1 in a random order.  -> (n,) of `dtype`. Form: mindspore.ops.randperm."""
     step, key = moment("randperm", seed)

@@ -62,7 +62,7 @@ hann_window = function(mint="hann_window")(_window("hann_window", (0.5, -0.5)))
 blackman_window = function()(_window("blackman_window", (0.42, -0.5, 0.08)))
 
 
-@function(mint="diff")
+@function()
 def diff(x, n=1, axis=-1, prepend=None, append=None):
     """Differences of neighbours along `axis`, n times.  x: (..., k, ...) -> (..., k - n, ...).
 

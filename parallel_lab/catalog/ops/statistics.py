@@ -23,7 +23,7 @@ from .norms import CASES, _labels, _Steps, lp_norm, std, var
 # ---- counts and spreads ----
 
 
-@function(mint="count_nonzero")
+@function()
 def count_nonzero(x, axis=None, keep_dims=False, dtype="int32", **spelled):
     """How many elements are not 0 over `axis` (or `dim`; None: all).  x: (...) -> (...) ints without those dims."""
     axis, keep_dims = spelling("count_nonzero", axis, keep_dims, spelled)
@@ -66,7 +66,7 @@ def _(self, x, axes=None, *, keep_dims=False):
     return self.run(x, axis=axes.asnumpy().tolist() if hasattr(axes, "asnumpy") else axes, keep_dims=keep_dims)
 
 
-@function(mint="norm")
+@function()
 def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspore.ops.norm
     """`lp_norm` in mindspore.ops' form.  x: (...) -> (...) without the dims `dim` (None: all), or with size 1 there.
 
@@ -75,7 +75,7 @@ def norm(x, ord=None, dim=None, keepdim=False):  # the argument names of mindspo
     return lp_norm(x, axis=dim, p=2 if ord is None or isinstance(ord, str) and ord == "fro" else ord, keep_dims=keepdim)
 
 
-@composed(_labels, name="LogSumExp", mint="logsumexp", attrs=DIMS, dtype=float_result, example=CASES)
+@composed(_labels, name="LogSumExp", attrs=DIMS, dtype=float_result, example=CASES)
 def logsumexp(part, x, axis=None, *, keep_dims=False):
     """log of the sum of exp(x) over `axis`, without overflow.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)

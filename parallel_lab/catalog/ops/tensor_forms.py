@@ -85,15 +85,17 @@ _with_alpha("add", add)
 _with_alpha("sub", sub)
 
 
-def _spread(name):
-    @method(name)
-    def _(self, axis=None, ddof=0, keepdims=False, *, correction=None, **spelled):
+def _spread(name, text):
+    def spread(self, axis=None, ddof=0, keepdims=False, *, correction=None, **spelled):
         given = {"ddof": ddof if correction is None else correction, "keep_dims": keepdims, **spelled}
         return NAMES[name](self, axis, **given)
 
+    spread.__doc__ = text
+    method(name)(spread)
 
-_spread("std")
-_spread("var")
+
+_spread("std", "Standard deviation over `axis`, the root of `var`.")
+_spread("var", "Variance over `axis`; squares over count - ddof: 0 as in numpy and MindSpore (PyTorch: 1).")
 
 
 @method("ptp")
