@@ -16,10 +16,10 @@ from .feeding import GradAccumulation, PipelineCell, WithLossCell
 from .layers.activation import ACTIVATIONS, GELU, ReLU, Tanh, get_activation
 from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
 from .layers.class_losses import CrossEntropyLoss
-from .layers.conv import Conv1d, Conv1dTranspose, Conv2d, Conv2dTranspose, Conv3d, MaxPool2d
+from .layers.conv import Conv2d, MaxPool2d
 from .layers.dropout import Dropout
 from .layers.losses import BCEWithLogitsLoss, LossBase, MSELoss
-from .layers.normalization import BatchNorm1d, BatchNorm2d, BatchNorm3d, LayerNorm
+from .layers.normalization import BatchNorm1d, BatchNorm2d, LayerNorm
 from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from .optim.amp import (
     DynamicLossScaleManager,

@@ -29,7 +29,6 @@ from . import (  # noqa: F401
     scattering,
     shape,
     slicing,
-    transposed_conv,
     unary,
     writes,
 )

@@ -1,4 +1,4 @@
-"""Convolution of pictures (N C H W) and volumes (N C D H W), MindSpore's Conv2D and Conv3D, and its sharding rule.
+"""Convolution of pictures (N C H W), MindSpore's Conv2D, and its sharding rule, which holds for volumes, too.
 
     y = ops.Conv2D(out_channel=32, kernel_size=3, pad_mode="same").shard(((2, 2, 1, 1), (2, 2, 1, 1)))(x, weight)
 
@@ -178,7 +178,7 @@ def conv_attributes(dims: int) -> dict[str, Any]:
     return {**sizes, **padding(dims), **windowed, "group": integer(1)}
 
 
-def _convolution(name: str, class_name: str, dims: int, axes: str, example: tuple) -> Any:
+def declared_convolution(name: str, class_name: str, dims: int, axes: str, example: tuple) -> Any:
     """Declare the convolution of pictures of so many dims."""
     space, taps = SPACE[dims], EXTENTS[dims]
 
@@ -240,7 +240,7 @@ def _convolution(name: str, class_name: str, dims: int, axes: str, example: tupl
     return operator
 
 
-convolution = _convolution(
+convolution = declared_convolution(
     "convolution",
     "Conv2D",
     2,
@@ -256,30 +256,18 @@ convolution = _convolution(
         case((4, 4, 5, 8), (4, 1, 3, 3), pad_mode="pad", pad=1, group=4, stride=2),
     ),
 )
-# the width is never split (MindSpore, conv3d_info)
-convolution_3d = _convolution(
-    "convolution_3d",
-    "Conv3D",
-    3,
-    "nidho",
-    (
-        case((2, 2, 4, 4, 3), (2, 2, 3, 2, 2), pad_mode="same"),
-        case((2, 4, 4, 2, 3), (4, 2, 2, 1, 2), stride=(2, 1, 1), group=2),
-        case((2, 2, 3, 8, 2), (4, 2, 2, 3, 1), pad_mode="pad", pad=(0, 1, 1, 0, 1, 0), stride=(1, 2, 1)),
-    ),
-)
-
 
 # ---- what gradients need, for any number of dims ----
 
 
-def _labels(shapes, inner):
+def labels_of(shapes, inner):
     """Labels of a convolution's result, its weight with `inner` channels of a group, its picture."""
     dims = len(shapes[0]) - 2
     return f"no{'zyx'[3 - dims :]}", f"o{inner}{EXTENTS[dims]}", f"ni{SPACE[dims]}"
 
 
-def _sized(labels, values):
+def sized(labels, values):
+    """{label: size} of the last labels."""
     return dict(zip(labels[len(labels) - len(values) :], values, strict=True))
 
 
@@ -288,14 +276,15 @@ def inner_label(group):
     return "i" if group == 1 else "j"
 
 
-def _grad_work(s):
+def grad_work(s):
+    """Flops of a gradient: two per product."""
     return 2 * s.n * s.o * math.prod(getattr(s, c, 1) for c in "zyxklm") * vars(s).get("j", s.i)
 
 
 @op(
-    lambda shapes, *, group, **_: "{},{}->{}".format(*_labels(shapes, inner_label(group))),
-    sizes=lambda shapes, *, size, group, **_: {"i": shapes[1][1] * group, **_sized("dhw", size)},
-    flops=_grad_work,
+    lambda shapes, *, group, **_: "{},{}->{}".format(*labels_of(shapes, inner_label(group))),
+    sizes=lambda shapes, *, size, group, **_: {"i": shapes[1][1] * group, **sized("dhw", size)},
+    flops=grad_work,
     shown="Conv2DBackpropInput",
 )
 def conv_input_grad(g, weight, *, size, stride, dilation, pads, group):
@@ -304,28 +293,14 @@ def conv_input_grad(g, weight, *, size, stride, dilation, pads, group):
 
 
 @op(
-    lambda shapes, **_: "{0},{2}->{1}".format(*_labels(shapes, "j")),
+    lambda shapes, **_: "{0},{2}->{1}".format(*labels_of(shapes, "j")),
     sizes=lambda shapes, *, kernel, group, **_: {
         "j": shapes[1][1] // group,
         **dict(zip(EXTENTS[len(kernel)], kernel, strict=True)),
     },
-    flops=_grad_work,
+    flops=grad_work,
     shown="Conv2DBackpropFilter",
 )
 def conv_weight_grad(g, x, *, kernel, stride, dilation, pads, group):
     """Gradient of a convolution for its weight.  g: (n, o, ...), x: (n, i, ...) -> (o, i / group, *kernel)."""
     return kernels.conv_weight_grad(g, x, kernel, stride, dilation, pads, group)
-
-
-@op(
-    lambda shapes, *, group, **_: "{2},{1}->{0}".format(*_labels(shapes, inner_label(group))),
-    sizes=lambda shapes, *, size, **_: _sized("zyx", size),
-    flops=_grad_work,
-)
-def conv_of_size(x, weight, *, size, stride, dilation, pads, group):
-    """The first windows of a convolution, `size` of them.  x: (n, i, ...), weight: (o, ...) -> (n, o, *size)."""
-    pads = list(pads)
-    for d, count in enumerate(size):
-        reach = dilation[d] * (weight.shape[2 + d] - 1) + 1
-        pads[2 * d + 1] = (count - 1) * stride[d] + reach - x.shape[2 + d] - pads[2 * d]
-    return kernels.conv_forward(x, weight, stride, dilation, tuple(pads), group)

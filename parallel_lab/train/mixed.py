@@ -30,38 +30,26 @@ from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
 from ..nn.tensor.tensor import Tensor
 from ..nn.wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
 from ..ops import elementwise
-from ..ops.activation import prelu, relu
-from ..ops.conv import convolution, convolution_3d
 from ..ops.elementwise import a_dtype
-from ..ops.linalg import matmul
 from ..ops.machine.primitive import Primitive
-from ..ops.transposed_conv import transposed_convolution
+from ..ops.machine.registry import PRIMITIVES
 from . import arguments
 
 AMP_LEVELS = ("O0", "O1", "O2", "O3", "auto")
-WHITE = (
-    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Conv1dTranspose, nn.Conv2dTranspose, nn.Dense),
-    *(
-        convolution.primitive,
-        convolution_3d.primitive,
-        transposed_convolution.primitive,
-        matmul.primitive,
-        matmul.primitives["BatchMatMul"],
-        prelu.primitive,
-        relu.primitive,
-    ),
-)
-BLACK = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm)
+# MindSpore's lists: names of nn and of operators, most of them in the catalogue, which opens when a list is asked for
+WHITE = "Conv1d Conv2d Conv3d Conv1dTranspose Conv2dTranspose Dense"
+WHITE_OPERATORS = "Conv2D Conv3D Conv2DTranspose MatMul BatchMatMul PReLU ReLU"
+BLACK = "BatchNorm1d BatchNorm2d BatchNorm3d LayerNorm"
 
 
 def get_white_list() -> list[type]:
     """Cells and operators that compute in float16 with "O1"."""
-    return list(WHITE)
+    return [*(getattr(nn, name) for name in WHITE.split()), *(PRIMITIVES[name] for name in WHITE_OPERATORS.split())]
 
 
 def get_black_list() -> list[type]:
     """Cells that compute in float32 with "O2"."""
-    return list(BLACK)
+    return [getattr(nn, name) for name in BLACK.split()]
 
 
 MANAGER = instance(LossScaler, "A FixedLossScaleManager or DynamicLossScaleManager")
@@ -117,9 +105,9 @@ CLASSES = Check("A list of classes of Cells and operators, such as get_white_lis
 def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = "float16") -> Cell:
     """The network for a level of the table above, in float16 or bfloat16. Raises ArgumentError, ArgumentTypeError."""
     if amp_level == "O1":
-        _halve(network, WHITE, dtype)
+        _halve(network, tuple(get_white_list()), dtype)
     elif amp_level in ("O2", "O3"):
-        return _all_but(network, BLACK if amp_level == "O2" else (), dtype)
+        return _all_but(network, tuple(get_black_list()) if amp_level == "O2" else (), dtype)
     return network
 
 

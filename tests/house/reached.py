@@ -51,7 +51,9 @@ def loaded(function: types.FunctionType) -> Iterator[Any]:
 
 
 def parts(thing: Any) -> Iterable[Any]:
-    """What an object refers to."""
+    """What an object refers to; what the catalogue has put into a table of a room below is not that room's."""
+    if isinstance(thing, types.FunctionType) and str(thing.__module__).startswith("parallel_lab.catalog"):
+        return []
     if isinstance(thing, types.FunctionType):
         cells = [cell.cell_contents for cell in thing.__closure__ or () if cell != types.CellType()]
         return [*loaded(thing), *cells, *(thing.__defaults__ or ()), *(thing.__kwdefaults__ or {}).values()]

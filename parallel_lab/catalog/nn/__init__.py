@@ -11,6 +11,7 @@ from . import (  # noqa: F401
     activations,
     cell_state,
     clipping,
+    convolutions,
     dropout,
     embedding,
     initial_values,

@@ -51,7 +51,7 @@ class PReLU(Cell):
         if isinstance(w, int):  # True too
             raise ArgumentTypeError(f"w={w}", where="PReLU", allowed="A float, a Tensor of floats, or an initializer")
         self.w = Parameter(initializer(w, (channel,), np.float32), name="a")
-        self.prelu = activation.prelu.primitive()
+        self.prelu = activations.prelu.primitive()
 
     def construct(self, x: Any) -> Any:
         return self.prelu(x, self.w)

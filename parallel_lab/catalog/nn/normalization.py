@@ -1,4 +1,4 @@
-"""Layers that normalise: RMS norm, group norm, instance norm, batch norm over several ranks."""
+"""Layers that normalise: RMS norm, group norm, instance norm, batch norm of volumes, and over several ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, checked, flag, floating, integer, kept, number
+from ...base.checks import Check, checked, fitting, flag, floating, integer, kept, number
 from ...base.errors import ArgumentError, ShapeError, TracedCommunication, shorten
 from ...base.hooks import current_tracer, current_world
 from ...base.settings.checks import SHARDED_MODES
@@ -14,7 +14,7 @@ from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.layers.basic import arguments_of
-from ...nn.layers.normalization import DIMS, _BatchNorm
+from ...nn.layers.normalization import DIMS, _batch_norm, _BatchNorm
 from ...nn.tensor.parameter import Parameter
 from ...ops.shape import shape as shape_of
 from ..ops.normalization import group_norm, rms_normalization
@@ -109,6 +109,18 @@ def _instance_norm(name: str, inputs: str, form: str) -> type[_InstanceNorm]:
 InstanceNorm1d = _instance_norm("InstanceNorm1d", "sequences", "(n, c, l)")
 InstanceNorm2d = _instance_norm("InstanceNorm2d", "pictures", "(n, c, h, w)")
 InstanceNorm3d = _instance_norm("InstanceNorm3d", "volumes", "(n, c, d, h, w)")
+
+
+class _VolumeNorm(_BatchNorm):
+    """A batch norm that takes no `data_format`."""
+
+    @fitting
+    @arguments_of(_BatchNorm.__init__, without="data_format")
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+
+
+BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)", _VolumeNorm, __name__)
 
 
 def _read_groups(value: Any) -> tuple[tuple[int, ...], ...]:

@@ -20,6 +20,44 @@ from ...ops.unary import floats, fractional
 # ---- activations ----
 
 
+def _prelu_labels(shapes):
+    names = letters(len(shapes[0]))
+    return f"{names},{'1' if shapes[1] == (1,) else names[1:2]}->{names}"
+
+
+def _check_prelu(operands):
+    x, weight = (o.shape for o in operands)
+    if len(weight) != 1 or (weight != (1,) and (len(x) < 2 or weight[0] != x[1])):
+        allowed = f"({x[1]},), one number per channel (dim 1 of x), or (1,)" if len(x) > 1 else "(1,)"
+        return f"weight has shape {weight} beside x of shape {x}", allowed
+
+
+@op(
+    _prelu_labels,
+    name="PReLU",
+    mint="functional.prelu",
+    check=_check_prelu,
+    flops=2,
+    example=(case((8, 4, 2), (4,)), case(SHAPE, (1,))),
+)
+def prelu(x, weight):
+    """x where x > 0, weight * x elsewhere; split alike.  x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
+    return np.where(x > 0, x, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * x)
+
+
+@gradient(prelu, shown="PReLUGrad")
+def prelu_grad(g, x, weight):
+    """Gradient for x.  g, x: (n, c, ...), weight: (c,) or (1,) -> (n, c, ...)."""
+    return np.where(x > 0, g, weight.reshape((-1,) + (1,) * max(x.ndim - 2, 0)) * g)
+
+
+@gradient(prelu, "weight", shown="PReLUGrad")
+def prelu_weight_grad(g, x, weight):
+    """Gradient for the weight: the sum of g * x where x <= 0.  g, x: (n, c, ...), weight: (c,) -> like weight."""
+    over = tuple(i for i in range(x.ndim) if i != 1 or weight.shape == (1,))
+    return (g * np.minimum(x, 0)).sum(axis=over).reshape(weight.shape)
+
+
 def _activation(name, **facts):
     """`op` of a function of one float per element; mint: functional, under its own name."""
 

@@ -10,11 +10,12 @@ from ...base.hooks import current_tracer
 from ...base.origin import caller
 from ...base.seeds import get_seed, next_draw
 from ...ops.batch_norm import batch_normalization
-from ...ops.conv import convolution, convolution_3d
+from ...ops.conv import convolution
 from ...ops.dropout import dropout_at, dropout_key
 from ...ops.elementwise import bias_add
 from ...ops.machine.state import training_step
 from ...ops.spellings import function
+from .convolutions import convolution_3d
 
 
 @function()

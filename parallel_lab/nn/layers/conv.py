@@ -1,5 +1,4 @@
-"""Layers for pictures, N C H W, rows, N C L, and volumes, N C D H W: convolution, transposed too, and
-the largest element of each window.
+"""Layers for pictures, N C H W: convolution, and the largest element of each window.
 
 net = nn.SequentialCell(nn.Conv2d(3, 32, 3, pad_mode="same"), nn.ReLU(), nn.MaxPool2d(2, 2))
 net[0].conv2d.shard(((4, 1, 1, 1), (2, 1, 1, 1)))      # samples and output channels
@@ -12,16 +11,14 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Check, checked, choice, flag, integer, integers, kept
-from ...base.errors import ArgumentError, ShapeError
-from ...ops.conv import convolution, convolution_3d
-from ...ops.kernels.windows import PAD_MODE, read_extents
+from ...base.errors import ArgumentError
+from ...ops.conv import convolution
+from ...ops.kernels.windows import PAD_MODE
 from ...ops.machine.primitive import Primitive
 from ...ops.pool import max_pool
-from ...ops.shape import expand_dims, shape as shape_of, squeeze
-from ...ops.transposed_conv import transposed_convolution
 from ..cell import Cell
 from .activation import OneOperator
-from .basic import Weighted, arguments_of
+from .basic import Weighted
 
 
 def one_or_each(low: int, lengths: tuple[int, ...], allowed: str) -> Check:
@@ -51,7 +48,7 @@ def paddings(dims: int) -> Check:
     return one_or_each(0, (1, dims, 2 * dims), f"An int, ({NAMES[dims]}) or ({SIDES[dims]}), each at least 0")
 
 
-def _settings(dims: int) -> dict[str, Check]:
+def conv_settings(dims: int) -> dict[str, Check]:
     """Checks of the arguments of a convolution."""
     windows = dict.fromkeys(("kernel_size", "stride"), extents(dims))
     counts = dict.fromkeys(("in_channels", "out_channels"), integer(1))
@@ -66,13 +63,13 @@ def check_padding(layer: Cell) -> None:
         raise ArgumentError(given, where=type(layer).__name__, allowed="padding is 0 unless pad_mode='pad'")
 
 
-class _Conv(Weighted):
+class Convolution(Weighted):
     """What convolutions share: an operator on pictures of `dims` dims, held as `name`, then `bias_add`.
 
-    transposed  dim 0 of the weight are the input's channels;  rows: inputs are (n, c, l), as pictures of height 1
+    transposed  dim 0 of the weight are the input's channels
     """
 
-    dims, name, transposed, rows = 2, "conv2d", False, False
+    dims, name, transposed = 2, "conv2d", False
     operator: type[Primitive] = convolution.primitive
 
     def _convolve(self, weight_init: Any, bias_init: Any, dtype: Any, **_: Any) -> None:
@@ -83,11 +80,7 @@ class _Conv(Weighted):
             given = f"group={self.group} with in_channels={ends[0]}, out_channels={ends[1]}"
             raise ArgumentError(given, where=type(self).__name__, allowed="A count that divides both")
         windows = {name: getattr(self, name) for name in ("kernel_size", "stride", "dilation")}
-        pad = self.padding
-        if self.rows:
-            windows = {name: (1, value) for name, value in windows.items()}
-            pad = (0, 0, *(pad if isinstance(pad, tuple) else (pad, pad)))
-            self.expand_dims, self.squeeze = expand_dims.primitive(), squeeze.primitive(2)
+        windows, pad = self._on_pictures(windows, self.padding)
         kernel = (
             windows["kernel_size"] if isinstance(windows["kernel_size"], tuple) else (self.kernel_size,) * self.dims
         )
@@ -100,37 +93,19 @@ class _Conv(Weighted):
             setattr(self, name, value if isinstance(value, tuple) else (value,) * self.dims)
         self.padding = pad
 
+    def _on_pictures(self, windows: dict[str, Any], pad: Any) -> tuple[dict[str, Any], Any]:
+        """Windows and padding as the operator takes them."""
+        return windows, pad
+
+    def _convolved(self, x: Any) -> Any:
+        return getattr(self, self.name)(x, self.weight)
+
     def construct(self, x: Any) -> Any:
-        if self.rows:
-            x = self.expand_dims(x, 2)
-        convolve = getattr(self, self.name)
-        x = convolve(x, self.weight, self._result_shape(x)) if self.transposed else convolve(x, self.weight)
-        x = self.bias_add(x, self.bias) if self.has_bias else x
-        return self.squeeze(x) if self.rows else x
-
-    def _result_shape(self, x: Any) -> tuple[int, ...]:
-        """What a transposed convolution makes of an input of this shape (MindSpore, nn.Conv2dTranspose)."""
-        shape = shape_of(x)
-        if len(shape) != 4:
-            given = shape if not self.rows else (*shape[:2], *shape[3:])
-            form = "(n, c, l)" if self.rows else "(n, c, h, w)"
-            raise ShapeError(f"an input of shape {given}", where=self._where(), allowed=form)
-        attrs = getattr(self, self.name).given
-        kernel, stride, dilation = (read_extents(attrs[n], 2) for n in ("kernel_size", "stride", "dilation"))
-        pads = attrs["pad"] if isinstance(attrs["pad"], tuple) else (attrs["pad"],) * 4
-        pads = pads if len(pads) == 4 else (pads[0], pads[0], pads[1], pads[1])
-        more = _both(self.output_padding)
-        sizes = []
-        for d, size in enumerate(shape[2:]):
-            reach = dilation[d] * (kernel[d] - 1) + 1
-            over = {"same": 0, "valid": max(0, reach - stride[d])}.get(self.pad_mode)
-            if over is None:
-                over = reach - stride[d] - pads[2 * d] - pads[2 * d + 1] + more[d]
-            sizes.append(size * stride[d] + over)
-        return (shape[0], self.out_channels, *sizes)
+        x = self._convolved(x)
+        return self.bias_add(x, self.bias) if self.has_bias else x
 
 
-class Conv2d(_Conv):
+class Conv2d(Convolution):
     """Convolution, then the bias.  x: (n, in_channels, h, w) -> (n, out_channels, oh, ow).
 
     kernel_size, stride, dilation  an int, or (height, width)
@@ -146,7 +121,7 @@ class Conv2d(_Conv):
     """
 
     @checked(data_format=choice(FORMATS[2]))
-    @kept(**_settings(2))
+    @kept(**conv_settings(2))
     def __init__(
         self,
         in_channels: int,
@@ -165,94 +140,6 @@ class Conv2d(_Conv):
     ) -> None:
         super().__init__()
         self._convolve(weight_init, bias_init, dtype)
-
-
-class Conv1d(_Conv):
-    """Convolution of rows, then the bias.  x: (n, in_channels, l) -> (n, out_channels, ol). Arguments: Conv2d.
-
-    kernel_size, stride, dilation are ints, padding an int or (left, right). The weight is (out_channels, in_channels /
-    group, 1, length). Operators: `expand_dims`, `conv2d` (Conv2D), `bias_add`, `squeeze`. Form: MindSpore, nn.Conv1d.
-    """
-
-    rows = True
-
-    @kept(**_settings(1))
-    @arguments_of(Conv2d.__init__, without="data_format")
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self._convolve(**settings)
-
-
-class Conv3d(_Conv):
-    """Convolution of volumes, then the bias.  x: (n, in_channels, d, h, w) -> (n, out_channels, od, oh, ow).
-
-    Arguments as in Conv2d, with (depth, height, width) and padding (head, tail, top, bottom, left, right). The weight
-    is (out_channels, in_channels / group, depth, height, width). Operators: `conv3d` (Conv3D) and `bias_add`.
-    """
-
-    dims, name, operator = 3, "conv3d", convolution_3d.primitive
-
-    @checked(data_format=choice(FORMATS[3]))
-    @kept(**_settings(3))
-    @arguments_of(Conv2d.__init__, data_format=FORMATS[3])
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self._convolve(**settings)
-
-
-def _check_output_padding(layer: Cell) -> None:
-    """More results than there are places between two elements, or where no padding says how many there are."""
-    more, steps, dilations = map(_both, (layer.output_padding, layer.stride, layer.dilation))
-    if any(m >= max(both) for m, *both in zip(more, steps, dilations, strict=True) if m) or (
-        any(more) and layer.pad_mode != "pad"
-    ):
-        given = f"output_padding={layer.output_padding} with stride={layer.stride}, pad_mode={layer.pad_mode!r}"
-        allowed = "0, or with pad_mode='pad' less than stride or dilation"
-        raise ArgumentError(given, where=type(layer).__name__, allowed=allowed)
-
-
-def _both(value: Any) -> tuple[int, int]:
-    return value if isinstance(value, tuple) else (value, value)
-
-
-class Conv2dTranspose(_Conv):
-    """Transposed convolution, then the bias.  x: (n, in_channels, h, w) -> (n, out_channels, oh, ow).
-
-    Arguments as in Conv2d, of the convolution whose transpose this is: one that makes h x w of oh x ow.
-
-    pad_mode        "same": size * stride results; "valid": as many as any element reaches; "pad": these less `padding`
-                    on every side, plus output_padding
-    output_padding  less than the stride, for pad_mode="pad": an int, or (height, width)
-
-    The weight is (in_channels, out_channels / group, height, width). Operators: `conv2d_transpose` (Conv2DTranspose)
-    and `bias_add`. Sizes and defaults: MindSpore 2.x, nn.Conv2dTranspose.
-    """
-
-    name, operator, transposed = "conv2d_transpose", transposed_convolution.primitive, True
-
-    @kept(**_settings(2), output_padding=one_or_each(0, (1, 2), "An int, or (height, width), each at least 0"))
-    @arguments_of(Conv2d.__init__, without="data_format", after=("padding", "output_padding", 0))
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        _check_output_padding(self)
-        self._convolve(**settings)
-
-
-class Conv1dTranspose(_Conv):
-    """Conv2dTranspose of rows.  x: (n, in_channels, l) -> (n, out_channels, ol). Arguments: ints, as in Conv1d.
-
-    The weight is (in_channels, out_channels / group, 1, length). Operators: `expand_dims`, `conv2d_transpose`,
-    `bias_add`, `squeeze`. Form: MindSpore, nn.Conv1dTranspose.
-    """
-
-    name, operator, transposed = "conv2d_transpose", transposed_convolution.primitive, True
-    rows, output_padding = True, 0
-
-    @kept(**_settings(1))
-    @arguments_of(Conv2d.__init__, without="data_format")
-    def __init__(self, **settings: Any) -> None:
-        super().__init__()
-        self._convolve(**settings)
 
 
 POOL_SETTINGS = {"kernel_size": extents(2), "stride": extents(2), "pad_mode": PAD_MODE, "padding": paddings(2)}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...base.checks import checked, choice, fitting, flag, floating, integer, kept, number, sequence_of
+from ...base.checks import checked, choice, flag, floating, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError
 from ...ops.batch_norm import batch_normalization
 from ...ops.normalization import layer_normalization
@@ -18,7 +18,6 @@ from ...ops.shape import shape as shape_of
 from ..cell import Cell
 from ..initializer import initializer
 from ..tensor.parameter import Parameter
-from .basic import arguments_of
 
 _BATCH_NORM = """
 
@@ -96,26 +95,21 @@ class _BatchNorm(Cell):
         return self.batch_norm(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
 
 
-class _VolumeNorm(_BatchNorm):
-    """A batch norm that takes no `data_format`."""
-
-    @fitting
-    @arguments_of(_BatchNorm.__init__, without="data_format")
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-
-
 def _batch_norm(
-    name: str, inputs: str, dims: tuple[int, ...], form: str, base: type[_BatchNorm] = _BatchNorm
+    name: str,
+    inputs: str,
+    dims: tuple[int, ...],
+    form: str,
+    base: type[_BatchNorm] = _BatchNorm,
+    module: str = __name__,
 ) -> type[_BatchNorm]:
     """The class for inputs of these counts of dims; help() of each shows all arguments."""
     text = f"Batch norm of {inputs}.  x: {form} -> the same.{_BATCH_NORM}"
-    return type(name, (base,), {"dims": dims, "form": form, "__doc__": text, "__module__": __name__})
+    return type(name, (base,), {"dims": dims, "form": form, "__doc__": text, "__module__": module})
 
 
 BatchNorm1d = _batch_norm("BatchNorm1d", "vectors", (2, 3), "(n, c) or (n, c, l)")
 BatchNorm2d = _batch_norm("BatchNorm2d", "pictures", (4,), "(n, c, h, w)")
-BatchNorm3d = _batch_norm("BatchNorm3d", "volumes", (5,), "(n, c, d, h, w)", _VolumeNorm)
 
 
 DIMS = sequence_of(integer(1), "A list or tuple of ints, each at least 1")

@@ -1,4 +1,5 @@
-"""A convolution's gradient for its picture as an operator, MindSpore's Conv2DTranspose, and its sharding rule.
+"""Convolution of volumes (N C D H W), MindSpore's Conv3D, and a convolution's gradient for its picture as an operator,
+Conv2DTranspose, with its sharding rule.
 
     transposed = ops.Conv2DTranspose(8, 3, pad_mode="same", stride=2).shard(((2, 2, 2, 1), (2, 2, 1, 1)))
     y = transposed(x, weight, (4, 6, 16, 16))     # x: (4, 8, 8, 8), weight: (8, 6, 3, 3)
@@ -11,11 +12,38 @@ halos, as a convolution's, but on x's coarser grid.
 
 from __future__ import annotations
 
-from ..base.checks import Check, is_int
-from .conv import conv_attributes, conv_of_size, conv_weight_grad, conv_work, dims_fault, inner_label, weight_fault
-from .kernels import conv as kernels
-from .kernels.windows import padding_fault, windows
-from .machine.registry import case, op
+from ...base.checks import Check, is_int
+from ...ops.conv import (
+    conv_attributes,
+    conv_weight_grad,
+    conv_work,
+    declared_convolution,
+    dims_fault,
+    grad_work,
+    inner_label,
+    labels_of,
+    sized,
+    weight_fault,
+)
+from ...ops.kernels import conv as kernels
+from ...ops.kernels.windows import padding_fault, windows
+from ...ops.machine.registry import case, op
+
+# the width is never split (MindSpore, conv3d_info)
+convolution_3d = declared_convolution(
+    "convolution_3d",
+    "Conv3D",
+    3,
+    "nidho",
+    (
+        case((2, 2, 4, 4, 3), (2, 2, 3, 2, 2), pad_mode="same"),
+        case((2, 4, 4, 2, 3), (4, 2, 2, 1, 2), stride=(2, 1, 1), group=2),
+        case((2, 2, 3, 8, 2), (4, 2, 2, 3, 1), pad_mode="pad", pad=(0, 1, 1, 0, 1, 0), stride=(1, 2, 1)),
+    ),
+)
+
+
+# ---- transposed ----
 
 
 def _back(input_size, *, kernel_size, stride, dilation, pad_mode, pad, pad_list, **_):
@@ -184,6 +212,20 @@ def transposed_convolution(
         pad_list=pad_list,
     )
     return kernels.conv_input_grad(x, weight, window.size, window.stride, window.dilation, window.pads, group)
+
+
+@op(
+    lambda shapes, *, group, **_: "{2},{1}->{0}".format(*labels_of(shapes, inner_label(group))),
+    sizes=lambda shapes, *, size, **_: sized("zyx", size),
+    flops=grad_work,
+)
+def conv_of_size(x, weight, *, size, stride, dilation, pads, group):
+    """The first windows of a convolution, `size` of them.  x: (n, i, ...), weight: (o, ...) -> (n, o, *size)."""
+    pads = list(pads)
+    for d, count in enumerate(size):
+        reach = dilation[d] * (weight.shape[2 + d] - 1) + 1
+        pads[2 * d + 1] = (count - 1) * stride[d] + reach - x.shape[2 + d] - pads[2 * d]
+    return kernels.conv_forward(x, weight, stride, dilation, tuple(pads), group)
 
 
 @transposed_convolution.vjp
