@@ -28,6 +28,7 @@ from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.autograd import grad
 from ..nn.tensor.functional import HyperMap
+from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 
 A_FUNCTION = function("A function or a Cell")
@@ -159,6 +160,21 @@ def _each(axis: Any, values: Sequence[Any]) -> Sequence[Any]:
     if len(axis) != len(values):
         raise ArgumentError(f"{len(axis)} axes for {len(values)} values", where="vmap", allowed="One per value")
     return axis
+
+
+def get_grad(gradients: Any, identifier: int | Parameter) -> Tensor:
+    """The gradient of an argument, by its number, or of a Parameter among what return_ids=True gives."""
+    name = identifier.name if isinstance(identifier, Parameter) else identifier
+    parts = [gradients]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], (int, str)):
+            if part[0] == name:
+                return part[1]
+        elif isinstance(part, (tuple, list)):
+            parts.extend(part)
+    allowed = "The number of an argument, or a Parameter, with a gradient made with return_ids=True"
+    raise ArgumentError(f"no gradient for {shorten(identifier)}", where="get_grad", allowed=allowed)
 
 
 # ---- ops.composite, beside gradients and `HyperMap` ----

@@ -100,8 +100,8 @@ JIT = {
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 DERIVATIVES = "parallel_lab.mindspore._derivatives"
 GRADIENTS = {
-    **_of("parallel_lab.nn.tensor.autograd", "value_and_grad grad get_grad"),
-    **_of(DERIVATIVES, "jacfwd jacrev jvp vjp vmap"),
+    **_of("parallel_lab.nn.tensor.autograd", "value_and_grad grad"),
+    **_of(DERIVATIVES, "get_grad jacfwd jacrev jvp vjp vmap"),
 }
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}

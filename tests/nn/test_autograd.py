@@ -5,7 +5,8 @@ import pytest
 
 from parallel_lab import ops
 from parallel_lab.base.errors import ArgumentError, TraceError
-from parallel_lab.nn.tensor.autograd import get_grad, grad, gradients, value_and_grad
+from parallel_lab.mindspore import get_grad
+from parallel_lab.nn.tensor.autograd import grad, gradients, value_and_grad
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.crossed import each_of

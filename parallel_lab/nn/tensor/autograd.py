@@ -1,8 +1,6 @@
-"""Gradients of what was run on Tensors: the same vjp rules that the compiler uses, applied to arrays.
+"""Functions that return gradients, in MindSpore's form: at once by the tape (`tape.py`), in a trace written down.
 
-    loss, grads = value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())(x, y)
-
-`gradients` is the machine; `grad` and `value_and_grad` have MindSpore's form.
+loss, grads = value_and_grad(lambda x, y: loss_fn(net(x), y), None, net.trainable_params())(x, y)
 """
 
 from __future__ import annotations
@@ -23,115 +21,8 @@ from ...ops.reduce import reduce_sum
 from ...ops.shape import reshape
 from .arithmetic import Arithmetic
 from .parameter import Parameter
-from .tensor import Node, Tensor
-
-
-def _alone(value: Any, reduce: str = "sum") -> Any:
-    """`across` of a vjp rule where nothing is split: the one value there is."""
-    return value
-
-
-def _order(tensor: Tensor) -> int:
-    return tensor.node.order
-
-
-def _history(root: Tensor, since: int = 0) -> list[Tensor]:
-    """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
-    tensors, seen, stack = [], {id(root)}, [root]
-    while stack:
-        tensor = stack.pop()
-        if tensor.node is None or tensor.node.order < since:
-            continue
-        tensors.append(tensor)
-        order = tensor.node.order
-        for operand in tensor.node.operands:
-            if operand.node is not None and operand.node.order >= order:
-                operand = as_read(operand, order)
-            if operand.node is not None and id(operand) not in seen:
-                seen.add(id(operand))
-                stack.append(operand)
-    tensors.sort(key=_order, reverse=True)
-    return tensors
-
-
-def as_read(tensor: Tensor, order: int = 0) -> Tensor:
-    """The tensor as the operator of this number read it: before `x[...] = value` gave it other elements later."""
-    while tensor.node is not None and tensor.node.order >= order and tensor.node.before is not None:
-        tensor = tensor.node.before
-    return tensor
-
-
-def leaves_since(results: Sequence[Tensor], since: int) -> list[Tensor]:
-    """Tensors made before the operator of this number, with a gradient, from which later ones have made the results."""
-    computed = {id(t): t for root in results for t in _history(root, since)}
-    read = [as_read(x, t.node.order) for t in computed.values() for x in t.node.operands]
-    leaves = {id(x): x for x in read if id(x) not in computed and (x.node is not None or x.requires_grad)}
-    return list(leaves.values())
-
-
-def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since: int = 0) -> list[np.ndarray]:
-    """Gradient of `output` per tensor in `wrt`, as arrays; zeros if independent. seed: of the output, default ones;
-    since: go back to the operator of this number, and no further.
-    """
-    targets = {id(t) for t in wrt}
-    totals: dict[int, np.ndarray] = {
-        id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
-    }
-    parts: dict[int, np.ndarray] = {}  # of several results
-    history = _history(output, since)
-    for at, tensor in enumerate(history):
-        key = id(tensor)
-        g = totals.get(key) if key in targets else totals.pop(key, None)
-        if g is not None and g.dtype != tensor._data.dtype:
-            g = g.astype(tensor._data.dtype)  # float16 with float32: the rule computed in the wider one
-        node: Node = tensor.node
-        if node.hooks and g is not None:
-            g = _hooked(node.hooks, g)
-            totals.update({key: g} if key in targets else {})
-        if node.siblings is not None:
-            # results of one call stand side by side: its rule runs once, when the last of them has been looked at
-            values, number = node.siblings
-            if g is not None:
-                parts[number] = g
-            if at + 1 < len(history) and _order(history[at + 1]) == node.order:
-                continue
-            g, parts = tuple(parts.get(i) for i in range(len(values))) if parts else None, {}
-        if g is None:
-            continue
-        operands = [as_read(x, node.order) for x in node.operands]
-        op, arrays = node.op, node.arrays or [x.array for x in operands]
-        out = tensor._data if node.siblings is None else node.siblings[0]
-        needed = [x.node is not None or x.requires_grad for x in operands]
-        if op.plain:
-            grads = op.vjp_fn(g, out, *arrays)
-        else:
-            extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
-            if op.vjp_total:
-                extra["total"] = lambda value: (value, 1)
-            if op.vjp_needs:
-                extra["needs"] = tuple(needed)
-            grads = op.vjp_fn(g, out, *arrays, **node.attrs, **extra)
-        for operand, needs_gradient, grad in zip(operands, needed, grads, strict=True):
-            if grad is None or not needs_gradient:
-                continue
-            key = id(operand)
-            before = totals.get(key)
-            totals[key] = grad if before is None else before + grad
-    ordered = [np.asarray(totals[id(t)], t.dtype) if id(t) in totals else np.zeros(t.shape, t.dtype) for t in wrt]
-    return [_hooked(getattr(t, "hooks", ()), g) for t, g in zip(wrt, ordered, strict=True)]
-
-
-def _hooked(hooks: Sequence[Callable], g: np.ndarray) -> np.ndarray:
-    """A gradient as the hooks of its tensor leave it."""
-    for hook in tuple(hooks):
-        new = hook(Tensor(g))
-        if new is not None:
-            new = np.asarray(new.asnumpy() if hasattr(new, "asnumpy") else new, g.dtype)
-            if new.shape != g.shape:
-                what = f"a hook of a tensor of shape {g.shape} gives a gradient of shape {new.shape}"
-                raise ShapeError(what, where="register_hook", allowed="Its shape, or None: nothing changes")
-            g = new
-    return g
+from .tape import as_read, gradients
+from .tensor import Tensor
 
 
 def value_and_grad(
@@ -310,21 +201,6 @@ def grad(
         return (grads, tuple(value[1:])) if has_aux else grads
 
     return run
-
-
-def get_grad(gradients: Any, identifier: int | Parameter) -> Tensor:
-    """The gradient of an argument, by its number, or of a Parameter among what return_ids=True gives."""
-    name = identifier.name if isinstance(identifier, Parameter) else identifier
-    parts = [gradients]
-    while parts:
-        part = parts.pop()
-        if isinstance(part, tuple) and len(part) == 2 and isinstance(part[0], (int, str)):
-            if part[0] == name:
-                return part[1]
-        elif isinstance(part, (tuple, list)):
-            parts.extend(part)
-    allowed = "The number of an argument, or a Parameter, with a gradient made with return_ids=True"
-    raise ArgumentError(f"no gradient for {shorten(identifier)}", where="get_grad", allowed=allowed)
 
 
 def _positions(given: Any, where: str) -> tuple[int, ...]:

@@ -21,9 +21,9 @@ from ...base.errors import TraceError
 from ...base.hooks import current_tracer, on_tape
 from ...base.seeds import Repeated, repeated
 from ...ops.reduce import reduce_sum
-from .autograd import gradients, leaves_since
 from .own_gradient import OwnGradient
 from .parameter import Parameter
+from .tape import gradients, leaves_since
 from .tensor import Tensor, _made
 
 

@@ -4,7 +4,7 @@
     w = Parameter(Tensor([[3.0], [4.0]]), name="w")
     y = ops.matmul(x, w)            # runs at once; y knows its operator and operands
 
-Outside a trace an operator on Tensors computes immediately; `autograd.py` walks the remembered operators backwards.
+Outside a trace an operator on Tensors computes immediately; `tape.py` walks the remembered operators backwards.
 What Tensors and traced values have in common, Python's operators and methods, is in `arithmetic.py`; what numpy's
 functions do with Tensors, in `numpy_calls.py`.
 """
