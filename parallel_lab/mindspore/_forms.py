@@ -197,11 +197,9 @@ def argmin(input: Any, axis: int | None = None, keepdims: bool = False) -> Any:
 def flatten(input: Any, order: str = "C", *, start_dim: int = 1, end_dim: int = -1) -> Any:
     """The dims from start_dim to end_dim joined, row by row ("C") or column by column ("F").  input: (...) -> (...)."""
     x = tensor_operand("flatten", "input", input)
-    if order == "F":
-        x = ops.transpose(x, tuple(reversed(range(len(x.shape)))))
     if len(x.shape) < 2:
         return ops.reshape(x, (-1,))
-    return (Tensor(x) if isinstance(x, np.ndarray) else x).flatten(start_dim, end_dim)
+    return (Tensor(x) if isinstance(x, np.ndarray) else x).flatten(start_dim, end_dim, order=order)
 
 
 def one_hot(indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1) -> Any:

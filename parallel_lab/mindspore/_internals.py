@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from .. import ops
-from ..base.checks import checked, instance
+from ..base.checks import checked, flag, instance, integer, kept
+from ..catalog.nn.recurrent import _Recurrent
 from ..nn.cell import Cell
 
 _CELL = instance(Cell, "A Cell")
@@ -43,6 +46,18 @@ class _VirtualDataset(ops.Identity):
 
     def __call__(self, *inputs: Any) -> Any:
         return inputs[0] if len(inputs) == 1 else inputs
+
+
+class RNNCellBase(_Recurrent):
+    """The weights of a recurrent cell: weight_ih, weight_hh, bias_ih, bias_hh, each of `num_chunks` gates."""
+
+    @kept(input_size=integer(1), hidden_size=integer(1), has_bias=flag, num_chunks=integer(1))
+    def __init__(
+        self, input_size: int, hidden_size: int, has_bias: bool, num_chunks: int, dtype: Any = np.float32
+    ) -> None:
+        super().__init__()
+        self.gates = num_chunks
+        self._weights("", input_size, dtype)
 
 
 def _get_cache_prim(cls_prim: type) -> Callable:

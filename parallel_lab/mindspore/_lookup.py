@@ -43,10 +43,11 @@ def is_module(path: str) -> bool:
         return True
     parent, _, name = path.rpartition(".")
     private = name.startswith("_") and not name.startswith("__") and name.islower()
-    return is_module(parent) and (private or _is_private(parent))
+    return is_module(parent) and (private or is_private(parent))
 
 
-def _is_private(path: str) -> bool:
+def is_private(path: str) -> bool:
+    """Whether MindSpore does not document the module at `path`: a part of it begins with an underscore."""
     return any(part.startswith("_") for part in path.split("."))
 
 

@@ -14,12 +14,13 @@ import numpy as np
 
 from .. import nn, ops
 from ..base.checks import checked, choice, flag, integer, misfit, number, text
-from ..base.errors import ShapeError
+from ..base.errors import NotBuiltYet, ShapeError, shorten
 from ..nn.initializer import Normal
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import comparable, tensor_operand
 from ._forms import dropout as drop
-from ._functions import in_place_is_refused
+from ._functions import in_place_is_refused, norm as typed_norm
+from ._numpy_at_once import bincount as count_numbers
 
 
 def _renamed(name: str, **words: str) -> Callable:
@@ -270,6 +271,26 @@ def unique(
     return Tensor(found) if len(kept) == 1 else tuple(map(Tensor, kept))
 
 
+def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:
+    """How often each number occurs, or the sum of its weights; at once only.  input: (n,) ints -> (largest + 1,)."""
+    return count_numbers(input, weights, minlength)
+
+
+def vector_norm(x: Any, ord: Any = 2, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The norm of vectors along `dim`, None: of all elements.  x: (...) -> (...) without `dim`."""
+    only("linalg.vector_norm", dim=(dim, dim if dim is None or isinstance(dim, int) else None))
+    given = tensor_operand("vector_norm", "x", x)
+    if dim is not None:
+        return typed_norm(given, ord, dim, keepdim, dtype=dtype)
+    found = typed_norm(ops.reshape(given, (-1,)), ord, 0, dtype=dtype)
+    return ops.reshape(found, (1,) * len(given.shape)) if flag("vector_norm", "keepdim", keepdim) else found
+
+
+def matrix_norm(A: Any, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """The norm of matrices, whose dims are `dim`.  A: (...) -> (...) without them."""
+    return typed_norm(A, ord, dim, keepdim, dtype=dtype)
+
+
 # ---- functions of layers ----
 
 
@@ -284,15 +305,18 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     return drop(input, p, training)
 
 
+def signature_of(**defaults: Any) -> inspect.Signature:
+    """The signature of a function with these arguments: `...` stands for no default."""
+    kind = inspect.Parameter
+    place, none = kind.POSITIONAL_OR_KEYWORD, kind.empty
+    return inspect.Signature([kind(n, place, default=none if d is ... else d) for n, d in defaults.items()])
+
+
 def _with_in_place(name: str, **settings: Any) -> Callable:
     """`ops.name` with a last argument `inplace`, which stays False. settings: its others with their defaults, `...` for
     none.
     """
-    function, kind = getattr(ops, name), inspect.Parameter
-    defaults = {"input": ..., **settings, "inplace": False}
-    place, none = kind.POSITIONAL_OR_KEYWORD, kind.empty
-    shown = [kind(n, place, default=none if d is ... else d) for n, d in defaults.items()]
-    signature = inspect.Signature(shown)
+    function, signature = getattr(ops, name), signature_of(input=..., **settings, inplace=False)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -349,17 +373,6 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
 # ---- layers ----
 
 
-class GELU(nn.Cell):
-    """`gelu` as a layer: operator `gelu`.  x: (...) -> (...). approximate: "none", "tanh"."""
-
-    def __init__(self, approximate: str = "none") -> None:
-        super().__init__()
-        self.gelu = ops.GeLU(approximate=approximate)
-
-    def construct(self, input: Any) -> Any:
-        return self.gelu(input)
-
-
 class ELU(nn.Cell):
     """x where x > 0, alpha * (exp(x) - 1) elsewhere: operator `elu`.  input: (...) -> (...). inplace: False."""
 
@@ -373,84 +386,94 @@ class ELU(nn.Cell):
         return self.elu(input)
 
 
-class LeakyReLU(nn.LeakyReLU):
-    """`nn.LeakyReLU`: x where x > 0, negative_slope * x elsewhere.  x: (...) -> (...)."""
-
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__(alpha=negative_slope)
-
-
-class SmoothL1Loss(nn.SmoothL1Loss):
-    """`nn.SmoothL1Loss`, by default its mean. reduction, beta: as there."""
-
-    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(beta, reduction)
+# PyTorch's words of layers -> those of nn
+_WORDS = {
+    **{"bias": "has_bias", "dim": "axis", "groups": "group", "negative_slope": "alpha"},
+    **{"in_features": "in_channels", "out_features": "out_channels"},
+}
 
 
-class BCEWithLogitsLoss(nn.BCEWithLogitsLoss):
-    """`nn.BCEWithLogitsLoss`. weight, reduction, pos_weight: as there."""
-
-    def __init__(self, weight: Any = None, reduction: str = "mean", pos_weight: Any = None) -> None:
-        super().__init__(reduction, weight, pos_weight)
-
-
-class Linear(nn.Dense):
-    """`nn.Dense` in PyTorch's words: in_features, out_features, bias (a bool), weight_init, bias_init, dtype."""
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        weight_init: Any = None,
-        bias_init: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        dtype = np.float32 if dtype is None else dtype
-        super().__init__(in_features, out_features, weight_init, bias_init, has_bias=bias, dtype=dtype)
+def only(where: str, **given: tuple[Any, Any]) -> None:
+    """Arguments of PyTorch's that keep their default: name=(given, the default)."""
+    for name, (value, default) in given.items():
+        if value != default or isinstance(value, bool) != isinstance(default, bool):
+            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed=repr(default), hint=f"Omit {name}")
 
 
-class Dropout(nn.Dropout):
-    """`nn.Dropout`: a share p of the elements set to 0, the others divided by 1 - p; in training only.
+def _in_words_of_nn(where: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of nn's layer for those of PyTorch's.
 
-    inplace: False.
+    padding      an int, one per dim, "same" or "valid";  stride: None is the kernel's size;  inplace: False
+    momentum     the share of the new batch: 0.1 for MindSpore's 0.9;  track_running_stats: False: the statistics of the
+                 batch in evaluation, too
     """
-
-    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
-        super().__init__(p=p)
-        in_place_is_refused("mint.nn.Dropout", inplace)
-
-
-class Hardtanh(nn.Hardtanh):
-    """`nn.Hardtanh`: x, at least min_val and at most max_val.  x: (...) -> (...). inplace: False."""
-
-    def __init__(self, min_val: float = -1, max_val: float = 1, inplace: bool = False) -> None:
-        super().__init__(min_val, max_val)
-        in_place_is_refused("mint.nn.Hardtanh", inplace)
-
-
-class ReLU6(nn.ReLU6):
-    """`nn.ReLU6`: x, at least 0 and at most 6.  x: (...) -> (...). inplace: False."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        in_place_is_refused("mint.nn.ReLU6", inplace)
-
-
-class SiLU(nn.SiLU):
-    """`nn.SiLU`: x * sigmoid(x).  x: (...) -> (...). inplace: False."""
-
-    def __init__(self, inplace: bool = False) -> None:
-        super().__init__()
-        in_place_is_refused("mint.nn.SiLU", inplace)
+    in_place_is_refused(f"mint.nn.{where}", given.pop("inplace", False))
+    only(where, padding_mode=(given.pop("padding_mode", "zeros"), "zeros"))
+    only(where, process_group=(given.pop("process_group", None), None))
+    if given.get("dtype", ...) is None:
+        given["dtype"] = np.float32
+    if given.get("stride", ...) is None:
+        given["stride"] = given["kernel_size"]
+    if "approximate" in given:
+        given["approximate"] = choice("none", "tanh")(where, "approximate", given["approximate"]) == "tanh"
+    if "momentum" in given:
+        given["momentum"] = 1 - number(0, 1)(where, "momentum", given["momentum"])
+        tracked = flag(where, "track_running_stats", given.pop("track_running_stats"))
+        given["use_batch_statistics"] = None if tracked else True
+    if isinstance(padding := given.get("padding"), str):
+        given |= {"pad_mode": padding, "padding": 0}
+    elif padding is not None:
+        sides = "groups" in given and isinstance(padding, (tuple, list))  # convolutions take two numbers per dim
+        given |= {"pad_mode": "pad", "padding": tuple(p for p in padding for _ in range(2)) if sides else padding}
+    return {_WORDS.get(name, name): value for name, value in given.items()}
 
 
-class Threshold(nn.Threshold):
-    """`nn.Threshold`: x above the threshold, `value` elsewhere.  x: (...) -> (...). inplace: False."""
+def layer(base: type[nn.Cell], name: str = "", /, **defaults: Any) -> type[nn.Cell]:
+    """`base` in PyTorch's words. defaults: its arguments in order, `...` for those without."""
+    name, signature = name or base.__name__, signature_of(self=..., **defaults)
 
-    def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
-        super().__init__(threshold, value)
-        in_place_is_refused("mint.nn.Threshold", inplace)
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        base.__init__(given.arguments.pop("self"), **_in_words_of_nn(name, given.arguments))
+
+    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    doc = f"`nn.{base.__name__}` in PyTorch's words: {', '.join(defaults)}.\n\n    {base.__doc__}"
+    return type(name, (base,), {"__init__": __init__, "__doc__": doc, "__module__": __name__})
+
+
+GELU = layer(nn.GELU, approximate="none")
+LeakyReLU, GLU = layer(nn.LeakyReLU, negative_slope=0.01), layer(nn.GLU, dim=-1)
+SmoothL1Loss = layer(nn.SmoothL1Loss, reduction="mean", beta=1.0)
+BCEWithLogitsLoss = layer(nn.BCEWithLogitsLoss, weight=None, reduction="mean", pos_weight=None)
+_INIT = {"weight_init": None, "bias_init": None, "dtype": None}
+Linear = layer(nn.Dense, "Linear", in_features=..., out_features=..., bias=True, **_INIT)
+Dropout, ReLU6, SiLU = layer(nn.Dropout, p=0.5, inplace=False), *(layer(n, inplace=False) for n in (nn.ReLU6, nn.SiLU))
+Hardtanh = layer(nn.Hardtanh, min_val=-1, max_val=1, inplace=False)
+Threshold = layer(nn.Threshold, threshold=..., value=..., inplace=False)
+_SIZES = {"in_channels": ..., "out_channels": ..., "kernel_size": ..., "stride": 1, "padding": 0}
+_KERNELS = {**_SIZES, "dilation": 1, "groups": 1, "bias": True, "padding_mode": "zeros", "dtype": None}
+Conv2d, Conv3d = layer(nn.Conv2d, **_KERNELS), layer(nn.Conv3d, **_KERNELS)
+_BACK = {
+    **_SIZES,
+    "output_padding": 0,
+    "groups": 1,
+    "bias": True,
+    "dilation": 1,
+    "padding_mode": "zeros",
+    "dtype": None,
+}
+ConvTranspose2d = layer(nn.Conv2dTranspose, "ConvTranspose2d", **_BACK)
+_WINDOW = {"stride": None, "padding": 0}
+MaxPool2d = layer(nn.MaxPool2d, kernel_size=1, **_WINDOW, dilation=1, return_indices=False, ceil_mode=False)
+_MEANS = {"kernel_size": ..., **_WINDOW, "ceil_mode": False, "count_include_pad": True, "divisor_override": None}
+AvgPool2d, AvgPool3d = layer(nn.AvgPool2d, **_MEANS), layer(nn.AvgPool3d, **_MEANS)
+_NORM = {"num_features": ..., "eps": 1e-5, "momentum": 0.1, "affine": True, "track_running_stats": True}
+BatchNorm1d, BatchNorm2d, BatchNorm3d = (
+    layer(base, **_NORM, dtype=None) for base in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+)
+SyncBatchNorm = layer(nn.SyncBatchNorm, **_NORM, process_group=None, dtype=None)
+GroupNorm = layer(nn.GroupNorm, num_groups=..., num_channels=..., eps=1e-5, affine=True, dtype=None)
 
 
 class Embedding(nn.Cell):
@@ -515,10 +538,3 @@ class LogSoftmax(_Softmax):
     """`mint.nn.functional.log_softmax` as a layer: operator `log_softmax`.  x: (...) -> (...)."""
 
     operator = ops.LogSoftmax
-
-
-class GLU(nn.GLU):
-    """`nn.GLU` along `dim`."""
-
-    def __init__(self, dim: int = -1) -> None:
-        super().__init__(axis=dim)

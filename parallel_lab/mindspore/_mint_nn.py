@@ -6,16 +6,20 @@ mint.nn.Conv2d(3, 8, 3, padding=1)                   padding is a number, or "sa
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import nn, ops
-from ..base.checks import checked, flag, integer, number, sequence_of
-from ..base.errors import ArgumentError, NotBuiltYet, shorten
+from ..base.checks import checked, flag, integer, misfit, number, sequence_of
+from ..base.errors import ArgumentError, shorten
+from ..catalog.nn.padding import _Pad, _pad
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import tensor_operand
+from ._mint import kl_div, only
 
 _SHAPE = sequence_of(integer(1), "An int, or a tuple of ints", one=True)
 
@@ -50,6 +54,15 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
     return ops.group_norm(x, *factors, num_groups=num_groups, epsilon=eps)
 
 
+def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None = None) -> Any:
+    """input / sqrt(mean of its squares + eps) * weight over the last dims.  weight: normalized_shape -> like input."""
+    x, shape = tensor_operand("rms_norm", "input", input), _as_tuple(_SHAPE("rms_norm", "shape", normalized_shape))
+    if tuple(weight.shape) != shape:
+        what = f"a weight of shape {tuple(weight.shape)}"
+        raise ArgumentError(what, where="rms_norm", allowed=f"normalized_shape, {shape}")
+    return ops.rms_norm(x, weight, float(np.finfo(str(x.dtype)).eps) if eps is None else eps)[0]
+
+
 def batch_norm(
     input: Any,
     running_mean: Any,
@@ -66,41 +79,79 @@ def batch_norm(
     return ops.batch_norm(x, running_mean, running_var, *factors, training, momentum, eps)
 
 
-def conv2d(
+def _convolution(name: str, form: str) -> Callable:
+    def called(
+        input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    ) -> Any:
+        mode, padding = (padding, 0) if isinstance(padding, str) else ("pad", padding)
+        return getattr(ops, name)(input, weight, bias, stride, mode, padding, dilation, groups)
+
+    called.__name__ = called.__qualname__ = name
+    called.__doc__ = f"Convolution.  {form}. padding: an int, one per dim, 'same' or 'valid'."
+    return called
+
+
+conv2d = _convolution("conv2d", "input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow)")
+conv3d = _convolution("conv3d", "input: (n, i, d, h, w), weight: (o, i / groups, kd, kh, kw) -> (n, o, od, oh, ow)")
+
+
+def _behind(first: int, given: Any) -> tuple[int, ...]:
+    """What holds for rows as pictures of height 1: (first, given), or (first, *given)."""
+    return (first, *given) if isinstance(given, (tuple, list)) else (first, given)
+
+
+def _pictures(where: str, **rows: Any) -> list[Any]:
+    return [ops.expand_dims(tensor_operand(where, name, each), 2) for name, each in rows.items()]
+
+
+def conv1d(
     input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
 ) -> Any:
-    """Convolution.  input: (n, i, h, w), weight: (o, i / groups, kh, kw), bias: (o,) -> (n, o, oh, ow).
+    """Convolution of rows.  input: (n, i, l), weight: (o, i / groups, k), bias: (o,) -> (n, o, ol)."""
+    sides = padding if isinstance(padding, str) else _behind(0, padding)
+    step, holes = _behind(1, stride), _behind(1, dilation)
+    return ops.squeeze(conv2d(*_pictures("conv1d", input=input, weight=weight), bias, step, sides, holes, groups), 2)
 
-    padding  an int, (height, width), "same" or "valid"
+
+def _means(name: str, form: str) -> Callable:
+    def called(
+        input: Any,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
+        stride = kernel_size if stride is None else stride
+        divisor = 0 if divisor_override is None else integer(1)(name, "divisor_override", divisor_override)
+        return getattr(ops, name)(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor)
+
+    called.__name__ = called.__qualname__ = name
+    called.__doc__ = f"""Means of windows; the stride is the kernel's size unless given.  {form}.
+
+    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by instead of the
+               window's size
     """
-    mode, padding = (padding, 0) if isinstance(padding, str) else ("pad", padding)
-    return ops.conv2d(input, weight, bias, stride, mode, padding, dilation, groups)
+    return called
 
 
-def _only(where: str, **given: tuple[Any, Any]) -> None:
-    """Arguments of PyTorch's that keep their default: name=(given, the default)."""
-    for name, (value, default) in given.items():
-        if value != default or isinstance(value, bool) != isinstance(default, bool):
-            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed=repr(default), hint=f"Omit {name}")
+avg_pool2d = _means("avg_pool2d", "input: (n, c, h, w) -> (n, c, oh, ow)")
+avg_pool3d = _means("avg_pool3d", "input: (n, c, d, h, w) -> (n, c, od, oh, ow)")
 
 
-def avg_pool2d(
+def avg_pool1d(
     input: Any,
     kernel_size: Any,
     stride: Any = None,
     padding: Any = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
-    divisor_override: int | None = None,
 ) -> Any:
-    """Means of windows; the stride is the kernel's size unless given.  input: (n, c, h, w) -> (n, c, oh, ow).
-
-    ceil_mode  a last window that begins inside counts;  divisor_override: what sums are divided by instead of the
-               window's size
-    """
-    stride = kernel_size if stride is None else stride
-    divisor = 0 if divisor_override is None else integer(1)("avg_pool2d", "divisor_override", divisor_override)
-    return ops.avg_pool2d(input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor)
+    """Means of windows of rows; the stride is the kernel's size unless given.  input: (n, c, l) -> (n, c, ol)."""
+    step = _behind(1, kernel_size if stride is None else stride)
+    window = _behind(1, kernel_size), step, _behind(0, padding), ceil_mode, count_include_pad
+    return ops.squeeze(avg_pool2d(*_pictures("avg_pool1d", input=input), *window), 2)
 
 
 def max_pool2d(
@@ -116,7 +167,7 @@ def max_pool2d(
 
     ceil_mode  a last window that begins inside counts;  dilation, return_indices: stay at their defaults
     """
-    _only("max_pool2d", dilation=(1 if dilation == (1, 1) else dilation, 1), return_indices=(return_indices, False))
+    only("max_pool2d", dilation=(1 if dilation == (1, 1) else dilation, 1), return_indices=(return_indices, False))
     return ops.max_pool2d(input, kernel_size, stride, padding, ceil_mode=ceil_mode)
 
 
@@ -159,101 +210,25 @@ class LayerNorm(nn.Cell):
         return self.layer_norm(input, self.weight, self.bias)[0]
 
 
-class Conv2d(nn.Conv2d):
-    """`nn.Conv2d` in PyTorch's words: padding is an int, (height, width), "same" or "valid"; groups, bias."""
+def _layer(name: str, function: Callable, operands: int = 1) -> type[nn.Cell]:
+    """`function` as a layer, which has its arguments behind the operands."""
+    signature = inspect.signature(function)
+    own = signature.replace(parameters=list(signature.parameters.values())[operands:])
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        dtype: Any = None,
-    ) -> None:
-        _only("Conv2d", padding_mode=(padding_mode, "zeros"))
-        mode, padding = (padding, 0) if isinstance(padding, str) else ("pad", padding)
-        if isinstance(padding, (tuple, list)) and len(padding) == 2:
-            padding = (padding[0], padding[0], padding[1], padding[1])
-        more = {} if dtype is None else {"dtype": dtype}
-        pads = {"pad_mode": mode, "padding": padding}
-        given = {"stride": stride, **pads, "dilation": dilation, "group": groups, "has_bias": bias, **more}
-        super().__init__(in_channels, out_channels, kernel_size, **given)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        nn.Cell.__init__(self)
+        if fault := misfit(name, own, args, kwargs):
+            raise fault
+        self.settings = own.bind(*args, **kwargs).arguments
+
+    def construct(self: Any, *inputs: Any) -> Any:
+        return function(*inputs, **self.settings)
+
+    members = {"__init__": __init__, "construct": construct, "__doc__": function.__doc__, "__module__": __name__}
+    return type(name, (nn.Cell,), members)
 
 
-class MaxPool2d(nn.MaxPool2d):
-    """`nn.MaxPool2d`; the stride is the kernel's size unless given."""
-
-    def __init__(
-        self,
-        kernel_size: Any = 1,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
-        stride = kernel_size if stride is None else stride
-        super().__init__(kernel_size, stride, "pad", padding, dilation, return_indices, ceil_mode)
-
-
-class AvgPool2d(nn.AvgPool2d):
-    """`nn.AvgPool2d`; the stride is the kernel's size unless given."""
-
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> None:
-        stride = kernel_size if stride is None else stride
-        super().__init__(kernel_size, stride, "pad", padding, ceil_mode, count_include_pad, divisor_override)
-
-
-class BatchNorm2d(nn.BatchNorm2d):
-    """`nn.BatchNorm2d`, whose momentum is here the share of the new batch: 0.1 for MindSpore's 0.9.
-
-    track_running_stats  False: the statistics of the batch in evaluation, too
-    """
-
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        dtype: Any = None,
-    ) -> None:
-        share = number(0, 1)("BatchNorm2d", "momentum", momentum)
-        tracked = None if flag("BatchNorm2d", "track_running_stats", track_running_stats) else True
-        more = {"use_batch_statistics": tracked, "dtype": np.float32 if dtype is None else dtype}
-        super().__init__(num_features, eps=eps, momentum=1 - share, affine=affine, **more)
-
-
-class GroupNorm(nn.GroupNorm):
-    """`nn.GroupNorm`, without its initial values."""
-
-    def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, dtype: Any = None
-    ) -> None:
-        super().__init__(num_groups, num_channels, eps, affine, dtype=np.float32 if dtype is None else dtype)
-
-
-class Softplus(nn.Cell):
-    """`softplus` as a layer.  input: (...) -> (...)."""
-
-    @checked(beta=number(0, above=True), threshold=number(0))
-    def __init__(self, beta: float = 1, threshold: float = 20) -> None:
-        super().__init__()
-        self.beta, self.threshold = beta, threshold
-
-    def construct(self, input: Any) -> Any:
-        return softplus(input, self.beta, self.threshold)
+AdaptiveAvgPool3d, Fold = _layer("AdaptiveAvgPool3d", ops.adaptive_avg_pool3d), _layer("Fold", ops.fold)
+Softplus = _layer("Softplus", softplus)
+KLDivLoss, Unfold = _layer("KLDivLoss", kl_div, 2), _layer("Unfold", ops.unfold)
+ZeroPad1d, ZeroPad3d = (_pad(f"ZeroPad{d}d", _Pad, d, "constant", "zeros") for d in (1, 3))

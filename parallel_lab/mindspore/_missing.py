@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet, message
 from ..base.origin import caller
-from ._lookup import HINTS, THEIRS, home_of, is_open, joined, names_of
+from ._lookup import HINTS, THEIRS, home_of, is_open, is_private, joined, names_of
 from ._names import NAMES
 from ._tables import PAGES
 
@@ -85,9 +85,9 @@ def is_theirs(path: str, name: str) -> bool:
     """Whether MindSpore's module at `path` has, or may have, this name.
 
     Documented modules have what is documented. Nobody knows what the others import: they may have any name that
-    is documented, and those that this package lacks any name. Names with an underscore are never documented.
+    is documented, and those that this package lacks any name. What has an underscore is never documented.
     """
-    if name.startswith("_") or is_open(path) or name in NAMES.get(path, "").split():
+    if name.startswith("_") or is_private(path) or is_open(path) or name in NAMES.get(path, "").split():
         return True
     return path not in NAMES and (bool(home_of(name)) or any(name in names.split() for names in NAMES.values()))
 

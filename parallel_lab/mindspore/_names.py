@@ -29,84 +29,80 @@ NAMES: dict[str, str] = {
         MatMul MatrixDiag MatrixDiagPart MatrixSetDiag MaxUnpool1d MaxUnpool2d MaxUnpool3d MeanSurfaceDistance
         Moments MSSSIM MultiClassDiceLoss MultilabelMarginLoss MultiMarginLoss OcclusionSensitivity OneHot
         Perplexity PSNR Range ReduceLogSumExp ResizeBilinear ROC Roll RootMeanSquareDistance SampledSoftmaxLoss
-        SparseTensorDenseMatmul SparseToDense SSIM thor TimeDistributed Tril Triu Unfold Vjp
+        SparseTensorDenseMatmul SparseToDense SSIM thor TimeDistributed Tril Triu Vjp
         """,
     "ops": """
-        accumulate_n Adam AdamNoUpdateParam AdamWeightDecay adaptive_avg_pool1d adaptive_avg_pool3d
-        adaptive_max_pool1d adaptive_max_pool3d AdaptiveAvgPool3D AdaptiveMaxPool3D adjoint AdjustHue
-        AdjustSaturation affine_grid AffineGrid AiCPURegOp AllSwap alltoall_single AlltoAllVC angle
-        ApplyAdadelta ApplyAdagrad ApplyAdagradDA ApplyAdagradV2 ApplyAdaMax ApplyAddSign ApplyCenteredRMSProp
-        ApplyFtrl ApplyGradientDescent ApplyKerasMomentum ApplyMomentum ApplyPowerSign ApplyProximalAdagrad
-        ApplyProximalGradientDescent ApplyRMSProp ApplyRotaryPosEmb Assert associative_scan atleast_1d
-        atleast_2d atleast_3d avg_pool1d bartlett_window BasicLSTMCell batch_dot batch_to_space_nd BatchToSpace
-        BatchToSpaceND BatchToSpaceNDV2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e bessel_y0
-        bessel_y1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e BesselY0 BesselY1 Betainc bidense
-        Bincount bincount BNTrainingReduce Bucketize BufferAppend BufferGetItem BufferSample BufferSampleV2
-        Cauchy CheckBprop CheckNumerics Cholesky cholesky cholesky_inverse cholesky_solve CholeskyInverse
-        CholeskySolve Coalesce coalesce Col2Im col2im combinations CombinedNonMaxSuppression CompareAndBitpack
-        Complex complex ComplexAbs ComputeAccidentalHits ConfusionMatrix Conj conj ConjugateTranspose conv1d
-        conv1d_transpose conv2d_transpose conv3d_transpose Conv3DTranspose coo_to_dense cov csr_add csr_mm
-        csr_mv csr_softmax csr_to_coo csr_to_dense ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLoss
-        CTCLossV2 cumulative_trapezoid Custom custom_info_register CustomOpBuilder CustomRegOp DataFormatDimMap
-        DataFormatVecPermute DataType dct deformable_conv2d dense_to_sparse_coo dense_to_sparse_csr
-        DepthwiseConv2dNative derivative Diag diag_embed diagflat diagonal_scatter DiagPart Dilation2D dsplit
-        dyn_shape DynamicGRUV2 DynamicRNN DynamicShape EditDistance Eig eig Einsum Eps eps equal_ EqualCount
-        expand ExtractGlimpse ExtractVolumePatches fft fft2 fftfreq fftn fftshift FFTWithSize fill_diagonal
-        FillDiagonal floormod fmax fmin fold fori_loop ForiLoop fractional_max_pool2d fractional_max_pool3d
-        FractionalAvgPool FractionalMaxPool FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize
-        fused_infer_attention_score FusedAdaFactor FusedSparseAdam FusedSparseFtrl FusedSparseLazyAdam
-        FusedSparseProximalAdagrad FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GetNext GLU
-        GridSampler3D GroupedMatmul GroupTopk gru_cell gumbel_softmax hamming_window HammingWindow hfft hfft2
-        hfftn histc Histogram HistogramFixedWidth HistogramSummary hsplit HSVToRGB idct IdentityN idft ifft
-        ifft2 ifftn ifftshift ihfft ihfft2 ihfftn Im2Col im2col Imag imag ImageSummary incre_flash_attention
-        IndexAdd IndexFill IndexPut inplace_index_add InplaceIndexAdd InplaceUpdateV2 InTopK intopk irfft irfft2
-        irfftn is_complex is_floating_point is_nonzero is_tensor IsInstance isreal IsSubClass jet kaiser_window
-        kernel LARSUpdate ldexp linearize LinearSpace ListDiff Load LogNormalReverse LogSpace logspace
-        LowerBound lp_pool1d lp_pool2d lrn LSTM lstm_cell Lstsq lstsq lu_solve lu_unpack LuSolve LuUnpack
-        make_coo_tensor make_csr_tensor make_row_tensor make_sparse_tensor MapTensorErase MapTensorGet
-        MaskedScatter MaskedSelect matrix_band_part matrix_diag matrix_diag_part matrix_exp matrix_set_diag
-        matrix_solve MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp MatrixLogarithm MatrixPower
-        MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d max_unpool3d
-        MaxPool3DWithArgmax MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median Meshgrid
-        mirror_pad moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute Morph
-        move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
-        MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd
-        Mvlgamma mvlgamma nanmean nanmedian NMSWithMask NonDeterministicInts NonMaxSuppressionV3
-        NonMaxSuppressionWithOverlaps NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement
-        NuclearNorm op_info_register Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat
-        ParameterizedTruncatedNormal Pdist pdist Polar polar Polygamma polygamma positive prompt_flash_attention
-        PsROIPooling Pull Push PyExecute Qr Quantile quantile RaggedRange random_categorical RandomCategorical
-        RandomGamma RandomPoisson RandomShuffle RandpermV2 Real real rearrange ReduceStd ReLUV3
-        RemoteEmbeddingTable Renorm renorm resize_bicubic resize_linear_1d ResizeArea ResizeBicubic
-        ResizeLinear1D ResizeNearestNeighborV2 reverse reverse_sequence ReverseSequence rfft rfft2 rfftfreq
-        rfftn RGBToHSV RNNTLoss row_tensor_add row_tensor_get_dense_shape rrelu SameTypeShape
-        sample_distorted_bounding_box_v2 SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv
-        ScalarMul ScalarSub ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNd
-        ScatterNonAliasingAdd search_sorted SearchSorted SegmentMax SegmentMean SegmentMin SegmentProd
-        SegmentSum select_scatter sequence_mask SGD shape_ silent_check slice slice_scatter SlogDet
-        SoftMarginLoss solve_triangular space_to_batch_nd SpaceToBatch SpaceToBatchND sparse_add sparse_concat
-        SparseApplyAdadelta SparseApplyAdagrad SparseApplyAdagradV2 SparseApplyFtrl SparseApplyFtrlV2
-        SparseApplyProximalAdagrad SparseApplyRMSProp SparseSlice SparseTensorDenseAdd SparseTensorDenseMatmul
-        SparseToDense STFT stft Svd svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice TensorDump
-        TensorShape TensorSlice TensorSummary Trace trans TridiagonalMatMul TridiagonalSolve tril_indices
-        TrilIndices TripletMarginLoss triu_indices TriuIndices unfold unique_consecutive UniqueConsecutive
-        UnravelIndex UpdateState UpperBound upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real
-        vsplit while_loop WhileLoop WholeToSparse Zipf
+        accumulate_n Adam AdamNoUpdateParam AdamWeightDecay adaptive_max_pool3d AdaptiveAvgPool3D
+        AdaptiveMaxPool3D adjoint AdjustHue AdjustSaturation affine_grid AffineGrid AiCPURegOp AllSwap
+        alltoall_single AlltoAllVC angle ApplyAdadelta ApplyAdagrad ApplyAdagradDA ApplyAdagradV2 ApplyAdaMax
+        ApplyAddSign ApplyCenteredRMSProp ApplyFtrl ApplyGradientDescent ApplyKerasMomentum ApplyMomentum
+        ApplyPowerSign ApplyProximalAdagrad ApplyProximalGradientDescent ApplyRMSProp ApplyRotaryPosEmb Assert
+        associative_scan atleast_1d atleast_2d atleast_3d avg_pool1d bartlett_window BasicLSTMCell batch_dot
+        batch_to_space_nd BatchToSpace BatchToSpaceND BatchToSpaceNDV2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e
+        bessel_k1 bessel_k1e bessel_y0 bessel_y1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
+        BesselY0 BesselY1 Betainc bidense Bincount bincount BNTrainingReduce Bucketize BufferAppend
+        BufferGetItem BufferSample BufferSampleV2 Cauchy CheckBprop CheckNumerics Cholesky cholesky
+        cholesky_inverse cholesky_solve CholeskyInverse CholeskySolve Coalesce coalesce col2im combinations
+        CombinedNonMaxSuppression CompareAndBitpack Complex complex ComplexAbs ComputeAccidentalHits
+        ConfusionMatrix Conj conj ConjugateTranspose conv1d conv1d_transpose conv2d_transpose conv3d_transpose
+        Conv3DTranspose coo_to_dense cov csr_add csr_mm csr_mv csr_softmax csr_to_coo csr_to_dense
+        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLoss CTCLossV2 cumulative_trapezoid Custom
+        custom_info_register CustomOpBuilder CustomRegOp DataFormatDimMap DataFormatVecPermute DataType dct
+        deformable_conv2d dense_to_sparse_coo dense_to_sparse_csr DepthwiseConv2dNative derivative Diag
+        diag_embed diagflat diagonal_scatter DiagPart Dilation2D dsplit dyn_shape DynamicGRUV2 DynamicRNN
+        DynamicShape EditDistance Eig eig Einsum Eps eps equal_ EqualCount expand ExtractGlimpse
+        ExtractVolumePatches fft fft2 fftfreq fftn fftshift FFTWithSize fill_diagonal FillDiagonal floormod fmax
+        fmin fori_loop ForiLoop fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
+        FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize fused_infer_attention_score
+        FusedAdaFactor FusedSparseAdam FusedSparseFtrl FusedSparseLazyAdam FusedSparseProximalAdagrad
+        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GetNext GLU GridSampler3D GroupedMatmul
+        GroupTopk gru_cell gumbel_softmax hamming_window HammingWindow hfft hfft2 hfftn histc Histogram
+        HistogramFixedWidth HistogramSummary hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift
+        ihfft ihfft2 ihfftn im2col Imag imag ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut
+        inplace_index_add InplaceIndexAdd InplaceUpdateV2 InTopK intopk irfft irfft2 irfftn is_complex
+        is_floating_point is_nonzero is_tensor IsInstance isreal IsSubClass jet kaiser_window kernel LARSUpdate
+        ldexp linearize LinearSpace ListDiff Load LogNormalReverse LogSpace logspace LowerBound lp_pool1d
+        lp_pool2d lrn LSTM lstm_cell Lstsq lstsq lu_solve lu_unpack LuSolve LuUnpack make_coo_tensor
+        make_csr_tensor make_row_tensor make_sparse_tensor MapTensorErase MapTensorGet MaskedScatter
+        MaskedSelect matrix_band_part matrix_diag matrix_diag_part matrix_exp matrix_set_diag matrix_solve
+        MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp MatrixLogarithm MatrixPower MatrixSetDiagV3
+        MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d max_unpool3d MaxPool3DWithArgmax
+        MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median Meshgrid mirror_pad
+        moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute Morph move_to MoveTo
+        ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss MultilabelMarginLoss
+        MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd Mvlgamma mvlgamma
+        nanmean nanmedian NMSWithMask NonDeterministicInts NonMaxSuppressionV3 NonMaxSuppressionWithOverlaps
+        NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement NuclearNorm op_info_register
+        Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat ParameterizedTruncatedNormal Pdist
+        pdist Polar polar Polygamma polygamma positive prompt_flash_attention PsROIPooling Pull Push PyExecute
+        Qr Quantile quantile RaggedRange random_categorical RandomCategorical RandomGamma RandomPoisson
+        RandomShuffle RandpermV2 Real real rearrange ReduceStd ReLUV3 RemoteEmbeddingTable Renorm renorm
+        resize_bicubic resize_linear_1d ResizeArea ResizeBicubic ResizeLinear1D ResizeNearestNeighborV2 reverse
+        reverse_sequence ReverseSequence rfft rfft2 rfftfreq rfftn RGBToHSV RNNTLoss row_tensor_add
+        row_tensor_get_dense_shape rrelu SameTypeShape sample_distorted_bounding_box_v2
+        SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv ScalarMul ScalarSub
+        ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNd ScatterNonAliasingAdd
+        search_sorted SearchSorted SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum select_scatter
+        sequence_mask SGD shape_ silent_check slice slice_scatter SlogDet SoftMarginLoss solve_triangular
+        space_to_batch_nd SpaceToBatch SpaceToBatchND sparse_add sparse_concat SparseApplyAdadelta
+        SparseApplyAdagrad SparseApplyAdagradV2 SparseApplyFtrl SparseApplyFtrlV2 SparseApplyProximalAdagrad
+        SparseApplyRMSProp SparseSlice SparseTensorDenseAdd SparseTensorDenseMatmul SparseToDense STFT stft Svd
+        svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice TensorDump TensorShape TensorSlice
+        TensorSummary Trace trans TridiagonalMatMul TridiagonalSolve tril_indices TrilIndices TripletMarginLoss
+        triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex UpdateState UpperBound
+        upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit while_loop WhileLoop
+        WholeToSparse Zipf
         """,
     "mint": """
-        bincount complex conv dequantize distributed histc imag linalg manual_seed masked_fill_ masked_scatter
-        nn optim polar quantize real seed special triangular_solve unique_consecutive
+        complex conv dequantize histc imag masked_fill_ masked_scatter polar quantize real seed triangular_solve
+        unique_consecutive
         """,
+    "mint.linalg": "qr",
     "mint.nn": """
-        AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AvgPool3d BatchNorm1d
-        BatchNorm3d ConstantPad1d ConstantPad2d ConstantPad3d Conv3d ConvTranspose2d CosineEmbeddingLoss
-        Dropout2d Flatten Fold functional KLDivLoss MaxUnpool2d PixelShuffle ReflectionPad1d ReflectionPad2d
-        ReflectionPad3d ReplicationPad1d ReplicationPad2d ReplicationPad3d SyncBatchNorm Unfold Upsample
-        ZeroPad1d ZeroPad2d ZeroPad3d
+        MaxUnpool2d
         """,
     "mint.nn.functional": """
-        adaptive_avg_pool1d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d avg_pool1d avg_pool3d
-        conv1d conv3d conv_transpose2d cosine_embedding_loss elu_ fold max_unpool2d relu_ rms_norm unfold
+        conv_transpose2d elu_ max_unpool2d relu_
         """,
     "train": """
         amp auc BackupAndRestore BleuScore callback ConfusionMatrix ConfusionMatrixMetric
@@ -177,9 +173,9 @@ MODULES = """
     device_context.cpu device_context.cpu.op_tuning device_context.gpu device_context.gpu.op_precision
     device_context.gpu.op_tuning experimental experimental.es experimental.llm_boost experimental.map_parameter
     experimental.optim experimental.optim.adam experimental.optim.adamw experimental.optim.lr_scheduler
-    experimental.optim.sgd graph hal include lite mindrecord mindspore_version mint.linalg mint.special
+    experimental.optim.sgd graph hal include lite mindrecord mindspore_version
     multiprocessing nn.distribution nn.grad nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined
-    nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant nn.layer.rnn_cells
+    nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant
     nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed nn.optim.adasum nn.optim.tft_wrapper nn.optim.thor
     nn.probability nn.probability.bijector nn.probability.distribution nn.reinforcement nn.sparse nn.utils.init
     offline_debug ops.auto_generate.gen_ops_def ops.auto_generate.gen_ops_prim ops.bprop_mindir
@@ -197,5 +193,5 @@ MODULES = """
     scipy.optimize scipy.sparse train.anf_ir_pb2 train.bert_score train.callback.callback train.data_sink
     train.dataset_helper train.metrics.metric train.mind_ir_pb2 train.node_strategy_pb2 train.summary
     train.summary.summary_record train.summary.writer train.train_thor utils utils.dryrun
-    utils.runtime_execution_order_check utils.sdc_detect utils.stress_detect utils.utils version
+    utils.runtime_execution_order_check utils.sdc_detect utils.stress_detect utils.utils
     """

@@ -84,9 +84,12 @@ ALGORITHM = _of(CONTEXTS, "set_algo_parameters get_algo_parameters reset_algo_pa
 PARAMETERS = _of(PARAMETER, "Parameter ParameterTuple")
 TENSORS = _of(TENSOR, "Tensor") | _of(FORMS, "tensor") | _of("parallel_lab.nn.tensor.dynamic_shapes", "Symbol")
 INITIALIZERS = _of(
-    "parallel_lab.nn.initializer",
-    "initializer Initializer Constant HeNormal HeUniform Normal One TruncatedNormal Uniform XavierUniform Zero",
-) | _of("parallel_lab.catalog.nn.initial_values", "Dirac Identity Orthogonal Sparse VarianceScaling XavierNormal")
+    "parallel_lab.catalog.nn.initial_values",
+    "initializer Initializer Constant Dirac HeNormal HeUniform Identity Normal One Orthogonal Sparse TruncatedNormal "
+    "Uniform VarianceScaling XavierNormal XavierUniform Zero _Initializer _INITIALIZER_ALIAS _assignment "
+    "_calculate_correct_fan _calculate_fan_in_and_fan_out _calculate_gain _init_random_normal "
+    "_init_random_uniform _init_truncated_normal _register",
+)
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 JIT = {
     "jit": f"{TRAIN}:jit",
@@ -250,13 +253,15 @@ COMMUNICATION_OPERATORS = {
 
 # PyTorch's spellings of layers that are this package's too; those of operators are in their declarations
 MINT_LAYERS = (
-    "BCELoss CELU CrossEntropyLoss Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU ReLU Sigmoid Softsign "
-    "Tanh Tanhshrink"
+    "AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveMaxPool1d BCELoss CELU ConstantPad1d ConstantPad2d ConstantPad3d "
+    "CosineEmbeddingLoss CrossEntropyLoss Dropout2d Flatten Identity L1Loss LogSigmoid MSELoss Mish NLLLoss PReLU "
+    "PixelShuffle ReLU ReflectionPad1d ReflectionPad2d ReflectionPad3d ReplicationPad1d ReplicationPad2d "
+    "ReplicationPad3d Sigmoid Softsign Tanh Tanhshrink Upsample ZeroPad2d"
 )
 MINT_FORMS = "parallel_lab.mindspore._mint"
 MINT_WORDS = (
-    "add argmax argmin argsort broadcast_to cat cdist chunk concat count_nonzero cummax cummin cumsum diff empty "
-    "empty_like expand_as flatten flip index_add item lerp log_softmax logsumexp max median meshgrid min mv norm "
+    "add argmax argmin argsort bincount broadcast_to cat cdist chunk concat count_nonzero cummax cummin cumsum diff "
+    "empty empty_like expand_as flatten flip index_add item lerp log_softmax logsumexp max median meshgrid min mv norm "
     "permute repeat_interleave roll round scatter select softmax sort split squeeze stack std std_mean sub swapaxes "
     "take tensor_split tile transpose unique var var_mean"
 )
@@ -264,10 +269,11 @@ MINT_NN = {
     **_of("parallel_lab.nn", MINT_LAYERS),
     **_of(
         MINT_FORMS,
-        "BCEWithLogitsLoss Dropout ELU Embedding GELU GLU Hardtanh LeakyReLU Linear LogSoftmax ReLU6 SiLU SmoothL1Loss "
-        "Softmax Threshold",
+        "AvgPool2d AvgPool3d BCEWithLogitsLoss BatchNorm1d BatchNorm2d BatchNorm3d Conv2d Conv3d ConvTranspose2d "
+        "Dropout ELU Embedding GELU GLU GroupNorm Hardtanh LeakyReLU Linear LogSoftmax MaxPool2d ReLU6 SiLU "
+        "SmoothL1Loss Softmax SyncBatchNorm Threshold",
     ),
-    **_of(f"{MINT_FORMS}_nn", "AvgPool2d BatchNorm2d Conv2d GroupNorm LayerNorm MaxPool2d Softplus"),
+    **_of(f"{MINT_FORMS}_nn", "AdaptiveAvgPool3d Fold KLDivLoss LayerNorm Softplus Unfold ZeroPad1d ZeroPad3d"),
     "Hardshrink": "parallel_lab.nn:HShrink",
     "Hardsigmoid": "parallel_lab.nn:HSigmoid",
     "Hardswish": "parallel_lab.nn:HSwish",
@@ -343,6 +349,7 @@ PAGES: dict[str, Page] = {
         {},
         "parallel_lab.nn",
     ),
+    "nn.layer.rnn_cells": Page("Recurrent cells.", ("parallel_lab.nn",), _of(INTERNALS, "RNNCellBase")),
     **_several(
         "Losses.",
         "nn.loss nn.loss.loss",
@@ -410,10 +417,24 @@ PAGES: dict[str, Page] = {
                 **_of(RANDOM, "rand rand_like randn randn_like"),
                 **{name: f"{RANDOM}:mint_{name}" for name in MINT_RANDOM.split()},
                 "clone": "parallel_lab.ops:identity",
+                "manual_seed": f"{FORMS}:set_seed",
             },
         ),
     ),
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
+    "mint.linalg": Page(
+        "Matrices in PyTorch's spelling.",
+        names={
+            **_of(MINT_FORMS, "matrix_norm vector_norm"),
+            **_of("parallel_lab.ops", "det"),
+            "inv": "parallel_lab.ops:inverse",
+        }
+        | _of("parallel_lab.mindspore._functions", "norm"),
+    ),
+    "mint.special": Page(
+        "Special functions in PyTorch's spelling.",
+        names=_of("parallel_lab.ops", "erfc exp2 expm1 log1p sinc") | _of(MINT_FORMS, "log_softmax round"),
+    ),
     "mint.optim": Page(
         "Optimizers in PyTorch's words.", names=_of("parallel_lab.catalog.nn.pytorch_optimizers", "Adam AdamW SGD")
     ),
@@ -434,8 +455,12 @@ PAGES: dict[str, Page] = {
                 "binary_cross_entropy binary_cross_entropy_with_logits dropout elu gelu glu hardtanh kl_div "
                 "log_softmax one_hot pad relu relu6 silu smooth_l1_loss softmax softmin threshold",
             )
-            | _of(f"{MINT_FORMS}_nn", "avg_pool2d batch_norm conv2d group_norm layer_norm max_pool2d softplus")
-            | _of("parallel_lab.ops", "adaptive_avg_pool2d"),
+            | _of(
+                f"{MINT_FORMS}_nn",
+                "avg_pool1d avg_pool2d avg_pool3d batch_norm conv1d conv2d conv3d group_norm layer_norm max_pool2d "
+                "rms_norm softplus",
+            )
+            | _of("parallel_lab.ops", "adaptive_avg_pool2d adaptive_max_pool2d cosine_embedding_loss"),
         ),
     ),
     **_several(
@@ -556,6 +581,7 @@ PAGES: dict[str, Page] = {
         TRANSFORMER,
     ),
     # ---- the rest ----
+    "version": Page("Which MindSpore's paths these are.", names={"__version__": f"{FORMS}:VERSION"}),
     "runtime": Page(
         "Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")
     ),

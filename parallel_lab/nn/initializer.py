@@ -96,10 +96,8 @@ class TruncatedNormal(Initializer):
     @_drawn
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         values = generator.standard_normal(shape)
-        outside = (values < self.a) | (values > self.b)
-        while outside.any():
+        while (outside := (values < self.a) | (values > self.b)).any():
             values[outside] = generator.standard_normal(int(outside.sum()))
-            outside = (values < self.a) | (values > self.b)
         return self.mean + self.sigma * values
 
 

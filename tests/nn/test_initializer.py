@@ -4,8 +4,10 @@ import math
 
 import numpy as np
 import pytest
+from parallel_lab.mindspore.common import initializer as theirs
+from parallel_lab.mindspore.nn.layer import rnn_cells as theirs_cells
 
-from parallel_lab.base.errors import ArgumentTypeError, ShapeError
+from parallel_lab.base.errors import ArgumentTypeError, NotBuiltYet, ShapeError
 from parallel_lab.nn import initializer as initializers, initializer as module
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Initial, Tensor
@@ -158,3 +160,69 @@ def test_rarer_rules_hold_what_their_names_say():
         assert abs(values(rule, 100, 400).std() / sigma - 1) < 0.03
     with pytest.raises(ValueError, match="2 dims"):
         values("identity", 2, 2, 2)
+
+
+# ---- MindSpore's form ----
+
+
+class Scaled(theirs.Initializer):
+    """As public models write it: `_initialize` fills an array, with numpy's global state."""
+
+    def __init__(self, gain):
+        super().__init__(gain=gain)
+        self.gain = gain
+
+    def _initialize(self, arr):
+        fan_in = theirs._calculate_correct_fan(arr.shape, "fan_in")
+        values = np.random.normal(0, theirs._calculate_gain("relu") / math.sqrt(fan_in), arr.shape)  # noqa: NPY002
+        theirs._assignment(arr, self.gain * values)
+
+
+def test_a_rule_that_fills_arrays_draws_alike_in_any_order_and_leaves_numpys_state():
+    """Wrong would be: ranks that read their Parameters in another order have other values."""
+    made = [Parameter(initializers.initializer(Scaled(3.0), SHAPE), name) for name in ("a", "b", "a")]
+    before = np.random.get_state()[1]  # noqa: NPY002
+    first, other, again = (each.asnumpy() for each in made)
+    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() and first.std() == pytest.approx(3 * math.sqrt(2 / SHAPE[1]), rel=0.02)
+
+
+def test_rules_are_called_with_what_they_fill():
+    array, parameter = np.zeros(SHAPE, np.float32), Parameter(Tensor(np.ones((2, 3), np.float32)), "p")
+    theirs.HeNormal(mode="fan_out")(array)
+    assert array.std() == pytest.approx(math.sqrt(2 / SHAPE[0]), rel=0.02)
+    theirs.Constant(2.5)(parameter)
+    np.testing.assert_array_equal(parameter.asnumpy(), np.full((2, 3), 2.5))
+    with pytest.raises(ArgumentTypeError, match=r"Constant: arr='w'.*An array or a Tensor"):
+        theirs.Constant(1)("w")
+    with pytest.raises(NotBuiltYet, match="Initializer has no draw"):
+        initializers.initializer(theirs.Initializer(), (2,)).init_data()
+
+
+def test_what_rules_are_made_of():
+    assert theirs._calculate_fan_in_and_fan_out((4, 3, 2, 2)) == (12, 16)
+    gains = [theirs._calculate_gain(*given) for given in (("tanh",), ("leaky_relu", 1), ("conv2d",), ("leaky_relu",))]
+    np.testing.assert_allclose(gains, [5 / 3, 1, 1, math.sqrt(2 / 1.0001)])
+    assert theirs._init_random_normal(2.0, 0.5, SHAPE).mean() == pytest.approx(2, abs=0.02)
+    uniform, cut = theirs._init_random_uniform(-1.0, 3.0, SHAPE), theirs._init_truncated_normal(-1, 1, 0, 2.0, SHAPE)
+    assert uniform.dtype == np.float32 and uniform.mean() == pytest.approx(1, abs=0.02) and uniform.min() >= -1
+    assert np.abs(cut).max() <= 2 and cut.std() == pytest.approx(2 * 0.5396, rel=0.02)
+    theirs._register("half")(
+        type("Half", (theirs.Constant,), {"__init__": lambda rule: rule.__dict__.update(value=0.5)})
+    )
+    assert values("half", (2,)).tolist() == values("Half", (2,)).tolist() == [0.5, 0.5]
+    del theirs._INITIALIZER_ALIAS["half"]
+
+
+def test_a_recurrent_cell_of_ones_own_has_the_weights_of_so_many_gates():
+    class Sum(theirs_cells.RNNCellBase):
+        def construct(self, x, hx):
+            return x @ self.weight_ih.T + self.bias_ih + hx @ self.weight_hh.T + self.bias_hh
+
+    cell, x, h = Sum(4, 3, True, num_chunks=3), np.ones((2, 4), np.float32), np.ones((2, 3), np.float32)
+    parts = [p.asnumpy() for p in (cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh)]
+    assert [p.shape for p in parts] == [(9, 4), (9, 3), (9,), (9,)]
+    assert all(0 < np.abs(p).max() <= 1 / math.sqrt(3) for p in parts)
+    expected = parts[0].sum(1) + parts[1].sum(1) + parts[2] + parts[3]
+    np.testing.assert_allclose(cell(Tensor(x), Tensor(h)).asnumpy(), np.tile(expected, (2, 1)), rtol=1e-5)

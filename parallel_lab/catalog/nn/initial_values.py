@@ -1,14 +1,21 @@
-"""Rarer rules for initial values (mindspore.common.initializer), also by name: `initializer("orthogonal", shape)`."""
+"""Rarer rules for initial values (mindspore.common.initializer), also by name: `initializer("orthogonal", shape)`.
+
+In MindSpore's form, rules are called with what they fill, and derive from Initializer with `_initialize(self, arr)`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from ...base.checks import choice, fitting, integer, kept, number
+from ...base.checks import choice, fitting, instance, integer, kept, number
 from ...base.errors import ShapeError
-from ...nn.initializer import NAMES, Initializer, TruncatedNormal, _drawn, fans
+from ...nn.initializer import *  # noqa: F403 - all rules are found here, with the methods below
+from ...nn.initializer import GAINS, NAMES, Initializer, Normal, TruncatedNormal, _drawn, fans
+from ...nn.tensor.tensor import Tensor
 
 
 def _check_dims(rule: Initializer, shape: tuple[int, ...], least: int, most: int) -> None:
@@ -123,3 +130,85 @@ NAMES.update(
     identity=Identity,
     dirac=Dirac,
 )
+
+
+# ---- MindSpore's form: rules that fill arrays ----
+
+
+def _begin(self: Any, **settings: Any) -> None:
+    self._kwargs = settings
+
+
+def _initialize(self: Any, arr: Any) -> None:
+    """Fill an array or a Tensor, drawing from numpy's global state."""
+    instance((np.ndarray, Tensor), "An array or a Tensor")(type(self).__name__, "arr", arr)
+    arr[...] = self.draw(_generator(), tuple(arr.shape))
+
+
+def _call(self: Any, arr: Any) -> None:
+    self._initialize(arr)
+
+
+def _draw(self: Any, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """What a rule's own `_initialize` fills in. Numpy's global state begins from `generator`, so that all ranks draw
+    alike, in whatever order they read their Parameters.
+    """
+    if type(self)._initialize is _initialize:
+        return _without_rule(self, generator, shape)
+    values, before = np.zeros(shape, np.float32), np.random.get_state()  # noqa: NPY002
+    np.random.seed(generator.integers(2**32))  # noqa: NPY002
+    try:
+        self._initialize(values)
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+    return values
+
+
+_without_rule = Initializer.draw
+for _name, _method in {"__init__": _begin, "draw": _draw, "_initialize": _initialize, "__call__": _call}.items():
+    setattr(Initializer, _name, _method)
+
+
+def _generator() -> np.random.Generator:
+    return np.random.default_rng(np.random.randint(2**32))  # noqa: NPY002 - scripts seed numpy's global state
+
+
+def _assignment(arr: np.ndarray, num: Any) -> np.ndarray:
+    arr[...] = num
+    return arr
+
+
+def _calculate_correct_fan(shape: Any, mode: str) -> int:
+    which = choice("fan_in", "fan_out")("_calculate_correct_fan", "mode", mode.lower())
+    return fans(tuple(shape))[which == "fan_out"]
+
+
+def _calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    slope = 0.01 if param is None else number()("_calculate_gain", "param", param)
+    gains = {**GAINS, "leaky_relu": math.sqrt(2 / (1 + slope**2)), "conv1d": 1.0, "conv2d": 1.0, "conv3d": 1.0}
+    return gains[choice(*gains)("_calculate_gain", "nonlinearity", nonlinearity)]
+
+
+def _init_random_normal(mean: float, sigma: float, shape: Any) -> np.ndarray:
+    return Normal(sigma, mean).draw(_generator(), shape).astype(np.float32)
+
+
+def _init_random_uniform(a: float, b: float, shape: Any) -> np.ndarray:
+    return _generator().uniform(a, b, shape).astype(np.float32)
+
+
+def _init_truncated_normal(a: float, b: float, mean: float, sigma: float, shape: Any) -> np.ndarray:
+    return TruncatedNormal(sigma, mean, a, b).draw(_generator(), shape).astype(np.float32)
+
+
+def _register(*aliases: str) -> Callable[[type], type]:
+    """A decorator: `initializer(name, shape)` for the class's own name and for these."""
+
+    def register(kind: type) -> type:
+        NAMES.update({name.lower(): kind for name in (kind.__name__, *aliases)})
+        return kind
+
+    return register
+
+
+_Initializer, _INITIALIZER_ALIAS, _calculate_fan_in_and_fan_out = Initializer, NAMES, fans

@@ -102,25 +102,20 @@ class Unflatten(Cell):
 class AdaptiveAvgPool1d(Cell):
     """Means over windows that fit the result.  input: (n, c, l) or (c, l) -> (..., output_size)."""
 
-    function = "adaptive_avg_pool2d"
+    function = "adaptive_avg_pool1d"
 
     @kept(output_size=integer(1))
     def __init__(self, output_size: int) -> None:
         super().__init__()
 
     def construct(self, input: Any) -> Any:
-        shape = tuple(input.shape)
-        if len(shape) not in (2, 3):
-            raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed="(n, c, l) or (c, l)")
-        pictures = NAMES["reshape"](input, (*((1,) * (3 - len(shape))), *shape[:-1], 1, shape[-1]))
-        found = NAMES[self.function](pictures, (1, self.output_size))
-        return NAMES["reshape"](found, (*shape[:-1], self.output_size))
+        return NAMES[self.function](input, self.output_size)
 
 
 class AdaptiveMaxPool1d(AdaptiveAvgPool1d):
     """AdaptiveAvgPool1d with maxima.  input: (n, c, l) or (c, l) -> (..., output_size)."""
 
-    function = "adaptive_max_pool2d"
+    function = "adaptive_max_pool1d"
 
 
 class ChannelShuffle(Cell):
@@ -162,7 +157,7 @@ class Unfold(Cell):
     def construct(self, x: Any) -> Any:
         kernel, stride, rate = (tuple(given[1:3]) for given in (self.ksizes, self.strides, self.rates))
         made = windows(tuple(x.shape[2:]), kernel, stride, rate, pad_mode=self.padding)
-        columns = NAMES["im2col"](x, ksizes=kernel, strides=stride, dilations=rate, pads=made.pads)
+        columns = NAMES["window_columns"](x, ksizes=kernel, strides=stride, dilations=rate, pads=made.pads)
         return NAMES["reshape"](NAMES["swapaxes"](columns, 1, 2), (x.shape[0], -1, *made.out_size))
 
 

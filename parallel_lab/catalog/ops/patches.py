@@ -36,13 +36,13 @@ def _made(size, kernel_size, stride, dilation, padding):
     return windows(size, kernel_size, stride, dilation, pad_mode="pad", pad=padding)
 
 
-def _column_sizes(shapes, *, ksizes, strides, dilations, pads):
-    made = _made(shapes[0][2:], ksizes, strides, dilations, pads)
+def _of_picture(shape, *, ksizes, strides, dilations, pads):
+    return _made(shape[2:], ksizes, strides, dilations, pads)
+
+
+def _column_sizes(shapes, **window):
+    made = _of_picture(shapes[0], **window)
     return {"k": math.prod(made.kernel), "l": math.prod(made.out_size)}
-
-
-def _check_picture(operands, *, ksizes, strides, dilations, pads):
-    return _picture_fault(operands) or _made(operands[0].shape[2:], ksizes, strides, dilations, pads).fault()
 
 
 def _check_columns(operands, *, output_size, **window):
@@ -57,14 +57,14 @@ def _check_columns(operands, *, output_size, **window):
     "nchw->nckl",
     name="Im2Col",
     attrs={"ksizes": _PAIR, "strides": _PAIR, "dilations": _PAIR, "pads": _PADS},
-    check=_check_picture,
+    check=lambda operands, **window: _picture_fault(operands) or _of_picture(operands[0].shape, **window).fault(),
     sizes=_column_sizes,
     example=(case((4, 2, 5, 6), ksizes=(2, 3), strides=2, pads=1), case((2, 4, 7, 5), ksizes=2, dilations=(3, 1))),
     **_SETTINGS,
 )
-def im2col(x, *, ksizes, strides=1, dilations=1, pads=0):
+def window_columns(x, *, ksizes, strides=1, dilations=1, pads=0):
     """What lies under each window, row by row.  x: (n, c, h, w) -> (n, c, kh * kw, windows)."""
-    made = _made(x.shape[2:], ksizes, strides, dilations, pads)
+    made = _of_picture(x.shape, ksizes=ksizes, strides=strides, dilations=dilations, pads=pads)
     columns = np.zeros((*x.shape[:2], *made.kernel, *made.out_size), x.dtype)
     for i, j, there, here in _places(made):
         columns[:, :, i, j, *there] = x[..., *here]
@@ -81,8 +81,8 @@ def im2col(x, *, ksizes, strides=1, dilations=1, pads=0):
     example=case((2, 4, 4, 20), output_size=(5, 6), kernel_size=2),
     **_SETTINGS,
 )
-def col2im(x, output_size, *, kernel_size, dilation=1, padding=0, stride=1):
-    """`im2col` backwards: elements under several windows are added up.  x: (n, c, kh * kw, windows) -> (n, c, h, w)."""
+def add_columns(x, output_size, *, kernel_size, dilation=1, padding=0, stride=1):
+    """Elements under several windows are added up.  x: (n, c, kh * kw, windows) -> (n, c, h, w)."""
     made = _made(output_size, kernel_size, stride, dilation, padding)
     columns = x.reshape(*x.shape[:2], *made.kernel, *made.out_size)
     picture = np.zeros((*x.shape[:2], *output_size), x.dtype)
@@ -102,21 +102,21 @@ def _places(made):
     return [(i, j, (up, left), (y, x)) for i, up, y in rows for j, left, x in columns]
 
 
-@im2col.vjp
+@window_columns.vjp
 def _(g, out, x, *, ksizes, strides, dilations, pads):
     window = {"kernel_size": ksizes, "dilation": dilations, "padding": pads, "stride": strides}
-    return (col2im(g, tuple(x.shape[2:]), **window),)
+    return (add_columns(g, tuple(x.shape[2:]), **window),)
 
 
-@col2im.vjp
+@add_columns.vjp
 def _(g, out, x, *, output_size, kernel_size, dilation, padding, stride):
-    return (im2col(g, ksizes=kernel_size, strides=stride, dilations=dilation, pads=padding),)
+    return (window_columns(g, ksizes=kernel_size, strides=stride, dilations=dilation, pads=padding),)
 
 
 @function(mint="functional.unfold")
 def unfold(input, kernel_size, dilation=1, padding=0, stride=1):
     """What lies under each window as a column.  input: (n, c, h, w) -> (n, c * kh * kw, windows)."""
-    columns = im2col(input, ksizes=kernel_size, strides=stride, dilations=dilation, pads=padding)
+    columns = window_columns(input, ksizes=kernel_size, strides=stride, dilations=dilation, pads=padding)
     return reshape(columns, (columns.shape[0], -1, columns.shape[3]))
 
 
@@ -130,4 +130,4 @@ def fold(input, output_size, kernel_size, dilation=1, padding=0, stride=1):
         output_size = np.asarray(tensor_operand("fold", "output_size", output_size)).tolist()
     window = {"kernel_size": kernel_size, "dilation": dilation, "padding": padding, "stride": stride}
     size = (output_size,) * 2 if isinstance(output_size, int) else tuple(output_size)
-    return col2im(reshape(input, (shape[0], -1, rows, shape[2])), size, **window)
+    return add_columns(reshape(input, (shape[0], -1, rows, shape[2])), size, **window)

@@ -17,7 +17,7 @@ from ...ops.kernels.windows import Pair, Windows, windows
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, gradient, op
 from ...ops.pool import _FACTS, _facts, _picture_fault, _windows_of, max_pool, max_pool_grad
-from ...ops.shape import expand_dims, squeeze
+from ...ops.shape import expand_dims, reshape, squeeze
 from ...ops.spellings import function
 from . import mean_windows as kernels
 
@@ -234,6 +234,43 @@ def adaptive_max_pool2d(x, output_size, return_indices=False):
     """
     choice(False)("adaptive_max_pool2d", "return_indices", return_indices, SHAPE_ERRORS)
     return adaptive_max_pool(x, output_size=output_size)
+
+
+def _of_rows(pool, x, output_size):
+    """Pooling of rows by that of pictures of height 1.  x: (n, c, l) or (c, l) -> (..., output_size)."""
+    shape = tuple(x.shape)
+    size = integer(1)("adaptive pooling", "output_size", output_size, SHAPE_ERRORS)
+    if len(shape) not in (2, 3):
+        raise ShapeError(f"an input of shape {shape}", where="adaptive pooling", allowed="(n, c, l) or (c, l)")
+    pictures = reshape(x, (*((1,) * (3 - len(shape))), *shape[:-1], 1, shape[-1]))
+    return reshape(pool(pictures, output_size=(1, size)), (*shape[:-1], size))
+
+
+@function(mint="functional.adaptive_avg_pool1d")
+def adaptive_avg_pool1d(input, output_size):
+    """Means of rows over windows that fit the result.  input: (n, c, l) or (c, l) -> (..., output_size)."""
+    return _of_rows(adaptive_avg_pool, input, output_size)
+
+
+@function(mint="functional.adaptive_max_pool1d")
+def adaptive_max_pool1d(input, output_size, return_indices=False):
+    """Largest elements of rows over windows that fit the result.  input: (n, c, l) or (c, l) -> (..., output_size)."""
+    choice(False)("adaptive_max_pool1d", "return_indices", return_indices, SHAPE_ERRORS)
+    return _of_rows(adaptive_max_pool, input, output_size)
+
+
+@function(mint="functional.adaptive_avg_pool3d")
+def adaptive_avg_pool3d(input, output_size):
+    """Means over windows that fit the result.  input: (n, c, d, h, w) -> (n, c, *output_size); None keeps an extent."""
+    n, c, d, h, w = (*input.shape, *(None,) * 5)[:5]
+    size = output_size if isinstance(output_size, tuple) else (output_size,) * 3
+    if len(input.shape) != 5 or len(size) != 3:
+        what = f"output_size={output_size} of an input of shape {tuple(input.shape)}"
+        raise ShapeError(what, where="adaptive_avg_pool3d", allowed="An int, or 3, of (n, c, d, h, w)")
+    layers = adaptive_avg_pool(reshape(input, (n, c * d, h, w)), output_size=size[1:])  # a mean of means is the mean
+    rows, columns = layers.shape[2:]
+    volumes = adaptive_avg_pool(reshape(layers, (n, c, d, rows * columns)), output_size=(size[0], None))
+    return reshape(volumes, (n, c, volumes.shape[2], rows, columns))
 
 
 @function()

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import fitting_methods, function
+from ...base.checks import choice, fitting_methods, function
 from ...base.dtypes import kind_of
 from ...base.errors import NotBuiltYet, ShapeError
 from ...ops.elementwise import cast
@@ -69,6 +69,7 @@ class Arithmetic(TensorMethods):
     def type_as(self, other): return cast(self, str(tensor_operand("type_as", "other", other).dtype))
     def contiguous(self): return self
     def dim(self): return len(self.shape)
+    def view(self, *shape): return reshape(self, _ints(shape))
     def nelement(self): return self.size
     def clone(self): return self.copy()
     def adjoint(self): return swapaxes(self, -1, -2)
@@ -181,12 +182,11 @@ class Arithmetic(TensorMethods):
         """Stretched to the other's shape."""
         return broadcast_to(self, shape=tuple(tensor_operand("expand_as", "other", other).shape))
 
-    def view(self, *shape):
-        """`reshape`."""
-        return reshape(self, _ints(shape))
-
-    def flatten(self, start_dim=0, end_dim=-1):
-        """The dims from start_dim to end_dim joined; all of them by default, where `ops.flatten` keeps the first."""
+    def flatten(self, start_dim=0, end_dim=-1, *, order="C"):
+        """The dims from start_dim to end_dim joined row by row, by default all (not `ops.flatten`); "F": by column."""
+        start_dim, order = (0, start_dim) if isinstance(start_dim, str) else (start_dim, order)
+        if choice("C", "F")("flatten", "order", order) == "F":
+            return self.transpose().flatten(start_dim, end_dim)
         shape = tuple(self.shape)
         if not shape:
             return reshape(self, (1,))
