@@ -13,16 +13,15 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+from ... import ops
 from ...base.checks import checked, flag, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...nn.cell import Cell
 from ...nn.optim.clip import clip_factor, clip_range
 from ...nn.optim.global_norm import all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 from ...nn.optim.totals import added
-from ...ops.elementwise import cast, div, maximum, minimum, mul, power
+from ...ops.elementwise import div
 from ...ops.machine.operand_checks import is_operand
-from ...ops.reduce import reduce_max, reduce_sum
-from ...ops.unary import abs_, sqrt, square
 
 AXES = sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)
 
@@ -40,8 +39,8 @@ def clip_by_value(x: Any, clip_value_min: Any = None, clip_value_max: Any = None
     if isinstance(x, (list, tuple)):
         return tuple(clip_by_value(one, clip_value_min, clip_value_max) for one in x)
     if clip_value_max is not None:
-        x = minimum(x, clip_value_max)
-    return x if clip_value_min is None else maximum(x, clip_value_min)
+        x = ops.minimum(x, clip_value_max)
+    return x if clip_value_min is None else ops.maximum(x, clip_value_min)
 
 
 @checked(max_norm=number(0, above=True), error_if_nonfinite=flag)
@@ -69,13 +68,13 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
 
 def _norm_of_all(xs: tuple[Any, ...], p: float) -> Any:
     if p == 2:
-        return sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
-    sizes = [abs_(one) for one in xs]
+        return ops.sqrt(added([of_the_whole(one, sum_of_squares(one)) for one in xs]))
+    sizes = [ops.abs(one) for one in xs]
     if math.isinf(p):
-        largest = [of_the_whole(one, reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
-        return functools.reduce(maximum, largest)
-    powers = [of_the_whole(one, reduce_sum(power(size, p))) for one, size in zip(xs, sizes, strict=True)]
-    return power(added(powers), 1 / p)
+        largest = [of_the_whole(one, ops.reduce_max(size), "max") for one, size in zip(xs, sizes, strict=True)]
+        return functools.reduce(ops.maximum, largest)
+    powers = [of_the_whole(one, ops.reduce_sum(ops.power(size, p))) for one, size in zip(xs, sizes, strict=True)]
+    return ops.power(added(powers), 1 / p)
 
 
 @checked(clip_norm=number(0, above=True))
@@ -91,12 +90,12 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
     if isinstance(use_norm, Real):
         factor = clip_norm / max(number(0)(where, "use_norm", use_norm), clip_norm)
-        return tuple(as_slice_of(one, mul(one, factor)) for one in given)
+        return tuple(as_slice_of(one, ops.mul(one, factor)) for one in given)
     return _scaled(given, clip_factor(_norm_of_all(given, 2) if use_norm is None else use_norm, clip_norm))
 
 
 def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
-    return tuple(as_slice_of(one, mul(one, in_dtype_of(one, factor))) for one in xs)
+    return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in xs)
 
 
 def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> None:
@@ -118,10 +117,10 @@ class ClipByNorm(Cell):
     def construct(self, x: Any, clip_norm: Any) -> Any:
         if not hasattr(x, "dtype"):
             raise ArgumentTypeError(f"x is {shorten(x)}", where=self._where(), allowed="A Tensor")
-        wide = cast(x, "float32") if x.dtype.itemsize < 4 else x
-        norm = sqrt(reduce_sum(square(wide), self.axis, keep_dims=True))
-        limit = cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
-        return cast(div(mul(wide, limit), maximum(norm, limit)), str(x.dtype))
+        wide = ops.cast(x, "float32") if x.dtype.itemsize < 4 else x
+        norm = ops.sqrt(ops.reduce_sum(ops.square(wide), self.axis, keep_dims=True))
+        limit = ops.cast(clip_norm, str(wide.dtype)) if hasattr(clip_norm, "dtype") else clip_norm
+        return ops.cast(div(ops.mul(wide, limit), ops.maximum(norm, limit)), str(x.dtype))
 
 
 class Norm(Cell):
@@ -132,8 +131,8 @@ class Norm(Cell):
     @kept(axis=AXES, keep_dims=flag)
     def __init__(self, axis: Any = (), keep_dims: bool = False) -> None:
         super().__init__()
-        self.reduce_sum, self.square = reduce_sum.primitive(keep_dims=keep_dims), square.primitive()
-        self.sqrt = sqrt.primitive()
+        self.reduce_sum, self.square = ops.ReduceSum(keep_dims=keep_dims), ops.Square()
+        self.sqrt = ops.Sqrt()
 
     def construct(self, x: Any) -> Any:
         return self.sqrt(self.reduce_sum(self.square(x), self.axis))

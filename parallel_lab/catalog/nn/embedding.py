@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ... import ops
 from ...base.checks import checked, choice, flag, integer, kept, number, sequence_of, text
 from ...base.errors import ArgumentError, NotBuiltYet, ShapeError
 from ...base.settings.current import get_auto_parallel_context
@@ -18,19 +19,9 @@ from ...nn.cell import Cell
 from ...nn.initializer import initializer
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import Initial, Tensor
-from ...ops.elementwise import add, div, maximum, mul
-from ...ops.gather import gather
-from ...ops.linalg import matmul
-from ...ops.logic import equal
+from ...ops.elementwise import div
 from ...ops.machine.primitive import Strategy
-from ...ops.reduce import reduce_sum
-from ...ops.shape import expand_dims, reshape, shape as shape_of
 from ...ops.spellings import tensor_operand
-from ...ops.unary import abs_, sqrt, square
-from ..ops.arithmetic import div_no_nan
-from ..ops.lookups import embedding_lookup, one_hot
-from ..ops.masked_elements import masked_fill
-from ..ops.segments import unsorted_segment_max, unsorted_segment_sum
 
 
 def _table(rule: Any, shape: tuple[int, int], dtype: Any, zero_row: int | None = None) -> Initial:
@@ -64,8 +55,8 @@ class Embedding(Cell):
     several dims, which are then looked up in one row, as MindSpore does. Defaults: MindSpore.
     """
 
-    other_names: ClassVar = {"array_mul": "matmul", "reshape_flat": "reshape_ids", "expand": expand_dims.primitive}
-    other_names |= {"gather": gather.primitive, "one_hot": one_hot.primitive, "matmul": matmul.primitive}
+    other_names: ClassVar = {"array_mul": "matmul", "reshape_flat": "reshape_ids", "expand": ops.ExpandDims}
+    other_names |= {"gather": ops.Gather, "one_hot": ops.OneHot, "matmul": ops.MatMul}
 
     @kept(vocab_size=integer(1), embedding_size=integer(1), use_one_hot=flag, padding_idx=integer(0) | None)
     def __init__(
@@ -83,16 +74,16 @@ class Embedding(Cell):
             raise ArgumentError(f"padding_idx={padding_idx}", where="Embedding", allowed=allowed)
         table = _table(embedding_table, (vocab_size, embedding_size), dtype, padding_idx)
         self.embedding_table = Parameter(table, name="embedding_table")
-        self.reshape_ids, self.reshape = reshape.primitive(), reshape.primitive()
+        self.reshape_ids, self.reshape = ops.Reshape(), ops.Reshape()
         if use_one_hot:
-            self.one_hot, self.matmul = one_hot.primitive(), matmul.primitive()
+            self.one_hot, self.matmul = ops.OneHot(), ops.MatMul()
             self.on_value, self.off_value = Tensor(1.0, dtype), Tensor(0.0, dtype)
         else:
-            self.gather = gather.primitive()
+            self.gather = ops.Gather()
 
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
-        shape = shape_of(ids)
+        shape = ops.shape(ids)
         if not self.use_one_hot and not self._looks_up_flat(len(shape)):
             return self.gather(self.embedding_table, ids, 0)
         ids = self.reshape_ids(ids, (-1,))
@@ -170,14 +161,14 @@ class EmbeddingLookup(Cell):
         self.slices = max(1, devices) if slices is None else slices
         table = initializer(param_init, (vocab_size, embedding_size), dtype)
         self.embedding_table = Parameter(table, name="embedding_table")
-        self.lookup = embedding_lookup.primitive().set_device("CPU") if target == "CPU" else gather.primitive()
+        self.lookup = ops.EmbeddingLookup().set_device("CPU") if target == "CPU" else ops.Gather()
         if text("MultiFieldEmbeddingLookup", "slice_mode", slice_mode) == self.FIELD_SLICE:
             self.lookup.add_prim_attr("manual_split", parts)
         if max_norm is not None:
-            self.square = square.primitive()
-            self.reduce_sum = reduce_sum.primitive(keep_dims=True)
-            self.sqrt = sqrt.primitive()
-            self.maximum, self.mul, self.div = maximum.primitive(), mul.primitive(), div.primitive()
+            self.square = ops.Square()
+            self.reduce_sum = ops.ReduceSum(keep_dims=True)
+            self.sqrt = ops.Sqrt()
+            self.maximum, self.mul, self.div = ops.Maximum(), ops.Mul(), div.primitive()
 
     def strategy(self, dims: int) -> Strategy:
         """The strategy of `slice_mode` for ids of so many dims."""
@@ -190,7 +181,7 @@ class EmbeddingLookup(Cell):
     def construct(self, ids: Any) -> Any:
         _check_ids(ids, self._where())
         if self.lookup.in_strategy is None and self.slices > 1:
-            self.lookup.shard(self.strategy(len(shape_of(ids))))
+            self.lookup.shard(self.strategy(len(ops.shape(ids))))
         rows = self.lookup(self.embedding_table, ids, 0)
         if self.max_norm is None:
             return rows
@@ -238,8 +229,8 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
             raise ArgumentError(f"slice_mode={slice_mode!r}", where="MultiFieldEmbeddingLookup", allowed=allowed)
         how = {"max_norm": max_norm, "sparse": sparse, "dtype": dtype, "slices": slices}
         super().__init__(vocab_size, embedding_size, param_init, target, slice_mode, **how)
-        self.weigh, self.div_no_nan = mul.primitive(), div_no_nan.primitive()
-        self.merge_op = unsorted_segment_max.primitive() if operator == "MAX" else unsorted_segment_sum.primitive()
+        self.weigh, self.div_no_nan = ops.Mul(), ops.DivNoNan()
+        self.merge_op = ops.UnsortedSegmentMax() if operator == "MAX" else ops.UnsortedSegmentSum()
         if self.slices > 1:
             n, columns = self.slices, slice_mode == self.TABLE_COLUMN_SLICE
             self.weigh.shard(((1, 1, n), (1, 1, 1)) if columns else ((n, 1, 1), (n, 1, 1)))
@@ -247,20 +238,20 @@ class MultiFieldEmbeddingLookup(EmbeddingLookup):
 
     def construct(self, ids: Any, values: Any, fields: Any) -> Any:
         _check_ids(fields, self._where())
-        batch, seq = shape_of(ids)
+        batch, seq = ops.shape(ids)
         segments = batch * self.field_size
         # a segment for each field of each sample
         first = np.arange(0, segments, self.field_size, dtype=str(fields.dtype)).reshape(batch, 1)
-        places = reshape(add(fields, Tensor(first)), (-1,))
-        weights = reshape(values, (batch, seq, 1))
+        places = ops.reshape(ops.add(fields, Tensor(first)), (-1,))
+        weights = ops.reshape(values, (batch, seq, 1))
         rows = self.weigh(super().construct(ids), weights)
-        total = unsorted_segment_sum(abs_(reshape(values, (-1,))), places, segments)
-        total = reshape(total, (segments, 1))
+        total = ops.unsorted_segment_sum(ops.abs(ops.reshape(values, (-1,))), places, segments)
+        total = ops.reshape(total, (segments, 1))
         if self.operator == "MAX":
-            rows = masked_fill(rows, equal(weights, 0), float(np.finfo(self.embedding_table.dtype).min))
-        merged = self.merge_op(reshape(rows, (-1, self.embedding_size)), places, segments)
+            rows = ops.masked_fill(rows, ops.equal(weights, 0), float(np.finfo(self.embedding_table.dtype).min))
+        merged = self.merge_op(ops.reshape(rows, (-1, self.embedding_size)), places, segments)
         if self.operator == "MAX":
-            merged = masked_fill(merged, equal(total, 0), 0.0)
+            merged = ops.masked_fill(merged, ops.equal(total, 0), 0.0)
         elif self.operator == "MEAN":
             merged = self.div_no_nan(merged, total)
-        return reshape(merged, (batch, self.field_size, self.embedding_size))
+        return ops.reshape(merged, (batch, self.field_size, self.embedding_size))

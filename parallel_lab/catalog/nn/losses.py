@@ -9,22 +9,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ... import ops
 from ...base.checks import choice, flag, kept, number
 from ...nn.cell import Cell
 from ...nn.layers.class_losses import ClassLoss
 from ...nn.layers.losses import FormulaLoss, LossBase, factor_tensor
 from ...nn.tensor.tensor import Tensor
-from ...ops.class_losses import softmax_cross_entropy
-from ...ops.elementwise import div, mul, sub
-from ...ops.reduce import reduce_max, reduce_mean, reduce_sum
-from ...ops.shape import shape as shape_of
-from ...ops.unary import abs_
+from ...ops.elementwise import div
 from ..ops import losses
-from ..ops.class_losses import nll, nll_of, sparse_softmax_cross_entropy
-from ..ops.dims import scalar_to_array
-from ..ops.elementary_functions import exp, log
-from ..ops.lookups import one_hot
-from ..ops.losses import binary_cross_entropy_values, huber_loss, kl_div_loss, smooth_l1_values
+from ..ops.class_losses import nll_of
+from ..ops.elementary_functions import exp
 
 
 class NLLLoss(ClassLoss):
@@ -42,7 +36,7 @@ class NLLLoss(ClassLoss):
 
     def __init__(self, weight: Any = None, ignore_index: int | None = None, reduction: str = "mean") -> None:
         super().__init__(weight, ignore_index, reduction)
-        self.nll = nll.primitive(reduction="none", ignore_index=ignore_index)
+        self.nll = ops.NLLLoss(reduction="none", ignore_index=ignore_index)
 
 
 class SoftmaxCrossEntropyWithLogits(LossBase):
@@ -55,16 +49,16 @@ class SoftmaxCrossEntropyWithLogits(LossBase):
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.softmax_cross_entropy = softmax_cross_entropy.primitive()
-        self.sparse_softmax_cross_entropy = sparse_softmax_cross_entropy.primitive()
-        self.one_hot = one_hot.primitive()
+        self.softmax_cross_entropy = ops.SoftmaxCrossEntropyWithLogits()
+        self.sparse_softmax_cross_entropy = ops.SparseSoftmaxCrossEntropyWithLogits()
+        self.one_hot = ops.OneHot()
 
     def construct(self, logits: Any, labels: Any) -> Any:
         if self.sparse and self.reduction == "mean":
             return self.sparse_softmax_cross_entropy(logits, labels)
         if self.sparse:
             on, off = (Tensor(value, str(logits.dtype)) for value in (1.0, 0.0))
-            labels = self.one_hot(labels, shape_of(logits)[-1], on, off)
+            labels = self.one_hot(labels, ops.shape(logits)[-1], on, off)
         return self.get_loss(self.softmax_cross_entropy(logits, labels)[0])
 
 
@@ -80,28 +74,28 @@ class SoftmaxCrossEntropyExpand(Cell):
     @kept(sparse=flag)
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
-        self.max, self.sub, self.exp = reduce_max.primitive(keep_dims=True), sub.primitive(), exp.primitive()
-        self.sum, self.div, self.log = reduce_sum.primitive(keep_dims=True), div.primitive(), log.primitive()
-        self.onehot = one_hot.primitive()
+        self.max, self.sub, self.exp = ops.ReduceMax(keep_dims=True), ops.Sub(), exp.primitive()
+        self.sum, self.div, self.log = ops.ReduceSum(keep_dims=True), div.primitive(), ops.Log()
+        self.onehot = ops.OneHot()
         self.on_value = Tensor(1.0, np.float32)
         self.off_value = Tensor(0.0, np.float32)
-        self.mul, self.sum_cross_entropy = mul.primitive(), reduce_sum.primitive(keep_dims=False)
-        self.mul2, self.mean = mul.primitive(), reduce_mean.primitive(keep_dims=False)
+        self.mul, self.sum_cross_entropy = ops.Mul(), ops.ReduceSum(keep_dims=False)
+        self.mul2, self.mean = ops.Mul(), ops.ReduceMean(keep_dims=False)
 
     def construct(self, logit: Any, label: Any) -> Any:
         exp = self.exp(self.sub(logit, self.max(logit, -1)))
         softmax = self.div(exp, self.sum(exp, -1))
         if self.sparse:
-            label = self.onehot(label, shape_of(logit)[1], self.on_value, self.off_value)
+            label = self.onehot(label, ops.shape(logit)[1], self.on_value, self.off_value)
         loss = self.sum_cross_entropy(self.mul(self.log(softmax), label), -1)
-        return self.mean(self.mul2(scalar_to_array(-1.0), loss), -1)
+        return self.mean(self.mul2(ops.scalar_to_array(-1.0), loss), -1)
 
 
 class L1Loss(FormulaLoss):
     """Absolute difference: Sub, Abs, then ReduceMean or ReduceSum.  logits, labels: (...) broadcast -> () or (...)."""
 
     formula = losses.l1_of
-    parts = (("sub", sub.primitive), ("abs", abs_.primitive))
+    parts = (("sub", ops.Sub), ("abs", ops.Abs))
 
 
 MAELoss = L1Loss  # MindSpore has both names
@@ -116,7 +110,7 @@ class HuberLoss(LossBase):
         self.delta = delta
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return huber_loss(logits, labels, self.reduction, self.delta)
+        return ops.huber_loss(logits, labels, self.reduction, self.delta)
 
 
 class SmoothL1Loss(FormulaLoss):
@@ -131,7 +125,7 @@ class SmoothL1Loss(FormulaLoss):
     @kept(beta=number(0, above=True))
     def __init__(self, beta: float = 1.0, reduction: str = "none") -> None:
         super().__init__(reduction)
-        self.smooth_l1 = smooth_l1_values.primitive(beta=beta)
+        self.smooth_l1 = ops.SmoothL1Loss(beta=beta)
 
 
 class KLDivLoss(Cell):
@@ -145,7 +139,7 @@ class KLDivLoss(Cell):
     @kept(reduction=choice("none", "mean", "batchmean", "sum"))
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        self.kl_div_loss = kl_div_loss.primitive(reduction)
+        self.kl_div_loss = ops.KLDivLoss(reduction)
 
     def construct(self, logits: Any, labels: Any) -> Any:
         return self.kl_div_loss(logits, labels)
@@ -160,7 +154,7 @@ class BCELoss(FormulaLoss):
     """
 
     formula = losses.binary_of
-    parts = (("binary_cross_entropy", partial(binary_cross_entropy_values.primitive, "none")),)
+    parts = (("binary_cross_entropy", partial(ops.BinaryCrossEntropy, "none")),)
 
     def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
         super().__init__(reduction)

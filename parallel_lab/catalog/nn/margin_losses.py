@@ -7,23 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import ops
 from ...base.checks import checked, flag, integer, kept, number
 from ...nn.cell import Cell
 from ...nn.layers.losses import LossBase, factor_tensor
-from ...ops.elementwise import add, div, mul, sub
-from ...ops.reduce import reduce_sum
-from ...ops.unary import sqrt, square
-from ..ops.losses import mse_loss
-from ..ops.margin_losses import (
-    cosine_embedding_loss,
-    gaussian_nll_loss,
-    hinge_embedding_loss,
-    margin_ranking_loss,
-    multilabel_soft_margin_loss,
-    poisson_nll_loss,
-    soft_margin_loss,
-    triplet_margin_loss,
-)
+from ...ops.elementwise import div
 
 
 class CosineEmbeddingLoss(LossBase):
@@ -34,7 +22,7 @@ class CosineEmbeddingLoss(LossBase):
         super().__init__(reduction)
 
     def construct(self, logits_x1: Any, logits_x2: Any, labels: Any) -> Any:
-        return cosine_embedding_loss(logits_x1, logits_x2, labels, self.margin, self.reduction)
+        return ops.cosine_embedding_loss(logits_x1, logits_x2, labels, self.margin, self.reduction)
 
 
 class MarginRankingLoss(LossBase):
@@ -45,14 +33,14 @@ class MarginRankingLoss(LossBase):
         super().__init__(reduction)
 
     def construct(self, input1: Any, input2: Any, target: Any) -> Any:
-        return margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
+        return ops.margin_ranking_loss(input1, input2, target, self.margin, self.reduction)
 
 
 class SoftMarginLoss(LossBase):
     """log(1 + exp(-labels * logits)), labels 1 or -1.  logits, labels: (...) -> () or (...)."""
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return soft_margin_loss(logits, labels, self.reduction)
+        return ops.soft_margin_loss(logits, labels, self.reduction)
 
 
 class HingeEmbeddingLoss(LossBase):
@@ -63,7 +51,7 @@ class HingeEmbeddingLoss(LossBase):
         super().__init__(reduction)
 
     def construct(self, logits: Any, labels: Any) -> Any:
-        return hinge_embedding_loss(logits, labels, self.margin, self.reduction)
+        return ops.hinge_embedding_loss(logits, labels, self.margin, self.reduction)
 
 
 class TripletMarginLoss(LossBase):
@@ -80,7 +68,7 @@ class TripletMarginLoss(LossBase):
 
     def construct(self, x: Any, positive: Any, negative: Any, margin: Any = None) -> Any:
         margin = self.margin if margin is None else margin
-        return triplet_margin_loss(x, positive, negative, margin, self.p, self.eps, self.swap, self.reduction)
+        return ops.triplet_margin_loss(x, positive, negative, margin, self.p, self.eps, self.swap, self.reduction)
 
 
 class GaussianNLLLoss(LossBase):
@@ -91,7 +79,7 @@ class GaussianNLLLoss(LossBase):
         super().__init__(reduction)
 
     def construct(self, logits: Any, labels: Any, var: Any) -> Any:
-        return gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)
+        return ops.gaussian_nll_loss(logits, labels, var, self.full, self.eps, self.reduction)
 
 
 class PoissonNLLLoss(LossBase):
@@ -105,7 +93,7 @@ class PoissonNLLLoss(LossBase):
         super().__init__(reduction)
 
     def construct(self, input: Any, target: Any) -> Any:
-        return poisson_nll_loss(input, target, self.log_input, self.full, self.eps, self.reduction)
+        return ops.poisson_nll_loss(input, target, self.log_input, self.full, self.eps, self.reduction)
 
 
 class MultiLabelSoftMarginLoss(LossBase):
@@ -116,14 +104,14 @@ class MultiLabelSoftMarginLoss(LossBase):
         self.weight = None if weight is None else factor_tensor(weight, "MultiLabelSoftMarginLoss", "weight")
 
     def construct(self, x: Any, target: Any) -> Any:
-        return multilabel_soft_margin_loss(x, target, self.weight, self.reduction)
+        return ops.multilabel_soft_margin_loss(x, target, self.weight, self.reduction)
 
 
 class RMSELoss(Cell):
     """Square root of the mean squared difference.  logits, label: (...) -> ()."""
 
     def construct(self, logits: Any, label: Any) -> Any:
-        return sqrt(mse_loss(logits, label))
+        return ops.sqrt(ops.mse_loss(logits, label))
 
 
 class DiceLoss(Cell):
@@ -135,6 +123,6 @@ class DiceLoss(Cell):
         self.smooth = smooth
 
     def construct(self, logits: Any, label: Any) -> Any:
-        both = reduce_sum(mul(logits, label))
-        apart = add(reduce_sum(square(logits)), reduce_sum(square(label)))
-        return sub(1.0, div(mul(both, 2.0), add(apart, self.smooth)))
+        both = ops.reduce_sum(ops.mul(logits, label))
+        apart = ops.add(ops.reduce_sum(ops.square(logits)), ops.reduce_sum(ops.square(label)))
+        return ops.sub(1.0, div(ops.mul(both, 2.0), ops.add(apart, self.smooth)))

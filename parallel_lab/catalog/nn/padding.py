@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import ops
 from ...base.checks import checked, choice, instance, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ShapeError, shorten
 from ...nn.cell import Cell
-from ...ops.activation import softmax
-from ...ops.shape import shape as shape_of
-from ..ops.norms import cosine_similarity
-from ..ops.padding import pad, pad_dims
-from ..ops.upsampling import pixel_shuffle
 
 _COUNTS = sequence_of(integer(0), "An int, or a tuple of ints: (before, after) of the last dim, then of the one before")
 
@@ -33,11 +29,11 @@ class _Pad(Cell):
             raise ArgumentError(f"padding={shorten(padding)}", where=self.cls_name, allowed=allowed)
 
     def construct(self, x: Any) -> Any:
-        shape = shape_of(x)
+        shape = ops.shape(x)
         if len(shape) < self.dims or self.ndim and len(shape) not in self.ndim:
             allowed = f"{' or '.join(map(str, self.ndim))} dims" if self.ndim else f"At least {self.dims} dims"
             raise ShapeError(f"x of shape {shape}", where=self._where(), allowed=allowed)
-        return pad(x, self.padding, self.mode, self.value)
+        return ops.pad(x, self.padding, self.mode, self.value)
 
 
 class _ConstantPad(_Pad):
@@ -78,7 +74,7 @@ class Pad(Cell):
         self.paddings, self.mode = paddings, mode.lower()
 
     def construct(self, x: Any) -> Any:
-        return pad_dims(x, paddings=self.paddings, mode=self.mode)
+        return ops.pad_dims(x, paddings=self.paddings, mode=self.mode)
 
 
 class PixelShuffle(Cell):
@@ -89,7 +85,7 @@ class PixelShuffle(Cell):
         super().__init__()
 
     def construct(self, input: Any) -> Any:
-        return pixel_shuffle(input, self.upscale_factor)
+        return ops.pixel_shuffle(input, self.upscale_factor)
 
 
 class CosineSimilarity(Cell):
@@ -100,14 +96,14 @@ class CosineSimilarity(Cell):
         super().__init__()
 
     def construct(self, x1: Any, x2: Any) -> Any:
-        return cosine_similarity(x1, x2, self.dim, self.eps)
+        return ops.cosine_similarity(x1, x2, self.dim, self.eps)
 
 
 class Softmax2d(Cell):
     """Softmax over the channels at every place.  x: (n, c, h, w) or (c, h, w) -> the same."""
 
     def construct(self, input: Any) -> Any:
-        shape = shape_of(input)
+        shape = ops.shape(input)
         if len(shape) not in (3, 4):
             raise ShapeError(f"x of shape {shape}", where=self._where(), allowed="(n, c, h, w) or (c, h, w)")
-        return softmax(input, axis=-3)
+        return ops.softmax(input, axis=-3)

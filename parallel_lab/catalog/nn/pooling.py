@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from ... import ops
 from ...base.checks import Check, checked, choice, flag, integer, kept
 from ...base.errors import ShapeError
 from ...nn.cell import Cell
@@ -12,9 +13,6 @@ from ...nn.layers.activation import OneOperator
 from ...nn.layers.basic import arguments_of
 from ...nn.layers.conv import POOL_SETTINGS, MaxPool2d, Pool, check_padding, extents, paddings
 from ...ops.kernels.windows import PAD_MODE
-from ...ops.shape import expand_dims, shape as shape_of, squeeze
-from ..ops.pooling import adaptive_avg_pool, adaptive_max_pool, avg_pool, avg_pool_3d, max_pool_3d
-from ..ops.upsampling import interpolate
 
 
 class AvgPool2d(Pool):
@@ -24,7 +22,7 @@ class AvgPool2d(Pool):
     ceil_mode, divisor_override  False and None: others are not available
     """
 
-    operator = avg_pool.primitive
+    operator = ops.AvgPool
 
     @checked(data_format=choice("NCHW"), count_include_pad=flag, ceil_mode=choice(False), divisor_override=choice(None))
     @kept(**POOL_SETTINGS)
@@ -51,13 +49,13 @@ class _RowPool(Cell):
         check_padding(self)
         sides = (0, 0, *(self.padding if isinstance(self.padding, tuple) else (self.padding,) * 2))
         sizes = {"kernel_size": (1, self.kernel_size), "stride": (1, self.stride)}
-        self.expand_dims, self.squeeze = expand_dims.primitive(), squeeze.primitive(2)
+        self.expand_dims, self.squeeze = ops.ExpandDims(), ops.Squeeze(2)
         self.pool = pool(**sizes, pad_mode=self.pad_mode, padding=sides, **options)
         self.kernel_size, self.stride = sizes.values()  # as scripts read them: of pictures of height 1 (MindSpore)
 
     def construct(self, x: Any) -> Any:
-        if len(shape_of(x)) != 3:
-            raise ShapeError(f"x of shape {shape_of(x)}", where=self._where(), allowed="(n, c, l)")
+        if len(ops.shape(x)) != 3:
+            raise ShapeError(f"x of shape {ops.shape(x)}", where=self._where(), allowed="(n, c, l)")
         return self.squeeze(self.pool(self.expand_dims(x, 2)))
 
 
@@ -106,7 +104,7 @@ class Upsample(Cell):
         self.options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
 
     def construct(self, x: Any) -> Any:
-        return interpolate(x, *self.options)
+        return ops.interpolate(x, *self.options)
 
 
 class MaxPool3d(OneOperator):
@@ -119,7 +117,7 @@ class MaxPool3d(OneOperator):
     dilation, return_indices  1 and False: others are not available
     """
 
-    operator = max_pool_3d.primitive
+    operator = ops.MaxPool3D
     other_names: ClassVar = {"max_pool": "max_pool_3d"}
 
     @checked(dilation=choice(1), return_indices=choice(False))
@@ -138,7 +136,7 @@ class AvgPool3d(OneOperator):
     count_include_pad  whether padded zeros count;  divisor_override: divide by this number instead
     """
 
-    operator = avg_pool_3d.primitive
+    operator = ops.AvgPool3D
     other_names: ClassVar = {"avg_pool": "avg_pool_3d"}
 
     @checked(count_include_pad=flag, divisor_override=integer(1) | None)
@@ -168,7 +166,7 @@ class AdaptiveAvgPool2d(OneOperator):
     output_size  an int, or (height, width), where None keeps that extent
     """
 
-    operator = adaptive_avg_pool.primitive
+    operator = ops.AdaptiveAvgPool2D
 
     @kept(output_size=OUTPUT_SIZE)
     def __init__(self, output_size: int | tuple[int | None, int | None] | None) -> None:
@@ -181,7 +179,7 @@ class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
     return_indices  False, True is not available
     """
 
-    operator = adaptive_max_pool.primitive
+    operator = ops.AdaptiveMaxPool2D
 
     @checked(return_indices=choice(False))
     def __init__(self, output_size: int | tuple[int | None, int | None] | None, return_indices: bool = False) -> None:

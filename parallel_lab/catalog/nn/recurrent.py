@@ -21,20 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops
 from ...base.checks import checked, choice, flag, integer, kept, probability
 from ...base.errors import ShapeError
 from ...nn.cell import Cell
 from ...nn.initializer import Uniform, initializer
 from ...nn.layers.dropout import Dropout
 from ...nn.tensor.parameter import Parameter
-from ...ops.activation import relu, tanh
-from ...ops.elementwise import bias_add, cast, mul
-from ...ops.join import concat, split_parts, stack, unstack
-from ...ops.linalg import matmul
-from ...ops.logic import greater, select
-from ...ops.shape import reshape, shape as shape_of, transpose
-from ..ops.activations import sigmoid
-from ..ops.creation import zeros
 
 State = tuple[Any, ...]
 FORMS = {"num_layers": integer(1), **dict.fromkeys(("has_bias", "batch_first", "bidirectional"), flag)}
@@ -54,7 +47,7 @@ class _Recurrent(Cell):
         shapes |= {"bias_ih": (rows,), "bias_hh": (rows,)} if self.has_bias else {}
         for name, shape in shapes.items():
             setattr(self, name + suffix, Parameter(initializer(bound, shape, dtype), name=name + suffix))
-        self.matmul, self.bias_add = matmul.primitive(transpose_b=True), bias_add.primitive()
+        self.matmul, self.bias_add = ops.MatMul(transpose_b=True), ops.BiasAdd()
 
     def _sums(self, x: Any, which: str, suffix: str) -> Any:
         """x: (n, columns) -> (n, gates * hidden_size)."""
@@ -63,17 +56,17 @@ class _Recurrent(Cell):
 
     def step(self, of_x: Any, of_h: Any, state: State) -> State:
         """The next state.  of_x, of_h: (n, gates * hidden_size), state: each (n, hidden_size)."""
-        return ((relu if self.activation == "relu" else tanh)(of_x + of_h),)
+        return ((ops.relu if self.activation == "relu" else ops.tanh)(of_x + of_h),)
 
     def _parts(self, sums: Any) -> tuple[Any, ...]:
-        return split_parts(sums, axis=1, output_num=self.gates)
+        return ops.split_parts(sums, axis=1, output_num=self.gates)
 
     def _begin(self, hx: Any, shape: tuple[int, ...], dtype: Any) -> State:
         """The first state: what is given, or zeros. Raises ShapeError."""
         if hx is None:
-            return (zeros(shape, dtype),) * self.parts
+            return (ops.zeros(shape, dtype),) * self.parts
         given = hx if isinstance(hx, (tuple, list)) else (hx,)
-        found = [tuple(shape_of(each)) for each in given]
+        found = [tuple(ops.shape(each)) for each in given]
         if found != [shape] * self.parts:
             allowed = f"A tensor of shape {shape}" if self.parts == 1 else f"A tuple (h, c), both of shape {shape}"
             raise ShapeError(f"hx of shapes {found}", where=self._where(), allowed=f"{allowed}, or None: zeros")
@@ -89,8 +82,8 @@ class _Gru(_Recurrent):
     def step(self, of_x: Any, of_h: Any, state: State) -> State:
         """Reset and update gates, and the new values."""
         (x_reset, x_update, x_new), (h_reset, h_update, h_new) = self._parts(of_x), self._parts(of_h)
-        new = tanh(x_new + sigmoid(x_reset + h_reset) * h_new)
-        return (new + sigmoid(x_update + h_update) * (state[0] - new),)
+        new = ops.tanh(x_new + ops.sigmoid(x_reset + h_reset) * h_new)
+        return (new + ops.sigmoid(x_update + h_update) * (state[0] - new),)
 
 
 class _Lstm(_Recurrent):
@@ -99,8 +92,8 @@ class _Lstm(_Recurrent):
     def step(self, of_x: Any, of_h: Any, state: State) -> State:
         """Input, forget, cell and output gates."""
         into, keep, new, out = self._parts(of_x + of_h)
-        memory = sigmoid(keep) * state[1] + sigmoid(into) * tanh(new)
-        return sigmoid(out) * tanh(memory), memory
+        memory = ops.sigmoid(keep) * state[1] + ops.sigmoid(into) * ops.tanh(new)
+        return ops.sigmoid(out) * ops.tanh(memory), memory
 
 
 # ---- one step ----
@@ -113,7 +106,7 @@ class _OneStep(_Recurrent):
         self._weights("", input_size, dtype)
 
     def construct(self, x: Any, hx: Any = None) -> Any:
-        shape = shape_of(x)
+        shape = ops.shape(x)
         if len(shape) != 2 or shape[1] != self.input_size:
             raise ShapeError(f"x of shape {shape}", where=self._where(), allowed=f"(n, {self.input_size})")
         state = self._begin(hx, (shape[0], self.hidden_size), x.dtype)
@@ -175,15 +168,15 @@ class _Sequence(_Recurrent):
         self.dropout = Dropout(p=dropout)
 
     def construct(self, x: Any, hx: Any = None, seq_length: Any = None) -> tuple[Any, Any]:
-        shape = shape_of(x)
+        shape = ops.shape(x)
         if len(shape) != 3 or shape[2] != self.input_size or not shape[0 if not self.batch_first else 1]:
             form = f"(n, l, {self.input_size})" if self.batch_first else f"(l, n, {self.input_size})"
             raise ShapeError(f"x of shape {shape}", where=self._where(), allowed=f"{form}, l at least 1")
-        x = x if self.batch_first else transpose(x, (1, 0, 2))
+        x = x if self.batch_first else ops.transpose(x, (1, 0, 2))
         count, last = self.num_layers * len(self.ways), []
-        rows, length = shape_of(x)[:2]
+        rows, length = ops.shape(x)[:2]
         begin = self._begin(hx, (count, rows, self.hidden_size), x.dtype)
-        begin = [unstack(each, axis=0) for each in begin]
+        begin = [ops.unstack(each, axis=0) for each in begin]
         counted = self._counted(seq_length, rows, length)
         for layer in range(self.num_layers):
             x = self.dropout(x) if layer else x
@@ -192,33 +185,33 @@ class _Sequence(_Recurrent):
                 out, state = self._run(x, f"_l{layer}{way}", tuple(each[at] for each in begin), counted)
                 found.append(out)
                 last.append(state)
-            x = concat(found, axis=2) if len(found) > 1 else found[0]
-        state = tuple(stack(each, axis=0) for each in zip(*last, strict=True))
-        return x if self.batch_first else transpose(x, (1, 0, 2)), self._form(state)
+            x = ops.concat(found, axis=2) if len(found) > 1 else found[0]
+        state = tuple(ops.stack(each, axis=0) for each in zip(*last, strict=True))
+        return x if self.batch_first else ops.transpose(x, (1, 0, 2)), self._form(state)
 
     def _counted(self, seq_length: Any, rows: int, length: int) -> list[Any] | None:
         """For every step which samples it counts for, (n, 1) bools; None: for all."""
         if seq_length is None:
             return None
-        if tuple(shape_of(seq_length)) != (rows,):
-            given = f"seq_length of shape {shape_of(seq_length)}"
+        if tuple(ops.shape(seq_length)) != (rows,):
+            given = f"seq_length of shape {ops.shape(seq_length)}"
             raise ShapeError(given, where=self._where(), allowed=f"({rows},): one number per sample")
-        return [reshape(greater(seq_length, at), (rows, 1)) for at in range(length)]
+        return [ops.reshape(ops.greater(seq_length, at), (rows, 1)) for at in range(length)]
 
     def _run(self, x: Any, suffix: str, state: State, counted: list[Any] | None) -> tuple[Any, State]:
         """One way through the sequences.  x: (n, l, columns) -> (n, l, hidden_size), the last state."""
-        rows, length, columns = shape_of(x)
-        of_x = self._sums(reshape(x, (rows * length, columns)), "ih", suffix)
-        of_x = unstack(reshape(of_x, (rows, length, self.gates * self.hidden_size)), axis=1)
+        rows, length, columns = ops.shape(x)
+        of_x = self._sums(ops.reshape(x, (rows * length, columns)), "ih", suffix)
+        of_x = ops.unstack(ops.reshape(of_x, (rows, length, self.gates * self.hidden_size)), axis=1)
         out = [None] * length
         for at in reversed(range(length)) if suffix.endswith("_reverse") else range(length):
             new = self.step(of_x[at], self._sums(state[0], "hh", suffix), state)
             out[at] = new[0]
             if counted is not None:
-                new = tuple(select(counted[at], a, b) for a, b in zip(new, state, strict=True))
-                out[at] = mul(out[at], cast(counted[at], str(x.dtype)))
+                new = tuple(ops.select(counted[at], a, b) for a, b in zip(new, state, strict=True))
+                out[at] = ops.mul(out[at], ops.cast(counted[at], str(x.dtype)))
             state = new
-        return stack(out, axis=1), state
+        return ops.stack(out, axis=1), state
 
 
 class RNN(_Sequence):

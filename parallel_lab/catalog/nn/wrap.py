@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ... import ops
 from ...base.checks import checked, flag, instance, integer, kept
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentTypeError, shorten
@@ -19,8 +20,7 @@ from ...nn.tensor.arithmetic import Arithmetic
 from ...nn.tensor.functional import GradOperation
 from ...nn.tensor.parameter import Parameter, ParameterTuple
 from ...nn.wrap import loss_and_gradients
-from ...ops.elementwise import cast, div
-from ...ops.writes import assign
+from ...ops.elementwise import div
 
 
 class FixedLossScaleManager(LossScaleManager, StaticLossScaler):
@@ -79,7 +79,7 @@ class ParameterUpdate(Cell):
         self._param = param
 
     def construct(self, x: Any) -> Any:
-        assign(self._param, x)
+        ops.assign(self._param, x)
         return x
 
 
@@ -111,8 +111,8 @@ class WithEvalCell(Cell):
     def construct(self, data: Any, label: Any) -> tuple[Any, Any, Any]:
         outputs = self._network(data)
         if self.add_cast_fp32:
-            outputs = cast(outputs, "float32")
-            label = cast(label, "float32") if kind_of(label.dtype) == "f" else label
+            outputs = ops.cast(outputs, "float32")
+            label = ops.cast(label, "float32") if kind_of(label.dtype) == "f" else label
         return self._loss_fn(outputs, label), outputs, label
 
 

@@ -109,9 +109,8 @@ class Cifar10Dataset(ImageDataset):
     """Colour pictures in CIFAR-10's binary files: `image` (32, 32, 3) uint8, `label` () uint32.
 
     Files: data_batch_1.bin to data_batch_5.bin ("train") and test_batch.bin ("test"), each plain or with .gz, of any
-    whole number of records. "all" is train, then test.
-
-    Arguments and errors are those of MnistDataset.
+    whole number of records. "all" is train, then test. As of MnistDataset are dataset_dir, usage, num_samples,
+    num_parallel_workers, shuffle, sampler, num_shards, shard_id, cache, and the errors.
     """
 
     @staticmethod
