@@ -73,12 +73,15 @@ def _other_sizes(described: list[Any], shapes: Any, config: ParallelConfig, text
     """
     two = re.search(r"has (\d+) elements in dim .* is already (\d+)", text)  # they should be equal
     text = f"({two[1]}, {two[2]})" if two else text
+    text = text.replace("(-1,", "(1,")  # a reshape that leaves one dim open
     named = [tuple(map(int, re.findall(r"\d+", one))) for one in re.findall(r"\((\d[\d, ]*)\)", text)]
+    parts_of_dim = [int(n) for n in re.findall(r"output_num=(\d+)", text)]
     sizes = [n for n in dict.fromkeys(itertools.chain(*named)) if n > 1]
     for at, dim, symbol, parts in _unknown_dims(described, shapes, config):
         own, rest = shapes[at][dim] * parts, math.prod(shapes[at]) // shapes[at][dim]
         filled = [math.prod(one) // rest for one in named if math.prod(one) % rest == 0]
-        for size in (n // parts for n in (*(sizes if own in sizes else ()), *filled) if n % parts == 0):
+        tried = (*(sizes if own in sizes else ()), *filled, *(own * n for n in parts_of_dim), *sizes)
+        for size in (n // parts for n in tried if n % parts == 0):
             if size != shapes[at][dim] and symbol.fits(size):
                 yield [(*s[:dim], size, *s[dim + 1 :]) if i == at else s for i, s in enumerate(shapes)]
 
@@ -101,7 +104,7 @@ def _check_cuts(compiled: Compiled, described: list[Any], shapes: Any, config: P
     for at, dim, symbol, parts in _unknown_dims(described, shapes, config):
         name, ways = plan.data_inputs[at].name, math.gcd(symbol.divisor, symbol.remainder) * parts
         for node in plan.graph.nodes:
-            counts = strategy_counts(node.strategy) if node.strategy_source == "user" else ()
+            counts = strategy_counts(node.strategy) if node.strategy_source == "user" and node.op != "tile" else ()
             for position, (operand, cuts) in enumerate(zip(node.ins, counts, strict=False)):
                 if operand == name and ways % cuts[dim]:
                     what = f"strategy {node.strategy} splits dim {dim} of input {position}, whose size is unknown"

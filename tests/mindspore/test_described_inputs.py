@@ -139,6 +139,25 @@ def test_a_size_that_is_found_does_not_allow_a_split():
     assert [i.shape for i in net.compiled.plan.data_inputs] == [(8, 8), (8, 8)]
 
 
+@each_of(
+    ("op", "more", "shape"),
+    (P.Reshape(), ((-1, 32),), (32, 3)),  # a multiple of 32 elements
+    (P.Split(1, 2), (), (3, 6)),  # two equal parts
+    (P.Tile().shard(((2, 4),)), ((2, 4),), (3, 3)),  # copies are split, not the unknown dims
+)
+def test_a_dim_that_an_operator_leaves_open_fits_it(op, more, shape):
+    """All three compile in 2.10 (recorded)."""
+
+    class One(nn.Cell):
+        def construct(self, x):
+            return op(x, *more)
+
+    net = One()
+    net.set_inputs(described(None, None))
+    net.compile()
+    assert [i.shape for i in net.compiled.plan.data_inputs] == [shape]
+
+
 def test_what_does_not_fit_set_inputs_is_refused():
     """From the documentation of mindspore.Symbol: sizes 8 n + 1, and two that are equal."""
     net = nn.ReLU()

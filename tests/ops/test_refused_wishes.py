@@ -140,17 +140,18 @@ class Behind(nn.Cell):
     (lambda: ops.Sort(0), PARTS("None", ("mp", "interleaved_parallel")), None, "Sort 'first'.*whole slices"),
     (lambda: ops.Split(1, 2), PARTS("dp", "interleaved_parallel"), None, "splits dim 1.*Any other dim: Split"),
     (lambda: ops.Split(-1, 2), PARTS("dp", "interleaved_parallel"), None, "splits dim 1"),
-    (lambda: ops.ReLU(), WHOLE("dp", "mp"), PARTS("dp", ("mp", "interleaved_parallel")), "Tanh 'last'.*last operator"),
 ])  # fmt: skip
 def test_operators_that_take_no_interleaved_parts_refuse_them(first, layout, last, words):
     with pytest.raises(StrategyError, match=rf"{words}.*without 'interleaved_parallel'"):
         compile(Behind(first(), layout, last), np.zeros((16, 16)), device_num=8, **FULL)
 
 
+@pytest.mark.parametrize("last", [None, PARTS(("dp", "interleaved_parallel"), "None")])
 @pytest.mark.parametrize("first", [lambda: ops.Split(1, 2), lambda: ops.ReLU()])
-def test_others_take_them(first):
+def test_others_take_them(first, last):
+    """The last operator of a network too, in training and outside (recorded with 2.10)."""
     layout = PARTS(("dp", "interleaved_parallel"), "None")
-    plan = compile(Behind(first(), layout), np.zeros((16, 16)), device_num=8, **FULL)
+    plan = compile(Behind(first(), layout, last), np.zeros((16, 16)), device_num=8, **FULL)
     assert plan.graph.node("first").strategy.parts == 2
 
 

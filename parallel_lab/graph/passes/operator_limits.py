@@ -48,9 +48,7 @@ def _check_given(graph: Graph, node: Node) -> None:
 def _check_parts(graph: Graph, node: Node, strategy: LayoutStrategy) -> None:
     """Raise StrategyError if an operator cannot be computed in parts, or not in these."""
     what, allowed = f"its layouts have the axis {INTERLEAVED!r}", ""
-    if {*graph.outputs, *graph.seeds}.intersection(node.outs):
-        allowed = "Not for the last operator: its result leaves the network whole"
-    elif node.op == "sort":
+    if node.op == "sort":
         allowed = f"{node.op_class} takes whole slices"
     elif node.op == "split_parts":
         axis = dict(node.attrs)["axis"] % len(graph.operand_shapes(node)[0])
