@@ -82,23 +82,8 @@ class CheckedCalls(Calls):
             place = out.dtype, out.shape, out.flags.c_contiguous and out.flags.writeable
         r = request
         dims = r.dim, r.split_dim, r.concat_dim
-        key = (
-            r.kind,
-            r.group,
-            signature,
-            r.reduce,
-            dims,
-            r.root,
-            r.shape,
-            r.dtype,
-            r.window,
-            r.route,
-            r.sr_tag,
-            r.origin,
-            explicit,
-            place,
-            operand,
-        )
+        asked = r.kind, r.group, signature, r.reduce, dims, r.root, r.shape, r.dtype, r.window, r.route, r.sr_tag
+        key = *asked, r.origin, explicit, place, operand
         known = self._calls.get(key)
         if known is None:
             if len(self._calls) >= KEPT_CALLS:
@@ -123,12 +108,21 @@ class CheckedCalls(Calls):
     # a Parameter's name is compared too: of calls from one line in a loop it is all that tells them apart
 
     def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, **fields) -> np.ndarray | None:
-        value = fields.get("value")
-        if value is not None:
-            fields["value"] = plain_array(value, order="C", where=kind)
+        operand = "" if tag else fields.get("value")
         origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
-        request = self._request(kind, self._members(kind, group, origin), "" if tag else value, origin, fields)
+        fields = self._given(kind, fields)
+        request = self._request(kind, self._members(kind, group, origin), operand, origin, fields)
         return self._answer(request, bool(tag))
+
+    def _given(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a request, the value as an array; off the root of a broadcast it only says what will come."""
+        value = fields.get("value")
+        if value is None:
+            return fields
+        if kind != "broadcast" or fields["root"] == self.rank:
+            return fields | {"value": plain_array(value, order="C", where=kind)}
+        array = plain_array(value, where=kind)
+        return fields | {"value": None, "shape": array.shape, "dtype": str(array.dtype)}
 
     @staticmethod
     def _request(kind: str, group: tuple[int, ...], operand: Any, origin: str, fields: dict[str, Any]) -> Request:
@@ -137,19 +131,6 @@ class CheckedCalls(Calls):
         if not name:
             return Request(kind, group, origin=origin, **fields)
         return Named(kind, group, origin=origin, operand=name, **fields)
-
-    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
-        if self.rank == root or x is None:
-            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
-        array = plain_array(x, where="broadcast")
-        fields = {"root": root, "shape": array.shape, "dtype": str(array.dtype), "out": out}
-        if tag or not name_of(x):
-            return self._ask("broadcast", group, tag, **fields)
-        origin = caller(1)
-        return self._answer(
-            self._request("broadcast", self._members("broadcast", group, origin), x, origin, fields), False
-        )
 
     def start(self, kind: str, x=None, group=None, *, tag: str = "", **fields) -> Any:
         """As `Calls.start`."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ..base.dtypes import plain_array
 from ..base.errors import CollectiveMismatch, shorten
 from ..base.origin import caller as learners_line, short_file
 from ..ops.collectives.definitions import MESSAGES
@@ -90,11 +89,7 @@ class Calls:
 
     def _ask(self, kind: str, group: Group, tag: str, **fields: Any) -> Any:
         """This rank's reply: an array, or None where the call gives this rank nothing."""
-        value = fields.get("value")
-        if value is not None:
-            fields["value"] = plain_array(value, order="C", where=kind)
-        origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
-        return self._answer(Request(kind, self._members(kind, group, origin), origin=origin, **fields), bool(tag))
+        raise NotImplementedError
 
     # working while a message travels
 
@@ -124,9 +119,7 @@ class Calls:
         group   of a send or recv: (source, destination)
         fields  what the call of that name takes: reduce, dim, root, split_dim, concat_dim, out, sr_tag, shape, dtype
         """
-        value = None if x is None else plain_array(x, order="C", where=kind)
-        origin = tag or caller(1)
-        return self._begin(Request(kind, self._members(kind, group, origin), value, origin=origin, **fields), bool(tag))
+        raise NotImplementedError
 
     def progress(self) -> None:
         """Move started messages on, without waiting."""
@@ -190,10 +183,7 @@ class Calls:
         self, x: ArrayLike | None = None, root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
     ) -> np.ndarray:
         """The root's value on every member. Off the root x may be None, or must have the root's shape and dtype."""
-        if self.rank == root or x is None:
-            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
-        x = plain_array(x, where="broadcast")
-        return self._ask("broadcast", group, tag, root=root, shape=x.shape, dtype=str(x.dtype), out=out)
+        return self._ask("broadcast", group, tag, value=x, root=root, out=out)
 
     def reduce(
         self, x: ArrayLike, reduce: str = "sum", root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""

@@ -141,6 +141,60 @@ def test_sums_of_known_places_are_those_of_the_values_given_each_time(pool, slee
     assert pool.run(program, sleeping) == [[]] * RANKS
 
 
+def test_known_places_of_every_kind_give_what_numpy_gives(pool):
+    """Values of one step, small and not, along both dims, in groups whose buffers lie evenly and not."""
+
+    def program(comm):
+        order, wrong = random.Random(1), []
+        calls = {
+            "broadcast": lambda x, fields: comm.broadcast(x, root, **fields),
+            "all_gather": lambda x, fields: comm.all_gather(x, dim, **fields),
+            "all_to_all": lambda x, fields: comm.all_to_all(x, split, dim, **fields),
+            "reduce_scatter": lambda x, fields: comm.reduce_scatter(x, "sum", dim, **fields),
+            "reduce": lambda x, fields: comm.reduce(x, "sum", root, **fields),
+        }
+        for step in range(200):
+            group = order.choice([(0, 1, 2, 3), (0, 2, 3), (1, 2), (0, 3)])
+            kind, shape = order.choice(list(calls)), order.choice([(12, 24), (12, 24), (24, 12), (120, 60)])
+            root, dim, split, how = order.choice(group), order.randrange(2), order.randrange(2), order.randrange(2)
+            if comm.rank not in group:
+                continue
+            n, me = len(group), group.index(comm.rank)
+            given = [np.arange(shape[0] * shape[1], dtype="f4").reshape(shape) + 1000 * r + step for r in group]
+            want = {
+                "broadcast": given[group.index(root)],
+                "all_gather": np.concatenate(given, dim),
+                "all_to_all": np.concatenate([np.split(value, n, split)[me] for value in given], dim),
+                "reduce_scatter": np.split(sum(given), n, dim)[me],
+                "reduce": sum(given) if comm.rank == root else None,
+            }[kind]
+            out = np.empty_like(want, order="C") if how and want is not None else None
+            found = calls[kind](given[me].copy(), {"group": group, "out": out})
+            if (want is None) != (found is None) or (want is not None and not np.array_equal(found, want)):
+                wrong.append((step, kind, group, shape, how))
+        return wrong
+
+    assert pool.run(program) == [[]] * RANKS
+
+
+@pytest.mark.parametrize("odd", [(0,), (1,), (1, 2, 3)], ids=["root", "one", "others"])
+def test_a_swap_of_broadcasts_from_places_that_are_known_is_found(pool, odd):
+    cell = (
+        "calls = [\n" + "lambda: comm.broadcast(x, 0),\n" * 4 + "]"
+    )  # on four lines: two of the root, two of the others
+
+    def program(comm, odd, cell):
+        space = {"comm": comm, "x": np.zeros(4)}
+        exec(compile(cell, "cell.py", "exec"), space)
+        mine = space["calls"][2:] if comm.rank else space["calls"][:2]
+        for step in range(20):
+            for call in mine[:: -1 if step == 19 and comm.rank in odd else 1]:
+                call()
+
+    with pytest.raises(CollectiveMismatch, match="#38"):
+        pool.run(program, odd, cell)
+
+
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather"])
 def test_a_result_that_cannot_be_written_is_refused_at_a_known_place_too(pool, kind):
     def program(comm, kind):

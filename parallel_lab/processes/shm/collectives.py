@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Generator, Iterable
-from typing import Protocol
 
 import numpy as np
 
@@ -47,13 +46,48 @@ EXCHANGE_STEP_BYTES = 1 << 19  # the same where every member has something for e
 Program = Generator[Condition, None, np.ndarray | None]
 
 
-class Prepared(Protocol):
+class Prepared:
     """A shorter way for one call (`fast/`)."""
 
-    is_sum: bool  # whether it leaves alone what another sum has written (`Group.take_other_buffer`)
+    is_sum = False  # whether it leaves alone what another sum has written (`Group.take_other_buffer`)
+    small = False  # whether it is a `Short` one
 
     def program(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
         """This rank's part in the collective."""
+        raise NotImplementedError
+
+
+class Short(Prepared):
+    """A way with one wait. A place that calls again takes its parts one by one: a generator takes as long again."""
+
+    small = True
+    gives = True  # whether this rank gives something
+    waits: Condition | None = None  # what all wait until; None: until the members have come
+
+    def give(self, value: np.ndarray | None, turn: int) -> None:
+        """Write what this rank gives to its buffer `turn`."""
+        raise NotImplementedError
+
+    def last(self, group: Group) -> None:
+        """What the member does that finds everybody there, where `waits` is for it."""
+
+    def take(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, turn: int) -> np.ndarray | None:
+        """The reply."""
+        raise NotImplementedError
+
+    def program(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
+        """The whole collective."""
+        turn = (group.seq + 1 + group.shift) & 1
+        self.give(value, turn)
+        if check.told or group.started:
+            group.tell(check)
+        if not group.come(check, self.waits is None):
+            yield self.waits or group.met
+        elif self.waits is not None:
+            self.last(group)
+        if check.told:
+            group.compare(check)
+        return self.take(group, value, out, turn)
 
 
 class Collectives:
@@ -205,7 +239,7 @@ class Collectives:
         fits = request.out is not None and (request.out.shape, request.out.dtype) == (shape, dtype)
         out = request.out if fits else np.empty(shape, dtype)
         flat = np.asarray(out).reshape(-1)
-        value_at = group.told(root)[0]
+        value_at = group.places()[0][root]
         if value_at >= 0:  # a root may say where its value lies, instead of writing it (`fast/`)
             copy_in_turns(flat, group.view(value_at, dtype, out.size), self.loop.let_others_run)
             group.check_held()
@@ -287,6 +321,15 @@ class Collectives:
 def result_array(request: Request, dtype: np.dtype, empty: Callable = np.empty) -> np.ndarray:
     """Where the reply goes: `out`, or a new array.  dtype: of the reply"""
     return empty(reply_shape(request), dtype) if request.out is None else request.out
+
+
+def copied(found: np.ndarray, out: np.ndarray | None) -> np.ndarray:
+    """`found` in `out`, or else a new copy."""
+    if out is None:
+        return found.copy()
+    if out is not found:
+        out[...] = found
+    return out
 
 
 def share(size: int, member: int, n: int) -> tuple[int, int]:

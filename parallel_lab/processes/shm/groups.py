@@ -10,8 +10,8 @@ the row of all of them:
     results[s & 1]    s << 16 | member                where a sum that one member made for all of them lies
     bells[s & 1], asleep[s & 1]                       s: a word to sleep on, and whether anybody does
     near[s & 1]                                       s: some member's value lies in its heap
-    details[s & 1]    member 0 | member 1 | ...       where its value and its result lie in its heap; what is compared
-                      only where it is given
+    told[s & 1]       member 0 | member 1 | ...       eight such rows: s; where its value and its result lie in its
+                      heap; origin and shape, compared only where they are given; its started request
 
 A look is one comparison of the row with a prepared one. Two rows are enough: nobody comes to barrier s + 2 before all
 have been at s + 1, and so have seen row s. Members that ask for different things never see an equal row; who has to
@@ -24,7 +24,6 @@ first meets there, the others look for it.
 from __future__ import annotations
 
 import hashlib
-import struct
 from array import array
 from collections.abc import Generator
 
@@ -37,22 +36,24 @@ from .arena import MAX_GROUPS, Arena
 from .barrier import Bell, Condition, Missing, WaitLoop, WordReached
 from .shared_memory import NEEDS_FENCE, fence, round_up
 
-DETAIL_WORDS = 8
 # barrier, place of the value + 1, place of the result + 1, origin, shape, index of the request, number, text slot
-_DETAILS = struct.Struct("<8Q")
+TOLD_ROWS, VALUES, RESULTS, ORIGINS, SHAPES = 8, 1, 2, 3, 4
 VIEWS = 512  # kept views of members' memory per group; a training step uses few different ones
 
 
 class Check:
     """What a group's members must agree on in one call: the words they write, rows to compare with by barrier number &
     3; `loose`: digests of origin and shape, compared only with members that give them too; `told`: whether this one
-    does; `root`: position of the member that may stand on another line.
+    does; `root`: position of the member that may stand on another line, in a call in which all tell; `agreed`: what all
+    told in one that was right.
     """
 
-    __slots__ = ("digest", "loose", "root", "rows", "told", "words")
+    __slots__ = ("agreed", "digest", "loose", "root", "rows", "told", "words")
 
     def __init__(self, digest: int, members: int, loose: tuple[int, int] = (0, 0), root: int | None = None) -> None:
-        self.digest, self.loose, self.told, self.root = digest, loose, any(loose), root
+        self.digest, self.loose, self.root = digest, loose, root
+        self.told = root is not None or any(loose)
+        self.agreed: memoryview | None = None
         # bits 0 and 1: the barrier; the bit above: never 0, which is what fresh memory holds
         self.words = tuple((digest << 3) | 4 | phase for phase in range(4))
         self.rows = tuple(memoryview(array("Q", [word]) * members) for word in self.words)
@@ -122,6 +123,8 @@ class Group:
         self.shift = 0  # of the buffers' parity against the barriers'
         self.summed_seq = -1  # the last barrier of a large sum
         self.joined = False
+        # by barrier & 1: the check whose details are there, without a place; who repeats it need not tell them again
+        self.has_told: list[Check | None] = [None, None]
         self.reads_far: bool | None = None
         self.row, self.expected = None, None
         digest = hashlib.blake2b(repr((members, started)).encode(), digest_size=8).digest()
@@ -129,13 +132,11 @@ class Group:
         self.lines = Lines()
         self.met, self.finished = Met(self), Finished(self)
         self.call: tuple[int, int, int] = (0, 0, 0)  # index + 1, number and text slot of the started request under way
-        self._all_details = struct.Struct(f"<{self.n * DETAIL_WORDS}Q")
         self._views: dict[tuple, np.ndarray] = {}
 
     @property
     def size_words(self) -> int:
-        row = round_up(self.n, 8)
-        return 4 * row + 8 + 2 * round_up(self.n * DETAIL_WORDS, 8)
+        return (4 + 2 * TOLD_ROWS) * round_up(self.n, 8) + 8
 
     def join(self) -> bool:
         """Find the group's words. False while the leader has not come here yet."""
@@ -151,7 +152,10 @@ class Group:
         extra = first + 4 * row
         self.results, self.bells, self.asleep = (extra, extra + 1), (extra + 2, extra + 3), (extra + 4, extra + 5)
         self.near = extra + 6, extra + 7
-        self._details = extra + 8
+        starts = [extra + 8 + i * row for i in range(2 * TOLD_ROWS)]
+        told = [self.words[start : start + n] for start in starts]
+        self.told_rows = told[:TOLD_ROWS], told[TOLD_ROWS:]
+        self.compared = [self.words[starts[i] : starts[i] + 2 * row] for i in (ORIGINS, TOLD_ROWS + ORIGINS)]
         self.joined = True
         return True
 
@@ -189,57 +193,55 @@ class Group:
 
     def tell(self, check: Check, value_at: int = -1, result_at: int = -1) -> None:
         """Write this member's details for the next barrier: loose digests, and places in its heap (-1: elsewhere)."""
-        seq = self.seq + 1
-        at = self._details + ((seq & 1) * self.n + self.me) * DETAIL_WORDS
-        _DETAILS.pack_into(self.arena.bytes, 8 * at, seq, value_at + 1, result_at + 1, *check.loose, *self.call)
+        seq, me = self.seq + 1, self.me
+        parity = seq & 1
+        barriers, values, results, origins, shapes, *call = self.told_rows[parity]
+        self.has_told[parity] = None if value_at >= 0 or self.started else check
+        barriers[me], values[me], results[me] = seq, value_at + 1, result_at + 1
+        origins[me], shapes[me] = check.loose
+        if self.started:
+            for row, word in zip(call, self.call, strict=True):
+                row[me] = word
         if value_at >= 0:
-            self.words[self.near[seq & 1]] = seq
+            self.words[self.near[parity]] = seq
 
     def some_near(self) -> bool:
         """Whether some member's value lies in its heap, in this barrier."""
         return self.words[self.near[self.seq & 1]] == self.seq
 
-    def told(self, member: int) -> tuple[int, ...]:
-        """(value_at, result_at, origin, shape, index + 1, number, text slot) of a member; places are -1 if not told."""
-        at = self._details + ((self.seq & 1) * self.n + member) * DETAIL_WORDS
-        seq, value_at, result_at, *rest = _DETAILS.unpack_from(self.arena.bytes, 8 * at)
-        return (value_at - 1, result_at - 1, *rest) if seq == self.seq else (-1, -1, 0, 0, 0, 0, 0)
-
-    def _told_by_all(self) -> tuple[list[int], tuple[int, ...]]:
-        """(members that told something in this barrier, the words of all of them)."""
-        n, seq = self.n, self.seq
-        words = self._all_details.unpack_from(self.arena.bytes, 8 * (self._details + (seq & 1) * n * DETAIL_WORDS))
-        return [member for member, barrier in enumerate(words[::DETAIL_WORDS]) if barrier == seq], words
+    def _told(self, row: int, check: Check | None = None) -> list[int]:
+        """What the members told in this barrier in one of the rows; 0 of one that told nothing."""
+        seq, rows = self.seq, self.told_rows[self.seq & 1]
+        if check is not None and check.root is not None:
+            return rows[row].tolist()  # all told it, if not now, then in an earlier call like this
+        return [word if barrier == seq else 0 for barrier, word in zip(rows[0], rows[row], strict=True)]
 
     def places(self) -> tuple[list[int], list[int]]:
         """Where all members' values and results lie in this barrier, -1 where not in a heap."""
-        places, results = [-1] * self.n, [-1] * self.n
-        if self.some_near():
-            told, words = self._told_by_all()
-            for member in told:  # the others are not in a heap
-                _, place, result, *_ = words[member * DETAIL_WORDS : (member + 1) * DETAIL_WORDS]
-                places[member], results[member] = place - 1, result - 1
-        return places, results
+        if not self.some_near():
+            return [-1] * self.n, [-1] * self.n
+        values, results = self._told(VALUES), self._told(RESULTS)
+        return [place - 1 for place in values], [place - 1 for place in results]
 
     def compare(self, check: Check) -> None:
         """Raise, on every rank, if members gave different loose digests. All ranks name the same two."""
-        told, words = self._told_by_all()
-        origins, shapes = words[3::DETAIL_WORDS], words[4::DETAIL_WORDS]
-        if len(told) < self.n:  # what others wrote belongs to an earlier barrier
-            origins, shapes = (
-                [given[member] if member in told else 0 for member in range(self.n)] for given in (origins, shapes)
-            )
+        compared = self.compared[self.seq & 1]
+        if check.agreed == compared:
+            return
+        origins, shapes = self._told(ORIGINS, check), self._told(SHAPES, check)
         differing = self.lines.differing(origins, check.root)
         if differing is not None:
             self.differ(*differing)
         if self.me == check.root and (crossing := self.lines.crossing()) is not None:
             entry = self.arena.last_entry(self.rank)
             self.loop.warn(crossing_text(crossing, entry.origin if entry is not None else ""))
-        if check.loose[1] and shapes.count(check.loose[1]) != self.n:
-            first, *others = (member for member in told if shapes[member])
+        if check.loose[1]:
+            first, *others = (member for member in range(self.n) if shapes[member])
             for member in others:
                 if shapes[member] != shapes[first]:
                     self.differ(first, member)
+        if check.root is not None:
+            check.agreed = memoryview(array("Q", compared))
 
     def take_other_buffer(self, for_sum: bool) -> None:
         """After a large sum (`fast/large_sum.py`) members may still read from the second half of the buffer whose turn
@@ -319,7 +321,7 @@ class Group:
         rank = self.members[member]
         if not self.started:
             return self.arena.last_entry(rank)
-        *_, index, number, slot = self.told(member)
+        index, number, slot = (self._told(row)[member] for row in range(SHAPES + 1, TOLD_ROWS))
         return self.arena.entry(rank, index - 1, number, slot)
 
     # memory

@@ -15,19 +15,19 @@ import sys
 from _thread import get_ident
 from dataclasses import dataclass
 from time import perf_counter
-from types import CodeType
+from types import CodeType, FrameType
+from typing import Any
 
 import numpy as np
 
-from ....base.dtypes import plain_array
 from ....base.origin import short_file
 from ....run.calls import caller
 from ....run.communicator import Request
 from ...flight import FLIGHT_RECORDS, KEPT_CALLS
 from ..arena import ABORT
 from ..barrier import STOLEN_S, yield_core
-from ..collectives import STEP_BYTES, Collectives, Prepared
-from ..comm import NOTE, Communicator, KnownCall
+from ..collectives import STEP_BYTES, Collectives, Prepared, Short
+from ..comm import Communicator, KnownCall
 from ..groups import Check, Group
 from ..shared_memory import NEEDS_FENCE, fence
 from .in_place import InPlace
@@ -37,10 +37,8 @@ from .peer_memory import PeerMemory
 from .single_step import OneStep, fits_one_step
 from .small_sum import SmallSum
 
-REPEATABLE = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
-SMALL_BYTES = (
-    64 * 1024
-)  # up to here the last rank to come adds everything: n times the reading, one barrier instead of two
+# up to here the last rank to come adds everything: n times the reading, one barrier instead of two
+SMALL_BYTES = 64 * 1024
 SHARED_FROM_BYTES = 4096  # of a started value; looking where a value lies takes a microsecond
 
 
@@ -84,7 +82,7 @@ class CallSite:
 
 
 class FastCommunicator(FastMessages, Communicator):
-    """A communicator with the shortest ways; `barrier`, `all_reduce` look up their place: `_ask` takes 1 us longer."""
+    """A communicator with the shortest ways; `barrier` looks up its place itself: `_ask` takes 1 us longer."""
 
     def _make_collectives(self) -> tuple[Collectives, Collectives]:
         peers = self._channels.peers
@@ -100,119 +98,24 @@ class FastCommunicator(FastMessages, Communicator):
         self._sites.clear()
         self._last_barrier = (None, 0, None, None)
 
+    # each call more is seen eight times: these methods look up their place before anything else
+
     def barrier(self, group=None, *, tag: str = "") -> None:
         """Return when all members have called it."""
         frame = sys._getframe(1)
         code, at, asked, site = self._last_barrier
         if code is not frame.f_code or at != frame.f_lasti or asked is not group or tag or self.recording:
-            try:
-                site = None if tag or self.recording else self._sites.get((id(frame.f_code), frame.f_lasti, group))
-            except TypeError:  # a group given as a list
-                site = None
+            site, _ = self._find(frame, None, None, ("barrier", group, tag))
             if site is None:
                 return self._ask("barrier", group, tag)
             self._last_barrier = frame.f_code, frame.f_lasti, group, site
-        # `_repeat`, `Group.come` and the first look of `WaitLoop.wait` in one: each call more is seen eight times
-        words, loop, members = self._words, self._loop, site.group
-        if get_ident() != loop.thread:
-            loop.check_caller()
-        if words[ABORT]:
-            raise loop.fault_error()
-        index, number, start = self._index, members.number, perf_counter()
-        self._index, members.number = index + 1, number + 1
-        record = index % FLIGHT_RECORDS
-        NOTE(self._bytes, self._records_at[record], index, number, start, 0.0, site.slot)
-        if NEEDS_FENCE:
-            fence()
-        words[self._requests_word] = index + 1
-        if loop.progress is not None:
-            self._move_on()
-            start = perf_counter()  # what this rank does itself is not lost to others
-        seq = members.seq = members.seq + 1
-        parity, phase, check = seq & 1, seq & 3, site.check
-        words[members.mine[parity]] = check.words[phase]
-        words[members.reached_by_me] = seq
-        row, expected = members.rows[parity], check.rows[phase]
-        members.row, members.expected = row, expected
-        if row == expected:
-            if words[members.asleep[parity]] >= seq:
-                loop.ring(members.bell())
-        else:
-            if start >= loop.calm_until:
-                yield_core()
-                come, now = row == expected, perf_counter()
-                if now - start > STOLEN_S:
-                    loop.lost_time(now, now - start)
-                if come:
-                    self._ends[self._ends_at[record]] = now
-                    return
-                start = now
-            loop.wait(members.met, start)
-        self._ends[self._ends_at[record]] = perf_counter()
+        index = self._note_known(site)
+        self._meet(site.group, site.check, None)
+        self._ends[self._ends_at[index % FLIGHT_RECORDS]] = perf_counter()
 
-    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
-        """x combined in group order.  x: any shape, equal on all members -> same shape, in `out` (or x) if given.
-
-        tag   a name that is compared instead of the source line: in a loop over tensors, tag=name shows a rank that
-              takes them in another order, which nothing else can. A Parameter brings its own name
-        """
-        if type(x) is np.ndarray and x.flags.c_contiguous and (out is None or (type(out) is np.ndarray)):
-            frame = sys._getframe(1)
-            place = None if out is None else (out.dtype, out.shape, out.flags.carray)
-            try:
-                site = self._sites.get((id(frame.f_code), frame.f_lasti, x.dtype, x.shape, reduce, group, place, tag))
-            except TypeError:  # a group given as a list
-                site = None
-            if site is not None and not self.recording:
-                return self._repeat(site, x, out)
-        return self._ask("all_reduce", group, tag, value=x, out=out, reduce=reduce)
-
-    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, *, value=None, out=None, **rest):
-        frame, key, site = sys._getframe(2), None, None
-        if (
-            kind in REPEATABLE
-            and (value is None or (type(value) is np.ndarray and value.flags.c_contiguous))
-            and (out is None or (type(out) is np.ndarray and out.flags.carray))
-            and (group is None or type(group) is tuple)
-        ):
-            key = (id(frame.f_code), frame.f_lasti, group)
-            if kind == "all_reduce":
-                place = None if out is None else (out.dtype, out.shape, True)
-                key = (*key[:2], value.dtype, value.shape, rest["reduce"], group, place, tag)
-            elif kind != "barrier" or tag:
-                signature = None if value is None else (value.dtype, value.shape)
-                place = None if out is None else (out.dtype, out.shape)
-                key = (kind, *key, tag, signature, place, *rest.values())  # in the order in which the method names them
-            try:
-                site = self._sites.get(key)
-            except TypeError:  # a group of something other than ranks, or the like
-                key = None
-            if site is not None and not self.recording:
-                return self._repeat(site, value, out)
-        operand = "" if tag or type(value) is np.ndarray else value
-        if value is not None:
-            value = plain_array(value, order="C", where=kind)
-        origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
-        fields = {"value": value, "out": out, **rest}
-        request = self._request(kind, self._members(kind, group, origin), operand, origin, fields)
-        reply = self._answer(request, bool(tag))
-        # the line of an operator of this package stands for many of the learner's
-        own = tag or origin == f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"
-        if key is not None and site is None and own:
-            self._remember(key, frame.f_code, self._call(request, bool(tag)))
-        return reply
-
-    def _remember(self, key: tuple, code: CodeType, known: KnownCall) -> None:
-        """Let the place do without a Request from now on: its call was prepared, or is a barrier without a tag."""
-        if not known.group.joined or (known.prepared is None and len(key) > 3):
-            return
-        if len(self._sites) >= KEPT_CALLS:
-            self._sites.clear()
-        self._sites[key] = CallSite(code, known.check, known.slot, known.group, known.prepared)
-
-    def _repeat(self, site: CallSite, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray | None:
-        """What `_answer` does, for a call that is known."""
-        loop, group, prepared = self._loop, site.group, site.prepared
+    def _note_known(self, site: CallSite) -> int:
+        """The index of a call that is known; what `_answer` does before ranks meet."""
+        loop, group = self._loop, site.group
         if get_ident() != loop.thread:
             loop.check_caller()
         if self._words[ABORT]:
@@ -222,16 +125,130 @@ class FastCommunicator(FastMessages, Communicator):
         index = self._note_start(number, site.slot)
         if loop.progress is not None:
             self._move_on()
+        return index
+
+    def _meet(self, group: Group, check: Check, prepared: Short | None) -> None:
+        """`Group.come`, and the first look of `WaitLoop.wait`."""
+        words, loop = self._words, self._loop
+        if NEEDS_FENCE:
+            fence()
+        seq = group.seq = group.seq + 1
+        parity, phase = seq & 1, seq & 3
+        words[group.mine[parity]] = check.words[phase]
+        words[group.reached_by_me] = seq
+        row, expected = group.rows[parity], check.rows[phase]
+        group.row, group.expected = row, expected
+        waits = None if prepared is None else prepared.waits
+        if row == expected:
+            if waits is not None:
+                prepared.last(group)
+            elif words[group.asleep[parity]] >= seq:
+                loop.ring(group.bell())
+            return
+        start = perf_counter()
+        if start >= loop.calm_until:
+            yield_core()
+            come, now = row == expected if waits is None else waits.test(), perf_counter()
+            if now - start > STOLEN_S:
+                loop.lost_time(now, now - start)
+            if come:
+                return
+            start = now
+        loop.wait(waits or group.met, start)
+
+    def all_reduce(self, x, reduce: str = "sum", group=None, *, out=None, tag: str = "") -> np.ndarray:
+        site, _ = self._find(sys._getframe(1), x, out, ("all_reduce", group, tag, reduce))
+        if site is None:
+            return self._ask("all_reduce", group, tag, value=x, reduce=reduce, out=out)
+        return self._repeat(site, x, out)
+
+    def all_gather(self, x, dim: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+        site, _ = self._find(sys._getframe(1), x, out, ("all_gather", group, tag, dim))
+        if site is None:
+            return self._ask("all_gather", group, tag, value=x, dim=dim, out=out)
+        return self._repeat(site, x, out)
+
+    def all_to_all(
+        self, x, split_dim: int = 0, concat_dim: int = 0, group=None, *, out=None, tag: str = ""
+    ) -> np.ndarray:
+        site, _ = self._find(sys._getframe(1), x, out, ("all_to_all", group, tag, split_dim, concat_dim))
+        if site is None:
+            return self._ask("all_to_all", group, tag, value=x, split_dim=split_dim, concat_dim=concat_dim, out=out)
+        return self._repeat(site, x, out)
+
+    def broadcast(self, x=None, root: int = 0, group=None, *, out=None, tag: str = "") -> np.ndarray:
+        site, _ = self._find(sys._getframe(1), x, out, ("broadcast", group, tag, root))
+        if site is None:
+            return self._ask("broadcast", group, tag, value=x, root=root, out=out)
+        return self._repeat(site, x, out)
+
+    def _find(self, frame: FrameType, value: Any, out: Any, call: tuple) -> tuple[CallSite | None, tuple | None]:
+        """(the place, if it has made the same call before, else None; what it is known by, None: nothing).  call: kind,
+        group, tag, and the rest in the order in which the method names it
+        """
+        given = result = None
+        if call[1] is not None and type(call[1]) is not tuple:  # a group that may be another one when it is read again
+            return None, None
+        if value is not None:
+            if type(value) is not np.ndarray or not value.flags.c_contiguous:
+                return None, None
+            given = value.dtype, value.shape
+        if out is not None:
+            if type(out) is not np.ndarray or not out.flags.carray:
+                return None, None
+            result = given if out is value else (out.dtype, out.shape)
+        key = id(frame.f_code), frame.f_lasti, given, result, *call
+        try:
+            site = self._sites.get(key)
+        except TypeError:  # a group of something other than ranks, or the like
+            return None, None
+        return None if self.recording else site, None if site is not None else key
+
+    def _ask(self, kind: str, group: tuple[int, ...] | None, tag: str, *, value=None, out=None, **rest):
+        frame = sys._getframe(2)
+        site, key = self._find(frame, value, out, (kind, group, tag, *rest.values()))
+        if site is not None:
+            return self._repeat(site, value, out)
+        operand = "" if tag or type(value) is np.ndarray else value
+        origin = tag or caller(2)  # a tag replaces the source line, so that two lines can be declared to meet
+        fields = self._given(kind, {"value": value, "out": out, **rest})
+        request = self._request(kind, self._members(kind, group, origin), operand, origin, fields)
+        reply = self._answer(request, bool(tag))
+        # the line of an operator of this package stands for many of the learner's
+        if key is not None and (tag or origin == f"{short_file(frame.f_code.co_filename)}:{frame.f_lineno}"):
+            self._remember(key, frame.f_code, self._call(request, bool(tag)))
+        return reply
+
+    def _remember(self, key: tuple, code: CodeType, known: KnownCall) -> None:
+        """Let the place do without a Request from now on: its call was prepared, or is a barrier without a tag."""
+        is_barrier = key[4] == "barrier" and not known.check.told
+        if not known.group.joined or (known.prepared is None and not is_barrier):
+            return
+        if len(self._sites) >= KEPT_CALLS:
+            self._sites.clear()
+        self._sites[key] = CallSite(code, known.check, known.slot, known.group, known.prepared)
+
+    def _repeat(self, site: CallSite, value: np.ndarray | None, out: np.ndarray | None) -> np.ndarray | None:
+        """What `_answer` does, for a call that is known."""
+        group, prepared, check = site.group, site.prepared, site.check
+        index = self._note_known(site)
         if self._collectives.last is not group:
             self._drive(self._collectives.switch_to(group))
-        if type(prepared) is SmallSum:  # a generator would take half as long as the rest
-            waits = prepared.begin(group, value, site.check)
-            if waits is not None and not waits.test():
-                loop.wait(waits)
-            reply = prepared.end(group, out)
-        else:
+        if group.summed_seq == group.seq:
             group.take_other_buffer(prepared.is_sum)
-            reply = self._drive(prepared.program(group, value, out, site.check))
+        if prepared.small:  # `Short.program`, and in it `Group.tell`, `come` and `compare`
+            seq = group.seq + 1
+            parity, turn = seq & 1, (seq + group.shift) & 1
+            if prepared.gives:
+                prepared.give(value, turn)
+            if check.told and group.has_told[parity] is not check:
+                group.tell(check)
+            self._meet(group, check, prepared)
+            if check.told and check.agreed != group.compared[parity]:
+                group.compare(check)
+            reply = prepared.take(group, value, out, turn)
+        else:
+            reply = self._drive(prepared.program(group, value, out, check))
         group.finish()
         self._ends[self._ends_at[index % FLIGHT_RECORDS]] = perf_counter()
         return reply

@@ -14,17 +14,15 @@ import numpy as np
 from ....run.communicator import Request, delivered
 from ..arrays import SharedArrays
 from ..channels import pack_head
-from ..collectives import Collectives, Program, combine_into, result_array
+from ..collectives import Collectives, Prepared, Program, combine_into, result_array
 from ..groups import Check, Group
 from ..slices import as_pieces, blocks, copy_in_turns, positive_dim
 from .large_sum import PIECE_BYTES
 from .peer_memory import BLOCK_BYTES, PEER, PeerMemory, PeerPiece
 
 
-class InPlace:
+class InPlace(Prepared):
     """all_gather, reduce_scatter, all_to_all, a root's broadcast of large values; `peers` reads others' memory."""
-
-    is_sum = False
 
     def __init__(self, plain: Collectives, arrays: SharedArrays, peers: PeerMemory | None, request: Request) -> None:
         self.plain, self.arrays, self.peers = plain, arrays, peers

@@ -19,7 +19,7 @@ import numpy as np
 
 from ....run.communicator import Request
 from ..arrays import SharedArrays, address_of
-from ..collectives import Program, combine_into, share
+from ..collectives import Prepared, Program, combine_into, share
 from ..groups import Check, Group
 from ..slices import TURN_BYTES, blocks
 from .peer_memory import BLOCK_BYTES as PEER_BLOCK_BYTES, PEER, PeerMemory, PeerPiece
@@ -31,7 +31,7 @@ KEPT_SETS = 64  # sets of prepared views of values in shared arrays; a training 
 KEPT_PIECES = 64  # pieces of a set; more of them are made each time, which is little compared with adding them
 
 
-class LargeSum:
+class LargeSum(Prepared):
     """What a large all_reduce or reduce needs in one group, made once: starts[member][parity], the byte where a buffer
     starts; `half` of a buffer in bytes; `peers` reads the others' own memory (None: too small for it).
     """

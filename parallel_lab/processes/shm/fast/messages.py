@@ -241,31 +241,18 @@ class FastMessages(Communicator):
 
     def _placer(self, known: KnownCall, source: int, to: int, like: np.ndarray, sr_tag: int) -> Give:
         """As `_giver`, what lets the receiver read a value where it lies."""
-        head, words, data = pack_head(like.dtype, like.shape, sr_tag), self._words, self._bytes
-        channels, loop = self._channels, self._loop
-        requests, group, slot = self._requests_word, known.group, known.slot
-        records, ends, ends_at = self._records_at, self._ends, self._ends_at
+        head, channels, group = pack_head(like.dtype, like.shape, sr_tag), self._channels, known.group
 
         def give(x: np.ndarray) -> bool:
-            if get_ident() != loop.thread:
-                loop.check_caller()
-            if words[ABORT]:
-                raise loop.fault_error()
-            if loop.progress is not None:
-                self._move_on()
+            self.progress()
             place = channels.lendable(x, to)
             if place < 0:
                 return False
-            index = self._index
-            self._index = index + 1
-            record, number = index % FLIGHT_RECORDS, group.number
+            number = group.number
             group.number = number + 1
-            NOTE(data, records[record], index, number, perf_counter(), 0.0, slot)
-            if NEEDS_FENCE:
-                fence()
-            words[requests] = index + 1
+            index = self._note_start(number, known.slot)
             channels.lend(x, place, head, to)
-            ends[ends_at[record]] = perf_counter()
+            self._ends[self._ends_at[index % FLIGHT_RECORDS]] = perf_counter()
             return True
 
         return give
@@ -273,36 +260,25 @@ class FastMessages(Communicator):
     def _fetcher(self, known: KnownCall, source: int, to: int, like: np.ndarray, sr_tag: int) -> Take:
         """As `_taker`, what reads a value where it lies."""
         head, dtype, shape = _known_head(like, sr_tag), like.dtype, like.shape
-        words, data, channels, loop = self._words, self._bytes, self._channels, self._loop
+        words, data, channels, group = self._words, self._bytes, self._channels, known.group
         received, written_word, read_word, asked, size, ring = self._ring_words(source, to, "received")
-        more = channels.more_of(source)
-        length, requests, group, slot = len(head), self._requests_word, known.group, known.slot
-        records, ends, ends_at, queue = self._records_at, self._ends, self._ends_at, (source, sr_tag)
+        more, length, queue = channels.more_of(source), len(head), (source, sr_tag)
 
         def take(out: np.ndarray | None) -> np.ndarray | None:
-            if get_ident() != loop.thread:
-                loop.check_caller()
-            if words[ABORT]:
-                raise loop.fault_error()
+            self.progress()
             if source in channels.asking or source in channels.coming or channels.mail.kept.get(queue):
                 return None
-            if loop.progress is not None:
-                self._move_on()
             read = words[read_word]
             start = read % size
             if start + length > size:
                 return None
-            index, record = self._index, self._index % FLIGHT_RECORDS
-            number, now = group.number, perf_counter()
-            self._index, group.number = index + 1, number + 1
-            NOTE(data, records[record], index, number, now, 0.0, slot)
-            if NEEDS_FENCE:
-                fence()
-            words[requests] = index + 1
+            number = group.number
+            group.number = number + 1
+            index = self._note_start(number, known.slot)
             if words[written_word] == read:
                 channels.say_waiting(source)
                 more.read, more.bell = read, (written_word, asked, read + 1)
-                loop.wait(more, now)
+                self._loop.wait(more)
             if NEEDS_FENCE:
                 fence()
             found = bytes(data[ring + start : ring + start + length])
@@ -310,14 +286,14 @@ class FastMessages(Communicator):
             if not place or words[written_word] - read < HEAD_BYTES or with_place(found, 0) != head:
                 # taken by the other way, as the same call
                 group.number, self._index = number, index
-                words[requests] = index
+                words[self._requests_word] = index
                 return None
             if out is None:
                 out = np.empty(shape, dtype)
             words[read_word] = read + HEAD_BYTES
             channels.fetch(source, place, out.reshape(-1).view(np.uint8))
             words[received] += 1
-            ends[ends_at[record]] = perf_counter()
+            self._ends[self._ends_at[index % FLIGHT_RECORDS]] = perf_counter()
             return out
 
         return take

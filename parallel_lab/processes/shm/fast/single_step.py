@@ -6,6 +6,7 @@ eight ranks on two cores push each other out of the caches, so nothing is looked
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ....run.communicator import Request
 from ..arrays import SharedArrays, address_of
 from ..channels import HEAD_BYTES, pack_head
-from ..collectives import Program, combine_into
+from ..collectives import Program, Short, combine_into, copied
 from ..groups import Check, Group
 from ..slices import positive_dim
 
@@ -38,23 +39,22 @@ def fits_one_step(request: Request, capacity: int, step_bytes: int) -> bool:
     return request.kind in ("all_gather", "reduce_scatter", "all_to_all") and 0 < request.value.nbytes <= capacity
 
 
-class OneStep:
+class OneStep(Short):
     """What one such call needs in one group, made once; starts[member][parity]: byte where that buffer starts."""
-
-    is_sum = False
 
     def __init__(self, group: Group, request: Request, arrays: SharedArrays, starts: list[list[int]]) -> None:
         self.group, self.arrays = group, arrays
         self.kind, self.reduce, self.head, self.root = request.kind, request.reduce, None, None
+        self.at_once: Views | None = None  # [parity]: everybody's pieces for a rank, as they lie in its result
         self.sets: dict[tuple, tuple[Views, Views]] = {}
         self.apart: tuple | None = None  # index of the pieces before a rank's own, of those after it, and of its own
-        self.scratch: np.ndarray | None = None
         starts = [starts[member] for member in group.members]
         if request.kind == "broadcast":
             self._prepare_broadcast(request, starts)
             return
         value, n, me, kind = request.value, group.n, group.me, request.kind
         self.dtype, self.shape, self.size = value.dtype, value.shape, value.size
+        self.small = value.nbytes < NEAR_FROM_BYTES
         dim = positive_dim(request.split_dim if kind == "all_to_all" else request.dim, value.ndim, kind)
         before = (slice(None),) * dim
         mine = [self._view(start, self.size) for start in starts[me]]
@@ -68,22 +68,33 @@ class OneStep:
             # split twice: (..., n, size / n, ...)
             order = (*range(1, dim + 1), 0, *range(dim + 1, value.ndim + 1))
             self.mine = [view.reshape(n, *piece).transpose(order) for view in mine]
+            if self.small and not dim:  # as the value lies
+                self.mine = [view.reshape(value.shape) for view in mine]
             if value.nbytes >= APART_FROM_BYTES:
                 self.apart = (*before, slice(me)), (*before, slice(me + 1, None)), (*before, me)
-        self.slots = (*piece[:dim], n, *piece[dim:]), before
+        # dims in which the pieces of a value lie apart, and the index before that of the member; those of the result
+        self.parts = self.slots = (*piece[:dim], n, *piece[dim:]), before
         count = math.prod(piece)
         self.theirs = [[self._view(start[parity] + at, count).reshape(piece) for start in starts] for parity in (0, 1)]
-        if kind == "all_to_all":  # how the pieces lie in the result
+        if kind == "all_to_all":
             concat = positive_dim(request.concat_dim, value.ndim, kind)
-            self.head = (*piece[:concat], n, *piece[concat:]), (slice(None),) * concat
+            self.slots = (*piece[:concat], n, *piece[concat:]), (slice(None),) * concat
+        steps = {later[0] - start[0] for start, later in itertools.pairwise(starts)}
+        if kind != "reduce_scatter" and len(steps) == 1 and min(steps) > 0:
+            (shape, index), strides = self.slots, [*self.theirs[0][0].strides]
+            strides.insert(len(index), *steps)
+            self.at_once = [
+                np.ndarray(shape, self.dtype, group.arena.bytes, start + at, strides) for start in starts[0]
+            ]
 
     def _prepare_broadcast(self, request: Request, starts: list[list[int]]) -> None:
         value, group = request.value, self.group
         self.root = group.members.index(request.root)
+        self.gives = self.root == group.me
         self.shape = tuple(request.shape) if value is None else value.shape
         self.dtype = np.dtype(request.dtype) if value is None else value.dtype
         self.size = math.prod(self.shape)
-        self.slots = ()
+        self.small = self.size * self.dtype.itemsize < NEAR_FROM_BYTES
         self.theirs = [self._view(start + HEAD_BYTES, self.size).reshape(self.shape) for start in starts[self.root]]
         self.mine = [np.frombuffer(group.arena.bytes, np.uint8, HEAD_BYTES, start) for start in starts[self.root]]
         self.head = np.frombuffer(pack_head(self.dtype, self.shape), np.uint8)
@@ -91,18 +102,46 @@ class OneStep:
     def _view(self, start: int, count: int) -> np.ndarray:
         return np.frombuffer(self.group.arena.bytes, self.dtype, count, start)
 
+    def give(self, value: np.ndarray | None, turn: int) -> None:
+        mine = self.mine[turn]
+        if self.root is None:
+            mine[...] = value if mine.ndim == value.ndim else value.reshape(mine.shape)
+        elif self.gives:
+            mine[...] = self.head
+            self.theirs[turn][...] = value
+
+    def take(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, turn: int) -> np.ndarray:
+        if self.root is not None:
+            return copied(value if self.gives else self.theirs[turn], out)
+        if out is None:
+            out = self._new(-1)
+        if self.at_once is None:
+            self._read(self.theirs[turn], out)
+        else:
+            out.reshape(self.slots[0])[...] = self.at_once[turn]
+        return out
+
+    def _read(self, rows: Views, out: np.ndarray, left_out: int = -1) -> None:
+        """The result from all members' pieces; `left_out`: a member whose piece is there."""
+        if self.kind == "reduce_scatter":
+            combine_into(rows, self.reduce, out)
+            return
+        shape, index = self.slots
+        joined = out.reshape(shape)
+        for member, row in enumerate(rows):  # in one order for all: what one has read is in the cache for the others
+            if member != left_out:
+                joined[(*index, member)] = row
+
     def program(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
-        """The whole collective."""
+        if self.small:
+            return (yield from super().program(group, value, out, check))
         if self.root is not None:
             return (yield from self._broadcast(group, value, out, check))
-        kind, n = self.kind, group.n
-        value_at = self._place(value)
+        value_at = self.arrays.position(value)
         given = out is not None
         if not given:
-            out = self._new(value, value_at)
-        shape, index = self.head if kind == "all_to_all" else self.slots
-        joined = out if kind == "reduce_scatter" else out.reshape(shape)
-        parts = value if kind == "all_gather" else value.reshape(self.slots[0])
+            out = self._new(value_at)
+        parts = value if self.kind == "all_gather" else value.reshape(self.parts[0])
         shared = given and value_at >= 0 and np.may_share_memory(value, out)
         if shared and not self._is_piece(value, out):
             value_at = -1  # what is written to `out` changes the value while others read it: they get a copy
@@ -118,42 +157,31 @@ class OneStep:
         yield from group.meet(check, value_at)
         rows, near = self.theirs[parity], group.some_near()
         if near:
-            places, _ = group.places()
-            rows = self._where_they_lie(rows, places)
+            rows = self._where_they_lie(rows, group.places()[0])
         if apart is not None:
             rows = [*rows]
             rows[group.me] = parts[apart]
-        if kind == "reduce_scatter":
-            if shared:
-                if self.scratch is None:
-                    self.scratch = np.empty(out.shape, self.dtype)
-                combine_into(rows, self.reduce, self.scratch)
-                out[...] = self.scratch
-            else:
-                combine_into(rows, self.reduce, out)
+        if shared and self.kind == "reduce_scatter":
+            total = np.empty(out.shape, self.dtype)
+            self._read(rows, total)
+            out[...] = total
         else:
-            for member in range(n):  # in one order for all: what one has read is in the cache for the others
-                if not (shared and value_at >= 0 and member == group.me):
-                    joined[(*index, member)] = rows[member]
+            self._read(rows, out, group.me if shared and value_at >= 0 else -1)
         if near:
             yield from group.give_back(check)
         return out
 
-    def _place(self, value: np.ndarray) -> int:
-        return self.arrays.position(value) if self.arrays.in_use and value.nbytes >= NEAR_FROM_BYTES else -1
-
-    def _new(self, value: np.ndarray, value_at: int) -> np.ndarray:
-        n, slots = self.group.n, (self.head if self.kind == "all_to_all" else self.slots)
+    def _new(self, value_at: int) -> np.ndarray:
         if self.kind == "reduce_scatter":
             shape = self.theirs[0][0].shape
             return self.arrays.empty(shape, self.dtype) if value_at >= 0 else np.empty(shape, self.dtype)
-        dims, index = slots
+        dims, index = self.slots
         dim = len(index)
-        return np.empty((*dims[:dim], n * dims[dim + 1], *dims[dim + 2 :]), self.dtype.newbyteorder("="))
+        return np.empty((*dims[:dim], dims[dim] * dims[dim + 1], *dims[dim + 2 :]), self.dtype.newbyteorder("="))
 
     def _is_piece(self, value: np.ndarray, out: np.ndarray) -> bool:
         """Whether the smaller of the two is this rank's own piece of the other: nobody else reads or writes it."""
-        if self.kind == "all_to_all" or math.prod(self.slots[0][: len(self.slots[1])]) != 1:
+        if self.kind == "all_to_all" or math.prod(self.parts[0][: len(self.parts[1])]) != 1:
             return False
         small, large = (value, out) if self.kind == "all_gather" else (out, value)
         return address_of(small) == address_of(large) + self.group.me * small.nbytes
@@ -165,7 +193,7 @@ class OneStep:
         if found is None:
             if len(self.sets) >= KEPT_SETS:
                 self.sets.clear()
-            dims, index = self.slots
+            dims, index = self.parts
             found = []
             for row, place in zip(rows, places, strict=True):
                 if place < 0:
@@ -178,29 +206,21 @@ class OneStep:
         return found
 
     def _broadcast(self, group: Group, value: np.ndarray | None, out: np.ndarray | None, check: Check) -> Program:
-        parity = (group.seq + 1 + group.shift) & 1
-        value_at = -1
-        if group.me == self.root:
-            value_at = self._place(value)
+        parity, value_at = (group.seq + 1 + group.shift) & 1, -1
+        if self.gives:
+            value_at = self.arrays.position(value)
             self.mine[parity][...] = self.head
             if value_at < 0:
                 self.theirs[parity][...] = value
         yield from group.meet(check, value_at)
-        if group.me != self.root:
-            place = group.told(self.root)[0] if group.some_near() else -1
+        if not self.gives:
+            place = group.places()[0][self.root]
             found = self.theirs[parity] if place < 0 else group.view(place, self.dtype, self.size).reshape(self.shape)
-            if out is None:
-                out = found.copy()
-            else:
-                out[...] = found
+            out = copied(found, out)
             if place >= 0:
                 group.check_held()
             return out
         if value_at >= 0:
             group.finish()
             yield from group.all_finished()
-        if out is None:
-            return np.array(value, order="C")
-        if out is not value:
-            out[...] = value
-        return out
+        return copied(value, out)

@@ -11,13 +11,13 @@ import numpy as np
 
 from ....run.communicator import Request
 from ..barrier import Bell, Condition, Missing
-from ..collectives import Program, combine_into
-from ..groups import Check, Group
+from ..collectives import Short, combine_into, copied
+from ..groups import Group
 
 LOOKS = 16  # every so many looks a rank that waits for the sum sees for itself whether all are there
 
 
-class SmallSum:
+class SmallSum(Short):
     """Views for a small sum in one group: starts[member][parity], where a buffer starts; `half`, where its sums lie."""
 
     is_sum = True
@@ -37,46 +37,19 @@ class SmallSum:
         self.sums = [[view.reshape(shape) for view in totals] for totals in sums]
         self.waits = Summed(group, self)
 
-    def add(self, group: Group) -> None:
-        """All are here: add their values and tell where the sum lies."""
-        seq = group.seq
-        parity = (seq + group.shift) & 1
-        combine_into(self.rows[parity], self.reduce, self.total[parity])
+    def give(self, value: np.ndarray, turn: int) -> None:
+        self.waits.looks = 0
+        self.mine[turn][...] = value
+
+    def last(self, group: Group) -> None:
+        """Add everybody's values, and tell where the sum lies."""
+        turn = (group.seq + group.shift) & 1
+        combine_into(self.rows[turn], self.reduce, self.total[turn])
         group.announce(group.me)
 
-    def read(self, group: Group) -> np.ndarray:
-        """The sum, in the memory of the member that added."""
-        seq = group.seq
-        return self.sums[(seq + group.shift) & 1][group.announced()]
-
-    def begin(self, group: Group, value: np.ndarray, check: Check) -> Summed | None:
-        """Write this rank's value, and come to the barrier; what to wait for, None where this rank has added."""
-        self.mine[(group.seq + 1 + group.shift) & 1][...] = value
-        if group.come(check, False):
-            self.add(group)
-            return None
-        self.waits.looks = 0
-        return self.waits
-
-    def end(self, group: Group, out: np.ndarray | None) -> np.ndarray | None:
-        """The reply, once what `begin` gave has come."""
-        if not self.wanted:
-            return None
-        if out is None:
-            return self.read(group).copy()
-        out[...] = self.read(group)
-        return out
-
-    def program(self, group: Group, value: np.ndarray, out: np.ndarray | None, check: Check) -> Program:
-        """The whole collective, for `Collectives.program`."""
-        if group.started or check.told:
-            group.tell(check)
-        waits = self.begin(group, value, check)
-        if waits is not None:
-            yield waits
-        if check.told:
-            group.compare(check)
-        return self.end(group, out)
+    def take(self, group: Group, value: np.ndarray, out: np.ndarray | None, turn: int) -> np.ndarray | None:
+        """The sum, from the memory of the member that added."""
+        return copied(self.sums[turn][group.announced()], out) if self.wanted else None
 
 
 class Summed(Condition):
@@ -97,7 +70,7 @@ class Summed(Condition):
         self.looks += 1
         # the first look sees also those that came at the same moment as this rank and did not see it
         if self.looks % LOOKS == 1 and group.row == group.expected:
-            self.small.add(group)
+            self.small.last(group)
             return True
         return False
 
