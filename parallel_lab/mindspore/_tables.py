@@ -110,7 +110,9 @@ RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
 SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
 
-MODEL = _of(TRAIN, "Model")
+HELPER = "parallel_lab.mindspore._dataset_helper"
+HELPERS = _of(HELPER, "DatasetHelper connect_network_with_dataset data_sink")
+MODEL = _of(TRAIN, "Model") | HELPERS
 CALLBACKS = _of(
     TRAIN,
     "Callback RunContext LossMonitor TimeMonitor ModelCheckpoint CheckpointConfig LearningRateScheduler LambdaCallback "
@@ -181,6 +183,7 @@ OPERATOR_FORMS = _of(
     "scalar_to_tensor": f"{FORMS}:scalar_to_tensor",
     "deepcopy": "parallel_lab.ops:identity",
     "identity": f"{FORMS}:identity",
+    "GetNext": f"{HELPER}:GetNext",
     **{f"tensor_{name}": f"parallel_lab.ops:{name}" for name in _of("", "add div mod mul pow sub ge gt le lt")},
     "tensor_floordiv": "parallel_lab.ops:floor_div",
 }

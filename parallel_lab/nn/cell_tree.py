@@ -18,8 +18,8 @@ from ..ops.writes import assign
 from .tensor.arithmetic import Arithmetic
 from .tensor.parameter import UNNAMED, Parameter, ParameterTuple
 
-# methods that the catalogue puts on Cell (`catalog/nn/cell_state.py`)
-STATE = ["register_buffer", "named_buffers", "buffers", "get_buffer", "state_dict", "load_state_dict"]
+# what the catalogue puts on Cell (`catalog/nn/cell_state.py`), and on PipelineCell (`wrap.py` there)
+STATE = ["register_buffer", "named_buffers", "buffers", "get_buffer", "state_dict", "load_state_dict", "micro_inputs"]
 OWN_NAMES = "Give each its own name: Parameter(..., name='...')"
 
 
@@ -98,8 +98,7 @@ class CellTree:
         if other is not None:
             setattr(self, name, other())
             return self.__dict__[name]
-        if name in STATE and not hasattr(type(self), name):
-            open_catalog()
+        if name in STATE and not hasattr(type(self), name) and (open_catalog() or hasattr(type(self), name)):
             return getattr(self, name)
         near = difflib.get_close_matches(name, [n for n in dir(self) if not n.startswith("_")], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "Assign it in __init__, after super().__init__()"

@@ -5,6 +5,7 @@ Ranks compare their programs, and what they start with; then the files are writt
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..base.hooks import cell_executor
@@ -49,7 +50,7 @@ def _write_strategies(compiled: Compiled, world: Any, config: ParallelConfig) ->
 def _write_group(compiled: Compiled, world: Any, config: ParallelConfig) -> None:
     """The ranks with the same slices."""
     plan = compiled.plan
-    if path := plan.config.group_ckpt_save_file:
+    if path := os.environ.get("GROUP_INFO_FILE") or plan.config.group_ckpt_save_file:  # as MindSpore reads it
         save_group_info(plan, path, plan.config.global_rank if world is None else world.rank)
 
 

@@ -126,10 +126,14 @@ def test_strategies_have_no_effect_without_a_parallel_mode():
     assert _cell_graph_executor.get_layouts(net)["w"].splits == (1, 1)
 
 
-def test_the_ranks_with_the_same_slices_are_saved(tmp_path):
+@pytest.mark.parametrize("by", ["context", "environment"])
+def test_the_ranks_with_the_same_slices_are_saved(tmp_path, by, monkeypatch):
     """The device matrix is (2, 2, repeated 2): rank 1 shares w's first half with the ranks whose second digit is 0."""
-    file = tmp_path / "new" / "group.pb"
-    ms.set_auto_parallel_context(group_ckpt_save_file=str(file))
+    file = tmp_path / ("new/group.pb" if by == "context" else "group.pb")  # the context makes folders
+    if by == "context":
+        ms.set_auto_parallel_context(group_ckpt_save_file=str(file))
+    else:
+        monkeypatch.setenv("GROUP_INFO_FILE", str(file))
     _cell_graph_executor.compile(Net(), X)
     assert restore_group_info_list(str(file)) == [0, 1, 4, 5]
     assert ms.restore_group_info_list is restore_group_info_list

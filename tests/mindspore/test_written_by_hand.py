@@ -179,3 +179,42 @@ def test_checks_of_arguments_name_what_is_wrong(case):
     kind, text, call = WRONG[case]
     with pytest.raises(kind, match=text):
         call()
+
+
+class Reading(nn.Cell):
+    """Uses a Parameter's `value()`, and adds 1 to the Parameter afterwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.p = Parameter(Tensor(np.ones((2, 2), np.float32)), name="p")
+
+    def construct(self, x):
+        before = self.p.value()
+        y = ops.reduce_sum(before * x)
+        ops.assign(self.p, self.p + 1)
+        return y, before
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_value_is_that_of_the_call_and_has_the_parameter_s_gradient(compiled):
+    """It was a constant of the first call in compiled networks, and hid the Parameter from gradients in others."""
+    net, x = Reading(), Tensor(np.full((2, 2), 3, np.float32))
+    run = ms.jit(net.construct) if compiled else net
+    for times in (1, 2):
+        y, before = run(x)
+        assert y.asnumpy() == 12 * times and (before.asnumpy() == times).all()
+    step = ms.value_and_grad(lambda x: net(x)[0], None, [net.p])
+    if compiled:
+        ms.set_auto_parallel_context(parallel_mode="semi_auto_parallel")
+        step = ms.jit(step)
+    for times in (3, 4):
+        y, (slope,) = step(x)
+        assert y.asnumpy() == 12 * times and (slope.asnumpy() == 3).all()
+
+
+def test_the_parts_of_a_pipeline_s_inputs_are_cells():
+    net = nn.PipelineCell(nn.Dense(2, 2), 3)
+    x, y = np.arange(12).reshape(6, 2), np.arange(6)
+    parts = [cell(i, Tensor(x), Tensor(y)) for i, cell in enumerate(net.micro_inputs)]
+    assert [part[1].asnumpy().tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]] and net.micro_size == 3
+    assert (parts[2][0].asnumpy() == x[4:]).all() and net.micro_inputs[0].strided_slice.name == "StridedSlice"

@@ -158,3 +158,18 @@ class MicroBatchInterleaved(MicroBatches):
 
 
 Pipeline = PipelineCell
+
+
+class _MicroBatch(Cell):
+    """Its network's parts of a batch: (number, inputs) -> a tuple. `strided_slice` is the network's operator."""
+
+    def __init__(self, feeding: MicroBatches) -> None:
+        super().__init__(auto_prefix=False)
+        self.micro_size, self.strided_slice, self.part = feeding._count, feeding._rows, feeding._part
+
+    def construct(self, i: int, *inputs: Any) -> tuple[Any, ...]:
+        return tuple(self.part(x, i) for x in inputs)
+
+
+# the Cells that take a pipeline's parts of inputs, one per micro-batch: (its number, inputs) -> its parts
+PipelineCell.micro_inputs = property(lambda self: tuple(_MicroBatch(self) for _ in range(self._count)))

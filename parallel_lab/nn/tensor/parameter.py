@@ -157,8 +157,8 @@ class Parameter(Tensor):
         integer(0)("add_pipeline_stage", "stage", stage)
 
     def value(self) -> Tensor:
-        """The values now as a Tensor, which later training does not change."""
-        return Tensor(self.array.copy())
+        """The values now, which later training does not change; gradients through them are the Parameter's."""
+        return self.copy() if (tracer := current_tracer.get()) is None else tracer.operand(self, [])
 
     def clone(self, init: Any = "same") -> Parameter:
         """A new Parameter with this name, shape, dtype.  init: "same", or what `initializer` takes ("zeros")."""
