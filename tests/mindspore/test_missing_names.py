@@ -9,8 +9,9 @@ import pytest
 
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import MissingImport, MissingModule, MissingName, NotBuiltYet
-from parallel_lab.mindspore._lookup import HINTS, homes
+from parallel_lab.mindspore._lookup import HINTS, homes, names_of
 from parallel_lab.mindspore._missing import hint_for
+from parallel_lab.mindspore._names import NAMES
 from parallel_lab.mindspore._notes import explain
 from parallel_lab.mindspore._tables import PAGES
 from tests.crossed import each_of
@@ -118,6 +119,12 @@ def test_every_hint_is_for_something_that_is_not_there():
         parent, _, name = path.rpartition(".")
         if parent in PAGES:
             assert name not in PAGES[parent].names, path
+
+
+def test_what_is_listed_as_missing_is_missing():
+    """A page that gains a name loses it in the list; modules are no names of things."""
+    here = [f"{path}.{name}" for path, names in NAMES.items() for name in {*names.split()} & {*names_of(path)}]
+    assert NAMES and not {path.removeprefix(".") for path in here} - PAGES.keys()
 
 
 def test_python_asks_modules_for_names_of_its_own():
