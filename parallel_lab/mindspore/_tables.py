@@ -144,13 +144,10 @@ CONVERTED = {  # since 2.7
 }
 LOSS_SCALE_MANAGERS = _of("parallel_lab.nn", "FixedLossScaleManager DynamicLossScaleManager")
 LOSS_SCALES = {
-    **_of("parallel_lab.nn.optim.amp", "LossScaler StaticLossScaler DynamicLossScaler"),
-    **_of("parallel_lab.nn.optim.global_norm", "all_finite"),
+    **_of("parallel_lab.nn", "LossScaler StaticLossScaler DynamicLossScaler all_finite"),
     **LOSS_SCALE_MANAGERS,
-    **_of(
-        f"{TRAIN}.mixed",
-        "auto_mixed_precision custom_mixed_precision build_train_network get_white_list get_black_list init_status",
-    ),
+    **_of(f"{TRAIN}.mixed", "auto_mixed_precision get_white_list get_black_list"),
+    **_of("parallel_lab.mindspore._amp", "custom_mixed_precision build_train_network init_status"),
 }
 
 IN_FILES_OF_THEIR_NAME = "ASGD AdaFactor AdaMax Adadelta FTRL LARS Lamb LazyAdam Momentum RMSProp Rprop SGD"

@@ -21,22 +21,14 @@ from .layers.dropout import Dropout
 from .layers.losses import BCEWithLogitsLoss, LossBase, MSELoss
 from .layers.normalization import BatchNorm1d, BatchNorm2d, LayerNorm
 from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
-from .optim.amp import (
-    DynamicLossScaleManager,
-    DynamicLossScaler,
-    DynamicLossScaleUpdateCell,
-    FixedLossScaleUpdateCell,
-    LossScaler,
-    StaticLossScaler,
-)
+from .optim.amp import DynamicLossScaleManager, DynamicLossScaler, DynamicLossScaleUpdateCell, LossScaler
 from .optim.clip import GradientClip
-from .optim.global_norm import all_finite
 from .optim.grad_reducer import DistributedGradReducer
 from .optim.lr_schedule import LearningRateSchedule
 from .optim.optimizer import Optimizer
 from .optim.rules import SGD, Adam, AdamWeightDecay, Lamb, Momentum
 from .tensor.parameter import Parameter, ParameterTuple
-from .wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
+from .wrap import TrainOneStepCell
 
 # everything imported above, but not the modules that the imports leave here
 _public = ["initializer", "utils"]

@@ -1,4 +1,4 @@
-"""Cells around a network: one training step, also with a scaled loss. Micro-batches are in `feeding.py`.
+"""Cells around a network: one training step. Micro-batches are in `feeding.py`, a scaled loss in `catalog/nn/wrap.py`.
 
     step = nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)
     loss = step(x, label)                     # forward, backward, all ranks' gradients (data_parallel), update
@@ -9,7 +9,6 @@ Names, arguments and checks: MindSpore, nn.wrap and parallel.nn; the reducer of 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -17,23 +16,17 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import checked, flag, instance
-from ..base.errors import ArgumentTypeError, ShapeError, shorten
-from ..base.hooks import current_tracer
+from ..base.errors import ArgumentTypeError, shorten
 from ..base.settings.checks import LOCAL_MODES
 from ..base.settings.current import get_auto_parallel_context
-from ..ops.elementwise import add, cast, div
-from ..ops.logic import greater, isfinite, logical_not
-from ..ops.reduce import reduce_sum
-from ..ops.unary import stop_gradient
 from .cell import Cell
 from .feeding import NETWORK
 from .layers.basic import Identity
-from .optim.amp import DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell, LossScaler
-from .optim.global_norm import all_finite, in_dtype_of
+from .optim.amp import LossScaler
 from .optim.grad_reducer import DistributedGradReducer
 from .optim.optimizer import Optimizer
 from .tensor.autograd import value_and_grad, weighted_sum
-from .tensor.functional import GradOperation, HyperMap
+from .tensor.functional import GradOperation
 from .tensor.parameter import Parameter, ParameterTuple
 from .tensor.tensor import Tensor
 
@@ -96,73 +89,3 @@ def loss_and_gradients(
 
     (_, result), grads = value_and_grad(weighted, None, list(weights), has_aux=True)(*inputs)
     return result, grads
-
-
-class TrainOneStepWithLossScaleCell(TrainOneStepCell):
-    """One training step with a scaled loss, for networks in float16: (inputs) -> (loss, overflow, scale).
-
-    scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`,
-                 which adjusts it
-
-    A step whose gradients are not finite changes no parameter but `scale_sense`, which holds the scale. A subclass may
-    write its own `construct` with `start_overflow_check`, `get_overflow_status` and `process_loss_scale`, whose result
-    may stand in `if not overflow:` before the optimizer, also where it is compiled: the optimizer looks at it then.
-    """
-
-    def __init__(self, network: Cell, optimizer: Optimizer, scale_sense: Any) -> None:
-        super().__init__(network, optimizer)
-        self.hyper_map = HyperMap()
-        self.is_distributed = get_auto_parallel_context("parallel_mode") != "stand_alone"
-        self.loss_scaling_manager: DynamicLossScaleUpdateCell | FixedLossScaleUpdateCell | None = None
-        if isinstance(scale_sense, (DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell)):
-            self.loss_scaling_manager = scale_sense
-            scale_sense = Tensor(np.float32(scale_sense.get_loss_scale()))
-        scale = Tensor(self._checked(scale_sense).astype(np.float32))
-        self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
-
-    def set_sense_scale(self, sens: Tensor) -> None:
-        """Use this scale from now on.  sens: () or (1,). Raises ArgumentTypeError, ShapeError."""
-        self.scale_sense.set_data(np.broadcast_to(self._checked(sens), self.scale_sense.shape))
-
-    def _checked(self, sens: Any) -> np.ndarray:
-        where = type(self).__name__
-        if not isinstance(sens, Tensor):
-            allowed = "A Tensor of shape () or (1,), or an nn.DynamicLossScaleUpdateCell"
-            raise ArgumentTypeError(f"scale_sense={shorten(sens)}", where=where, allowed=allowed)
-        if sens.shape not in ((), (1,)):
-            raise ShapeError(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)")
-        return sens.asnumpy().reshape(())
-
-    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
-        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet; for a Parameter its value."""
-        return False, stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
-
-    def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:
-        """Whether a gradient in `compute_output` is infinite or not a number."""
-        if current_tracer.get() is None:
-            return Tensor(bool(compute_input) or not all_finite(compute_output))
-        given = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
-        bad = (reduce_sum(cast(logical_not(isfinite(g)), "float32")) for g in given)
-        return greater(functools.reduce(add, bad), 0.0)
-
-    def process_loss_scale(self, overflow: Any) -> Any:
-        """Tell the scale what happened, and return it: a Tensor with a bool."""
-        tracer = current_tracer.get()
-        if self.loss_scaling_manager is not None:
-            return self.loss_scaling_manager(self.scale_sense, overflow)
-        return overflow if tracer is None else tracer.unless(overflow)
-
-    def construct(self, *inputs: Any) -> tuple[Any, Any, Tensor]:
-        status, scale = self.start_overflow_check(None, self.scale_sense)
-        # an overflow is expected here: it lowers the scale
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            loss, grads = loss_and_gradients(self.network, self.weights, inputs, scale)
-            # added up over the ranks first: what is not finite on one is so on all, and all skip the step
-            grads = self.grad_reducer(grads)
-        overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
-        if not overflow:
-            self.optimizer(tuple(div(g, in_dtype_of(g, scale)) for g in grads))
-        return loss, overflow, scale
-
-
-# ---- gradients, evaluation ----

@@ -9,28 +9,21 @@
 | auto      | as O0: MindSpore's choice is for its accelerators, and numpy computes float16 no faster           |
 
 Parameters, gradients, updates and the loss's operands are float32. Networks are changed in place, and their Parameters
-keep their names. Levels and lists: MindSpore, amp (auto_mixed_precision, custom_mixed_precision, build_train_network).
+keep their names. Levels and lists: MindSpore, amp (auto_mixed_precision); more of it is in `mindspore/_amp.py`.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from .. import nn
 from ..base.checks import Check, checked, choice, flag, instance
 from ..base.dtypes import BFLOAT16, HALF, as_dtype
-from ..base.errors import ArgumentError, shorten
+from ..base.errors import ArgumentError
 from ..nn.cell import Cell
-from ..nn.feeding import WithLossCell
 from ..nn.optim.amp import DynamicLossScaleManager, LossScaler
-from ..nn.tensor.tensor import Tensor
-from ..nn.wrap import TrainOneStepCell, TrainOneStepWithLossScaleCell
 from ..ops import elementwise
-from ..ops.elementwise import a_dtype
 from ..ops.machine.primitive import Primitive
 from ..ops.machine.registry import PRIMITIVES
 from . import arguments
@@ -89,46 +82,20 @@ def _read_half(value: Any) -> str:
     return dtype
 
 
-def _read_classes(value: Any) -> tuple[type, ...]:
-    if not isinstance(value, list) or not all(isinstance(one, type) for one in value):
-        raise TypeError
-    if not all(issubclass(one, (Cell, Primitive)) for one in value):
-        raise TypeError
-    return tuple(value)
-
-
 A_HALF = Check("float16 or bfloat16", _read_half)
-CLASSES = Check("A list of classes of Cells and operators, such as get_white_list()", _read_classes) | None
 
 
 @checked(network=arguments.NETWORK, amp_level=choice(*AMP_LEVELS), dtype=A_HALF)
 def auto_mixed_precision(network: Cell, amp_level: str = "O0", dtype: Any = "float16") -> Cell:
     """The network for a level of the table above, in float16 or bfloat16. Raises ArgumentError, ArgumentTypeError."""
     if amp_level == "O1":
-        _halve(network, tuple(get_white_list()), dtype)
+        halve(network, tuple(get_white_list()), dtype)
     elif amp_level in ("O2", "O3"):
-        return _all_but(network, tuple(get_black_list()) if amp_level == "O2" else (), dtype)
+        return all_but(network, tuple(get_black_list()) if amp_level == "O2" else (), dtype)
     return network
 
 
-@checked(network=arguments.NETWORK, white_list=CLASSES, black_list=CLASSES, dtype=A_HALF)
-def custom_mixed_precision(
-    network: Cell, *, white_list: list[type] | None = None, black_list: list[type] | None = None, dtype: Any = "float16"
-) -> Cell:
-    """The network with float16 (or bfloat16) in the Cells and operators of one list, or in all but those of the other.
-
-    Raises ArgumentError where both lists or none are given, ArgumentTypeError.
-    """
-    if (white_list is None) == (black_list is None):
-        what = f"white_list={shorten(white_list)} and black_list={shorten(black_list)}"
-        raise ArgumentError(what, where="custom_mixed_precision", allowed="One of the two")
-    if white_list is None:
-        return _all_but(network, tuple(black_list), dtype)
-    _halve(network, tuple(white_list), dtype)
-    return network
-
-
-def _halve(cell: Cell, classes: tuple[type, ...], dtype: str) -> None:
+def halve(cell: Cell, classes: tuple[type, ...], dtype: str) -> None:
     """Compute in `dtype` inside Cells and operators of these classes, and give float32 on."""
     if isinstance(cell, classes):
         cell.to_float(dtype)
@@ -139,10 +106,10 @@ def _halve(cell: Cell, classes: tuple[type, ...], dtype: str) -> None:
             cell.__dict__[name] = InDtype(primitive, dtype, "float32")
     for child in cell._cells.values():
         if child is not None:
-            _halve(child, classes, dtype)
+            halve(child, classes, dtype)
 
 
-def _all_but(network: Cell, classes: tuple[type, ...], dtype: str) -> Cell:
+def all_but(network: Cell, classes: tuple[type, ...], dtype: str) -> Cell:
     """Compute in `dtype` but for Cells and operators of these classes, which compute in float32."""
     network.to_float(dtype)
     for _, cell in network.cells_and_names():
@@ -188,51 +155,6 @@ def _in_dtype(value: Any, dtype: str) -> Any:
         return type(value)(_in_dtype(one, dtype) for one in value)
     own = str(getattr(value, "dtype", ""))
     return elementwise.cast(value, dtype) if own != dtype and own in (*HALF, "float32", "float64") else value
-
-
-# ---- a step ----
-
-
-@checked(network=arguments.NETWORK, optimizer=arguments.OPTIMIZER, level=choice(*AMP_LEVELS))
-def build_train_network(
-    network: Cell,
-    optimizer: Any,
-    loss_fn: Callable | None = None,
-    level: str = "O0",
-    boost_level: str = "O0",
-    **kwargs: Any,
-) -> Cell:
-    """A training step as a Cell: the network for a level, its loss, the optimizer, and a loss scale if one is wanted.
-
-    loss_fn  a Cell or function of (outputs, label); None: the network gives the loss
-
-    Keywords: loss_scale_manager (for O2 a dynamic one if none is given), keep_batchnorm_fp32, cast_model_type (float16
-    or float32, instead of the level's). Raises ArgumentError (a ValueError) for others, ArgumentTypeError.
-    """
-    where = "build_train_network"
-    arguments.check_boost(boost_level)
-    accepted = ("loss_scale_manager", "keep_batchnorm_fp32", "cast_model_type")
-    for name in kwargs:
-        if name not in accepted:
-            raise ArgumentError(f"keyword {name!r}", where=where, allowed=f"Keywords: {', '.join(accepted)}")
-    (arguments.LOSS | None)(where, "loss_fn", loss_fn)
-    manager = (MANAGER | None)(where, "loss_scale_manager", kwargs.get("loss_scale_manager"))
-    if manager is None and level == "O2" and "loss_scale_manager" not in kwargs:
-        manager = DynamicLossScaleManager()
-    if kwargs.get("cast_model_type") is not None:
-        dtype = str(a_dtype(where, "cast_model_type", kwargs["cast_model_type"]))
-        level = "O0" if dtype == "float32" else "O2" if level == "O0" else level
-    network = in_float16(network, level, kwargs.get("keep_batchnorm_fp32"))
-    whole = network if loss_fn is None else WithLossCell(network, loss_fn)
-    update = None if manager is None else manager.get_update_cell()
-    if update is not None:
-        return TrainOneStepWithLossScaleCell(whole, optimizer, update).set_train()
-    return TrainOneStepCell(whole, optimizer, 1.0 if manager is None else manager.get_loss_scale()).set_train()
-
-
-def init_status() -> Tensor:
-    """Zeros, (8,): overflow is looked for in the gradients themselves (`all_finite`), without a register."""
-    return Tensor(np.zeros(8, np.float32))
 
 
 # ---- the loss scale of a Model ----

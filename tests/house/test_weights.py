@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_969, 8_493),
     "graph.trace": (10_831, 10_831),
-    "graph.compiler": (21_837, 22_337),
+    "graph.compiler": (21_834, 22_334),
     "train.session": (17_195, 26_800),
     "lab.costs.model": (6_600, 6_600),
 }
@@ -37,21 +37,21 @@ PACKAGE_LINES = {
     "base": 4_722,
     "layout": 2_170,
     "ops": 10_752,
-    "nn": 8_035,
-    "catalog": 12_920,
+    "nn": 7_924,
+    "catalog": 13_025,
     "graph": 9_407,
     "cost": 9_236,
     "run": 1_458,
     "processes": 13_551,
-    "train": 10_969,
+    "train": 10_891,
     "lab": 32_359,
-    "mindspore": 9_416,
+    "mindspore": 9_504,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_565, 127_901, 101_152
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_379, 127_908, 101_147
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

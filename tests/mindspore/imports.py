@@ -21,11 +21,7 @@ TENSOR, PARAMETER, CHECKPOINT, DATASET = (
     "parallel_lab.mindspore._checkpoint",
     "parallel_lab.train.dataset",
 )
-AMP, AUTOGRAD, FUNCTIONAL = (
-    "parallel_lab.nn.optim.amp",
-    "parallel_lab.nn.tensor.autograd",
-    "parallel_lab.nn.tensor.functional",
-)
+AUTOGRAD, FUNCTIONAL = "parallel_lab.nn.tensor.autograd", "parallel_lab.nn.tensor.functional"
 LAYOUT, INITIALIZER = "parallel_lab.layout.named_layout", "parallel_lab.nn.initializer"
 
 
@@ -103,8 +99,7 @@ SAMPLES = {
         "build_searched_strategy",
     ),
     **same("", NN, "FixedLossScaleManager DynamicLossScaleManager"),
-    **same("amp", AMP, "DynamicLossScaler StaticLossScaler"),
-    **same("amp", "parallel_lab.nn.optim.global_norm", "all_finite"),
+    **same("amp", NN, "DynamicLossScaler StaticLossScaler all_finite"),
     **same("common.api", TRAIN, "jit"),
     **same("common.initializer", INITIALIZER, "HeUniform Normal One TruncatedNormal XavierUniform Zero"),
     **same("common.tensor", TENSOR, "Tensor"),

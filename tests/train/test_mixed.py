@@ -7,10 +7,10 @@ import pytest
 
 from parallel_lab import nn, ops
 from parallel_lab.graph.compiler import compile_program
+from parallel_lab.mindspore import amp as mixed
 from parallel_lab.nn import DynamicLossScaleManager, FixedLossScaleManager
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
-from parallel_lab.train import mixed
 from tests.crossed import each_of
 
 RNG = np.random.default_rng(11)

@@ -13,15 +13,19 @@ from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
+import numpy as np
+
 from ... import ops
 from ...base.checks import checked, flag, integer, kept, number, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
 from ...nn.cell import Cell
 from ...nn.optim.clip import clip_factor, clip_range
-from ...nn.optim.global_norm import all_finite, as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
+from ...nn.optim.global_norm import as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 from ...nn.optim.totals import added
+from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import div
 from ...ops.machine.operand_checks import is_operand
+from ...ops.spellings import tensor_operand
 
 AXES = sequence_of(integer(), "An int, or a tuple of ints", one=True, empty=True)
 
@@ -136,3 +140,13 @@ class Norm(Cell):
 
     def construct(self, x: Any) -> Any:
         return self.sqrt(self.reduce_sum(self.square(x), self.axis))
+
+
+def all_finite(inputs: Sequence[Any], status: Any = None) -> bool:
+    """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it.
+    status: MindSpore's register of overflows, without effect.
+    """
+    inputs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
+    inputs = tuple(tensor_operand("all_finite", "inputs", x) for x in inputs)
+    bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
+    return not any(float(of_the_whole(x, Tensor(one), "max")) for x, one in zip(inputs, bad, strict=True))

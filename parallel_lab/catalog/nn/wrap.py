@@ -1,26 +1,50 @@
-"""Cells around a network: its gradients, its evaluation, interleaved micro-batches, reducers and managers that
-scripts for MindSpore name.
+"""Cells around a network: its gradients, its evaluation, a step with a scaled loss, interleaved micro-batches, reducers
+and managers that scripts for MindSpore name.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from ... import ops
-from ...base.checks import checked, flag, instance, integer, kept
+from ...base.checks import checked, fitting, flag, instance, integer, kept
 from ...base.dtypes import kind_of
-from ...base.errors import ArgumentTypeError, shorten
+from ...base.errors import ArgumentTypeError, ShapeError, shorten
+from ...base.hooks import current_tracer
+from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.feeding import NETWORK, GradAccumulation, MicroBatches, PipelineCell, WithLossCell, check_compiled
-from ...nn.optim.amp import FixedLossScaleUpdateCell, LossScaleManager, StaticLossScaler
+from ...nn.optim.amp import DynamicLossScaleUpdateCell, LossScaleManager, LossScaler, UpdateCell
+from ...nn.optim.global_norm import in_dtype_of
 from ...nn.optim.grad_reducer import parameter_tuple
+from ...nn.optim.optimizer import Optimizer
 from ...nn.optim.parameter_groups import one_gradient_each
 from ...nn.tensor.arithmetic import Arithmetic
-from ...nn.tensor.functional import GradOperation
+from ...nn.tensor.functional import GradOperation, HyperMap
 from ...nn.tensor.parameter import Parameter, ParameterTuple
-from ...nn.wrap import loss_and_gradients
-from ...ops.elementwise import div
+from ...nn.tensor.tensor import Tensor
+from ...nn.wrap import TrainOneStepCell, loss_and_gradients
+from ...ops.elementwise import add, cast, div
+from ...ops.logic import greater, isfinite, logical_not
+from ...ops.reduce import reduce_sum
+from ...ops.unary import stop_gradient
+from .clipping import all_finite
+
+
+class StaticLossScaler(LossScaler):
+    """A scale that stays as it is; a step whose gradients are not finite is skipped."""
+
+
+class FixedLossScaleUpdateCell(UpdateCell, StaticLossScaler):
+    """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
+
+    @fitting
+    def __init__(self, loss_scale_value: float) -> None:
+        super().__init__(self._scale("loss_scale_value", loss_scale_value))
 
 
 class FixedLossScaleManager(LossScaleManager, StaticLossScaler):
@@ -173,3 +197,70 @@ class _MicroBatch(Cell):
 
 # the Cells that take a pipeline's parts of inputs, one per micro-batch: (its number, inputs) -> its parts
 PipelineCell.micro_inputs = property(lambda self: tuple(_MicroBatch(self) for _ in range(self._count)))
+
+
+class TrainOneStepWithLossScaleCell(TrainOneStepCell):
+    """One training step with a scaled loss, for networks in float16: (inputs) -> (loss, overflow, scale).
+
+    scale_sense  a Tensor of shape () or (1,): the scale; or `DynamicLossScaleUpdateCell` / `FixedLossScaleUpdateCell`,
+                 which adjusts it
+
+    A step whose gradients are not finite changes no parameter but `scale_sense`, which holds the scale. A subclass may
+    write its own `construct` with `start_overflow_check`, `get_overflow_status` and `process_loss_scale`, whose result
+    may stand in `if not overflow:` before the optimizer, also where it is compiled: the optimizer looks at it then.
+    """
+
+    def __init__(self, network: Cell, optimizer: Optimizer, scale_sense: Any) -> None:
+        super().__init__(network, optimizer)
+        self.hyper_map = HyperMap()
+        self.is_distributed = get_auto_parallel_context("parallel_mode") != "stand_alone"
+        self.loss_scaling_manager: DynamicLossScaleUpdateCell | FixedLossScaleUpdateCell | None = None
+        if isinstance(scale_sense, (DynamicLossScaleUpdateCell, FixedLossScaleUpdateCell)):
+            self.loss_scaling_manager = scale_sense
+            scale_sense = Tensor(np.float32(scale_sense.get_loss_scale()))
+        scale = Tensor(self._checked(scale_sense).astype(np.float32))
+        self.scale_sense = Parameter(scale, "scale_sense", requires_grad=False)
+
+    def set_sense_scale(self, sens: Tensor) -> None:
+        """Use this scale from now on.  sens: () or (1,). Raises ArgumentTypeError, ShapeError."""
+        self.scale_sense.set_data(np.broadcast_to(self._checked(sens), self.scale_sense.shape))
+
+    def _checked(self, sens: Any) -> np.ndarray:
+        where = type(self).__name__
+        if not isinstance(sens, Tensor):
+            allowed = "A Tensor of shape () or (1,), or an nn.DynamicLossScaleUpdateCell"
+            raise ArgumentTypeError(f"scale_sense={shorten(sens)}", where=where, allowed=allowed)
+        if sens.shape not in ((), (1,)):
+            raise ShapeError(f"scale_sense of shape {sens.shape}", where=where, allowed="Shape () or (1,)")
+        return sens.asnumpy().reshape(())
+
+    def start_overflow_check(self, pre_cond: Any, compute_input: Any) -> tuple[bool, Any]:
+        """(status, compute_input) for `get_overflow_status`: nothing has overflowed yet; for a Parameter its value."""
+        return False, stop_gradient(compute_input) if isinstance(compute_input, Parameter) else compute_input
+
+    def get_overflow_status(self, compute_input: Any, compute_output: Any) -> Any:
+        """Whether a gradient in `compute_output` is infinite or not a number."""
+        if current_tracer.get() is None:
+            return Tensor(bool(compute_input) or not all_finite(compute_output))
+        given = compute_output if isinstance(compute_output, (tuple, list)) else (compute_output,)
+        bad = (reduce_sum(cast(logical_not(isfinite(g)), "float32")) for g in given)
+        return greater(functools.reduce(add, bad), 0.0)
+
+    def process_loss_scale(self, overflow: Any) -> Any:
+        """Tell the scale what happened, and return it: a Tensor with a bool."""
+        tracer = current_tracer.get()
+        if self.loss_scaling_manager is not None:
+            return self.loss_scaling_manager(self.scale_sense, overflow)
+        return overflow if tracer is None else tracer.unless(overflow)
+
+    def construct(self, *inputs: Any) -> tuple[Any, Any, Tensor]:
+        status, scale = self.start_overflow_check(None, self.scale_sense)
+        # an overflow is expected here: it lowers the scale
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            loss, grads = loss_and_gradients(self.network, self.weights, inputs, scale)
+            # added up over the ranks first: what is not finite on one is so on all, and all skip the step
+            grads = self.grad_reducer(grads)
+        overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
+        if not overflow:
+            self.optimizer(tuple(div(g, in_dtype_of(g, scale)) for g in grads))
+        return loss, overflow, scale

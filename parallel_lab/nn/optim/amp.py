@@ -119,10 +119,6 @@ class LossScaler:
         return number(1, float(np.finfo(np.float32).max))(type(self).__name__, name, value)
 
 
-class StaticLossScaler(LossScaler):
-    """A scale that stays as it is; a step whose gradients are not finite is skipped."""
-
-
 class DynamicLossScaler(LossScaler):
     """A scale as large as overflow allows.
 
@@ -192,7 +188,7 @@ class DynamicLossScaleManager(LossScaleManager, DynamicLossScaler):
         return DynamicLossScaleUpdateCell(self.scale_value, self.scale_factor, self.scale_window)
 
 
-class _UpdateCell(_OlderNames):
+class UpdateCell(_OlderNames):
     """Called with (loss_scale of the step, overflow) after a step: returns overflow. A Parameter as loss_scale takes
     the next scale. In a function that is compiled the optimizer's step counts unless there is an overflow.
     """
@@ -217,15 +213,7 @@ class _UpdateCell(_OlderNames):
         """The same at once, for a step with this scale."""
 
 
-class FixedLossScaleUpdateCell(_UpdateCell, StaticLossScaler):
-    """Called with (loss_scale, overflow) after a step: returns overflow; the scale stays."""
-
-    @fitting
-    def __init__(self, loss_scale_value: float) -> None:
-        super().__init__(self._scale("loss_scale_value", loss_scale_value))
-
-
-class DynamicLossScaleUpdateCell(_UpdateCell, DynamicLossScaler):
+class DynamicLossScaleUpdateCell(UpdateCell, DynamicLossScaler):
     """Called with (loss_scale of the step, overflow): returns overflow and adjusts `scale_value`."""
 
     @fitting

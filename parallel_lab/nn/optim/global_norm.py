@@ -16,7 +16,6 @@ from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import cast, div, sub
 from ...ops.reduce import reduce_mean, reduce_sum
 from ...ops.shape import expand_dims
-from ...ops.spellings import tensor_operand
 from ...ops.unary import sqrt, square
 from ..tensor.tensor import RankTensor, Tensor
 from .state_shapes import along
@@ -120,13 +119,3 @@ def centralized(gradient: Any, place: Place) -> Any:
 def in_dtype_of(x: Any, value: Any) -> Any:
     """`value` in the dtype of `x`, so that the two multiply without widening."""
     return value if str(value.dtype) == str(x.dtype) else cast(value, str(x.dtype))
-
-
-def all_finite(inputs: Sequence[Any], status: Any = None) -> bool:
-    """Whether no element is infinite or NaN.  inputs: a list or tuple of (...); of slices, every rank must call it.
-    status: MindSpore's register of overflows, without effect.
-    """
-    inputs = tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,)
-    inputs = tuple(tensor_operand("all_finite", "inputs", x) for x in inputs)
-    bad = [np.float32(not np.isfinite(x.asnumpy() if isinstance(x, Tensor) else x).all()) for x in inputs]
-    return not any(float(of_the_whole(x, Tensor(one), "max")) for x, one in zip(inputs, bad, strict=True))

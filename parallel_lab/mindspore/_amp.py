@@ -1,0 +1,91 @@
+"""Mixed precision by a script's own lists, and a training step as a Cell. The levels are in `train/mixed.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .. import nn
+from ..base.checks import Check, checked, choice
+from ..base.errors import ArgumentError, shorten
+from ..nn.cell import Cell
+from ..nn.feeding import WithLossCell
+from ..nn.optim.amp import DynamicLossScaleManager
+from ..nn.tensor.tensor import Tensor
+from ..nn.wrap import TrainOneStepCell
+from ..ops.elementwise import a_dtype
+from ..ops.machine.primitive import Primitive
+from ..train import arguments
+from ..train.mixed import A_HALF, AMP_LEVELS, MANAGER, all_but, halve, in_float16
+
+
+def _read_classes(value: Any) -> tuple[type, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, type) for one in value):
+        raise TypeError
+    if not all(issubclass(one, (Cell, Primitive)) for one in value):
+        raise TypeError
+    return tuple(value)
+
+
+CLASSES = Check("A list of classes of Cells and operators, such as get_white_list()", _read_classes) | None
+
+
+@checked(network=arguments.NETWORK, white_list=CLASSES, black_list=CLASSES, dtype=A_HALF)
+def custom_mixed_precision(
+    network: Cell, *, white_list: list[type] | None = None, black_list: list[type] | None = None, dtype: Any = "float16"
+) -> Cell:
+    """The network with float16 (or bfloat16) in the Cells and operators of one list, or in all but those of the other.
+
+    Raises ArgumentError where both lists or none are given, ArgumentTypeError.
+    """
+    if (white_list is None) == (black_list is None):
+        what = f"white_list={shorten(white_list)} and black_list={shorten(black_list)}"
+        raise ArgumentError(what, where="custom_mixed_precision", allowed="One of the two")
+    if white_list is None:
+        return all_but(network, tuple(black_list), dtype)
+    halve(network, tuple(white_list), dtype)
+    return network
+
+
+@checked(network=arguments.NETWORK, optimizer=arguments.OPTIMIZER, level=choice(*AMP_LEVELS))
+def build_train_network(
+    network: Cell,
+    optimizer: Any,
+    loss_fn: Callable | None = None,
+    level: str = "O0",
+    boost_level: str = "O0",
+    **kwargs: Any,
+) -> Cell:
+    """A training step as a Cell: the network for a level, its loss, the optimizer, and a loss scale if one is wanted.
+
+    loss_fn  a Cell or function of (outputs, label); None: the network gives the loss
+
+    Keywords: loss_scale_manager (for O2 a dynamic one if none is given), keep_batchnorm_fp32, cast_model_type (float16
+    or float32, instead of the level's). Raises ArgumentError (a ValueError) for others, ArgumentTypeError.
+    """
+    where = "build_train_network"
+    arguments.check_boost(boost_level)
+    accepted = ("loss_scale_manager", "keep_batchnorm_fp32", "cast_model_type")
+    for name in kwargs:
+        if name not in accepted:
+            raise ArgumentError(f"keyword {name!r}", where=where, allowed=f"Keywords: {', '.join(accepted)}")
+    (arguments.LOSS | None)(where, "loss_fn", loss_fn)
+    manager = (MANAGER | None)(where, "loss_scale_manager", kwargs.get("loss_scale_manager"))
+    if manager is None and level == "O2" and "loss_scale_manager" not in kwargs:
+        manager = DynamicLossScaleManager()
+    if kwargs.get("cast_model_type") is not None:
+        dtype = str(a_dtype(where, "cast_model_type", kwargs["cast_model_type"]))
+        level = "O0" if dtype == "float32" else "O2" if level == "O0" else level
+    network = in_float16(network, level, kwargs.get("keep_batchnorm_fp32"))
+    whole = network if loss_fn is None else WithLossCell(network, loss_fn)
+    update = None if manager is None else manager.get_update_cell()
+    if update is not None:
+        return nn.TrainOneStepWithLossScaleCell(whole, optimizer, update).set_train()
+    return TrainOneStepCell(whole, optimizer, 1.0 if manager is None else manager.get_loss_scale()).set_train()
+
+
+def init_status() -> Tensor:
+    """Zeros, (8,): overflow is looked for in the gradients themselves (`all_finite`), without a register."""
+    return Tensor(np.zeros(8, np.float32))
