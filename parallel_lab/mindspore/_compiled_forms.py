@@ -9,9 +9,12 @@ Forms: MindSpore, Parameter.init_data (argument `layout`) and the names of nodes
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..base.settings.checks import SHARDED_MODES
 from ..graph.actions import Action
@@ -233,7 +236,7 @@ class _Writer:
         return name
 
     def operand(self, name: str) -> Any:
-        """What stands for a value: a node, an input's name, a Tensor that the network holds, a number."""
+        """What stands for a value: a node, an input's name, a Tensor that the network holds, a number as a Tensor."""
         role = self._roles.get(name)
         if name not in self._made and role == "parameter":
             read = self.add("Load", [name, "U"])
@@ -247,7 +250,7 @@ class _Writer:
             return self._made[name]
         if role == "constant":
             return Tensor(self.plan.constant_arrays[name])
-        return self.plan.scalars[name].item() if name in self.plan.scalars else name
+        return Tensor(self.plan.scalars[name]) if name in self.plan.scalars else name
 
     def write(self, instr: Instr) -> None:
         """One instruction."""
@@ -271,6 +274,7 @@ class _Writer:
             known = {"skip_mode": False, "size": tuple(self.plan.value(instr.outs[0]).slice_shape), **attrs}
             for name, _, at in (one.partition("@") for one in _ARGUMENTS.get(kind, "").split()):
                 value = known[name.rstrip("*")]
+                value = float(np.float32(value)) if isinstance(value, float) else value
                 if name.endswith("*") and not isinstance(value, tuple):
                     value = () if value is None else (value,)
                 inputs.insert(int(at or len(inputs)), value)
@@ -329,7 +333,8 @@ class _Writer:
             if instr.kind == "start" and instr.attr("members") is not None:
                 single = [message for message, _, _ in bucket_messages(self.plan, instr, *carried[instr.out])]
             makers |= {name: one for one in single for name in one.outs if name}
-        stack, done = [*reversed(makers), *reversed([name for name in self.plan.outputs if name in makers])], set()
+        wanted = [name for name, instr in makers.items() if not _redistributes(instr)]
+        stack, done = [*reversed(wanted), *reversed([name for name in self.plan.outputs if name in makers])], set()
         while stack:
             name = stack.pop()
             instr = makers.get(name)
@@ -343,9 +348,21 @@ class _Writer:
                     self._made[instr.out] = self._made.get(instr.ins[0], "")
                 else:
                     self.write(instr)
+                for read in instr.ins if instr.kind == "compute" else ():
+                    while (maker := makers.get(read)) is not None and _redistributes(
+                        maker
+                    ):  # another reader has its own
+                        done -= {(maker.outs, False), (maker.outs, True)}
+                        self._made.pop(read, None)
+                        read = maker.ins[0]
             else:
                 done.add((instr.outs, False))
                 stack += [name, *(() if _gathers(instr) else reversed(instr.ins))]
+
+
+def _redistributes(instr: Instr) -> bool:
+    """Whether an instruction brings an operand of `instr.name` into its layout (parallelize.py, Builder)."""
+    return instr.kind != "compute" and re.search(rf"\.\w+\.{re.escape(instr.name)}\b", instr.out) is not None
 
 
 def _gathers(instr: Instr) -> bool:
@@ -362,7 +379,7 @@ def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]
     group_ranks and group_rank_ids (rank_ids, rank_list), and group, its name.
 
     What MindSpore's graph has otherwise: gradients and updates are made of its operators (here of this package's, such
-    as ReluGrad and Descend), a loss is divided behind a _VirtualDiv, and one slice serves several readers here.
+    as ReluGrad and Descend), and a loss is divided behind a _VirtualDiv.
     """
     actions = plan.stage_of(rank).actions
     later = [i for name in ("backward", "update") for _, i in plan.instructions(name)]
