@@ -363,7 +363,10 @@ PAGES: dict[str, Page] = {
     **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in IN_FILES_OF_THEIR_NAME.split()},
     "nn.optim.proximal_ada_grad": _nn("ProximalAdagrad.", "ProximalAdagrad"),
     "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
-    "nn.optim.optimizer": _nn("The base of optimizers.", "Optimizer"),
+    "nn.optim.optimizer": Page(
+        "The base of optimizers.",
+        names={**_of("parallel_lab.nn", "Optimizer"), "opt_init_args_register": f"{FORMS}:unchanged"},
+    ),
     "nn.learning_rate_schedule": _nn("Learning rates by step.", SCHEDULES),
     "nn.dynamic_lr": _nn("Lists of learning rates.", RATE_LISTS),
     "nn.metrics": Page("Metrics (in train since 2.0).", names={**METRIC_NAMES, **GET_METRICS}),

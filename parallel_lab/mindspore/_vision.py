@@ -43,11 +43,18 @@ class _Named(Enum):
 
 
 class Inter(_Named):
-    """How Resize fills in: the nearest pixel, or a straight line between neighbours (BILINEAR and LINEAR are one)."""
+    """How Resize fills in: the nearest pixel, or a straight line between neighbours (BILINEAR and LINEAR are one). It
+    refuses the others.
+    """
 
     NEAREST = 0
+    ANTIALIAS = 1
     BILINEAR = 2
     LINEAR = 2
+    BICUBIC = 3
+    CUBIC = 3
+    AREA = 4
+    PILCUBIC = 5
 
 
 class Border(_Named):
@@ -171,6 +178,8 @@ class Resize(Transform):
 
     @checked(interpolation=member(Inter))
     def __init__(self, size: int | Sequence[int], interpolation: Inter | str = Inter.LINEAR) -> None:
+        if interpolation not in (Inter.NEAREST, Inter.LINEAR):
+            raise ArgumentError(str(interpolation), where="Resize", allowed="Inter.NEAREST or Inter.LINEAR")
         one_side = isinstance(size, (int, np.integer))
         self.size = at_least(1)("Resize", "size", size) if one_side else SIZE("Resize", "size", size)
         self.interpolation = interpolation

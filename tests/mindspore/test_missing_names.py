@@ -168,3 +168,15 @@ def test_a_name_has_homes():
 )
 def test_a_hint_of_a_module_fits_its_parts(path, name, said):
     assert said in hint_for(path, name)
+
+
+def test_what_public_packages_name_when_they_are_imported_is_there():
+    """`import mindcv` stopped at each of these."""
+    from parallel_lab.mindspore.dataset import vision
+    from parallel_lab.mindspore.nn.optim.optimizer import opt_init_args_register
+    from parallel_lab.mindspore.version import __version__
+
+    assert __version__ == ms.__version__ and opt_init_args_register(len) is len
+    assert (vision.Inter.BICUBIC, vision.Inter.CUBIC, vision.Inter.AREA.value) == (vision.Inter(3), vision.Inter(3), 4)
+    with pytest.raises(ValueError, match=r"Resize: Inter\.BICUBIC.*Inter\.LINEAR"):
+        vision.Resize(4, vision.Inter.BICUBIC)
