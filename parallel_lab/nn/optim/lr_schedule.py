@@ -44,16 +44,19 @@ class LearningRateSchedule(Cell):
 # ---- schedules ----
 
 
+def at(self: Any, step: int) -> float:
+    """The rate at a step, counted from 0."""
+    return self._rate(step)
+
+
 class FormulaSchedule(LearningRateSchedule):
-    """A schedule by a formula: `_rate(step)`, which subclasses write."""
+    """A schedule by a formula: `_rate(step)`, which subclasses write; `at(step)` checks the step before."""
 
-    @checked(step=integer(0, INT_LIMIT))
-    def at(self, step: int) -> float:
-        """The rate at a step, counted from 0."""
-        return self._rate(step)
+    at: Callable[[int], float]
 
-    def _rate(self, step: int) -> float:
-        raise NotImplementedError
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        cls.at = checked(f"{cls.__name__}.at", step=integer(0, INT_LIMIT))(at)  # errors name the class
 
     def construct(self, global_step: Any) -> float | Tensor:
         value = np.asarray(tensor_operand(type(self).__name__, "global_step", global_step, number=True))
