@@ -5,8 +5,9 @@ import pytest
 from parallel_lab.mindspore._checkparam import Rel, Validator
 from parallel_lab.mindspore.ops import composite as C, functional as F, operations as P
 
+import parallel_lab as pl
 import parallel_lab.mindspore as ms
-from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
+from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, TraceError
 from parallel_lab.mindspore import Parameter, Tensor, _checkparam as checks, nn, ops
 
 BETA1, BETA2, EPS = 0.9, 0.95, 1e-6
@@ -210,6 +211,30 @@ def test_a_value_is_that_of_the_call_and_has_the_parameter_s_gradient(compiled):
     for times in (3, 4):
         y, (slope,) = step(x)
         assert y.asnumpy() == 12 * times and (slope.asnumpy() == 3).all()
+
+
+READS = [float, Tensor, np.asarray, lambda p: p.item(), lambda p: p.asnumpy(), lambda p: p.clone()]
+
+
+@pytest.mark.parametrize("read", READS, ids=range(len(READS)))
+def test_a_trained_parameter_s_numbers_are_not_read_while_a_network_is_traced(read):
+    """They were constants of the first call in later ones."""
+    p = Parameter(Tensor(np.float32(2.0)), name="p")
+    with pytest.raises(TraceError, match=r"'p' is read while .* value\(\)"):
+        pl.compile(lambda x: x * Tensor(read(p)), Tensor(np.ones(4, np.float32)), device_num=1)
+
+
+def test_a_branch_on_a_parameter_s_value_belongs_to_the_plan():
+    p = Parameter(Tensor(np.float32(2.0)), name="p")
+
+    def chosen(x):
+        if p.value():
+            return x * 1
+        return x * -1
+
+    plan = pl.compile(chosen, Tensor(np.ones(4, np.float32)), device_num=1)
+    kinds = {instr.kind for stage in plan.stages for _, program in stage.programs for instr in program}
+    assert "branch" in kinds
 
 
 def test_the_parts_of_a_pipeline_s_inputs_are_cells():

@@ -115,14 +115,16 @@ class Parameter(Tensor):
 
     def _drawn(self) -> np.ndarray:
         """The values held; drawn now if they were not yet."""
+        if (self._data is None or self._requires_grad) and current_tracer.get() is not None:
+            what = f"the value of parameter {self.name!r} is read while the network is traced"
+            raise TraceError(what, where=caller().place, hint="Use it in operators, or its value()")
         if self._data is None:
-            tracer = current_tracer.get()
-            if tracer is not None:
-                what = f"the value of parameter {self.name!r} is read while the network is traced"
-                raise TraceError(what, where=caller().place)
             drawn = self._initial.draw(parameter_generator(self.name), self._initial.shape)
             self._data = np.array(drawn, dtype=self._initial.dtype, order="C")
         return self._data
+
+    def __bool__(self) -> bool:
+        return super().__bool__() if (tracer := current_tracer.get()) is None else bool(tracer.operand(self, []))
 
     def asnumpy(self) -> np.ndarray:
         """The numpy array itself (not a copy): on a rank of a compiled network, its slice."""
@@ -199,10 +201,7 @@ class Parameter(Tensor):
         """Number of the message that carries its gradient; 0: a message of its own."""
         return 1 if self._comm_fusion is None else self._comm_fusion
 
-    comm_fusion_given = property(
-        lambda self: self._comm_fusion is not None,
-        doc="Whether `comm_fusion` was chosen, here or by `Cell.set_comm_fusion`.",
-    )
+    comm_fusion_given = property(lambda self: self._comm_fusion is not None, doc="Whether `comm_fusion` was chosen.")
 
     @comm_fusion.setter
     def comm_fusion(self, value: int) -> None:
