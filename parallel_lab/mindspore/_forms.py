@@ -349,6 +349,7 @@ class NeighborExchange(_GivesTensors, ops.NeighborExchange):
     raises ArgumentTypeError (a TypeError) when it is called (MindSpore, neighborexchange.cc, CheckAttr).
     """
 
+    @checked()
     @arguments_of(ops.NeighborExchange.__init__)
     def __init__(self, recv_shapes: Any, send_shapes: Any, **how: Any) -> None:
         shapes = {"recv_shapes": recv_shapes, "send_shapes": send_shapes}
@@ -356,8 +357,7 @@ class NeighborExchange(_GivesTensors, ops.NeighborExchange):
         self.untaken = listed[0] if listed else ""
         known = all(isinstance(given, (list, tuple)) for given in shapes.values())
         if listed and not (known and all(isinstance(one, (list, tuple)) for one in (*recv_shapes, *send_shapes))):
-            recv_shapes, send_shapes = (), ()
-            how.update(send_rank_ids=[], recv_rank_ids=[])
+            recv_shapes, send_shapes, how["send_rank_ids"], how["recv_rank_ids"] = (), (), [], []
         super().__init__(recv_shapes=recv_shapes, send_shapes=send_shapes, **how)
 
     def _checked(self, values: list[Any], rank: int | None, members: tuple[int, ...]) -> None:
