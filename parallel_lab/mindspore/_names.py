@@ -11,8 +11,8 @@ NAMES: dict[str, str] = {
     **dict.fromkeys(("amp", "common.initializer"), ""),
     "": """
         async_ckpt_thread_status byte check_checkpoint ckpt_to_safetensors complex128 complex64
-        connect_network_with_dataset constexpr convert_model ConvertModelUtils ConvertNetUtils COOTensor
-        CSRTensor data_sink DatasetHelper enable_dynamic_memory export flops_collection from_numpy function
+        constexpr convert_model ConvertModelUtils ConvertNetUtils COOTensor
+        CSRTensor enable_dynamic_memory export flops_collection from_numpy function
         Generator get_current_device get_level get_log_config get_ps_context get_py_obj_dtype get_rng_state
         initial_seed int4 intc intp is_tensor issubclass_ list_ load load_checkpoint_async load_mindir
         load_segmented_checkpoints manual_seed ms_memory_recycle number obfuscate_model parameter_broadcast
@@ -55,7 +55,7 @@ NAMES: dict[str, str] = {
         fmin fori_loop ForiLoop fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
         FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize fused_infer_attention_score
         FusedAdaFactor FusedSparseAdam FusedSparseFtrl FusedSparseLazyAdam FusedSparseProximalAdagrad
-        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GetNext GLU GridSampler3D GroupedMatmul
+        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GLU GridSampler3D GroupedMatmul
         GroupTopk gru_cell gumbel_softmax hamming_window HammingWindow hfft hfft2 hfftn histc Histogram
         HistogramFixedWidth HistogramSummary hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift
         ihfft ihfft2 ihfftn im2col Imag imag ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut
@@ -106,7 +106,7 @@ NAMES: dict[str, str] = {
         """,
     "train": """
         amp auc BackupAndRestore BleuScore callback ConfusionMatrix ConfusionMatrixMetric
-        connect_network_with_dataset ConvertModelUtils ConvertNetUtils CosineSimilarity data_sink DatasetHelper
+        ConvertModelUtils ConvertNetUtils CosineSimilarity
         Dice FlopsUtilizationCollector HausdorffDistance MeanSurfaceDistance mind_ir_pb2 OcclusionSensitivity
         Perplexity print_pb2 ROC RootMeanSquareDistance summary_pb2 SummaryLandscape SummaryRecord TFTRegister
         TrainFaultTolerance

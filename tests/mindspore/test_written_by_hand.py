@@ -140,18 +140,21 @@ def test_states_cloned_with_their_flags_and_names():
 
 
 RIGHT = {
-    "above 0": lambda: Validator.check_positive_int(3, "n", "Layer"),
-    "float range": lambda: Validator.check_float_range(0.5, 0.0, 1.0, Rel.INC_NEITHER, "p", "Layer"),
-    "left end": lambda: checks.check_int_range(0, 0, 3, checks.INC_LEFT),
-    "numpy's float": lambda: checks.check_float_range(np.float32(0.5), 0.0, 1.0, checks.INC_BOTH),
-    "kind": lambda: checks.check_value_type("x", True, [bool, int], "Layer"),
-    "related": lambda: Validator.check("a", 4, "b", 4, Rel.EQ, "Layer"),
-    "text": lambda: checks.check_string("sum", ["sum", "mean"], "reduction"),
-    "dtype": lambda: checks.check_type_name("x", ms.float16, [ms.float16, ms.float32], "Layer"),
-    "dtypes": lambda: checks.check_tensors_dtypes_same_and_valid({"a": ms.int8, "b": ms.int8}, ms.number_type, "L"),
-    "axis": lambda: checks.check_axis_in_range(-1, 3),
-    "ints": lambda: checks.check_positive_int_sequence([1, 2], "sizes"),
-    "number": lambda: checks.check_number("clip", 0.5, 0.0, Rel.GT, "Layer"),
+    "above 0": (3, lambda: Validator.check_positive_int(3, "n", "Layer")),
+    "float range": (0.5, lambda: Validator.check_float_range(0.5, 0.0, 1.0, Rel.INC_NEITHER, "p", "Layer")),
+    "left end": (0, lambda: checks.check_int_range(0, 0, 3, checks.INC_LEFT)),
+    "numpy's float": (np.float32(0.5), lambda: checks.check_float_range(np.float32(0.5), 0.0, 1.0, checks.INC_BOTH)),
+    "kind": (True, lambda: checks.check_value_type("x", True, [bool, int], "Layer")),
+    "related": (4, lambda: Validator.check("a", 4, "b", 4, Rel.EQ, "Layer")),
+    "text": ("sum", lambda: checks.check_string("sum", ["sum", "mean"], "reduction")),
+    "dtype": (ms.float16, lambda: checks.check_type_name("x", ms.float16, [ms.float16, ms.float32], "Layer")),
+    "dtypes": (
+        None,
+        lambda: checks.check_tensors_dtypes_same_and_valid({"a": ms.int8, "b": ms.int8}, ms.number_type, "L"),
+    ),
+    "axis": (2, lambda: checks.check_axis_in_range(-1, 3)),
+    "ints": ([1, 2], lambda: checks.check_positive_int_sequence([1, 2], "sizes")),
+    "number": (0.5, lambda: checks.check_number("clip", 0.5, 0.0, Rel.GT, "Layer")),
 }
 WRONG = {
     "0 above 0": (ArgumentError, r"Layer: n=0\. > 0", lambda: checks.check_positive_int(0, "n", "Layer")),
@@ -172,7 +175,8 @@ WRONG = {
 
 @pytest.mark.parametrize("case", RIGHT)
 def test_checks_of_arguments_return_the_value(case):
-    RIGHT[case]()
+    value, call = RIGHT[case]
+    assert call() == value
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -22,6 +22,7 @@ NOT_IN_PYTORCH = {
     "AdamOffload": "Adam here",
     "ProximalAdagrad": "not there",
     "MultiFieldEmbeddingLookup": "not there",
+    "Unfold": "another form of ksizes, strides and rates; compared with the windows themselves",
     "MaxPool1d": "MaxPool2d of height 1 here; compared with the windows themselves",
     "AvgPool1d": "AvgPool2d of height 1 here; compared with the windows themselves",
     "Upsample": "ops.interpolate here",

@@ -229,6 +229,7 @@ NUMPY = {
 
 BY_HAND = {
     "approximate_equal": "test_functions.py: examples of drawn numbers are never near",
+    **dict.fromkeys(("window_columns", "add_columns"), "test_pictures.py: the windows themselves"),
     "relu_v2": "test_functions.py: bits",
     **dict.fromkeys(("unique_elements", "unique_with_pad"), "test_functions.py: padded results"),
     **dict.fromkeys(
