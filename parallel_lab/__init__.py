@@ -37,8 +37,7 @@ if sys.argv[1:2] == ["grade"] and (
     for early in {name.partition(".")[0] for name in sys.modules} | {"runpy"}:
         in_folder = "-m" in sys.orig_argv and not sys.flags.safe_path and early != __name__
         if in_folder and (os.path.isfile(f"{early}.py") or os.path.isfile(os.path.join(early, "__init__.py"))):
-            where = f"parallel-lab: WorldError: grade: {early} in the current folder runs before the command"
-            sys.exit(f"{where}. Start `parallel-lab grade`.")
+            sys.exit(f"parallel-lab: grade: {early} in this folder runs before the command: start `parallel-lab grade`")
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(os.curdir)]
 
 import importlib

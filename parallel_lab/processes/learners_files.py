@@ -30,10 +30,8 @@ def learners_last(path: list[str]) -> list[str]:
 
 
 def same_names(folder: Path, said: str, *, first: bool) -> list[str]:
-    """Lines about files in `folder` that have the name of a package: the usual first accident, `numpy.py`.
-
-    said   what a rank raised, where an import or attribute error names the package, or how it ended
-    first  whether ranks import such a file, as a script does
+    """Lines about files in `folder` that have the name of a package: the usual first accident, `numpy.py`. said: what a
+    rank raised, where an import or attribute error names the package, or how it ended; first: ranks import such a file.
     """
     why = "hides the package {!r} from import" if first else "has the name of {!r}, which ranks import instead"
     try:
@@ -45,6 +43,6 @@ def same_names(folder: Path, said: str, *, first: bool) -> list[str]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
         named = re.search(rf"({'|'.join(NOT_FOUND)}).*\b{path.stem}\b", said)
-        if is_module and path.stem in known and (named or " raised " not in said):
+        if is_module and path.stem in known and (named or (first and " raised " not in said)):
             found.append(f"{path.name} next to the script {why.format(path.stem)}: rename it")
     return found

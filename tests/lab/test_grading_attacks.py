@@ -17,8 +17,10 @@ from types import SimpleNamespace
 import pytest
 
 from parallel_lab.lab.grading import marks
-from parallel_lab.lab.grading.confine import Limits
+from parallel_lab.lab.grading.confine import Limits, descendants
 from parallel_lab.lab.grading.marks import grade_folder
+from tests.lab.graded import submit
+from tests.lab.test_grading import FUNCTIONS, HOSTILE
 
 pytestmark = [
     pytest.mark.faults("hostile submissions", cases=4),
@@ -195,6 +197,88 @@ def graded(tmp_path, notebooks, **options):
     lines: list[str] = []
     table = grade_folder(tmp_path / "class", exercises=tmp_path / "own.py", tell=lines.append, **options)
     return table, lines
+
+
+# the submission's end of the wire to the grader: what it says there first would be taken for the pupil's replies
+WIRE = """
+import json, os, socket, struct
+ends = []
+for fd in range(3, 64):
+    try:
+        ends.append(socket.socket(fileno=os.dup(fd)))
+    except OSError:
+        pass
+def say(data):
+    for end in ends:
+        end.settimeout(1)
+        try:
+            end.sendall(data)
+        except OSError:
+            pass
+"""
+FORGED = """
+for number in range(200):
+    told = {"id": number, "answer": "got", "value": "got", "given": {}, "untouched": False, "fault": "", "points": 9}
+    data = json.dumps(told).encode()
+    say(struct.pack(">I", len(data)) + data)
+"""
+CELLS = HOSTILE | {
+    "brackets on the wire": WIRE + "say(struct.pack('>I', 40 << 20) + b'[' * (40 << 20))",
+    "announces four gigabytes": WIRE + "say(b'\\xff' * 4)",
+    "a list where a reply belongs": WIRE + "say(struct.pack('>I', 2) + b'[]')",
+    "closes the wire": "import os\nos.closerange(3, 64)",
+    "stands still": "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)",
+    "exits in an import": "open('early.py', 'w').write('raise SystemExit(0)')\nimport early",
+    "a thousand files": "for n in range(1000): open(f'file{n}', 'w').write('x' * 1000)",
+    "forty that leave": "import os\nfor _ in range(40):\n    if os.fork() == 0:\n        os.setsid()\n"
+    "        os.execv('/bin/sleep', ['sleep', '3600'])",
+}
+BODIES = FUNCTIONS | {
+    "deep": "x = []\nfor _ in range(100_000): x = [x]\nreturn x",
+    "equal to all": "class Equal(str):\n    __eq__ = lambda *given: True\n    __hash__ = None\nreturn Equal('x')",
+    "an array equal to all": "import numpy as np\nclass Equal(np.ndarray):\n    __eq__ = __array_function__ = "
+    "__array_ufunc__ = lambda *given, **more: True\nreturn np.zeros(3).view(Equal)",
+    "not a number": "return float('nan')",
+    "runs where it is unpacked": "class Runs:\n    def __reduce__(self): return print, ('got',)\nreturn Runs()",
+    "shows what is asked for": "class Shows:\n    __repr__ = __str__ = lambda self: 'got'\nreturn Shows()",
+    "raises what is asked for": "raise AssertionError('got')",
+    "iterates for ever": "import itertools\nreturn itertools.cycle(['got'])",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("machine", ["as it is", "Linux 5.13, no namespaces"])
+def test_whatever_a_notebook_does_its_honest_answer_counts_and_no_other(tmp_path, monkeypatch, machine):
+    """By hand: 1 point behind every hostile cell, 0 for every hostile function and for forged replies."""
+    find = marks._walls
+    monkeypatch.setattr(marks, "_walls", lambda *args: {**find(*args), **PLAYED[machine]})
+    notebooks = {f"{name}/mine": (source, *HONEST) for name, source in CELLS.items()}
+    for name, body in BODIES.items():
+        indented = body.replace("\n", "\n    ")
+        notebooks[f"returns {name}/mine"] = f"def attempt_0():\n    {indented}", HONEST[1]
+    notebooks["returns forged/mine"] = (WIRE + FORGED, "def attempt_0(): return 'wrong'", HONEST[1])
+    before = descendants(os.getpid())
+    table, _ = graded(tmp_path, notebooks, limits=Limits(time_s=60.0, cell_s=1.0, memory_bytes=1 << 30), jobs=2)
+    found = {mark.student: mark.points for mark in table.marks}
+    assert found == {name.partition("/")[0]: int(not name.startswith("returns ")) for name in notebooks}
+    assert descendants(os.getpid()) == before
+
+
+# the ranks of an algorithm that share the memory of one process, and send nothing
+SHARED = """
+parts = {}
+def shared(rank, ranks, chunks):
+    parts[rank] = chunks
+    yield Request("barrier", tuple(range(ranks)))
+    return sum(parts[other][rank] for other in range(ranks))
+"""
+
+
+@pytest.mark.exhaustive
+def test_ranks_that_share_memory_and_send_nothing_earn_nothing(tmp_path):
+    submit(tmp_path, "eve", "02", ["02.1"], answers={"02.1": SHARED})
+    assert grade_folder(tmp_path).total("eve")[0] == 0
 
 
 @pytest.mark.exhaustive

@@ -14,6 +14,7 @@ from parallel_lab.cli import magics
 from parallel_lab.cli.main import main
 from parallel_lab.processes.faults import traceback_text
 from parallel_lab.processes.launch.environment import hidden_packages
+from parallel_lab.processes.learners_files import same_names
 from tests.crossed import each_of
 from tests.processes.launched import LAB, LIMIT_S
 
@@ -202,3 +203,5 @@ def test_files_that_hide_a_package_are_named(tmp_path, files, said, hidden):
         (tmp_path / name).touch()
     lines = hidden_packages((str(tmp_path / "train.py"), "3"), said)
     assert [line.split("'")[1] for line in lines] == hidden and all("rename it" in line for line in lines)
+    said_of_all = same_names(tmp_path, said, first=False)  # ranks of a cell look there last
+    assert len(said_of_all) == (len(hidden) if " raised " in said else 0)

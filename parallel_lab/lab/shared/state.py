@@ -144,7 +144,7 @@ def checked_state(state: Any, where: str) -> dict[str, Any]:
     calls, options = state.get("calls"), state.get("options", {})
     fits = state.keys() <= _KEYS and isinstance(state.get("kind"), str) and isinstance(calls, list)
     fits = fits and all(isinstance(call, list) and call and isinstance(call[0], str) for call in calls)
-    if not fits or not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
+    if not fits or len(calls) > MOST_CALLS or not isinstance(options, Mapping) or len(options) > MOST_OPTIONS:
         allowed = f'"kind", a name; "calls", at most {MOST_CALLS} lists of a command and its arguments; "options"'
         raise DataFileError("the form of a lab is not kept", where=where, allowed=allowed)
     return dict(state)

@@ -35,6 +35,7 @@ BLAS_VARIABLES = tuple(f"{library}_NUM_THREADS" for library in ("OPENBLAS", "OMP
 START_LIMIT_S = 60.0
 LONGEST_FOLDER = 103 - len("/pymp-12345678/listener-12345678")  # bytes
 DESCRIPTORS_PER_RANK, SPARE_DESCRIPTORS = 3, 18  # of the notebook: job pipe, exit code, its other end; memory, pipes
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(sys.modules[__package__.split(".")[0]].__file__)))
 _owner: list[int] = []  # the process whose child the fork server is
 _silent: list[int] = []  # the fork server's process, until it has started one
 _starting = threading.Lock()  # guards the process-wide settings below while they are changed
@@ -50,8 +51,7 @@ def _environment(*modules: str) -> Iterator[None]:
     """What the fork server finds when it starts; libraries read thread counts once. PYTHONPATH: CPython 3.11's server
     does not take over sys.path, and silently skips what it cannot preload (8 workers: 0.8 s instead of 0.1 s).
     """
-    root = os.path.dirname(os.path.abspath(sys.modules[__package__.split(".")[0]].__file__))
-    path = [p for p in (os.environ.get("PYTHONPATH"), os.path.dirname(root)) if p]
+    path = [p for p in (os.environ.get("PYTHONPATH"), _HOME) if p]
     values = {**dict.fromkeys(BLAS_VARIABLES, "1"), "PYTHONPATH": os.pathsep.join(path)}
     values |= {} if os.environ.get(SAFE_PATH) else {SAFE_PATH: OURS}
     if SYSTEM.fork_server:
@@ -84,7 +84,7 @@ def _without_main() -> Iterator[None]:
             del sys.modules["__main__"]
             if main is not None:
                 sys.modules["__main__"] = main
-        return found | {"sys_path": learners_last(found["sys_path"])}
+        return found | {"sys_path": [*learners_last(found["sys_path"]), _HOME]}  # a pupil's has no checkout in it
 
     spawn.get_preparation_data = data
     try:
