@@ -80,6 +80,7 @@ WRONG = {  # kind: [(a part of the file, what stands there instead)]: a type, a 
     "notebook": [('"source":["x = 1\\n","y"]', '"source":{"x = 1":0}'), ('"code"', '"cod"'), ('"test-x"', "null")],
     "request to end": [('"GracefulExit":1', '"GracefulExit":"1"'), ('"GracefulExit":1', '"GracefulExit":-1')],
     "lab: CostLab": [('"version":1', '"version":1.0')],
+    "lab: MemoryLab": [('"set_zero",7500000000.0', f'"set_zero",{10**400}')],
 }
 
 

@@ -30,11 +30,11 @@ def parse_count(given: Any, what: str = "parameters") -> float:
         text = given.strip().upper()[:LONGEST].replace(",", ".")
         if text and text[-1] in SUFFIXES:
             factor, text = SUFFIXES[text[-1]], text[:-1]
-        try:
-            given = float(text)
-        except ValueError:
-            raise fault from None
-    value = given * factor
+        given = text
+    try:
+        value = float(given) * factor
+    except (ValueError, OverflowError):  # of a whole number of hundreds of digits
+        raise fault from None
     if not 0 < value < 1e18:
         raise fault
     return value
