@@ -9,14 +9,13 @@ Defaults, names and places: MindSpore 2.10.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..base.checks import flag, integer, sequence_of
-from ..base.errors import NotBuiltYet, shorten
+from ..base.errors import NotBuiltYet
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import tensor_operand
 
@@ -76,17 +75,7 @@ def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dty
     A: (...) -> (...) without `dim`. dtype: A is converted to it first;  ord: of vectors a number; of matrices "fro"
     (None) or the largest (smallest: -1, -inf) sum of absolute values in a column (1) or a row (inf)
     """
-    x = tensor_operand("norm", "A", A) if dtype is None else _cast(A, dtype)
-    dims = (0, 1) if dim is None and len(x.shape) == 2 else dim
-    if not isinstance(dims, (tuple, list)) or len(dims) != 2 or ord is None or ord == "fro":
-        return ops.norm(x, ord, dim, keepdim)
-    if isinstance(ord, str) or ord not in (1, -1, math.inf, -math.inf):
-        what, allowed = f"ord={shorten(ord)} of matrices", "None, 'fro', 1, -1, inf or -inf"
-        raise NotBuiltYet(what, where="norm", allowed=allowed, hint="One dim, as dim=-1, for norms of vectors")
-    summed, other = dims if abs(ord) == 1 else dims[::-1]
-    sums = ops.reduce_sum(ops.abs(x), summed, keep_dims=True)
-    found = (ops.reduce_max if ord > 0 else ops.reduce_min)(sums, other, keep_dims=True)
-    return found if flag("norm", "keepdim", keepdim) else ops.squeeze(found, tuple(dims))
+    return tensor_operand("norm", "A", A).norm(ord, dim, keepdim, dtype=dtype)
 
 
 def pad(input_x: Any, padding: Any = None, mode: str = "constant", value: Any = None, *, paddings: Any = None) -> Any:

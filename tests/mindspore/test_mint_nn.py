@@ -178,6 +178,8 @@ test_what_layers_do_not_have_is_refused = refused(
     (lambda: mint_nn.Linear(2, 2, 2, 2, 2, 2, 2), TypeError, "Linear"),
     (lambda: mint_nn.Unfold(), TypeError, "Unfold.*kernel_size"),
     (lambda: functional.rms_norm(ms.Tensor(X), (6,), ms.Tensor([1.0])), ValueError, r"rms_norm.*\(1,\).*\(6,\)"),
+    (lambda: ms.Tensor(X).norm(1), NotBuiltYet, "norm: ord=1 of 4 dims"),
+    (lambda: ms.Tensor(X[0, 0]).norm(2), NotBuiltYet, "norm: ord=2 of matrices"),
     (lambda: ops.norm(ms.Tensor(X[0, 0]), 2), NotBuiltYet, "norm: ord=2 of matrices.*'fro', 1.*dim=-1"),
     (lambda: mint.linalg.vector_norm(ms.Tensor(X), 2, (0, 1)), NotBuiltYet, r"vector_norm: dim=\(0, 1\)"),
     (lambda: functional.adaptive_avg_pool3d(ms.Tensor(X), 2), ValueError, r"adaptive_avg_pool3d.*\(n, c, d, h, w\)"),
@@ -213,6 +215,10 @@ FORMS = {
     "norm of rows": (lambda x: ops.norm(x, float("inf"), (2, 3), True), np.linalg.norm(X, np.inf, (2, 3), True)),
     "least norm": (lambda x: ops.norm(x, -1, dim=(-1, 1)), np.linalg.norm(X, -1, (-1, 1))),
     "norm of a vector": (lambda x: ops.norm(x[0, 0, 0], 3), np.linalg.norm(X[0, 0, 0], 3)),
+    **{
+        f"Tensor.norm {ord}": (lambda x, ord=ord: x[0, 0].norm(ord=ord), np.linalg.norm(X[0, 0], ord))
+        for ord in (None, "fro", 1, -1, np.inf, -np.inf)
+    },
     "expand_as": (lambda x: x[:1].expand_as(x), np.broadcast_to(X[:1], X.shape)),
 }
 

@@ -7,11 +7,13 @@ Forms: MindSpore 2.10, mindspore.Tensor.
 
 from __future__ import annotations
 
-from ...base.checks import choice, integer
-from ...base.errors import ShapeError
+import math
+
+from ...base.checks import choice, flag, integer
+from ...base.errors import NotBuiltYet, ShapeError, shorten
 from ...ops.elementwise import add, cast, div, mul, sub
-from ...ops.reduce import reduce_max, reduce_min
-from ...ops.shape import reshape
+from ...ops.reduce import reduce_max, reduce_min, reduce_sum
+from ...ops.shape import reshape, squeeze
 from ...ops.spellings import NAMES, method
 
 
@@ -55,8 +57,23 @@ def _(self, axis=-1, dtype=None, **spelled):
 
 @method("norm")
 def _(self, ord=None, dim=None, keepdim=False, *, dtype=None):
-    """`ops.norm`. dtype: of the elements."""
-    return NAMES["norm"](_cast(self, dtype), ord, dim, keepdim)
+    """The norm of vectors along one dim, of matrices in two; dim=None: of a vector or a matrix, without `ord` of all.
+
+    dtype: of the elements.  ord: of vectors a number; of matrices "fro" (None) or the largest (smallest: -1, -inf)
+    sum of absolute values in a column (1) or a row (inf)
+    """
+    x = _cast(self, dtype)
+    dims = tuple(range(len(x.shape))) if dim is None and ord is not None else dim
+    if not isinstance(dims, (tuple, list)) or len(dims) < 2 or ord in (None, "fro"):
+        return NAMES["norm"](x, ord, dim, keepdim)
+    if len(dims) > 2 or isinstance(ord, str) or ord not in (1, -1, math.inf, -math.inf):
+        what = f"ord={shorten(ord)} of " + (f"{len(dims)} dims" if len(dims) > 2 else "matrices")
+        allowed, hint = "None, 'fro', 1, -1, inf or -inf of two dims", "One dim, as dim=-1, for norms of vectors"
+        raise NotBuiltYet(what, where="norm", allowed=allowed, hint=hint)
+    summed, other = dims if abs(ord) == 1 else dims[::-1]
+    sums = reduce_sum(NAMES["abs"](x), summed, keep_dims=True)
+    found = (reduce_max if ord > 0 else reduce_min)(sums, other, keep_dims=True)
+    return found if flag("norm", "keepdim", keepdim) else squeeze(found, tuple(dims))
 
 
 @method("take")
