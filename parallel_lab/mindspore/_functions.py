@@ -70,11 +70,7 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
 
 
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """The norm of vectors along one dim, of matrices in two; dim=None: of a vector or a matrix, without `ord` of all.
-
-    A: (...) -> (...) without `dim`. dtype: A is converted to it first;  ord: of vectors a number; of matrices "fro"
-    (None) or the largest (smallest: -1, -inf) sum of absolute values in a column (1) or a row (inf)
-    """
+    """`Tensor.norm`.  A: (...) -> (...) without `dim`."""
     return tensor_operand("norm", "A", A).norm(ord, dim, keepdim, dtype=dtype)
 
 

@@ -147,10 +147,7 @@ HINTS: dict[str, str] = {
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
     "FixedSparseAttention": "Use nn.transformer.MultiHeadAttention with a mask: products of sparse blocks are missing",
-    **_same(
-        "nn.CTCLoss ops.CTCLoss ops.ctc_loss",
-        "No loss here sums over alignments: align the labels, and use nn.CrossEntropyLoss for every step",
-    ),
+    **_same("nn.CTCLoss ops.ctc_loss", "Use ops.CTCLoss()(logits, labels_indices, labels_values, sequence_length)"),
     "ops.LSTM": "Use nn.LSTM",
     **_same("ops.DynamicRNN ops.DynamicGRUV2", "Use nn.LSTM or nn.GRU"),
     "ops.IndexPut": "Use tensor.index_put(indices, values, accumulate)",

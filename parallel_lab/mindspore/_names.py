@@ -46,7 +46,7 @@ NAMES: dict[str, str] = {
         CombinedNonMaxSuppression CompareAndBitpack Complex complex ComplexAbs ComputeAccidentalHits
         ConfusionMatrix Conj conj ConjugateTranspose conv1d conv1d_transpose conv2d_transpose conv3d_transpose
         Conv3DTranspose coo_to_dense cov csr_add csr_mm csr_mv csr_softmax csr_to_coo csr_to_dense
-        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLoss CTCLossV2 cumulative_trapezoid Custom
+        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLossV2 cumulative_trapezoid Custom
         custom_info_register CustomOpBuilder CustomRegOp DataFormatDimMap DataFormatVecPermute DataType dct
         deformable_conv2d dense_to_sparse_coo dense_to_sparse_csr DepthwiseConv2dNative derivative Diag
         diag_embed diagflat diagonal_scatter DiagPart Dilation2D dsplit dyn_shape DynamicGRUV2 DynamicRNN
@@ -71,7 +71,7 @@ NAMES: dict[str, str] = {
         moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute Morph move_to MoveTo
         ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss MultilabelMarginLoss
         MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd Mvlgamma mvlgamma
-        nanmean nanmedian NMSWithMask NonDeterministicInts NonMaxSuppressionV3 NonMaxSuppressionWithOverlaps
+        nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3 NonMaxSuppressionWithOverlaps
         NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement NuclearNorm op_info_register
         Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat ParameterizedTruncatedNormal Pdist
         pdist Polar polar Polygamma polygamma positive prompt_flash_attention PsROIPooling Pull Push PyExecute

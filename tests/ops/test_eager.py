@@ -91,8 +91,8 @@ CASES = [
 ]
 WITH_GRADIENT = [p for p in CASES if has_gradient(p.values[0])]
 # their gradient for the logits is that through the sums of their exponentials too, which are operands here; of the
-# results of flash_attention the last has one (test_flash_attention.py)
-THROUGH_OTHERS = ("split_losses", "split_weighted_losses", "flash_attention")
+# results of flash_attention the last has one (test_flash_attention.py), of alignment_loss the first (test_functions.py)
+THROUGH_OTHERS = ("split_losses", "split_weighted_losses", "flash_attention", "alignment_loss")
 
 
 def run(op, values, case_):

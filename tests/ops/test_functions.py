@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby, product
+
 import numpy as np
 import pytest
 
@@ -364,6 +366,43 @@ def test_wrong_operands_are_refused(call):
         call()
 
 
+TEXTS = (
+    np.random.default_rng(11).normal(size=(5, 3, 4)),
+    np.array([[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]),
+    np.array([1, 1, 0, 2, 2, 1]),
+    np.array([5, 4, 2]),
+)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("collapse", [True, False])
+def test_ctc_is_the_sum_over_all_alignments(merge, collapse):
+    def joined(classes):
+        return [k for k, _ in groupby(classes)]
+
+    def loss(x, labels):
+        paths = np.array(list(product(range(4), repeat=len(x))))
+        fits = [[k for k in (joined(p) if merge else p) if k != 3] == labels for p in paths.tolist()]
+        logs = x - np.log(np.exp(x).sum(-1, keepdims=True))
+        return -np.log(np.exp(logs[np.arange(len(x)), paths[fits]].sum(-1)).sum())
+
+    x, indices, values, steps = TEXTS
+    options = {"preprocess_collapse_repeated": collapse, "ctc_merge_repeated": merge}
+    texts = [(x[: steps[i], i], values[2 * i : 2 * i + 2].tolist()) for i in range(3)]
+    texts = [(x, joined(labels) if collapse else labels) for x, labels in texts]
+    given = Parameter(Tensor(x))
+    found, slopes = ops.CTCLoss(**options)(given, indices, values, steps)
+    np.testing.assert_allclose(found, [loss(*text) for text in texts], rtol=1e-10)
+    direction = np.random.default_rng(12).normal(size=x.shape)
+    sides = [
+        [loss(y + sign * 1e-5 * direction[: len(y), i], labels) for sign in (1, -1)]
+        for i, (y, labels) in enumerate(texts)
+    ]
+    np.testing.assert_allclose((slopes * direction).sum((0, 2)), np.subtract(*np.transpose(sides)) / 2e-5, rtol=1e-7)
+    (gradient,) = gradients(found, [given], np.array([1.0, 2, 3]))
+    np.testing.assert_allclose(gradient, np.asarray(slopes) * [[[1], [2], [3]]])
+
+
 WRONG = {
     "t": (lambda: ops.t(S), r"t: a tensor of shape \(4, 2, 6\). At most 2 dims"),
     "moveaxis": (lambda: ops.moveaxis(S, (0, 1), 2), "As many dims in both"),
@@ -375,6 +414,11 @@ WRONG = {
     "condition": (lambda: ops.select(X, X, X), "Select: the condition is float64.*must be bools"),
     "mask": (lambda: ops.masked_fill(X, X, 0.0), "MaskedFill: the mask is float64"),
     "fill value": (lambda: ops.masked_fill(X, X > 0, X), "MaskedFill: value has shape"),
+    "steps of a text": (
+        lambda: ops.CTCLoss()(*TEXTS[:3], np.array([5, 4, 1])),
+        "CTCLoss: .*1 steps of sample 2.*2 to 5",
+    ),
+    "blank": (lambda: ops.CTCLoss()(TEXTS[0], TEXTS[1], np.full(6, 3), TEXTS[3]), "CTCLoss: labels.*0 to 2 and"),
     "prelu": (lambda: ops.prelu(X, V), r"PReLU: weight has shape \(3,\).*\(6,\), one number per channel"),
     "top-k": (lambda: ops.top_k(X, 7), "TopK: k=7.*An int from 0 to 6"),
     "argmax of nothing": (lambda: ops.argmax(np.zeros((2, 0))), "A dim with elements"),

@@ -189,6 +189,16 @@ def test_overlap_of_boxes():
     np.testing.assert_allclose(ops.IOU("iof")(anchors, np.array([[0.0, 0, 2, 2]])), [[4 / 9, 1 / 9, 0]])
 
 
+def test_boxes_that_better_ones_overlap_are_masked():
+    """MindSpore's example; equal scores stay in order, an empty box overlaps none."""
+    boxes = np.array([[100, 100, 150, 168, 0.63], [150, 75, 315, 190, 0.55], [12, 190, 300, 390, 0.9]])
+    boxes = np.append(boxes, [[28, 130, 134, 302, 0.3], [28, 130, 28, 302, 0.3], [28, 130, 28, 302, 0.3]], axis=0)
+    found, numbers, kept = ops.NMSWithMask(0.1)(boxes)
+    np.testing.assert_array_equal(found, boxes[[2, 0, 1, 3, 4, 5]])
+    assert (numbers.tolist(), kept.tolist()) == ([*range(6)], [True, True, True, False, True, True])
+    assert ops.NMSWithMask(0.2)(boxes)[2].all()  # 106 x 112 of both, which are 63,960
+
+
 def test_pictures_of_another_size():
     x = np.arange(6.0).reshape(1, 1, 2, 3)
     grown = ops.ResizeNearestNeighbor((4, 6))(x)

@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base.checks import choice, integer, number, sequence_of
 from ...ops.elementwise import float_result
+from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, op
 
 
@@ -136,3 +137,37 @@ def iou(anchor_boxes, gt_boxes, *, mode="iou"):
     true, anchor = (_spans(boxes)[1].prod(axis=1) for boxes in (gt_boxes, anchor_boxes))
     total = true[:, None] + anchor - overlap if mode == "iou" else np.broadcast_to(true[:, None], overlap.shape)
     return (overlap / total).astype(float_result((anchor_boxes.dtype, gt_boxes.dtype)))
+
+
+def _check_scored(operands, **_):
+    if operands[0].shape[1:] != (5,) or not operands[0].shape[0]:
+        return f"bboxes of shape {operands[0].shape}", "(n, 5): x0, y0, x1, y1 and the score, n at least 1"
+    return floats(operands[0], "bboxes")
+
+
+@op(
+    "nz->nz,n,n",
+    name="NMSWithMask",
+    whole="nz",
+    attrs={"iou_threshold": number()},
+    check=_check_scored,
+    dtype=(0, "int32", "bool"),
+    flops=lambda s: 8 * s.n * s.n,
+    example=case((16, 5), low=0.0, high=4.0, iou_threshold=0.1),
+)
+def nms_with_mask(bboxes, *, iou_threshold=0.5):
+    """Boxes by falling score, and which of them no better one that is kept overlaps by more than iou_threshold.
+
+    bboxes: (n, 5), x0, y0, x1, y1 and the score -> (n, 5) in order, (n,) int32 the numbers 0 to n - 1, (n,) bool. A box
+    from 2 to 2 is empty here. No gradient. Form and order: MindSpore on CPU and GPU.
+    """
+    boxes = bboxes[np.argsort(-bboxes[:, 4], kind="stable")]
+    first, last, kept = boxes[:, :2], boxes[:, 2:4], np.ones(len(boxes), bool)
+    areas = (last - first).prod(axis=1)
+    for i in range(len(boxes) - 1):
+        if kept[i]:
+            sides = np.minimum(last[i], last[i + 1 :]) - np.maximum(first[i], first[i + 1 :])
+            overlap = np.maximum(sides, 0).prod(axis=1)
+            with np.errstate(invalid="ignore", divide="ignore"):  # empty boxes: not a number is not above
+                kept[i + 1 :] &= ~(overlap / (areas[i] + areas[i + 1 :] - overlap) > iou_threshold)
+    return boxes, np.arange(len(boxes), dtype=np.int32), kept

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from ...base.checks import choice
+from ...base.errors import ShapeError
 from ...ops.activation import softmax, softmax_grad
 from ...ops.class_losses import (
     EXAMPLES,
@@ -38,6 +39,7 @@ from ...ops.elementwise import add, cast, div, float_result, mul, neg
 from ...ops.losses import FormulaParts, float_operand
 from ...ops.machine.composed import composed
 from ...ops.machine.opdef import SHAPE_ERRORS
+from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, gradient, op, total
 from ...ops.reduce import reduce_sum
 from ...ops.shape import as_array, reshape, transpose
@@ -243,3 +245,87 @@ def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean
         smooth_add=add,
     )
     return cross_entropy_of(loss, as_array(input), as_array(target), "cross_entropy")
+
+
+# ---- texts of which nobody knows where their letters stand (CTC, Graves 2006) ----
+
+
+def _check_ctc(operands, **_):
+    x, *others = (each.shape for each in operands)
+    if len(x) != 3 or not all(x) or others[0] != (*others[1], 2) or others[2] != x[1:2]:
+        return f"x of shape {x}, the others {others}", "(t, n, c), (l, 2), (l,) and (n,)"
+    return floats(operands[0]) or next(filter(None, (ints(each, "labels and lengths") for each in operands[1:])), None)
+
+
+def _ways(steps, stays, skips):
+    """Logarithms of the sums over all ways to each place: stay, next, or over a blank.  steps: (t, places) -> same."""
+    made = np.full_like(steps, -np.inf)
+    made[0, :2] = steps[0, :2]
+    for t in range(1, len(steps)):
+        before = np.where(stays, made[t - 1], -np.inf)
+        before[1:] = np.logaddexp(before[1:], made[t - 1, :-1])
+        before[2:] = np.logaddexp(before[2:], np.where(skips, made[t - 1, :-2], -np.inf))
+        made[t] = before + steps[t]
+    return made
+
+
+def _alignments(logs, labels, merge):
+    """Minus the logarithm of the sum over alignments, and the classes' shares in them.  logs: (t, c) -> (), (t, c)."""
+    places = np.full(2 * len(labels) + 1, logs.shape[1] - 1)
+    stays, skips = (np.arange(len(places)) % 2 == 0) | merge, np.arange(2, len(places)) % 2 == 1
+    places[1::2] = labels
+    skips &= (places[2:] != places[:-2]) | (not merge)
+    steps, shares = logs[:, places], np.zeros_like(logs)
+    ahead, back = _ways(steps, stays, skips), _ways(steps[::-1, ::-1], stays, skips[::-1])[::-1, ::-1]
+    total = np.logaddexp.reduce(ahead[-1, -2:])
+    np.add.at(shares.T, places, np.exp(ahead + back - steps - total).T)
+    return -total, shares
+
+
+@op(
+    "tnc,lz,l,n->n,tnc",
+    name="CTCLoss",
+    whole="tnclz",
+    check=_check_ctc,
+    dtype=(0, 0),
+    flops=lambda s: 8 * s.t * s.n * s.c,
+    example=case((6, 2, 4), (3, 2), (3,), (2,), ints={1: 2, 2: 3, 3: 7}, ignore_longer_outputs_than_inputs=True),
+)
+def alignment_loss(
+    x,
+    labels_indices,
+    labels_values,
+    sequence_length,
+    *,
+    preprocess_collapse_repeated=False,
+    ctc_merge_repeated=True,
+    ignore_longer_outputs_than_inputs=False,
+):
+    """Losses and their gradients.  x: (t, n, c) logits, the labels' samples and places (l, 2) and values (l,), steps of
+    the samples (n,) -> (n,), (t, n, c). The second result has no gradient (MindSpore).
+
+    preprocess_collapse_repeated       equal labels in a row are one;  ctc_merge_repeated: a label may last
+    ignore_longer_outputs_than_inputs  samples with too few steps for their labels are not refused, but count 0
+    """
+    losses, grads = np.zeros(x.shape[1], x.dtype), np.zeros_like(x)
+    for i, length in enumerate(sequence_length):
+        labels = labels_values[labels_indices[:, 0] == i]
+        again = np.append(False, labels[1:] == labels[:-1])[: len(labels)]
+        if preprocess_collapse_repeated:
+            labels, again = labels[~again], again[:0]
+        needed, blank = max(len(labels) + ctc_merge_repeated * int(again.sum()), 1), x.shape[2] - 1
+        short = length < needed and not ignore_longer_outputs_than_inputs
+        if short or not 0 <= length <= len(x) or (labels < 0).any() or (labels >= blank).any():
+            what = f"labels {labels.tolist()} and {length} steps of sample {i}"
+            raise ShapeError(what, where="CTCLoss", allowed=f"0 to {blank - 1} and {needed} to {len(x)} steps")
+        if length >= needed:
+            logs = np.asarray(x[:length, i], np.float64)
+            logs = logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
+            losses[i], shares = _alignments(logs, labels, ctc_merge_repeated)
+            grads[:length, i] = np.exp(logs) - shares
+    return losses, grads
+
+
+@alignment_loss.vjp
+def _(g, out, *_, **__):
+    return None if g[0] is None else mul(out[1], reshape(g[0], (1, -1, 1))), None, None, None

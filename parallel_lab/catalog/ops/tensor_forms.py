@@ -67,9 +67,8 @@ def _(self, ord=None, dim=None, keepdim=False, *, dtype=None):
     if not isinstance(dims, (tuple, list)) or len(dims) < 2 or ord in (None, "fro"):
         return NAMES["norm"](x, ord, dim, keepdim)
     if len(dims) > 2 or isinstance(ord, str) or ord not in (1, -1, math.inf, -math.inf):
-        what = f"ord={shorten(ord)} of " + (f"{len(dims)} dims" if len(dims) > 2 else "matrices")
-        allowed, hint = "None, 'fro', 1, -1, inf or -inf of two dims", "One dim, as dim=-1, for norms of vectors"
-        raise NotBuiltYet(what, where="norm", allowed=allowed, hint=hint)
+        what, allowed = f"ord={shorten(ord)} of {len(dims)} dims", "None, 'fro', 1, -1, inf or -inf of two"
+        raise NotBuiltYet(what, where="norm", allowed=allowed, hint="One dim, as dim=-1, for norms of vectors")
     summed, other = dims if abs(ord) == 1 else dims[::-1]
     sums = reduce_sum(NAMES["abs"](x), summed, keep_dims=True)
     found = (reduce_max if ord > 0 else reduce_min)(sums, other, keep_dims=True)
