@@ -28,7 +28,7 @@ NAMES: dict[str, str] = {
         GetNextSingleOp GraphCell HausdorffDistance ImageGradients Jvp L1Regularizer LPPool1d LPPool2d LRN
         MatMul MatrixDiag MatrixDiagPart MatrixSetDiag MaxUnpool1d MaxUnpool2d MaxUnpool3d MeanSurfaceDistance
         Moments MSSSIM MultiClassDiceLoss MultilabelMarginLoss MultiMarginLoss OcclusionSensitivity OneHot
-        Perplexity PSNR Range ReduceLogSumExp ResizeBilinear ROC Roll RootMeanSquareDistance SampledSoftmaxLoss
+        Perplexity PSNR Range ReduceLogSumExp ROC Roll RootMeanSquareDistance SampledSoftmaxLoss
         SparseTensorDenseMatmul SparseToDense SSIM thor TimeDistributed Tril Triu Vjp
         """,
     "ops": """

@@ -38,20 +38,20 @@ PACKAGE_LINES = {
     "layout": 2_170,
     "ops": 10_752,
     "nn": 7_927,
-    "catalog": 13_025,
+    "catalog": 13_163,
     "graph": 9_407,
     "cost": 9_236,
     "run": 1_458,
     "processes": 13_551,
     "train": 10_891,
     "lab": 32_359,
-    "mindspore": 9_533,
+    "mindspore": 9_515,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_382, 127_940, 101_282
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_382, 128_056, 101_354
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

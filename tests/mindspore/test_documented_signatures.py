@@ -101,6 +101,14 @@ NAMED = {
         lambda: nn.AvgPool2d(2, 1, "pad", 0, False, True, None, "NCHW")(tensor(PICTURES)),
         by_windows(PICTURES, 2, 1, lambda w: w.mean((-1, -2)))[..., :4, :4],
     ),
+    "nn.ResizeBilinear": (
+        lambda: nn.ResizeBilinear()(tensor([[[[1.0, 2, 3, 4], [5, 6, 7, 8]]]]), size=(5, 5))[0, 0, ::2],
+        [[1, 1.8, 2.6, 3.4, 4], [4.2, 5, 5.8, 6.6, 7.2], [5, 5.8, 6.6, 7.4, 8]],
+    ),
+    "nn.ResizeBilinear times": (
+        lambda: nn.ResizeBilinear()(tensor(PICTURES), None, 2, True),
+        np.linspace(0, 4, 10) + np.linspace(0, 20, 10)[:, None] + [[[[0]], [[25]]]],
+    ),
     "amax": (lambda: ops.amax(tensor(X), 1, initial=6.5), [6.5, 8, 12]),
     "amin": (lambda: tensor(X).amin(axis=1, where=tensor(X % 2 == 0), initial=9), [2, 6, 9]),
     "index_fill": (lambda: ops.index_fill(tensor([True, True]), 0, tensor(np.array([1])), False), [True, False]),

@@ -32,6 +32,7 @@ NOT_IN_PYTORCH = {
     **dict.fromkeys(("CellList", "CellDict"), "a container that is not called"),
     **dict.fromkeys(("Adadelta", "AdaptiveAvgPool1d", "AdaptiveMaxPool1d", "ChannelShuffle"), "test_tensor_forms.py"),
     **dict.fromkeys(("FocalLoss", "PixelUnshuffle", "RReLU", "Unflatten"), "test_tensor_forms.py"),
+    "ResizeBilinear": "test_documented_signatures.py of mindspore",
     "LossBase": "base class",
     "Optimizer": "base class",
     "ClipByNorm": "a formula: test_clip.py",

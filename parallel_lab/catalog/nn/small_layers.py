@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
-from ...base.checks import choice, floating, integer, kept, sequence_of
+from ...base.checks import choice, flag, floating, integer, kept, sequence_of
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, ShapeError, shorten
 from ...nn.cell import Cell
 from ...nn.layers.losses import LossBase
@@ -159,6 +159,22 @@ class Unfold(Cell):
         made = windows(tuple(x.shape[2:]), kernel, stride, rate, pad_mode=self.padding)
         columns = NAMES["window_columns"](x, ksizes=kernel, strides=stride, dilations=rate, pads=made.pads)
         return NAMES["reshape"](NAMES["swapaxes"](columns, 1, 2), (x.shape[0], -1, *made.out_size))
+
+
+class ResizeBilinear(Cell):
+    """Pictures in another size, as ops.ResizeBilinear.  x: (n, c, h, w) -> (n, c, *size) or scale_factor times."""
+
+    @kept(half_pixel_centers=flag)
+    def __init__(self, half_pixel_centers: bool = False) -> None:
+        super().__init__()
+
+    def construct(self, x: Any, size: Any = None, scale_factor: Any = None, align_corners: bool = False) -> Any:
+        if (size is None) == (scale_factor is None):
+            raise ArgumentError(f"size={size}, scale_factor={scale_factor}", where=self._where(), allowed="One of both")
+        if scale_factor is not None:
+            size = tuple(n * integer(1)(self._where(), "scale_factor", scale_factor) for n in x.shape[2:])
+        corners, middles = align_corners, self.half_pixel_centers
+        return NAMES["resize_bilinear"](x, size=size, align_corners=corners, half_pixel_centers=middles)
 
 
 class RReLU(Cell):

@@ -15,10 +15,10 @@ from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, op
 
 
-def _check_boxes(operands, **_):
+def _check_boxes(operands, count=4, **_):
     for each in operands:
-        if len(each.shape) != 2 or each.shape[1] != 4:
-            return f"boxes of shape {each.shape}", "(n, 4): x0, y0, x1, y1"
+        if len(each.shape) != 2 or each.shape[1] != count:
+            return f"boxes of shape {each.shape}", f"(n, {count}): x0, y0, x1, y1" + ", score" * (count - 4)
 
 
 def _check_encoded(operands, *, means, stds):
@@ -139,18 +139,12 @@ def iou(anchor_boxes, gt_boxes, *, mode="iou"):
     return (overlap / total).astype(float_result((anchor_boxes.dtype, gt_boxes.dtype)))
 
 
-def _check_scored(operands, **_):
-    if operands[0].shape[1:] != (5,) or not operands[0].shape[0]:
-        return f"bboxes of shape {operands[0].shape}", "(n, 5): x0, y0, x1, y1 and the score, n at least 1"
-    return floats(operands[0], "bboxes")
-
-
 @op(
     "nz->nz,n,n",
     name="NMSWithMask",
     whole="nz",
     attrs={"iou_threshold": number()},
-    check=_check_scored,
+    check=lambda operands, **_: _check_boxes(operands, 5) or floats(operands[0], "bboxes"),
     dtype=(0, "int32", "bool"),
     flops=lambda s: 8 * s.n * s.n,
     example=case((16, 5), low=0.0, high=4.0, iou_threshold=0.1),
@@ -158,8 +152,7 @@ def _check_scored(operands, **_):
 def nms_with_mask(bboxes, *, iou_threshold=0.5):
     """Boxes by falling score, and which of them no better one that is kept overlaps by more than iou_threshold.
 
-    bboxes: (n, 5), x0, y0, x1, y1 and the score -> (n, 5) in order, (n,) int32 the numbers 0 to n - 1, (n,) bool. A box
-    from 2 to 2 is empty here. No gradient. Form and order: MindSpore on CPU and GPU.
+    bboxes: (n, 5), with scores -> (n, 5), (n,) int32: 0 to n - 1, (n,) bool. From 2 to 2 is empty here. No gradient.
     """
     boxes = bboxes[np.argsort(-bboxes[:, 4], kind="stable")]
     first, last, kept = boxes[:, :2], boxes[:, 2:4], np.ones(len(boxes), bool)

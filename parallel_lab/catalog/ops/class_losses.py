@@ -15,7 +15,7 @@ import numpy as np
 
 from ...base.checks import choice
 from ...base.errors import ShapeError
-from ...ops.activation import softmax, softmax_grad
+from ...ops.activation import log_softmax_of, softmax, softmax_grad
 from ...ops.class_losses import (
     EXAMPLES,
     IGNORE_INDEX,
@@ -247,9 +247,6 @@ def cross_entropy(input, target, weight=None, ignore_index=None, reduction="mean
     return cross_entropy_of(loss, as_array(input), as_array(target), "cross_entropy")
 
 
-# ---- texts of which nobody knows where their letters stand (CTC, Graves 2006) ----
-
-
 def _check_ctc(operands, **_):
     x, *others = (each.shape for each in operands)
     if len(x) != 3 or not all(x) or others[0] != (*others[1], 2) or others[2] != x[1:2]:
@@ -288,7 +285,6 @@ def _alignments(logs, labels, merge):
     whole="tnclz",
     check=_check_ctc,
     dtype=(0, 0),
-    flops=lambda s: 8 * s.t * s.n * s.c,
     example=case((6, 2, 4), (3, 2), (3,), (2,), ints={1: 2, 2: 3, 3: 7}, ignore_longer_outputs_than_inputs=True),
 )
 def alignment_loss(
@@ -301,11 +297,9 @@ def alignment_loss(
     ctc_merge_repeated=True,
     ignore_longer_outputs_than_inputs=False,
 ):
-    """Losses and their gradients.  x: (t, n, c) logits, the labels' samples and places (l, 2) and values (l,), steps of
-    the samples (n,) -> (n,), (t, n, c). The second result has no gradient (MindSpore).
-
-    preprocess_collapse_repeated       equal labels in a row are one;  ctc_merge_repeated: a label may last
-    ignore_longer_outputs_than_inputs  samples with too few steps for their labels are not refused, but count 0
+    """CTC's losses (Graves 2006) and their gradients.  x: (t, n, c) logits, the labels' samples and places (l, 2) and
+    values (l,), the samples' steps (n,) -> (n,), (t, n, c). Collapsed: equal labels in a row are one. Merged: a label
+    may last. Ignored: samples with too few steps count 0, and are not refused. No gradient of the second (MindSpore).
     """
     losses, grads = np.zeros(x.shape[1], x.dtype), np.zeros_like(x)
     for i, length in enumerate(sequence_length):
@@ -319,8 +313,7 @@ def alignment_loss(
             what = f"labels {labels.tolist()} and {length} steps of sample {i}"
             raise ShapeError(what, where="CTCLoss", allowed=f"0 to {blank - 1} and {needed} to {len(x)} steps")
         if length >= needed:
-            logs = np.asarray(x[:length, i], np.float64)
-            logs = logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
+            logs = log_softmax_of(np.asarray(x[:length, i], np.float64))
             losses[i], shares = _alignments(logs, labels, ctc_merge_repeated)
             grads[:length, i] = np.exp(logs) - shares
     return losses, grads

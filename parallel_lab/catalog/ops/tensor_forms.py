@@ -57,10 +57,9 @@ def _(self, axis=-1, dtype=None, **spelled):
 
 @method("norm")
 def _(self, ord=None, dim=None, keepdim=False, *, dtype=None):
-    """The norm of vectors along one dim, of matrices in two; dim=None: of a vector or a matrix, without `ord` of all.
+    """The norm of vectors along one dim, of matrices in two; dim=None: of all. dtype: of the elements.
 
-    dtype: of the elements.  ord: of vectors a number; of matrices "fro" (None) or the largest (smallest: -1, -inf)
-    sum of absolute values in a column (1) or a row (inf)
+    ord  of vectors a number; of matrices "fro" (None), the largest sum of a column (1) or row (inf), the smallest (-)
     """
     x = _cast(self, dtype)
     dims = tuple(range(len(x.shape))) if dim is None and ord is not None else dim
