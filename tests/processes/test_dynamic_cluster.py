@@ -198,7 +198,7 @@ def test_msrun_without_join_returns_while_the_workers_go_on(tmp_path):
     (("--worker_num", "2", "--local_worker_num", "4"), "is more than"),
     (("--master_addr", "192.0.2.1"), "NotBuiltYet.*another machine"),
     (("--tail_worker_log", "9"), "tail_worker_log"),
-    (("--rank_table_file", "none.json"), "no such file"),
+    (("--rank_table_file", "none.json"), "none.json: .*No such file"),
 )
 def test_msrun_refuses_what_it_cannot_do(tmp_path, capsys, monkeypatch, arguments, words):
     from parallel_lab.cli.main import main

@@ -40,11 +40,11 @@ REFUSED = "from parallel_lab import nn\n\ndef make():\n    return nn.Dense(4, 0)
 
 def test_a_refusal_shows_the_script_s_lines_and_not_the_package_s(tmp_path):
     output = run(tmp_path, REFUSED, ranks=2)
-    own = [line for line in output.splitlines() if line.startswith("[0]")]
-    assert '[0]   File "train.py", line 6, in <module>' in own and '[0]   File "train.py", line 4, in make' in own
+    own = [line for line in output.splitlines() if line.startswith("[0,1]")]  # both ranks raise the same
+    assert '[0,1]   File "train.py", line 6, in <module>' in own and '[0,1]   File "train.py", line 4, in make' in own
     assert not re.search(r"File .*parallel_lab", "\n".join(own))
     assert re.search(
-        rf"^\[0\] \(\d+ lines? inside parallel_lab left out; {TRACEBACK_VARIABLE}=full shows all\)$",
+        rf"^\[0,1\] \(\d+ lines? inside parallel_lab left out; {TRACEBACK_VARIABLE}=full shows all\)$",
         output,
         re.MULTILINE,
     )

@@ -195,8 +195,12 @@ class _MicroBatch(Cell):
         return tuple(self.part(x, i) for x in inputs)
 
 
-# the Cells that take a pipeline's parts of inputs, one per micro-batch: (its number, inputs) -> its parts
-PipelineCell.micro_inputs = property(lambda self: tuple(_MicroBatch(self) for _ in range(self._count)))
+def _micro_inputs(cell: PipelineCell) -> tuple[Cell, ...]:
+    """The Cells that take a micro-batch's part of the inputs, one each: (its number, inputs) -> the part."""
+    return tuple(_MicroBatch(cell) for _ in range(cell._count))
+
+
+PipelineCell.micro_inputs = property(_micro_inputs)
 
 
 class TrainOneStepWithLossScaleCell(TrainOneStepCell):
