@@ -430,14 +430,16 @@ def _in_words_of_nn(where: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def layer(base: type[nn.Cell], name: str = "", /, **defaults: Any) -> type[nn.Cell]:
     """`base` in PyTorch's words. defaults: its arguments in order, `...` for those without."""
-    name, signature = name or base.__name__, signature_of(self=..., **defaults)
+    name, signature = name or base.__name__, signature_of(**defaults)
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if fault := misfit(name, signature, args, kwargs):
+            raise fault
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        base.__init__(given.arguments.pop("self"), **_in_words_of_nn(name, given.arguments))
+        base.__init__(self, **_in_words_of_nn(name, given.arguments))
 
-    __init__.__signature__ = signature  # type: ignore[attr-defined]
+    __init__.__signature__ = signature_of(self=..., **defaults)  # type: ignore[attr-defined]
     doc = f"`nn.{base.__name__}` in PyTorch's words: {', '.join(defaults)}.\n\n    {base.__doc__}"
     return type(name, (base,), {"__init__": __init__, "__doc__": doc, "__module__": __name__})
 
