@@ -18,6 +18,7 @@ from ..ops.spellings import tensor_operand
 from ..train.communication import get_group_size, get_rank
 from ._comm_func import _SUM, _tensor
 from ._forms import AlltoAllV, Dropout
+from ._functions import scatter_nd
 
 # ---- pictures ----
 
@@ -64,6 +65,15 @@ class Unique(ops.Unique):
     def __call__(self, x: Any) -> Any:
         self.given["filled"] = current_tracer.get() is not None
         return super().__call__(x)
+
+
+class ScatterNd(WithoutStrategy):
+    """`ScatterNd()(indices, updates, shape)`: zeros of `shape` with `updates` added at `indices`."""
+
+    why = "it makes its zeros from a shape; a TensorScatterAdd of zeros takes a strategy"
+
+    def __call__(self, indices: Any, updates: Any, shape: Any) -> Any:
+        return scatter_nd(indices, updates, shape)
 
 
 class InvertPermutation(ops.InvertPermutation):

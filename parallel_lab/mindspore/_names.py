@@ -81,7 +81,7 @@ NAMES: dict[str, str] = {
         reverse_sequence ReverseSequence rfft rfft2 rfftfreq rfftn RGBToHSV RNNTLoss row_tensor_add
         row_tensor_get_dense_shape rrelu SameTypeShape sample_distorted_bounding_box_v2
         SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv ScalarMul ScalarSub
-        ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNd ScatterNonAliasingAdd
+        ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNonAliasingAdd
         search_sorted SearchSorted SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum select_scatter
         sequence_mask SGD shape_ silent_check slice slice_scatter SlogDet SoftMarginLoss solve_triangular
         space_to_batch_nd SpaceToBatch SpaceToBatchND sparse_add sparse_concat SparseApplyAdadelta

@@ -191,7 +191,7 @@ FUNCTIONS = _of(
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
     "Cross Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Round "
-    "Unique print_",
+    "ScatterNd Unique print_",
 )
 RANDOM = "parallel_lab.mindspore._random"
 RANDOM_CLASSES = (

@@ -130,6 +130,7 @@ NAMED = {
     "subtract": (lambda: ops.subtract(tensor(X), tensor(ONES), alpha=3), X - 3),
     "roll of all": (lambda: ops.roll(tensor(X), 2), np.roll(X, 2)),
     "scatter_nd": (lambda: ops.scatter_nd(tensor([[0], [2], [0]]), tensor([1, 2, 4.0]), (4,)), [5, 0, 2, 0]),
+    "ScatterNd": (lambda: ops.ScatterNd()(tensor([[0], [2], [0]]), tensor([1, 2, 4.0]), (4,)), [5, 0, 2, 0]),
     "roll dims": (lambda: ops.roll(tensor(X), shifts=1, dims=0), np.roll(X, 1, 0)),
     "group_norm": (
         lambda: ops.group_norm(tensor(PICTURES), 2),
