@@ -8,7 +8,6 @@ Errors are ArgumentTypeError and ArgumentError, the TypeError and ValueError tha
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -16,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..base.errors import ArgumentError, ArgumentTypeError, ParallelLabError, shorten
+from ..base.checks import in_words
+from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 
 
 class Rel(Enum):
@@ -43,21 +43,6 @@ _HOLDS: dict[Rel, tuple[str, Callable[..., Any]]] = {
 }
 
 
-def _in_words(name: str, check: Callable[..., Any]) -> Callable[..., Any]:
-    """`check`, where arguments that cannot be compared, or are no types, are refused as well."""
-
-    @functools.wraps(check)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return check(*args, **kwargs)
-        except ParallelLabError:
-            raise
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise ArgumentTypeError(f"cannot be checked: {error}", where=name) from error
-
-    return checked
-
-
 def _words(kinds: Iterable[Any]) -> str:
     return " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
 
@@ -80,7 +65,7 @@ def _related(value: Any, rel: Rel, *others: Any, name: str | None, prim_name: st
 
 def check(arg_name, arg_value, value_name, value, rel=EQ, prim_name=None, excp_cls=ValueError):
     """`arg_value` if it lies to `value` as `rel` says, else `excp_cls`."""
-    if not _in_words("check", lambda: bool(_HOLDS[rel][1](arg_value, value)))():
+    if not in_words(lambda: bool(_HOLDS[rel][1](arg_value, value)), "check")():
         if not (isinstance(excp_cls, type) and issubclass(excp_cls, Exception)):
             raise ArgumentTypeError(f"excp_cls={shorten(excp_cls)}", where="check", allowed="An exception's class")
         kind = ArgumentError if excp_cls is ValueError else ArgumentTypeError if excp_cls is TypeError else excp_cls
@@ -197,5 +182,5 @@ def check_axis_in_range(axis, ndim):
     return check_int_range(axis, -ndim, ndim, INC_LEFT, "axis") % ndim
 
 
-globals().update({n: _in_words(n, f) for n, f in list(globals().items()) if n.startswith("check_")})
+globals().update({n: in_words(f, n) for n, f in list(globals().items()) if n.startswith("check_")})
 Validator = type("Validator", (), {n: staticmethod(f) for n, f in list(globals().items()) if n.startswith("check")})
