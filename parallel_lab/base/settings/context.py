@@ -10,8 +10,6 @@ set_algo_parameters, set_context and set_cost_model_context; where it accepts si
 value is refused here. `tables.py` lists the keys, `current.py` holds the values, and hands them out frozen.
 """
 
-# ruff: noqa: F401 - what reads settings is found among what sets them
-
 from __future__ import annotations
 
 import os
@@ -19,8 +17,8 @@ from typing import Any
 
 from ..errors import ContextConflictError, ContextError, ContextPathError, ContextTypeError, shorten
 from .checks import PARALLEL_MODES, SETTINGS, refuse
-from .compat import get_compat, set_compat
-from .current import (
+from .compat import get_compat, set_compat  # noqa: F401 - it sets, too
+from .current import (  # noqa: F401 - what reads settings is found among what sets them
     _set,
     check_rank,
     checks_of,
