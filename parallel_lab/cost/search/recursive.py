@@ -51,7 +51,7 @@ HALVED = {"Conv2D": {"b": 4}, "Conv2DTranspose": {"b": 4}, "MaxPool": {"b": 4, "
 FIRST_EVEN = ("BatchNorm", "PReLU", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", DATASET)
 SILENT = (DATASET, "Gather", "Assign", "ExpandDims")  # these hand nothing on
 AS_IT_IS = (0, 1, 2, 3)  # the order of four dims
-AFTER = -1  # in place of an operand: a neighbour behind
+AFTER = -1  # stands for an operand: the neighbour reads the result
 Cuts = tuple[int, int, int]  # of operands 0 and 1 and the result the dims that are halved, from the right; 0: none
 
 
@@ -328,7 +328,7 @@ class _Recursive(Places):
         return tuple(tuple(counts.get(c, 1) for c in labels) for labels in strategy_operands(node.opdef, signature))
 
     def agree(self) -> None:
-        """Choose again where a parameter that several read is split otherwise than by the first that is no Gather."""
+        """Readers of one parameter split it as the first of them does that is not a Gather, where they can."""
         readers: dict[str, list[tuple[_Op, int]]] = {}
         for op in sorted(self.ops.values(), key=lambda op: op.kind == "Gather"):
             for at, name in enumerate(op.node.ins if op.name in self.rules and op.node is not None else ()):
