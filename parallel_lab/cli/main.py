@@ -242,7 +242,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code. argparse ends wrong arguments, --help and --version by SystemExit."""
-    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # one that was closed (>&-) is no file of ours
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:  # a closed one (>&-) must not become a file of ours
         if number:
             stream = open(number, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays open
             setattr(sys, ("", "stdout", "stderr")[number], stream)

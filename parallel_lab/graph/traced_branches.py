@@ -117,7 +117,7 @@ class TracedBranches(TracedStep):
             self.between_sides = False
 
     def written(self) -> tuple[int, int, _Changed]:
-        """How much is written down: what `looped` is told of the moment before it was known that there is a loop."""
+        """How much has been written down; `looped` takes this mark of the moment before the loop showed itself."""
         return len(self.nodes), len(self.prints), self._changed()
 
     def looped(
