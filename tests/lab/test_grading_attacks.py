@@ -32,8 +32,8 @@ ATTACKS = {
     "reads a file of the teacher's": "open({secret!r}).read()",
     "reads another submission": "open({parent!r} + '/class/ada/mine.ipynb').read()",
     "lists the class": "os.listdir({parent!r} + '/class')",
-    "lists home": f"os.listdir({str(Path.home())!r}) + os.listdir('/home')",
-    "lists /tmp": "[n for n in os.listdir('/tmp') if n not in os.getcwd()]",
+    "lists home": f"strangers({str(Path.home())!r}) + strangers('/home')",
+    "lists /tmp": "strangers('/tmp')",
     "reads passwd": "open('/etc/passwd').read()",
     "reads a teacher's variable": "os.environ.get('TEACHER_TOKEN')",
     "knows the teacher's folder": "os.environ.get('PWD') or os.environ.get('OLDPWD')",
@@ -83,7 +83,16 @@ def grader(answer):
 
 EXERCISES = tuple(Exercise(f"x.{n}", "t", (("got", 1),), ("a?", "b", "c", "d"), grader) for n in range(%d))
 """
-START = "import ctypes, fcntl, os, resource, socket\nimport numpy as np\nimport parallel_lab\nlibc = ctypes.CDLL(None)"
+START = """
+import ctypes, fcntl, os, resource, socket, sys
+import numpy as np
+import parallel_lab
+libc = ctypes.CDLL(None)
+
+def strangers(folder):  # where Python or the package lies in it, their names are no news
+    own = [os.getcwd(), sys.prefix, sys.base_prefix, str(sys.pycache_prefix), parallel_lab.__file__, *sys.path]
+    return [name for name in os.listdir(folder) if not any(f"{path}/".startswith(f"{folder}/{name}/") for path in own)]
+"""
 ATTEMPT = """
 def attempt_{n}():
     try:
