@@ -133,13 +133,42 @@ def test_1f1b_under_a_cap_with_three_keys():
     lab = PipelineLab(stages=4, micro_batches=8, schedule="gpipe", times=(1, 1, 0), cap=4)
     assert lab.faults and lab.faults[0].kind == "memory"
     lab.clear()
-    assert lab.left_to_do(0) == ["0F0", "0B0", "0W0"] and not lab.complete and not lab.faults
+    assert lab.left_to_do(0) == ["0F0", "0B0"] and not lab.complete and not lab.faults
     for rank in range(4):
         warm = 3 - rank
         for kind in "F" * warm + "FB" * (8 - warm) + "B" * warm:
             lab.put_next(rank, kind)
     assert lab.complete and lab.makespan == 22 and lab.bubble == pytest.approx(3 / 11) and max(lab.peaks) == 4
     assert lab.schedule.ranks == make_schedule("1f1b", 4, 8).ranks
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("schedule", schedule_names())
+def test_nothing_is_drawn_that_its_own_rank_could_never_do(schedule):
+    """Not: Clear all, +B, and +F is refused then. And no W where its time is 0, drawn, offered or found."""
+    lab = PipelineLab(stages=4, micro_batches=8, schedule=schedule)
+    lab.clear()
+    for rank, parts in enumerate(lab.schedule.holds):
+        for part in parts:
+            for early, needed in (("B", "F"), ("W", "B")):
+                for command in (("put", rank, f"{part}{early}0"), ("put_next", rank, early)):
+                    with pytest.raises(
+                        ArgumentError, match=rf"{early}\d needs \d{needed}\d, which rank {rank} has not done"
+                    ):
+                        getattr(lab, command[0])(*command[1:])
+        turn = next((k for k in parts if k - 1 in parts and k in (4, 5)), None)
+        if turn and not lab.settings.two_copies:  # a V's last rank: its forward comes from the rank's own other part
+            with pytest.raises(ArgumentError, match=f"{turn}F0 needs {turn - 1}F0, which rank {rank} has not done"):
+                lab.put(rank, f"{turn}F0")
+    assert not any(lab.schedule.ranks)
+    lab.set_times(1, 1, 0)
+    assert not [name for rank in range(4) for name in lab.left_to_do(rank) if "W" in name]
+    lab.put(0, f"{lab.schedule.holds[0][0]}F0")
+    with pytest.raises(ArgumentError, match="W takes no time here"):
+        lab.put(0, f"{lab.schedule.holds[0][0]}W0")
+    if not lab.settings.two_copies:
+        lab.search()
+        assert lab.complete and not lab.schedule.splits_backward
 
 
 @pytest.mark.parametrize(("name", "last"), [("1f1b", "1B1"), ("zb_h1", "1W1")])

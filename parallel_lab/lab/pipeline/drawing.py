@@ -4,13 +4,13 @@ that was not there.
     drawn = moved(settings, 0, 3, onto=0, to=5)            a Schedule, or an ArgumentError that says why not
     left_to_do(schedule, 0)                                "0F4", "0B1", "0W1": the next of every kind, per part
 
-A position counts the cells of a rank; actions that run as one are one cell. A missing action is not a fault of a
-schedule that somebody draws: it is still to do.
+A position counts the cells of a rank; actions that run as one are one cell. An action that is missing is not a fault of
+a schedule that somebody draws: it is still to do. But no action is drawn before one of its own rank that it needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...base.checks import is_int
@@ -34,12 +34,31 @@ def changed(settings: Settings, cells: Cells, where: str, about: Sequence[str] =
     """The schedule with these cells. Raises ArgumentError where they make a fault that was not there: of several one
     at an action of `about`, which is what was changed."""
     drawn = with_cells(settings.schedule, cells)
-    known = {_kind_of(fault) for fault in faults_of(settings, settings.schedule)}
-    new = [fault for fault in faults_of(settings, drawn) if _kind_of(fault) not in known]
+    before, after = ([*faults_of(settings, s), *_too_early(s)] for s in (settings.schedule, drawn))
+    known = {_kind_of(fault) for fault in before}
+    new = [fault for fault in after if _kind_of(fault) not in known]
     if new:  # what is in the wrong order fills the memory too: the order is the reason
         first = min(new, key=lambda fault: (fault.kind == "memory", fault.action not in about))
         raise ArgumentError(first.text, where=where, hint=hint)
     return drawn
+
+
+def _too_early(schedule: Schedule) -> Iterator[Fault]:
+    """Actions that need one which their own rank alone can do and has not drawn: it would have to come before them."""
+    for rank, lane in enumerate(schedule.ranks):
+        alone = {part for part in schedule.holds[rank] if sum(part in mine for mine in schedule.holds) == 1}
+        for at, action in enumerate(lane):
+            for part, kind, n in reversed(schedule.needs(action)):
+                missing = (part, kind, n) not in schedule.where
+                if missing and part in schedule.holds[rank] and (part == action.stage or part in alone):
+                    name = f"{part}{kind}{n}"
+                    text = f"action {at} of rank {rank}: {action} needs {name}, which rank {rank} has not done yet"
+                    yield Fault("input", rank, at, str(action), f"{text}: {name} must come first")
+
+
+def has_weights(settings: Settings) -> bool:
+    """Whether weight gradients are actions of their own: they take time, or the schedule has some."""
+    return settings.times[2] > 0 or settings.schedule.splits_backward
 
 
 def _kind_of(fault: Fault) -> tuple[Any, ...]:
@@ -54,6 +73,9 @@ def put(settings: Settings, rank: int, action: str, position: int) -> Schedule:
     cells = _ranks(settings, rank, where)
     mine = cells[rank]
     cell = tuple(read_action(word, where) for word in _text(action, where).split("+"))
+    if not has_weights(settings) and any(a.kind == "W" for a in cell):
+        what = f"{action}: W takes no time here, so B is the whole backward"
+        raise ArgumentError(what, where=where, hint="Give W a time of its own, the third of F:B:W")
     at = len(mine) if position == -1 else _position(position, len(mine) + 1, "position", where)
     mine.insert(at, cell)
     return changed(settings, cells, where)
@@ -63,10 +85,10 @@ def put_next(settings: Settings, rank: int, kind: str, position: int) -> Schedul
     """The next action of a kind, of the first part for which the schedule check has nothing against it."""
     where = "PipelineLab.put_next"
     _ranks(settings, rank, where)
-    options = [action for action in left_to_do(settings.schedule, rank) if action[1] == kind]
+    options = [action for action in left_to_do(settings, rank) if action[1] == kind]
     if kind not in KINDS or not options:
         what = f"rank {rank} has no {shorten(kind)} left to do"
-        left = ", ".join(f"{p}{k}{n}" for p, k, n in left_to_do(settings.schedule, rank)) or "nothing"
+        left = ", ".join(f"{p}{k}{n}" for p, k, n in left_to_do(settings, rank)) or "nothing"
         raise ArgumentError(what, where=where, allowed=f"It still has {left}")
     refused = None
     for part, _, number in sorted(options, key=lambda option: (option[2], option[0])):
@@ -111,12 +133,14 @@ def cleared(settings: Settings, ranks: Sequence[int]) -> Schedule:
     return with_cells(settings.schedule, cells)
 
 
-def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
+def left_to_do(settings: Settings, rank: int) -> list[tuple[int, str, int]]:
     """The next (part, kind, micro-batch) of every kind that is still to do in each part of a rank; weight gradients
-    where a backward is divided, or no backward has been drawn that could not be."""
+    where they take time, and a backward is divided or some could still be."""
+    schedule = settings.schedule
     done = schedule.where
     total = schedule.parts * schedule.micro_batches
     whole = not schedule.splits_backward and sum(1 for key in done if key[1] == "B") == total
+    whole = whole or not has_weights(settings)
     left = []
     for part in schedule.holds[rank]:
         for kind in KINDS:
@@ -126,13 +150,13 @@ def left_to_do(schedule: Schedule, rank: int) -> list[tuple[int, str, int]]:
     return left
 
 
-def next_missing(schedule: Schedule) -> dict[int, list[str]]:
+def next_missing(settings: Settings) -> dict[int, list[str]]:
     """For each rank whose lane is not complete: the next of every kind that it must still do. Weight gradients only
     where some backward is divided; elsewhere they may be drawn (`left_to_do`), and nothing waits for them."""
     missing = {}
-    for rank in range(len(schedule)):
-        left = left_to_do(schedule, rank)
-        missing[rank] = [f"{p}{k}{n}" for p, k, n in left if k != "W" or schedule.splits_backward]
+    for rank in range(settings.stages):
+        left = left_to_do(settings, rank)
+        missing[rank] = [f"{p}{k}{n}" for p, k, n in left if k != "W" or settings.schedule.splits_backward]
     return {rank: names for rank, names in missing.items() if names}
 
 
@@ -178,7 +202,8 @@ def found_schedule(settings: Settings) -> Schedule:
     chunks, place = _place(s.schedule, s.stages)
     shares = tuple(t / chunks for t in s.times)
     cap = s.cap if s.cap is not None else s.micro_batches * chunks
-    work = Work.on(s.stages, s.micro_batches, cap, chunks=chunks, place=place, times=shares, latency=s.latency)
+    how = {"chunks": chunks, "place": place, "times": shares, "latency": s.latency, "split": s.times[2] > 0}
+    work = Work.on(s.stages, s.micro_batches, cap, **how)
     return with_cells(s.schedule, cells_of(auto_schedule(work)))
 
 

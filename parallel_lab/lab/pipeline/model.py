@@ -275,7 +275,7 @@ class PipelineLab(ShowsTraining, WritesCode):
     def left_to_do(self, rank: int) -> list[str]:
         """The next action of every kind that is still to draw in a rank's lane."""
         drawing.checked_rank(self._settings, rank, "PipelineLab.left_to_do")
-        return [f"{part}{kind}{number}" for part, kind, number in drawing.left_to_do(self.schedule, rank)]
+        return [f"{part}{kind}{number}" for part, kind, number in drawing.left_to_do(self._settings, rank)]
 
     def why(self, rank: int, position: int) -> str:
         """Why a rank waits before the cell at `position` (the number of its cells: after the last): the chain of what

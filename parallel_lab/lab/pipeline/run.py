@@ -108,7 +108,7 @@ def prepared(settings: Settings, faults: Sequence[Fault], where: str) -> Trial:
     if not s.timed.complete:
         missing = still_missing(s.schedule)
         what = f"{missing} action{' is' if missing == 1 else 's are'} still to draw"
-        left = [f"rank {rank}: {', '.join(names)}" for rank, names in next_missing(s.schedule).items()]
+        left = [f"rank {rank}: {', '.join(names)}" for rank, names in next_missing(s).items()]
         raise ArgumentError(what, where=where, hint=f"Next of {left[0]}" if left else "")
     if s.devices > MOST_WORKERS:
         what = f"{s.stages} stages x {STRATEGIES[s.strategy]} devices are {s.devices} ranks"

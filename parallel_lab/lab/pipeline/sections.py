@@ -79,7 +79,7 @@ def lanes_view(settings: Settings, faults: list[Fault]) -> list[dict[str, Any]]:
                 "kept": [list(point) for point in settings.kept(rank)],
                 "peak": settings.peaks[rank],
                 "cap": None if caps is None else settings.cap,
-                "left": [f"{p}{k}{n}" for p, k, n in drawing.left_to_do(schedule, rank)],
+                "left": [f"{p}{k}{n}" for p, k, n in drawing.left_to_do(settings, rank)],
                 "faults": [[_cell_at(first, fault.position), fault.text] for fault in mine],
             }
         )
@@ -170,7 +170,7 @@ def pipeline_sections(
         title, notes = f"Equality: {equality.title}", [_verdict(equality, how)]
         sections["equality"] = table(title, COLUMNS, rows_of(equality), notes=notes)
     if not s.timed.complete:
-        left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s.schedule).items()]
+        left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s).items()]
         sections["left"] = {"kind": "lines", "title": "Still to do, next of each kind", "notes": left}
     return {
         **sections,
