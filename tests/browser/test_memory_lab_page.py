@@ -125,7 +125,7 @@ def test_a_level_is_chosen_with_the_arrow_keys(live):
     page.keyboard.press("ArrowRight")
     expect(page.get_by_role("radio", name="level3")).to_have_attribute("aria-checked", "true")
     assert lab.settings.level == "level3" and widget.last_error is None
-    expect(page.locator(".pl-status")).to_contain_text("With level3 a rank needs")
+    expect(page.locator(".pl-status")).to_contain_text("With level3 a rank holds")
     show(page, "levels")
     expect(page.locator(".pl-section-levels tr.pl-on th")).to_have_text("level3")
 
@@ -147,7 +147,7 @@ def test_settings_are_typed_and_refused(live):
     expect(page.locator(".pl-notice")).to_contain_text("threshold_kb='much'. An int, at least 0")
     page.get_by_label("threshold").fill("1000")
     page.get_by_label("threshold").press("Tab")
-    expect(page.locator(".pl-status")).to_contain_text("nothing changes: a rank needs")
+    expect(page.locator(".pl-status")).to_contain_text("nothing changes: a rank holds")
     page.get_by_label("sums in slices").uncheck()
     page.get_by_label("shared by").select_option("2")
     page.locator('[data-command="set_parallel_mode"]').select_option("data_parallel")
@@ -156,7 +156,7 @@ def test_settings_are_typed_and_refused(live):
     expect(page.locator(".pl-notice")).to_contain_text("with Adam in data_parallel mode")
     page.locator('[data-command="set_optimizer"]').select_option("Lamb")
     page.get_by_role("radio", name="grouping").click()
-    expect(page.locator(".pl-status")).to_contain_text("With grouping a rank needs")
+    expect(page.locator(".pl-status")).to_contain_text("With grouping a rank holds")
     assert lab.settings.level == "grouping" and not lab.settings.accumulation_shard and lab.settings.shard_size == 2
 
 

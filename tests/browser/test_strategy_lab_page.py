@@ -309,7 +309,7 @@ def test_names_are_text_not_markup(show):
     snapshot["title"] = snapshot["status_tensor"] = snapshot["operators"][0]["name"] = hostile
     snapshot["messages"][0]["reason"] = snapshot["cards"][0]["text"] = hostile
     page = show(snapshot)
-    assert page.locator("img").count() == 0 and page.locator("[role=status]").inner_text().startswith(hostile)
+    assert page.locator("img").count() == 0 and hostile in page.locator("[role=status]").inner_text()
 
 
 @pytest.mark.quick(1)

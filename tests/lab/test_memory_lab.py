@@ -7,11 +7,12 @@ import re
 import pytest
 
 from parallel_lab.base.errors import ArgumentError, OptimizerParallelError, ShapeError
+from parallel_lab.base.units import bytes_text
 from parallel_lab.cost import MEMORY_KINDS
 from parallel_lab.lab.memory.count import MOMENTS, predicted_ranks, simulated_ranks
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.memory.puzzle import choices, find_par
-from parallel_lab.lab.memory.sections import KINDS, changed_text
+from parallel_lab.lab.memory.sections import HOLDS, KINDS, changed_text
 from parallel_lab.lab.memory.subjects import SUBJECTS, WIDTHS, Settings, get_subject
 from parallel_lab.lab.memory.zero import parse_count, zero_table
 from parallel_lab.lab.shared.jobs import STACK_LAYERS
@@ -286,17 +287,26 @@ def test_a_snapshot_is_plain_data_that_adds_up(subject):
     assert sum(row[1] for row in rows) == lab.ranks()[0].messages
 
 
-def test_what_changed_is_described_in_words():
+def test_the_lead_follows_the_moment_and_says_what_changed():
     lab = MemoryLab("stack", 8, level="level1")
-    off, now = lab.ranks_without()[0].peak_bytes, lab.ranks()[0].peak_bytes
-    status = lab.snapshot()["status"]
-    assert off > now and f"({(off - now) / off:.0%}) less than without, with the same traffic" in status
+    for moment in MOMENTS:
+        lab.show_moment(moment)
+        shot, looks = lab.snapshot(), lab.page_snapshot()["looks"]["moment|source"]
+        off, *ranks = (bar["total"] for bar in shot["sections"]["memory"]["of"][f"{moment}|predicted"]["bars"])
+        assert (
+            f"holds {bytes_text(max(ranks))} {HOLDS[moment]} (predicted): {bytes_text(off - max(ranks))}"
+            in shot["status"]
+        )
+        assert f"({(off - max(ranks)) / off:.0%}) less than without, with the same traffic." in shot["status"]
+        assert looks[f"{moment}|predicted"] == {name: shot[name] for name in ("status", "selected")}
+        fullest = bytes_text(max(count.peak_bytes for count in lab.ranks()))
+        assert shot["selected"] == f"Its fullest moment, {fullest}, fits into the 4 MiB of a device."
     assert "traffic: the same, 8 more messages" in lab.to_text()
     lab.set_level("off")
     assert changed_text(lab.ranks(), lab.ranks_without()) == "nothing has changed"
-    status = lab.snapshot()["status"]
-    assert status.startswith("Without optimizer parallel each of the 8 ranks holds everything: ")
-    assert status.endswith("more than the 4 MiB it has.")
+    shot = lab.snapshot()
+    assert shot["status"].startswith("Each of the 8 ranks holds everything: ")
+    assert shot["selected"].endswith(" more than the 4 MiB of a device.")
 
 
 def test_the_text_has_every_part():

@@ -278,7 +278,7 @@ def test_a_page_has_what_selecting_would_show():
         shot = lab.snapshot()
         parts = {**looks["tensor|phase"][f"{tensor}|{phase}"], **looks["rank"][str(rank)]}
         assert parts == {name: shot[name] for name in parts} and {"picture", "cards", "rank_detail"} <= parts.keys()
-        assert f"{parts['status_tensor']} {parts['status_rank']}" == shot["status"]
+        assert f"{parts['status_rank']} {parts['status_tensor']}" == shot["status"]
 
 
 def test_a_snapshot_is_the_callers_own():

@@ -152,7 +152,7 @@ function counters(s) {
     <td class="pl-number"><b>${show[c.unit](c.now)}</b></td><td class="pl-number">${show[c.unit](c.end)}</td>
     <td>${formula(c)}</td></tr>`;
   const { value, padded } = s.elements, pad = `; S is padded to ${padded} elements, so that chunks are equal`;
-  const below = html`<p class="pl-muted pl-small">${frame.met} of ${frame.wanted} places have what they must have at the
+  const below = html`<p class="pl-muted pl-small">${frame.met} of ${frame.wanted} places hold what they need at the
     end. Times: ${s.machine}${padded === value ? "" : pad}.</p>`;
   const heads = ["", "#so far", "#at the end", "formula"];
   return panel("counted, and by formula", "", "pl-counters", heads, s.counters.map(row), below);

@@ -172,7 +172,7 @@ function axisMarks(g) {
       <text x="${round(Math.min(x, g.right - String(text).length * 3.5))}" y="${Y.axis + 15}">${text}</text></g>`;
   };
   return html`<g data-key="axis"><path class="pl-fu-axis" d="M${g.left} ${Y.axis}H${round(g.right)}"/>${found.map(one)}
-    <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${unit} of backward</text></g>`;
+    <text class="pl-fu-unit" x="0" y="${Y.axis + 15}">${unit} since start</text></g>`;
 }
 
 // Where backward ends, and how much is exposed after it.

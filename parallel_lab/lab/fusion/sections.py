@@ -182,8 +182,9 @@ def status_text(lanes: Lanes, score: Score) -> str:
     exposed_s = lanes.exposed_s
     sent = f"{plural(len(lanes.messages), 'message')} for {len(lanes.boxes)} gradients"
     sending = time_text(lanes.communication_s)
-    tail = f"All of the {sending} of sending overlaps with backward"
+    tail = f"All {sending} of sending overlap with backward"
     if exposed_s > 1e-9 * lanes.step_s:
-        tail = f"{time_text(exposed_s)} of {sending} of sending come after backward, with nothing left to compute"
+        part = "All" if exposed_s > (1 - 1e-9) * lanes.communication_s else f"{time_text(exposed_s)} of the"
+        tail = f"{part} {sending} of sending {'are' if part == 'All' else 'is'} exposed: nothing is left to compute"
     par = "which is par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par ({time_text(score.par_s)})"
     return f"{sent}: a step of {time_text(score.step_s)} (predicted), {par}. {tail}."

@@ -12,6 +12,7 @@ simulated ranks and on worker processes, and says which.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from .count import MOMENTS, Count
 from .facts import ParameterFact, parameter_facts
 from .puzzle import Par, Score, find_par, fullest
 from .run import RunResult, check_result, counted
-from .sections import KINDS, memory_sections, notes, status_text, steps_of
+from .sections import KINDS, fit_text, memory_sections, notes, status_text, steps_of
 from .subjects import (
     ACCUMULATIONS,
     DEVICES,
@@ -247,7 +248,7 @@ class MemoryLab(ComparesRuns, WritesCode):
         """The puzzle's score: (parameters, whether they fit). Raises ArgumentError for another network or no line."""
         with self._lock:
             if not self.subject.width or not self._capacity:
-                hint = "Take the subject 'stack', and set_capacity('4 MiB')"
+                hint = "Take the network 'stack', and give a device a memory such as 4 MiB"
                 raise ArgumentError("there is nothing to score", where="MemoryLab.score", hint=hint)
             source = next((s for s in ("measured", "simulated") if s in self._results), "predicted")
             peak_bytes = fullest(self.ranks(source)).peak_bytes
@@ -305,10 +306,20 @@ class MemoryLab(ComparesRuns, WritesCode):
         """Take the solution that `find_par` has found. Raises ArgumentError before."""
         par = self._pars.get(self._par_key())
         if par is None:
-            raise ArgumentError("par is not known", where="MemoryLab.show_best", hint="find_par() searches for it")
+            hint = "Find it first, with a stack of your own"
+            raise ArgumentError("par is not known", where="MemoryLab.show_best", hint=hint)
         self._change(width=par.width, settings=par.settings)
 
     # ---- forms ----
+
+    def page_snapshot(self) -> dict[str, Any]:
+        """The snapshot, and its lead at every moment of every source."""
+        pairs = itertools.product(MOMENTS, self.sources().known)
+        leads = {f"{moment}|{source}": self._lead(moment, source) for moment, source in pairs}
+        return {**self.snapshot(), "looks": {"moment|source": leads}}
+
+    def _lead(self, moment: str, source: str) -> dict[str, str]:
+        return {"status": status_text(self, moment, source), "selected": fit_text(self, source)}
 
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
@@ -319,7 +330,7 @@ class MemoryLab(ComparesRuns, WritesCode):
             return {
                 "version": 1,
                 "title": "Memory Lab",
-                "status": status_text(self),
+                **self._lead(self._moment, self._source),
                 **self.chosen(),
                 "notes": notes(self, self.subject.note),
                 "width": width if self.subject.width else None,

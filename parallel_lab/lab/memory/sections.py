@@ -269,24 +269,38 @@ def changed_text(now: Sequence[Count], off: Sequence[Count]) -> str:
     return f"{'; '.join(parts)}, {count if more else 'as many messages'}"
 
 
-def status_text(lab: Any) -> str:
-    """The picture in one sentence, which takes two lines of a notebook at most."""
-    now, off, capacity, level = lab.ranks(), lab.ranks_without(), lab.capacity_bytes, lab.settings.level
-    peak, peak_off = (fullest(counts).peak_bytes for counts in (now, off))
+HOLDS = {"states": "of model states", "peak": "at its fullest moment"}
+HOLDS |= {"training": "before the update", "resident": "between steps"}
+
+
+def status_text(lab: Any, moment: str, source: str) -> str:
+    """What the fullest rank holds at a moment, and sends, against no optimizer parallel (predicted)."""
+    now, off, level = lab.ranks(source), lab.ranks_without(), lab.settings.level
+    held, held_off = (most_held(counts, moment) for counts in (now, off))
     sent, sent_off = (busiest(counts).sent_bytes for counts in (now, off))
-    need, over = f"{bytes_text(peak)} at its fullest moment (predicted)", peak - capacity
+    amount = f"{bytes_text(held)} {HOLDS[moment]} ({lab.said(source)})"
     if level == "off":
-        head = f"Without optimizer parallel each of the {len(now)} ranks holds everything: {need}"
-    elif (peak, sent) == (peak_off, sent_off):
-        head = f"With {level} nothing changes: a rank needs {need}"
-    else:
-        saved = "as much as without" if peak == peak_off else f"{_difference(peak, peak_off)} than without"
-        traffic = "the same" if sent == sent_off else _difference(sent, sent_off)
-        head = f"With {level} a rank needs {need}, {saved}, with {traffic} traffic"
+        return f"Each of the {len(now)} ranks holds everything: {amount}."
+    if (held, sent) == (held_off, sent_off):
+        return f"With {level} nothing changes: a rank holds {amount}."
+    saved = "as much as" if held == held_off else f"{_difference(held, held_off)} than"
+    traffic = "the same" if sent == sent_off else _difference(sent, sent_off)
+    return f"With {level} a rank holds {amount}: {saved} without, with {traffic} traffic."
+
+
+def fit_text(lab: Any, source: str) -> str:
+    """Whether the fullest moment fits into a device; "" without a line."""
+    peak, capacity = most_held(lab.ranks(source), "peak"), lab.capacity_bytes
     if not capacity:
-        return f"{head}."
-    fits = f"it fits into {bytes_text(capacity)}"
-    return f"{head}; {f'that is {bytes_text(over)} more than the {bytes_text(capacity)} it has' if over > 0 else fits}."
+        return ""
+    fits = f"fits into the {bytes_text(capacity)} of a device"
+    over = f"is {bytes_text(peak - capacity)} more than the {bytes_text(capacity)} of a device"
+    return f"Its fullest moment, {bytes_text(peak)}, {fits if peak <= capacity else over}."
+
+
+def most_held(counts: Sequence[Count], moment: str) -> int:
+    """Bytes at a moment, of the rank that holds most then."""
+    return max(sum(count.at(moment).values()) for count in counts)
 
 
 def _difference(one: int, other: int) -> str:

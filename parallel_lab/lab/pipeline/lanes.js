@@ -251,7 +251,7 @@ function refusal(s, ui, g) {
   const left = Math.max(0, Math.min(ui.width - 330, g.x(ui.tried.time) - 40 - (ui.scrolled ?? 0)));
   return html`<p class="pl-pi-refused" data-key="refused" role="alert"
     style="left:${round(left)}px;top:${g.top(ui.tried.rank) + g.h.cell + 4}px"><b aria-hidden="true">!</b>
-    ${s.last_error.replace(/^PipelineLab\.\w+: /, "")}</p>`;
+    ${plainly(s.last_error)}</p>`;
 }
 
 function caption(s, ui) {

@@ -33,9 +33,9 @@ function prepare(s, ui) {
   return moments;
 }
 
-function leadText(s, ui) {
+function selectedText(s, ui) {
   if (ui.item) return sayItem(s, ui.item);
-  if (ui.at === null) return s.status;
+  if (ui.at === null) return "";
   const does = s.lanes.map((lane) => {
     const cell = lane.cells.find(([, start, end]) => start <= ui.time && ui.time < end);
     return `rank ${lane.rank} ${cell ? cell[0] : "waits"}`;
@@ -79,12 +79,12 @@ function settings(s, ui) {
     ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}</div>`;
 }
 
-function lead(s, ui) {
+function headline(s, ui) {
   prepare(s, ui);
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
-  return html`<div class="pl-pi-lead"><div class="pl-pi-said"><p class="pl-status" role="status">${leadText(s, ui)}</p>
+  return html`<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
     ${going}</div>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
@@ -306,7 +306,7 @@ function keyAt(s, { rank, position }) {
 
 const { render, mountPage } = lab({
   classes: ["pl-pi"],
-  parts: { head: top, settings, lead, lanes: lanesPart, caption, tools, below, tables },
+  parts: { head: top, settings, lead: headline, lanes: lanesPart, caption, tools, below, tables },
   measure(ui, root) {
     ui.width = Math.max(200, Math.floor(root.clientWidth || 940) - 8);
     ui.at ??= null;

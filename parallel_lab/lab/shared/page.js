@@ -143,9 +143,10 @@ function button(command, text, ui, { on = true, title = "", kind = "", key = com
     ${flag("disabled", !on || !ui.can(command))} title="${title}">${text}</button>`;
 }
 
-// What was refused and what failed.  found: {key: text or nothing}
+// What was refused and what failed; the command's name is for those who call it.  found: {key: text or nothing}
+const plainly = (text) => text.replace(/^\w+(?:Lab|Stepper)(?:\.\w+)?: /, "");
 function notices(found) {
-  const one = ([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${text}</p>`;
+  const one = ([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${plainly(text)}</p>`;
   return html`<div class="pl-notices" role="alert">${Object.entries(found).filter(([, text]) => text).map(one)}</div>`;
 }
 
@@ -157,10 +158,14 @@ function runLine(run, name, ui) {
     ${going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : ""}`;
 }
 
+// The result, always; below it what is selected, or what is wrong.
+const lead = (result, selected = "") => html`<p class="pl-status" role="status">${micro(result)}${selected
+  && html` <span class="pl-selected">${micro(selected)}</span>`}</p>`;
+
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
 function head(s, controls, ui) {
   return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}${predictSwitch(s, ui)}</header>
-    ${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" aria-live="polite">${micro(s.status)}</p>`}${notices({ n0: s.last_error, n1: s.run.error })}`;
+    ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status, s.selected)}${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
 // A number as people type it; any other text stays one: the model says what is wrong with it.

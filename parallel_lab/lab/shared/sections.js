@@ -103,7 +103,7 @@ const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s
 
 // What was refused, at the field that asked for it: the head may be out of sight.
 const refusedHere = (s, ui, command) => (ui.asked === command && s.last_error
-  ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${s.last_error}</p>` : "");
+  ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${plainly(s.last_error)}</p>` : "");
 // The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
 const paste = (s, ui) => html`<div class="pl-field pl-paste">
   <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>

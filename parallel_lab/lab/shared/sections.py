@@ -116,7 +116,7 @@ def last_answer(shot: Mapping[str, Any]) -> list[str]:
 
 def _head(shot: Mapping[str, Any]) -> Iterable[str]:
     yield shot["title"]
-    yield shot["status"]
+    yield from filter(None, (shot["status"], shot.get("selected")))
     yield from last_answer(shot)
     fields = [f for f in shot.values() if isinstance(f, Mapping) and {"label", "choices"} <= f.keys()]
     labels = [{c["value"]: c["label"] for c in f["choices"] if isinstance(c, Mapping)} for f in fields]

@@ -384,7 +384,7 @@ class StrategyLab(WritesCode, TrainingLab):
                 "gap": self._machine.gap(plan, timeline, messages, self._rank),
                 "fit": self._machine.to_dict(),
                 "status_message": pair,
-                "status": pair or f"{tensor['status_tensor']} {rank['status_rank']}",
+                "status": f"{rank['status_rank']} {pair or tensor['status_tensor']}",
             }
 
     def _entries(self) -> tuple[picture.TensorEntry, ...]:

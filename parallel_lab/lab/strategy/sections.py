@@ -196,19 +196,15 @@ def _shape(shape: Sequence[int]) -> str:
 
 def tensor_status(picture: Mapping[str, Any], devices: int) -> str:
     """Where the slices of the chosen tensor lie."""
-    shape, slices, partial = tuple(picture["shape"]), picture["slices"], picture["partial"]
-    if devices == 1:
-        return f"{picture['label']}: {shape}, whole on the only rank."
-    lies = "whole on every rank" if slices == 1 else f"split into {slices} slices on {devices} ranks"
-    held = ""
-    if partial:
-        what = "each slice is" if slices > 1 else "it is"
-        held = f"; {what} a sum of {partial['count']} partial sums that lie on different ranks"
-        lies = f"not split on {devices} ranks" if slices == 1 else lies
+    slices, partial = picture["slices"], picture["partial"]
+    lies = "whole on every rank" if devices > 1 else "whole on the only rank"
+    if partial:  # which its label says
+        lies = f"{slices} slices, each" if slices > 1 else "not split, but"
+        lies += f" still {partial['count']} addends on different ranks"
     elif slices > 1:
-        held = f", each held by {plural(devices // slices, 'rank')}"
+        lies = f"{slices} slices, each held by {plural(devices // slices, 'rank')}"
     beyond = "".join(f"; for dim {h['dim']} a rank reads {_reach(h)} its own" for h in picture["halo"])
-    return f"{picture['label']}: {shape} {lies}{held}{beyond}."
+    return f"{picture['label']} {tuple(picture['shape'])}: {lies}{beyond}."
 
 
 def _reach(halo: Mapping[str, Any]) -> str:
@@ -222,9 +218,9 @@ def rank_status(rank: int, messages: Iterable[Mapping[str, Any]], devices: int) 
         return "One device sends no messages."
     sent = [m for m in messages if m["group"]]
     if not sent:
-        return "One step sends no messages."
-    count = sum(m["bytes_predicted"] for m in sent)
-    return f"One step sends {plural(len(sent), 'message')}; rank {rank} contributes {count:,} bytes."
+        return "A step sends no messages."
+    count = bytes_text(sum(m["bytes_predicted"] for m in sent))
+    return f"{plural(len(sent), 'message')} a step, with {count} from rank {rank} (predicted)."
 
 
 def pair_status(m: Mapping[str, Any]) -> str:

@@ -358,8 +358,7 @@ const { render, mountPage } = lab({
     patterns: (s, ui) => patterns(ui.id),
     head: header,
     tour: (s, ui) => html`${tour(s, ui)}`,
-    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
-      ${s.status_message || `${s.status_tensor} ${s.status_rank}`}</p>`}`,
+    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status_rank, s.status_message || s.status_tensor)}`,
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),
