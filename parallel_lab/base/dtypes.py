@@ -93,7 +93,7 @@ UNMASKED = "Arrays without a mask: it would be lost, and what it hides count"
 def scalar_dtype(dtype: Any) -> np.dtype:
     """The dtype of learning rates and the like for parameters of this one: in bfloat16, 0.999 would be 1."""
     dtype = as_dtype(dtype)
-    return FLOAT32 if is_bfloat16(dtype) else dtype
+    return FLOAT32 if dtype.itemsize < 4 else dtype
 
 
 UNPROMOTED = ("uint16", "uint32", "uint64")  # with bools and themselves only

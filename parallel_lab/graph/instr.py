@@ -89,7 +89,8 @@ class Instr(Written):
                      compute              the operator's attributes
                      messages             dim, split_dim, concat_dim, reduce, window, route, fusion; `parameter`, whose
                                           gradient or slice it carries; `group`, the ranks of one that the network
-                                          itself calls (axes and device matrix then only say how many there are)
+                                          itself calls (axes and device matrix then only say how many there are);
+                                          `of_slices`: a training step calls it, on slices as they lie
                      start                those of its `message`, the kind that is started; `members`, the parameters
                                           in a bucket
                      concat               rows: operands stand as (rows, size / rows) side by side

@@ -413,6 +413,8 @@ def trace_network(
     if meets_branch:
         program = {"parallel_mode": parallel_mode, "device_num": device_num, "rank": rank, "parts": parts}
         return trace_network(network, inputs, name, trained, **program, finds_branches=True)
+    if tracer.refused_forward is not None and not tracer.seeds:
+        raise tracer.refused_forward
     if not outputs and not tracer.optimizers:
         allowed = "Tensors that it computed from its inputs"
         raise TraceError(f"the network returned {shorten(result)}", where=name, allowed=allowed)

@@ -60,6 +60,8 @@ class TracedStep:
         self.scale_name = ""
         # whether the next operator belongs to the update program whatever it reads; what skips the optimizer's step
         self.in_update, self.skip, self.overflows = False, "", False
+        # how many functions run that are differentiated; the error for a message without any
+        self.in_forward, self.refused_forward = 0, None
 
     # ---- of the `Tracer` ----
 
@@ -73,6 +75,9 @@ class TracedStep:
         raise NotImplementedError
 
     def _own_parameter(self, parameter: Parameter) -> str:
+        raise NotImplementedError
+
+    def differentiated(self, fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         raise NotImplementedError
 
     def twice(self, what: str, hint: str) -> NotBuiltYet:
@@ -188,6 +193,13 @@ class TracedStep:
         self.seeds = (*self.seeds, value.name)
         return gradients
 
+    def forward_of(self, fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+        """What a function that is differentiated returns."""
+        self.in_forward += 1
+        result = self.differentiated(fn, inputs)
+        self.in_forward -= 1
+        return result
+
     def update(self, optimizer: Any, gradients: Sequence[Any]) -> None:
         """The optimizer's step with these gradients, one per parameter, in the update program. All optimizers' steps
         are taken there together: each has Parameters of its own.
@@ -244,11 +256,13 @@ class TracedStep:
 
     def _taken_late(self, value: TracedValue) -> TracedValue:
         """A value of the update program: of one of the forward program a copy."""
-        if value.name in self.late:
-            return value
+        return value if value.name in self.late else self.recorded_late(OPS["stop_gradient"], [value], {}, None)
+
+    def recorded_late(self, op: OpDef, operands: Sequence[Any], attrs: dict[str, Any], primitive: Any) -> Any:
+        """`record` in the update program, whatever is read."""
         self.in_update = True
         try:
-            return self.record(OPS["stop_gradient"], [value], {}, None)
+            return self.record(op, operands, attrs, primitive)
         finally:
             self.in_update = False
 

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_lab import Simulator, Tensor, compile, nn, ops
 from parallel_lab.base import checks
-from parallel_lab.nn import Parameter
+from parallel_lab.nn import Parameter, ParameterTuple
 from parallel_lab.nn.optim.update_rule import WEIGHT_DECAY, Argument, update_rule
 from tests.nets import cell
 
@@ -51,3 +51,47 @@ def test_a_rule_becomes_an_optimizer_with_its_arguments_states_and_text():
         Signs([parameter], strength=-1)
     with pytest.raises(TypeError, match="Signs: unexpected argument 'loss_scale'"):
         Signs([parameter], loss_scale=2.0)
+
+
+HALF = np.array([1.0, -0.5, 3.0, 0.25], np.float16)
+SLOPE = np.array([0.0, 1e-3, -2e-4, 2.0], np.float16)  # squares of the small ones are 0 in float16, as is Adam's eps
+
+
+@pytest.mark.parametrize("name", ["SGD", "Momentum", "Adam", "AdamWeightDecay", "Lamb", "Adagrad", "RMSProp"])
+def test_parameters_in_float16_are_updated_in_float32_and_rounded_once(name):
+    """Elements without a gradient became NaN: 0 / (0 + 1e-8), which is 0 / 0 in float16."""
+    found = []
+    for dtype in (np.float16, np.float32):
+        parameter = Parameter(Tensor(HALF.astype(dtype)), "p")
+        getattr(nn, name)([parameter], 0.01, *([0.9] if name == "Momentum" else []))((Tensor(SLOPE.astype(dtype)),))
+        found.append(parameter.asnumpy())
+    np.testing.assert_array_equal(found[0], found[1].astype(np.float16))
+
+
+def test_states_that_a_script_puts_in_place_keep_their_dtype():
+    """PanGu-alpha's optimizer: moments in float32 of parameters in float16, where squares of small gradients are 0."""
+
+    class WideStates(nn.AdamWeightDecay):
+        def __init__(self, params):
+            super().__init__(params, 0.5)
+            wide = [Tensor(np.zeros(p.shape, np.float32)) for p in self.parameters]
+            self.moments2 = ParameterTuple([Parameter(zeros, f"v.{i}") for i, zeros in enumerate(wide)])
+
+    w, x = Parameter(Tensor(HALF[:2]), "w"), SLOPE[:2]
+    optimizer = WideStates([w])
+    squares = np.float32(0.001) * x.astype(np.float32) ** 2
+    optimizer((Tensor(x),))
+    np.testing.assert_allclose(optimizer.moments2[0].asnumpy(), squares, rtol=1e-4)
+    plan = compile(nn.TrainOneStepCell(weighted(w), optimizer), x, device_num=2, dataset_strategy="full_batch")
+    assert {plan.value(f"adam_{kind}.w").dtype for kind in "mv"} == {"float16", "float32"}
+    with pytest.raises(TypeError, match=r"WideStates.moments2: 2 Parameters in float32.*1 of one dtype"):
+        optimizer.moments2 = ParameterTuple([Parameter(Tensor([0.0]), "a"), Parameter(Tensor([0.0]), "b")])
+
+
+def test_a_loss_scale_beyond_float16_leaves_gradients_in_float16():
+    """65536 is infinite in float16: gradients were divided by that, and became 0."""
+    w = Parameter(Tensor(HALF), "w")
+    net = cell(lambda net, x: (ops.cast(net.w, "float32") * x).sum(), w=w)
+    step = nn.TrainOneStepWithLossScaleCell(net, nn.SGD([w], 1.0), Tensor(np.float32(65536)))
+    step(Tensor(np.array([0.5, 0.25, 0.0, 0.125], np.float32)))
+    np.testing.assert_array_equal(w.asnumpy(), [0.5, -0.75, 3.0, 0.125])

@@ -317,6 +317,60 @@ def test_messages_that_do_not_meet_are_named_before_step_1_on_every_rank(pool, n
         assert text is not None and text.startswith("before step 1: ") and re.search(MISMATCHED[name][1], text), text
 
 
+# ---- behind the gradient, where operators are split ----
+
+
+def own_norm(h, rank):
+    """As a norm is written for slices: squares of what a rank has, divided by how often they are counted."""
+    return ops.AllReduce()(ops.expand_dims(ops.reduce_sum(ops.square(h)), 0) / 2)
+
+
+# the same calls on a rank's slice of a gradient, and what they are made of; also two that only slices explain
+OF_SLICES = {name: CASES[name] for name in (*SAME_ON_ALL_RANKS, "AllReduce in a group")} | {
+    "a norm": (own_norm, lambda hs: [[sum((h * h).sum() for h in hs) / 2]] * N),
+    "a flat maximum": (
+        lambda h, rank: ops.AllReduce("max", "odd" if rank % 2 else "even")(ops.reduce_max(ops.reshape(h, (-1,)))),
+        lambda hs: [max(hs[0].max(), hs[2].max()), max(hs[1].max(), hs[3].max())] * 2,
+    ),
+    "a result behind it": (lambda h, rank: ops.reduce_sum(ops.square(h) / own_norm(h, rank)), lambda hs: [1.0] * N),
+}
+
+
+def behind_the_gradient(world, name):
+    context.set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=N, full_batch=True)
+    world.groups.update(GROUPS)
+    w, product = Parameter(Tensor(np.tile(W, (1, 2)).repeat(3, 0)[:8]), name="w"), ops.MatMul().shard(((2, 1), (1, 2)))
+    gradient = value_and_grad(lambda x: ops.reduce_sum(ops.square(product(x, w))), None, [w])
+    step = CompiledFunction(lambda x: OF_SLICES[name][0](gradient(x)[1][0], world.rank))
+    return np.array(step(Tensor(X[0, :, :1].repeat(8, 1))).asnumpy())
+
+
+@pytest.mark.parametrize("name", OF_SLICES)
+def test_behind_the_gradient_messages_act_on_slices_as_they_lie(pool, name):
+    """Slices are (8, 4): columns of ranks 0 and 2 are equal, and of 1 and 3. MindSpore runs them so, unchecked."""
+    x, w = X[0, :, :1].repeat(8, 1), np.tile(W, (1, 2)).repeat(3, 0)[:8]
+    halves = np.split(2 * x.T @ (x @ w), 2, axis=1)
+    expected = OF_SLICES[name][1]([halves[rank % 2] for rank in range(N)])
+    for result, value in zip(on_ranks(pool, behind_the_gradient, name), expected, strict=True):
+        np.testing.assert_allclose(result, value, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda g: ops.AllReduce()(ops.reshape(g, (4, 16))), r"reads \(8, 8\) reshaped to \(4, 16\), slices \(8, 4\)"),
+        (lambda g: ops.Reduce(0)(g), "can not contain communication op.*behind gradients AllReduce, "),
+        (lambda g: ops.AllReduce()(ops.reshape(g, (-1,))) * ops.reshape(g, (-1,)), "no slice"),
+    ],
+)
+def test_what_slices_do_not_say_is_refused(call, words):
+    w, product = Parameter(Tensor(np.ones((8, 8))), name="w"), ops.MatMul().shard(((2, 1), (1, 2)))
+    gradient = value_and_grad(lambda x: ops.reduce_sum(product(x, w)), None, [w])
+    settings = {"device_num": N, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    with pytest.raises(RuntimeError, match=words):
+        compile_program(lambda x: call(gradient(x)[1][0]), np.ones((8, 8)), **settings)
+
+
 # ---- what cannot be ----
 
 

@@ -18,8 +18,7 @@ from ...base.hooks import current_tracer
 from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.feeding import NETWORK, GradAccumulation, MicroBatches, PipelineCell, WithLossCell, check_compiled
-from ...nn.optim.amp import DynamicLossScaleUpdateCell, LossScaleManager, LossScaler, UpdateCell
-from ...nn.optim.global_norm import in_dtype_of
+from ...nn.optim.amp import DynamicLossScaleUpdateCell, LossScaleManager, LossScaler, UpdateCell, unscaled
 from ...nn.optim.grad_reducer import parameter_tuple
 from ...nn.optim.optimizer import Optimizer
 from ...nn.optim.parameter_groups import one_gradient_each
@@ -266,5 +265,5 @@ class TrainOneStepWithLossScaleCell(TrainOneStepCell):
             grads = self.grad_reducer(grads)
         overflow = self.process_loss_scale(self.get_overflow_status(status, grads))
         if not overflow:
-            self.optimizer(tuple(div(g, in_dtype_of(g, scale)) for g in grads))
+            self.optimizer(tuple(unscaled(g, scale) for g in grads))
         return loss, overflow, scale

@@ -6,16 +6,22 @@ moves least of its operands, so that layouts are followed; its messages, if it n
 makes them. The instructions come first in the update program; those on new values, which lie as the parameter does,
 come last.
 
+A message that the step calls itself acts on slices as they lie, and so does all that it is made of: no other message is
+inserted there, a sum that ends in it is each rank's own (MindSpore: behind the gradient nothing is split or combined).
+
 In data_parallel and hybrid_parallel mode every rank has whole gradients, and operators run on them as they stand.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
+from ...base.errors import TracedCommunication
 from ...base.origin import Origin
-from ...layout.tensor_layout import TensorLayout
+from ...layout.tensor_layout import TensorLayout, canonical_axes, ranks_along
+from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.registry import OPS
 from ...ops.machine.sharding import sharding_rule
 from ..draft import Draft, fresh_name
@@ -120,8 +126,15 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
     build = Builder(replace(draft, graph=graph))
     build.values = values
     shapes = graph.shapes()
+    own = {name for n in nodes if n.opdef.message for name in (n.name, *n.ins)}
+    for node in reversed(nodes):
+        own.update(node.ins if own.intersection(node.outs) else ())
     for node in nodes:
         build.when = node.when
+        if not own.isdisjoint(node.outs) and node.op != "loop":
+            _on_slices(build, node)
+            build.prints(node.outs)
+            continue
         if node.opdef.view:
             build.views[node.name] = View(node.ins[0], node)
             build.prints(node.outs if node.phase == phase else ())
@@ -134,6 +147,9 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
             build.prints(node.outs)
             continue
         taken, attrs = graph.operand_shapes(node), dict(node.attrs)
+        if own and (scratch := [n for n in node.ins if n in values and values[n].layout is None]):
+            what, allowed = f"{scratch[0]!r} is no slice of a whole", "What a message brings in its operand's layout"
+            raise TracedCommunication(what, where=node.where, allowed=allowed)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
         if strategy is None:
             laid_out = (values.keys() | build.views.keys()) - numbers
@@ -162,6 +178,53 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         return build.redistribute(name, have, shape, want, taker, 0)
 
     return build.instrs, read
+
+
+def _on_slices(build: Builder, node: Node) -> None:
+    """A message that the step calls, or an operator that one is made of: on slices as they lie, and nothing else moves.
+
+    Raises TracedCommunication for a group that no program for all ranks names, and where slices make no slice.
+    """
+    op, device_num, attrs = node.opdef, build.config.device_num, dict(node.attrs)
+    for name in node.ins:
+        if name not in build.values:
+            build.values[name] = build.graph.source(name).whole(device_num)
+    held = [build.values[name] for name in node.ins]
+    slices, like = [v.slice_shape for v in held], held[0] if held else None
+    if op.message:
+        definition, group = MESSAGES[op.message], attrs["group"]
+        attrs.setdefault("dim", 0)
+        n, step = len(group), group[1] - group[0]
+        placed, rooted = ((device_num // (n * step), n, step), (1,)), not definition.symmetric
+        if device_num % (n * step) or ranks_along(*placed, group[0]) != group or (rooted and n < device_num):
+            allowed = "Groups of equal size and distance that together are all ranks; with a root all ranks"
+            what = f"it is called for ranks {group}, by one program for {device_num} ranks"
+            raise TracedCommunication(what, where=node.where, allowed=allowed)
+        shapes = [definition.reply_shape(slices[0], attrs, n)]
+        about = {a: attrs[a] for a in definition.attributes} | {"fusion": 0, "of_slices": True}
+        matrix, axes = canonical_axes(*placed)
+        instr = Instr(op.message, node.outs, node.ins, node.name, "", node.op_class, attr_pairs(about), axes, matrix)
+        instr = replace(instr, reason="the step calls it", origin=node.origin)
+    else:
+        if op.view and slices[0] != held[0].shape and len(node.shape) > 1:
+            what = f"a message that the step calls reads {held[0].shape} reshaped to {node.shape}, slices {slices[0]}"
+            raise TracedCommunication(what, where=node.where, allowed="A slice is reshaped to one dim only")
+        if op.view:
+            attrs["shape"] = node.shape if slices[0] == held[0].shape else (math.prod(slices[0]),)
+        elif op.result_shape is None:
+            signature = op.signature_for(tuple(v.shape for v in held), attrs)
+            like = next((v for v, labels in zip(held, signature.ins, strict=True) if labels == signature.outs[0]), None)
+        else:
+            like = held[op.result_shape] if isinstance(op.result_shape, int) else None
+        shapes = op.infer(tuple(slices), tuple(v.dtype for v in held), attrs, node.where).shapes
+        instr = node.computed(node.ins, attr_pairs(attrs))
+    values = []
+    for shape, local, dtype in zip(node.shapes, shapes, node.dtypes, strict=True):
+        layouts = [like.layout] if like is not None and like.layout is not None else []
+        layouts = [one for one in (*layouts, TensorLayout.replicated(device_num, len(shape))) if one.ndim == len(shape)]
+        layout = next((one for one in layouts if one.full_shape(local) == shape), None)
+        values.append(Value(local, dtype, None) if layout is None else Value(shape, dtype, layout.whole()))
+    build.add(instr, *values)
 
 
 def _placed(build: Builder, name: str) -> TensorLayout | None:

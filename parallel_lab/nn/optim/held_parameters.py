@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...base.errors import ArgumentTypeError
 from ...base.hooks import current_tracer, open_catalog
 from ..tensor.parameter import Parameter, ParameterTuple
 from .held_states import HeldStates
@@ -57,6 +58,7 @@ class HeldParameters(HeldStates):
     steps_taken: int
     _rates: dict[str, Any]
     _settings: list[Any]
+    state_dtypes: ClassVar[dict[str, np.dtype]] = {}  # of states that a script has replaced by others
     # what a step written by hand reads beyond this; catalog/nn/optimizer_names.py fills it
     further: ClassVar[dict[str, Callable[[Any], Any]]] = {}
 
@@ -77,6 +79,20 @@ class HeldParameters(HeldStates):
             return super().__getattr__(name)  # type: ignore[misc]
         with_it = [(i, p) for i, p in enumerate(self.parameters) if name in self.initial_state(p)]
         return ParameterTuple([self.held((name, i), f"{name}.{p.name}") for i, p in with_it])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        kind = next((n for n in NAMED_THERE.get(name, ()) if n in self.state_names), name)
+        if kind not in self.state_names or not isinstance(value, ParameterTuple):
+            return super().__setattr__(name, value)
+        # a script's own states, in another dtype: `self.moments1 = ParameterTuple(...)` behind super().__init__
+        dtypes = {np.dtype(str(p.dtype)) for p in value}
+        if len(value) != len(self.parameters) or len(dtypes) > 1:
+            given = f"{len(value)} Parameters in {' and '.join(sorted(map(str, dtypes)))}"
+            allowed = f"{len(self.parameters)} of one dtype, one for each Parameter that is trained"
+            raise ArgumentTypeError(given, where=f"{type(self).__name__}.{name}", allowed=allowed)
+        super().__setattr__("state_dtypes", {**self.state_dtypes, kind: dtypes.pop()})
+        for i, one in enumerate(value):
+            self.write_held((kind, i), one.asnumpy())
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_held": {}}  # a copy makes Parameters of its own
@@ -117,7 +133,7 @@ class HeldParameters(HeldStates):
         else:
             (name, i), state = key, self._state(key[1])
             self._states = [{} for _ in self.parameters] if self._states is None else self._states
-            self._states[i] = {**state, name: np.array(array, state[name].dtype)}
+            self._states[i] = {**state, name: np.array(array, self.state_dtypes.get(name, state[name].dtype))}
 
     def _state(self, i: int) -> dict[str, np.ndarray]:
         return (self._states[i] if self._states else {}) or self.initial_state(self.parameters[i])

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import Check, misfit
-from ...base.dtypes import BFLOAT16
+from ...base.dtypes import HALF
 from .global_norm import centralized, in_dtype_of, mean, norm, wide
 from .optimizer import Optimizer, State, plain_number
 from .state_shapes import dims_of_state, shape_of_state
@@ -139,7 +139,8 @@ def update_rule(
             def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
                 shape, dtype = tuple(parameter.shape), np.dtype(str(parameter.dtype))
                 kept_states = [s for s in self._starts.items() if dims_of_state(s[0], len(shape)) is not None]
-                return {name: np.full(shape_of_state(name, shape), start, dtype) for name, start in kept_states}
+                dtypes = {name: self.state_dtypes.get(name, dtype) for name, _ in kept_states}
+                return {name: np.full(shape_of_state(name, shape), start, dtypes[name]) for name, start in kept_states}
 
             def scalar_state(self) -> dict[str, float]:
                 return {name: start for name, (start, _) in shared(self).items()}
@@ -150,7 +151,7 @@ def update_rule(
             def update(self, parameter, gradient, state, scalars, learning_rate, place=None):
                 place = self.own_place() if place is None else place
                 h, given = StepInputs(self, learning_rate, scalars, place), (parameter, state)
-                if half := str(parameter.dtype) == BFLOAT16:  # worked out in float32, and rounded once
+                if half := str(parameter.dtype) in HALF:  # worked out in float32, and rounded once
                     parameter, gradient = wide(parameter), wide(gradient)
                     state = {name: wide(value) for name, value in state.items()}
                 if not decoupled:

@@ -75,7 +75,7 @@ def value_and_grad(
         try:
             # of a trace's values copies: the function may give them other elements
             given = [copy.copy(a) if not isinstance(a, Tensor) and isinstance(a, Arithmetic) else a for a in args]
-            value = fn(*given) if tracer is None else tracer.differentiated(fn, given)
+            value = fn(*given) if tracer is None else tracer.forward_of(fn, given)
         finally:
             on_tape.reset(watching)
         if has_aux and not isinstance(value, (tuple, list)):

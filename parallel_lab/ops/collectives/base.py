@@ -71,6 +71,10 @@ def checked_root(name: str, label: str, root: int, members: tuple[int, ...]) -> 
     return root
 
 
+# messages that bring every rank a value of one shape, as one program for all ranks needs them
+OF_SLICES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast", "Barrier")
+
+
 class Communication(WithoutStrategy):
     """Base of the operators: Primitives that take no strategy.
 
@@ -111,8 +115,8 @@ class Communication(WithoutStrategy):
     def in_trace(self, tracer: Any) -> tuple[int, tuple[int, ...]]:
         """(rank that the program is for: this one, else the setting global_rank; ranks of the group) in a trace.
 
-        Raises TracedCommunication in modes that split operators, whose messages follow from strategies, and in
-        stand_alone mode, whose program is one device's.
+        Raises TracedCommunication in stand_alone mode, whose program is one device's, and in the forward part of modes
+        that split operators, whose messages follow from strategies: behind gradients `OF_SLICES` are possible.
         """
         mode = tracer.parallel_mode or get_auto_parallel_context("parallel_mode")
         origin, where = caller(tracer.scope_text()), caller().place
@@ -120,7 +124,11 @@ class Communication(WithoutStrategy):
             what = f"the graph can not contain communication op: parallel_mode {mode!r}, {self.name} in {origin.scope}"
             allowed = "Messages that follow from strategies: shard(...) on operators, reshard(x, layout)"
             hint = "A network that communicates by hand runs in stand_alone, data_parallel or hybrid_parallel mode"
-            raise TracedCommunication(what, where=where, allowed=allowed, hint=hint)
+            hint += f"; behind gradients {', '.join(OF_SLICES)} are possible"
+            error = TracedCommunication(what, where=where, allowed=allowed, hint=hint)
+            if tracer.in_forward or self.name not in OF_SLICES:
+                raise error
+            tracer.refused_forward = tracer.refused_forward or error
         group, world = self.given["group"], current_world()
         if world is not None:
             members = group_of(self.name, group)[1]
@@ -135,7 +143,11 @@ class Communication(WithoutStrategy):
         return (tracer.rank if world is None else world.rank), members
 
     def recorded(self, tracer: Any, op: OpDef, operands: Sequence[Any], **attrs: Any) -> Any:
-        """One message as an operator of the network. Raises TracedCommunication for operands made from gradients."""
+        """One message as an operator of the network. Raises TracedCommunication for operands made from gradients where
+        no operators are split.
+        """
+        if tracer.refused_forward is not None:
+            return tracer.recorded_late(op, operands, {**attrs, "fusion": self.prim_attrs["fusion"]}, self)
         late = next((x for x in operands if getattr(x, "name", None) in tracer.late), None)
         if late is not None:
             what = f"{self.name} is given {late.name!r}, which is made from gradients, while a network is compiled"
