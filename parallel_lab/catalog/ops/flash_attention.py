@@ -12,6 +12,8 @@ MindSpore, ops.flash_attention_score and flash_attention_score_info.
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 
 from ...base.checks import choice, integer, number
@@ -347,7 +349,42 @@ _INSTEAD = {
 }
 
 
-def _with_heads(layout, axes_or_counts):
+def primitive_for(primitive, of):
+    """A Primitive of another operator, with the name, the strategy and the attributes of `primitive`."""
+    inner = type(primitive.name, (Primitive,), {"op": of})()
+    for name in ("instance_name", "in_strategy", "out_strategy", "strategy_origin", "prim_attrs"):
+        setattr(inner, name, getattr(primitive, name))
+    return inner
+
+
+def optional_form(of, name, tensors, **settings):
+    """`form` for operators with many tensors that may be missing, and attributes that are only passed on.
+
+        @optional_form(ffn, "FFN", "x weight1 weight2 bias1? bias2?", activation="gelu")
+        def _(self, given):
+            ...
+
+    tensors  names in the order of a call, those that may be missing with a question mark
+    given    what a call and the class were given, by name, with None for what is missing
+    """
+
+    def declare(fn):
+        kind = inspect.Parameter
+        names = {each.rstrip("?"): None if each.endswith("?") else kind.empty for each in tensors.split()}
+        inputs = [kind(each, kind.POSITIONAL_OR_KEYWORD, default=value) for each, value in names.items()]
+        switches = [kind(each, kind.KEYWORD_ONLY, default=value) for each, value in settings.items()]
+
+        def arrange(self, **given):
+            return fn(self, {**dict.fromkeys(names), **given})
+
+        arrange.__doc__ = fn.__doc__
+        arrange.__signature__ = inspect.Signature([kind("self", kind.POSITIONAL_OR_KEYWORD), *inputs, *switches])
+        return form(of, name)(arrange)
+
+    return declare
+
+
+def with_heads(axes_or_counts):
     """The strategy of a flat tensor for one with heads apart: their elements stay whole."""
     if isinstance(axes_or_counts, Layout):
         return axes_or_counts.named((*axes_or_counts.axes, ()))
@@ -395,12 +432,10 @@ def _attend(primitive, tensors, settings, refused):
             raise ShapeError(what, where=where, allowed="keep_prob=1.0")
         attrs["key"] = dropout_key(get_seed(), primitive.instance_name or caller().place)
     further = {name: x for name, x in further.items() if x is not None}
-    inner = type(where, (Primitive,), {"op": flash_attention})()
-    for name in ("instance_name", "in_strategy", "out_strategy", "strategy_origin", "prim_attrs"):
-        setattr(inner, name, getattr(primitive, name))
+    inner = primitive_for(primitive, flash_attention)
     if layout in FLAT and inner.in_strategy is not None:
         given = inner.in_strategy
-        inner.in_strategy = (*(_with_heads(layout, each) for each in given[:3]), *given[3:])
+        inner.in_strategy = (*map(with_heads, given[:3]), *given[3:])
     *kept, made = flash_attention.call((*heads, *further.values()), {**attrs, "given": tuple(further)}, inner)
     return (*kept, reshape(made, shape) if layout in FLAT else made)
 

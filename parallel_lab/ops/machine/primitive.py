@@ -155,7 +155,7 @@ class Primitive(Attributed):
             allowed = f"{self.name} takes no strategy: it passes on its producer's layout to the one its consumer wants"
             hint = "Shard the operator before or after it"
             raise StrategyError(f"strategy {shorten(in_strategy)}", where=where, allowed=allowed, hint=hint)
-        if in_strategy is not None and self.op.variadic:
+        if isinstance(in_strategy, tuple) and self.op.variadic:
             in_strategy = _of_each(in_strategy)
         inward = None if in_strategy is None else check_strategy_value(in_strategy, where)
         outward = None if out_strategy is None else check_strategy_value(out_strategy, where, "out_strategy")
@@ -170,22 +170,22 @@ class Primitive(Attributed):
         return self.called(self._in_order(args, named) if named else args)
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """Names of what a call takes, in order."""
-        return self.op.positional
+    def operands(self) -> dict[str, Any]:
+        """What a call takes, in order, with defaults; `inspect.Parameter.empty` where there is none."""
+        return {name: self.op.defaults.get(name, inspect.Parameter.empty) for name in self.op.positional}
 
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments of a call, those given by name at their places."""
-        names = self.operands
+        """All arguments of a call, those given by name at their places, and defaults of those between them."""
+        known, names = self.operands, tuple(self.operands)
         placed = dict(zip(names, args, strict=False))
         named = own_names(named, names, placed)
         wrong = [name for name in named if name not in names or name in placed]
         leading = names[: max((names.index(name) + 1 for name in named if name in names), default=0)]
-        missing = [name for name in leading if name not in placed and name not in named]
+        missing = [n for n in leading if known[n] is inspect.Parameter.empty and n not in {**placed, **named}]
         if wrong or missing:
             what = f"{wrong[0]!r} is given by name" if wrong else f"{missing[0]!r} is missing"
             raise ShapeError(what, where=self.name, allowed=f"{self.name}(...)({', '.join(names)}), each once")
-        return (*args, *(named[name] for name in leading[len(args) :]))
+        return (*args, *({**known, **named}[name] for name in leading[len(args) :]))
 
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
@@ -226,10 +226,10 @@ class Form(Primitive):
         return self.settings
 
     @property
-    def operands(self) -> tuple[str, ...]:
-        """Names of what a call takes, in order."""
+    def operands(self) -> dict[str, Any]:
+        """As `Primitive.operands`."""
         parameters = list(inspect.signature(type(self).arrange).parameters.values())[1:]
-        return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+        return {p.name: p.default for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD}
 
     def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Primitive:
         """As `Primitive.shard`."""
@@ -246,7 +246,8 @@ class Form(Primitive):
             names = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY][1:]
             usage = f"{self.name}({', '.join(self.settings)})({', '.join(names)})"
             raise ShapeError(f"got {len(args)} arguments", where=self.name, allowed=usage) from None
-        for name in arguments.keys() & set(TENSORS):
+        lists = {name for name, x in arguments.items() if self.op.variadic and isinstance(x, (list, tuple))}
+        for name in arguments.keys() & set(TENSORS) - lists:
             arguments[name] = tensor_operand(self.name, name, arguments[name])
         return type(self).arrange(**arguments)
 
@@ -263,10 +264,9 @@ class Form(Primitive):
 
 
 def _of_each(strategy: Any) -> Any:
-    """The strategies of a list's tensors, where they are given for the list as one: (((4, 1), (4, 1)),)."""
-    inner = strategy[0] if isinstance(strategy, tuple) and len(strategy) == 1 else None
-    nested = isinstance(inner, tuple) and inner and all(isinstance(each, (tuple, Layout)) for each in inner)
-    return inner if nested else strategy
+    """The strategies of all tensors, those of a list taken out of it: (((4, 1), (4, 1)), (2,))."""
+    nested = [isinstance(x, tuple) and x and all(isinstance(y, (tuple, Layout)) for y in x) for x in strategy]
+    return tuple(y for x, inner in zip(strategy, nested, strict=True) for y in (x if inner else (x,)))
 
 
 class WithoutStrategy(Primitive):

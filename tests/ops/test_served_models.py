@@ -1,0 +1,204 @@
+"""Operators of models that answer, and layers of experts: documented examples, and the formulas in numpy."""
+
+import numpy as np
+import pytest
+
+from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
+from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.run.simulator import Simulator
+
+RNG = np.random.default_rng(31)
+
+
+def drawn(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def softmax(x):
+    raised = np.exp(x - x.max(axis=-1, keepdims=True))
+    return raised / raised.sum(axis=-1, keepdims=True)
+
+
+def attention(query, key, value, hidden, scale):
+    """query: (b, n, s, d), key, value: (b, n or fewer, t, d), hidden: bool, broadcast to (b, n, s, t)."""
+    times = query.shape[1] // key.shape[1]
+    key, value = (np.repeat(x, times, axis=1) for x in (key, value))
+    return softmax(np.where(hidden, -1e30, scale * query @ np.swapaxes(key, 2, 3))) @ value
+
+
+def heads(x, n):
+    return np.swapaxes(x.reshape(*x.shape[:2], n, -1), 1, 2)
+
+
+def flat(x):
+    return np.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+
+class Net(nn.Cell):
+    def __init__(self, call):
+        super().__init__()
+        self.call = call
+
+    def construct(self, *inputs):
+        return self.call(*inputs)
+
+
+def on_ranks(call, *inputs):
+    """The whole result on 4 simulated ranks."""
+    plan = compile(Net(call), *inputs, device_num=4, dataset_strategy="full_batch")
+    sim = Simulator(plan, {})
+    sim.run_step(*inputs)
+    return sim.full(plan.outputs[0])
+
+
+Q, K, V = drawn(2, 4, 24), drawn(2, 6, 12), drawn(2, 6, 12)  # 4 query heads of 6, 2 key heads
+CAUSAL = np.arange(6) > np.arange(4)[:, None]
+CUTS = ((2, 1, 2),) * 3
+
+
+def test_a_prompt_has_fewer_key_heads_and_hides_by_its_mask():
+    prompt = ops.PromptFlashAttention(4, 0.5, input_layout="BSH", num_key_value_heads=2, next_tokens=2147483647)
+    mask = np.broadcast_to(CAUSAL, (2, 1, 4, 6))
+    expected = flat(attention(heads(Q, 4), heads(K, 2), heads(V, 2), mask, 0.5))
+    np.testing.assert_allclose(prompt(Tensor(Q), Tensor(K), Tensor(V), Tensor(mask)).asnumpy(), expected, rtol=1e-5)
+    split = prompt.shard(((2, 2, 1), (2, 1, 1), (2, 1, 1), (2, 1, 2, 1)))
+    np.testing.assert_allclose(on_ranks(split, Q, K, V, mask), expected, rtol=1e-5)
+    with pytest.raises(StrategyError, match="stays whole"):
+        on_ranks(
+            ops.PromptFlashAttention(4, 0.5, num_key_value_heads=2).shard(((1, 1, 2), (1, 2, 2), (1, 2, 2))), Q, K, V
+        )
+
+
+def test_without_a_mask_a_prompt_hides_nothing_though_next_tokens_is_0():
+    expected = flat(attention(heads(Q, 4), heads(K, 2), heads(V, 2), False, 1.0))
+    made = ops.PromptFlashAttention(num_heads=4, num_key_value_heads=2)(Tensor(Q), Tensor(K), Tensor(V))
+    np.testing.assert_allclose(made.asnumpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", [None, (*CUTS, (2,)), ((2, 1, 2), ((2, 1, 2),), ((2, 1, 2),), (2,))])
+def test_a_new_query_sees_the_keys_that_its_sample_has(strategy):
+    lengths = np.array([3, 5])
+    hidden = (np.arange(6) >= lengths[:, None])[:, None, None]
+    expected = flat(attention(heads(Q[:, :1], 4), heads(K, 2), heads(V, 2), hidden, 1.0))
+    incre = ops.IncreFlashAttention(num_heads=4, num_key_value_heads=2)
+    fused = ops.FusedInferAttentionScore(num_heads=4, num_key_value_heads=2)
+    if strategy is not None:
+        incre, fused = incre.shard(strategy), fused.shard(strategy)
+    by_incre = on_ranks(lambda q, k, v, n: incre(q, [k], (v,), None, n), Q[:, :1], K, V, lengths)
+    by_fused = on_ranks(lambda q, k, v, n: fused(q, [k], [v], actual_seq_lengths_kv=n)[0], Q[:, :1], K, V, lengths)
+    np.testing.assert_allclose(by_incre, expected, rtol=1e-5)
+    np.testing.assert_allclose(by_fused, expected, rtol=1e-5)
+
+
+def test_keys_written_to_blocks_are_found_by_the_table():
+    """Contiguous keys and the same keys in blocks, in any order, give one result."""
+    keys, values, table, lengths = drawn(2, 6, 12), drawn(2, 6, 12), np.array([[3, 0, 4], [1, 5, 2]]), np.array([5, 3])
+    caches = [Parameter(np.zeros((6, 2, 2, 6), np.float32), name=n) for n in ("keys", "values")]
+    slots = (table[:, :, None] * 2 + np.arange(2)).reshape(-1)
+    write = ops.ReshapeAndCache()
+    assert write(Tensor(keys), Tensor(values), *caches, Tensor(slots)).shape == (2, 6, 12)
+    expected = keys.reshape(12, 2, 6)
+    np.testing.assert_array_equal(caches[0].asnumpy().reshape(12, 2, 6)[slots], expected)
+    hidden = (np.arange(6) >= lengths[:, None])[:, None, None]
+    wanted = flat(attention(heads(Q[:, :1], 4), heads(keys, 2), heads(values, 2), hidden, 0.5))
+    paged = ops.PagedAttention(4, 0.5, 2)
+    tensors = [Tensor(x) for x in (table, lengths)]
+    np.testing.assert_allclose(paged(Tensor(Q[:, :1]), *caches, *tensors).asnumpy(), wanted, rtol=1e-5)
+    cuts = ((2, 1, 2), (1, 1, 2, 1), (1, 1, 2, 1), (2, 1), (2,))
+    split = ops.PagedAttention(4, 0.5, 2).shard(cuts)
+    blocks = [c.asnumpy() for c in caches]
+    np.testing.assert_allclose(on_ranks(split, Q[:, :1], *blocks, table, lengths), wanted, rtol=1e-5)
+    with pytest.raises(StrategyError, match="between the first and the last"):
+        on_ranks(ops.PagedAttention(4, 0.5, 2).shard(((2, 2, 1), *cuts[1:])), Q[:, :1], *blocks, table, lengths)
+
+
+def test_alibi_is_added_and_negative_slots_are_skipped():
+    query, cache, alibi = drawn(2, 1, 6), drawn(3, 2, 2, 3), drawn(2, 2, 1, 4)
+    table, lengths = np.array([[0, 2], [1, 0]]), np.array([4, 3])
+    kept = np.swapaxes(cache[table].reshape(2, 4, 2, 3), 1, 2)
+    scores = np.where(
+        np.arange(4) >= lengths[:, None, None, None], -1e30, heads(query, 2) @ np.swapaxes(kept, 2, 3) + alibi
+    )
+    blocks = Parameter(cache, name="cache")
+    made = ops.PagedAttentionMask(2, 1.0, 2)(
+        *(Tensor(query), blocks, blocks, Tensor(table), Tensor(lengths), None, None, Tensor(alibi))
+    )
+    np.testing.assert_allclose(made.asnumpy(), flat(softmax(scores) @ kept), rtol=1e-5)
+    ops.ReshapeAndCache()(*[Tensor(np.ones((2, 6), np.float32))] * 2, blocks, blocks, Tensor(np.array([-1, 5])))
+    cache[2, 1] = 1
+    np.testing.assert_array_equal(blocks.asnumpy(), cache)
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_a_cache_takes_updates_at_each_samples_index(axis):
+    shape = (2, 2, 1, 3) if axis == -2 else (2, 2, 5, 1)
+    start, update, places = drawn(2, 2, 5, 3), drawn(*shape), np.array([2, 0])
+    expected = start.copy()
+    for i, place in enumerate(places):
+        where = (i, slice(None), place) if axis == -2 else (i, slice(None), slice(None), place)
+        expected[where] = np.squeeze(update[i], axis)
+    var = Parameter(start, name="var")
+    ops.KVCacheScatterUpdate()(var, Tensor(places), Tensor(update), axis, "update")
+    np.testing.assert_array_equal(var.asnumpy(), expected)
+    if axis == -2:
+        past = Parameter(start, name="past")
+        ops.KVCacheMgr()(past, Tensor(update), Tensor(places))
+        np.testing.assert_array_equal(past.asnumpy(), expected)
+
+
+# ---- experts ----
+
+
+def test_feed_forward_of_experts_takes_rows_in_turn():
+    """MindSpore: fast gelu is x / (1 + exp(-1.702 |x|)) * exp(0.851 (x - |x|))."""
+    x, w1, b1, w2, b2 = drawn(6, 4), drawn(3, 4, 8), drawn(3, 8), drawn(3, 8, 4), drawn(3, 4)
+    expected = np.zeros((6, 4), np.float32)
+    for row, e in zip(range(5), [0, 0, 2, 2, 2], strict=True):
+        inner = x[row] @ w1[e] + b1[e]
+        inner = inner / (1 + np.exp(-1.702 * abs(inner))) * np.exp(0.851 * (inner - abs(inner)))
+        expected[row] = inner @ w2[e] + b2[e]
+    inputs = (x, w1, w2, np.array([2, 0, 3]), b1, b2)
+    cuts = ((1, 1), (1, 1, 4), (1, 4, 1), (1,), (1, 4), (1, 1))
+    np.testing.assert_allclose(ops.FFN("fastgelu", 1)(*map(Tensor, inputs)).asnumpy(), expected, rtol=1e-4)
+    np.testing.assert_allclose(on_ranks(ops.FFNExt().shard(cuts), *inputs), expected, rtol=1e-4)
+    with pytest.raises(NotBuiltYet, match="deqScale1"):
+        ops.FFNExt()(*map(Tensor, inputs), None, None, Tensor(b1))
+
+
+def test_grouped_products_of_lists_and_of_rows():
+    x, w, ends, bias = drawn(8, 4), drawn(3, 4, 2), np.array([3, 3, 7]), drawn(3, 2)
+    expected = np.concatenate([x[:3] @ w[0] + bias[0], x[3:7] @ w[2] + bias[2], np.zeros((1, 2), np.float32)])
+    rows = ops.GroupedMatmul(3, 0).shard((((2, 2),), ((1, 2, 1),), ((1, 1),), (1,)))
+    made = on_ranks(lambda x, w, b, g: rows([x], [w], [b], group_list=g)[0], x, w, bias, ends)
+    np.testing.assert_allclose(made, expected, rtol=1e-5)
+    pairs = ops.GroupedMatmul(0, -1).shard((((1, 2), (2, 1)), ((2, 2), (1, 2))))
+    net = Net(lambda a, b, v, w: pairs([a, b], [v, w]))
+    a, b, v, u = drawn(2, 4), drawn(4, 6), drawn(4, 2), drawn(6, 2)
+    plan = compile(net, a, b, v, u, device_num=4, dataset_strategy="full_batch")
+    sim = Simulator(plan, {})
+    sim.run_step(a, b, v, u)
+    for out, want in zip(plan.outputs, (a @ v, b @ u), strict=True):
+        np.testing.assert_allclose(sim.full(out), want, rtol=1e-5)
+
+
+def test_routing_there_and_back_is_the_weighted_sum_of_the_experts():
+    """MindSpore's examples of MoeGatingTopKSoftmax (in float16) and of MoeComputeExpertTokens (its first three)."""
+    x = np.array([[0.1, 0.2, 0.1, 0.1], [0.2, 0.2, 0.4, 0.2], [0.3, 0.3, 0.1, 0.3], [0.1, 0.7, 0.1, 0.1]], np.float32)
+    scores, experts, rows = (t.asnumpy() for t in ops.MoeGatingTopKSoftmax()(Tensor(x), k=4))
+    documented = [
+        *([0.2693, 0.2437, 0.2437, 0.2437], [0.2893, 0.2369, 0.2369, 0.2369]),
+        *([0.262, 0.262, 0.262, 0.2144], [0.378, 0.2074, 0.2074, 0.2074]),
+    ]
+    np.testing.assert_allclose(scores, documented, atol=3e-4)
+    assert rows[1].tolist() == [1, 5, 9, 13] and experts[0, 0] == 1
+    tokens = ops.MoeComputeExpertTokens()(Tensor(np.array([0, 0, 1, 2, 2], np.int32)), 5)
+    assert tokens.asnumpy().tolist() == [2, 3, 5, 5, 5]
+
+    scores, experts, rows = ops.MoeGatingTopKSoftmax()(Tensor(x), k=2)
+    moved, places, sorted_experts = ops.MoeInitRouting()(Tensor(x), rows, experts, 4)
+    assert sorted_experts.asnumpy().tolist() == sorted(experts.asnumpy().reshape(-1).tolist())
+    given, bias, skip = moved.asnumpy() * (1 + sorted_experts.asnumpy()[:, None]), drawn(4, 4), drawn(4, 4)
+    e, s = experts.asnumpy(), scores.asnumpy()
+    expected = skip + (s[..., None] * ((1 + e[..., None]) * x[:, None] + bias[e])).sum(axis=1)
+    tensors = (Tensor(given.astype(np.float32)), Tensor(skip), None, Tensor(bias), scores, places, experts)
+    np.testing.assert_allclose(ops.MoeFinalizeRouting()(*tensors).asnumpy(), expected, rtol=1e-5)
