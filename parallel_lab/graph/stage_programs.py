@@ -122,7 +122,7 @@ class _Cut:
                 for stage in self.stages_of(home, way):
                     self.bring("update", source, stage, None, way)
         for name in self.draft.outputs:
-            broadcast = not self.values[name].shape or self.draft.config.pipeline_result_broadcast
+            broadcast = self.values[name].shape in ((), (1,)) or self.draft.config.pipeline_result_broadcast
             for stage in range(self.count) if broadcast else ():
                 self.bring(last, name, stage, None, 0)  # every rank tells its loss
         sides = zip(self.first, self.found, self.last, strict=True)

@@ -41,6 +41,7 @@ class TracedStep:
     when: Pairs
     made_when: dict[str, Pairs]
     loops: int
+    micro_batches: int
 
     def __init__(self) -> None:
         # what is differentiated, and gradients by name
@@ -92,7 +93,10 @@ class TracedStep:
         holds when the step begins.
         """
         if name not in self.updated:
-            return self.assigns.get(name, name)
+            # MindSpore adds up the gradients of micro-batches in Parameters of that name
+            of = name.removeprefix("accu_grads.") if self.micro_batches > 1 and name not in self.assigns else name
+            sums = (gradient for gradient, (source, _) in self.targets.items() if source == of != name)
+            return next(sums, self.assigns.get(name, name))
         if not self.updated[name]:
             if self.overflows:
                 what, where = f"{name!r} is read after an optimizer's step", caller(self.scope_text()).place

@@ -274,7 +274,8 @@ class Cell(Hooks):
         self.__dict__["_pipeline_stage"] = None if value is None else integer(0)(self._where(), "pipeline_stage", value)
 
     def infer_param_pipeline_stage(self) -> list[Parameter]:
-        """The trainable Parameters of the stage of global_rank: those in a Cell with that `pipeline_stage`.
+        """The trainable Parameters of the stage of global_rank: those in a Cell with that `pipeline_stage`. In a run
+        of ranks all: one program trains all stages, and a rank holds and updates those of its own.
 
         Raises CellError for one that no Cell with a stage holds (MindSpore: RuntimeError).
         """
@@ -286,6 +287,8 @@ class Cell(Hooks):
             if id(one) not in placed:
                 hint = "Set pipeline_stage of the Cell that holds it"
                 raise CellError(f"parameter {one.name!r} lies on no stage", where=self._where(), hint=hint)
+        if current_world() is not None:
+            return self.trainable_params()
         config = frozen_for_run()
         stage = config.global_rank // (config.device_num // config.pipeline_stages)
         return [one for one in self.trainable_params() if placed[id(one)] == stage]

@@ -6,6 +6,7 @@ import pytest
 from parallel_lab import ParallelLabError, TraceError, nn, ops, value_and_grad
 from parallel_lab.graph.compiler import compile_program
 from parallel_lab.graph.forms import fill_form
+from parallel_lab.nn.tensor.functional import GradOperation
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.run.simulator import Simulator
@@ -275,3 +276,70 @@ def test_what_a_compiled_step_cannot_be_is_refused_with_a_reason(make, kind, wor
     with pytest.raises(kind, match=words) as caught:
         compile_program(make(Net()), x, y, device_num=8, dataset_strategy="full_batch")
     assert isinstance(caught.value, ParallelLabError)
+
+
+# ---- by hand in pipeline stages, as PanGu-alpha's step is written ----
+
+
+class Half(nn.Cell):
+    """tanh(x w), w split along a dim among the two ranks of a stage."""
+
+    def __init__(self, stage, seed, strategy):
+        super().__init__()
+        self.w = Parameter(Tensor(np.random.default_rng(seed).normal(size=(12, 12))), name=f"w{stage}")
+        self.product, self.pipeline_stage = ops.MatMul().shard(strategy), stage
+
+    def construct(self, x):
+        return ops.tanh(self.product(x, self.w))
+
+
+class Halves(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Half(0, 1, ((1, 1), (1, 2))), Half(1, 2, ((1, 2), (2, 1)))
+
+    def construct(self, x, y):
+        return ops.reduce_mean(ops.square(self.second(self.first(x)) - y))
+
+
+def summed_step(net, ranks):
+    """Gradients of micro-batches are read in `accu_grads`, and divided by their norm, a sum over ranks and stages."""
+    network = nn.PipelineCell(net, 4)
+    optimizer = nn.SGD(net.trainable_params(), 0.5)
+    sums = optimizer.parameters.clone("accu_grads", "zeros")
+    over_ranks = ops.AllReduce() if ranks > 1 else lambda x: x
+
+    def step(x, y):
+        loss = network(x, y)
+        gradient = GradOperation(get_by_list=True, sens_param=True)(network, optimizer.parameters)
+        grads = gradient(x, y, ops.ones_like(loss) * 0.25)
+        grads = sums if ranks > 1 else grads
+        norm = ops.sqrt(over_ranks(sum(ops.reduce_sum(ops.square(g)) for g in grads)))
+        count = over_ranks(Tensor(np.ones(1)))
+        optimizer([g / norm for g in grads])
+        for one in sums:
+            ops.assign(one, ops.zeros_like(one))
+        return loss / 4, norm, count * (4 / ranks)
+
+    return step, optimizer
+
+
+def test_a_step_by_hand_in_pipeline_stages_equals_one_device():
+    """Sums over all ranks add up what the stages have of their own; what none has made counts once per rank."""
+    x, y = np.random.default_rng(5).normal(size=(2, 16, 12))
+    found = []
+    for ranks, stages in ((1, 1), (4, 2)):
+        net = Halves()
+        step, optimizer = summed_step(net, ranks)
+        settings = {"device_num": ranks, "pipeline_stages": stages, "dataset_strategy": "full_batch"}
+        if ranks == 1:
+            net.first.pipeline_stage = net.second.pipeline_stage = 0
+            found.append([[np.asarray(v).item() for v in step(Tensor(x), Tensor(y))] for _ in range(3)])
+            continue
+        made = compile_program(step, x, y, parallel_mode="semi_auto_parallel", **settings)
+        simulator = Simulator(made.plan, initial_values(made.plan, made.parameters, optimizer))
+        found.append([])
+        for number in range(3):
+            simulator.run_step(x, y, step=number)
+            found[1].append([simulator.full(name).item() for name in made.plan.outputs])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)

@@ -23,8 +23,8 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_972, 8_496),
-    "graph.trace": (10_847, 10_847),
-    "graph.compiler": (21_915, 22_415),
+    "graph.trace": (10_855, 10_855),
+    "graph.compiler": (21_983, 22_483),
     "train.session": (17_197, 26_812),
     "lab.costs.model": (6_600, 6_600),
 }
@@ -37,9 +37,9 @@ PACKAGE_LINES = {
     "base": 4_722,
     "layout": 2_170,
     "ops": 10_764,
-    "nn": 7_943,
+    "nn": 7_946,
     "catalog": 14_002,
-    "graph": 9_489,
+    "graph": 9_554,
     "cost": 9_236,
     "run": 1_458,
     "processes": 13_551,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_534, 129_067, 101_707
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_602, 129_135, 101_775
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

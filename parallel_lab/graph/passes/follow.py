@@ -129,10 +129,11 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
     own = {name for n in nodes if n.opdef.message for name in (n.name, *n.ins)}
     for node in reversed(nodes):
         own.update(node.ins if own.intersection(node.outs) else ())
+    stages = _stages_of(draft, nodes, own) if own and config.pipeline_stages > 1 else {}
     for node in nodes:
         build.when = node.when
         if not own.isdisjoint(node.outs) and node.op != "loop":
-            _on_slices(build, node)
+            _on_slices(build, _over_stages(build, node, stages) if stages and node.opdef.message else node)
             build.prints(node.outs)
             continue
         if node.opdef.view:
@@ -178,6 +179,49 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
         return build.redistribute(name, have, shape, want, taker, 0)
 
     return build.instrs, read
+
+
+def _stages_of(draft: Draft, nodes: tuple[Node, ...], own: set[str]) -> dict[str, set[int]]:
+    """{value behind the gradient: the stages whose Parameters or forward values it is made of}. Raises
+    TracedCommunication where a message reads values of several in another way than added.
+    """
+    made: dict[str, set[int]] = {}
+    rooted = {i.name for i in draft.graph.inputs if i.role == "data"} | {name for _, name, _ in draft.graph.gradients}
+    for node in draft.graph.of_phase("forward"):
+        if rooted.intersection(node.ins):
+            rooted.update(node.outs)
+            made |= {name: {node.stage} for name in (*node.outs, *rooted.intersection(node.ins)) if name not in made}
+    made |= {value: made.get(parameter, {0}) for parameter, value in draft.gradients}
+    made |= {name: made.get(parameter, {0}) for name, parameter, _ in draft.graph.gradients}
+    for node in nodes:
+        sets = [made.get(name, set()) for name in node.ins]
+        made |= dict.fromkeys(node.outs, set().union(*sets))
+        if node.name in own and node.op not in ("add", "addn") and len({frozenset(one) for one in sets if one}) > 1:
+            what = f"a message that the step calls reads {node.name!r}, which is made of values of several stages"
+            raise TracedCommunication(what, where=node.where, allowed="Sums of what each stage has of its own")
+    return made
+
+
+def _over_stages(build: Builder, node: Node, stages: dict[str, set[int]]) -> Node:
+    """A message between all stages as each stage sends it: what is made of Parameters is added up over their stages as
+    it is; what no stage has made, all have alike. Raises TracedCommunication for other messages between stages.
+    """
+    size, count, attrs = build.config.device_num, build.config.pipeline_stages, dict(node.attrs)
+    mine = tuple(r for r in attrs["group"] if r // size == attrs["group"][0] // size)
+    if len(mine) == len(attrs["group"]):
+        return node
+    everybody = sorted(r % size + stage * size for r in mine for stage in range(count))
+    if node.opdef.message != "all_reduce" or attrs["reduce"] != "sum" or list(attrs["group"]) != everybody:
+        what = f"it is called for ranks {attrs['group']} of several stages"
+        raise TracedCommunication(what, where=node.where, allowed="A sum over all stages, or within one")
+    (source,) = node.ins
+    for _ in range(0 if stages[node.name] else count - 1):
+        label = fresh_name(f"{node.name}.stages", build.values)
+        build.add(Instr("compute", (label,), (source, node.ins[0]), node.name, "add", "Add"), build.values[node.ins[0]])
+        source = label
+    if len(mine) == 1:
+        return replace(node, ins=(source,), op="stop_gradient", op_class="Depend", attrs=())
+    return replace(node, ins=(source,), attrs=attr_pairs({**attrs, "group": mine}))
 
 
 def _on_slices(build: Builder, node: Node) -> None:

@@ -19,7 +19,7 @@ Rules: MindSpore, Cell.pipeline_stage, nn.PipelineCell. What becomes of the part
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,15 @@ def assign_stages(draft: Draft) -> Draft:
         raise at_compile(StrategyError, what, allowed, "Set cell.pipeline_stage, or stage_config of nn.PipelineCell")
     place = named_placement(draft) if schedule is None else placement_of(schedule, schedule.parts)
     parts = _parts(graph, stages, chosen, count, place, interleaved=config.pipeline_interleave)
+    if _border_fault(graph, stages) is not None:
+        # what is made of the data alone, such as a mask, lies where it is read (MindSpore makes it on every stage)
+        stages, alone = _coloured(graph, chosen), _made_of(graph, "data", "micro_batch", "constant", "scalar")
+        parts = _parts(graph, stages, chosen, count, place, alone, interleaved=config.pipeline_interleave)
     early = _needs_no_micro_batch(graph)
     nodes = tuple(replace(n, stage=parts[n.name]) if n.name in parts else n for n in graph.nodes)
     nodes = tuple(replace(n, once="first") if n.name in early else n for n in nodes)
-    _check_borders(graph, stages)
+    if (fault := _border_fault(graph, stages)) is not None:
+        raise fault
     trained = {i.name for i in graph.inputs if i.trainable}
     first = [n for n in graph.of_phase("forward") if stages[n.name] == 0 and not _is_free(n)]
     if draft.training.differentiated and trained and not any(trained.intersection(n.ins) for n in first):
@@ -111,9 +116,9 @@ def _readers(graph: Graph) -> dict[str, list[Node]]:
     return readers
 
 
-def _of_parameters(graph: Graph) -> set[str]:
-    """Forward operators that read Parameters only, or what such operators make."""
-    found = {i.name for i in graph.inputs if i.role == "parameter"}
+def _made_of(graph: Graph, *roles: str) -> set[str]:
+    """Forward operators that read inputs of these roles only, or what such operators make."""
+    found = {i.name for i in graph.inputs if i.role in roles}
     for node in graph.of_phase("forward"):
         if node.ins and found.issuperset(map(graph.maker, node.ins)):
             found.add(node.name)
@@ -126,22 +131,23 @@ def _parts(
     chosen: dict[str, int],
     count: int,
     place: Placement | None,
+    alone: Collection[str] = (),
     *,
     interleaved: bool,
 ) -> dict[str, int]:
     """Part of every operator: the first one on its stage behind those of its operands, or where it reads Parameters
     only, such as a cast, the first that reads it. place None: part k lies on stage k % count. Where data comes to a
     stage more than once, an operator without a stage is moved to that of its operands which is reached last, or of
-    Parameters to that of its first reader: `stages` is changed.
+    Parameters to that of its first reader: `stages` is changed; those in `alone` stay.
     """
     parts: dict[str, int] = {}
-    of_parameters = _of_parameters(graph)
+    of_parameters = _made_of(graph, "parameter")
     for node in graph.of_phase("forward"):
         if node.name in of_parameters and chosen[node.name] < 0:
             continue
         makers = [m for m in map(graph.maker, node.ins) if m in parts and not _is_free(graph.node(m))]
         last = max(makers, key=parts.__getitem__, default=None)
-        if last is not None and chosen[node.name] < 0:
+        if last is not None and chosen[node.name] < 0 and node.name not in alone:
             stages[node.name] = stages[last]
         stage, before = stages[node.name], 0 if last is None else parts[last]
         part = before + (stage - before) % count if place is None else place.after(before, stage)
@@ -210,18 +216,25 @@ def _cut(names: list[str], target: float, allowed: range, tolerance: float) -> i
     return at
 
 
-def _check_borders(graph: Graph, stages: dict[str, int]) -> None:
-    """Raise StrategyError where a Reshape makes what another stage reads, a Cast of it included (as MindSpore does)."""
+def _border_fault(graph: Graph, stages: dict[str, int]) -> StrategyError | None:
+    """The error where a Reshape makes what another stage reads, a Cast of it included (as MindSpore raises), or None.
+    A loss scale is not of the network: every stage may read it in its shape.
+    """
+    of_scale = _made_of(graph, "parameter", "constant", "scalar")
     for node in graph.of_phase("forward"):
         for name in node.ins:
             maker = graph.node(graph.maker(name))
             while maker is not None and maker.op_class == "Cast":
                 maker = graph.node(graph.maker(maker.ins[0]))
-            if maker is not None and maker.op_class == "Reshape" and stages[maker.name] != stages[node.name]:
+            if maker is None or (maker.name in of_scale and maker.shapes[0] in ((), (1,))):
+                continue
+            if maker.op_class == "Reshape" and stages[maker.name] != stages[node.name]:
                 here, there = stages[maker.name], stages[node.name]
                 what = f"it is on stage {here}, and {node.name!r} on stage {there} reads its result"
                 allowed = "No Reshape makes what crosses a border of stages"
-                raise StrategyError(what, where=maker.where, allowed=allowed, hint="Reshape on the stage that reads it")
+                hint = "Reshape on the stage that reads it"
+                return StrategyError(what, where=maker.where, allowed=allowed, hint=hint)
+    return None
 
 
 def _is_free(node: Node | None) -> bool:
