@@ -139,14 +139,18 @@ HINTS: dict[str, str] = {
     "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
     **_same(
         "complex64 complex128 Complex complex ComplexAbs Conj conj Imag imag Real real polar angle view_as_complex "
-        "view_as_real fft ifft FFTWithSize",
+        "view_as_real fft ifft FFTWithSize FFT FFT2 FFTN HFFT HFFT2 HFFTN IFFT IFFT2 IFFTN IHFFT IHFFT2 IHFFTN IRFFT "
+        "IRFFT2 IRFFTN RFFT RFFT2 RFFTN",
         "Tensors hold bools, ints and floats: compute with the real and the imaginary part, a Tensor each",
     ),
     "dataset.vision.py_transforms": "mindspore.dataset.vision has the same operations, and Dataset.map takes "
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
-    "FixedSparseAttention": "Use nn.transformer.MultiHeadAttention with a mask: products of sparse blocks are missing",
+    **_same(
+        "FixedSparseAttention MatmulDDS DSDMatmul",
+        "Use nn.transformer.MultiHeadAttention with a mask: products of sparse blocks are missing",
+    ),
     **_same("nn.CTCLoss ops.ctc_loss", "Use ops.CTCLoss()(logits, labels_indices, labels_values, sequence_length)"),
     "ops.LSTM": "Use nn.LSTM",
     **_same("ops.DynamicRNN ops.DynamicGRUV2", "Use nn.LSTM or nn.GRU"),

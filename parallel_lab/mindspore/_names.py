@@ -55,7 +55,7 @@ NAMES: dict[str, str] = {
         fmin fori_loop ForiLoop fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
         FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize fused_infer_attention_score
         FusedAdaFactor FusedSparseAdam FusedSparseFtrl FusedSparseLazyAdam FusedSparseProximalAdagrad
-        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GLU GridSampler3D GroupedMatmul
+        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GLU GridSampler3D
         GroupTopk gru_cell gumbel_softmax hamming_window HammingWindow hfft hfft2 hfftn histc Histogram
         HistogramFixedWidth HistogramSummary hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift
         ihfft ihfft2 ihfftn im2col Imag imag ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut
@@ -92,6 +92,8 @@ NAMES: dict[str, str] = {
         triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex UpdateState UpperBound
         upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit while_loop WhileLoop
         WholeToSparse Zipf
+        DCT DCTN DSDMatmul FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT
+        IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN MatmulDDS RFFT RFFT2 RFFTN WKV
         """,
     "mint": """
         complex conv dequantize histc imag masked_fill_ masked_scatter polar quantize real seed triangular_solve
@@ -178,7 +180,7 @@ MODULES = """
     nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant
     nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed nn.optim.adasum nn.optim.tft_wrapper nn.optim.thor
     nn.probability nn.probability.bijector nn.probability.distribution nn.reinforcement nn.sparse nn.utils.init
-    offline_debug ops.auto_generate.gen_ops_def ops.auto_generate.gen_ops_prim ops.bprop_mindir
+    offline_debug ops.auto_generate.gen_ops_def ops.bprop_mindir
     ops.composite.env_ops ops.composite.math_ops ops.composite.multitype_ops ops.composite.vmap_ops ops.custom_ops
     ops.deprecated ops.extend ops.function.array_func ops.function.clip_func ops.function.debug_func
     ops.function.fft_func ops.function.grad ops.function.grad.grad_func ops.function.image_func

@@ -381,7 +381,8 @@ PAGES: dict[str, Page] = {
     **_several(
         "Operators.",
         "ops ops.operations ops.function ops.auto_generate ops.functional ops.operations.array_ops "
-        "ops.operations.math_ops ops.operations.nn_ops ops.operations._inner_ops ops.operations.other_ops",
+        "ops.operations.math_ops ops.operations.nn_ops ops.operations._inner_ops ops.operations.inner_ops "
+        "ops.operations._infer_ops ops.operations._quant_ops ops.operations.other_ops ops.auto_generate.gen_ops_prim",
         OPERATORS,
         "parallel_lab.ops",
     ),

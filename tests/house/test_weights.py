@@ -38,7 +38,7 @@ PACKAGE_LINES = {
     "layout": 2_170,
     "ops": 10_764,
     "nn": 7_946,
-    "catalog": 14_002,
+    "catalog": 14_215,
     "graph": 9_554,
     "cost": 9_236,
     "run": 1_458,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_602, 129_135, 101_775
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_602, 129_355, 101_872
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -202,3 +202,100 @@ def test_routing_there_and_back_is_the_weighted_sum_of_the_experts():
     expected = skip + (s[..., None] * ((1 + e[..., None]) * x[:, None] + bias[e])).sum(axis=1)
     tensors = (Tensor(given.astype(np.float32)), Tensor(skip), None, Tensor(bias), scores, places, experts)
     np.testing.assert_allclose(ops.MoeFinalizeRouting()(*tensors).asnumpy(), expected, rtol=1e-5)
+
+
+# ---- 8 bits ----
+
+
+def test_quantized_numbers_are_mindspores_examples():
+    """Quant: round(scale x + offset), kept within int8; AntiQuant: scale (x + offset); Dequant: scale scale x."""
+    x = Tensor(np.array([100.0, 150.0, -0.5], np.float32))
+    assert ops.Quant(80.0, 0.0)(x).asnumpy().tolist() == [127, 127, -40]
+    small, given = np.array([0.1, 0.26], np.float32), [Tensor(np.array(x, np.float32)) for x in ([8, 4], [0, 2])]
+    assert ops.QuantV2()(Tensor(small), *given).asnumpy().tolist() == [1, 3]
+    assert ops.Quant(2.0, 0.5, True, "Floor")(Tensor(small)).asnumpy().tolist() == [0, 1]
+    x = Tensor(np.array([50, 20], np.int8))
+    two, one = (Tensor(np.array(n, np.float32)) for n in (2.0, 1.0))
+    assert ops.AntiQuant()(x, two, one).asnumpy().tolist() == [102, 42]
+    assert ops.Dequant(True, True)(Tensor(np.array([-3, 5], np.int32)), two).asnumpy().tolist() == [0, 20]
+
+
+@pytest.mark.parametrize("bits", [False, True])
+def test_products_of_int8_add_a_bias_of_ints_before_they_are_scaled(bits):
+    a, b = (RNG.integers(-5, 5, shape).astype(np.int8) for shape in ((4, 8), (8, 6)))
+    scale, bias = np.array([0.5, 1.5, 2, 3, 4, 0.25], np.float32), np.arange(6, dtype=np.int32)
+    expected = (a.astype(int) @ b + bias) * scale
+    given = scale.view(np.int32).astype(np.int64) if bits else scale
+    product = ops.QuantBatchMatmul(dtype=np.float32).shard(((2, 2), (2, 1), (1,), (1,)))
+    made = on_ranks(lambda a, b, s, c: product(a, b, s, bias=c), a, b, given, bias)
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    with pytest.raises(NotBuiltYet, match="offset"):
+        product(Tensor(a), Tensor(b), Tensor(scale), Tensor(scale))
+
+
+def test_weights_of_int8_are_scaled_by_column():
+    x, w = drawn(4, 8), RNG.integers(-5, 5, (6, 8)).astype(np.int8)
+    scale, offset, bias = drawn(6), drawn(6), drawn(6)
+    expected = x @ ((w.T + offset) * scale) + bias
+    product = ops.WeightQuantBatchMatmul(transpose_weight=True).shard(((1, 2), (2, 2), (2,), (2,), (2,)))
+    made = on_ranks(lambda x, w, s, o, c: product(x, w, s, o, bias=c), x, w, scale, offset, bias)
+    np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- classes of auto_generate that were missing ----
+
+X, Y = np.array([[-5.0, 7.0, 3.5], [2.0, -1.0, 9.0]]), np.array([3.0, 2.0, -2.0])
+WRITTEN = {
+    "InplaceAddExt": ((Y, 2), X + 2 * Y),
+    "InplaceAddsExt": ((1.5, 2), X + 3),
+    "InplaceSubExt": ((Y,), X - Y),
+    "InplaceSubScalar": ((1.5, -1), X + 1.5),
+    "InplaceMul": ((Y,), X * Y),
+    "InplaceMuls": ((4,), X * 4),
+    "InplaceDiv": ((Y,), X / Y),
+    "InplaceDivs": ((4,), X / 4),
+    "InplaceFloorDivide": ((Y,), np.floor(X / Y)),
+    "InplaceFloorDivides": ((4,), np.floor(X / 4)),
+    "InplaceCopy": ((Y,), np.broadcast_to(Y, X.shape)),
+}
+MADE = {
+    "FmodTensor": ((X, Y), np.fmod(X, Y)),
+    "FmodScalar": ((X, 3), np.fmod(X, 3)),
+    "RemainderTensorTensor": ((X, Y), np.mod(X, Y)),
+    "RemainderTensorScalar": ((X, -3), np.mod(X, -3)),
+    "RemainderScalarTensor": ((7, X), np.mod(7, X)),
+    "Muls": ((X, 3), X * 3),
+    "ClampScalar": ((X, -1, 5), np.clip(X, -1, 5)),
+    "RepeatInterleaveInt": ((X, 2, 1), np.repeat(X, 2, 1)),
+    "RepeatInterleaveTensor": ((X, np.array([2, 0, 1]), 1), np.repeat(X, [2, 0, 1], 1)),
+}
+
+
+def tensors(given):
+    return [Tensor(x) if isinstance(x, np.ndarray) else x for x in given]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_parameter_takes_the_result_in_place(name):
+    given, expected = WRITTEN[name]
+    parameter = Parameter(X, name="x")
+    getattr(ops, name)()(parameter, *tensors(given))
+    np.testing.assert_allclose(parameter.asnumpy(), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_another_class_computes_what_numpy_does(name):
+    given, expected = MADE[name]
+    np.testing.assert_allclose(getattr(ops, name)()(*tensors(given)).asnumpy(), expected, rtol=1e-12)
+
+
+def test_an_operator_with_a_number_has_one_tuple_in_its_strategy():
+    remainder = ops.RemainderScalarTensor().shard(((2, 1),))
+    np.testing.assert_allclose(on_ranks(lambda x: remainder(7, x), X), np.mod(7, X), rtol=1e-12)
+
+
+def test_layer_norm_v3_gives_one_over_the_deviation():
+    y, mean, inverse = ops.LayerNormV3(-1, -1)(Tensor(X), Tensor(np.ones(3)), Tensor(np.zeros(3)))
+    np.testing.assert_allclose(inverse.asnumpy(), 1 / np.sqrt(X.var(axis=1, keepdims=True) + 1e-7), rtol=1e-12)
+    np.testing.assert_allclose(y.asnumpy(), (X - X.mean(axis=1, keepdims=True)) * inverse.asnumpy(), rtol=1e-10)
+    assert mean.shape == (2, 1)

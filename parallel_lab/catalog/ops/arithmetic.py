@@ -22,6 +22,7 @@ from ...ops.elementwise import (
     float_result,
     maximum,
     minimum,
+    mod,
     mul,
     neg,
     number_result,
@@ -130,6 +131,32 @@ truncate_mod = binary(
 @truncate_mod.vjp
 def _(g, out, x, y):
     return unbroadcast(g, x), neg(unbroadcast(mul(g, truncate_div(x, y)), y))
+
+
+def _beside_number(prim, *operands):
+    """`prim`, whose strategy has one tuple, that of the tensor, with an empty one for the number."""
+    if prim.in_strategy is not None and len(prim.in_strategy) == 1:
+        prim.in_strategy = tuple(prim.in_strategy[0] if hasattr(x, "shape") else () for x in operands)
+    return prim
+
+
+def _of_tensors_or_numbers(of, names):
+    @form(of, names)
+    def _(self, first, other):
+        """The operator of tensors, or of a tensor and a number.  first, other: (...) -> broadcast (...)."""
+        return _beside_number(self, first, other).run(first, other)
+
+
+_of_tensors_or_numbers(truncate_mod, "FmodTensor FmodScalar")
+_of_tensors_or_numbers(mod, "RemainderTensorTensor RemainderTensorScalar RemainderScalarTensor")
+_of_tensors_or_numbers(mul, "Muls")
+
+
+@form(maximum, "ClampScalar")
+def _(self, input, min=None, max=None):
+    """input within numbers; None: no bound.  input: (...) -> (...)."""
+    made = input if min is None else _beside_number(self, input, min).run(input, min)
+    return made if max is None else _beside_number(self, made, max).run(made, max, of=minimum)
 
 
 def _log_of_sum(numpys, class_name, power, base):

@@ -11,8 +11,8 @@ from ...base.checks import integer, is_int, sequence_of
 from ...base.errors import ShapeError, shorten
 from ...ops.join import _sizes_of, concat, split_parts, unstack
 from ...ops.machine.opdef import SHAPE_ERRORS
-from ...ops.machine.operand_checks import check_dim, own_dim, refuse, some_dims
-from ...ops.machine.registry import case, form, op
+from ...ops.machine.operand_checks import check_dim, one_dim, own_dim, refuse, some_dims
+from ...ops.machine.registry import case, form, gradient, op
 from ...ops.machine.signature import along_axis, same_labels
 from ...ops.shape import as_array, broadcast_to, expand_dims, repeat_interleave, reshape, swapaxes, transpose
 from ...ops.slicing import SOME_INTS, strided_slice
@@ -256,6 +256,48 @@ def permute(input, *axis):
 def unsqueeze(input, dim):
     """`expand_dims`: a dim of size 1 put in at `dim` of the result.  input: (...) -> (..., 1, ...)."""
     return expand_dims(input, dim)
+
+
+def _check_repeats(operands, *, repeats, axis):
+    n = operands[0].shape[axis]
+    many = isinstance(repeats, tuple) and len(repeats) != n
+    return (f"{len(repeats)} repeats along a dim of {n}", "A count for each of its elements") if many else None
+
+
+def _repeated(shapes, *, repeats, axis):
+    n = shapes[0][axis]
+    return {same_labels(shapes)[axis % len(shapes[0])]: sum(repeats) if isinstance(repeats, tuple) else n * repeats}
+
+
+@op(
+    same_labels,
+    name="RepeatElement",
+    attrs={"axis": one_dim, "repeats": sequence_of(integer(0), "An int, or ints, at least 0", one=True)},
+    check=_check_repeats,
+    whole=lambda signature, *, repeats, axis: signature.out[axis] if isinstance(repeats, tuple) else "",
+    out_sizes=_repeated,
+    flops=0,
+    example=(case((16, 8), repeats=2, axis=1), case((4, 3, 2), repeats=(2, 0, 1), axis=-2)),
+)
+def repeat_element(x, *, repeats, axis):
+    """Every element along `axis` repeated, by one count or one for each.  x: (..., n, ...) -> (..., sum, ...)."""
+    return np.repeat(x, repeats, axis)
+
+
+@gradient(repeat_element)
+def repeat_element_grad(g, *, shape, repeats, axis):
+    """Sums of g over each element's repetitions.  g: (..., sum, ...) -> `shape`."""
+    grad, places = np.zeros(shape, g.dtype), np.repeat(np.arange(shape[axis]), repeats)
+    np.add.at(np.moveaxis(grad, axis, 0), places, np.moveaxis(g, axis, 0))
+    return grad
+
+
+@form(repeat_element, "RepeatInterleaveInt RepeatInterleaveTensor", read=1)
+def _(self, input, repeats, dim=None, output_size=None):
+    """Elements along `dim` (None: of one row) repeated.  input: (..., n, ...), repeats: int, (n,) -> (..., k, ...)."""
+    x = reshape(input, (-1,)) if dim is None else input
+    repeats = tuple(repeats.asnumpy().tolist()) if hasattr(repeats, "asnumpy") else repeats
+    return self.run(x, repeats=repeats, axis=0 if dim is None else dim)
 
 
 @function()

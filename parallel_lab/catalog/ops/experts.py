@@ -12,14 +12,16 @@ grouped_matmul_info, moe_finalize_routing_info; CANN's aclnnMoeInitRouting.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from ...base.checks import choice, flag, integer
-from ...base.errors import NotBuiltYet, ShapeError, shorten
+from ...base.errors import ShapeError, shorten
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.spellings import tensor_operand
-from .flash_attention import optional_form, primitive_for
+from .flash_attention import optional_form, primitive_for, refuse_given
 
 # ---- what experts compute ----
 
@@ -31,74 +33,67 @@ _ACTIVATIONS = {
 }
 
 
-def _ffn_labels(shapes, *, given, **_):
-    e = "e" if "tokens" in given else ""
-    rows = "abc"[: len(shapes[0]) - 1]
-    further = {"tokens": "e", "bias1": f"{e}f", "bias2": f"{e}h"}
-    return f"{','.join([rows + 'h', f'{e}hf', f'{e}fh', *(further[name] for name in given)])}->{rows}h"
+def _groups(ends, first, count):
+    """The rows of each group among `count` rows from `first` on, where groups end at `ends`; without ends one group."""
+    if ends is None:
+        return [slice(None)]
+    bounds = np.clip(np.concatenate([[0], ends]) - first, 0, count)
+    return list(itertools.starmap(slice, itertools.pairwise(bounds)))
 
 
-def _check_ffn(operands, *, given, **_):
-    if len(operands[0].shape) not in (2, 3, 4):
-        return f"x of shape {operands[0].shape}", "(rows, h), with more dims in front"
-    return floats(operands[0]) or (ints(operands[3], "expert tokens") if "tokens" in given else None)
-
-
-def _expert_of(ends, first, count):
-    """The expert of each row from `first` on, where experts' rows end at `ends`; -1 behind the last."""
-    places = np.arange(first, first + count)
-    expert = np.searchsorted(ends, places, side="right")
-    return np.where(expert < len(ends), expert, -1)
-
-
-def _of_experts(rows, experts, weight):
-    """rows times the weight of their expert, 0 without one.  rows: (m, k), experts: (m,), weight: (e, k, n)."""
-    made = np.zeros((len(rows), weight.shape[-1]), np.result_type(rows, weight))
-    for expert in np.unique(experts[experts >= 0]):
-        own = experts == expert
-        made[own] = rows[own] @ weight[expert]
+def _product(x, weight, bias, groups, share=1):
+    """Rows times the weight of their group, plus its bias / share; else 0.  x: (..., k), weight: ((e,) k, n)."""
+    made = np.zeros((*x.shape[:-1], weight.shape[-1]), np.result_type(x, weight))
+    for i, rows in enumerate(groups):
+        own = (weight, bias) if rows == slice(None) else (weight[i], None if bias is None else bias[i])
+        made[rows] = x[rows] @ own[0] + (0 if own[1] is None else own[1] / share)
     return made
 
 
-def _rows_of(values, experts):
-    return np.where(experts[:, None] >= 0, values[experts], np.zeros((), values.dtype))
+def _check_rows(operands, *, given, **_):
+    dims = len(operands[0].shape)
+    if not 2 <= dims <= (2 if "ends" in given else 6):
+        return f"x of shape {operands[0].shape}", "(..., m, k), of groups (m, k)"
+    return ints(operands[given.index("ends") - len(given)], "rows of groups") if "ends" in given else None
+
+
+def _labels_of(shapes, given, weights, further, out):
+    e, rows = "e" if "ends" in given else "", "abcdm"[6 - len(shapes[0]) :]
+    ins = [rows + weights[0][0], *(e + each for each in weights)]
+    return f"{','.join([*ins, *('e' if name == 'ends' else e + further[name] for name in given)])}->{rows}{out}"
+
+
+_ROWS = {"dtype": 0, "part_size": lambda shapes, attrs: shapes[0][-2]}
+_GROUPED = {"check": _check_rows, "axes": "abcdmkfhne", **_ROWS}
 
 
 @op(
-    _ffn_labels,
+    lambda shapes, *, given, **_: _labels_of(shapes, given, ("hf", "fh"), {"bias1": "f", "bias2": "h"}, "h"),
     name="FeedForward",
     attrs={"activation": choice(*_ACTIVATIONS)},
-    check=_check_ffn,
-    dtype=0,
-    axes="eabchf",
-    whole="eabch",
+    whole="eabcdmh",
     localize=lambda attrs, cuts: {**attrs, "parts": cuts["f"]},
-    flops=lambda s: 4 * s.a * getattr(s, "b", 1) * getattr(s, "c", 1) * s.h * s.f,
+    flops=lambda s: 4 * s.m * s.h * s.f,
     example=(
         case((6, 4), (4, 8), (8, 4), (8,), (4,), given=("bias1", "bias2"), activation="gelu"),
-        case(*((9, 4), (3, 4, 8), (3, 8, 4), (3,), (3, 8), (3, 4)), ints={3: 4}, given=("tokens", "bias1", "bias2")),
+        case(*((9, 4), (3, 4, 8), (3, 8, 4), (3,), (3, 8), (3, 4)), ints={3: 4}, given=("ends", "bias1", "bias2")),
         case((2, 3, 4), (4, 8), (8, 4)),
     ),
+    **{**_GROUPED, "part_size": None},
 )
 def feed_forward(*operands, given=(), activation="fastgelu", parts=1):
     """activation(x weight1 + bias1) weight2 + bias2; operands: x, weight1, weight2 and those that `given` names.
 
     x: (..., h), weight1: (h, f), weight2: (f, h), bias1: (f,), bias2: (h,) -> (..., h); or each with a dim e of experts
-    in front, and tokens: (e,) ints, how many rows each has, the first ones the first expert
+    in front, and ends: (e,) ints, how many rows each has, the first ones the first expert
 
     parts  over how many ranks f is split: each adds its share of bias2; set by the compiler
     """
     x, first, second, *_ = operands
     named = dict(zip(given, operands[3:], strict=True))
-    rows = x.reshape(-1, x.shape[-1])
-    if "tokens" in named:
-        experts = _expert_of(np.cumsum(named["tokens"]), 0, len(rows))
-    else:
-        experts, first, second = np.zeros(len(rows), np.int64), first[None], second[None]
-    bias = {n: _rows_of(v if "tokens" in named else v[None], experts) for n, v in named.items() if n != "tokens"}
-    inner = _ACTIVATIONS[activation](_of_experts(rows, experts, first) + bias.get("bias1", 0))
-    made = _of_experts(inner, experts, second) + bias.get("bias2", np.zeros((), x.dtype)) / parts
-    return made.reshape(x.shape).astype(x.dtype, copy=False)
+    groups = _groups(np.cumsum(named["ends"]) if "ends" in named else None, 0, len(x))
+    inner = _ACTIVATIONS[activation](_product(x, first, named.get("bias1"), groups))
+    return _product(inner, second, named.get("bias2"), groups, parts).astype(x.dtype, copy=False)
 
 
 @optional_form(
@@ -113,44 +108,26 @@ def _(self, given):
 
     activation: fastgelu, gelu, relu or silu. f may be split; quantized weights: NotBuiltYet.
     """
-    further = {"tokens": given["expertTokens"], "bias1": given["bias1"], "bias2": given["bias2"]}
+    refuse_given(self.name, given, "x weight1 weight2 expertTokens bias1 bias2 activation inner_precise", _FLOATS)
+    further = {"ends": given["expertTokens"], "bias1": given["bias1"], "bias2": given["bias2"]}
     further = {name: x for name, x in further.items() if x is not None}
-    known = {"x", "weight1", "weight2", "expertTokens", "bias1", "bias2", "activation", "inner_precise"}
-    if fault := [name for name, x in given.items() if x is not None and name not in known]:
-        raise NotBuiltYet(f"{fault[0]} is not available", where=self.name, hint="Give weights of floats")
     tensors = (given["x"], given["weight1"], given["weight2"], *further.values())
     return self.run(*tensors, given=tuple(further), activation=given["activation"])
 
 
-def _product_labels(shapes, *, given, **_):
-    e, rows = "e" if "ends" in given else "", "abcdm"[6 - len(shapes[0]) :]
-    further = {"ends": "e", "bias": f"{e}n"}
-    return f"{','.join([rows + 'k', f'{e}kn', *(further[name] for name in given)])}->{rows}n"
-
-
-def _check_product(operands, *, given, **_):
-    x, weight = operands[:2]
-    if len(x.shape) < 2 or len(x.shape) > 6 or ("ends" in given) != (len(weight.shape) == 3):
-        return f"x of shape {x.shape}, weight of shape {weight.shape}", "(m, k) and (k, n), with group_list (e, k, n)"
-    return ints(operands[2], "group_list") if "ends" in given else None
-
-
 @op(
-    _product_labels,
+    lambda shapes, *, given, **_: _labels_of(shapes, given, ("kn",), {"bias": "n"}, "n"),
     name="GroupedProduct",
-    check=_check_product,
-    dtype=0,
-    axes="abcdmkne",
     whole="e",
     offset="m",
-    part_size=lambda shapes, attrs: shapes[0][-2],
     localize=lambda attrs, cuts: {**attrs, "parts": cuts["k"]},
     flops=lambda s: 2 * s.m * s.k * s.n,
     example=(
         case((8, 4), (3, 4, 2), (3,), ints={2: 9}, given=("ends",)),
-        case((8, 4), (2, 4, 2), (2,), (2, 2), ints={2: 9}, given=("ends", "bias")),
+        case((8, 4), (2, 4, 2), (2, 2), (2,), ints={3: 9}, given=("bias", "ends")),
         case((2, 4, 4), (4, 6), (6,), given=("bias",)),
     ),
+    **_GROUPED,
 )
 def grouped_product(*operands, given=(), parts=1, offset=0):
     """Every row times the matrix of its group, plus its bias; operands: x, weight and those that `given` names.
@@ -160,41 +137,33 @@ def grouped_product(*operands, given=(), parts=1, offset=0):
     """
     x, weight, *_ = operands
     named = dict(zip(given, operands[2:], strict=True))
-    if "ends" not in named:
-        return x @ weight + named.get("bias", np.zeros((), x.dtype)) / parts
-    experts = _expert_of(named["ends"], offset, len(x))
-    made = _of_experts(x, experts, weight)
-    return made + _rows_of(named["bias"], experts) / parts if "bias" in named else made
-
-
-_ROWS = {"dtype": 0, "part_size": lambda shapes, attrs: shapes[0][-2]}
+    return _product(x, weight, named.get("bias"), _groups(named.get("ends"), offset, len(x)), parts)
 
 
 @op(result_shape=lambda shapes, **_: (*shapes[0][:-1], shapes[1][-2]), **_ROWS)
 def grouped_product_grad(*operands, offset=0):
     """Gradient for x.  g: (..., n), weight: ((e,) k, n), ends: (e,) -> (..., k)."""
     g, weight, *ends = operands
-    turned = np.swapaxes(weight, -1, -2)
-    return _of_experts(g, _expert_of(ends[0], offset, len(g)), turned) if ends else g @ turned
+    return _product(g, np.swapaxes(weight, -1, -2), None, _groups(*ends or [None], offset, len(g)))
 
 
-@op(result_shape=lambda shapes, **_: (*(shapes[2] if len(shapes) > 2 else ()), shapes[1][-1], shapes[0][-1]), **_ROWS)
+@op(result_shape=lambda shapes, **_: (*(shapes[2] if shapes[2:] else ()), shapes[1][-1], shapes[0][-1]), **_ROWS)
 def grouped_product_weight_grad(*operands, offset=0):
     """Gradient for weight.  g: (..., n), x: (..., k), ends: (e,) -> ((e,) k, n)."""
     g, x, *ends = operands
-    if not ends:
-        return x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
-    experts = _expert_of(ends[0], offset, len(g))
-    return np.stack([x[experts == e].T @ g[experts == e] for e in range(len(ends[0]))])
+    made = [
+        x[rows].reshape(-1, x.shape[-1]).T @ g[rows].reshape(-1, g.shape[-1])
+        for rows in _groups(*ends or [None], offset, len(g))
+    ]
+    return np.stack(made) if ends else made[0]
 
 
-@op(result_shape=lambda shapes, **_: (*(shapes[1] if len(shapes) > 1 else ()), shapes[0][-1]), **_ROWS)
+@op(result_shape=lambda shapes, **_: (*(shapes[1] if shapes[1:] else ()), shapes[0][-1]), **_ROWS)
 def grouped_product_bias_grad(*operands, parts, offset=0):
     """Gradient for the share of bias that each of `parts` ranks adds.  g: (..., n), ends: (e,) -> ((e,) n)."""
     g, *ends = operands
-    rows = g.reshape(-1, g.shape[-1]) / parts
-    experts = _expert_of(ends[0], offset, len(rows)) if ends else None
-    return np.stack([rows[experts == e].sum(axis=0) for e in range(len(ends[0]))]) if ends else rows.sum(axis=0)
+    made = [g[rows].reshape(-1, g.shape[-1]).sum(axis=0) / parts for rows in _groups(*ends or [None], offset, len(g))]
+    return np.stack(made) if ends else made[0]
 
 
 @grouped_product.vjp
@@ -202,6 +171,9 @@ def _(g, out, x, weight, *further, given, parts):
     ends = [value for name, value in zip(given, further, strict=True) if name == "ends"]
     grads = [grouped_product_grad(g, weight, *ends), grouped_product_weight_grad(g, x, *ends)]
     return (*grads, *(None if name == "ends" else grouped_product_bias_grad(g, *ends, parts=parts) for name in given))
+
+
+_FLOATS = "Give tensors of floats, of shapes (m, k) and (k, n)"
 
 
 @optional_form(
@@ -219,34 +191,21 @@ def _(self, given):
 
     Strategy: a tuple of tuples for each list. Transposed and quantized forms: NotBuiltYet.
     """
-    where = self.name
-    names = ("scale", "offset", "antiquant_scale", "antiquant_offset", "transpose_a", "transpose_b")
-    for name in names:
-        if given[name] is not None and given[name] is not False:
-            raise NotBuiltYet(
-                f"{name} is not available", where=where, hint="Give x (m, k) and weights of floats (k, n)"
-            )
-    kind = given["split_item"], given["group_type"]
-    lists = [given["x"], given["weight"], *([] if given["bias"] is None else [given["bias"]])]
-    if kind not in ((0, -1), (3, 0)) or any(not isinstance(x, (list, tuple)) for x in lists):
-        what = f"split_item={shorten(kind[0])}, group_type={shorten(kind[1])}"
-        raise ShapeError(what, where=where, allowed="0 and -1, or 3 and 0, with lists of tensors x, weight, bias")
-    if len({len(x) for x in lists}) > 1 or (kind[0] == 3) != (given["group_list"] is not None) or not lists[0]:
-        what = f"lists of {', '.join(str(len(x)) for x in lists)} tensors"
-        raise ShapeError(what, where=where, allowed="Lists of one length; group_list with split_item=3")
-    count, made = len(lists[0]), []
+    refuse_given(self.name, given, "x weight bias group_list split_item group_type", _FLOATS)
+    ends = [] if given["group_list"] is None else [given["group_list"]]
+    lists = [x for x in (given["x"], given["weight"], given["bias"]) if x is not None]
+    alike = all(isinstance(x, (list, tuple)) and len(x) == len(lists[0]) > 0 for x in lists)
+    if not alike or (given["split_item"], given["group_type"]) != ((3, 0) if ends else (0, -1)):
+        what = f"split_item={shorten(given['split_item'])}, group_type={shorten(given['group_type'])}"
+        allowed = "0 and -1, or with group_list 3 and 0; lists x, weight and bias of one length"
+        raise ShapeError(what, where=self.name, allowed=allowed)
+    made, count = [], len(lists[0])
     for i in range(count):
         inner = primitive_for(self, grouped_product)
-        tensors = [tensor_operand(where, name, x[i]) for name, x in zip(("x", "weight", "bias"), lists, strict=False)]
-        if kind[0] == 3:
-            tensors.insert(2, tensor_operand(where, "group_list", given["group_list"]))
-        if inner.in_strategy is not None:
-            cuts = list(inner.in_strategy[i::count] if kind[0] == 0 else inner.in_strategy)
-            inner.in_strategy = tuple(cuts if kind[0] == 0 or len(cuts) < 4 else [*cuts[:2], cuts[3], cuts[2]])
-        attrs = {
-            "given": tuple(n for n, x in (("ends", given["group_list"]), ("bias", given["bias"])) if x is not None)
-        }
-        made.append(grouped_product.call(tensors, attrs, inner))
+        inner.in_strategy = self.in_strategy if ends or self.in_strategy is None else self.in_strategy[i::count]
+        tensors = [tensor_operand(self.name, "x, weight, bias", x[i]) for x in lists]
+        attrs = {"given": (("bias",) if len(lists) > 2 else ()) + (("ends",) if ends else ())}
+        made.append(grouped_product.call((*tensors, *ends), attrs, inner))
     return tuple(made)
 
 

@@ -12,6 +12,7 @@ MindSpore, ops.flash_attention_score and flash_attention_score_info.
 
 from __future__ import annotations
 
+import functools
 import inspect
 
 import numpy as np
@@ -121,6 +122,23 @@ def _check(operands, *, head_num, given, input_layout, sparse_mode, grouped, kee
         return f"keep_prob={keep_prob} without a step", "The number of the step as the last operand, or a drop_mask"
 
 
+def with_settings(**settings):
+    """A decorator for operators of any number of operands: their attributes, with these defaults, and the offset."""
+    kind = inspect.Parameter
+    settings["offset"] = 0
+    named = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in settings.items()]
+
+    def declare(fn):
+        @functools.wraps(fn)
+        def call(*operands, **given):
+            return fn(*operands, **{**settings, **given})
+
+        call.__signature__ = inspect.Signature([kind("operands", kind.VAR_POSITIONAL), *named])
+        return call
+
+    return declare
+
+
 # ---- the computation ----
 
 
@@ -195,6 +213,12 @@ def _floats(count):
     return lambda dtypes, **_: (*(promoted((dtypes[0], "float32")),) * 2, *(dtypes[0],) * count)
 
 
+_SETTINGS = with_settings(
+    **{"head_num": inspect.Parameter.empty, "given": (), "keep_prob": 1.0, "scale_value": 1.0, "pre_tokens": MOST},
+    **{"next_tokens": MOST, "input_layout": "BSND", "sparse_mode": 0, "grouped": False, "key": 0, "parts": (1, 1)},
+)
+
+
 @op(
     _labels,
     name="FlashAttention",
@@ -245,21 +269,8 @@ def _floats(count):
         ),
     ),
 )
-def flash_attention(
-    *operands,
-    head_num,
-    given=(),
-    keep_prob=1.0,
-    scale_value=1.0,
-    pre_tokens=MOST,
-    next_tokens=MOST,
-    input_layout="BSND",
-    sparse_mode=0,
-    grouped=False,
-    key=0,
-    parts=(1, 1),
-    offset=0,
-):
+@_SETTINGS
+def flash_attention(*operands, **settings):
     """Attention as `FlashAttentionScore` says; operands: query, key, value and those that `given` names, in this order.
 
     query: BNSD (b, n, s, d), BSND (b, s, n, d) or SBND (s, b, n, d); key, value: the same with t keys; real_shift: (b
@@ -269,16 +280,14 @@ def flash_attention(
     grouped  there are fewer key heads than query heads;  key: names the dropout (`dropout_key`)
     parts    in how many parts heads and queries of the whole are split; set by the compiler
     """
-    facts = {"given": given, "input_layout": input_layout, "sparse_mode": sparse_mode, "parts": parts}
-    facts |= {"keep_prob": keep_prob, "scale_value": scale_value, "pre_tokens": pre_tokens, "next_tokens": next_tokens}
-    one = _Attention(operands, **facts, grouped=grouped, key=key, offset=offset)
+    one = _Attention(operands, **settings)
     made = np.empty(one.query.shape, one.dtype)
     largest, sums = (np.empty((*one.query.shape[:3], COLUMNS), one.dtype) for _ in range(2))
     for i in range(len(made)):
         _, _, value, largest[i], sums[i], weights = one.sample(i)
         made[i] = np.matmul(one.dropped(weights, i), value)
     dtype = operands[0].dtype
-    return largest, sums, np.zeros(1, dtype), _as_query(made, input_layout).astype(dtype, copy=False)
+    return largest, sums, np.zeros(1, dtype), _as_query(made, settings["input_layout"]).astype(dtype, copy=False)
 
 
 @op(
@@ -287,31 +296,16 @@ def flash_attention(
     part_size=lambda shapes, attrs: _own(shapes[1], attrs["input_layout"]),
     shown="FlashAttentionScoreGrad",
 )
-def flash_attention_grad(
-    *operands,
-    head_num,
-    given,
-    keep_prob,
-    scale_value,
-    pre_tokens,
-    next_tokens,
-    input_layout,
-    sparse_mode,
-    grouped,
-    key,
-    parts,
-    offset=0,
-):
+@_SETTINGS
+def flash_attention_grad(*operands, **settings):
     """Gradients for query, key, value and real_shift.  g: as query, then the operands of `flash_attention` -> like
     query (b, s, n, d), key, value, real_shift.
     """
-    facts = {"given": given, "input_layout": input_layout, "sparse_mode": sparse_mode, "parts": parts}
-    facts |= {"keep_prob": keep_prob, "scale_value": scale_value, "pre_tokens": pre_tokens, "next_tokens": next_tokens}
-    one = _Attention(operands[1:], **facts, grouped=grouped, key=key, offset=offset)
-    g, shift = _heads_first(operands[0], input_layout).astype(one.dtype, copy=False), one.shift
+    one, layout = _Attention(operands[1:], **settings), settings["input_layout"]
+    g, shift = _heads_first(operands[0], layout).astype(one.dtype, copy=False), one.shift
     of_query, of_key, of_value = (np.zeros(x.shape, one.dtype) for x in (one.query, one.key, one.value))
     of_shift = None if shift is None else np.zeros(shift.shape, one.dtype)
-    scale, heads = one.dtype.type(scale_value), slice(None) if one.of is None else one.of
+    scale, heads = one.dtype.type(settings["scale_value"]), slice(None) if one.of is None else one.of
     for i in range(len(g)):
         queries, keys, values, _, _, weights = one.sample(i)
         to_value = np.matmul(one.dropped(weights, i).swapaxes(-1, -2), g[i])
@@ -324,7 +318,7 @@ def flash_attention_grad(
         of_query[i] = np.matmul(grad, keys) * scale
         np.add.at(of_key[i], heads, np.matmul(grad.swapaxes(-1, -2), queries) * scale)
         np.add.at(of_value[i], heads, to_value)
-    made = [_as_query(x, input_layout) for x in (of_query, of_key, of_value)] + ([] if shift is None else [of_shift])
+    made = [_as_query(x, layout) for x in (of_query, of_key, of_value)] + ([] if shift is None else [of_shift])
     return tuple(x.astype(like.dtype, copy=False) for x, like in zip(made, operands[1:], strict=False))
 
 
@@ -357,7 +351,7 @@ def primitive_for(primitive, of):
     return inner
 
 
-def optional_form(of, name, tensors, **settings):
+def optional_form(of, name, tensors, read=None, **settings):
     """`form` for operators with many tensors that may be missing, and attributes that are only passed on.
 
         @optional_form(ffn, "FFN", "x weight1 weight2 bias1? bias2?", activation="gelu")
@@ -379,9 +373,16 @@ def optional_form(of, name, tensors, **settings):
 
         arrange.__doc__ = fn.__doc__
         arrange.__signature__ = inspect.Signature([kind("self", kind.POSITIONAL_OR_KEYWORD), *inputs, *switches])
-        return form(of, name)(arrange)
+        return form(of, name, read=read)(arrange)
 
     return declare
+
+
+def refuse_given(where, given, known, hint):
+    """NotBuiltYet for arguments that are not among the known ones, and not left out."""
+    for name, value in given.items():
+        if name not in known.split() and value is not None and not (isinstance(value, int) and value == 0):
+            raise NotBuiltYet(f"{name} is not available", where=where, hint=hint)
 
 
 def with_heads(axes_or_counts):
@@ -440,29 +441,13 @@ def _attend(primitive, tensors, settings, refused):
     return (*kept, reshape(made, shape) if layout in FLAT else made)
 
 
-@form(flash_attention, "FlashAttentionScore")
-def _(
-    self,
-    query,
-    key,
-    value,
-    real_shift=None,
-    drop_mask=None,
-    padding_mask=None,
-    attn_mask=None,
-    prefix=None,
-    actual_seq_qlen=None,
-    actual_seq_kvlen=None,
-    *,
-    head_num,
-    keep_prob=1.0,
-    scale_value=1.0,
-    pre_tokens=MOST,
-    next_tokens=MOST,
-    inner_precise=0,
-    input_layout="BSH",
-    sparse_mode=0,
-):
+@optional_form(
+    *(flash_attention, "FlashAttentionScore"),
+    "query key value real_shift? drop_mask? padding_mask? attn_mask? prefix? actual_seq_qlen? actual_seq_kvlen?",
+    **{"head_num": inspect.Parameter.empty, "keep_prob": 1.0, "scale_value": 1.0, "pre_tokens": MOST},
+    **{"next_tokens": MOST, "inner_precise": 0, "input_layout": "BSH", "sparse_mode": 0},
+)
+def _(self, given):
     """Attention: dropout(softmax(hide(scale_value * query key^T + real_shift))) value.
 
     query: BSH (b, s, h), SBH (s, b, h), BNSD (b, n, s, d) or BSND (b, s, n, d); key, value: the same with t keys and as
@@ -483,12 +468,11 @@ def _(
     keys and masks as those of the query. padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, the
     layouts TND and TH, modes 5 to 8, ring attention: NotBuiltYet, with what to use instead.
     """
-    refused = {"padding_mask": padding_mask, "prefix": prefix}
-    refused |= {"actual_seq_qlen": actual_seq_qlen, "actual_seq_kvlen": actual_seq_kvlen}
+    refused = {name: given[name] for name in ("padding_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen")}
     refused |= {name: self.prim_attrs.get(name) for name in ("enable_ring_attention", "enable_flash_sp")}
-    settings = {"head_num": head_num, "keep_prob": keep_prob, "scale_value": scale_value, "pre_tokens": pre_tokens}
-    settings |= {"next_tokens": next_tokens, "input_layout": input_layout, "sparse_mode": sparse_mode}
-    return _attend(self, (query, key, value, real_shift, drop_mask, attn_mask), settings, refused)
+    settings = {name: given[name] for name in self.settings if name != "inner_precise"}
+    tensors = (given[name] for name in ("query", "key", "value", "real_shift", "drop_mask", "attn_mask"))
+    return _attend(self, tensors, settings, refused)
 
 
 @function()

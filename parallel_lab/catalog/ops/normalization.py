@@ -54,6 +54,14 @@ def _(self, input, normalized_shape, weight=None, bias=None, eps=1e-5):
     return y, mean, rsqrt(variance + eps)
 
 
+@form(layer_normalization, "LayerNormV3")
+def _(self, input_x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7):
+    """As LayerNorm, with 1 / deviation.  input_x: (...), gamma, beta: its last dims -> (...), (..., 1), (..., 1)."""
+    where = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_params_axis}
+    y, mean, variance = self.run(input_x, gamma, beta, epsilon=epsilon, **where)
+    return y, mean, rsqrt(variance + epsilon)
+
+
 # ---- RMS norm ----
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import is_int
+from ...base.checks import is_int, number
 from ...ops.elementwise import neg
 from ...ops.gather import coordinates_fault
 from ...ops.machine.operand_checks import ints
 from ...ops.machine.registry import case, op
-from ...ops.machine.signature import letters
+from ...ops.machine.signature import but_numbers, letters
 from ...ops.scattering import FREE, ND_CASES, VERBS, labels_of_coordinates, put, splits, update_grad
 from ...ops.writes import SHAPES, WRITES, write_fault
 
@@ -142,3 +142,41 @@ def assign_add(variable, value):
 def assign_sub(variable, value):
     """The Parameter takes variable - value.  variable: (...), value: (...) or a number -> (...)."""
     return (variable - value).astype(variable.dtype)
+
+
+def _keeps_shape(operands, **_):
+    variable, value = (each.shape for each in operands)
+    sizes = zip(reversed(variable), reversed(value), strict=False)
+    if len(value) <= len(variable) and all(n in (1, m) for m, n in sizes):
+        return None
+    return f"a value of shape {value} for a Parameter of shape {variable}", "A shape that is broadcast to it"
+
+
+def _in_place(names, function, text, scaled=False):
+    def fn(input, other, alpha=1):
+        made = function(input, other if alpha == 1 else alpha * other)
+        return np.broadcast_to(made, input.shape).astype(input.dtype)
+
+    def plain(input, other):
+        return fn(input, other)
+
+    made = fn if scaled else plain
+    made.__name__ = made.__qualname__ = f"tensor_{names.split()[0].lower()}"
+    made.__doc__ = f"The Parameter input takes {text}.  input: (...), other: broadcast to it, or a number -> (...)."
+    rows = case((16, 4, 8), (4, 1), low=0.5)
+    facts = {
+        "check": _keeps_shape,
+        "numbers": "other",
+        "strategy_labels": but_numbers,
+        "attrs": {"alpha": number()} if scaled else {},
+    }
+    # by a function: these do not lie as the Parameter does where they have no strategy, as an Assign
+    op(lambda shapes, **_: "...,...->...", name=names, example=(case(*SHAPES, low=0.5), rows), **facts, **WRITES)(made)
+
+
+_in_place("InplaceAddExt InplaceAddsExt", np.add, "input + alpha other", scaled=True)
+_in_place("InplaceSubExt InplaceSubScalar", np.subtract, "input - alpha other", scaled=True)
+_in_place("InplaceMul InplaceMuls", np.multiply, "input other")
+_in_place("InplaceDiv InplaceDivs", np.divide, "input / other")
+_in_place("InplaceFloorDivide InplaceFloorDivides", np.floor_divide, "the floor of input / other")
+_in_place("InplaceCopy", lambda _, other: other, "other")

@@ -24,7 +24,15 @@ from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import reshape
 from ...ops.spellings import tensor_operand
-from .flash_attention import MOST, flash_attention, optional_form, primitive_for, with_heads
+from .flash_attention import (
+    MOST,
+    flash_attention,
+    optional_form,
+    primitive_for,
+    refuse_given,
+    with_heads,
+    with_settings,
+)
 
 # labels of query, and of key and value. b samples, n key heads, s queries, t keys, d elements of a key head, e those
 # of all query heads that belong to one key head
@@ -90,17 +98,11 @@ def _check(operands, *, given, **_):
         case((2, 8, 2, 3), (2, 8, 2, 3), (2, 8, 2, 3), (8, 8), bools={3}, given=("attn_mask",), sparse_mode=3),
     ),
 )
-def infer_attention(
-    *operands,
-    given=(),
-    layout="BSND",
-    scale_value=1.0,
-    pre_tokens=MOST,
-    next_tokens=MOST,
-    sparse_mode=0,
+@with_settings(
+    **{"given": (), "layout": "BSND", "scale_value": 1.0, "pre_tokens": MOST, "next_tokens": MOST, "sparse_mode": 0},
     parts=1,
-    offset=0,
-):
+)
+def infer_attention(*operands, given, layout, sparse_mode, parts, offset, **window):
     """Attention of queries to keys that are kept; operands: query, key, value and those that `given` names.
 
     query: BSND (b, s, n, e), e / d query heads for each of n key heads, or BNSD (b, n, s, d); key, value: (b, t, n, d)
@@ -119,13 +121,10 @@ def infer_attention(
     if "attn_mask" in named and sparse_mode < 2:
         mask = named["attn_mask"] != 0
         hidden = hidden | mask.reshape(-1, 1, *((1, t) if mask.ndim == 2 and s * parts == 1 else mask.shape[-2:]))
-    further = {"real_shift": named["pse_shift"]} if "pse_shift" in named else {}
-    window = dict.fromkeys(("pre_tokens", "next_tokens"), MOST)
-    if sparse_mode < 2 or "keys" in named:
-        further["attn_mask"] = hidden
     if "keys" in named and sparse_mode >= 2:
         raise NotBuiltYet("lengths of keys with a window", where="InferAttention", hint="Hide them by attn_mask")
-    window |= {"pre_tokens": pre_tokens, "next_tokens": next_tokens, "scale_value": scale_value}
+    further = {"real_shift": named["pse_shift"]} if "pse_shift" in named else {}
+    further |= {"attn_mask": hidden} if sparse_mode < 2 else {}
     *_, made = flash_attention.fn(
         *(query, key, value, *further.values()),
         **{"head_num": query.shape[1], "given": tuple(further), "input_layout": "BNSD", "sparse_mode": sparse_mode},
@@ -138,14 +137,7 @@ def infer_attention(
     return np.ascontiguousarray(np.swapaxes(made, 1, 2) if layout == "BSND" else made)
 
 
-def _refuse(where, given, known):
-    """NotBuiltYet for arguments that are not among the known ones, and not left out."""
-    for name, value in given.items():
-        if name not in known.split() and value is not None and value not in (False, 0):
-            hint = "Give tensors of floats, with what is hidden in attn_mask, and keys in blocks to PagedAttention"
-            raise NotBuiltYet(f"{name} is not available", where=where, hint=hint)
-
-
+_HINT = "Give tensors of floats, with what is hidden in attn_mask, and keys in blocks to PagedAttention"
 _KNOWN = "num_heads scale_value pre_tokens next_tokens input_layout num_key_value_heads sparse_mode inner_precise"
 
 
@@ -153,7 +145,7 @@ def _served(name, tensors, queries="", keys="", **settings):
     """A class whose call is `infer_attention`. queries, keys: its arguments with the lengths of samples."""
 
     def arrange(self, given):
-        _refuse(name, given, f"{_KNOWN} query key value attn_mask pse_shift block_size {queries} {keys}")
+        refuse_given(name, given, f"{_KNOWN} query key value attn_mask pse_shift block_size {queries} {keys}", _HINT)
         given = {"pre_tokens": MOST, "next_tokens": MOST, "sparse_mode": 0, "": None, **given}
         layout, heads = given["input_layout"], integer(1)(name, "num_heads", given["num_heads"], SHAPE_ERRORS)
         choice("BSH", *_LAYOUTS)(name, "input_layout", layout, SHAPE_ERRORS)
@@ -163,9 +155,7 @@ def _served(name, tensors, queries="", keys="", **settings):
         three = [tensor_operand(name, each, x) for each, x in zip(("query", "key", "value"), three, strict=True)]
         shape = tuple(three[0].shape)
         if any(len(x.shape) != len(layout) for x in three) or heads % groups or layout == "BSH" and shape[2] % heads:
-            what = (
-                f"num_heads={heads}, num_key_value_heads={groups} for {', '.join(str(tuple(x.shape)) for x in three)}"
-            )
+            what = f"num_heads={heads}, num_key_value_heads={groups} for {[tuple(x.shape) for x in three]}"
             raise ShapeError(what, where=name, allowed=f"{len(layout)} dims, {layout}, of heads of one size")
         if heads != groups and (layout == "BNSD" or given["pse_shift"] is not None):
             what = f"num_key_value_heads={groups} with input_layout={layout!r} or pse_shift"
@@ -281,7 +271,7 @@ def _paged(self, given):
     """
     names = ("query", "key_cache", "value_cache", "block_tables", "context_lens")
     known = f"{' '.join(names)} alibi_mask head_num scale_value kv_head_num kv_cache_quant_mode mask_mode"
-    _refuse(self.name, given, known)
+    refuse_given(self.name, given, known, _HINT)
     query, *tensors = (tensor_operand(self.name, name, given[name]) for name in names)
     shape = tuple(query.shape)
     heads, groups = (integer(1)(self.name, name, given[name], SHAPE_ERRORS) for name in ("head_num", "kv_head_num"))
