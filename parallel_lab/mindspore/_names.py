@@ -32,11 +32,8 @@ NAMES: dict[str, str] = {
         SparseTensorDenseMatmul SparseToDense SSIM thor TimeDistributed Tril Triu Vjp
         """,
     "ops": """
-        accumulate_n Adam AdamNoUpdateParam AdamWeightDecay adaptive_max_pool3d AdaptiveAvgPool3D
-        AdaptiveMaxPool3D adjoint AdjustHue AdjustSaturation affine_grid AffineGrid AiCPURegOp AllSwap
-        alltoall_single AlltoAllVC angle ApplyAdadelta ApplyAdagrad ApplyAdagradDA ApplyAdagradV2 ApplyAdaMax
-        ApplyAddSign ApplyCenteredRMSProp ApplyFtrl ApplyGradientDescent ApplyKerasMomentum ApplyMomentum
-        ApplyPowerSign ApplyProximalAdagrad ApplyProximalGradientDescent ApplyRMSProp ApplyRotaryPosEmb Assert
+        accumulate_n adaptive_max_pool3d AdaptiveAvgPool3D AdaptiveMaxPool3D adjoint AdjustHue AdjustSaturation
+        affine_grid AffineGrid AiCPURegOp AllSwap alltoall_single AlltoAllVC angle ApplyRotaryPosEmb Assert
         associative_scan atleast_1d atleast_2d atleast_3d avg_pool1d bartlett_window BasicLSTMCell batch_dot
         batch_to_space_nd BatchToSpace BatchToSpaceND BatchToSpaceNDV2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e
         bessel_k1 bessel_k1e bessel_y0 bessel_y1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
@@ -46,54 +43,50 @@ NAMES: dict[str, str] = {
         CombinedNonMaxSuppression CompareAndBitpack Complex complex ComplexAbs ComputeAccidentalHits
         ConfusionMatrix Conj conj ConjugateTranspose conv1d conv1d_transpose conv2d_transpose conv3d_transpose
         Conv3DTranspose coo_to_dense cov csr_add csr_mm csr_mv csr_softmax csr_to_coo csr_to_dense
-        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLossV2 cumulative_trapezoid Custom
-        custom_info_register CustomOpBuilder CustomRegOp DataFormatDimMap DataFormatVecPermute DataType dct
-        deformable_conv2d dense_to_sparse_coo dense_to_sparse_csr DepthwiseConv2dNative derivative Diag
-        diag_embed diagflat diagonal_scatter DiagPart Dilation2D dsplit dyn_shape DynamicGRUV2 DynamicRNN
-        DynamicShape EditDistance Eig eig Einsum Eps eps equal_ EqualCount expand ExtractGlimpse
-        ExtractVolumePatches fft fft2 fftfreq fftn fftshift FFTWithSize fill_diagonal FillDiagonal floormod fmax
-        fmin fori_loop ForiLoop fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
+        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLossV2 cumulative_trapezoid Custom custom_info_register
+        CustomOpBuilder CustomRegOp DataFormatDimMap DataFormatVecPermute DataType dct deformable_conv2d
+        dense_to_sparse_coo dense_to_sparse_csr DepthwiseConv2dNative derivative Diag diag_embed diagflat
+        diagonal_scatter DiagPart Dilation2D dsplit dyn_shape DynamicGRUV2 DynamicRNN DynamicShape EditDistance
+        Eig eig Einsum Eps eps equal_ EqualCount expand ExtractGlimpse ExtractVolumePatches fft fft2 fftfreq
+        fftn fftshift FFTWithSize fill_diagonal FillDiagonal floormod fmax fmin fori_loop ForiLoop
+        fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
         FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize fused_infer_attention_score
-        FusedAdaFactor FusedSparseAdam FusedSparseFtrl FusedSparseLazyAdam FusedSparseProximalAdagrad
-        FusedWeightScaleApplyMomentum Geqrf geqrf get_vm_impl_fn GLU GridSampler3D
-        GroupTopk gru_cell gumbel_softmax hamming_window HammingWindow hfft hfft2 hfftn histc Histogram
-        HistogramFixedWidth HistogramSummary hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift
-        ihfft ihfft2 ihfftn im2col Imag imag ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut
-        inplace_index_add InplaceIndexAdd InplaceUpdateV2 InTopK intopk irfft irfft2 irfftn is_complex
-        is_floating_point is_nonzero is_tensor IsInstance isreal IsSubClass jet kaiser_window kernel LARSUpdate
-        ldexp linearize LinearSpace ListDiff Load LogNormalReverse LogSpace logspace LowerBound lp_pool1d
-        lp_pool2d lrn LSTM lstm_cell Lstsq lstsq lu_solve lu_unpack LuSolve LuUnpack make_coo_tensor
-        make_csr_tensor make_row_tensor make_sparse_tensor MapTensorErase MapTensorGet MaskedScatter
-        MaskedSelect matrix_band_part matrix_diag matrix_diag_part matrix_exp matrix_set_diag matrix_solve
-        MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp MatrixLogarithm MatrixPower MatrixSetDiagV3
-        MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d max_unpool3d MaxPool3DWithArgmax
-        MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median Meshgrid mirror_pad
-        moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute Morph move_to MoveTo
-        ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss MultilabelMarginLoss
-        MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd Mvlgamma mvlgamma
-        nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3 NonMaxSuppressionWithOverlaps
-        NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement NuclearNorm op_info_register
-        Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat ParameterizedTruncatedNormal Pdist
-        pdist Polar polar Polygamma polygamma positive prompt_flash_attention PsROIPooling Pull Push PyExecute
-        Qr Quantile quantile RaggedRange random_categorical RandomCategorical RandomGamma RandomPoisson
-        RandomShuffle RandpermV2 Real real rearrange ReduceStd ReLUV3 RemoteEmbeddingTable Renorm renorm
-        resize_bicubic resize_linear_1d ResizeArea ResizeBicubic ResizeLinear1D ResizeNearestNeighborV2 reverse
-        reverse_sequence ReverseSequence rfft rfft2 rfftfreq rfftn RGBToHSV RNNTLoss row_tensor_add
-        row_tensor_get_dense_shape rrelu SameTypeShape sample_distorted_bounding_box_v2
-        SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv ScalarMul ScalarSub
-        ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNonAliasingAdd
+        FusedAdaFactor Geqrf geqrf get_vm_impl_fn GLU GridSampler3D GroupTopk gru_cell gumbel_softmax
+        hamming_window HammingWindow hfft hfft2 hfftn histc Histogram HistogramFixedWidth HistogramSummary
+        hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift ihfft ihfft2 ihfftn im2col Imag imag
+        ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut inplace_index_add InplaceIndexAdd
+        InplaceUpdateV2 InTopK intopk irfft irfft2 irfftn is_complex is_floating_point is_nonzero is_tensor
+        IsInstance isreal IsSubClass jet kaiser_window kernel ldexp linearize LinearSpace ListDiff Load
+        LogNormalReverse LogSpace logspace LowerBound lp_pool1d lp_pool2d lrn LSTM lstm_cell Lstsq lstsq
+        lu_solve lu_unpack LuSolve LuUnpack make_coo_tensor make_csr_tensor make_row_tensor make_sparse_tensor
+        MapTensorErase MapTensorGet MaskedScatter MaskedSelect matrix_band_part matrix_diag matrix_diag_part
+        matrix_exp matrix_set_diag matrix_solve MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp
+        MatrixLogarithm MatrixPower MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d
+        max_unpool3d MaxPool3DWithArgmax MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median
+        Meshgrid mirror_pad moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute
+        Morph move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
+        MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd
+        Mvlgamma mvlgamma nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3
+        NonMaxSuppressionWithOverlaps NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement
+        NuclearNorm op_info_register Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat
+        ParameterizedTruncatedNormal Pdist pdist Polar polar Polygamma polygamma positive prompt_flash_attention
+        PsROIPooling Pull Push PyExecute Qr Quantile quantile RaggedRange random_categorical RandomCategorical
+        RandomGamma RandomPoisson RandomShuffle RandpermV2 Real real rearrange ReduceStd ReLUV3
+        RemoteEmbeddingTable Renorm renorm resize_bicubic resize_linear_1d ResizeArea ResizeBicubic
+        ResizeLinear1D ResizeNearestNeighborV2 reverse reverse_sequence ReverseSequence rfft rfft2 rfftfreq
+        rfftn RGBToHSV RNNTLoss row_tensor_add row_tensor_get_dense_shape rrelu SameTypeShape
+        sample_distorted_bounding_box_v2 SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv
+        ScalarMul ScalarSub ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNonAliasingAdd
         search_sorted SearchSorted SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum select_scatter
-        sequence_mask SGD shape_ silent_check slice slice_scatter SlogDet SoftMarginLoss solve_triangular
+        sequence_mask shape_ silent_check slice slice_scatter SlogDet SoftMarginLoss solve_triangular
         space_to_batch_nd SpaceToBatch SpaceToBatchND sparse_add sparse_concat SparseApplyAdadelta
-        SparseApplyAdagrad SparseApplyAdagradV2 SparseApplyFtrl SparseApplyFtrlV2 SparseApplyProximalAdagrad
-        SparseApplyRMSProp SparseSlice SparseTensorDenseAdd SparseTensorDenseMatmul SparseToDense STFT stft Svd
-        svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice TensorDump TensorShape TensorSlice
-        TensorSummary Trace trans TridiagonalMatMul TridiagonalSolve tril_indices TrilIndices TripletMarginLoss
-        triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex UpdateState UpperBound
-        upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit while_loop WhileLoop
-        WholeToSparse Zipf
-        DCT DCTN DSDMatmul FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT
-        IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN MatmulDDS RFFT RFFT2 RFFTN WKV
+        SparseApplyFtrlV2 SparseApplyRMSProp SparseSlice SparseTensorDenseAdd SparseTensorDenseMatmul
+        SparseToDense STFT stft Svd svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice TensorDump
+        TensorShape TensorSlice TensorSummary Trace trans TridiagonalMatMul TridiagonalSolve tril_indices
+        TrilIndices TripletMarginLoss triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex
+        UpdateState UpperBound upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit
+        while_loop WhileLoop WholeToSparse Zipf DCT DCTN DSDMatmul FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT
+        IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN MatmulDDS RFFT RFFT2 RFFTN WKV
         """,
     "mint": """
         complex conv dequantize histc imag masked_fill_ masked_scatter polar quantize real seed triangular_solve

@@ -385,6 +385,7 @@ PAGES: dict[str, Page] = {
         "ops.operations._infer_ops ops.operations._quant_ops ops.operations.other_ops ops.auto_generate.gen_ops_prim",
         OPERATORS,
         "parallel_lab.ops",
+        "parallel_lab.mindspore._optimizer_primitives",
     ),
     "ops.operations.comm_ops": Page("Communication that is called by hand.", names=COMMUNICATION_OPERATORS),
     **_several(

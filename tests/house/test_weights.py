@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_972, 8_496),
     "graph.trace": (10_855, 10_855),
-    "graph.compiler": (21_983, 22_483),
+    "graph.compiler": (21_996, 22_496),
     "train.session": (17_197, 26_812),
     "lab.costs.model": (6_600, 6_600),
 }
@@ -38,20 +38,20 @@ PACKAGE_LINES = {
     "layout": 2_170,
     "ops": 10_764,
     "nn": 7_946,
-    "catalog": 14_215,
-    "graph": 9_554,
+    "catalog": 14_593,
+    "graph": 9_567,
     "cost": 9_236,
     "run": 1_458,
     "processes": 13_551,
     "train": 10_891,
     "lab": 32_406,
-    "mindspore": 9_546,
+    "mindspore": 9_602,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_602, 129_355, 101_872
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_615, 129_810, 102_017
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -29,7 +29,7 @@ from ..draft import Draft, counted, fresh_name
 from ..instr import Instr, Pairs, Value, attr_pairs
 from ..ir import GraphInput, Node
 from .dataset_strategy import input_values
-from .parameter_operators import follow_parameters, ordered, parameter_operators
+from .parameter_operators import follow_parameters, lies_elsewhere, ordered, parameter_operators
 
 
 @dataclass(frozen=True)
@@ -432,7 +432,7 @@ def parallelize(draft: Draft) -> Draft:
     """Make the forward program. Raises StrategyError (parameters), ShapeError (inputs, dataset strategy)."""
     build, graph, config = Builder(draft), draft.graph, draft.config
     build.values = input_values(draft)
-    follow, late = parameter_operators(graph)
+    follow, late, of_loss = parameter_operators(graph)
     behind = [n for n in graph.of_phase("forward") if n.name in late]
     for node in ordered(graph, late):
         shapes, first = graph.operand_shapes(node), (node.ins or ("",))[0]
@@ -448,7 +448,7 @@ def parallelize(draft: Draft) -> Draft:
             build.views[node.name] = View(first, node)
         elif node.follows:
             (build.go_on if node.op == "loop" else build.write)(node)
-        elif node.name in follow:
+        elif node.name in follow or lies_elsewhere(build, node, of_loss):
             follow_parameters(build, node, behind)
         elif not ((node.own_rows or node.op == "micro_batch_rows") and build.own_rows(node)):
             attrs, strategy = dict(node.attrs), cast(AnyStrategy, node.strategy)  # pass `strategies` chose it

@@ -16,14 +16,16 @@ from typing import Any
 
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.sharding import sharding_rule
+from ..draft import needed as needed_by
 from ..instr import Value
 from ..ir import Graph, Node
 from .candidates import choose_from_inputs
 
 
-def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
+def parameter_operators(graph: Graph) -> tuple[set[str], set[str], set[str]]:
     """Names of the forward operators without a strategy that read Parameters and numbers only, and on which no result
-    depends; and of what is computed after them: these, and what reads them.
+    depends; of what is computed after them: these, and what reads them; and of those on which a result does depend, or
+    the function that is differentiated.
     """
     nodes = graph.of_phase("forward")
     needed = set(graph.read_late())
@@ -45,7 +47,18 @@ def parameter_operators(graph: Graph) -> tuple[set[str], set[str]]:
             continue
         late.add(node.name)
         results.update(node.outs)
-    return (follow, late) if follow else (set(), set())
+    of_loss = {n.name for n in (needed_by(nodes, (*graph.seeds, *graph.outputs)) if graph.seeds else nodes)}
+    return (follow, late, of_loss) if follow else (set(), set(), of_loss)
+
+
+def lies_elsewhere(build: Any, node: Node, of_loss: set[str]) -> bool:
+    """Whether an operator on which no result depends, such as a weight decay, reads a Parameter that lies elsewhere."""
+    if node.name in of_loss or node.strategy_source != "default":
+        return False
+    how: Any = build.graph.operand_shapes(node), dict(node.attrs), node.strategy, build.config.device_num
+    rule = sharding_rule(node.opdef, *how, where=node.where)
+    wanted = [(n, want) for n, want in zip(node.ins, rule.ins, strict=True) if build.is_parameter(n)]
+    return any(n in build.values and not build.values[n].placed.same_placement(want) for n, want in wanted)
 
 
 def ordered(graph: Graph, late: set[str]) -> tuple[Node, ...]:
