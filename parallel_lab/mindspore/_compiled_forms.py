@@ -9,6 +9,7 @@ Forms: MindSpore, Parameter.init_data (argument `layout`) and the names of nodes
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -218,8 +219,8 @@ class _Writer:
     reads them, from the results backwards (graph_utils.cc, TopoSort).
     """
 
-    def __init__(self, plan: Plan, rank: int, mirrored: frozenset[str] = frozenset()) -> None:
-        self.plan, self.rank, self.mirrored = plan, rank, mirrored
+    def __init__(self, plan: Plan, rank: int, mirrored: frozenset[str] = frozenset(), loss: str = "") -> None:
+        self.plan, self.rank, self.mirrored, self.loss = plan, rank, mirrored, loss
         self.nodes: dict[str, dict[str, Any]] = {}
         self._counts: Counter[str] = Counter()
         self._made: dict[str, str] = {}  # a value -> the node that makes it
@@ -266,8 +267,15 @@ class _Writer:
         attrs = {**dict(instr.attrs), "instance_name": instr.name}
         if instr.strategy is not None:
             attrs["in_strategy"] = strategy_counts(instr.strategy)
+        if instr.name == self.loss and node is not None and kind == node.op_class:
+            inputs = [self.add("_VirtualDiv", [x]) if isinstance(x, str) and x in self.nodes else x for x in inputs]
         if kind in _LISTED:
             inputs = [self.add("MakeTuple", inputs)]
+        rows = _own_rows(self.plan, instr, self.rank) if kind == "Gather" else None
+        if rows is not None:  # those of other slices are looked up as the nearest of this one, and multiplied by 0
+            below = self.add("Sub", [inputs[1], self._number(instr.ins[1], rows.start)])
+            within = [self.add("ReLU", [below]), self._number(instr.ins[1], rows.stop - rows.start - 1)]
+            inputs[1] = nearest = self.add("Minimum", within)
         if instr.kind == "slice":
             inputs += [*shown_slice(self.plan, instr, self.rank).args, *(0,) * 5]
         else:
@@ -278,11 +286,22 @@ class _Writer:
                 if name.endswith("*") and not isinstance(value, tuple):
                     value = () if value is None else (value,)
                 inputs.insert(int(at or len(inputs)), value)
+        if instr.op == "divide_by":
+            inputs.append(self._number(instr.outs[0], instr.attr("count")))
         made = self.add(kind, [*inputs, *"U" * written], attrs)
+        if rows is not None:
+            dtype = self.add("DtypeToEnum", ["DtypeToEnum", "dtype", self.add("DType", [made])])
+            mask = self.add("Cast", [self.add("Equal", [below, nearest]), dtype])
+            for _ in range(len(self.plan.value(instr.ins[0]).shape) - instr.attr("axis") - 1):
+                mask = self.add("ExpandDims", [mask, -1])
+            made = self.add("Mul", [made, mask])
         if len(instr.outs) == 1:
             self._made[instr.out] = made
         else:
             self._parts |= {name: (made, at) for at, name in enumerate(instr.outs) if name}
+
+    def _number(self, like: str, number: int) -> Tensor:
+        return Tensor(number, self.plan.value(like).dtype)
 
     def _message(self, instr: Instr, inputs: list[Any], kind: str) -> str:
         """A message; MindSpore's gather and scatter along dim 0 only, with a Split and a Concat after or before."""
@@ -365,6 +384,21 @@ def _redistributes(instr: Instr) -> bool:
     return instr.kind != "compute" and re.search(rf"\.\w+\.{re.escape(instr.name)}\b", instr.out) is not None
 
 
+def _own_rows(plan: Plan, instr: Instr, rank: int) -> slice | None:
+    """The rows that a rank has of a table that is split along them into equal slices."""
+    table, axis = plan.value(instr.ins[0]), instr.attr("axis")
+    if table.layout is None or table.layout.rows or table.layout.splits[axis] == 1:
+        return None
+    return table.layout.slice_index(table.shape, rank % plan.stages[0].count)[axis]
+
+
+def _divided_loss(plan: Plan) -> str:
+    """The operator of the loss, if ranks have it repeatedly: its gradient is divided by their number."""
+    layout, node = plan.value(plan.outputs[0]).layout, plan.graph.node(plan.graph.outputs[0])
+    once = layout is None or math.prod(layout.splits) == plan.stages[-1].count
+    return "" if once or node is None or not plan.config.loss_repeated_mean else node.name
+
+
 def _gathers(instr: Instr) -> bool:
     return instr.message == "all_gather" and instr.ins[0] == instr.attr("parameter")
 
@@ -379,13 +413,16 @@ def graph_info(plan: Plan, rank: int = 0) -> dict[str, dict[str, dict[str, Any]]
     group_ranks and group_rank_ids (rank_ids, rank_list), and group, its name.
 
     What MindSpore's graph has otherwise: gradients and updates are made of its operators (here of this package's, such
-    as ReluGrad and Descend), and a loss is divided behind a _VirtualDiv.
+    as ReluGrad and Descend).
     """
     actions = plan.stage_of(rank).actions
     later = [i for name in ("backward", "update") for _, i in plan.instructions(name)]
     mirrored = frozenset(name for i in later if i.message == "all_reduce" for name in i.carried)
     first = [action for action in actions if action.program == "forward"]
-    graphs = [_graph(_Writer(plan, rank, mirrored), first), *([_graph(_Writer(plan, rank), actions)] if later else ())]
+    graphs = [
+        _graph(_Writer(plan, rank, mirrored, _divided_loss(plan) if later else ""), first),
+        *([_graph(_Writer(plan, rank), actions)] if later else ()),
+    ]
     return {f"@graph_{number}": nodes for number, nodes in enumerate(graphs)}
 
 

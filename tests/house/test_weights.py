@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_551,
     "train": 10_891,
     "lab": 32_406,
-    "mindspore": 9_602,
+    "mindspore": 9_639,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_615, 129_810, 102_017
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_615, 129_847, 102_053
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -255,3 +255,39 @@ def test_a_cell_of_a_virtual_dataset_holds_its_operator():
     cell._virtual_dataset.add_prim_attr("tag", 1)
     assert cell._virtual_dataset.shard(((2, 1),)) is cell._virtual_dataset
     assert cell(Tensor(np.array([-1.0, 2.0], np.float32))).asnumpy().tolist() == [0, 2]
+
+
+class Rows(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.table = Parameter(Tensor(np.zeros((64, 32), np.float32)), "table")
+        self.gather, self.mean = ops.Gather().shard(((4, 1), (1, 1))), ops.ReduceMean().shard(((2, 1, 2),))
+
+    def construct(self, x):
+        return self.mean(self.gather(self.table, x, 0))
+
+
+def test_rows_of_other_slices_are_masked_and_a_repeated_loss_is_divided():
+    """Nodes as MindSpore 2.10 writes them; rank 5 of (4 parts, 2 repeats) has rows 32 to 47."""
+    ms.set_auto_parallel_context(global_rank=5)
+    step = nn.TrainOneStepCell(net := Rows(), nn.SGD(net.trainable_params()))
+    phase, _ = _cell_graph_executor.compile(step.set_train(), Tensor(np.zeros((16, 8), np.int32)))
+    nodes = _cell_graph_executor._graph_executor.get_parallel_graph_info(phase)["@graph_0"]
+    number = "Tensor(shape=[], dtype={}, value={})".format
+    expected = {
+        "Sub-0": ["TupleGetItem-0", number("Int32", 32)],
+        "ReLU-0": ["Sub-0"],
+        "Minimum-0": ["ReLU-0", number("Int32", 15)],
+        "Gather-0": ["_MirrorOperator-0", "Minimum-0", 0, 0],
+        "Equal-0": ["Sub-0", "Minimum-0"],
+        "DType-0": ["Gather-0"],
+        "DtypeToEnum-0": ["DtypeToEnum", "dtype", "DType-0"],
+        "Cast-0": ["Equal-0", "DtypeToEnum-0"],
+        "ExpandDims-0": ["Cast-0", -1],
+        "Mul-0": ["Gather-0", "ExpandDims-0"],
+        "AllReduce-0": ["Mul-0"],
+        "ReduceMean-0": ["_VirtualDiv-0", "()", False],
+        "RealDiv-0": ["AllReduce-1", number("Float32", 4)],
+    }
+    assert {name: nodes[name]["inputs"] for name in expected} == expected
+    assert "_VirtualDiv-1" not in nodes and nodes["_VirtualDiv-0"]["inputs"] != nodes["ReduceMean-0"]["inputs"]
