@@ -184,6 +184,8 @@ def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(pa
 # ---- room ----
 
 SCREEN_PX = 740  # of the 800 of a laptop's screen what a page leaves to the lab
+LAB_PX = 655  # what JupyterLab leaves of it, with its side bar
+SIZES_PX = {11, 12.5, 15}  # of type
 
 
 def golf_and_others(subject: str) -> FusionLab:
@@ -215,13 +217,15 @@ STEPPED += [("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
 SEMI = "semi_auto_parallel"
 WIDTHS = (1280, 848, 760, 662, 400)  # pixels; 848: what JupyterLab leaves of 1280 x 800
 # (what it is, a lab, its height on a laptop in pixels, the widths of its page): the largest pictures of each lab
-VIEWS = [(name, make, SCREEN_PX, WIDTHS) for name, (make, *_) in LABS.items()]
-VIEWS += [(f"fusion {net}", partial(golf_and_others, net), 700, WIDTHS) for net in ("golf", "transformer", "convnet")]
-VIEWS += [(f"memory {net}", partial(whole_and_split, net, SEMI), 700, WIDTHS) for net in ("stack", "transformer")]
-VIEWS += [("memory embedding", partial(whole_and_split, "embedding", "data_parallel"), 700, WIDTHS)]
+VIEWS = [(name, make, LAB_PX, WIDTHS) for name, (make, *_) in LABS.items()]
+VIEWS += [
+    (f"fusion {net}", partial(golf_and_others, net), LAB_PX, WIDTHS) for net in ("golf", "transformer", "convnet")
+]
+VIEWS += [(f"memory {net}", partial(whole_and_split, net, SEMI), LAB_PX, WIDTHS) for net in ("stack", "transformer")]
+VIEWS += [("memory embedding", partial(whole_and_split, "embedding", "data_parallel"), LAB_PX, WIDTHS)]
 VIEWS += [("-".join(map(str, case)), partial(stepped, *case), 10**4, (1280, 848, 662)) for case in STEPPED]
-VIEWS += [("all_reduce-ring-4", partial(stepped, "all_reduce", "ring", 4, 0), 700, WIDTHS)]
-VIEWS += [(f"search {net}", partial(SearchLab, net, 8), 720, WIDTHS) for net in SUBJECTS]
+VIEWS += [("all_reduce-ring-4", partial(stepped, "all_reduce", "ring", 4, 0), LAB_PX, WIDTHS)]
+VIEWS += [(f"search {net}", partial(SearchLab, net, 8), LAB_PX, WIDTHS) for net in SUBJECTS]
 VIEWS += [("redistribution addends", partial(RedistributionLab, 8, "2 x 2", "1 x 4", "addends"), 10**4, WIDTHS)]
 VIEWS += [(f"pipeline {one}", partial(of_eight, one), SCREEN_PX, WIDTHS) for one in ("1f1b", "interleaved", "dualpipe")]
 ROOMS = [
@@ -242,9 +246,15 @@ OUTSIDE = """() => [...document.querySelectorAll('.pl-fu-figure > svg text, .pl-
 }).map((e) => e.textContent)"""
 
 
+TYPE = """() => [...document.querySelectorAll('.pl-lab, .pl-lab *')].filter((e) => e.getClientRects().length
+  && [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()))
+  .map((e) => parseFloat(getComputedStyle(e).fontSize))"""
+
+
 def all_has_room(page, width: int) -> None:
     assert page.evaluate(FAULTS) == [] == page.evaluate(OUTSIDE)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert set(page.evaluate(TYPE)) <= SIZES_PX
     assert width < 640 or page.evaluate(CUT, HELD) == []
     assert width < 848 or page.evaluate(CUT, ".pl-scroll:not(.pl-long):not(.pl-pi-scroll)") == []
 

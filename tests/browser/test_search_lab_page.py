@@ -120,6 +120,8 @@ def test_controls_are_commands_and_a_run_of_both_opens_its_tables(live):
     page, widget = live(SearchLabWidget(lab))
     page.locator("[data-command=set_mode][data-value=recursive_programming]").click()
     assert lab.choices()["mode"].value == "recursive_programming"
+    assert page.locator("[data-weight]").count() == 0  # folded until somebody argues
+    page.locator("[data-argue]").click()
     page.locator("[data-weight='partial sums']").select_option("10")
     assert lab.argued.weights == {"partial sums": 10.0}
     page.locator("[data-key=clear_arguments]").click()

@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_855, 10_855),
     "graph.compiler": (21_996, 22_496),
     "train.session": (17_197, 26_812),
-    "lab.costs.model": (6_600, 6_600),
+    "lab.costs.model": (6_611, 6_611),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_458,
     "processes": 13_551,
     "train": 10_891,
-    "lab": 32_406,
+    "lab": 32_428,
     "mindspore": 9_639,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_615, 129_847, 102_053
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_637, 129_869, 102_063
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

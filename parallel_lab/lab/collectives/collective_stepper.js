@@ -10,13 +10,13 @@ const frameOf = (s) => s.frames[s.at];
 
 function header(s, ui) {
   return html`<header class="pl-head">
-    <h2 class="pl-title">${s.title}</h2>${predictSwitch(s, ui)}
+    <h2 class="pl-title">${s.title}</h2>
+    ${choice("contention", "links", s.contention, "choose_contention", ui)}
+    ${follow(s, ui)}${predictSwitch(s, ui)}
     ${choice("kind", "collective", s.kind, "choose_kind", ui)}
     ${segments("n", "ranks", s.ranks, "choose_ranks", ui, { name: (n) => plural(n, "rank") })}
     ${choice("elements", "S", s.elements, "choose_elements", ui)}
     ${choice("cluster", "machine", s.cluster, "choose_cluster", ui)}
-    ${choice("contention", "links", s.contention, "choose_contention", ui)}
-    ${follow(s, ui)}
   </header>`;
 }
 
@@ -152,8 +152,8 @@ function counters(s) {
     <td class="pl-number"><b>${show[c.unit](c.now)}</b></td><td class="pl-number">${show[c.unit](c.end)}</td>
     <td>${formula(c)}</td></tr>`;
   const { value, padded } = s.elements, pad = `; S is padded to ${padded} elements, so that chunks are equal`;
-  const below = html`<p class="pl-muted pl-small">${frame.met} of ${frame.wanted} places hold what they need at the
-    end. Times: ${s.machine}${padded === value ? "" : pad}.</p>`;
+  const below = html`<p class="pl-muted pl-small" title="times of ${s.machine}">${frame.met} of ${frame.wanted} places
+    hold what they need at the end${padded === value ? "" : pad}.</p>`;
   const heads = ["", "#so far", "#at the end", "formula"];
   return panel("counted, and by formula", "", "pl-counters", heads, s.counters.map(row), below);
 }
@@ -189,7 +189,8 @@ function key(s) {
   const pieces = [[chip("done", two), place], ...(spent ? [[chip("spent", two), "pale: passed on"]] : [])];
   const rows = [...(s.reducing ? sums : pieces), [chip("done pl-fresh", two), "ringed: came in this round"]];
   return html`<div class="pl-keys${s.reducing ? " pl-sums" : ""}" style="--ranks:${n}"><dl class="pl-key">
-    ${rows.map(([mark, text]) => html`<div>${mark}<dd>${text}</dd></div>`)}</dl></div>`;
+    ${rows.map(([mark, text]) => html`<div>${mark}<dd>${text}</dd></div>`)}</dl>
+    <p class="pl-muted pl-small">Times: ${s.machine}.</p></div>`;
 }
 
 function listing(s) {

@@ -63,11 +63,11 @@ class CostLab(Lab):
     def set_alpha_us(self, alpha_us: int) -> None:
         """Microseconds to start a message: 1, 5, 25 or 100."""
 
-    @setting("1 / beta", SPEEDS)
+    @setting("bandwidth", SPEEDS)
     def set_gigabytes_per_s(self, speed: int) -> None:
         """What a link carries, in 10^9 bytes per second: 1, 10 or 100."""
 
-    @setting("S", SIZES, look=True)
+    @setting("size S", SIZES, look=True)
     def set_size(self, size: int) -> None:
         """Bytes of S in the table."""
 
@@ -125,7 +125,13 @@ class CostLab(Lab):
     def _curves(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
         times_s = {line.name: [line.time_s(size, *self.machine) for size in DRAWN] for line in lines}
         marks = [(part.from_bytes, f"{bytes_text(part.from_bytes)}: {part.line.name}") for part in parts[1:]]
-        return curves("Time over size", "S", DRAWN, times_s, marks=marks, small="predicted; a dot is a crossing")
+        best, worst = (min(ALPHAS) / 1e6, 1e-9 / max(SPEEDS)), (max(ALPHAS) / 1e6, 1e-9 / min(SPEEDS))
+        within = (
+            min(line.time_s(DRAWN[0], *best) for line in lines),
+            max(line.time_s(DRAWN[-1], *worst) for line in lines),
+        )
+        small = "predicted; a dot is a crossing, grey is what it was before the last change"
+        return curves("Time over size", "S", DRAWN, times_s, within, marks=marks, small=small)
 
     def _table(self, lines: list[Line], parts: list[Part]) -> dict[str, Any]:
         columns = {"": "name", "time": "time bar", "to start": "time", "to send": "time", "sent": "bytes"}

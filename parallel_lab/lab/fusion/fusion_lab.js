@@ -190,11 +190,10 @@ function key(ui) {
   const chip = (content) => html`<svg width="22" height="11" aria-hidden="true">${content}</svg>`;
   const bare = html`<rect class="pl-block pl-hue-0" width="22" height="11"/>
     <rect class="pl-fu-bare" y="${11 - EDGE}" width="22" height="${EDGE}"/>`;
-  return html`<figcaption class="pl-fu-key"><span>A colour and a number are a message.</span>
-    <span>${chip(bare)}exposed: backward is over, the rank only waits</span>
-    <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}ready: being packed, or the line is busy</span>
-    ${ui.live ? html`<span>Drag a cut, or move it with the arrow keys; Delete removes it, and a click between gradients
-      adds one.</span>` : ""}</figcaption>`;
+  return html`<figcaption class="pl-fu-key"><span>colour and number: a message</span>
+    <span>${chip(bare)}exposed: the rank only waits</span>
+    <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}packed, or waiting for the line</span>
+    ${ui.live ? html`<span>Drag a cut (arrow keys, Delete); a click between gradients adds one.</span>` : ""}</figcaption>`;
 }
 
 // The picture's parts are groups that always exist, in this order: a group that moves in the document would take the

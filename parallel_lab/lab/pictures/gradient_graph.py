@@ -218,5 +218,5 @@ def _box(node: Node) -> str:
     small = f"{shape}{'' if node.size is None else f'; {number_text(node.size)}'}"
     small = f"of {node.of}: {small}" if node.of and len(small) + len(node.of) <= LETTERS else small
     text = f'<text {middle} y="{y + 17}" font-weight="600">{escape(node.label)}</text>'
-    text += f'<text {middle} y="{y + 31}" font-size="10">{escape(small)}</text>'
+    text += f'<text {middle} y="{y + 31}" font-size="11">{escape(small)}</text>'
     return f"<g><title>{escape(title)}</title>{box}{text}</g>"

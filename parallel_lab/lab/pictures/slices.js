@@ -50,8 +50,8 @@ function blockMark(box, slice, { partial, id }) {
   const parts = [html`<rect class="pl-block ${hue(slice)}" ${rectOf(box)}/>`];
   if (slice >= HUES) parts.push(over("dots"));
   if (partial) parts.push(over("hatch"));
-  if (Math.min(box.w, box.h) < 9) return parts;
-  const cx = box.x + box.w / 2, cy = box.y + box.h / 2, size = Math.min(12, Math.max(8, Math.min(box.w, box.h) * 0.8));
+  if (box.h < 9 || box.w < 7 * String(slice).length + 2) return parts;
+  const cx = box.x + box.w / 2, cy = box.y + box.h / 2, size = Math.min(box.w, box.h) < 16 ? 11 : 12.5;
   const plate = { x: cx - size * 0.62, y: cy - size * 0.68, w: size * 1.24, h: size * 1.36 };
   if (partial) parts.push(html`<rect class="pl-plate ${hue(slice)}" ${rectOf(plate)} rx="2"/>`);
   parts.push(html`<text class="pl-index" x="${round(cx)}" y="${round(cy)}" font-size="${round(size)}">${slice}</text>`);

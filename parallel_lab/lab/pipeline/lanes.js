@@ -85,9 +85,9 @@ const widthOf = (s, name) => actionsOf(name).reduce((sum, a) => sum + s.nominal[
 // The largest text that fits: kind and number, the number, the number squeezed a little.
 function labelOf({ kind, n }, w, h) {
   const long = `${kind}${n}`, short = String(n);
-  if (long.length * 6.3 + 4 <= w) return { text: long, size: h > 15 ? 11 : 9 };
-  if (short.length * 5.8 + 2 <= w) return { text: short, size: h > 15 ? 10.5 : 9 };
-  return w >= 2.5 * short.length + 0.5 ? { text: short, size: 9, squeeze: round(w - 1.2) } : null;
+  if (long.length * 6.3 + 4 <= w) return { text: long };
+  if (short.length * 6.3 + 2 <= w) return { text: short };
+  return w >= 2.5 * short.length + 0.5 ? { text: short, squeeze: round(w - 1.2) } : null;
 }
 
 // One dash at the foot of a cell of its lane's second part, two of its third: numbers are of micro-batches.
@@ -101,7 +101,7 @@ function box(action, x, y, w, h, ui, again = 0, later = 0) {
   const label = labelOf(action, w, h), inset = action.kind === "F" ? 0 : 0.6;
   const fill = action.kind === "W" ? html`fill="url(#${ui.id}-w${action.n % HUES})"` : "";
   const squeeze = label?.squeeze ? html`textLength="${label.squeeze}" lengthAdjust="spacingAndGlyphs"` : "";
-  const text = label ? html`<text x="${round(x + w / 2)}" y="${round(y + h / 2 + 0.5)}" font-size="${label.size}"
+  const text = label ? html`<text x="${round(x + w / 2)}" y="${round(y + h / 2 + 0.5)}" font-size="11"
     ${squeeze}>${label.text}</text>` : "";
   const split = html`<path class="pl-pi-again" d="M${round(x + again)} ${round(y + 1)}v${round(h - 2)}"/>`;
   return html`<g class="pl-pi-${action.kind} ${hue(action.n)}"><rect x="${round(x + inset)}" y="${round(y + inset)}"

@@ -15,8 +15,8 @@ function layers(s, ui) {
     aria-label="${name}, ${inside} results, ${plural(work, "product")}: ${again ? "recomputed" : "kept"}">
     <b>${n}</b><span>${again ? "again" : "keep"}</span><small>${inside} r, ${work} p</small></button>`;
   return html`<section aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
-    <p class="pl-rc-hint">A layer with 6 r, 2 p has 6 results inside, and 2 products. Kept: all its results stay until
-    its backward. Again: its input stays, and its products are recomputed right before its backward.</p>
+    <p class="pl-rc-hint">6 r, 2 p: 6 results inside, 2 products. Kept: its results stay until its backward; again: only
+    its input stays.</p>
     <div class="pl-rc-buttons">${button("keep_all", "Keep all", ui)}${button("recompute_all", "Recompute all", ui)}
     ${button("count", "Count", ui, { on: s.run.state !== "running", title: "count a step on a simulated rank" })}
     ${button("show_par", "Show par", ui, { title: "asks for a choice of your own under the cap first" })}
@@ -48,7 +48,7 @@ function curve(s, ui) {
   const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
     <text class="pl-rc-axis" x="${RC.left - 6}" y="${round(y(n))}">${n}</text>`;
   return html`<section class="pl-section" aria-label="memory over the step"><h3>Memory over the step
-    <small>results, predicted; dashed: recomputed for this backward</small></h3><figure class="pl-rc-figure">
+    <small>results, predicted; green: after a forward, blue: during a backward, dashed: recomputed for it</small></h3><figure class="pl-rc-figure">
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
       after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
     ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
@@ -84,6 +84,7 @@ const each = (change) => (s, given) => chosen(
 const { render, mountPage } = lab({
   classes: ["pl-rc"],
   parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
+  skeleton: html`${["head", "layers", "curve"].map(slot)}<div class="pl-rc-below">${["puzzle", "python"].map(slot)}</div>`,
   numbers: ["set_cap", "toggle"],
   alone: {
     keep_all: each(() => false),

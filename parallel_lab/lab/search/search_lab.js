@@ -14,12 +14,18 @@ function top(s, ui) {
     <span class="pl-se-run">${going ? button("stop", "Stop", ui, { title: "end it after the present step" })
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
     </header>${arguments_(s, ui)}
-    <p class="pl-status" aria-live="polite">${micro(s.status)}</p>
+    ${lead(s.status)}
     ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}</p>` : ""}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
 const MODE_WORDS = { dynamic_programming: "dynamic", recursive_programming: "recursive", sharding_propagation: "propagation" };
+
+// Folded until it is asked for, or something is argued; then it stays.
+function argues(s, ui) {
+  if (s.arguments > 0) ui.argue ??= true;
+  return Boolean(ui.argue);
+}
 
 function arguments_(s, ui) {
   const changed = s.own.value ? "" : html`<option value="" selected disabled>changed</option>`;
@@ -35,13 +41,14 @@ function arguments_(s, ui) {
   return html`<div class="pl-se-set">
       ${segments("m", "search", s.mode, "set_mode", ui, { text: (c) => MODE_WORDS[valueOf(c)] ?? c.label, title: (c) => c.label })}
       ${choice("own", "yours", s.own, "set_own", ui, { first: changed })}
+      <button type="button" class="pl-button" data-key="argue" data-argue="1" aria-expanded="${argues(s, ui)}"
+      title="another memory, other links, other weights: what would the search take then?">Argue ${argues(s, ui) ? "▾" : "▸"}</button></div>
+    ${argues(s, ui) ? html`<div class="pl-se-set">
+      ${argued("capacity", "", choice("capacity", "a device has", s.capacity, "set_capacity", ui))}
       ${argued("bandwidth", "1", choice("bandwidth", "bandwidth", s.bandwidth, "set_bandwidth", ui))}
       ${argued("latency", "1", choice("latency", "latency", s.latency, "set_latency", ui))}
-</div>
-    <div class="pl-se-set"><b>Argue</b>
-      ${argued("capacity", "", choice("capacity", "a device has", s.capacity, "set_capacity", ui))}
       ${s.terms.map(weight)}
-      ${button("clear_arguments", "clear", ui, { on: s.arguments > 0, title: "no pins, no cap, all terms and links as they are" })}</div>`;
+      ${button("clear_arguments", "clear", ui, { on: s.arguments > 0, title: "no pins, no cap, all terms and links as they are" })}</div>` : ""}`;
 }
 
 // ---- the net, and how one result lies ----
@@ -88,10 +95,10 @@ function cards(s, ui) {
     ${bytesText(s.shown.memory)}, predicted ${own ? take : ""}</p>`;
   if (!o.picture) return html`<section class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</section>`;
   const dims = plane(o.picture), count = Math.min(4, o.cards.length), long = Math.max(...o.cards.map((c) => c.text.length)) > 20;
-  const side = o.cards.length > 4 ? (long ? 32 : 44) : count > 2 ? 62 : 76; // a card of four has room for 64
+  const side = o.cards.length > 4 ? (long ? 32 : 44) : count > 2 ? 50 : 76; // a card of four has room for 54
   const room = frame(o.picture.shape, dims, side);
   const copies = (c) => o.cards.filter((d) => d.slice === c.slice && d.addend === c.addend).length;
-  const sum = (c) => (c.addend ? html`<i class="pl-sigma">Σ</i> ${c.addend} of ${c.addends}` : copies(c) > 1 ? `${copies(c)} copies` : "only copy");
+  const sum = (c) => (c.addend ? html`<i class="pl-sigma">Σ</i> ${c.addend} of ${c.addends}` : copies(c) > 1 ? `× ${copies(c)}` : "");
   const card = (c) => html`<div class="pl-se-card" role="img" data-key="r${c.rank}" aria-label="rank ${c.rank} holds ${c.text}, slice ${c.slice}${c.addend
     ? `, partial sum ${c.addend} of ${c.addends}` : ""}"><span class="pl-se-card-head"><b>${c.rank}</b><span>${sum(c)}</span></span>
     ${cardPicture(room, blockMark(blockBox(c, dims, room), c.slice, { partial: o.picture.partial, id: ui.id }))}
@@ -171,11 +178,11 @@ function leads(settings, [command, name, value]) {
 const { render, mountPage } = lab({
   classes: ["pl-se"],
   parts: { patterns: (s, ui) => patterns(ui.id), head: top, net, cards, plot, candidates, steps, tables },
-  skeleton: html`${slot("patterns")}<div class="pl-top">${slot("head")}</div>
-    <div class="pl-se-main">${["net", "cards", "plot"].map(slot)}</div>${["candidates", "steps", "tables"].map(slot)}`,
+  skeleton: html`${slot("patterns")}<div class="pl-se-body"><div class="pl-top">${slot("head")}</div>
+    <div class="pl-se-main">${["net", "cards", "plot"].map(slot)}</div>${["candidates", "steps"].map(slot)}</div>${slot("tables")}`,
   measure(ui, root) {
     measureWidth(ui, root);
-    ui.plot = ui.width > 760 ? ui.width - 212 - 300 - 24 : ui.width;
+    ui.plot = ui.width > 760 ? ui.width - 196 - 244 - 24 : ui.width;
   },
   numbers: ["set_devices"],
   leads,
@@ -185,6 +192,11 @@ const { render, mountPage } = lab({
   },
   handlers: (view) => withCode(view, {
     click({ target }) {
+      if (target.closest("[data-argue]")) {
+        view.ui.argue = !argues(view.snapshot, view.ui);
+        view.ask();
+        return true;
+      }
       const node = target.closest("[data-pin]");
       if (!node || node.disabled) return false;
       view.send("set_pin", [view.snapshot.operator, node.dataset.pin || null]);

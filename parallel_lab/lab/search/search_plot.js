@@ -1,7 +1,7 @@
 // The Search Lab's picture of costs: every plan is a point, its cost across and a device's bytes up; the line joins those
 // that no other beats in both. A point is chosen with the mouse, or with arrows and Enter.
 
-const PLOT = { left: 63, right: 12, top: 20, bottom: 34, height: 216 };
+const PLOT = { left: 63, right: 12, top: 20, bottom: 34, height: 236 };
 const FAR = 4; // times as large: then an axis is logarithmic
 
 const costText = (value, unit) => (unit === "s" ? timeText(value) : bytesText(value));
@@ -14,7 +14,8 @@ function scaleOf(values, from, to, most, round1024) {
     const base = round1024 ? 2 : 10, every = round1024 ? [1] : [1, 2, 5], found = [];
     const first = Math.floor(a / Math.log(base));
     for (let p = first; p <= Math.ceil(b / Math.log(base)); p += 1) for (const f of every) found.push(f * base ** p);
-    const inside = found.filter((v) => Math.log(v) >= a && Math.log(v) <= b);
+    let inside = found.filter((v) => Math.log(v) >= a && Math.log(v) <= b);
+    if (inside.length < 2) inside = roundTicks(low, high, most).filter((v) => v >= low);
     const step = Math.ceil(inside.length / most);
     const at = (v) => from + ((Math.log(Math.max(v, low / 1.12)) - a) / (b - a)) * (to - from);
     return { at, ticks: inside.filter((_, i) => i % step === 0) };

@@ -160,7 +160,7 @@ function runLine(run, name, ui) {
 
 // The result, always; below it what is selected, or what is wrong.
 const lead = (result, selected = "") => html`<p class="pl-status" role="status">${micro(result)}${selected
-  && html` <span class="pl-selected">${micro(selected)}</span>`}</p>`;
+  && html` <span class="pl-second">${micro(selected)}</span>`}</p>`;
 
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
 function head(s, controls, ui) {

@@ -66,10 +66,26 @@ def code(title: str, text: str, **more: Any) -> Section:
     return {"kind": "code", "title": title, "text": text, **more}
 
 
-def curves(title: str, axis: str, x: Sequence[float], times_s: Mapping[str, Sequence[float]], **more: Any) -> Section:
-    """Times over sizes, to four digits: more cannot be seen."""
+def curves(
+    title: str,
+    axis: str,
+    x: Sequence[float],
+    times_s: Mapping[str, Sequence[float]],
+    within: Sequence[float],
+    **more: Any,
+) -> Section:
+    """Times over sizes, to four digits: more cannot be seen.  within: the least and the most time that the axis shows,
+    whatever is set"""
     rounded = [[name, [float(f"{time_s:.4g}") for time_s in curve]] for name, curve in times_s.items()]
-    return {"kind": "curves", "title": title, "axis": axis, "x": list(x), "curves": rounded, **more}
+    return {
+        "kind": "curves",
+        "title": title,
+        "axis": axis,
+        "x": list(x),
+        "curves": rounded,
+        "within": list(within),
+        **more,
+    }
 
 
 def picked(section: Section, shot: Mapping[str, Any]) -> Section:

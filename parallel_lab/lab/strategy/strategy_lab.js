@@ -274,7 +274,7 @@ function spentText(s, t, amount, unit) {
   const part = (v) => `${amount(v)} ${unit}`, percent = (v) => `(${Math.round((100 * v) / (t.end || 1))} %)`;
   const moving = share("communication"), waiting = share("wait");
   const wait = waiting ? ` and ${part(waiting)} waiting for other ranks ${percent(waiting)}` : "";
-  return `rank ${s.rank}: of ${part(t.end || 1)}, ${part(moving)} in messages ${percent(moving)}${wait}`;
+  return `rank ${s.rank}: ${amount(moving)} of ${part(t.end || 1)} in messages ${percent(moving)}${wait}`;
 }
 
 function timeline(s, ui) {
