@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import nn
+from .. import nn, ops
 from ..base.checks import Check, checked, choice
 from ..base.errors import ArgumentError, shorten
+from ..base.hooks import current_tracer
 from ..nn.cell import Cell
 from ..nn.feeding import WithLossCell
-from ..nn.optim.amp import DynamicLossScaleManager
+from ..nn.optim.amp import GOOD_STEPS, LOSS_SCALE, DynamicLossScaleManager, unscaled
+from ..nn.optim.global_norm import in_dtype_of
+from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 from ..nn.wrap import TrainOneStepCell
 from ..ops.elementwise import a_dtype
 from ..ops.machine.primitive import Primitive
+from ..ops.spellings import tensor_operand
 from ..train import arguments
 from ..train.mixed import A_HALF, AMP_LEVELS, MANAGER, all_but, halve, in_float16
 
@@ -84,6 +88,78 @@ def build_train_network(
     if update is not None:
         return nn.TrainOneStepWithLossScaleCell(whole, optimizer, update).set_train()
     return TrainOneStepCell(whole, optimizer, 1.0 if manager is None else manager.get_loss_scale()).set_train()
+
+
+class _Held(nn.LossScaler):
+    """A loss scaler whose scale is a Parameter, scale_value: () float32."""
+
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        super().__init__(*settings, **named)
+        self.scale_value = Parameter(Tensor(self.scale_value, "float32"), "scale_value", requires_grad=False)
+
+    def scale(self, inputs: Any) -> Any:
+        """The loss (or several tensors) times the scale."""
+        if isinstance(inputs, (tuple, list)):
+            return super().scale(inputs)
+        return ops.mul(inputs, in_dtype_of(inputs, self.scale_value))
+
+    def unscale(self, inputs: Any) -> Any:
+        """Gradients (a tensor, or several as a tuple) divided by the scale."""
+        if isinstance(inputs, (tuple, list)):
+            return super().unscale(inputs)
+        return unscaled(tensor_operand("unscale", "inputs", inputs), self.scale_value)
+
+    def scalar_state(self) -> dict[str, float]:
+        return {LOSS_SCALE: float(self.scale_value.asnumpy())}
+
+    def take(self, states: dict[str, Any]) -> None:
+        self.scale_value.set_data(float(states[LOSS_SCALE]))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join([f'scale_value={self.scale_value.asnumpy():g}', *self._settings()])})"
+
+
+class StaticLossScaler(_Held, nn.StaticLossScaler):
+    __doc__ = f"{nn.StaticLossScaler.__doc__} scale_value: a Parameter, () float32."
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """False: the scale stays."""
+        return False
+
+
+class DynamicLossScaler(_Held, nn.DynamicLossScaler):
+    """`nn.DynamicLossScaler` whose state are Parameters, scale_value: () float32, counter: () int32; in a function that
+    is compiled they are values of the program.
+    """
+
+    def __init__(self, *settings: Any, **named: Any) -> None:
+        super().__init__(*settings, **named)
+        self.counter = Parameter(Tensor(0, "int32"), "counter", requires_grad=False)
+
+    def scalar_state(self) -> dict[str, float]:
+        return {**_Held.scalar_state(self), GOOD_STEPS: float(self.counter.asnumpy())}
+
+    def take(self, states: dict[str, Any]) -> None:
+        _Held.take(self, states)
+        self.counter.set_data(int(states[GOOD_STEPS]))
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """Tell the scaler whether a step's gradients were finite. Returns True."""
+        now = {LOSS_SCALE: self.scale_value * 1.0, GOOD_STEPS: ops.cast(self.counter, "float32")}
+        finite = Tensor(grads_finite, "bool") if isinstance(grads_finite, (bool, np.bool_)) else grads_finite
+        with np.errstate(over="ignore"):  # a scale that has reached the end of float32 is kept
+            new = self.update_scalars(now, ops.cast(ops.reshape(finite, ()), "bool"))
+        ops.assign(self.scale_value, new[LOSS_SCALE])
+        ops.assign(self.counter, ops.cast(new[GOOD_STEPS], "int32"))
+        return True
+
+
+def all_finite(inputs: Any, status: Any = None) -> Any:
+    """`nn.all_finite` as a Tensor, and in a network that is compiled an operator on gradients.  -> () bool."""
+    if current_tracer.get() is None:
+        return Tensor(nn.all_finite(inputs, status))
+    given = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
+    return ops.logical_not(nn.TrainOneStepWithLossScaleCell.get_overflow_status(None, False, given))
 
 
 def init_status() -> Tensor:

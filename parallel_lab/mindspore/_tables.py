@@ -144,10 +144,11 @@ CONVERTED = {  # since 2.7
 }
 LOSS_SCALE_MANAGERS = _of("parallel_lab.nn", "FixedLossScaleManager DynamicLossScaleManager")
 LOSS_SCALES = {
-    **_of("parallel_lab.nn", "LossScaler StaticLossScaler DynamicLossScaler all_finite"),
+    **_of("parallel_lab.nn", "LossScaler"),
     **LOSS_SCALE_MANAGERS,
     **_of(f"{TRAIN}.mixed", "auto_mixed_precision get_white_list get_black_list"),
-    **_of("parallel_lab.mindspore._amp", "custom_mixed_precision build_train_network init_status"),
+    **_of("parallel_lab.mindspore._amp", "custom_mixed_precision build_train_network init_status all_finite"),
+    **_of("parallel_lab.mindspore._amp", "StaticLossScaler DynamicLossScaler"),
 }
 
 IN_FILES_OF_THEIR_NAME = "ASGD AdaFactor AdaMax Adadelta FTRL LARS Lamb LazyAdam Momentum RMSProp Rprop SGD"

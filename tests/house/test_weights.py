@@ -24,8 +24,8 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_972, 8_496),
     "graph.trace": (10_855, 10_855),
-    "graph.compiler": (21_996, 22_496),
-    "train.session": (17_197, 26_812),
+    "graph.compiler": (21_997, 22_497),
+    "train.session": (17_198, 26_813),
     "lab.costs.model": (6_611, 6_611),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_722,
     "layout": 2_170,
     "ops": 10_764,
-    "nn": 7_946,
+    "nn": 7_948,
     "catalog": 14_593,
     "graph": 9_567,
     "cost": 9_236,
@@ -45,13 +45,13 @@ PACKAGE_LINES = {
     "processes": 13_551,
     "train": 10_891,
     "lab": 32_428,
-    "mindspore": 9_639,
+    "mindspore": 9_716,
     "cli": 2_629,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_637, 129_869, 102_063
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_639, 129_948, 102_102
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

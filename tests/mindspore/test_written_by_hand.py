@@ -8,7 +8,10 @@ from parallel_lab.mindspore.ops import composite as C, functional as F, operatio
 import parallel_lab as pl
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, TraceError
+from parallel_lab.graph.compiler import compile_program
 from parallel_lab.mindspore import Parameter, Tensor, _checkparam as checks, nn, ops
+from parallel_lab.run.simulator import Simulator
+from parallel_lab.train.session import initial_values
 
 BETA1, BETA2, EPS = 0.9, 0.95, 1e-6
 
@@ -247,3 +250,37 @@ def test_the_parts_of_a_pipeline_s_inputs_are_cells():
     parts = [cell(i, Tensor(x), Tensor(y)) for i, cell in enumerate(net.micro_inputs)]
     assert [part[1].asnumpy().tolist() for part in parts] == [[0, 1], [2, 3], [4, 5]] and net.micro_size == 3
     assert (parts[2][0].asnumpy() == x[4:]).all() and net.micro_inputs[0].strided_slice.name == "StridedSlice"
+
+
+def test_a_loss_scaler_of_amp_is_a_value_of_the_step_that_is_compiled():
+    """`scale_value` was a number, and `all_finite` could not be compiled: 2 good steps double, an overflow halves."""
+    w = Parameter(Tensor(np.ones((4, 2), np.float32)), name="w")
+    optimizer, scaler = nn.SGD([w], 0.5), ms.amp.DynamicLossScaler(1024, 2, 2)
+    product = ops.MatMul().shard(((2, 1), (1, 2)))
+    gradient = ms.value_and_grad(lambda x: scaler.scale(product(x, w).mean()), None, [w])
+
+    def step(x):
+        loss, grads = gradient(x)
+        grads = scaler.unscale(grads)
+        finite = ms.amp.all_finite(grads)
+        scaler.adjust(finite)
+        if finite:
+            optimizer(grads)
+        return loss, finite
+
+    good, bad, settings = np.ones((2, 4), np.float32), np.full((2, 4), np.inf, np.float32), {"device_num": 4}
+    made = compile_program(step, good, parallel_mode="semi_auto_parallel", dataset_strategy="full_batch", **settings)
+    simulator = Simulator(made.plan, initial_values(made.plan, made.parameters, optimizer))
+    seen = []
+    for number, x in enumerate((good, good, bad, good)):
+        with np.errstate(all="ignore"):
+            simulator.run_step(x, step=number)
+        seen.append((*(simulator.full(name).item() for name in ("scale_value", "counter")), simulator.full("w")[0, 0]))
+    assert seen == [(1024, 1, 0.75), (2048, 0, 0.5), (1024, 0, 0.5), (1024, 1, 0.25)]
+    assert isinstance(scaler.scale_value, Parameter) and ms.amp.all_finite((Tensor([1.0]),)).dtype == ms.bool_
+    assert [scaler.adjust(ok) for ok in (True, Tensor(True), False)] == [True] * 3
+    assert (scaler.scale_value.asnumpy(), scaler.counter.asnumpy(), repr(scaler)) == (
+        *(1024, 0),
+        "DynamicLossScaler(scale_value=1024, scale_factor=2, scale_window=2)",
+    )
+    assert not ms.amp.StaticLossScaler(8.0).adjust(True)

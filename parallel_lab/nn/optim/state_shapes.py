@@ -6,7 +6,7 @@ names the dims that are left, and the slices of a state follow from the paramete
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,14 +17,15 @@ from ...layout.tensor_layout import TensorLayout
 _MEANS_ALONG = {"exp_avg_sq_row": 1, "exp_avg_sq_col": 2}
 
 
-def dims_of_state(kind: str, ndim: int) -> tuple[int, ...] | None:
-    """The dims of a parameter that its state `kind` has; None if such a parameter has no such state.
+def dims_of_state(kind: str, ndim: int, kinds: Collection[str] = ()) -> tuple[int, ...] | None:
+    """The dims of a parameter that its state `kind` has; None if such a parameter has no such state, by its dims or
+    because the states `kinds` of the optimizer stand for it.
 
     >>> dims_of_state("moments", 3), dims_of_state("exp_avg_sq_col", 3), dims_of_state("exp_avg_sq_col", 1)
     ((0, 1, 2), (0, 2), None)
     """
     factored = kind in _MEANS_ALONG
-    if ndim < 2 if factored else kind == "exp_avg_sq" and ndim >= 2:
+    if ndim < 2 if factored else kind == "exp_avg_sq" and ndim >= 2 and not _MEANS_ALONG.keys().isdisjoint(kinds):
         return None
     return tuple(d for d in range(ndim) if not factored or d != ndim - _MEANS_ALONG[kind])
 

@@ -138,7 +138,8 @@ def update_rule(
 
             def initial_state(self, parameter: Any) -> dict[str, np.ndarray]:
                 shape, dtype = tuple(parameter.shape), np.dtype(str(parameter.dtype))
-                kept_states = [s for s in self._starts.items() if dims_of_state(s[0], len(shape)) is not None]
+                ndim, kinds = len(shape), self._starts
+                kept_states = [s for s in kinds.items() if dims_of_state(s[0], ndim, kinds) is not None]
                 dtypes = {name: self.state_dtypes.get(name, dtype) for name, _ in kept_states}
                 return {name: np.full(shape_of_state(name, shape), start, dtypes[name]) for name, start in kept_states}
 
