@@ -78,6 +78,8 @@ class LearnerValues:
 
     def take_from(self, env: Env) -> None:
         """Keep the new values after a step, and count it; they leave `env`."""
+        owners = {id(p.owner): p.owner for p in self.parameters.values() if hasattr(p, "owner")}.values()
+        before = [one.steps_taken for one in owners]
         for name, layout in self._layouts.items():
             array, p = env.pop(name), self.parameters[name]
             is_new = name in self._assigned or (is_split(layout) and p.layout is not layout)
@@ -91,9 +93,9 @@ class LearnerValues:
                 p.set_data(Initial(OnAnotherStage(name, holders), p.full_shape, p.dtype))
         if self.optimizer is not None:
             self._take_states(env)
-        # optimizers whose own construct reads their rate: a step of theirs is done
-        for one in {id(p.owner): p.owner for p in self.parameters.values() if hasattr(p, "owner")}.values():
-            one.steps_taken += 1
+        # optimizers whose own construct reads their rate: a step of theirs is done, which it may have counted itself
+        for one, taken in zip(owners, before, strict=True):
+            one.steps_taken = max(one.steps_taken, taken + 1)
 
     def _take_states(self, env: Env) -> None:
         optimizer = self.optimizer

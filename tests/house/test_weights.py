@@ -37,13 +37,13 @@ PACKAGE_LINES = {
     "base": 4_722,
     "layout": 2_170,
     "ops": 10_764,
-    "nn": 7_948,
+    "nn": 7_954,
     "catalog": 14_593,
     "graph": 9_567,
     "cost": 9_236,
     "run": 1_458,
     "processes": 13_551,
-    "train": 10_891,
+    "train": 10_893,
     "lab": 32_428,
     "mindspore": 9_716,
     "cli": 2_629,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_639, 129_948, 102_102
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_647, 129_956, 102_137
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -99,7 +99,7 @@ SAMPLES = {
         "build_searched_strategy",
     ),
     **same("", NN, "FixedLossScaleManager DynamicLossScaleManager"),
-    **same("amp", NN, "DynamicLossScaler StaticLossScaler all_finite"),
+    **same("amp", f"{FACADE}._amp", "DynamicLossScaler StaticLossScaler all_finite"),
     **same("common.api", TRAIN, "jit"),
     **same("common.initializer", INITIALIZER, "HeUniform Normal One TruncatedNormal XavierUniform Zero"),
     **same("common.tensor", TENSOR, "Tensor"),

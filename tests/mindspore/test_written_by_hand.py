@@ -284,3 +284,38 @@ def test_a_loss_scaler_of_amp_is_a_value_of_the_step_that_is_compiled():
         "DynamicLossScaler(scale_value=1024, scale_factor=2, scale_window=2)",
     )
     assert not ms.amp.StaticLossScaler(8.0).adjust(True)
+
+
+class Rising(nn.learning_rate_schedule.LearningRateSchedule):
+    """0.5, 1.0, 1.5, ..., made of operators."""
+
+    def construct(self, global_step):
+        return ops.cast(global_step + 1, ms.float32) * 0.5
+
+
+class Counting(nn.Optimizer):
+    """w -= rate * gradient, and the step is counted by hand, as in MindSpore's own optimizers."""
+
+    def construct(self, grads):
+        rate = self.get_lr()
+        self.assignadd(self.global_step, self.global_step_increase_tensor)
+        return self.hyper_map(lambda p, g: F.assign(p, p - rate * g), self.parameters, grads)
+
+
+@pytest.mark.parametrize("mode", ["stand_alone", "semi_auto_parallel"])
+def test_a_schedule_and_a_count_of_ones_own_advance_once_per_step(mode):
+    """Compiled, the schedule was called with a value of the trace, and a step that counts itself counted twice."""
+    pl.set_auto_parallel_context(parallel_mode=mode, device_num=1)
+    w = Parameter(Tensor([0.0]), name="w")
+    optimizer = Counting(Rising(), [w])
+    gradient = ms.value_and_grad(lambda x: (x * w).sum(), None, [w])
+
+    @ms.jit
+    def step(x):
+        loss, grads = gradient(x)
+        return F.depend(loss, optimizer(grads))
+
+    for _ in range(3):
+        step(Tensor([1.0]))
+    assert w.asnumpy() == -(0.5 + 1.0 + 1.5) and optimizer.global_step.asnumpy() == [3]
+    assert optimizer.get_lr().asnumpy() == 2.0

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...base.checks import INT_LIMIT, checked, fitting, integer, number
 from ...base.errors import ArgumentError, ArgumentTypeError, shorten
-from ...base.hooks import cells_at_once
+from ...base.hooks import cells_at_once, current_tracer
 from ...ops.spellings import tensor_operand
 from ..cell import Cell
 from ..tensor.tensor import Tensor
@@ -136,7 +136,13 @@ def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str
     """The learning rate (or what it is) of one step, checked. ArgumentTypeError, ArgumentError: it is invalid."""
     if isinstance(rate, float):
         return rate
-    rate_now = rate(step)
+    outside = current_tracer.set(None)  # also where a step that is compiled asks for it
+    try:
+        # a construct of a script's own is given what MindSpore gives it
+        own = isinstance(rate, LearningRateSchedule) and not isinstance(rate, FormulaSchedule)
+        rate_now = rate(Tensor(step, np.int32) if own else step)
+    finally:
+        current_tracer.reset(outside)
     rate_now = rate_now.asnumpy() if isinstance(rate_now, Tensor) else rate_now
     if isinstance(rate_now, np.ndarray) and rate_now.size == 1:
         rate_now = rate_now.item()
