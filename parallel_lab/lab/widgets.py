@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from typing import Any
+from urllib.parse import unquote
 
 from ..base.errors import DataFileError, shorten
-from .shared.state import checked_state, read_state
+from ..base.plain_json import parse_json
+from .shared.state import FORMAT, MOST_BYTES, checked_state, read_state
+
+LINKED = "#state="  # before the state in a link
 
 # Module and class of every lab.
 LABS = {
@@ -24,7 +28,14 @@ LABS = {
 
 
 def open_lab(path: str | os.PathLike[str]) -> Any:
-    """The lab that `lab.save(path)` has written, whichever it is. Raises DataFileError for any other file."""
+    """The lab that `lab.save(path)` has written, or of a `lab.link()`, whichever it is. Raises DataFileError for
+    anything else."""
+    if isinstance(path, str) and LINKED in path:
+        text = unquote(path[: 3 * MOST_BYTES].partition(LINKED)[2])
+        state = parse_json(
+            text.encode(errors="surrogatepass"), "link", DataFileError, max_bytes=MOST_BYTES, max_depth=12
+        )
+        return lab_of_state({"format": FORMAT, **state} if isinstance(state, dict) else state, "link")
     return lab_of_state(read_state(path), str(path))
 
 

@@ -10,6 +10,7 @@ from parallel_lab.lab.pipeline.run import Ran, RunResult
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import PipelineLabWidget
 from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api
+from tests.lab.recorded_puzzles import solution
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
 
@@ -335,3 +336,26 @@ def test_a_text_is_loaded_and_the_cap_is_typed(live):
     page.get_by_role("button", name="Load").click()
     expect(page.locator(".pl-notice")).to_contain_text("line 1, column 5")
     expect(page.get_by_role("tabpanel")).to_contain_text("'what' is no action")  # where it was typed
+
+
+def test_a_puzzles_lab_has_no_schedules_and_no_search_until_par_is_reached(live):
+    lab = PipelineLab(puzzle="09.2 4x8 cap 4")
+    page, _ = live(PipelineLabWidget(lab), width=848)
+    locked = (page.get_by_role("button", name="Search"), page.get_by_label("schedule"), page.get_by_label("latency"))
+    for gone in locked:
+        expect(gone).to_have_count(0)
+    expect(page.locator(".pl-pi-puzzle")).to_contain_text("A message takes 2 between ranks 1 and 2")
+    page.get_by_role("button", name="Clear all").click()
+    expect(page.get_by_role("button", name="+W")).to_be_disabled()
+    page.get_by_role("button", name="+B").click()
+    expect(page.locator(".pl-pi-refused")).to_contain_text("0B0 needs 0F0, which rank 0 has not done yet")
+    page.get_by_role("button", name="+F").click()
+    assert lane_text(page, 0) == ["0F0"]
+    lab.load(solution("09.2 4x8 cap 4"))
+    page, _ = live(PipelineLabWidget(lab), width=848)
+    locked = (page.get_by_role("button", name="Search"), page.get_by_label("schedule"), page.get_by_label("latency"))
+    for open_again in locked:
+        expect(open_again.first).to_be_visible()
+    expect(page.locator(".pl-pi-puzzle")).to_contain_text("You have reached it")
+    box = page.locator(".pl-tabs").bounding_box()
+    assert box["y"] + box["height"] <= SCREEN

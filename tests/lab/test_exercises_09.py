@@ -7,10 +7,11 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.schedules import Schedule, make_schedule
-from parallel_lab.lab.exercises import get_exercise, lesson_09
+from parallel_lab.lab.exercises import get_exercise, lesson_09, puzzle_lab
 from parallel_lab.lab.exercises.book import Desk
 from parallel_lab.lab.pipeline.model import PipelineLab
 from tests.crossed import each_of
+from tests.lab.recorded_puzzles import solution
 from tests.lab.verdicts import check, failed, passes, told, words_of
 
 # ---- 09.1: the bubble's formula ----
@@ -59,43 +60,53 @@ def changed(name, old, new):
     return text.replace(old, new)
 
 
-def test_the_pars_are_proved_and_those_of_the_course():
-    """teaching.md, P5 and P6; ZB's 27 is also the floor p - 1 + 3m, and VPP's 38 is 2 (2m + p - 1)."""
+LATE = {name: solution(name) for name in ("09.2 4x8 cap 4", "09.3 4x8 cap 4", "09.3 4x8 cap 8")}
+RIGHT, SPLIT = LATE["09.2 4x8 cap 4"], {cap: LATE[f"09.3 4x8 cap {cap}"] for cap in (4, 8)}
+
+
+def test_the_sizes_are_those_of_the_text():
     sizes = lesson_09.SIZES_BY_HAND
-    assert (sizes.cap, sizes.wide_cap, sizes.two_parts, sizes.two_parts_cap) == (4, 8, sizes, 11)
-    pars = [lesson_09.par_of(sizes, *of) for of in ((4,), (11, 2))]
-    assert [par.makespan for par in pars] == [2 * (8 + 3), 2 * (2 * 8 + 3)]
-    pars.append(lesson_09.par_of(sizes, 4, split=True))
-    assert pars[-1].makespan == 3 + 3 * 8
-    assert lesson_09._fused_makespan(sizes) == 33
-    assert all(par.proved for par in pars)
+    assert (sizes.two_parts, sizes.two_parts_cap) == (sizes, 11)
+    assert [(p.cap, p.borders) for p in sizes.puzzles("09.2")] == [(4, (0, 2, 0))]
+    assert [(p.cap, p.borders) for p in sizes.puzzles("09.3")] == [(4, (0, 4, 0)), (8, (0, 4, 0))]
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("form", [lambda s: s, Schedule.text, lambda s: s.text().splitlines(), list], ids=range(4))
-def test_1f1b_passes_in_every_form(form):
-    two = form(make_schedule("interleaved", 4, 8, 2))
-    assert passes(check("09.2", form(make_schedule("1f1b", 4, 8)), two_parts=two), 8)
+def test_what_is_at_par_passes_in_every_form(form):
+    drawn = Schedule.from_text(RIGHT, holds="loop")
+    assert passes(check("09.2", form(drawn)), 8)  # the schedule of two parts is a bonus
+    verdict = check("09.2", form(drawn), two_parts=form(make_schedule("interleaved", 4, 8, 2)))
+    assert passes(verdict, 8) and all(part.passed for part in verdict.parts)
 
 
 def test_a_lab_is_taken_for_what_is_drawn_in_it():
-    two = PipelineLab(stages=4, micro_batches=8, schedule="interleaved")
-    assert passes(check("09.2", PipelineLab(stages=4, micro_batches=8), two_parts=two), 8)
-    drawn = PipelineLab(stages=4, micro_batches=8)
-    drawn.remove(3, 0)
-    assert "3F0 is never done" in words_of(failed(check("09.2", drawn))["legal"])
+    lab = puzzle_lab("09.2")
+    assert "x par" in failed(check("09.2", lab))["par"].found
+    lab.load(RIGHT)
+    assert passes(check("09.2", lab, two_parts=PipelineLab(stages=4, micro_batches=8, schedule="interleaved")), 8)
+    lab.remove(3, 0)
+    assert "3F0 is never done" in words_of(failed(check("09.2", lab))["legal"])
+
+
+def test_a_schedule_with_a_name_is_recognised_and_worth_half():
+    """What was handed in before the border was slow: legal, within the memory, the same bits, not at par."""
+    wrong = failed(verdict := check("09.2", make_schedule("1f1b", 4, 8)))
+    assert verdict.points == 4 and set(wrong) == {"shorter than all with a name", "par", lesson_09.BONUS}
+    assert "This is 1F1B (1f1b)." in wrong["par"].note and "1.267 x par" in wrong["par"].found  # 38 of 30
+    assert "rank 0 does nothing for 7 before 0B0" in wrong["par"].note
 
 
 GPIPE = make_schedule("gpipe", 4, 8).text()
-SCORED = {"shorter than one by one", "par", "two parts on each rank"}
+SCORED = {"shorter than one by one", "shorter than all with a name", "par", lesson_09.BONUS}
 ALL = {"legal", "fits", "same bits", *SCORED}
 
 
 @pytest.mark.quick(4)
 @each_of(
     ("answer", "parts", "words"),
-    (one_by_one("FB"), SCORED, "2.909 x par"),
-    (one_by_one("FB"), SCORED, "rank 0 does nothing for 6 before 0B7; it waits for 1B7"),
+    (one_by_one("FB"), SCORED, "3.200 x par"),
+    (one_by_one("FB"), SCORED, "rank 0 does nothing for 10 before 0B7; it waits for 1B7"),
     (GPIPE, {"fits", *SCORED}, "no memory for 0F4"),
     (one_by_one("BF"), ALL, "0B0 needs 0F0"),
     (one_by_one("FBW"), ALL, "there is no W"),
@@ -128,31 +139,24 @@ def test_a_deadlock_names_its_circle():
     ([[f"{r + 4 * k}{w}" for w in ()] for r in range(4) for k in (0,)], "the text has no actions"),
 )
 def test_two_parts_are_judged_by_themselves(two_parts, words):
-    verdict = check("09.2", make_schedule("1f1b", 4, 8), two_parts=two_parts)
-    assert set(failed(verdict)) == {"two parts on each rank"} and words in words_of(verdict.parts[-1])
+    verdict = check("09.2", RIGHT, two_parts=two_parts)
+    assert verdict.passed and set(failed(verdict)) == {lesson_09.BONUS} and words in words_of(verdict.parts[-1])
 
 
 # ---- 09.3: backward in two halves ----
 
 
-def test_zero_bubble_passes():
-    assert passes(check("09.3", {4: make_schedule("zb_h1", 4, 8), 8: make_schedule("zb_h2", 4, 8)}), 8)
-
-
-def test_1f1b_with_a_w_behind_each_b_is_not_yet_at_par():
-    lanes = [
-        [w for a in lane for w in (f"{a}", f"{a}".replace("B", "W"))[: 1 + (a.kind == "B")]]
-        for lane in make_schedule("1f1b", 4, 8)
-    ]
-    wrong = failed(check("09.3", {4: lanes, 8: make_schedule("zb_h2", 4, 8)}))
-    assert set(wrong) == {"par"} and "x par" in wrong["par"].found
+def test_what_is_at_par_under_both_caps_passes():
+    assert passes(check("09.3", SPLIT), 8)
+    wrong = failed(check("09.3", {4: make_schedule("zb_h1", 4, 8), 8: make_schedule("zb_h2", 4, 8)}))
+    assert set(wrong) == {"par", "par with more memory"} and "This is ZB-H2" in wrong["par with more memory"].note
 
 
 @each_of(
     ("answer", "parts", "words"),
-    ({4: make_schedule("zb_h2", 4, 8), 8: None}, {"fits", "shorter than fused", "par", "no bubble inside"}, "0F4"),
-    ({4: make_schedule("zb_h1", 4, 8), 8: make_schedule("zb_h1", 4, 8)}, {"no bubble inside"}, "idle for 3"),
-    ({4: make_schedule("zb_h1", 4, 8)}, {"no bubble inside"}, "no schedule for the cap 8"),
+    ({4: make_schedule("zb_h2", 4, 8), 8: None}, {"fits", "shorter than fused", "par", "par with more memory"}, "0F4"),
+    ({4: SPLIT[4], 8: make_schedule("zb_h1", 4, 8)}, {"par with more memory"}, "This is ZB-H1"),
+    ({4: SPLIT[4]}, {"par with more memory"}, "no schedule for the cap 8"),
     ({4: make_schedule("1f1b", 4, 8)}, None, "W, those of the weights, is an action of its own"),
     ([1], None, "a schedule for each cap"),
 )
@@ -165,30 +169,16 @@ def test_a_wrong_division_hears_the_reason(answer, parts, words):
 # ---- par ----
 
 
-def test_par_asks_for_an_own_attempt_that_has_a_score():
+@pytest.mark.parametrize(("number", "answer"), [("09.2", RIGHT), ("09.3", SPLIT)])
+def test_par_compares_with_names_and_shows_two_parts(number, answer):
     desk = Desk()
     with pytest.raises(ArgumentError, match="no attempt of your own passes"):
-        desk.par("09.2")
-    desk.check("09.2", GPIPE)  # does not fit
-    desk.check("09.2", one_by_one("FB"))  # what the exercise begins with
-    with pytest.raises(ArgumentError, match="own passes 'shorter than one by one'"):
-        desk.par("09.2")
-    two_at_a_time = [[f"{r}{kind}{n + i}" for n in range(0, 8, 2) for kind in "FB" for i in (0, 1)] for r in range(4)]
-    desk.check("09.2", two_at_a_time)
-    found = desk.par("09.2")
-    assert found.yours == "a step of 40, recomputed: 1.818 x par" in str(found)  # 4 times 2 (2 + 4 - 1)
-    shown = found.text.splitlines()
-    assert passes(check("09.2", shown[1:5], two_parts=shown[7:11]), 8)
-
-
-def test_the_pars_of_the_division_pass():
-    desk = Desk()
-    desk.check("09.3", {4: one_by_one("FBW")})
-    with pytest.raises(ArgumentError, match="own passes 'shorter than fused'"):
-        desk.par("09.3")
-    desk.check("09.3", {4: make_schedule("zb_h1", 4, 8)})
-    shown = desk.par("09.3").text.splitlines()
-    assert passes(check("09.3", {4: shown[1:5], 8: shown[7:11]}), 8)
+        desk.par(number)
+    desk.check(number, answer)
+    found = desk.par(number)
+    assert "1.000 x par" in found.yours and "proved by exact search; with a name: " in found.text
+    if number == "09.2":
+        assert passes(check("09.2", RIGHT, two_parts=found.text.splitlines()[3:]), 8) and "1f1b 38" in found.text
 
 
 @pytest.mark.parametrize("number", ["09.1", "02.1"])

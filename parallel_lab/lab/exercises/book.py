@@ -59,6 +59,7 @@ class Exercise:
     drawn    of parts whose inputs stand in every verdict: drawn(answer, rng) judges the answer on other ones, or
              raises Wrong; for graders (`judge_drawn`)
     numbers  of an exercise whose answer a class could share: the numbers that it gives, in words
+    lab      of a puzzle that is solved in a lab: lab() makes it, without what would solve it
     own      own(rng) gives other fields of that exercise, `numbers` and `grader` among them: for one learner
     """
 
@@ -74,6 +75,7 @@ class Exercise:
     drawn: Mapping[str, Callable[..., object]] = field(default_factory=dict)
     numbers: str = ""
     own: Callable[[np.random.Generator], Mapping[str, Any]] | None = None
+    lab: Callable[..., Any] | None = None
 
     @property
     def points(self) -> int:
@@ -238,6 +240,20 @@ class Desk:
         return Par(number, self.own[number], exercise.par())
 
     @fitting
+    def puzzle_lab(self, number: str, cap: int | None = None) -> Any:
+        """The lab of a puzzle, with the learner's own numbers. What would solve it is locked until its par is reached.
+
+        cap  of a puzzle with several: memory for so many micro-batches; the least, unless given
+
+        Raises ArgumentError for a number that no such puzzle has, and for another cap.
+        """
+        exercise = self.find(number, "puzzle_lab")
+        if exercise.lab is None:
+            known = ", ".join(e.number for e in all_exercises() if e.lab is not None)
+            raise ArgumentError(f"exercise {shorten(number)} has no lab", where="puzzle_lab", allowed=f"One of {known}")
+        return exercise.lab(cap)
+
+    @fitting
     def hint(self, number: str, level: int | None = None) -> Hint:
         """The next hint in this session: a question, a place to look, a part of the answer, the answer in words.
 
@@ -308,7 +324,7 @@ def _on_drawn(exercise: Exercise, part: Part, answer: Any, given: Mapping[str, A
 # State of the module, as the context is: a notebook has one learner, and check() and hint() are called by plain names
 # in its cells.
 _DESK = Desk()
-check, hint, par, add = _DESK.check, _DESK.hint, _DESK.par, _DESK.add
+check, hint, par, add, puzzle_lab = _DESK.check, _DESK.hint, _DESK.par, _DESK.add, _DESK.puzzle_lab
 save_results, results = _DESK.save_results, _DESK.said
 learner, numbers = _DESK.learner, _DESK.numbers
 

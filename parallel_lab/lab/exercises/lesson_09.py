@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule
+from ...base.errors import ArgumentError, shorten
+from ...cost.schedules import Found, Schedule, Work, best_schedule, make_schedule, schedule_names
+from ...cost.schedules.naming import find
+from ...cost.schedules.order import loop
+from ..pipeline.model import PipelineLab
+from ..pipeline.puzzles import Puzzle, puzzles_of, recognised
+from ..pipeline.settings import delays
 from .book import Exercise
 from .ideas import compare_number, slip
 from .reading import read_dict
@@ -91,25 +97,21 @@ def _drawn_sizes(name: str, answer: Any, rng: np.random.Generator) -> None:
 
 # ---- 09.2 and 09.3: schedules by hand ----
 
-FUSED = (1, 1, 0)  # forward, backward with its weight gradients
-DIVIDED = (1, 1, 1)
+FUSED = (1, 1, 0)  # forward, backward with its weight gradients: of two parts on each rank
+BONUS = "two parts on each rank (bonus)"
 TRAINED_STEPS = 2
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """What the puzzles are about: ranks, micro-batches, and how many of these a rank has memory for."""
+    """What the puzzles are about: ranks, and micro-batches. The rest is in the tables of `pipeline/puzzles.py`."""
 
     stages: int
     micro_batches: int
 
-    @property
-    def cap(self) -> int:
-        return self.stages
-
-    @property
-    def wide_cap(self) -> int:
-        return 2 * self.stages
+    def puzzles(self, number: str) -> tuple[Puzzle, ...]:
+        """That of 09.2, or both of 09.3, the one with less memory first."""
+        return puzzles_of(number, self.stages, self.micro_batches)
 
     @property
     def two_parts(self) -> Sizes:
@@ -123,26 +125,29 @@ class Sizes:
 
 
 SIZES_BY_HAND = Sizes(4, 8)
-# each learner has one of these: stages, and their numbers of micro-batches; those whose gaps can all be filled
-OWN_BY_HAND = {3: (5, 6, 7, 8, 10, 12, 14), 4: (5, 6, 7, 10, 12, 14), 6: (7, 8, 10, 12)}
-OWN_DIVIDED = {3: (5, 6, 7, 8, 10, 12), 4: (7, 10, 12, 14), 6: (12, 14)}
-
-
-@lru_cache(maxsize=32)
-def par_of(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> Found:
-    """The best schedule under a cap, by exact search, which proves that none is shorter."""
-    times = DIVIDED if split else FUSED
-    work = Work.on(sizes.stages, sizes.micro_batches, cap, chunks=chunks, times=times, split=split)
-    par = best_schedule(work)
-    assert par.proved, "the course's pars are proved"
-    return par
+# each learner has one of these: stages, and their numbers of micro-batches. Those that once were others (5 of them)
+# stand twice, so that everybody else keeps theirs (6 ranks in 09.3: no proof)
+OWN_BY_HAND = {3: (6, 6, 7, 8, 10, 12, 14), 4: (6, 6, 7, 10, 12, 14), 6: (7, 8, 10, 12)}
+OWN_DIVIDED = {3: (6, 6, 7, 8, 10, 12), 4: (7, 10, 12, 14, 12, 14)}
 
 
 @lru_cache(maxsize=8)
-def _fused_makespan(sizes: Sizes) -> float:
-    """Of 1F1B whose backward, as long as two forwards, is one action."""
-    work = Work.on(sizes.stages, sizes.micro_batches, sizes.cap, times=(1, 2, 0), split=False)
-    return best_schedule(work).makespan
+def _two_parts_par(sizes: Sizes) -> Found:
+    """The best schedule with two parts on each rank, by exact search, which proves that none is shorter."""
+    work = Work.on(sizes.stages, 2 * sizes.stages, sizes.two_parts_cap, chunks=2, times=FUSED, split=False)
+    return best_schedule(work)
+
+
+def _with_a_name(puzzle: Puzzle) -> dict[str, float]:
+    """The steps of the schedules with a name that can be made here, and fit."""
+    steps = {}
+    for name in schedule_names():
+        if find(name).chunks in (None, 1) and not find(name).allowed(puzzle.stages, puzzle.micro_batches, 1):
+            known = make_schedule(name, puzzle.stages, puzzle.micro_batches)
+            fits = known.splits_backward == puzzle.divided and known.holds == loop(puzzle.stages, 1)
+            if fits and not known.check(puzzle.cap):
+                steps[name] = puzzle.length(known)
+    return steps
 
 
 def _legal(sizes: Sizes, answer: Any, chunks: int, split: bool) -> tuple[Schedule, str]:
@@ -198,18 +203,19 @@ def _same_bits(drawn: Schedule) -> str:
     return f"trained for {TRAINED_STEPS} steps on {len(drawn.ranks)} simulated ranks: {text}"
 
 
-def _at_par(drawn: Schedule, times: tuple[int, int, int], par: Found) -> str:
-    length = drawn.clock(*times).makespan
-    text = f"a step of {length:g}, recomputed: {length / par.makespan:.3f} x par"
-    rule = f"{par.makespan:g}: none is shorter under the cap, proved by exact search"
-    if length > par.makespan * (1 + 1e-9):
-        raise Wrong(text, rule, _slow_note(drawn, times))
+def _at_par(drawn: Schedule, puzzle: Puzzle) -> str:
+    length = puzzle.length(drawn)
+    text = f"a step of {length:g}, recomputed: {length / puzzle.par:.3f} x par"
+    rule = f"{puzzle.par:g}: none is shorter under the cap, proved by exact search"
+    if length > puzzle.par * (1 + 1e-9):
+        note = f"{recognised(drawn)} {_slow_note(drawn, puzzle)}".strip()
+        raise Wrong(text, rule, note)
     return text
 
 
-def _slow_note(drawn: Schedule, times: tuple[int, int, int]) -> str:
-    """The longest gap in the lane of the last rank, where work should be without one."""
-    timing = drawn.clock(*times)
+def _slow_note(drawn: Schedule, puzzle: Puzzle | None = None) -> str:
+    """The longest gap in a lane; without a puzzle, of two parts on each rank."""
+    timing = puzzle.timing(drawn) if puzzle else drawn.clock(*FUSED)
     gaps = []
     for rank, (starts, ends) in enumerate(zip(timing.starts, timing.ends, strict=True)):
         for at in range(1, len(starts)):
@@ -235,116 +241,122 @@ def _runs(drawn: Schedule, text: str, cap: int) -> Generator[Part, None, bool]:
 
 
 def _by_hand(sizes: Sizes, answer: Any, /, *, two_parts: Any = None) -> Iterator[Part]:
+    (puzzle,) = sizes.puzzles("09.2")
     drawn, text = _legal(sizes, answer, 1, split=False)
-    if (yield from _runs(drawn, text, sizes.cap)):
-        length, alone = drawn.clock(*FUSED).makespan, 2 * sizes.stages * sizes.micro_batches
-        rule = f"below {alone}, that of one micro-batch after the other"
+    if (yield from _runs(drawn, text, puzzle.cap)):
+        length, (begin, names) = puzzle.length(drawn), (puzzle.length(puzzle.settings.schedule), _with_a_name(puzzle))
+        found, best = f"a step of {length:g}, recomputed", min(names.values())
         note = "Another micro-batch can be on its way while a rank waits for this one."
-        yield reached("shorter than one by one", length < alone, f"a step of {length:g}, recomputed", rule, note)
-        yield judged("par", _at_par, drawn, FUSED, par_of(sizes, sizes.cap))
+        rule = f"below {begin:g}, that of one micro-batch after the other"
+        yield reached("shorter than one by one", length < begin, found, rule, note)
+        rule = f"below {best:g}: {', '.join(f'{name} {step:g}' for name, step in names.items())}"
+        note = f"{recognised(drawn)} {_slow_note(drawn, puzzle)}".strip()
+        yield reached("shorter than all with a name", length < best * (1 - 1e-9), found, rule, note)
+        yield judged("par", _at_par, drawn, puzzle)
     if two_parts is not None:
-        yield judged("two parts on each rank", _chunked, sizes, two_parts)
+        yield judged(BONUS, _chunked, sizes, two_parts)
 
 
 def _chunked(sizes: Sizes, answer: Any) -> str:
     drawn, _ = _legal(sizes.two_parts, answer, 2, split=False)
     _fits(drawn, sizes.two_parts_cap)
     _same_bits(drawn)
-    return _at_par(drawn, FUSED, par_of(sizes.two_parts, sizes.two_parts_cap, 2))
+    length, par = drawn.clock(*FUSED).makespan, _two_parts_par(sizes).makespan
+    if length > par:
+        raise Wrong(f"a step of {length:g}, recomputed: {length / par:.3f} x par", f"{par:g}", _slow_note(drawn))
+    return f"a step of {length:g}, recomputed: par"
 
 
 def _divided(sizes: Sizes, answer: Any, /) -> Iterator[Part]:
-    rule = f"{{{sizes.cap}: one schedule, {sizes.wide_cap}: another one}}: a schedule for each cap"
-    lean = read_dict(answer, rule, "no schedules yet").get(sizes.cap)
-    if lean is None:
-        raise Wrong(f"no schedule for the cap {sizes.cap}", form=rule)
-    drawn, text = _legal(sizes, lean, 1, split=True)
-    if (yield from _runs(drawn, text, sizes.cap)):
-        length, fused = drawn.clock(*DIVIDED).makespan, _fused_makespan(sizes)
-        shorter, rule = length < fused * (1 - 1e-9), f"below {fused:g}, that of 1F1B whose backward is one action of 2"
+    lean, wide = sizes.puzzles("09.3")
+    rule = f"{{{lean.cap}: one schedule, {wide.cap}: another one}}: a schedule for each cap"
+    mine = read_dict(answer, rule, "no schedules yet").get(lean.cap)
+    if mine is None:
+        raise Wrong(f"no schedule for the cap {lean.cap}", form=rule)
+    drawn, text = _legal(sizes, mine, 1, split=True)
+    if (yield from _runs(drawn, text, lean.cap)):
+        length = lean.length(drawn)
+        fused = make_schedule("1f1b", sizes.stages, sizes.micro_batches)
+        step = fused.clock(1, 2, 0, latency=delays(lean.borders)).makespan
+        shorter, rule = length < step * (1 - 1e-9), f"below {step:g}, that of 1F1B whose backward is one action of 2"
         note = "A W that nobody waits for can fill a gap: which of them are where there is no gap?"
         yield reached("shorter than fused", shorter, f"a step of {length:g}, recomputed", rule, note)
-        yield judged("par", _at_par, drawn, DIVIDED, par_of(sizes, sizes.cap, split=True))
-    yield judged("no bubble inside", _no_bubble_inside, sizes, answer.get(sizes.wide_cap))
+        yield judged("par", _at_par, drawn, lean)
+    yield judged("par with more memory", _wide, sizes, wide, answer.get(wide.cap))
 
 
-def _no_bubble_inside(sizes: Sizes, answer: Any) -> str:
-    cap = sizes.wide_cap
+def _wide(sizes: Sizes, puzzle: Puzzle, answer: Any) -> str:
     if answer is None:
-        raise Wrong(f"no schedule for the cap {cap}", form=f"a schedule for the cap {cap}")
+        raise Wrong(f"no schedule for the cap {puzzle.cap}", form=f"a schedule for the cap {puzzle.cap}")
     drawn, _ = _legal(sizes, answer, 1, split=True)
-    _fits(drawn, cap)
+    _fits(drawn, puzzle.cap)
     _same_bits(drawn)
-    timing = drawn.clock(*DIVIDED)
-    idle = [span - work for span, work in zip(timing.spans, timing.work, strict=True)]
-    worst = max(range(sizes.stages), key=lambda rank: idle[rank])
-    if idle[worst] > 1e-9:
-        share = f"rank {worst} is idle for {idle[worst]:g} between its first action and its last"
-        raise Wrong(share, "no rank waits between its first action and its last one", _slow_note(drawn, DIVIDED), worst)
-    return f"every rank works without a gap from its first action to its last: 0 % of {timing.span:g}"
+    return _at_par(drawn, puzzle)
 
 
-def _par_text(sizes: Sizes, cap: int, chunks: int = 1, *, split: bool = False) -> str:
-    """A shortest schedule, as text; asked for after an own attempt."""
-    par = par_of(sizes, cap, chunks, split=split)
-    return f"cap {cap}: a step of {par.makespan:g}\n{par.schedule.text()}"
+def _par_text(puzzle: Puzzle) -> str:
+    """What par is next to the schedules with a name; asked for by one who has reached it."""
+    names = ", ".join(f"{name} {step:g}" for name, step in _with_a_name(puzzle).items())
+    return f"cap {puzzle.cap}: a step of {puzzle.par:g}, proved by exact search; with a name: {names}"
 
 
 def _pars_by_hand(sizes: Sizes) -> str:
-    two_parts = _par_text(sizes.two_parts, sizes.two_parts_cap, 2)
-    return f"{_par_text(sizes, sizes.cap)}\n\ntwo parts on each rank, {two_parts}"
-
-
-def _pars_divided(sizes: Sizes) -> str:
-    wide = make_schedule("zb_h2", sizes.stages, sizes.micro_batches)
-    return f"{_par_text(sizes, sizes.cap, split=True)}\n\ncap {sizes.wide_cap}, without a gap:\n{wide.text()}"
-
-
-def _numbers_of(sizes: Sizes) -> str:
-    return f"{sizes.stages} ranks, {sizes.micro_batches} micro-batches, memory for {sizes.cap}"
+    par, (puzzle,) = _two_parts_par(sizes), sizes.puzzles("09.2")
+    more = f"two parts on each rank, cap {sizes.two_parts_cap}: a step of {par.makespan:g}"
+    return f"{_par_text(puzzle)}\n\n{more}\n{par.schedule.text()}"
 
 
 def _of_sizes(sizes: Sizes) -> dict[str, Any]:
     """What 09.2 is for these sizes."""
-    last = sizes.stages - 1
-    more = f"two parts on each rank: {2 * sizes.stages} micro-batches, memory for {sizes.two_parts_cap}, "
+    (puzzle,) = sizes.puzzles("09.2")
+    slow = puzzle.slowest
+    more = f"a bonus, two parts on each rank: {2 * sizes.stages} micro-batches, memory for {sizes.two_parts_cap}, "
     return {
-        "numbers": f"{_numbers_of(sizes)}\n{more}part k on rank k % {sizes.stages}",
+        "numbers": f"{puzzle.rules}\n{more}part k on rank k % {sizes.stages}, messages take no time",
         "grader": partial(_by_hand, sizes),
         "par": partial(_pars_by_hand, sizes),
+        "lab": partial(_lab, (puzzle,)),
         "hints": (
-            "When may a rank forget a micro-batch's activations, and which one can it forget first?",
-            "Begin with the last rank: what can it do directly after its first F? Then draw the rank before it.",
-            "A rank first takes as many forwards as there are ranks behind it. From then on it takes a forward and a "
-            "backward in turns, and at the end the backwards that are left.",
-            f"Rank r begins with {last} - r forwards. Then it takes the next forward and the oldest backward that is "
-            "missing, until all forwards are done, and then the other backwards. With two parts on each rank it goes "
-            f"in rounds of {sizes.stages} micro-batches, {sizes.stages} times the lower part, then {sizes.stages} "
-            f"times the upper one, backwards the other way around; the warm-up is twice {last} - r and {sizes.stages} "
-            "more forwards.",
+            "Draw 1F1B first: which rank waits, and for which message?",
+            f"A gradient comes back to rank {slow} over the slow border, which its activations have crossed too. What "
+            f"could rank {slow} do until then, that 1F1B does not let it do?",
+            "1F1B takes F and B in turns, even where a rank then waits for a B with room for another F. In front of a "
+            "slow border a rank begins with as many F as it has memory for; behind it two B, or two F, may follow each "
+            "other.",
+            "Go through time, unit by unit, and draw all ranks at once. Each rank does what has come to it: a backward "
+            "if there is one, else a forward if it has memory for one more. It waits only when there is neither.",
         ),
     }
 
 
 def _divided_of_sizes(sizes: Sizes) -> dict[str, Any]:
     """What 09.3 is for these sizes."""
-    last = sizes.stages - 1
-    wide = ", ".join(str(2 * (last - rank)) for rank in range(sizes.stages))
+    lean, wide = sizes.puzzles("09.3")
     return {
-        "numbers": f"{_numbers_of(sizes)} or {sizes.wide_cap}\nthe answer: {{{sizes.cap}: ..., {sizes.wide_cap}: ...}}",
+        "numbers": f"{lean.rules}\nand again with memory for {wide.cap}: {{{lean.cap}: ..., {wide.cap}: ...}}",
         "grader": partial(_divided, sizes),
-        "par": partial(_pars_divided, sizes),
+        "par": lambda: f"{_par_text(lean)}\n{_par_text(wide)}",
+        "lab": partial(_lab, (lean, wide)),
         "hints": (
             "Which of the three kinds of action does another rank wait for, and which does nobody wait for?",
-            "Take your 1F1B, put a W after every B, and look where its ranks wait: at the beginning, or at the end?",
-            "A W may wait as long as there is memory for its micro-batch. Put off those of the first micro-batches, "
-            "and do them where the rank would have to wait for a backward.",
-            f"Under the cap of {sizes.cap} take the order of 1F1B, and let rank r do each W only r backwards later: "
-            f"rank 0 at once, rank {last} after {last} more; what is left of them comes last. Under the cap of "
-            f"{sizes.wide_cap} begin with twice as many forwards, {wide} on ranks 0 to {last}, then the rounds as "
-            "before, and put each W off by twice as many backwards.",
+            "Take your schedule of 09.2, put a W after every B, and look where its ranks wait: at the beginning, at "
+            "the end, or for a message over the slow border?",
+            "A W may wait as long as there is memory for its micro-batch. Put it where the rank would have to wait, "
+            f"and in front of the next forward where memory is full: under the cap of {lean.cap} that is often.",
+            "Go through time, unit by unit. Each rank does what has come to it: a backward first, else a forward if "
+            "there is memory for one, else a W. Where the result is a unit or two above par, look at the last rank and "
+            "at those next to the slow border: a W that is done a little earlier lets a forward, and so a backward, "
+            "begin earlier.",
         ),
     }
+
+
+def _lab(puzzles: tuple[Puzzle, ...], cap: int | None = None) -> PipelineLab:
+    """The lab of one of these puzzles, by its cap. Raises ArgumentError for a cap that none has."""
+    known = {puzzle.cap: puzzle for puzzle in puzzles}
+    if cap is not None and cap not in known:
+        raise ArgumentError(f"cap {shorten(cap)}", where="puzzle_lab", allowed=f"One of {', '.join(map(str, known))}")
+    return PipelineLab(puzzle=known.get(cap, puzzles[0]).name)
 
 
 def _drawn_from(ways: Mapping[int, tuple[int, ...]], rng: np.random.Generator) -> Sizes:
@@ -380,16 +392,17 @@ check("09.1", bubble)
     ),
     Exercise(
         "09.2",
-        "1F1B under a cap",
+        "a slow border under a cap",
         (
             ("legal", 1),
             ("fits", 1),
             ("same bits", 1),
             ("shorter than one by one", 1),
+            ("shorter than all with a name", 2),
             ("par", 2),
-            ("two parts on each rank", 2),
+            (BONUS, 0),
         ),
-        attempt="shorter than one by one",
+        attempt="par",
         own=lambda rng: _of_sizes(_drawn_from(OWN_BY_HAND, rng)),
         **_of_sizes(SIZES_BY_HAND),
         start="""\
@@ -402,8 +415,15 @@ check("09.2", schedule, two_parts=two_parts)
     Exercise(
         "09.3",
         "backward in two halves",
-        (("legal", 1), ("fits", 1), ("same bits", 1), ("shorter than fused", 1), ("par", 2), ("no bubble inside", 2)),
-        attempt="shorter than fused",
+        (
+            ("legal", 1),
+            ("fits", 1),
+            ("same bits", 1),
+            ("shorter than fused", 1),
+            ("par", 2),
+            ("par with more memory", 2),
+        ),
+        attempt="par",
         own=lambda rng: _divided_of_sizes(_drawn_from(OWN_DIVIDED, rng)),
         **_divided_of_sizes(SIZES_BY_HAND),
         start="""\

@@ -94,7 +94,7 @@ def reached(name: str, passed: object, found: str, expected: str, note: str = ""
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on an answer: true when every part passed.
+    """The verdict on an answer: true when every part that is worth points passed.
 
     hints_seen  hints of it given in this session: from the first on, `expected` is shown
     tried       False for the answer that the exercise begins with: no part of it is judged
@@ -108,8 +108,8 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether every part passed."""
-        return all(part.passed for part in self.parts)
+        """Whether every part passed that is worth points: the others are a bonus."""
+        return all(part.passed or not part.points for part in self.parts)
 
     @property
     def points(self) -> int:

@@ -8,7 +8,7 @@ from ...base.cluster import get_cluster
 from ...cost.schedules import Schedule, make_schedule
 from ...cost.timeline import predict_timeline
 from ...train.session import initial_values
-from ..exercises import check, hint, par
+from ..exercises import check, hint, par, puzzle_lab
 from ..exercises.verdict import Note
 from ..memory.count import simulated_ranks
 from ..pipeline.subjects import get_subject

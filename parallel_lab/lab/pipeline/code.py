@@ -22,7 +22,7 @@ from ..code.pasted import read_code
 from ..code.pipelines import code_of_pipeline, in_parts
 from ..code.program import TARGETS, Program, program_of
 from ..shared.lab import Lab
-from .settings import DRAWN, MICRO_BATCHES, STAGES, Settings
+from .settings import DRAWN, MICRO_BATCHES, STAGES, Settings, delays
 from .subjects import GPT_SEQUENCES, STACK_ROWS, STACK_WIDTH, STRATEGIES, SUBJECTS, get_subject, layers_of
 
 one_of = partial(Lab.one_of, where="PipelineLab")
@@ -55,13 +55,15 @@ def our_code(settings: Settings) -> str:
         schedule += f"holds={s.schedule.holds})"
     forward, backward, weights = s.times
     times = f"forward={forward / s.shares:g}, backward={backward / s.shares:g}, weights={weights / s.shares:g}"
+    known = delays(s.latency)
+    latency = known if isinstance(known, dict) else f"{known:g}"
     lines = [
         "import parallel_lab as pl",
         "from parallel_lab.cost.schedules import Schedule, make_schedule",
         "",
         f"schedule = {schedule}",
         f"print(schedule.check({'' if s.cap is None else f'cap={s.cap}'}))     # []: it can run",
-        f"print(schedule.clock({times}, latency={s.latency:g}).makespan)     # predicted",
+        f"print(schedule.clock({times}, latency={latency}).makespan)     # predicted",
         "",
         *_stages(s),
         "plan = pl.compile(net, x, y, loss=loss, optimizer=optimizer, schedule=schedule,",

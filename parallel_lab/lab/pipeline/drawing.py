@@ -199,6 +199,11 @@ def _on_ranks(settings: Settings, drawn: Schedule, where: str) -> Schedule:
 def found_schedule(settings: Settings) -> Schedule:
     """A good schedule for the present times and cap. Raises ArgumentError where nothing was found that fits the cap."""
     s = settings
+    if isinstance(s.latency, tuple):
+        what = "a latency for each border"
+        raise ArgumentError(
+            what, where="PipelineLab.search", allowed="One for all messages: the search knows no borders"
+        )
     chunks, place = _place(s.schedule, s.stages)
     shares = tuple(t / chunks for t in s.times)
     cap = s.cap if s.cap is not None else s.micro_batches * chunks

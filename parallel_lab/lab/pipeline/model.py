@@ -21,14 +21,16 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ...base.checks import integer
+from ...base.errors import ArgumentError, shorten
 from ...base.system import cores, without_processes
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
-from ..shared.lab import setting
+from ..shared.lab import Choice, setting
 from ..strategy.training_lab import ShowsTraining
 from . import drawing
 from .code import codes_of, settings_in
+from .puzzles import find_puzzle
 from .run import PipelineRun, RunResult, Trial, prepared
 from .sections import EARLIER_RUNS, found_rows, pipeline_sections, runs_view, schedule_view
 from .settings import CHUNKS, DRAWN, MICRO_BATCHES, STAGES, Settings, checked, checked_times, typed_setting
@@ -47,7 +49,10 @@ class PipelineLab(ShowsTraining, WritesCode):
     schedule       a name, see `parallel_lab.cost.schedules.schedule_names()`
     chunks         parts on each rank, for schedules that take any number
     times          of F, B and W of a whole stage;  latency: of a message;  cap: micro-batches x parts a rank can keep
+                   latency is a number, or one for each border between stages
     strategy       inside a stage: "one" device, or 2: "batch", "inner"
+    puzzle         the name of one (puzzles.py), which gives everything above but net and strategy: until a schedule is
+                   at par there are no named ones, no search, and no other numbers
 
     Listeners (`on_change`) receive "picture", "run" or, at every step of a training, "loss".
     """
@@ -75,9 +80,10 @@ class PipelineLab(ShowsTraining, WritesCode):
         chunks: int | None = None,
         *,
         times: Sequence[float] = (1, 1, 1),
-        latency: float = 0.0,
+        latency: float | Sequence[float] = 0.0,
         cap: int | None = None,
         strategy: str = "one",
+        puzzle: str = "",
     ) -> None:
         super().__init__()
         self._past: list[Settings] = []
@@ -91,6 +97,12 @@ class PipelineLab(ShowsTraining, WritesCode):
         now = self._settings.with_name(named, None if chunks is None else self.one_of(chunks, CHUNKS, "chunks"))
         how = {"times": checked_times(times), "latency": checked("latency", latency), "cap": checked("cap", cap)}
         self._settings = replace(now, **how).checked()
+        self._puzzle, self._reached = find_puzzle(puzzle) if puzzle else None, False
+        if self._puzzle is not None:
+            if self._settings != Settings(net=net, strategy=strategy):
+                allowed = "net and strategy: a puzzle gives the others"
+                raise ArgumentError(f"more than puzzle {shorten(puzzle)}", where="PipelineLab", allowed=allowed)
+            self._settings = replace(self._puzzle.settings, net=net, strategy=strategy)
 
     # ---- what is chosen ----
 
@@ -132,10 +144,32 @@ class PipelineLab(ShowsTraining, WritesCode):
     def set_rank(self, rank: int) -> None:
         """The rank whose actions are listed."""
 
+    @property
+    def locked(self) -> bool:
+        """Whether it is a puzzle's lab whose par was not reached yet."""
+        return self._puzzle is not None and not self._reached
+
+    def choices(self) -> dict[str, Choice]:
+        """In a puzzle that is not solved, what it gives cannot be chosen."""
+        known = super().choices()
+        if self.locked:
+            fixed = ("stages", "micro_batches", "schedule", "chunks")
+            known |= {name: known[name]._replace(known=(known[name].value,)) for name in fixed}
+        return known
+
+    def options(self) -> dict[str, Any]:
+        """The puzzle, as long as its numbers are set and a schedule is drawn."""
+        puzzle, s = self._puzzle, self._settings
+        mine = puzzle is not None and s.given == puzzle.settings.given and s.drawn is not None
+        return {"puzzle": puzzle.name if mine else ""}
+
     def calls(self) -> list[list[Any]]:
         """Those of the settings, what is typed, and the schedule that was drawn."""
         with self._lock:
             s, known = self._settings, {call[0]: call for call in super().calls()}
+            if self.options()["puzzle"]:
+                mine = ("set_net", "set_strategy", "set_cores", "set_rank")
+                return [*(known[name] for name in mine if name in known), ["load", s.drawn.text()]]
             known["set_schedule"] = ["set_schedule", s.named]
             typed = [["set_typed", name, text] for name, text in s.typed().items()]
             again = [["toggle_recompute", rank] for rank in s.recompute]
@@ -153,8 +187,8 @@ class PipelineLab(ShowsTraining, WritesCode):
         """Times of F, B and W of a whole stage; a backward that is not divided takes B + W."""
         self._change(times=checked_times((forward, backward, weights)))
 
-    def set_latency(self, latency: float) -> None:
-        """Time from the end of an action to when its message is there."""
+    def set_latency(self, latency: float | Sequence[float]) -> None:
+        """Time from the end of an action to when its message is there: of all, or one for each border."""
         self._change(latency=checked("latency", latency))
 
     def set_cap(self, cap: int | None = None) -> None:
@@ -218,8 +252,9 @@ class PipelineLab(ShowsTraining, WritesCode):
     def search(self) -> None:
         """A good schedule for the present times and cap, found fast; divided backwards where W takes time.
 
-        Raises ArgumentError where nothing was found that fits the cap.
+        Raises ArgumentError where nothing was found that fits the cap, and in a puzzle that is not solved.
         """
+        self._unlocked("Search")
         self._draw(drawing.found_schedule(self._settings))
 
     def undo(self) -> None:
@@ -328,12 +363,13 @@ class PipelineLab(ShowsTraining, WritesCode):
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
-            s, run = self._settings, self._run
+            s, run, puzzle = self._settings, self._run, self._puzzle_view()
             return {
                 "version": 1,
                 "title": "Pipeline Lab",
                 **self.chosen(),
-                "notes": [f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
+                "puzzle": puzzle,
+                "notes": [*([puzzle["text"]] if puzzle else []), f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
                 "typed": s.typed(),
                 "recompute": list(s.recompute),
                 "can_undo": bool(self._past),
@@ -370,6 +406,23 @@ class PipelineLab(ShowsTraining, WritesCode):
 
     # ---- inside ----
 
+    def _unlocked(self, what: str) -> None:
+        """Raise ArgumentError in a puzzle that is not solved."""
+        if self.locked:
+            where, allowed = f"Puzzle {self._puzzle.number}", f"It opens at par, a step of {self._puzzle.par:g}"
+            raise ArgumentError(f"{what} before par is reached", where=where, allowed=allowed)
+
+    def _puzzle_view(self) -> dict[str, Any] | None:
+        if self._puzzle is None:
+            return None
+        at = f"Par is {self._puzzle.par:g}. " + (
+            "Named schedules, Search and all settings open there."
+            if self.locked
+            else "You have reached it: all is open."
+        )
+        number, rules = self._puzzle.number, self._puzzle.rules
+        return {"number": number, "locked": self.locked, "text": f"Puzzle {number}: {rules} {at}"}
+
     def _code_key(self) -> Settings:
         return self._settings
 
@@ -390,6 +443,9 @@ class PipelineLab(ShowsTraining, WritesCode):
         """What was run is an earlier run then, and `undo` goes back; False: all is as it was."""
         if settings == self._settings:
             return False
+        drawn = settings.drawn
+        if self.locked and (settings.given != self._settings.given or drawn is None or drawn.parts != settings.stages):
+            self._unlocked("a named schedule" if drawn is None else "other numbers than the puzzle's")
         settings = settings.checked()
         self._past = [*self._past[-HISTORY + 1 :], self._settings]
         self._future = []
@@ -410,6 +466,7 @@ class PipelineLab(ShowsTraining, WritesCode):
     def _show(self, settings: Settings) -> None:
         self._keep_run()
         self._settings = settings
+        self._reached = self._reached or (self._puzzle is not None and self._puzzle.solved(settings))
         self._rank = min(self._rank, settings.stages - 1)
 
     def _keep_run(self) -> None:

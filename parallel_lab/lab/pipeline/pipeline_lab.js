@@ -28,6 +28,8 @@ function prepare(s, ui) {
   ui.time = ui.at === null ? 0 : moments[ui.at] ?? 0;
   ui.item = ui.sel ? findItem(s, ui.sel) : null;
   if (!ui.item) ui.sel = null;
+  const ran = ranLanes(s).length; // after a run all of it is shown, until the drawn step is asked for again
+  if (ran !== (ui.ran ?? 0)) { ui.ran = ran; ui.all = ran > 0; }
   ui.first = itemsOf(s, 0)[0]?.key;
   ui.chain = new Set((ui.item?.links ?? []).map(([rank, position]) => `c${rank}-${s.lanes[rank].cells[position][0]}`));
   return moments;
@@ -53,16 +55,16 @@ function top(s, ui) {
   const other = can.stop ? button("stop", "Stop", ui)
     : button("run_simulated", "Simulate", ui, { on: can.run, title: SIMULATE });
   return html`<header class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
-    ${choice("net", "net", s.net, "set_net", ui)}${choice("stages", "stages", s.stages, "set_stages", ui)}
-    ${choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui)}
-    ${choice("schedule", "schedule", s.schedule, "set_schedule", ui)}
+    ${choice("net", "net", s.net, "set_net", ui)}${s.puzzle?.locked ? "" : [choice("stages", "stages", s.stages, "set_stages", ui),
+    choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui),
+    choice("schedule", "schedule", s.schedule, "set_schedule", ui)]}
     ${choice("cores", "cores", s.cores, "set_cores", ui)}
     <span class="pl-pi-run">${run}${other}</span></header>`;
 }
 
 const TYPED = {
   times: ["F:B:W", "time of forward, input gradients and weight gradients of a stage"],
-  latency: ["latency", "time of a message between ranks"],
+  latency: ["latency", "time of a message between ranks: one number, or one for each border, 0, 2, 0"],
   cap: ["cap", "micro-batches x parts that a rank can keep; none: any number"],
 };
 
@@ -72,7 +74,10 @@ function settings(s, ui) {
     ${flag("disabled", !ui.live)} title="rank ${rank} runs forward again in backward, and keeps less">${rank}</button>`;
   const field = ([name, [label, hint]]) => html`<span class="pl-pi-typed pl-pi-${name}" title="${hint}">
     ${typed(name, label, s.typed[name], ui)}</span>`;
-  return html`<div class="pl-pi-settings">${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}
+  // what a puzzle gives stands there in words, and is set only when its par was reached
+  const puzzle = s.puzzle ? html`<p class="pl-pi-puzzle" data-key="puzzle">${s.puzzle.text}</p>` : "";
+  if (s.puzzle?.locked) return html`<div class="pl-pi-settings">${puzzle}</div>`;
+  return html`<div class="pl-pi-settings">${puzzle}${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}
     ${Object.entries(TYPED).map(field)}
     <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span>
     <span class="pl-pi-toggles">${s.lanes.map(again)}</span></span>
@@ -110,7 +115,7 @@ function tools(s, ui) {
     ${tool("clear", "Clear all", "all lanes, to draw them")}
     ${button("undo", "Undo", ui, { on: s.can_undo, title: "key z" })}
     ${button("redo", "Redo", ui, { on: s.can_redo, title: "key y" })}
-    ${button("search", "Search", ui, { title: "a good schedule for these times and this cap, found fast" })}</span>`;
+    ${s.puzzle?.locked ? "" : button("search", "Search", ui, { title: "a good schedule for these times and this cap, found fast" })}</span>`;
   return html`<div class="pl-pi-tools"><span class="pl-pi-group" role="group" aria-label="step">
     ${tool("whole", "Whole", "the whole step", ui.at !== null)}${tool("back", "◀", "one moment back", at > 0)}
     <input type="range" data-key="at" data-step="1" min="0" max="${last}" value="${at}"

@@ -16,6 +16,7 @@ from ..shared.equality import COLUMNS, rows_of
 from ..shared.sections import Section, code, table
 from . import drawing
 from .code import our_code, torch_csv
+from .puzzles import recognised
 from .run import RunResult
 from .settings import Settings, cells_of
 from .waits import all_waits, gaps, name_of, number
@@ -124,7 +125,7 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
         if not drawn:
             return f"Nothing is drawn yet: {missing} actions are left to draw. Rank 0 can begin with 0F0."
         stuck = sum(len(cells) - n for cells, n in zip(cells_of(schedule), s.timed.counts, strict=True))
-        text = f"{drawn} actions are drawn, {missing} are still to do"
+        text = f"{plural(drawn, 'action')} {'is' if drawn == 1 else 'are'} drawn, {missing} still to do"
         return f"{text}; {stuck} of the drawn ones cannot run yet." if stuck else f"{text}."
     timing = s.timed.timing
     most = max(s.peaks)
@@ -133,8 +134,9 @@ def status_text(settings: Settings, faults: list[Fault]) -> str:
     waits = "no rank waits" if s.bubble < 1e-9 else f"ranks wait {percent(s.bubble)} of it"
     text = f"A step of {ticks(timing.makespan)}; {waits} (predicted). "
     unit = "micro-batches" if schedule.parts == s.stages else "micro-batches x parts"
-    text += f"{who} {number(most)} {unit}"
-    return f"{text}, of {s.cap} that fit." if s.cap is not None else f"{text}."
+    text += f"{who} {number(most)} {unit if most != 1 else unit.replace('batches', 'batch', 1)}"
+    text = f"{text}, of {s.cap} that fit." if s.cap is not None else f"{text}."
+    return f"{text} {recognised(schedule)}".strip() if s.drawn is not None else text
 
 
 # ---- the sections ----

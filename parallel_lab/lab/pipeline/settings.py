@@ -14,6 +14,7 @@ from typing import Any
 
 from ...base.checks import Check, integer, number
 from ...base.errors import ArgumentError, shorten
+from ...base.units import plural
 from ...cost.schedules import Schedule, Timing, make_schedule, schedule_names
 from ...cost.schedules.naming import find
 from ...cost.schedules.order import Key, key_of
@@ -40,7 +41,7 @@ class Settings:
     named          name of the schedule to begin with;  chunks: parts on each rank
     times          time of F, B and W of a whole stage; a part on a rank with several takes its share, and a backward
                    that is not divided takes B + W
-    latency        of a message between ranks
+    latency        of a message between ranks: a number, or one for each border between stages
     cap            micro-batches x parts that a rank can keep activations of; None: any number
     recompute      ranks whose layers run forward again in backward
     strategy       inside a stage, by name
@@ -54,7 +55,7 @@ class Settings:
     named: str = "1f1b"
     chunks: int = 1
     times: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    latency: float = 0.0
+    latency: float | tuple[float, ...] = 0.0
     cap: int | None = None
     recompute: tuple[int, ...] = ()
     strategy: str = "one"
@@ -83,7 +84,15 @@ class Settings:
     def checked(self) -> Settings:
         """The same. Raises ArgumentError where their schedule is not defined."""
         assert self.schedule is not None
+        if isinstance(self.latency, tuple) and len(self.latency) != self.stages - 1:
+            what = f"latency of {plural(len(self.latency), 'border')}"
+            raise ArgumentError(what, where="PipelineLab", allowed=f"One number, or {self.stages - 1} for the borders")
         return self
+
+    @property
+    def given(self) -> tuple[Any, ...]:
+        """All but the network, what runs it, and the schedule."""
+        return self.stages, self.micro_batches, self.chunks, self.times, self.latency, self.cap, self.recompute
 
     @property
     def known_schedules(self) -> dict[str, None]:
@@ -100,7 +109,9 @@ class Settings:
     def typed(self) -> dict[str, str]:
         """Times, latency and cap as they are typed: `typed_setting` reads them."""
         cap = "none" if self.cap is None else str(self.cap)
-        return {"times": ":".join(f"{t:g}" for t in self.times), "latency": f"{self.latency:g}", "cap": cap}
+        each = self.latency if isinstance(self.latency, tuple) else (self.latency,)
+        latency = ", ".join(f"{t:g}" for t in each)
+        return {"times": ":".join(f"{t:g}" for t in self.times), "latency": latency, "cap": cap}
 
     @property
     def label(self) -> str:
@@ -152,7 +163,12 @@ class Settings:
         forward, backward, weights = (t / self.shares for t in self.times)
         again = set(self.recomputed)
         backwards = [backward + (forward if k in again else 0.0) for k in range(self.schedule.parts)]
-        return {"forward": forward, "backward": backwards, "weights": weights, "latency": self.latency}
+        return {"forward": forward, "backward": backwards, "weights": weights, "latency": delays(self.latency)}
+
+    def delay(self, one: int, other: int) -> float:
+        """How long a message takes between two ranks."""
+        known = delays(self.latency)
+        return 0.0 if one == other else known[one, other] if isinstance(known, dict) else known
 
     # ---- memory ----
 
@@ -215,6 +231,14 @@ class Settings:
     def timed(self) -> Timed:
         """When the actions run, as far as they can."""
         return Timed.of(self.schedule, self.clock_times())
+
+
+def delays(latency: float | tuple[float, ...]) -> float | dict[tuple[int, int], float]:
+    """The latency as the clock takes it: where borders have their own, a message waits for the slowest on its way."""
+    if not isinstance(latency, tuple):
+        return latency
+    ranks = range(len(latency) + 1)
+    return {(a, b): max(latency[min(a, b) : max(a, b)]) for a in ranks for b in ranks if a != b}
 
 
 # What layers keep when they are recomputed, as part of what they keep otherwise (bytes of the values that backward
@@ -307,7 +331,11 @@ def runnable(schedule: Schedule, cells: Cells) -> tuple[int, ...]:
 # ---- what is typed ----
 
 
-TYPED = {"times": (3, "Three numbers, for F, B and W: 1:1:1"), "latency": (1, "A number"), "cap": (1, "A whole number")}
+TYPED = {
+    "times": (3, "Three numbers, for F, B and W: 1:1:1"),
+    "latency": (1, "A number, or one for each border: 0, 2, 0"),
+    "cap": (1, "A whole number"),
+}
 NO_CAP = ([], ["none"], ["-"], ["–"])
 
 
@@ -321,6 +349,8 @@ def typed_setting(field: str, text: str) -> dict[str, Any]:
         numbers = [float(word) for word in words]
     except ValueError:
         numbers = []
+    if field == "latency" and len(numbers) > 1:
+        return {"latency": checked("latency", numbers)}
     if len(numbers) != count:
         raise ArgumentError(f"{field} {shorten(text)}", where="PipelineLab", allowed=example)
     if field == "times":
@@ -334,6 +364,8 @@ def typed_setting(field: str, text: str) -> dict[str, Any]:
 def checked(what: str, value: Any) -> Any:
     """A time, a latency or a cap in plain types. Raises ArgumentError."""
     check = CHECKS.get(what, TIME)
+    if what == "latency" and isinstance(value, list | tuple):
+        return tuple(checked("latency of a border", each) for each in value)
     try:
         return check.read(value)
     except (TypeError, ValueError):

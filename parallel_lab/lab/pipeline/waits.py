@@ -101,7 +101,7 @@ class _Chains:
         needs = [k for a in self.cells[rank][position] for k in self.settings.schedule.needs(a) if k not in inside]
         for key in needs:
             other, at = self.place[key]
-            delay = self.settings.latency if other != rank else 0.0
+            delay = self.settings.delay(other, rank)
             if other != rank and abs(self.timed.spans[other][at][1] + delay - start) < EPSILON:
                 return self.link(other, at, "input")
         return self.link(rank, position - 1, "busy") if position else None
@@ -132,7 +132,6 @@ class _Chains:
             waits += ": it has nothing left to do, and the step ends with"
         else:
             waits += f", before {name_of(cells[position])}, for"
-        latency = self.settings.latency
         parts, at = [], 0
         while at < len(links):
             link = links[at]
@@ -143,7 +142,8 @@ class _Chains:
             at += 1
             mine = " ".join(one.name for one in reversed(run))
             does = f"{link.name} of rank {link.rank} (until {number(link.end)}"
-            does += f", and {number(latency)} for its message)" if latency and not parts else ")"
+            latency = 0.0 if parts else self.settings.delay(link.rank, rank)
+            does += f", and {number(latency)} for its message)" if latency else ")"
             if len(run) > 1:
                 does += f", which comes after {' '.join(mine.split()[:-1])} there"
             parts.append(does)

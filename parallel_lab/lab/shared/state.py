@@ -7,7 +7,7 @@
      "calls": [["set_subject", "golf"], ["set_mode", "index"], ["set_config", "0 3 5"], ...],
      "earlier": [], "record": null}
 
-A link to a page (`Lab.link`) carries the same in its fragment, and the page does the calls that it can replay.
+A link to a page (`Lab.link`) carries the same in its fragment, and a page does the calls that it can.
 
 A file is nobody's word: only commands that choose something are done, each checked as if a view had sent it.
 """
@@ -159,12 +159,12 @@ def state_text(state: Mapping[str, Any]) -> str:
 
 
 def fragment(state: Mapping[str, Any]) -> str:
-    """The state as the fragment of a page's address, without options and record."""
-    short = {name: state[name] for name in ("kind", "version", "calls")}
+    """The state as the fragment of a page's address, without records; options where one is set."""
+    extra = ["options"] if any(state["options"].values()) else []
+    short = {name: state[name] for name in ("kind", "version", "calls", *extra)}
     return "state=" + quote(json.dumps(short, separators=(",", ":"), ensure_ascii=False), safe="")
 
 
 def refusal(where: str, call: Any, error: ParallelLabError) -> DataFileError:
     """Why a state cannot be taken."""
-    what = f"{shorten(call[0])}({', '.join(map(shorten, call[1:]))}): {error}"
-    return DataFileError(what, where=where)
+    return DataFileError(f"{shorten(call[0])}({', '.join(map(shorten, call[1:]))}): {error}", where=where)
