@@ -20,6 +20,7 @@ from parallel_lab.ops.machine.registry import OPS, PRIMITIVES
 from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.nets import cell
+from tests.ops.test_battery import has_rule
 
 X = np.random.default_rng(5).normal(size=(16, 8))
 FULL = {"device_num": 8, "dataset_strategy": "full_batch"}
@@ -162,7 +163,7 @@ def cases_of_several():
         for number, case in enumerate(op.cases):
             attrs = {**op.default_attrs, **dict(case.attrs)}
             found = op.infer(case.shapes, ("float64",) * len(case.shapes), attrs)
-            if found.several and len(found.shapes) > 1 and (op.vjp_fn is not None or op.expand is not None):
+            if found.several and len(found.shapes) > 1 and has_rule(op):
                 yield pytest.param(op, case, id=f"{name}-{number}")
 
 

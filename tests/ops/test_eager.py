@@ -15,6 +15,7 @@ from parallel_lab.ops import OPS, elementwise
 from parallel_lab.ops.machine.opdef import OpDef, Results
 from parallel_lab.ops.machine.registry import case
 from tests.crossed import each_of
+from tests.ops.test_battery import has_rule
 
 # Attributes of optimizers' update rules.
 ROOTS = {"low": 0.5, "eps": 1e-3}
@@ -83,7 +84,7 @@ EXTRA = defaultdict(
 def has_gradient(op):
     """By a rule of its own, or through the operators it is made of; not numbers of elements, nor what is written."""
     counts = "output_type" in op.options
-    return (op.vjp_fn is not None and not op.writes) or (op.expand is not None and not counts)
+    return has_rule(op) and (not op.writes if op.expand is None else not counts)
 
 
 CASES = [

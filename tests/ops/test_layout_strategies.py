@@ -24,7 +24,7 @@ from parallel_lab.run.simulator import Simulator
 from tests.crossed import each_of
 from tests.nets import cell
 from tests.ops.layout_products import Product, kinds, train
-from tests.ops.test_battery import OneOperator, results
+from tests.ops.test_battery import OneOperator, has_rule, results
 
 MATRICES = ((2, 2, 2), (2, 4), (8,))
 NAMES = ("dp", "sp", "mp")
@@ -76,7 +76,7 @@ def check_layouts(op, case, layouts, device_num):
     arrays = case.arrays(np.random.default_rng(0))
     expected = results(op, case, arrays)
     weights = [np.random.default_rng(1).uniform(0.5, 1.5, e.shape) for e in expected]
-    differentiable = (op.vjp_fn is not None or op.expand is not None) and any(e.dtype.kind == "f" for e in expected)
+    differentiable = has_rule(op) and any(e.dtype.kind == "f" for e in expected)
     cell = OneOperator(op, case, arrays, layouts, weighted=differentiable)
     passes = {"passes": PASSES} if differentiable else {}
     plan = compile(cell, *weights, device_num=device_num, dataset_strategy="full_batch", **passes)

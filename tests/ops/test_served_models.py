@@ -5,6 +5,8 @@ import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.graph.passes import PASSES
+from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.run.simulator import Simulator
 
 RNG = np.random.default_rng(31)
@@ -144,6 +146,19 @@ def test_a_cache_takes_updates_at_each_samples_index(axis):
         past = Parameter(start, name="past")
         ops.KVCacheMgr()(past, Tensor(update), Tensor(places))
         np.testing.assert_array_equal(past.asnumpy(), expected)
+
+
+def test_what_is_not_trained_has_no_gradient_instead_of_zeros():
+    attend = ops.PromptFlashAttention(num_heads=4, num_key_value_heads=2)
+    with pytest.raises(NotBuiltYet, match=r"no gradient.*FlashAttentionScore"):
+        grad(lambda q: attend(q, Tensor(K), Tensor(V)).sum())(Tensor(Q))
+    weight = Parameter(drawn(24, 24), name="weight")
+    net = Net(
+        lambda q, k, v: ops.reduce_sum(attend(ops.matmul(ops.reshape(q, (8, 24)), weight).reshape((2, 4, 24)), k, v))
+    )
+    net.insert_param_to_cell("weight", weight)
+    with pytest.raises(NotBuiltYet, match="no gradient"):
+        compile(net, Q, K, V, device_num=4, dataset_strategy="full_batch", passes=PASSES)
 
 
 # ---- experts ----

@@ -21,7 +21,7 @@ from ...base.errors import ShapeError, shorten
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.spellings import tensor_operand
-from .flash_attention import optional_form, primitive_for, refuse_given
+from .flash_attention import optional_form, primitive_for, refuse_given, refuse_gradient
 
 # ---- what experts compute ----
 
@@ -37,7 +37,7 @@ def _groups(ends, first, count):
     """The rows of each group among `count` rows from `first` on, where groups end at `ends`; without ends one group."""
     if ends is None:
         return [slice(None)]
-    bounds = np.clip(np.concatenate([[0], ends]) - first, 0, count)
+    bounds = np.clip(np.maximum.accumulate([0, *ends]) - first, 0, count)
     return list(itertools.starmap(slice, itertools.pairwise(bounds)))
 
 
@@ -258,41 +258,36 @@ def moe_compute_expert_tokens(sorted_experts, num_expert):
 
 
 @op(
-    lambda shapes, *, finished, **_: (
-        f"{'abc'[: len(shapes[0]) - 1]}e"
-        + (f",{'abc'[: len(shapes[0]) - 1]}" if finished else "")
-        + "->"
-        + ",".join([f"{'abc'[: len(shapes[0]) - 1]}k"] * 3)
-    ),
+    lambda shapes, **_: "{0}e,{0}->{0}k,{0}k,{0}k".format("abc"[: len(shapes[1])]),
     name="GatingTopK",
     check=lambda operands, **_: floats(operands[0]),
     attrs={"k": integer(1)},
     dtype=lambda dtypes, **_: (dtypes[0], "int32", "int32"),
-    sizes=lambda shapes, *, k, **_: {"k": k},
+    sizes=lambda shapes, *, k: {"k": k},
     whole="abcek",
+    strategy_labels=lambda signature: signature.ins[:1],
     flops=4,
-    example=(case((6, 4), k=2), case((2, 3, 4), (2, 3), bools={1}, k=3, finished=True)),
+    example=(case((6, 4), (6,), bools={1}, k=2), case((2, 3, 4), (2, 3), bools={1}, k=3)),
 )
-def moe_gating_top_k_softmax(*operands, k=1, finished=False):
+def moe_gating_top_k_softmax(x, finished, *, k=1):
     """The k largest of every row's softmax.  x: (..., e), finished: (...) bool -> (..., k), (..., k) int32, which they
     are, e of a finished row; (..., k) int32, the number of the copy: of row i and place j, j rows + i
     """
-    x, *done = operands
     raised = np.exp(x - x.max(axis=-1, keepdims=True))
     scores = raised / raised.sum(axis=-1, keepdims=True)
     best = np.argsort(-scores, axis=-1, kind="stable")[..., :k]
-    experts = np.where(done[0][..., None], x.shape[-1], best) if done else best
-    rows = np.arange(best[..., 0].size).reshape(best[..., :1].shape) + np.arange(k) * best[..., 0].size
+    experts = np.where(finished[..., None], x.shape[-1], best)
+    rows = np.arange(finished.size).reshape(*finished.shape, 1) + np.arange(k) * finished.size
     return np.take_along_axis(scores, best, axis=-1), experts.astype(np.int32), rows.astype(np.int32)
 
 
-@form(moe_gating_top_k_softmax, "MoeGatingTopKSoftmax")
+@form(moe_gating_top_k_softmax, "MoeGatingTopKSoftmax", read=1)
 def _(self, x, finished=None, k=1):
     """The k largest of every row's softmax.  x: (..., e), finished: (...) bool -> (..., k), (..., k), (..., k) int32.
 
     See `moe_gating_top_k_softmax`. Nothing may be split.
     """
-    return self.run(*(t for t in (x, finished) if t is not None), k=k, finished=finished is not None)
+    return self.run(x, np.zeros(x.shape[:-1], bool) if finished is None else finished, k=k)
 
 
 @op(
@@ -329,3 +324,6 @@ def _(self, given):
     """
     skip = given["x2"] is not None
     return self.run(*(x for name, x in given.items() if name != "x2" or skip), skip=skip)
+
+
+refuse_gradient(feed_forward, moe_init_routing, moe_gating_top_k_softmax, moe_finalize_routing)

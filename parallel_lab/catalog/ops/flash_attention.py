@@ -385,6 +385,17 @@ def refuse_given(where, given, known, hint):
             raise NotBuiltYet(f"{name} is not available", where=where, hint=hint)
 
 
+def refuse_gradient(*operators, hint="Use it where nothing is trained, or ops.stop_gradient(x) before it"):
+    """Declare that operators have no gradient, as in MindSpore: a request for one raises NotBuiltYet."""
+    for of in operators:
+
+        def rule(g, out, *operands, where=of.class_name, **attrs):
+            raise NotBuiltYet("it has no gradient, as in MindSpore", where=where, hint=hint)
+
+        rule.refuses = True
+        of.vjp(rule)
+
+
 def with_heads(axes_or_counts):
     """The strategy of a flat tensor for one with heads apart: their elements stay whole."""
     if isinstance(axes_or_counts, Layout):

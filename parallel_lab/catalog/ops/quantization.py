@@ -19,7 +19,7 @@ from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import but_numbers
-from .flash_attention import optional_form, refuse_given
+from .flash_attention import optional_form, refuse_given, refuse_gradient
 
 _ROUNDINGS = {"round": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
 _SCALED = {"strategy_labels": lambda signature: but_numbers(signature)[:2], "flops": 3}  # MindSpore reads two tuples
@@ -163,3 +163,6 @@ def _multiply(self, operands, further, transpose_a, transpose_b, first_bias=Fals
     further = {name: x for name, x in further.items() if x is not None}
     turned = {"transpose_a": transpose_a, "transpose_b": transpose_b, "first_bias": first_bias, "dtype": dtype}
     return self.run(*operands[:2], *further.values(), given=tuple(further), **turned)
+
+
+refuse_gradient(quantize, rescale, quantized_product)

@@ -19,6 +19,7 @@ import numpy as np
 
 from ...base.checks import choice, integer, number
 from ...base.errors import NotBuiltYet, ShapeError, StrategyError, shorten
+from ...nn.tensor.tensor import Tensor
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
@@ -30,6 +31,7 @@ from .flash_attention import (
     optional_form,
     primitive_for,
     refuse_given,
+    refuse_gradient,
     with_heads,
     with_settings,
 )
@@ -175,7 +177,7 @@ def _served(name, tensors, queries="", keys="", **settings):
         attrs |= {"given": tuple(further), "layout": "BSND" if layout == "BSH" else layout}
         made = infer_attention.call((*three, *further.values()), attrs, inner)
         made = reshape(made, shape) if tuple(made.shape) != shape else made
-        return (made, np.zeros(1, np.float32)) if "softmax_lse_flag" in given else made
+        return (made, Tensor(np.zeros(1, np.float32))) if "softmax_lse_flag" in given else made
 
     optional = " ".join(f"{each}?" for each in tensors.split())
     arrange.__doc__ = """Attention to keys that are kept.  query: BSH (b, s, h), BNSD or BSND, key, value: with t keys
@@ -303,6 +305,9 @@ optional_form(
     **{**_HEADS, "mask_mode": "MASK_DEFAULT", "mla_v_dim": 0},
 )(_paged)
 optional_form(block_attention, "PagedAttentionMask", f"{_BLOCKS} alibi_mask?", **_HEADS)(_paged)
+
+
+refuse_gradient(infer_attention, block_attention, hint="For training use ops.FlashAttentionScore")
 
 
 # ---- new keys and values ----
