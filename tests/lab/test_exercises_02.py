@@ -174,8 +174,24 @@ def test_an_answer_for_four_ranks_only_does_not_pass():
     assert set(failed(check("02.1", four))) == {"values", "steps", "bytes"}
 
 
+def always_its_own(place):
+    def program(rank, ranks, chunk):
+        chunks = [np.zeros_like(chunk) for _ in range(ranks)]
+        chunks[rank] = chunk
+        for step in range(ranks - 1):
+            chunks[place(rank, step) % ranks] = yield from exchange(rank, (rank + 1) % ranks, (rank - 1) % ranks, chunk)
+        return chunks
+
+    return program
+
+
+OWN_CHUNK = "Every rank sends its own chunk in each step"
+
+
 @each_of(
     ("answer", "words"),
+    (always_its_own(lambda rank, step: rank - 1 - step), OWN_CHUNK),
+    (always_its_own(lambda rank, step: rank - 1), OWN_CHUNK),
     (ring_gather(missing=1), "nothing has arrived there"),
     (ring_gather(order=-1), "which rank's chunk arrives in step s?"),
     (lambda rank, ranks, chunk: [chunk] * ranks, "at place 1 the chunk of rank 0"),

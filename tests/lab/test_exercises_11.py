@@ -191,6 +191,21 @@ def test_a_misconception_is_named():
         assert failed(check(number, idea.answer))[idea.part].idea == name
 
 
+def test_m_taken_for_k_is_explained():
+    def swapped(strategy, per_node):
+        (m, k), rest = strategy
+        return counted_nodes(((k, m), rest), per_node)
+
+    def along_m(strategy, per_node):
+        return len({i * (8 // strategy[0][0]) // per_node for i in range(strategy[0][0])})
+
+    said = (failed(check("11.5", answer))["nodes"].note for answer in (swapped, along_m))
+    assert [note.partition(":")[0].partition(",")[0] for note in said] == [
+        "That takes m for k",
+        "That counts the ranks of m",
+    ]
+
+
 def test_the_right_answers_are_the_clocks_and_the_plans():
     assert all(lesson_11._best_count(*case) == formula_count(*case) for case in lesson_11.PIPELINES)
     assert all(lesson_11._nodes(*case) == counted_nodes(*case) for case in lesson_11.PLACED)

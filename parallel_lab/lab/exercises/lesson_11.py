@@ -290,6 +290,18 @@ NODE_IDEAS = (
         lambda strategy, per_node: -(-strategy[0][1] // per_node),
     ),
     Idea(
+        "m is taken for k",
+        "That counts the ranks of m, the rows of x. Those that add up differ in their slice of k, the second number.",
+        lambda strategy, per_node: len({i * (8 // strategy[0][0]) // per_node for i in range(strategy[0][0])}),
+    ),
+    Idea(
+        "m is taken for k",
+        "That takes m for k: in ((m, k), (k, n)) the second number is k, and the ranks that add up are those of k.",
+        lambda strategy, per_node: len(
+            {i * (8 // (strategy[0][0] * strategy[0][1])) // per_node for i in range(strategy[0][0])}
+        ),
+    ),
+    Idea(
         "every rank of k has its node",
         "That many ranks add up, but several of them may be in one node.",
         lambda strategy, per_node: strategy[0][1],

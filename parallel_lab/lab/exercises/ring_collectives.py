@@ -103,8 +103,11 @@ def _gathered(run: ProgramRun) -> None:
             text = f"an array that begins with {array[place][0]:g}"
             if not array[place].any():
                 text = "zeros: nothing has arrived there"
+            came = {tuple(chunk) for at, chunk in enumerate(array) if at != rank and chunk.any()}
             holds = next((r for r in range(ranks) if np.array_equal(array[place], chunks[r])), None)
             note = "" if run.messages else "No message was sent."
+            if run.steps > 1 and came in ({tuple(chunks[rank - 1])}, {tuple(chunks[(rank + 1) % ranks])}):
+                note = "Every rank sends its own chunk in each step. After the first one, pass on what came last."
             if holds is not None:
                 text = f"the chunk of rank {holds}"
                 if not note and sorted(map(tuple, array)) == sorted(map(tuple, chunks)):
