@@ -7,8 +7,17 @@ from dataclasses import replace
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises import get_exercise, lesson_12
-from parallel_lab.lab.exercises.composed import Composed, Layout, layouts, least_memory, messages_in, read_layout, train
+from parallel_lab.lab.exercises import composed, get_exercise, lesson_12
+from parallel_lab.lab.exercises.book import Desk
+from parallel_lab.lab.exercises.composed import (
+    Composed,
+    Layout,
+    _least_memory,
+    layouts,
+    messages_in,
+    read_layout,
+    train,
+)
 from parallel_lab.lab.lessons import compose
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -41,10 +50,26 @@ def test_both_budgets_exclude_the_pure_layouts_and_some_composed_ones_fit():
 
     fitting = [layout for layout in layouts() if fits(layout)]
     assert fitting and not [layout for layout in fitting if 1 in (layout.dp, layout.tp) or layout.level == "off"]
-    held, best = least_memory(lesson_12.BUDGET)
+    held, best = _least_memory(lesson_12.BUDGET)
     assert best == Layout(**BEST) and held == min(
         max(count.peak_bytes for count in Composed(layout).predicted) for layout in fitting
     )
+
+
+def test_no_call_shows_all_layouts_and_par_opens_at_par(monkeypatch):
+    """Before: layouts_text printed all of them with both budgets, and par told the layout to one that fitted."""
+    monkeypatch.setattr(composed, "_TRIED", {})
+    with pytest.raises(ArgumentError, match=r"32 more layouts.*10 different ones in a session.*10 left"):
+        composed.layouts_text(*layouts())
+    shown = [{"dp": dp, "tp": 8 // dp} for dp in (8, 4, 2, 1)]
+    assert composed.layouts_text(*shown) == composed.layouts_text(*shown) and len(composed._TRIED) == 4
+    composed.count_runs(*list(layouts())[:6], *shown)
+    with pytest.raises(ArgumentError, match="layout"):
+        composed.count_runs(*list(layouts())[-9:])
+    desk = Desk()
+    desk.check("12.1", {"layout": {"dp": 4, "tp": 2, "level": "level1"}})
+    with pytest.raises(ArgumentError, match="no attempt of your own passes 'par' yet"):
+        desk.par("12.1")
 
 
 @each_of(

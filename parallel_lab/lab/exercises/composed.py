@@ -28,6 +28,7 @@ from ..shared.equality import Equality, prove_equal
 from ..shared.problems import get_problem
 
 DEVICES, STEPS = 8, 10
+RUNS = 10  # different layouts that a session may predict or train
 LEVELS = ("off", "level1", "level2", "level3")
 WAYS = (1, 2, 4, 8)
 HIDDEN, HEADS = 64, 8
@@ -149,10 +150,25 @@ class Work:
     __repr__ = __str__
 
 
+_TRIED: dict[Layout, None] = {}  # of this session
+
+
+def count_runs(*choices: Any) -> list[Composed]:
+    """These layouts, counted as runs: one that was tried before costs none. Raises ArgumentError, and counts none,
+    where a layout is invalid, or there are too many."""
+    composed = [Composed.of(choice) for choice in choices]
+    tried = dict.fromkeys([*_TRIED, *(one.layout for one in composed)])
+    if len(tried) > RUNS:
+        allowed = f"{RUNS} different ones in a session, predicted or trained; {RUNS - len(_TRIED)} left"
+        raise ArgumentError(f"{len(tried) - len(_TRIED)} more layouts", where="layout", allowed=allowed)
+    _TRIED.update(tried)
+    return composed
+
+
 def train(choice: Any) -> Work:
-    """Ten steps on eight real processes, recorded, and the same on one device. Raises ArgumentError for an
-    invalid layout."""
-    composed = Composed.of(choice)
+    """Ten steps on eight real processes, recorded, and the same on one device: one of RUNS. Raises ArgumentError for
+    an invalid layout."""
+    (composed,) = count_runs(choice)
     losses, trace = composed.trained("processes")
     return Work(asdict(composed.layout), tuple(losses), tuple(trace), composed.report("processes"))
 
@@ -163,7 +179,7 @@ def messages_in(events: Iterable[Event]) -> Counter[tuple[Any, ...]]:
 
 
 @lru_cache(maxsize=4)
-def least_memory(budget_bytes: int) -> tuple[int, Layout]:
+def _least_memory(budget_bytes: int) -> tuple[int, Layout]:
     """The least bytes that the fullest rank holds, of all layouts that send no more than the budget: by trying all."""
     fitting = []
     for layout in layouts():
@@ -174,10 +190,10 @@ def least_memory(budget_bytes: int) -> tuple[int, Layout]:
 
 
 def layouts_text(*choices: Any) -> str:
-    """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most."""
+    """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most. Each
+    layout is one of RUNS."""
     rows = [("layout", "model states", "fullest moment", "sent in a step", "messages")]
-    for each in choices:
-        composed = Composed.of(each)
+    for composed in count_runs(*choices):
         counts, layout = composed.predicted, composed.layout
         name = f"dp {layout.dp}, tp {layout.tp}, {layout.level}" + ", recompute" * layout.recompute
         states = max(sum(count.at("states").values()) for count in counts)

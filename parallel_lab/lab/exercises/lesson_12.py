@@ -10,7 +10,7 @@ from ...base.events import Event
 from ...base.units import bytes_text
 from ..shared.equality import Equality
 from .book import Exercise
-from .composed import Composed, Work, least_memory, messages_in
+from .composed import Composed, Work, _least_memory, messages_in
 from .ideas import Idea
 from .reading import another_form, reading, refusals
 from .verdict import Note, Part, Wrong, judged
@@ -120,7 +120,7 @@ def _equality(composed: Composed, report: Any) -> str:
 
 
 def _par(composed: Composed) -> str:
-    least, _ = least_memory(BUDGET)
+    least, _ = _least_memory(BUDGET)
     held = composed.memory_bytes
     text = f"{held:,} bytes at the fullest moment, {held / least:.3f} x par"
     if held > least:
@@ -130,7 +130,7 @@ def _par(composed: Composed) -> str:
 
 
 def _par_text() -> str:
-    least, layout = least_memory(BUDGET)
+    least, layout = _least_memory(BUDGET)
     return f"{layout}: {least:,} bytes"
 
 
@@ -148,7 +148,7 @@ EXERCISES = (
         ),
         _capstone,
         _par_text,
-        "memory",
+        "par",
         ideas=(SHARDED,),
         start="""\
 layout = {"dp": 8, "tp": 1, "level": "off", "recompute": False}
