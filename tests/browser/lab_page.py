@@ -300,7 +300,7 @@ def page_of(browser, tmp_path):
     for key, tab in used:
         found += tab.leave(tmp_path)
         FREE.setdefault(key, []).append(tab)
-    assert not found
+    assert not found, found
 
 
 @pytest.fixture

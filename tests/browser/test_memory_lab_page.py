@@ -33,17 +33,24 @@ def show(page, tab):
 
 
 @pytest.mark.exhaustive
-def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of):
-    lab = MemoryLab("stack", 4)
+@pytest.mark.parametrize("job", [("stack", 4), ("transformer", 4, "AdamWeightDecay", "data_parallel", "grouping")])
+def test_bars_are_drawn_to_scale_in_the_fixed_order(page_of, job):
+    """Ranks that hold the same are drawn once, with what one holds over the step."""
+    lab = MemoryLab(*job)
+    lab.set_capacity("4 MiB")
     lab.show_moment("peak")
-    page = page_of(lab.to_html(limits=FEW))
-    for held, bar in zip(lab.ranks(), page.locator(".pl-mm-bar").all(), strict=True):
+    page, alike = page_of(lab.to_html(limits=FEW)), job == ("stack", 4)
+    assert bool(page.locator("[data-key=step] .pl-mm-area").count()) == alike
+    assert len({tuple(held.at("peak").items()) for held in lab.ranks()}) == (1 if alike else 4)
+    drawn = page.locator(".pl-mm-bar").all()
+    assert len(drawn) == 4 and (not alike or not drawn[3].locator("rect.pl-mm-params").count())
+    for held, bar in zip(lab.ranks(), drawn[:1] if alike else drawn, strict=not alike):
         live = held.at("peak")
         found = {kind: bar.locator(f"rect.pl-mm-{kind}").bounding_box() for kind in live if live[kind]}
         order = [
             k for k in ("params", "grads", "optimizer", "activations", "gathered", "workspace", "inputs") if k in found
         ]
-        per_byte = found["gathered"]["height"] / live["gathered"]
+        per_byte = found["params"]["height"] / live["params"]
         assert [round(found[k]["height"], 0) for k in order] == pytest.approx(
             [max(0.75, live[k] * per_byte) for k in order], abs=1.6
         )

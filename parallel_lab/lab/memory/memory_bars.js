@@ -47,13 +47,22 @@ function grid(most, y, width, cap) {
   return html`<g>${found}</g>`;
 }
 
-// Bars of the fullest rank without optimizer parallel, and of every rank with it, at one moment.
+// Whether every rank holds as much of each kind: then one bar says it, and the step has the room, if there is any.
+function ranksAlike(s, ui) {
+  const [, first, ...others] = forChoices(s.sections.memory, s).bars;
+  return ui.bars >= 440 && others.every((bar) => bar.live.join() === first.live.join());
+}
+
+// Bars of the fullest rank without optimizer parallel, and of every rank with it, at one moment; where all are alike, one
+// of them, and what it holds over the step.
 function bars(s, ui) {
   const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 272;
-  const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total)) * 1.04 || 1;
+  const one = ranksAlike(s, ui), step = stepOf(s), peak = Math.max(...step.live.map(add));
+  const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total), one ? peak : 0) * 1.04 || 1;
   const bottom = height - M.bottom, y = (bytes) => bottom - (bytes / most) * (bottom - M.top);
-  const each = (width - M.left - M.gap - 8) / (ranks.length + 1.25), w = Math.min(92, each * 0.8);
-  const first = M.left + each * 1.25 + M.gap;
+  const each = one ? 14 : (width - M.left - M.gap - 8) / (ranks.length + 1.25), offW = one ? 60 : Math.min(110, each);
+  const first = M.left + M.gap + (one ? 72 : each * 1.25), w = one ? Math.max(64, ranks.length * each) : Math.min(92, each * 0.8);
+  const begin = first + w + 2 * M.gap;
   const stack = (held, x, wide) => {
     let at = 0;
     return kinds.map(({ name }, k) => {
@@ -80,15 +89,16 @@ function bars(s, ui) {
     return `${held.name}, ${bytesText(held.total)}: ${parts.join(", ") || "nothing"}`;
   };
   const bar = (held, i) => {
-    const x = first + i * each + (each - w) / 2, on = i === s.rank;
+    const x = one ? first : first + i * each + (each - w) / 2, on = i === s.rank, drawn = !one || !i;
+    const reach = one ? first + (w - ranks.length * each) / 2 + i * each : first + i * each;
     return html`<g class="pl-mm-bar${on ? " pl-on" : ""}" role="radio" data-key="r${i}" data-rank="${i}"
         data-command="select_rank" data-value="${i}" tabindex="${on ? 0 : -1}" aria-checked="${on}"
         aria-label="${said(held)}"><title>${said(held)}</title>
-      <rect class="pl-mm-reach" x="${round(first + i * each)}" y="${M.top - 20}" width="${round(each)}"
-        height="${bottom - M.top + 44}"/>${stack(held, x, w)}${total(held, x, w)}
-      <text class="pl-mm-name" x="${round(x + w / 2)}" y="${bottom + 15}">${w < 46 ? i : held.name}</text></g>`;
+      <rect class="pl-mm-reach" x="${round(reach)}" y="${one ? bottom + 2 : M.top - 20}" width="${round(each)}"
+        height="${one ? 24 : bottom - M.top + 44}"/>${drawn ? stack(held, x, w) : ""}${drawn ? total(held, x, w) : ""}
+      <text class="pl-mm-name" x="${round(reach + each / 2)}" y="${bottom + 15}">${one || w < 46 ? i : held.name}</text></g>`;
   };
-  const offW = Math.min(110, each), offX = M.left + 6;
+  const offX = M.left + 6;
   const moment = s.moment.choices.find((c) => c.value === s.moment.value);
   const capLine = html`<g data-key="cap"><title>a device has ${bytesText(cap)}</title>
     <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>
@@ -99,19 +109,23 @@ function bars(s, ui) {
     <g data-key="off"><title>${said(off)}</title>${stack(off, offX, offW)}${total(off, offX, offW)}
       <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
     <path class="pl-mm-divide" d="M${round(first - M.gap / 2)} ${M.top - 8}V${bottom + 20}"/>
+    ${one ? html`<text class="pl-mm-group" x="${round(first + w / 2)}" y="6">${plural(ranks.length, "rank")} alike</text>
+      <g data-key="step">${stepMarks(s, ui, { x0: begin, x1: width - 4, top: M.top, bottom, y })}</g>` : ""}
     <g data-key="ranks" role="radiogroup" aria-label="the rank whose step and traffic are shown"
       data-roving="1">${ranks.map(bar)}</g>
     ${cap ? html`<path class="pl-mm-cap pl-mm-above" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}
   </svg>`;
 }
 
-// Memory of one rank over one step: what it holds during each instruction, stacked in the same order.
-function overTheStep(s, ui) {
-  const found = s.steps_of[s.source.value], step = found.steps[found.of[s.rank]], n = step.live.length;
-  const { width } = ui, height = 190, top = 22, bottom = height - 30;
-  const peak = Math.max(...step.live.map(add), 1), cap = s.capacity.bytes <= peak * 1.6 ? s.capacity.bytes : 0;
-  const most = Math.max(peak, cap) * 1.05, y = (bytes) => bottom - (bytes / most) * (bottom - top);
-  const x = (i) => M.left + (i / Math.max(1, n)) * (width - M.left - 4);
+function stepOf(s) {
+  const found = s.steps_of[s.source.value];
+  return found.steps[found.of[s.rank]];
+}
+
+// What a rank holds during each instruction of a step, stacked in the same order, between x0 and x1.
+function stepMarks(s, ui, { x0, x1, top, bottom, y }) {
+  const step = stepOf(s), n = step.live.length, peak = Math.max(...step.live.map(add), 1);
+  const x = (i) => x0 + (i / Math.max(1, n)) * (x1 - x0);
   const area = (kind, k) => {
     const low = step.live.map((live) => add(live.slice(0, k))), high = step.live.map((live, i) => low[i] + live[k]);
     if (high.every((h, i) => h === low[i])) return "";
@@ -131,14 +145,20 @@ function overTheStep(s, ui) {
       <text class="pl-mm-band-text" x="${round((from + to) / 2)}"
         y="${bottom + 11.5}">${wide ? p.phase : to - from >= 10 ? p.phase[0] : ""}</text></g>`;
   };
-  const at = step.peak, px = (x(at) + x(at + 1)) / 2, right = px > width - 190;
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="memory of rank ${s.rank} over one step, ${sourceText(s)}: at most ${bytesText(peak)} in instruction
-    ${at + 1} of ${n}">${grid(most, y, width, 0)}
-    <g>${kindsOf(s).map(area)}</g><g>${step.phases.map(phase)}</g>
-    ${cap ? html`<path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}
+  const px = (x(step.peak) + x(step.peak + 1)) / 2, said = `fullest: ${bytesText(peak)}`;
+  return html`<title>rank ${s.rank} over one step, ${sourceText(s)}: at most ${bytesText(peak)} in instruction
+    ${step.peak + 1} of ${n}</title><g>${kindsOf(s).map(area)}</g><g>${step.phases.map(phase)}</g>
     <path class="pl-mm-pin" d="M${round(px)} ${top - 4}V${bottom}"/>
-    <text class="pl-mm-pin-text" x="${round(px + (right ? -5 : 5))}" y="${top - 9}"
-      text-anchor="${right ? "end" : "start"}">fullest: ${bytesText(peak)}</text>
-  </svg>`;
+    <text class="pl-mm-pin-text" x="${round(Math.min(px + 5, x1 - 6.6 * said.length))}" y="${top - 9}">${said}</text>`;
+}
+
+// The same as a picture of its own, where ranks differ.
+function overTheStep(s, ui) {
+  const { width } = ui, height = 190, top = 22, bottom = height - 30, peak = Math.max(...stepOf(s).live.map(add), 1);
+  const cap = s.capacity.bytes <= peak * 1.6 ? s.capacity.bytes : 0, most = Math.max(peak, cap) * 1.05;
+  const y = (bytes) => bottom - (bytes / most) * (bottom - top);
+  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
+    aria-label="memory of rank ${s.rank} over one step">${grid(most, y, width, 0)}
+    ${stepMarks(s, ui, { x0: M.left, x1: width - 4, top, bottom, y })}
+    ${cap ? html`<path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}</svg>`;
 }

@@ -50,7 +50,7 @@ const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWi
 
 function memory(s, ui) {
   return html`${patterns(ui.id)}<div class="pl-mm-main"><section aria-label="memory per rank"><div class="pl-mm-title">
-      <h3>Memory per rank</h3>
+      <h3>${ranksAlike(s, ui) ? `A rank, and rank ${s.rank} over one step` : "Memory per rank"}</h3>
       ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[valueOf(c)] })}
       ${segments("show_moment-", "moment", s.moment, "show_moment", ui)}</div>
     <figure class="pl-mm-figure">${bars(s, ui)}</figure></section>${key(s, ui)}</div>`;
@@ -132,7 +132,7 @@ CELLS.stack = (parts, { rows }, ui) => {
 function tables(s, ui) {
   return tabs(ui, {
     ...sectionTabs(s, ui, [["levels", "Every level"], ["traffic", "Messages"]]),
-    step: ["One step", null, () => step(s, ui)],
+    ...(ranksAlike(s, ui) ? {} : { step: ["One step", null, () => step(s, ui)] }),
     ...sectionTabs(s, ui, [["parameters", "Parameters"]]), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
     ...earlierTab(s, ui), paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
