@@ -25,7 +25,7 @@ CLOSURES = {
     "run.simulator": (7_972, 8_496),
     "graph.trace": (10_855, 10_855),
     "graph.compiler": (21_997, 22_497),
-    "train.session": (17_198, 26_813),
+    "train.session": (17_198, 26_855),
     "lab.costs.model": (6_611, 6_611),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -42,7 +42,7 @@ PACKAGE_LINES = {
     "graph": 9_567,
     "cost": 9_236,
     "run": 1_458,
-    "processes": 13_551,
+    "processes": 13_591,
     "train": 10_893,
     "lab": 32_759,
     "mindspore": 9_716,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 105_978, 130_304, 102_610
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_020, 130_346, 102_610
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern
