@@ -85,7 +85,8 @@ def set_cell_executor(found: Any) -> None:
 
 
 # Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there.
-on_tape: ContextVar[bool] = ContextVar("parallel_lab_on_tape", default=False)
+# 2: a gradient is made that is differentiated itself, and nothing that it is made of may lose its own.
+on_tape: ContextVar[int] = ContextVar("parallel_lab_on_tape", default=False)
 
 
 _cloner: Any = None

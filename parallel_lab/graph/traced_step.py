@@ -90,10 +90,9 @@ class TracedStep:
 
     def value_now(self, name: str) -> str:
         """The value of parameter `name` at this line: what an optimizer's step or an operator gave it last, or what it
-        holds when the step begins.
+        holds when the step begins. MindSpore adds up the gradients of micro-batches in Parameters "accu_grads.NAME".
         """
         if name not in self.updated:
-            # MindSpore adds up the gradients of micro-batches in Parameters of that name
             of = name.removeprefix("accu_grads.") if self.micro_batches > 1 and name not in self.assigns else name
             sums = (gradient for gradient, (source, _) in self.targets.items() if source == of != name)
             return next(sums, self.assigns.get(name, name))

@@ -22,11 +22,11 @@ MODULES = all_modules()
 # functions and for types included
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
-    "run.simulator": (7_972, 8_496),
-    "graph.trace": (10_855, 10_855),
-    "graph.compiler": (21_997, 22_497),
-    "train.session": (17_198, 26_855),
-    "lab.costs.model": (6_611, 6_611),
+    "run.simulator": (7_973, 8_497),
+    "graph.trace": (10_859, 10_859),
+    "graph.compiler": (21_998, 22_498),
+    "train.session": (17_203, 26_860),
+    "lab.costs.model": (6_612, 6_612),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -37,8 +37,8 @@ PACKAGE_LINES = {
     "base": 4_722,
     "layout": 2_170,
     "ops": 10_764,
-    "nn": 7_954,
-    "catalog": 14_610,
+    "nn": 8_019,
+    "catalog": 14_645,
     "graph": 9_567,
     "cost": 9_236,
     "run": 1_458,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_020, 130_346, 102_610
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_080, 130_441, 102_639
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -287,10 +287,10 @@ def test_a_loss_scaler_of_amp_is_a_value_of_the_step_that_is_compiled():
 
 
 class Rising(nn.learning_rate_schedule.LearningRateSchedule):
-    """0.5, 1.0, 1.5, ..., made of operators."""
+    """0.5, 1.0, 1.5, ..., made of operators and a list."""
 
     def construct(self, global_step):
-        return ops.cast(global_step + 1, ms.float32) * 0.5
+        return ops.cast(global_step + 1, ms.float32) * ([0.5] * 9)[global_step]
 
 
 class Counting(nn.Optimizer):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from parallel_lab import ops
-from parallel_lab.base.errors import ArgumentError, TraceError
+from parallel_lab import nn, ops
+from parallel_lab.base.errors import ArgumentError, NotBuiltYet, TraceError
 from parallel_lab.mindspore import get_grad
 from parallel_lab.nn.tensor.autograd import grad, gradients, value_and_grad
 from parallel_lab.nn.tensor.parameter import Parameter
@@ -136,3 +136,32 @@ def test_gradients_with_their_ids_are_found_by_argument_and_parameter():
     np.testing.assert_allclose(get_grad(one, 0).asnumpy(), 3 * X)
     with pytest.raises(ArgumentError, match="no gradient for 2"):
         get_grad(found, 2)
+
+
+POINT, ALONG, ROWS = (np.random.default_rng(n).uniform(0.3, 0.9, size=(3, 4)) for n in range(3))
+TWICE = {
+    "powers": lambda x: (x**3 - x * x).sum(),
+    "a product": lambda x: ops.matmul(x, ops.transpose(x, (1, 0))).sum() ** 2,
+    "tanh": lambda x: ops.tanh(x * 2.0).sum(),
+    "a quotient": lambda x: (1 / x + ops.log(x) * ops.exp(x)).sum(),
+    "a norm": lambda x: ops.sqrt((x * x).sum()),
+    "rows": lambda x: (ops.reduce_max(x, 1) ** 2).sum() + (ops.relu(x - 0.5) ** 3).sum(),
+    "joined": lambda x: (ops.concat((x, x * x), 0) ** 2).sum() + ops.abs(x).sum() ** 2,
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_gradient_is_differentiated(name):
+    """Second derivatives were 0, without a word. Against differences of first ones."""
+    first = grad(TWICE[name])
+    found = grad(lambda x: (first(x) * Tensor(ALONG)).sum())(Tensor(POINT)).asnumpy()
+    above, below = (first(Tensor(POINT + sign * 1e-5 * ALONG)).asnumpy() for sign in (1, -1))
+    np.testing.assert_allclose(found, (above - below) / 2e-5, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "once", [lambda x: ops.softmax(x), lambda x: x[:2, 1:] ** 3, lambda x: nn.LayerNorm((4,), dtype="float64")(x)]
+)
+def test_a_gradient_without_a_second_one_is_refused(once):
+    with pytest.raises(NotBuiltYet, match="differentiated once more"):
+        grad(lambda x: (grad(lambda y: (once(y) ** 2).sum())(x) * Tensor(ROWS)).sum())(Tensor(POINT))

@@ -6,8 +6,8 @@ moves least of its operands, so that layouts are followed; its messages, if it n
 makes them. The instructions come first in the update program; those on new values, which lie as the parameter does,
 come last.
 
-A message that the step calls itself acts on slices as they lie, and so does all that it is made of: no other message is
-inserted there, a sum that ends in it is each rank's own (MindSpore: behind the gradient nothing is split or combined).
+A message that the step calls itself acts on slices as they lie, and so does all that it is made of: sums that end in
+it are each rank's own (MindSpore: behind the gradient nothing is split or combined).
 
 In data_parallel and hybrid_parallel mode every rank has whole gradients, and operators run on them as they stand.
 """
@@ -182,9 +182,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
 
 
 def _stages_of(draft: Draft, nodes: tuple[Node, ...], own: set[str]) -> dict[str, set[int]]:
-    """{value behind the gradient: the stages whose Parameters or forward values it is made of}. Raises
-    TracedCommunication where a message reads values of several in another way than added.
-    """
+    """{value behind the gradient: the stages of what it is made of}. TracedCommunication: several meet, not added."""
     made: dict[str, set[int]] = {}
     rooted = {i.name for i in draft.graph.inputs if i.role == "data"} | {name for _, name, _ in draft.graph.gradients}
     for node in draft.graph.of_phase("forward"):
@@ -203,8 +201,8 @@ def _stages_of(draft: Draft, nodes: tuple[Node, ...], own: set[str]) -> dict[str
 
 
 def _over_stages(build: Builder, node: Node, stages: dict[str, set[int]]) -> Node:
-    """A message between all stages as each stage sends it: what is made of Parameters is added up over their stages as
-    it is; what no stage has made, all have alike. Raises TracedCommunication for other messages between stages.
+    """A sum over all stages as each sends it: what Parameters made is added up over their stages already, what no stage
+    has made all have alike. Raises TracedCommunication for other messages between stages.
     """
     size, count, attrs = build.config.device_num, build.config.pipeline_stages, dict(node.attrs)
     mine = tuple(r for r in attrs["group"] if r // size == attrs["group"][0] // size)
@@ -226,8 +224,7 @@ def _over_stages(build: Builder, node: Node, stages: dict[str, set[int]]) -> Nod
 
 def _on_slices(build: Builder, node: Node) -> None:
     """A message that the step calls, or an operator that one is made of: on slices as they lie, and nothing else moves.
-
-    Raises TracedCommunication for a group that no program for all ranks names, and where slices make no slice.
+    Raises TracedCommunication.
     """
     op, device_num, attrs = node.opdef, build.config.device_num, dict(node.attrs)
     for name in node.ins:
@@ -250,11 +247,11 @@ def _on_slices(build: Builder, node: Node) -> None:
         instr = Instr(op.message, node.outs, node.ins, node.name, "", node.op_class, attr_pairs(about), axes, matrix)
         instr = replace(instr, reason="the step calls it", origin=node.origin)
     else:
-        if op.view and slices[0] != held[0].shape and len(node.shape) > 1:
-            what = f"a message that the step calls reads {held[0].shape} reshaped to {node.shape}, slices {slices[0]}"
-            raise TracedCommunication(what, where=node.where, allowed="A slice is reshaped to one dim only")
         if op.view:
             attrs["shape"] = node.shape if slices[0] == held[0].shape else (math.prod(slices[0]),)
+            what = f"a message that the step calls reads {held[0].shape} reshaped to {node.shape}, slices {slices[0]}"
+            if len(attrs["shape"]) != len(node.shape):
+                raise TracedCommunication(what, where=node.where, allowed="A slice is reshaped to one dim only")
         elif op.result_shape is None:
             signature = op.signature_for(tuple(v.shape for v in held), attrs)
             like = next((v for v, labels in zip(held, signature.ins, strict=True) if labels == signature.outs[0]), None)

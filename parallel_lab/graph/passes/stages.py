@@ -217,10 +217,8 @@ def _cut(names: list[str], target: float, allowed: range, tolerance: float) -> i
 
 
 def _border_fault(graph: Graph, stages: dict[str, int]) -> StrategyError | None:
-    """The error where a Reshape makes what another stage reads, a Cast of it included (as MindSpore raises), or None.
-    A loss scale is not of the network: every stage may read it in its shape.
-    """
-    of_scale = _made_of(graph, "parameter", "constant", "scalar")
+    """The error where a Reshape makes what another stage reads, a Cast of it included (as in MindSpore), or None."""
+    of_scale = _made_of(graph, "parameter", "constant", "scalar")  # a loss scale is not of the network
     for node in graph.of_phase("forward"):
         for name in node.ins:
             maker = graph.node(graph.maker(name))

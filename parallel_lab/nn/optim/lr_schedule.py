@@ -132,6 +132,13 @@ def as_schedule(value: Any, where: str, name: str = "learning_rate") -> float | 
     return number(0)(where, name, value)
 
 
+class _Step(Tensor):
+    """The number of a step, which may also index a list of rates."""
+
+    def __index__(self) -> int:
+        return int(self)
+
+
 def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str = "learning rate") -> float:
     """The learning rate (or what it is) of one step, checked. ArgumentTypeError, ArgumentError: it is invalid."""
     if isinstance(rate, float):
@@ -140,7 +147,7 @@ def rate_at(rate: float | Callable[[int], Any], step: int, where: str, what: str
     try:
         # a construct of a script's own is given what MindSpore gives it
         own = isinstance(rate, LearningRateSchedule) and not isinstance(rate, FormulaSchedule)
-        rate_now = rate(Tensor(step, np.int32) if own else step)
+        rate_now = rate(_Step(step, np.int32) if own else step)
     finally:
         current_tracer.reset(outside)
     rate_now = rate_now.asnumpy() if isinstance(rate_now, Tensor) else rate_now

@@ -14,14 +14,22 @@ import numpy as np
 
 from ...base.checks import flag
 from ...base.dtypes import kind_of
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
-from ...base.hooks import cell_runner, current_tracer, current_world, on_tape
+from ...base.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    NotBuiltYet,
+    ParallelLabError,
+    ShapeError,
+    TraceError,
+    shorten,
+)
+from ...base.hooks import cell_runner, current_tracer, current_world, on_tape, open_catalog
 from ...ops.elementwise import add, cast, mul
 from ...ops.reduce import reduce_sum
 from ...ops.shape import reshape
 from .arithmetic import Arithmetic
 from .parameter import Parameter
-from .tape import as_read, gradients
+from .tape import alone, as_read, gradients, history
 from .tensor import Tensor
 
 
@@ -69,8 +77,10 @@ def value_and_grad(
             compiled = cell_runner()(run, args, {})
             if compiled is not NotImplemented:
                 return compiled
+        again = tracer is None and on_tape.get()  # a function that is differentiated itself
         if tracer is None:
-            args = [_GradientTarget(a) if i in positions else a for i, a in enumerate(args)]
+            kept = [again and isinstance(a, Tensor) and (a.node is not None or a.requires_grad) for a in args]
+            args = [a if i not in positions or kept[i] else _GradientTarget(a) for i, a in enumerate(args)]
         watching = on_tape.set(tracer is None)
         try:
             # of a trace's values copies: the function may give them other elements
@@ -94,7 +104,12 @@ def value_and_grad(
             args = [as_read(a) if i in positions else a for i, a in enumerate(args)]
         tensors = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
-        grads = [Tensor(g) for g in gradients(output, tensors)] if tracer is None else tracer.gradients(output, tensors)
+        if again:
+            grads = recorded_gradients(output, tensors)
+        else:
+            grads = (
+                [Tensor(g) for g in gradients(output, tensors)] if tracer is None else tracer.gradients(output, tensors)
+            )
         if tracer is None and (world := current_world()) is not None:
             world.note_gradients()
         if return_ids:
@@ -238,3 +253,40 @@ class _GradientTarget(Tensor):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self.hooks: list[Callable] = []
+
+
+def recorded_gradients(output: Tensor, wrt: Sequence[Tensor]) -> list[Tensor]:
+    """As `gradients` of ones, on the tape: the rules run on Tensors, so that what they give can be differentiated.
+
+    Raises NotBuiltYet where a rule works on arrays alone.
+    """
+    open_catalog()  # which has rules for operators that rules are made of
+    targets, totals = {id(t) for t in wrt}, {id(output): Tensor(np.ones(output.shape, output.dtype))}
+    for tensor in history(output):
+        key, node = id(tensor), tensor.node
+        g = totals.get(key) if key in targets else totals.pop(key, None)
+        if g is None:
+            continue
+        operands, op = [as_read(x, node.order) for x in node.operands], node.op
+        needed = [x.node is not None or x.requires_grad for x in operands]
+        extra: dict[str, Any] = {"across": alone} if op.vjp_across else {}
+        extra |= {"total": lambda value: (value, 1)} if op.vjp_total else {}
+        extra |= {"needs": tuple(needed)} if op.vjp_needs else {}
+        g = g if g.dtype == tensor.dtype else g.astype(str(tensor.dtype))
+        watching = on_tape.set(2)
+        try:
+            if node.siblings is not None or node.hooks:
+                raise TypeError("several results, or hooks")
+            found = op.vjp_fn(g, tensor, *operands, **({} if op.plain else node.attrs), **extra)
+            if any(x is not None and not isinstance(x, Tensor) for x in found):
+                raise TypeError("arrays")
+        except (TypeError, AttributeError, ValueError, ParallelLabError) as error:
+            what = f"{op.class_name} is to be differentiated once more"
+            hint = "Write the first derivative with operators yourself"
+            raise NotBuiltYet(what, allowed="Rules made of operators that have one", hint=hint) from error
+        finally:
+            on_tape.reset(watching)
+        for operand, needs_gradient, part in zip(operands, needed, found, strict=True):
+            if part is not None and needs_gradient:
+                totals[id(operand)] = part if id(operand) not in totals else totals[id(operand)] + part
+    return [totals[id(t)] if id(t) in totals else Tensor(np.zeros(t.shape, t.dtype)) for t in wrt]

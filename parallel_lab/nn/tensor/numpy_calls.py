@@ -11,6 +11,7 @@ import numpy as np
 
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentTypeError
+from ...base.hooks import on_tape
 from ...base.origin import caller
 from ...ops.spellings import NUMPY, UFUNCS
 from .arithmetic import Arithmetic
@@ -48,6 +49,8 @@ class NumpyProtocol(Arithmetic):
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if on_tape.get() == 2 and getattr(self, "requires_grad", False):
+            raise TypeError("numbers have no gradient")
         return np.array(self.array, dtype) if copy else np.asarray(self.array, dtype)
 
     def _wrapped(self, result: Any) -> Any:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ShapeError
+from ...base.errors import NotBuiltYet, ShapeError
 from .tensor import Node, Tensor
 
 
-def _alone(value: Any, reduce: str = "sum") -> Any:
+def alone(value: Any, reduce: str = "sum") -> Any:
     """`across` of a vjp rule where nothing is split: the one value there is."""
     return value
 
@@ -23,7 +23,7 @@ def _order(tensor: Tensor) -> int:
     return tensor.node.order
 
 
-def _history(root: Tensor, since: int = 0) -> list[Tensor]:
+def history(root: Tensor, since: int = 0) -> list[Tensor]:
     """Tensors with a node from which `root` was made, latest first (iterative: deep nets do not overflow the stack)."""
     tensors, seen, stack = [], {id(root)}, [root]
     while stack:
@@ -51,7 +51,7 @@ def as_read(tensor: Tensor, order: int = 0) -> Tensor:
 
 def leaves_since(results: Sequence[Tensor], since: int) -> list[Tensor]:
     """Tensors made before the operator of this number, with a gradient, from which later ones have made the results."""
-    computed = {id(t): t for root in results for t in _history(root, since)}
+    computed = {id(t): t for root in results for t in history(root, since)}
     read = [as_read(x, t.node.order) for t in computed.values() for x in t.node.operands]
     leaves = {id(x): x for x in read if id(x) not in computed and (x.node is not None or x.requires_grad)}
     return list(leaves.values())
@@ -66,8 +66,8 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
         id(output): np.ones(output.shape, output.dtype) if seed is None else np.asarray(seed, output.dtype)
     }
     parts: dict[int, np.ndarray] = {}  # of several results
-    history = _history(output, since)
-    for at, tensor in enumerate(history):
+    made = history(output, since)
+    for at, tensor in enumerate(made):
         key = id(tensor)
         g = totals.get(key) if key in targets else totals.pop(key, None)
         if g is not None and g.dtype != tensor._data.dtype:
@@ -81,11 +81,13 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
             values, number = node.siblings
             if g is not None:
                 parts[number] = g
-            if at + 1 < len(history) and _order(history[at + 1]) == node.order:
+            if at + 1 < len(made) and _order(made[at + 1]) == node.order:
                 continue
             g, parts = tuple(parts.get(i) for i in range(len(values))) if parts else None, {}
         if g is None:
             continue
+        if node.op.vjp_fn is None:
+            raise NotBuiltYet(f"{node.op.class_name} is to be differentiated once more", allowed="Others with a rule")
         operands = [as_read(x, node.order) for x in node.operands]
         op, arrays = node.op, node.arrays or [x.array for x in operands]
         out = tensor._data if node.siblings is None else node.siblings[0]
@@ -93,7 +95,7 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
         if op.plain:
             grads = op.vjp_fn(g, out, *arrays)
         else:
-            extra: dict[str, Any] = {"across": _alone} if op.vjp_across else {}
+            extra: dict[str, Any] = {"across": alone} if op.vjp_across else {}
             if op.vjp_total:
                 extra["total"] = lambda value: (value, 1)
             if op.vjp_needs:

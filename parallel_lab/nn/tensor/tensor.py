@@ -22,7 +22,7 @@ import numpy as np
 from ...base.checks import checked, fitting, fitting_methods, instance, integer
 from ...base.dtypes import as_dtype, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
-from ...base.hooks import current_tracer
+from ...base.hooks import current_tracer, on_tape
 from ...layout.slices import gather_full
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef
@@ -193,7 +193,8 @@ class Tensor(NumpyProtocol):
         if op.result_shape is None and not alike:
             op.signature_for(shapes, attrs)
         arrays_out = op.attempt(arrays, attrs)
-        recorded = op.vjp_fn is not None and any(t.requires_grad for t in tensors)
+        noted = op.vjp_fn is not None or (on_tape.get() == 2 and op.dtype != "bool" and op.name != "sign")
+        recorded = noted and any(t.requires_grad for t in tensors)
         node = Node(op, tuple(tensors), attrs, arrays) if recorded else None
         if type(arrays_out) is tuple:
             return node.results(arrays_out) if node is not None else tuple(map(Tensor, arrays_out))
