@@ -110,7 +110,7 @@ def test_init_of_the_communication_module_finds_mpi(tmp_path):
         "import os\n"
         "import numpy as np\n"
         "from parallel_lab.train.communication import get_group_size, get_rank, init\n"
-        "from parallel_lab.base.settings.context import current_world\n"
+        "from parallel_lab.base.hooks import current_world\n"
         "init()\n"
         "total = current_world().comm.all_reduce(np.array([get_rank()]))\n"
         "os.write(1, f'{get_rank()} {get_group_size()} {current_world().backend} {total[0]}\\n'.encode())\n"

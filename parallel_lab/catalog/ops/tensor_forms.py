@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ...base.checks import choice, flag, integer
 from ...base.errors import NotBuiltYet, ShapeError, shorten
 from ...ops.elementwise import add, cast, div, mul, sub
@@ -78,6 +80,7 @@ def _(self, ord=None, dim=None, keepdim=False, *, dtype=None):
 def _(self, indices, axis=None, mode=None):
     """Elements at these places along `axis`; None: in one row. mode: of places outside: "clip", "wrap", None: raise."""
     how = (choice("clip", "wrap", "raise") | None)("take", "mode", mode)
+    indices = np.asarray(indices) if isinstance(indices, (list, tuple, int)) else indices
     if how in ("clip", "wrap"):
         count = self.size if axis is None else self.shape[axis]
         indices = NAMES["clip"](indices, 0, count - 1) if how == "clip" else NAMES["floor_mod"](indices, count)
