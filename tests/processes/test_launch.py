@@ -288,7 +288,7 @@ def test_ranks_that_raise_at_once_have_time_to_say_so(tmp_path):
     body = """
         import atexit
         init()
-        atexit.register(time.sleep, 1.6)
+        atexit.register(time.sleep, 1.2)
         hooks.current_world().comm.barrier()
         raise ValueError("all at once")
     """
