@@ -38,7 +38,7 @@ PACKAGE_LINES = {
     "layout": 2_170,
     "ops": 10_764,
     "nn": 8_019,
-    "catalog": 14_645,
+    "catalog": 14_674,
     "graph": 9_567,
     "cost": 9_236,
     "run": 1_458,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_080, 130_441, 102_639
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 106_080, 130_470, 102_648
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -27,6 +27,8 @@ TAKE_NUMBERS = {
     *("BinaryCrossEntropy", "BCEWithLogitsLoss"),  # the weights, which their functions do not take as numbers
 }
 COUNTED = ("Dropout", "Randperm", "UniformCandidateSampler", "LogUniformCandidateSampler", "Embedding")  # a step, ids
+BENEATH = ("Quantize", "Rescale")  # what Quant and Dequant make use of, with numbers as scales
+NUMBERS = {*TAKE_NUMBERS, *COUNTED, *BENEATH}
 OPERATORS = {o.name: o for o in OPS.values() if not o.internal and o.cases and not o.variadic and not o.writes}
 
 
@@ -50,7 +52,9 @@ def test_no_operator_takes_a_list_text_or_nothing_for_a_tensor(name):
 
 
 @pytest.mark.quick(15)
-@pytest.mark.parametrize("name", [n for n, o in OPERATORS.items() if o.class_name not in (*TAKE_NUMBERS, *COUNTED)])
+@pytest.mark.parametrize(
+    "name", [n for n, o in OPERATORS.items() if o.class_name not in (*TAKE_NUMBERS, *COUNTED, *BENEATH)]
+)
 def test_an_operator_of_tensors_takes_no_number(name):
     """MindSpore: TypeError. `ops.relu(-2.0)` was computed."""
     op = OPERATORS[name]

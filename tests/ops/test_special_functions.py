@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, ops
+from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from tests.crossed import each_of
@@ -62,6 +63,10 @@ def test_digamma_has_its_known_values_and_poles():
     expected = [-gamma, 1 - gamma, half, sum(1 / k for k in range(1, 10)) - gamma, half + 2]
     np.testing.assert_allclose(found, expected, rtol=1e-13)
     assert np.isnan(ops.digamma(np.array([0.0, -3.0]))).all()
+    slope = gradient(ops.digamma, [1.0, 0.5, -0.5])
+    np.testing.assert_allclose(slope, [math.pi**2 / 6, math.pi**2 / 2, math.pi**2 / 2 + 4], rtol=1e-14)
+    with pytest.raises(NotBuiltYet, match="no gradient"):
+        gradient(lambda q: ops.zeta(2.0, q), [1.0])
 
 
 def test_bessel_functions_near_and_far():

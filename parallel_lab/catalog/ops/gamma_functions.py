@@ -14,6 +14,7 @@ import numpy as np
 
 from ...ops.elementwise import BINARY, float_result, neg
 from ...ops.machine.registry import case, op, unbroadcast
+from .flash_attention import refuse_gradient
 from .special_functions import by_elements, digamma
 
 _LGAMMA = by_elements(math.lgamma, math.inf)
@@ -102,3 +103,6 @@ def zeta(x, q):
         rising = rising * (s + 2 * k + 1) * (s + 2 * k + 2) / last**2
     made = np.where(valid, made, np.where(wide == 1, np.inf, np.nan))
     return made.astype(float_result((x.dtype, q.dtype)))
+
+
+refuse_gradient(zeta)

@@ -104,8 +104,30 @@ def _digamma(x):
 
 
 digamma = fractional(
-    "digamma", _digamma, "Derivative of lgamma", None, flops=60, mint="", example=(POSITIVE_CASE, case(SHAPE))
+    "digamma",
+    _digamma,
+    "Derivative of lgamma",
+    lambda g, out, x: digamma_grad(g, x),
+    flops=60,
+    mint="",
+    example=(POSITIVE_CASE, case(SHAPE)),
 )
+
+
+@op(result_shape=0, dtype=0)
+def digamma_grad(g, x):
+    """Gradient of digamma: g times trigamma(x), the sum of 1 / (x + n)^2.  g, x: (...) -> (...)."""
+    given = x.astype(np.float64)
+    turned = given < 0.5
+    y = np.where(turned, 1 - given, given)
+    total = sum((y + n) ** -2.0 for n in range(10))
+    y = y + 10
+    z = 1 / (y * y)
+    # Abramowitz and Stegun, 6.4.12 and, below a half, 6.4.7
+    series = 1 / 6 - z * (1 / 30 - z * (1 / 42 - z * (1 / 30 - z * (5 / 66))))
+    total = total + 1 / y + z / 2 + z / y * series
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (g * np.where(turned, (math.pi / np.sin(math.pi * given)) ** 2 - total, total)).astype(g.dtype)
 
 
 # ---- modified Bessel functions, times exp(-|x|) ----
