@@ -120,7 +120,7 @@ class _Held(nn.LossScaler):
 
 
 class StaticLossScaler(_Held, nn.StaticLossScaler):
-    __doc__ = f"{nn.StaticLossScaler.__doc__} scale_value: a Parameter, () float32."
+    """`nn.StaticLossScaler` whose scale is a Parameter, scale_value: () float32."""
 
     def adjust(self, grads_finite: Any) -> bool:
         """False: the scale stays."""
