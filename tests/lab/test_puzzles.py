@@ -290,7 +290,7 @@ def test_what_was_built_is_recognised(name, said):
 def test_messages_wait_for_the_slowest_border_on_their_way():
     lab = PipelineLab(stages=3, micro_batches=2, schedule="interleaved", latency=(0, 2))
     assert [lab.settings.delay(*pair) for pair in ((0, 1), (1, 0), (1, 2), (2, 0), (1, 1))] == [0, 0, 2, 2, 0]
-    assert lab.snapshot()["typed"]["latency"] == "0, 2" and PipelineLab.of_state(lab.state()).settings == lab.settings
+    assert lab.snapshot()["typed"]["latency"] == "0,2" and PipelineLab.of_state(lab.state()).settings == lab.settings
     with pytest.raises(ArgumentError, match="latency of 2 borders"):
         lab.set_stages(4)
     with pytest.raises(ArgumentError, match="the search knows no borders"):

@@ -415,13 +415,10 @@ class PipelineLab(ShowsTraining, WritesCode):
     def _puzzle_view(self) -> dict[str, Any] | None:
         if self._puzzle is None:
             return None
-        at = f"Par is {self._puzzle.par:g}. " + (
-            "Named schedules, Search and all settings open there."
-            if self.locked
-            else "You have reached it: all is open."
-        )
-        number, rules = self._puzzle.number, self._puzzle.rules
-        return {"number": number, "locked": self.locked, "text": f"Puzzle {number}: {rules} {at}"}
+        number, text = self._puzzle.number, f"{self._puzzle.rules} Par is {self._puzzle.par:g}."
+        text = f"Puzzle {number}: {text} Named schedules, Search and all settings open there."
+        solved = f"Puzzle {number} is solved: named schedules, Search and all settings are open."
+        return {"number": number, "locked": self.locked, "text": text if self.locked else solved}
 
     def _code_key(self) -> Settings:
         return self._settings

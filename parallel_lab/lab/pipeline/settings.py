@@ -110,7 +110,7 @@ class Settings:
         """Times, latency and cap as they are typed: `typed_setting` reads them."""
         cap = "none" if self.cap is None else str(self.cap)
         each = self.latency if isinstance(self.latency, tuple) else (self.latency,)
-        latency = ", ".join(f"{t:g}" for t in each)
+        latency = ",".join(f"{t:g}" for t in each)
         return {"times": ":".join(f"{t:g}" for t in self.times), "latency": latency, "cap": cap}
 
     @property
