@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import INTS, is_int
 from ..base.dtypes import plain_array
 from ..base.errors import ShapeError
 from ..ops.collectives.base import name_of
@@ -84,7 +85,11 @@ class CheckedCalls(Calls):
         dims = r.dim, r.split_dim, r.concat_dim
         asked = r.kind, r.group, signature, r.reduce, dims, r.root, r.shape, r.dtype, r.window, r.route, r.sr_tag
         key = *asked, r.origin, explicit, place, operand
-        known = self._calls.get(key)
+        try:
+            known = self._calls.get(key)
+        except TypeError:  # a list as a root, a reduction or a dim: refused by name
+            self._examine(request, explicit)
+            raise
         if known is None:
             if len(self._calls) >= KEPT_CALLS:
                 self._forget_calls()
@@ -119,7 +124,7 @@ class CheckedCalls(Calls):
         value = fields.get("value")
         if value is None:
             return fields
-        if kind != "broadcast" or fields["root"] == self.rank:
+        if kind != "broadcast" or not is_int(fields["root"], kinds=INTS) or fields["root"] == self.rank:
             return fields | {"value": plain_array(value, order="C", where=kind)}
         array = plain_array(value, where=kind)
         return fields | {"value": None, "shape": array.shape, "dtype": str(array.dtype)}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from ..base.checks import INTS, is_int
 from ..base.errors import CollectiveMismatch, shorten
 from ..base.origin import caller as learners_line, short_file
 from ..ops.collectives.definitions import MESSAGES
@@ -208,7 +209,8 @@ class Calls:
         tag: str = "",
     ) -> np.ndarray:
         """This rank's piece of the root's value along `dim`; x is read on the root only."""
-        return self._ask("scatter", group, tag, value=x if self.rank == root else None, dim=dim, root=root, out=out)
+        value = x if is_int(root, kinds=INTS) and self.rank == root else None
+        return self._ask("scatter", group, tag, value=value, dim=dim, root=root, out=out)
 
     def barrier(self, group: Group = None, *, tag: str = "") -> None:
         """Return when all members have called it."""

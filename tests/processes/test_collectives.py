@@ -364,6 +364,11 @@ REFUSED = {
     "text": (lambda comm: comm.all_gather(np.array(["text"])), ShapeError),
     "unknown reduce": (lambda comm: comm.all_reduce(np.ones(1), "average"), CollectiveMismatch),
     "root outside": (lambda comm: comm.broadcast(np.ones(1), root=99), CollectiveMismatch),
+    "two roots": (lambda comm: comm.broadcast(np.ones(1), root=np.array([0, 1])), CollectiveMismatch),
+    "pieces of two roots": (lambda comm: comm.scatter(np.ones(4), root=np.array([0, 1])), CollectiveMismatch),
+    "a list as root": (lambda comm: comm.reduce(np.ones(1), root=[0]), CollectiveMismatch),
+    "a list as reduction": (lambda comm: comm.all_reduce(np.ones(1), ["sum"]), CollectiveMismatch),
+    "a list as dim": (lambda comm: comm.all_gather(np.ones(1), [0]), ShapeError),
     "group outside": (lambda comm: comm.barrier(group=(0, 99)), CollectiveMismatch),
     "send to itself": (lambda comm: comm.send(np.ones(1), comm.rank), CollectiveMismatch),
 }
