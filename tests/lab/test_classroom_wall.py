@@ -86,6 +86,15 @@ def test_a_layout_has_the_time_and_the_memory_of_its_plan(roll):
     assert (bo.time_s, bo.memory_bytes) == (di.time_s, di.memory_bytes) != (ada.time_s, ada.memory_bytes)
 
 
+def test_the_axes_of_the_plot_have_round_numbers(roll):
+    page, tick = wall_page(roll), r'<text x="[\d.]+" y="[\d.]+" text-anchor="%s">([\d.]+) (?:us|ms|s|B|KiB|MiB)</text>'
+    for anchor in ("middle", "end"):  # times, then sizes
+        ticks = [float(found) for found in re.findall(tick % anchor, page)]
+        step = ticks[1] - ticks[0]
+        assert f"{step:.0e}"[0] in "125" and step == pytest.approx(float(f"{step:.0e}"))
+        assert ticks == pytest.approx([n * step for n in range(len(ticks))])
+
+
 def test_the_text_says_what_is_right_only_when_revealed(roll):
     covered, told = roll.to_text(), roll.to_text(reveal=True)
     assert "(right)" not in covered and "## 2: 6 (right)" in told and "## 2: 3\n" in told

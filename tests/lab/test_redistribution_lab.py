@@ -220,3 +220,13 @@ def test_real_ranks_give_the_slices_of_the_simulated_ones_and_send_what_is_predi
     for rank, (value, sent) in enumerate(replies):
         np.testing.assert_array_equal(value, whole[lab.target.slice_index(SHAPE, rank)], strict=True)
         assert sent == received
+
+
+@pytest.mark.parametrize("have", strategies(8))
+def test_partial_sums_that_cannot_be_are_explained(have):
+    """Only ranks with the same slice can hold addends of it."""
+    said = RedistributionLab(8, have, "1 x 8", "addends").snapshot()["selected"]
+    rows, columns = map(int, have.split(" x "))
+    alone = f"No two ranks hold the same slice of {have}, so there are no partial sums."
+    assert said == (alone if rows * columns == 8 else "")
+    assert RedistributionLab(8, have, "1 x 8").snapshot()["selected"] == ""

@@ -9,12 +9,14 @@ upon each. The page is a page of labs (lab/shared/page.py) with these sections a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ...base.errors import escape
 from ...base.units import bytes_text, time_text
 from ..exercises import MISCONCEPTIONS
+from ..pictures.charts import round_ticks
 from ..shared.page import lab_page
 from ..shared.replay import Limits
 from .roll import Layout, Roll, amounts, by_count
@@ -89,11 +91,13 @@ def _plot(roll: Roll, title: str, ones: Sequence[tuple[int, Layout]]) -> str:
     axes = f'<path d="M{LEFT} {TOP}V{floor}H{WIDTH - 10}" class="wall-axis"/>'
     axes += f'<text x="{WIDTH - 10}" y="{HEIGHT - 4}" text-anchor="end">time of a step (predicted)</text>'
     axes += f'<text x="{LEFT}" y="{TOP - 3}">memory of the fullest rank (predicted)</text>'
-    for share in (0, 0.5, 1):
-        x, y = LEFT + share * (WIDTH - LEFT - 90), floor - share * (floor - TOP - 14)
-        axes += f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{escape(time_text(share * most_s))}</text>'
-        size = escape(bytes_text(round(share * most_bytes)))
-        axes += f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{size}</text>'
+    for time_s in round_ticks(0, most_s, 4) if most_s else ():
+        x = LEFT + time_s / most_s * (WIDTH - LEFT - 90)
+        axes += f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{escape(time_text(time_s))}</text>'
+    unit = 1024 ** math.floor(math.log(max(1, most_bytes), 1024))
+    for size in round_ticks(0, most_bytes / unit, 4) if most_bytes else ():
+        y, text = floor - size * unit / most_bytes * (floor - TOP - 14), escape(bytes_text(round(size * unit)))
+        axes += f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
     alt = f"{title}: {len(ones)} plans by time of a step and memory"
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{escape(alt)}">{axes}{"".join(points)}</svg>'
 

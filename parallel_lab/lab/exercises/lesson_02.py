@@ -191,7 +191,9 @@ MENU_NOTES = {
 
 
 def _menu(menu: AllReduceMenu, answer: Any, /) -> Iterator[Part]:
-    listed = answer if isinstance(answer, list | tuple) else ()
+    if answer is not None and not isinstance(answer, dict | list | tuple):
+        raise another_form(answer, "the name of an algorithm for each size")
+    listed = answer or () if not isinstance(answer, dict) else ()
     choices = (
         answer if isinstance(answer, dict) else dict(zip((o.size_bytes for o in menu.orders), listed, strict=False))
     )

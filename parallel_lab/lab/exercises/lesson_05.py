@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import StrategyError
+from ...base.units import plural
 from .book import Exercise
 from .ideas import Idea, recognised, slip
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair, product_with
@@ -230,7 +231,7 @@ def _on_ranks(answer: Any) -> str:
                 raise Wrong(f"{name}: {shape}", f"{held[name][0].shape}, the array of rank 0", "", None, f"{strategy}")
         # the addends of an element, added up, are the element: counted, how many ranks take part
         if addends != product.addends:
-            raise Wrong(f"{addends} addends", f"{product.addends}", "", None, f"{strategy}")
+            raise Wrong(f"{addends} addend{'s' * (addends != 1)}", f"{product.addends}", "", None, f"{strategy}")
     return f"{len(strategies)} products on {DEVICES} simulated ranks: arrays of these shapes"
 
 
@@ -248,17 +249,19 @@ def par_sent() -> tuple[int, tuple[Pair, ...]]:
     return least, tuple(each.strategy for each in fitting if each.sent_elements == least)
 
 
+PAIR_FORM = "a strategy such as ((8, 1), (1, 1))"
+
+
 def _under_cap(answer: Any) -> Iterator[Part]:
-    with (
-        reading(answer, "a strategy such as ((8, 1), (1, 1))", "no strategy yet"),
-        refusals("a strategy that compiles"),
-    ):
+    with reading(answer, PAIR_FORM, "no strategy yet"), refusals("a strategy that compiles"):
         strategy = answer
         if isinstance(answer, str):
             numbers = [int(n) for n in re.findall(r"\d+", answer[:99])]
+            if len(numbers) != 4:
+                raise another_form(answer, PAIR_FORM)
             strategy = numbers[:2], numbers[2:]
         large = Product(tuple(whole_numbers(each, 3) for each in islice(strategy, 3)), LARGE)
-    yield Part("valid", True, f"{large.addends} addends, slices {', '.join(map(str, large.slices))}")
+    yield Part("valid", True, f"{plural(large.addends, 'addend')}, slices {', '.join(map(str, large.slices))}")
     held = large.held_elements
     if held > CAP:
         raise Wrong(f"{held:,} elements on a rank", f"at most {CAP:,}", _cap_note(large))

@@ -29,7 +29,10 @@ def another_form(answer: Any, form: str, nothing: str = "None", *details: Any) -
     nothing   what is said of None, where the answer is still to come
     details   further arguments of `Wrong`: what is expected, note, rank, op
     """
-    return Wrong(nothing if answer is None else shorten(answer), *details, form=form)
+    text = nothing if answer is None else shorten(answer)
+    if text.startswith("<") and (callable(answer) or " at 0x" in text):  # an address says nothing to a learner
+        text = "a function" if callable(answer) else f"an object of type {type(answer).__name__}"
+    return Wrong(text, *details, form=form)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...base.errors import escape
+from ...base.units import plural
 
 LADDER = ("a question", "a place to look", "a part of the answer", "the answer in words")  # hint levels 0 to 3
 # bars next to the text, never the only sign; of middle lightness, so that they stand out on white and on near-black
@@ -144,9 +145,8 @@ class Verdict:
         """One line: exercise, verdict, points."""
         if not self.tried:
             return f"Exercise {self.exercise}, {self.title}: not tried yet, {self.max_points} points to earn"
-        done = (
-            "passed" if self.passed else f"{sum(bool(p.passed) for p in self.parts)} of {len(self.parts)} parts passed"
-        )
+        some = f"{sum(bool(p.passed) for p in self.parts)} of {plural(len(self.parts), 'part')} passed"
+        done = "passed" if self.passed else some
         return f"Exercise {self.exercise}, {self.title}: {done}, {self.points} of {self.max_points} points"
 
     @property

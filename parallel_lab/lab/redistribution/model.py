@@ -128,6 +128,9 @@ class RedistributionLab(Stepped):
             notes = move_lines(self.moves) or ["Nothing moves."]
             sections["moves"] = {"kind": "lines", "title": "Steps in words", "small": small, "notes": notes}
             shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": LabRun().to_dict()}
+            alone = self._copies == "addends" and not self.source.is_partial
+            why = f"No two ranks hold the same slice of {self._have}, so there are no partial sums."
+            shown["selected"] = why if alone else ""
             return {**shown, **self.chosen(), "at": self._at, "moves": self.moves, "sections": sections}
 
     def _status(self) -> str:
