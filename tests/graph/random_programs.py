@@ -49,8 +49,8 @@ class ProgramDrawer(ElementKinds, ShapeKinds, LayerKinds):
             if position in ints or position in shown.bools:
                 numbers = self.choices.ints(ints.get(position, 2), shape)
                 tensors.append(Tensor(numbers.astype(bool) if position in shown.bools else numbers))
-            else:
-                tensors.append(self.fresh(shape, shown.low, shown.high))
+            else:  # some operators refuse to have a gradient
+                tensors.append(self.fresh(shape, shown.low, shown.high, not hasattr(op.vjp_fn, "refuses")))
         operands = tensors
         if not op.variadic:
             named = {**op.defaults, **attrs, **dict(zip(op.tensors, tensors, strict=True))}

@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_973, 8_497),
     "graph.trace": (10_859, 10_859),
-    "graph.compiler": (21_998, 22_498),
+    "graph.compiler": (22_000, 22_500),
     "train.session": (17_203, 26_867),
     "lab.costs.model": (6_612, 6_612),
 }

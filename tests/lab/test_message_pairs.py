@@ -66,7 +66,7 @@ def test_a_message_of_a_redistribution_shows_what_moves_in_it():
     # an all_gather among n brings n - 1 slices: the message's bytes are those of one
     assert per_rank == (len(gather["group"]) - 1) * gather["bytes_predicted"]
     assert "Moves, pool2.max_pool for flatten.flatten" in lab.to_text()
-    assert shot["status"].startswith(f"#{gather['number']} (forward, AllGather of flatten.flatten")
+    assert f"(predicted). #{gather['number']} (forward, AllGather of flatten.flatten" in shot["status"]
     lab.to(4)
     assert lab.snapshot()["at"] == 4
     with pytest.raises(ArgumentError, match="from 0 to 4"):

@@ -74,14 +74,16 @@ def follow_parameters(build: Any, node: Node, together: Sequence[Node]) -> None:
     graph, device_num = build.graph, build.config.device_num
     shapes, held = graph.operand_shapes(node), [_laid_out(graph, together, name, build.values) for name in node.ins]
     lie = [layout for layout, shape in zip(held, shapes, strict=True) if shape]
-    plain = isinstance(node.opdef.signature, str) and "..." in node.opdef.signature and len(node.outs) == 1
+    op = node.opdef
+    plain = isinstance(op.signature, str) and "..." in op.signature and len(node.outs) == 1
+    plain = plain and not op.whole and not op.localize  # the softmax of a slice is something else
     lead = lie[0] if lie else None
     equal = lead is not None and all(layout is not None and layout.same_placement(lead) for layout in lie)
     if not (plain and equal and all(shape in ((), node.shape) for shape in shapes)):
         attrs = dict(node.attrs)
-        strategy = choose_from_inputs(node.opdef, shapes, attrs, held, device_num, build.config)
+        strategy = choose_from_inputs(op, shapes, attrs, held, device_num, build.config)
         node = replace(node, strategy=strategy, strategy_source="followed")
-        rule = sharding_rule(node.opdef, shapes, attrs, strategy, device_num, node.where)
+        rule = sharding_rule(op, shapes, attrs, strategy, device_num, node.where)
         build.compute(node, rule, build.operands(node, rule.ins))
         return
     layouts = [TensorLayout.replicated(device_num, 0) if layout is None else layout for layout in held]
