@@ -21,8 +21,8 @@ from ..exercises import check, hint, par
 from ..fusion.case import Settings
 from ..fusion.model import FusionLab
 from ..fusion.subjects import get_subject
-from ..pictures.charts import fit_chart
-from ..pictures.plotted import plotted
+from ..pictures.charts import bar_chart, fit_chart
+from ..pictures.plotted import Plotted, plotted
 from ..shared.equality import Equality, bits_of, compare_sessions
 from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
@@ -34,8 +34,8 @@ def lanes_text(lab: FusionLab) -> str:
     return next(part for part in lab.to_text().split("\n\n") if part.startswith("Lanes"))
 
 
-def split_into_messages(counts: Iterable[int]) -> None:
-    """Print how long two processes take to add up the same 256 KiB, in more and more messages."""
+def split_into_messages(counts: Iterable[int]) -> Plotted:
+    """How long two processes take to add up the same 256 KiB, in more and more messages."""
 
     def seconds(comm: Any, pieces: int) -> float:
         arrays = np.split(np.ones(65_536, np.float32), pieces)
@@ -43,10 +43,8 @@ def split_into_messages(counts: Iterable[int]) -> None:
 
     with WorkerPool(2) as pool:
         pool.run(seconds, 4)  # the first messages of new workers are slow
-        for pieces in counts:
-            took = max(pool.run(seconds, pieces))
-            bar = "#" * min(60, round(took * 1.2e4) or 1)
-            print(f"256 KiB in {pieces:3} messages: {took * 1e6:6.0f} us (measured)  {bar}")
+        took_us = {str(pieces): 1e6 * max(pool.run(seconds, pieces)) for pieces in counts}
+    return plotted(bar_chart("256 KiB added up by two processes", "measured", took_us, "time in us", "messages"))
 
 
 MB = 2**20

@@ -11,6 +11,8 @@ from ...cost.timeline import predict_timeline
 from ...train.session import initial_values
 from ..exercises import check, hint, par
 from ..memory.count import simulated_ranks
+from ..pictures.charts import HUES, Chart, Trace
+from ..pictures.plotted import Plotted, plotted
 from ..pipeline.subjects import get_subject
 from ..recompute.chain import LAYERS, RESULT_BYTES, compiled, count
 from ..shared.jobs import ChainNet
@@ -18,6 +20,19 @@ from ..shared.prediction import Comparison
 
 KEEP = (False,) * len(LAYERS)
 AGAIN = (True,) * len(LAYERS)
+
+
+def kept_over_a_step() -> Plotted:
+    """How many results are in memory at each instruction of forward and backward, if the chain keeps them all."""
+    step = [point for point in predict_memory(compiled(KEEP)[0]).timeline if point.phase != "update"]
+    kept = tuple(point.by_kind["activations"] // RESULT_BYTES for point in step)
+    said = tuple(f"{point.phase}, {point.name}: {n}" for point, n in zip(step, kept, strict=True))
+    area = Trace("results that backward will read", "area", tuple(range(len(step))), kept, HUES[2], said)
+    title, forward = "Results in memory over one step", sum(point.phase == "forward" for point in step)
+    alt = f"{title}, predicted: at most {max(kept)} of them, when forward ends at instruction {forward} of {len(step)}."
+    return plotted(
+        Chart(title, "predicted", f"instruction: {forward} of forward, then backward", "results", (area,), alt)
+    )
 
 
 @cache

@@ -11,6 +11,8 @@ from ...train.session import initial_values
 from ..exercises import check, hint, par, puzzle_lab
 from ..exercises.verdict import Note
 from ..memory.count import simulated_ranks
+from ..pictures.charts import bar_chart
+from ..pictures.plotted import plotted
 from ..pipeline.subjects import get_subject
 from ..shared.equality import Equality, bits_of
 from ..shared.jobs import ChainNet

@@ -146,6 +146,13 @@ def memory_chart(step: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]], ra
     return Chart(title, source, "instruction", "MiB", tuple(traces), alt)
 
 
+def bar_chart(title: str, source: str, values: Mapping[str, float], x: str, y: str = "") -> Chart:
+    """A bar for each name.  x: what its length is, with the unit;  y: what the names are"""
+    count, words = len(values), tuple(f"{name}: {value:.4g}" for name, value in values.items())
+    bars = Trace(x, "bars", (0.0,) * count, tuple(range(count)), HUES[0], words, tuple(values.values()))
+    return Chart(title, source, x, y, (bars,), f"{title}, {source}, {x}. {'; '.join(words)}.", rows=tuple(values))
+
+
 def zero_chart(zero: Mapping[str, Any]) -> Chart:
     """The ZeRO paper's table as lines: GB of a rank on more and more ranks.  zero: as of a Memory Lab's snapshot"""
     ranks = tuple(row["ranks"] for row in zero["rows"])
@@ -168,7 +175,7 @@ LEFT, TOP, BOTTOM = 62, 30, 40  # pixels around the plot
 
 
 def _svg(chart: Chart, width: int, height: int) -> str:
-    names = 16 * len(chart.traces)
+    names = 16 * len(chart.traces) if len(chart.traces) > 1 else 0
     height += names
     low_x, high_x = _range([v for t in chart.traces for v in (*t.x, *t.ends)], "x" in chart.log)
     tops = _stacked(chart)
@@ -197,6 +204,8 @@ def _svg(chart: Chart, width: int, height: int) -> str:
     for n, (trace, (below, above)) in enumerate(zip(chart.traces, tops, strict=True)):
         parts += _marks(trace, below, above, x, y)
         at = floor + 34 + 16 * (n + 1)
+        if not names:
+            continue
         parts.append(f'<rect x="{LEFT}" y="{at - 9}" width="10" height="10" fill="{trace.colour}"/>')
         parts.append(f'<text x="{LEFT + 16}" y="{at}">{escape(trace.name)}</text>')
     style = 'font-family="system-ui, sans-serif" font-size="11" fill="currentColor" style="max-width:100%"'
