@@ -62,9 +62,10 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     expect(frame.locator(".pl-cards [role=radio]")).to_have_count(4)
     page.get_by_role("link", name="All lessons").click()
     page.get_by_role("link", name="The reference").click()
+    page.wait_for_url("**/parallel_lab.html")  # loaded: what is typed earlier is lost
     page.get_by_role("searchbox").fill("squared_difference")
     first = page.locator(".search-result").first
-    expect(first).to_contain_text("parallel_lab.ops.squared_difference")
+    expect(first).to_contain_text("parallel_lab.ops.squared_difference", timeout=30_000)  # the index is large
     first.get_by_role("link").first.click()
     expect(page.locator("#squared_difference")).to_contain_text("(...) -> broadcast (...)")
     page.goto((out / "reference" / "parallel_lab.html").as_uri())

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.units import bytes_text
 from parallel_lab.lab.shared.networks import NETWORKS
 from parallel_lab.lab.shared.problems import problems_of
 from parallel_lab.lab.strategy.model import DEVICES, StrategyLab
@@ -226,7 +227,7 @@ def test_a_snapshot_is_plain_data_and_consistent_with_itself(net, devices, data)
         if sent:
             assert shot["message_totals"]["bytes_predicted"] == sum(m["bytes_predicted"] for m in sent)
             assert f"{len(sent)} message" in shot["status"]
-            assert f"{shot['message_totals']['bytes_predicted']:,} bytes" in shot["status"]
+            assert f"with {bytes_text(shot['message_totals']['bytes_predicted'])} from rank" in shot["status"]
         else:
             assert "no messages" in shot["status"]
     assert {o["tensor"] for o in shot["operators"]} <= {t["id"] for t in shot["tensors"]}

@@ -137,7 +137,7 @@ def grouped_product(*operands, given=(), parts=1, offset=0):
     """
     x, weight, *_ = operands
     named = dict(zip(given, operands[2:], strict=True))
-    return _product(x, weight, named.get("bias"), _groups(named.get("ends"), offset, len(x)), parts)
+    return _product(x, weight, named.get("bias"), _groups(named.get("ends"), offset, len(x)), parts).astype(x.dtype)
 
 
 @op(result_shape=lambda shapes, **_: (*shapes[0][:-1], shapes[1][-2]), **_ROWS)
@@ -311,7 +311,7 @@ def moe_finalize_routing(*operands, skip=False):
     """
     expanded, *rows, bias, scales, places, experts = operands
     each = expanded[places.reshape(scales.shape[1], -1).T] + bias[experts]
-    return sum(rows) + (scales[..., None] * each).sum(axis=1)
+    return (sum(rows) + (scales[..., None] * each).sum(axis=1)).astype(expanded.dtype)
 
 
 @optional_form(
