@@ -294,48 +294,33 @@ def _without_values(count: int) -> tuple[Tensor, ...]:
     return (Tensor(np.zeros(1, np.float32)),) * count
 
 
-def fused_sparse_adam(
-    var,
-    m,
-    v,
-    beta1_power,
-    beta2_power,
-    lr,
-    beta1,
-    beta2,
-    epsilon,
-    gradient,
-    indices,
-    *,
-    use_locking=False,
-    use_nesterov=False,
-):
-    """`adam`; all moments decay. gradient: (n, ...), indices: (n,)."""
-    operands = (var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon)
-    _of_rows(lambda *all_: _adam(*all_, use_nesterov=use_nesterov), 3, operands, gradient, indices, lazy=False)
-    return _without_values(3)
+def _fused_sparse_adam(name: str, text: str, lazy: bool) -> Callable[..., tuple[Tensor, ...]]:
+    def fused(
+        var,
+        m,
+        v,
+        beta1_power,
+        beta2_power,
+        lr,
+        beta1,
+        beta2,
+        epsilon,
+        gradient,
+        indices,
+        *,
+        use_locking=False,
+        use_nesterov=False,
+    ):
+        operands = (var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon)
+        _of_rows(lambda *all_: _adam(*all_, use_nesterov=use_nesterov), 3, operands, gradient, indices, lazy=lazy)
+        return _without_values(3)
+
+    fused.__name__, fused.__doc__ = name, f"{text} gradient: (n, ...), indices: (n,)."
+    return fused
 
 
-def fused_sparse_lazy_adam(
-    var,
-    m,
-    v,
-    beta1_power,
-    beta2_power,
-    lr,
-    beta1,
-    beta2,
-    epsilon,
-    gradient,
-    indices,
-    *,
-    use_locking=False,
-    use_nesterov=False,
-):
-    """`adam` of these rows alone. gradient: (n, ...), indices: (n,)."""
-    operands = (var, m, v, beta1_power, beta2_power, lr, beta1, beta2, epsilon)
-    _of_rows(lambda *all_: _adam(*all_, use_nesterov=use_nesterov), 3, operands, gradient, indices, lazy=True)
-    return _without_values(3)
+fused_sparse_adam = _fused_sparse_adam("fused_sparse_adam", "`adam`; all moments decay.", lazy=False)
+fused_sparse_lazy_adam = _fused_sparse_adam("fused_sparse_lazy_adam", "`adam` of these rows alone.", lazy=True)
 
 
 def sparse_apply_ftrl(var, accum, linear, grad, indices, *, lr, l1, l2, lr_power, use_locking=False):
