@@ -1,5 +1,10 @@
 """A right answer to each exercise of the notebooks, as a learner would write it into its cell (without the check)."""
 
+LANE = """
+def lane(rank, kinds):
+    return [f"{rank}{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds)]
+"""
+
 ANSWERS = {
     "01.1": """
 def stands(rank, rows, columns):
@@ -128,10 +133,8 @@ def zero1_step(rank, ranks, weights, gradient, velocity):
 def bubble(stages, micro_batches, chunks=1):
     return (stages - 1) / (chunks * micro_batches + stages - 1)
 """,
-    "09.2": """
-def lane(rank, kinds):
-    return [f"{rank}{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds)]
-
+    "09.2": LANE
+    + """
 
 KINDS = [
     "FFFFBFBFBFBFBBBB",
@@ -142,10 +145,8 @@ KINDS = [
 schedule = [lane(rank, kinds) for rank, kinds in enumerate(KINDS)]
 two_parts = None
 """,
-    "09.3": """
-def lane(rank, kinds):
-    return [f"{rank}{kind}{kinds[:at].count(kind)}" for at, kind in enumerate(kinds)]
-
+    "09.3": LANE
+    + """
 
 LEAN = [
     "FFFFBWFBBWFWFBWFBWBWBWBW",
