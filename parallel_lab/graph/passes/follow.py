@@ -149,7 +149,7 @@ def _sharded(draft: Draft, nodes: tuple[Node, ...], values: dict[str, Value], ph
             continue
         taken, attrs = graph.operand_shapes(node), dict(node.attrs)
         if own and (scratch := [n for n in node.ins if n in values and values[n].layout is None]):
-            what, allowed = f"{scratch[0]!r} is no slice of a whole", "What a message brings in its operand's layout"
+            what, allowed = f"{scratch[0]!r} is a rank's own, no slice", "What a message brings in its operand's layout"
             raise TracedCommunication(what, where=node.where, allowed=allowed)
         strategy = None if config.parallel_mode == "stand_alone" else node.strategy
         if strategy is None:
