@@ -359,7 +359,7 @@ def optional_form(of, name, tensors, read=None, **settings):
             ...
 
     tensors  names in the order of a call, those that may be missing with a question mark
-    given    what a call and the class were given, by name, with None for what is missing
+    given    what a call and the class were given, by name; None: not given
     """
 
     def declare(fn):
