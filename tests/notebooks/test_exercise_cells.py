@@ -102,3 +102,17 @@ def test_the_exercise_is_announced_in_a_heading(exercise):
     (name, _), *_ = of(exercise.number, "exercise")
     text = "\n".join(c.source for c in nbformat.read(NOTEBOOKS[name], as_version=4).cells if c.cell_type == "markdown")
     assert re.search(rf"(?m)^### Exercise {re.escape(exercise.number)}: \w", text)
+
+
+@pytest.mark.parametrize("name", [name for name in NOTEBOOKS if of(f"{name[:2]}.1", "test")])
+def test_helps_are_at_hand_from_the_first_cell_on_and_the_cells_that_grade_are_folded(name):
+    cells = nbformat.read(NOTEBOOKS[name], as_version=4).cells
+    first = next(cell.source for cell in cells if cell.cell_type == "code")
+    own = [exercise for exercise in all_exercises() if exercise.number.startswith(name[:2])]
+    for helps in ("check", "hint", *(["par"] if any(exercise.par for exercise in own) else [])):
+        assert re.search(rf"(?m)^from .* import .*\b{helps}\b", first)
+    graded = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("grade")]
+    heading, *below = cells[-len(graded) - 1 :]
+    assert below == graded and heading.source.startswith("## For a class")
+    assert heading.metadata["jp-MarkdownHeadingCollapsed"] is True
+    assert all(cell.metadata.jupyter == {"source_hidden": True, "outputs_hidden": True} for cell in graded)
