@@ -9,10 +9,15 @@ import math
 import numpy as np
 import pytest
 
+from parallel_lab.base.cluster import Link
 from parallel_lab.base.errors import ArgumentError
+from parallel_lab.lab.classroom.hidden import marks
 from parallel_lab.lab.collectives.algorithms.algorithm import algorithm
 from parallel_lab.lab.collectives.all_reduce_menu import AllReduceMenu
-from parallel_lab.lab.exercises.book import Desk
+from parallel_lab.lab.exercises.book import Desk, get_exercise, judge
+from parallel_lab.lab.exercises.lesson_02 import LINE_START
+from parallel_lab.lab.exercises.starts import handed_in
+from parallel_lab.lab.lessons.collectives import react
 from parallel_lab.processes.measure.fit import fit_line
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
@@ -287,6 +292,90 @@ def test_the_line_of_a_fit_is_computed_again_from_its_times():
 @pytest.mark.parametrize("fit", [None, 3, "fit"])
 def test_without_a_fit_it_is_asked_for(fit):
     assert "fit=fit" in failed(answered(relative, HALF, fit))["your machine"].expected
+
+
+# ---- where a ring takes over; the line above is what earlier editions asked for ----
+
+
+def ring_s(ranks, size_bytes, alpha_s, beta_s_per_byte):
+    return 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+
+
+def switch_bytes(ranks, alpha_s, beta_s_per_byte):
+    rounds = math.log2(ranks)
+    return alpha_s * (2 * (ranks - 1) - rounds) / (beta_s_per_byte * (rounds - 2 * (ranks - 1) / ranks))
+
+
+RIGHT_SWITCH = {"ring": ring_s, "switch": switch_bytes, "half_size_bytes": HALF}
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_a_ring_takes_over_where_both_take_as_long_as_their_lists_of_sends(ranks):
+    link = Link(ALPHA_S, BETA_S_PER_BYTE)
+    at = switch_bytes(ranks, ALPHA_S, BETA_S_PER_BYTE)
+    ring, doubling = (algorithm("all_reduce", name, ranks).time_s(at, link) for name in ("ring", "recursive_doubling"))
+    assert ring == pytest.approx(doubling) == pytest.approx(ring_s(ranks, at, ALPHA_S, BETA_S_PER_BYTE))
+    assert check("02.3", RIGHT_SWITCH, fit=FIT).passed
+
+
+@each_of(
+    ("part", "answer", "words"),
+    ("ring", lambda n, m, a, b: (n - 1) * (a + b * m / n), "handed out too"),
+    ("ring", lambda n, m, a, b: 2 * (n - 1) * (a + b * m), "a chunk, not the whole array"),
+    ("ring", None, ""),
+    ("switch", lambda n, a, b: a / b, "Compare two all_reduces"),
+    ("switch", lambda n, a, b: 0, ""),
+    ("half_size_bytes", 1 / HALF, "upside down"),
+)
+def test_a_wrong_switch_is_explained(part, answer, words):
+    wrong = failed(check("02.3", {**RIGHT_SWITCH, part: answer}, fit=FIT))
+    assert list(wrong) == [part] and words in words_of(wrong[part])
+
+
+def test_both_editions_are_marked_on_drawn_inputs_and_their_starts_are_worth_nothing():
+    for answer in (RIGHT_SWITCH, {"line": relative, "half_size_bytes": HALF}):
+        assert marks("02.3", answer, fit=FIT, seed=3) == 5
+    for start in (get_exercise("02.3").start, LINE_START):
+        answer, given = handed_in(start)
+        assert not judge(get_exercise("02.3"), answer, given).tried
+
+
+def adds(rank, ranks, number):
+    if rank == 0:
+        yield Request("send", (0, 1), number)
+    if rank == 1:
+        number = number + (yield Request("recv", (0, 1)))
+    return number
+
+
+def forgets(rank, number):
+    if rank == 0:
+        yield Request("send", (0, 1), number)
+    if rank == 1:
+        number = yield Request("recv", (0, 1))
+    return number
+
+
+def waits(rank, ranks, number):
+    return number + (yield Request("recv", ((rank - 1) % ranks, rank)))
+
+
+def sends(rank, ranks, number):
+    if rank == 0:
+        yield Request("send", (0, 1), number)
+    return number
+
+
+@each_of(
+    ("program", "words"),
+    (adds, "That is it"),
+    (sends, "Every send needs its recv"),
+    (lambda rank, ranks, number: forgets(rank, number), "Rank 1 should return 11"),
+    (waits, "deadlock"),
+    (lambda rank, ranks, number: number, "No message yet"),
+)
+def test_a_first_program_is_answered_at_once(program, words):
+    assert words in react(program)
 
 
 # ---- the menu ----

@@ -12,7 +12,7 @@ def check(number: str, answer: Any = None, **given: Any) -> Verdict:
     answer's functions run here; that the learner's run in a process of their own is tested for all exercises alike
     (test_exercises.py, test_own_process.py), and each takes many times as long.
     """
-    exercise = get_exercise(number)
+    exercise = get_exercise(number).asked_by(answer)
     return Verdict(number, exercise.title, exercise._judged(answer, given))
 
 

@@ -30,13 +30,16 @@ def ring_all_gather(rank, ranks, chunk):
     return [chunks[r] for r in range(ranks)]
 """,
     "02.3": """
-def my_line(sizes_bytes, times_s):
-    m, t = np.asarray(sizes_bytes, float), np.asarray(times_s)
-    return tuple(np.linalg.lstsq(np.stack((1 / t, m / t), axis=1), np.ones(len(t)), rcond=None)[0])
+def ring_s(ranks, size_bytes, alpha_s, beta_s_per_byte):
+    return 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
 
 
-alpha_s, beta_s_per_byte = my_line(fit.sizes_bytes, fit.median_s)
-half_size_bytes = alpha_s / beta_s_per_byte
+def switch_bytes(ranks, alpha_s, beta_s_per_byte):
+    rounds = np.log2(ranks)
+    return alpha_s * (2 * (ranks - 1) - rounds) / (beta_s_per_byte * (rounds - 2 * (ranks - 1) / ranks))
+
+
+half_size_bytes = fit.alpha_s / fit.beta_s_per_byte
 """,
     "02.4": 'choices = {1_000: "recursive_doubling", 64_000: "halving_doubling_near_first", 1_000_000: "ring", '
     '64_000_000: "ring"}',

@@ -61,6 +61,7 @@ class Exercise:
     numbers  of an exercise whose answer a class could share: the numbers that it gives, in words
     lab      of a puzzle that is solved in a lab: lab() makes it, without what would solve it
     own      own(rng) gives other fields of that exercise, `numbers` and `grader` among them: for one learner
+    earlier  (whether an answer has the form that an earlier edition of the lesson asked for, the fields it had then)
     """
 
     number: str
@@ -76,6 +77,7 @@ class Exercise:
     numbers: str = ""
     own: Callable[[np.random.Generator], Mapping[str, Any]] | None = None
     lab: Callable[..., Any] | None = None
+    earlier: tuple[Callable[[Any], bool], Mapping[str, Any]] | None = None
 
     @property
     def points(self) -> int:
@@ -94,6 +96,12 @@ class Exercise:
         changed = dict(self.own(np.random.default_rng(list(seed))))
         first = changed["numbers"].partition("\n")[0]
         return replace(self, **changed, title=f"{self.title} ({first})", own=None)
+
+    def asked_by(self, answer: Any) -> Exercise:
+        """This exercise as the notebook asked it that the answer comes from."""
+        if self.earlier is None or not self.earlier[0](answer):
+            return self
+        return replace(self, **self.earlier[1], earlier=None)
 
     def judge(self, answer: Any, **given: Any) -> tuple[Part, ...]:
         """A Part for each of `parts`, within LIMIT_S. What is wrong with an answer is in them, never raised.
@@ -129,7 +137,8 @@ class Exercise:
         """Whether there is no answer yet, or only the one that the exercise begins with."""
         if answer is None and not any(value is not None for value in given.values()):
             return True
-        return bool(self.start) and is_start(self.start, answer, given)
+        start = self.asked_by(answer).start
+        return bool(start) and is_start(start, answer, given)
 
 
 def _at_line(part: Part, answer: Any) -> Part:
@@ -203,7 +212,7 @@ class Desk:
         """The verdict on an answer, part by part.
 
             check("02.1", ring_reduce_scatter)
-            check("02.3", {"line": my_line, "half_size_bytes": 4096}, fit=fit)
+            check("02.3", {"ring": ring_s, "switch": switch_bytes, "half_size_bytes": 4096}, fit=fit)
 
         number  of the exercise
         answer  a function, a number or a dict of them, as the exercise says
@@ -289,6 +298,7 @@ class Desk:
 
 def judge(exercise: Exercise, answer: Any, given: Mapping[str, Any], hints_seen: int = 0) -> Verdict:
     """The verdict on an answer to this exercise. Raises GradingError, as `Exercise.judge` does."""
+    exercise = exercise.asked_by(answer)
     if exercise.untouched(answer, given):
         parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)
         return Verdict(exercise.number, exercise.title, parts, hints_seen, tried=False)
@@ -300,6 +310,7 @@ def judge_drawn(exercise: Exercise, answer: Any, given: Mapping[str, Any], seed:
 
     seed  of the inputs. Raises GradingError.
     """
+    exercise = exercise.asked_by(answer)
     verdict = judge(exercise, answer, given)
     return replace(verdict, parts=tuple(_on_drawn(exercise, part, answer, given, seed) for part in verdict.parts))
 

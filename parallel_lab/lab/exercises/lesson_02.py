@@ -14,7 +14,7 @@ from ...base.errors import ParallelLabError, shorten
 from ...processes.measure.fit import Fit, fit_line
 from ..collectives.all_reduce_menu import AllReduceMenu
 from .book import Exercise
-from .ideas import Idea, slip
+from .ideas import Idea, compare_calls, slip
 from .reading import another_form
 from .ring_collectives import RING, ring_parts
 from .running import ask, read_number
@@ -22,7 +22,7 @@ from .verdict import Note, Part, Wrong, judged
 
 CLOSE = 0.2  # of alpha and beta, relative
 
-# ---- 02.3: your own line ----
+# ---- 02.3, as earlier editions of the lesson asked it: a line through times ----
 
 SIZES_BYTES = tuple(1 << power for power in range(6, 25, 2))  # 64 B to 16 MiB
 TRUE_LINES = ((3e-6, 2e-10), (4e-5, 1e-9))  # (alpha in s, beta in s per byte): shared memory, a local network
@@ -165,6 +165,18 @@ def _half(answer: Any, fit: Fit, line: Line | None) -> str:
     raise Wrong(text, f"within {CLOSE:.0%} of alpha / beta of the line through your times", note)
 
 
+LINE_START = '''\
+def my_line(sizes_bytes, times_s):
+    """Returns (alpha in seconds per message, beta in seconds per byte)."""
+    beta_s_per_byte, alpha_s = np.polyfit(sizes_bytes, times_s, 1)
+    return alpha_s, beta_s_per_byte
+
+
+half_size_bytes = None
+
+check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
+'''
+
 HALF_IDEAS = (  # from alpha, beta and the right size
     slip(
         "That is beta / alpha: right with MindSpore's letters, where alpha is the time per byte, and upside down here.",
@@ -177,6 +189,63 @@ HALF_IDEAS = (  # from alpha, beta and the right size
     ),
     slip("That is 1 / beta, the bandwidth.", lambda alpha, beta, true: 1 / beta),
 )
+
+
+# ---- 02.3: where a ring takes over ----
+
+SWITCHES = ((4, 5e-6, 1e-9), (8, 5e-6, 1e-9), (16, 2e-6, 3e-10), (8, 4e-5, 2e-10))  # ranks, alpha in s, beta in s/byte
+RING_RULE = "2 (n - 1) messages, each a chunk of size_bytes / ranks: n - 1 to add up, n - 1 to hand out"
+SWITCH_RULE = "there the ring's extra start-ups cost as much as the bytes it saves: both take the same time"
+
+
+def _ring_s(ranks: int, size_bytes: float, alpha_s: float, beta_s_per_byte: float) -> float:
+    return 2 * (ranks - 1) * (alpha_s + beta_s_per_byte * size_bytes / ranks)
+
+
+def _switch_bytes(ranks: int, alpha_s: float, beta_s_per_byte: float) -> float:
+    rounds, messages = math.log2(ranks), 2 * (ranks - 1)
+    return alpha_s * (messages - rounds) / (beta_s_per_byte * (rounds - messages / ranks))
+
+
+RING_SLIPS = (
+    slip("Half of it: the sums must be handed out too, in n - 1 messages more.", lambda *of: _ring_s(*of) / 2),
+    slip("A message of a ring holds a chunk, not the whole array.", lambda n, m, a, b: 2 * (n - 1) * (a + b * m)),
+    slip("That is n messages each way: a ring needs n - 1.", lambda n, m, a, b: 2 * n * (a + b * m / n)),
+)
+SWITCH_SLIPS = (
+    slip("That is where ONE message costs as much start-up as bytes. Compare two all_reduces.", lambda n, a, b: a / b),
+    slip(
+        "A rank sends all of the array in each of the log2 n rounds, not once.",
+        lambda n, a, b: a * (2 * (n - 1) - math.log2(n)) / (b * (2 * (n - 1) / n - 1)),
+    ),
+)
+
+
+def _drawn_switches(rng: np.random.Generator) -> list[tuple[int, float, float]]:
+    return [(int(rng.choice([4, 8, 16, 32])), 10 ** rng.uniform(-6, -4), 10 ** rng.uniform(-10, -8)) for _ in range(4)]
+
+
+def _in_ring(cases: Sequence[tuple[int, float, float]]) -> list[tuple[int, int, float, float]]:
+    return [(n, size, alpha, beta) for n, alpha, beta in cases for size in (4096, 1 << 24)]
+
+
+def _ring_part(answer: Any, cases: Sequence[tuple[int, float, float]]) -> str:
+    return compare_calls(_entries(answer).get("ring"), _in_ring(cases), _ring_s, RING_SLIPS, RING_RULE)
+
+
+def _switch_part(answer: Any, cases: Sequence[tuple[int, float, float]]) -> str:
+    return compare_calls(_entries(answer).get("switch"), cases, _switch_bytes, SWITCH_SLIPS, SWITCH_RULE)
+
+
+def _taking_over(answer: Any, fit: Any = None) -> Iterator[Part]:
+    if isinstance(fit, Fit):
+        fit = fit_line(fit.sizes_bytes, [[t] for t in fit.median_s])  # whatever it says of itself
+        yield judged("half_size_bytes", _half, _entries(answer).get("half_size_bytes"), fit, None)
+    else:
+        what = "No fit was given" if fit is None else f"fit={shorten(fit)}"
+        yield Part("half_size_bytes", False, what, 'check("02.3", ..., fit=fit) with the fit of fit_link')
+    yield judged("ring", _ring_part, answer, SWITCHES)
+    yield judged("switch", _switch_part, answer, SWITCHES)
 
 
 # ---- 02.4: the all-reduce menu ----
@@ -319,30 +388,44 @@ check("02.2", ring_all_gather)
     ),
     Exercise(
         "02.3",
-        "alpha, beta and the size between them",
-        (("exact times", 1), ("noisy times", 2), ("your machine", 1), ("half_size_bytes", 1)),
+        "where a ring takes over",
+        (("half_size_bytes", 1), ("ring", 2), ("switch", 2)),
         (
-            "The largest message takes thousands of times as long as the smallest. What does an error of 5 % there do "
-            "to a sum of squares?",
-            "Look at the residuals of the fit: in which unit would an error of 1 us and one of 100 us count the same?",
-            "Divide both sides of alpha + beta m = t by t: now every size is asked for 1, and its error is relative.",
-            "Solve the least squares problem with the rows (1 / t, m / t) and the right side 1 for (alpha, beta), for "
-            "instance with "
-            "numpy.linalg.lstsq. The size is alpha / beta, with alpha in seconds and beta in seconds per byte.",
+            "What does the ring pay more of than the fewest rounds, and what does it save?",
+            "Count both in the stepper: how many messages does a rank send, and how many bytes does each hold?",
+            "Fewest rounds: log2 n messages with the whole array, so log2 n (alpha + beta S). Set it equal to the time "
+            "of the ring and solve for S.",
+            "The ring takes 2 (n - 1) (alpha + beta S / n). It is faster from S = alpha (2 (n - 1) - log2 n) / (beta "
+            "(log2 n - 2 (n - 1) / n)) on. half_size_bytes is fit.alpha_s / fit.beta_s_per_byte.",
         ),
-        _alpha_beta,
-        drawn={name: partial(_drawn_times, name) for name in ("exact times", "noisy times")},
-        start='''\
-def my_line(sizes_bytes, times_s):
-    """Returns (alpha in seconds per message, beta in seconds per byte)."""
-    beta_s_per_byte, alpha_s = np.polyfit(sizes_bytes, times_s, 1)
-    return alpha_s, beta_s_per_byte
+        _taking_over,
+        drawn={
+            "ring": lambda answer, rng: _ring_part(answer, _drawn_switches(rng)),
+            "switch": lambda answer, rng: _switch_part(answer, _drawn_switches(rng)),
+        },
+        earlier=(
+            lambda answer: callable(answer) or (isinstance(answer, dict) and "line" in answer),
+            {
+                "title": "alpha, beta and the size between them",
+                "parts": (("exact times", 1), ("noisy times", 2), ("your machine", 1), ("half_size_bytes", 1)),
+                "grader": _alpha_beta,
+                "drawn": {name: partial(_drawn_times, name) for name in ("exact times", "noisy times")},
+                "start": LINE_START,
+            },
+        ),
+        start="""\
+def ring_s(ranks, size_bytes, alpha_s, beta_s_per_byte):
+    return ranks * (alpha_s + beta_s_per_byte * size_bytes)
+
+
+def switch_bytes(ranks, alpha_s, beta_s_per_byte):
+    return alpha_s / beta_s_per_byte
 
 
 half_size_bytes = None
 
-check("02.3", {"line": my_line, "half_size_bytes": half_size_bytes}, fit=fit)
-''',
+check("02.3", {"ring": ring_s, "switch": switch_bytes, "half_size_bytes": half_size_bytes}, fit=fit)
+""",
     ),
     Exercise(
         "02.4",

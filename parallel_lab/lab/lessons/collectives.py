@@ -5,12 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from ...base.errors import shorten
 from ...processes.measure import fit_link, median_s
 from ...processes.shm import WorkerPool
 from ...train.program import drive
 from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_algorithm
 from ..collectives.all_reduce_menu import AllReduceMenu
 from ..exercises import check, hint, par
+from ..exercises.running import run_programs
 from ..pictures.charts import fit_chart
 from ..pictures.plotted import plotted
 from ..shared.prediction import Comparison
@@ -32,6 +34,25 @@ def _sent() -> dict[str, tuple[int, int]]:
     x = np.ones(SIZE_BYTES // 4, np.float32)
     with WorkerPool(RANKS) as pool:
         return {name: pool.run(counted, name, x)[0] for name in NAMES}
+
+
+def react(program: Any) -> str:
+    """What three simulated ranks, which hold 1, 10 and 100, do with a learner's first program; what is missing."""
+    run = run_programs(program, 3, [1, 10, 100])
+    lines = [f"rank {sent.rank} sends one number to rank {sent.destination}" for sent in run.messages]
+    lines += [f"rank {rank} returns {shorten(value)}" for rank, value in enumerate(run.results)]
+    if run.fault is not None:
+        lines += ["", f"No result: {run.fault.text}"]
+    elif run.results == (1, 11, 100):
+        lines += [
+            "",
+            "That is it: one message, sent once and received once. Rank 2 took no part, and waited for nobody.",
+        ]
+    elif not run.messages:
+        lines += ["", "No message yet: rank 0 must send its number."]
+    else:
+        lines += ["", "Rank 1 should return 11, its own 10 and the 1 of rank 0; ranks 0 and 2 keep what they have."]
+    return "\n".join(lines)
 
 
 def count_messages() -> None:
