@@ -217,6 +217,19 @@ FAULTS = r"""() => {
 }"""
 
 
+def axe_faults(page: Any) -> list[str]:
+    """What axe-core finds on a page, frames left out: every rule up to WCAG 2.2 AA, and those that it tries out."""
+    page.evaluate(pytest.importorskip("axe_playwright_python.base").AXE_SCRIPT)
+    found = page.evaluate(
+        """async () => {
+          const rules = axe.getRules().filter((rule) => !rule.tags.includes("wcag2aaa"));
+          const all = Object.fromEntries(rules.map((rule) => [rule.ruleId, { enabled: true }]));
+          return (await axe.run(document, { iframes: false, rules: all })).violations;
+        }"""
+    )
+    return [f"{fault['id']}: {node['html'][:160]}" for fault in found for node in fault["nodes"]]
+
+
 STARTED: list[tuple[Any, Any]] = []  # Playwright and its Chromium, for one file after the other
 FREE: dict[str, list[Tab]] = {}  # its tabs that no test has, by the options of their context
 LEFT = "<!doctype html><script>localStorage.clear()</script>"

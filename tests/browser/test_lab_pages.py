@@ -17,7 +17,7 @@ from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.subjects import SUBJECTS
-from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, boxes, browser, page_of, recorded, sync_api
+from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, axe_faults, boxes, browser, page_of, recorded, sync_api
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "page_of", "recorded"]  # the fixtures
@@ -37,7 +37,7 @@ LABS = {
     "strategy": (trained, ".pl-card", ".pl-card[tabindex='0']", "rank  coordinates"),
     "fusion": (lambda: FusionLab("golf"), "[data-value=size]", ".pl-fu-source", "b and B one gradient each"),
     "memory": (lambda: MemoryLab("stack", 4), "[data-value=level3]", ".pl-mm-bar[tabindex='0']", "Every level"),
-    "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[aria-label='one round on']", "COUNTED, AND BY FORMULA"),
+    "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[data-act=next]", "COUNTED, AND BY FORMULA"),
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
     "costs": (CostLab, "[data-command=set_kind][data-value=all_gather]", "[data-key=set_size]", "Time over size"),
@@ -101,6 +101,24 @@ def test_every_control_and_picture_has_a_name(page_of, name):
           .map(e => e.outerHTML.slice(0, 90))"""
     )
     assert nameless == []
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@each_lab
+def test_axe_finds_no_fault(page_of, name, scheme):
+    assert axe_faults(page_of(html_of(LABS[name][0]), scheme=scheme, width=868)) == []
+
+
+def test_axe_finds_a_fault_that_was_planted(page_of):
+    """A button whose name leaves out what is seen on it, and grey words on grey."""
+    html = html_of(LABS["stepper"][0]).replace(
+        "</h1>", '</h1><p style="color: #999">grey</p><button aria-label="Send" style="padding: 9px">Run</button>'
+    )
+    assert [fault.partition(":")[0] for fault in axe_faults(page_of(html))] == [
+        "color-contrast",
+        "label-content-name-mismatch",
+    ]
 
 
 @pytest.mark.quick(1)

@@ -49,9 +49,7 @@ class Lab:
 
     def picture(self) -> list[str]:
         """What the cards say, for a comparison of before and after."""
-        return self.cards.evaluate_all(
-            "cards => cards.map(c => c.getAttribute('aria-label') + c.querySelector('svg').outerHTML)"
-        )
+        return self.cards.evaluate_all("cards => cards.map(c => c.textContent + c.querySelector('svg').outerHTML)")
 
     def step(self) -> int:
         return int(self.root.get_by_role("progressbar", name="training steps").get_attribute("aria-valuenow"))

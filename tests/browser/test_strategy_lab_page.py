@@ -34,7 +34,7 @@ def trained(**devices) -> FakeLab:
 def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
     page = show(trained().page_snapshot())
     cards = page.locator(".pl-cards [role=radio]")
-    names = [cards.nth(i).get_attribute("aria-label") for i in range(cards.count())]
+    names = cards.locator(".pl-hidden").all_text_contents()
     expected = ["true" if r == 5 else "false" for r in range(8)]
     assert [cards.nth(i).get_attribute("aria-checked") for i in range(cards.count())] == expected
     assert names == [
@@ -255,7 +255,7 @@ def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
         ".pl-card", f"cards => cards.map(c => [...c.querySelectorAll('.pl-strip')].map({fill}))"
     )
     assert strips == [[own[strip["rank"]] for strip in card["strips"]] for card in shot["cards"]]
-    name = page.locator('.pl-card[data-value="5"]').get_attribute("aria-label")
+    name = page.locator('.pl-card[data-value="5"] .pl-hidden').inner_text()
     assert "[16:32, :, 7:8, :] of it from rank 4; [16:32, :, 16:17, :] of it from rank 6" in name
     open_tab(page, "key")
     assert "read from the neighbours" in page.locator(".pl-key").inner_text()

@@ -16,13 +16,9 @@ TEST_COMMAND = 'pip install -e ".[test]" && pytest'
 
 
 def conda_packages(text: str) -> set[str]:
-    """The conda requirements of an environment file, such as "numpy>=2.0" (the nested pip list left out)."""
-    section = text.split("\ndependencies:\n", 1)[1]
-    return {
-        line[4:].split("#")[0].strip()
-        for line in section.splitlines()
-        if line.startswith("  - ") and not line.rstrip().endswith(":")
-    }
+    """The requirements of an environment file, such as "numpy>=2.0", those that pip installs included."""
+    lines = (line.split("#")[0].strip() for line in text.split("\ndependencies:\n", 1)[1].splitlines())
+    return {line.removeprefix("- ") for line in lines if line.startswith("- ") and not line.endswith((":", "-e ."))}
 
 
 def test_environment_yml_lists_the_packages_and_limits_of_pyproject():
@@ -32,8 +28,10 @@ def test_environment_yml_lists_the_packages_and_limits_of_pyproject():
 
 
 def test_the_parity_check_sees_a_missing_line_and_a_changed_limit():
-    text = "name: x\ndependencies:\n  - python>=3.11\n  - numpy>=2.0 # why\n  - pip:\n      - -e .\n"
-    assert conda_packages(text) == {"python>=3.11", "numpy>=2.0"}
+    text = (
+        "name: x\ndependencies:\n  - python>=3.11\n  - numpy>=2.0 # why\n  - pip: # x\n      - axe>=1\n      - -e .\n"
+    )
+    assert conda_packages(text) == {"python>=3.11", "numpy>=2.0", "axe>=1"}
 
 
 @each_of("requirement", *PROJECT["dependencies"], *(line for extra in EXTRAS.values() for line in extra))

@@ -129,7 +129,8 @@ function cards(s) {
 // A table in a panel: `heads` are texts, those of numbers with "#" before them.
 function panel(name, title, kind, heads, rows, below) {
   const look = (text) => (text.startsWith("#") ? "pl-number" : "");
-  const head = (text) => html`<th scope="col" class="${look(text)}">${text.replace("#", "")}</th>`;
+  const head = (text) => (text ? html`<th scope="col" class="${look(text)}">${text.replace("#", "")}</th>`
+    : html`<td></td>`);
   return html`<section class="pl-panel" aria-label="${name}">${title ? html`<h3>${title}</h3>` : ""}
     <div class="pl-scroll"><table class="${kind}"><thead><tr>${heads.map(head)}</tr></thead>
     <tbody>${rows}</tbody></table></div>${below}</section>`;

@@ -92,8 +92,8 @@ function bars(s, ui) {
     const x = one ? first : first + i * each + (each - w) / 2, on = i === s.rank, drawn = !one || !i;
     const reach = one ? first + (w - ranks.length * each) / 2 + i * each : first + i * each;
     return html`<g class="pl-mm-bar${on ? " pl-on" : ""}" role="radio" data-key="r${i}" data-rank="${i}"
-        data-command="select_rank" data-value="${i}" tabindex="${on ? 0 : -1}" aria-checked="${on}"
-        aria-label="${said(held)}"><title>${said(held)}</title>
+        data-command="select_rank" data-value="${i}" tabindex="${on ? 0 : -1}"
+        aria-checked="${on}"><title>${said(held)}</title>
       <rect class="pl-mm-reach" x="${round(reach)}" y="${one ? bottom + 2 : M.top - 20}" width="${round(each)}"
         height="${one ? 24 : bottom - M.top + 44}"/>${drawn ? stack(held, x, w) : ""}${drawn ? total(held, x, w) : ""}
       <text class="pl-mm-name" x="${round(reach + each / 2)}" y="${bottom + 15}">${one || w < 46 ? i : held.name}</text></g>`;

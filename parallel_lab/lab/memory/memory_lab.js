@@ -69,7 +69,7 @@ function key(s, ui) {
   const grown = held.grown_bytes;
   return html`<section class="pl-mm-key" aria-label="key, with the bytes">
     <h3>Rank ${s.rank} <small>${sourceText(s)}</small></h3>
-    <table><thead><tr><th></th><th scope="col" class="pl-number">off</th>
+    <table><thead><tr><td></td><th scope="col" class="pl-number">off</th>
       <th scope="col" class="pl-number">${s.level.value === "off" ? "rank" : s.level.value}</th></tr></thead>
     <tbody>${kinds.map(row).reverse()}</tbody>
     <tfoot><tr><th scope="row">together</th>${number(off.total)}${number(held.total)}</tr>

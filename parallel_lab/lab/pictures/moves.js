@@ -38,16 +38,16 @@ function moveCards(m, step, ui, { side, done, rank, width, select }) {
     const hops = after ? hopsTo(step, r) : hopsFrom(step, r), bytes = bytesText(bytesIn(hops));
     const does = after ? (hops[0]?.adds ? "adds" : "gets") : "sends", way = after ? (hops[0]?.adds ? "+" : "←") : "→";
     const said = hops.length ? `${way} ${bytes}` : after ? "keeps" : "";
-    const name = `rank ${r} ${side} it: ${does} ${hops.length ? bytes : "nothing"}; ${step.lines[r]}`;
+    const name = `${side} it, rank ${r} ${does} ${hops.length ? bytes : "nothing"}; ${step.lines[r]}`;
     const ring = r === rank ? " pl-selected" : !after && team.has(r) ? " pl-team" : "";
     return html`<button type="button" class="pl-mv-card${ring}" role="radio" aria-checked="${r === rank}"
       tabindex="${r === rank ? 0 : -1}" data-key="${side}${r}" data-command="${select}" data-value="${r}"
-      data-side="${side}-${r}" aria-label="${name}" title="${step.lines[r]}"${disabledUnless(ui, select, r)}>
-      <span><b>${r}</b>${said ? html`<i>${said}</i>` : ""}</span>
+      data-side="${side}-${r}" title="${step.lines[r]}"${disabledUnless(ui, select, r)}>
+      <span class="pl-hidden">${name}</span><span aria-hidden="true"><b>${r}</b>${said ? html`<i>${said}</i>` : ""}</span>
       ${cardPicture(room, content(r))}</button>`;
   };
   const title = after ? (done ? "after it" : "after it, to come") : "before this step";
-  return html`<div class="pl-mv-side"><h4>${title}</h4><div class="pl-mv-cards" role="radiogroup"
+  return html`<div class="pl-mv-side"><h3>${title}</h3><div class="pl-mv-cards" role="radiogroup"
     aria-label="ranks ${side} the step" data-roving="${columns}" style="--columns:${columns}">
     ${Array.from({ length: m.devices }, (_, r) => card(r))}</div></div>`;
 }
@@ -60,8 +60,8 @@ function heldBars(m, at) {
       title="${f.text}">${f.step} ${f.title}</button>
     <span class="pl-mv-bar" aria-hidden="true"><i style="width:${round((100 * f.held_bytes) / most)}%"></i></span>
     <span class="pl-number">${bytesText(f.held_bytes)}${f.held_bytes === most ? " peak" : ""}</span></li>`;
-  return html`<div class="pl-mv-held"><h4>held at once on one rank <small>predicted: slice before and slice
-    after</small></h4><ol>${m.frames.map(row)}</ol></div>`;
+  return html`<div class="pl-mv-held"><h3>held at once on one rank <small>predicted: slice before and slice
+    after</small></h3><ol>${m.frames.map(row)}</ol></div>`;
 }
 
 // An all_reduce is a step of two frames: between them a half of it is done.

@@ -142,9 +142,9 @@ function itemMark(s, item, g, ui) {
   const empty = html`<rect class="pl-pi-empty" x="${round(x + 0.5)}" y="${y + 0.5}" width="${round(Math.max(1, w - 1))}"
     height="${h.cell - 1}"/>`;
   const body = item.gap ? empty : cellBoxes(item, x, y, w, h.cell, ui, s);
-  const said = sayItem(s, item), title = fault ?? said;
+  const said = sayItem(s, item);
   return html`<g class="${kinds.filter(Boolean).join(" ")}" data-key="${item.key}" data-item="${item.key}"
-    role="button" tabindex="${first ? 0 : -1}" aria-label="${fault ? `${said} ${fault}` : said}"><title>${title}</title>
+    role="button" tabindex="${first ? 0 : -1}"><title>${fault ? `${said} ${fault}` : said}</title>
     ${body}<rect class="pl-pi-ring" x="${round(x - 0.3)}" y="${y - 0.6}" width="${round(Math.max(2, w - 0.1))}"
     height="${h.cell + 1.2}" rx="2"/></g>`;
 }

@@ -10,13 +10,12 @@ function top(s, ui) {
 
 // Pressed: the layer is recomputed.
 function layers(s, ui) {
-  const one = ({ name, inside, work, again }, n) => html`<button type="button" class="pl-rc-layer" data-key="layer${n}"
-    data-command="toggle" data-value="${n}" aria-pressed="${again}"${disabledUnless(ui, "toggle")}
-    aria-label="${name}, ${inside} results, ${plural(work, "product")}: ${again ? "recomputed" : "kept"}">
-    <b>${n}</b><span>${again ? "again" : "keep"}</span><small>${inside} r, ${work} p</small></button>`;
+  const one = ({ inside, work, again }, n) => html`<button type="button" class="pl-rc-layer" data-key="layer${n}"
+    data-command="toggle" data-value="${n}" aria-pressed="${again}"${disabledUnless(ui, "toggle")}>
+    <span><span class="pl-hidden">layer </span><b>${n}</b> ${again ? "again" : "keep"}</span>
+    <small>${plural(inside, "result")}</small><small>${plural(work, "product")}</small></button>`;
   return html`<section aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
-    <p class="pl-rc-hint">6 r, 2 p: 6 results inside, 2 products. Kept: its results stay until its backward; again: only
-    its input stays.</p>
+    <p class="pl-rc-hint">keep: a layer's results stay until its backward; again: only its input stays.</p>
     <div class="pl-rc-buttons">${button("keep_all", "Keep all", ui)}${button("recompute_all", "Recompute all", ui)}
     ${button("count", "Count", ui, { on: s.run.state !== "running", title: "count a step on a simulated rank" })}
     ${button("show_par", "Show par", ui, { title: "asks for a choice of your own under the cap first" })}

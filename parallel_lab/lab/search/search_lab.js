@@ -74,8 +74,8 @@ function net(s, ui) {
     const name = `${o.name}: ${o.strategy}; its result ${liesText(o)}${pin ? "; pinned" : ""}`;
     return html`<button type="button" class="pl-se-op${on ? " pl-on" : ""}${state}" role="radio" aria-checked="${on}"
       tabindex="${on ? 0 : -1}" data-key="${o.name}" data-command="select_operator" data-value="${o.name}"
-      aria-label="${name}" title="${name}"${flag("disabled", !ui.can("select_operator", o.name))}>${mosaic(o, ui)}
-      <span><b>${tail(o.name)}</b>${pin ? html` <i class="pl-se-pinned">pinned</i>` : ""}<code>${o.strategy}</code></span></button>`;
+      title="${name}"${flag("disabled", !ui.can("select_operator", o.name))}><span class="pl-hidden">${name}</span>${mosaic(o, ui)}
+      <span aria-hidden="true"><b>${tail(o.name)}</b>${pin ? html` <i class="pl-se-pinned">pinned</i>` : ""}<code>${o.strategy}</code></span></button>`;
   };
   return html`<section class="pl-se-net" aria-label="the net and its slices"><h3>The net <small>of ${pointName(s)}</small></h3>
     <div role="radiogroup" aria-label="operators" data-roving="1">${s.net_of.map(row)}</div></section>`;

@@ -120,7 +120,8 @@ def lab_page(
     frame += "" if height is None else f' style="height: {height}px; overflow: auto"'
     parts = {"title": escape(title or ", ".join(titles)), "style": style, "script": script, "frame": frame}
     largest = _zoom(max((lab.snapshot.get("scale", 1) for lab in labs), default=1))
-    parts["alone"] = above[0] + (f'<p class="pl-alone"{largest}>{ALONE}</p>\n' if controls else "")
+    parts["alone"] = above[0] or f'<h1 class="pl-hidden">{parts["title"]}</h1>\n'
+    parts["alone"] += f'<p class="pl-alone"{largest}>{ALONE}</p>\n' if controls else ""
     room = LARGEST_PAGE - len(PAGE) - (len(style) + len(script)) // max(1, len(labs))
     ones = (_one(lab, "" if n == 1 else str(n), room) for n, lab in enumerate(labs, 1))
     return PAGE.format(**parts, labs="\n".join(ones))

@@ -64,6 +64,7 @@ function tableHead(section) {
   if (heads.every(([head]) => !head.trim())) return "";
   const one = ([head, format]) => {
     const [how, bar] = format.split(" "), wide = bar ? new Raw(' colspan="2"') : "";
+    if (!head.trim()) return html`<td${wide}></td>`;
     return html`<th scope="col" class="${NUMBERS.includes(how) ? "pl-number" : ""}"${wide}>${head.trim()}</th>`;
   };
   return html`<thead><tr>${heads.map(one)}</tr></thead>`;

@@ -13,7 +13,7 @@ const still = matchMedia("(prefers-reduced-motion: reduce)");
 function transport(ui, { at, last, text, noun, phases = [], done = at, of = last }) {
   // a disabled one would lose the focus, and with it the keys
   const button = (act, label, shown, on, kind = "") => html`<button type="button" class="pl-button ${kind}"
-    data-key="${act}" data-act="${act}" aria-label="${label}" title="${label}" aria-disabled="${!on}">${shown}</button>`;
+    data-key="${act}" data-act="${act}" title="${label}" aria-disabled="${!on}">${shown}<span class="pl-hidden">: ${label}</span></button>`;
   const { playing } = ui;
   const phase = (p) => html`<span style="flex:${p.rounds}" class="${p.on ? "pl-on" : ""}">${p.name}</span>`;
   const play = playing ? ["stop playing", "❚❚ Stop"] : [`play the ${noun}s`, "▶ Play"];

@@ -75,8 +75,7 @@ function graph(s, ui) {
     const name = `${t ? `${t.label} ${shapeText(t.shape)}` : e.tensor}; ${sent}`;
     const reached = first && (on || (none && seen.size === 1));
     return html`<g class="pl-edge${on ? " pl-on" : ""}" data-key="${e.from}>${e.to}>${e.tensor}" role="radio"
-        aria-checked="${on}" tabindex="${reached ? 0 : -1}" data-command="select_tensor" data-value="${e.tensor}"
-        aria-label="${name}"><title>${name}</title><path class="pl-reach" d="${d}"/>
+        aria-checked="${on}" tabindex="${reached ? 0 : -1}" data-command="select_tensor" data-value="${e.tensor}"><title>${name}</title><path class="pl-reach" d="${d}"/>
       <path class="pl-line" d="${d}" marker-end="url(#${ui.id}-arrow)"/>
       ${shape ? html`<text class="pl-edge-shape" x="${round(lx)}" y="${round(ly)}">${shape}</text>` : ""}
       ${badge ? badgeAt(shown, bx, by, badgeW) : ""}</g>`;
@@ -165,8 +164,7 @@ function flow(s, ui) {
     const role = n.tensor ? html` role="radio" aria-checked="${own}" tabindex="${n === reached ? 0 : -1}"
       data-command="select_tensor" data-value="${n.tensor}"
       ${flag("disabled", !ui.can("select_tensor", n.tensor))}` : html` role="img"`;
-    return html`<g class="pl-node pl-flow pl-node-${n.kind}${own ? " pl-on" : ""}" data-key="${n.id}"${role}
-        aria-label="${name}"><title>${name}</title>${frameOf(n, x, y, nodeW, nodeH)}
+    return html`<g class="pl-node pl-flow pl-node-${n.kind}${own ? " pl-on" : ""}" data-key="${n.id}"${role}><title>${name}</title>${frameOf(n, x, y, nodeW, nodeH)}
       <text class="${small ? "pl-small" : ""}" x="${cx}" y="${y + (cuts ? 10 : 16)}">${label}</text>
       ${cuts ? html`<text class="pl-cuts" x="${cx}" y="${y + 22}">${cuts}</text>` : ""}
       ${badge ? badgeAt(badge, x + nodeW / 2 - badgeW / 2, y + nodeH - 4, badgeW, ' class="pl-count"') : ""}</g>`;

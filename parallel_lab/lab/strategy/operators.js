@@ -41,8 +41,8 @@ const operatorInView = (s) => s.operators.find((o) => o.tensor === s.tensor) ?? 
 function operators(s, ui) {
   const own = (o) => html`<button type="button" class="pl-link" data-key="clear" data-command="set_strategy"
     data-operator="${o.name}" data-clear="1"${flag("disabled", !ui.can("set_strategy", o.name, null))}
-    title="give up this strategy: back to the default"
-    aria-label="${o.name}: back to the default strategy">${o.source === "preset" ? "preset" : "yours"} ×</button>`;
+    title="give up this strategy: back to the default">${o.source === "preset" ? "preset" : "yours"} ×<span
+    class="pl-hidden">: ${o.name} back to the default strategy</span></button>`;
   const row = (o) => html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
     <div class="pl-op-head">
       <label class="pl-op-name" for="${ui.id}-op-${s.operators.indexOf(o)}">${breakable(nameIn(o))}</label>

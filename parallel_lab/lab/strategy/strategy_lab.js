@@ -70,13 +70,13 @@ function card(s, ui, c, dims, side, ring) {
     : copies.length ? html`${copies.length + 1} copies` : html`only copy`;
   return html`<button type="button" class="pl-card${selected ? " pl-selected" : ""}${ring ? ` pl-${ring}` : ""}"
       role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}"
-      data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}" aria-label="${cardName(s, c)}"
-      title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}>
-    <span class="pl-card-head"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
+      data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}"
+      title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}><span class="pl-hidden">${cardName(s, c)}</span>
+    <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
     ${cardPicture(room, html`${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
       ${stripMarks(c, dims, room)}`)}
-    <span class="pl-card-text">${c.text}</span>
+    <span class="pl-card-text" aria-hidden="true">${c.text}</span>
   </button>`;
 }
 
