@@ -166,6 +166,16 @@ def dtypes_of(plan: Plan) -> dict[str, str]:
 # ---- where ranks meet ----
 
 
+def holders_of(plan: Plan, name: str) -> list[int]:
+    """For each rank the first one with the same part of a value; itself, if it holds none."""
+    value, first, holders = plan.value(name), {}, []
+    for rank in range(plan.device_num):
+        local, is_held = rank % plan.stages[0].count, plan.held_by(name, rank)
+        part = str(value.layout.slice_index(value.shape, local)) if is_split(value.layout) else ""
+        holders.append(first.setdefault(part, rank) if is_held else rank)
+    return holders
+
+
 def of_plan(plan: Plan, comm: Any, optimizer_parameters: Mapping[str, Any] | None = None) -> Replicas | None:
     """The copies that ranks of a compiled plan hold of what it trains; None where there is nothing to compare.
 
@@ -174,19 +184,8 @@ def of_plan(plan: Plan, comm: Any, optimizer_parameters: Mapping[str, Any] | Non
     own = {name for name, p in (optimizer_parameters or {}).items() if p.layerwise_parallel}
     trained = [parameter.name for parameter in plan.parameters if parameter.trainable and parameter.name not in own]
     states = [state.name for state in plan.states if state.parameter in trained]
-    holders = {}
     ranks = range(plan.device_num)
-    for name in (*trained, *states):
-        value, first, first_holders = plan.value(name), {}, []
-        for rank in ranks:
-            if not plan.held_by(name, rank):
-                first_holders.append(rank)
-                continue
-            local = rank % plan.stages[0].count
-            part = str(value.layout.slice_index(value.shape, local)) if is_split(value.layout) else ""
-            first_holders.append(first.setdefault(part, rank))
-        if first_holders != list(ranks):
-            holders[name] = first_holders
+    holders = {name: at for name in (*trained, *states) if (at := holders_of(plan, name)) != list(ranks)}
     if not holders or not plan.states:
         return None
     copies = Replicas(comm, ranks, holders)
