@@ -43,9 +43,10 @@ render({{ el: document.getElementById("lab"), model: {{
   off: () => {{}},
   send: (message) => {{
     const answered = async () => {{
-      Object.assign(state, JSON.parse(await window.python(JSON.stringify(message))));
+      const [now, sent] = JSON.parse(await window.python(JSON.stringify(message)));
+      Object.assign(state, now);
       tell("change:snapshot"); tell("change:last_error");
-      tell("msg:custom", {{ kind: "answered", number: message.number }});
+      for (const one of sent) tell("msg:custom", one);
     }};
     window.answered = Promise.all([window.answered, answered()]);
   }},
@@ -324,17 +325,20 @@ def live(page_of):
     def opened(widget, **options):
         widgets.append(widget)
 
-        def shown() -> str:
+        sent = []
+        widget.send = lambda content, buffers=None: sent.append(content) if content["kind"] != "loss" else None
+
+        def shown() -> dict[str, Any]:
             apart = {part_of(name): getattr(widget, part_of(name)) for name in widget.apart}
             own = {name: getattr(widget, name) for name in ("snapshot", "apart", "progress", "last_error")}
-            return json.dumps({**own, **apart})
+            return {**own, **apart}
 
         def python(message: str) -> str:
-            given = json.loads(message)
-            widget._on_message(widget, given, [])
-            return shown()
+            sent.clear()
+            widget._on_message(widget, json.loads(message), [])
+            return json.dumps([shown(), sent])
 
-        html = LIVE.format(style=widget._css, script=widget._esm, state=shown())
+        html = LIVE.format(style=widget._css, script=widget._esm, state=json.dumps(shown()))
         return page_of(html, python=python, **options), widget
 
     yield opened

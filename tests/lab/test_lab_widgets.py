@@ -15,6 +15,7 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.lab import widgets
 from parallel_lab.lab.shared.lab_view import part_of, widget_of
 from parallel_lab.lab.shared.replay import Limits
+from parallel_lab.lab.shared.what_if import WeighsChoices
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests import conftest as everywhere
 from tests.lab.labs import ELSEWHERE, LABS, REFUSED, WALKS, another
@@ -53,7 +54,8 @@ def shown(widget) -> dict:
 
 def shown_by(lab) -> dict:
     """What a widget of the lab should show."""
-    shot = json.loads(json.dumps({**lab.snapshot(), "scale": 1.0}))
+    stands = {"stands": lab.stands()} if isinstance(lab, WeighsChoices) else {}
+    shot = json.loads(json.dumps({**lab.snapshot(), "scale": 1.0, **stands}))
     for curve in ("parallel", "single"):  # sent as bytes
         shot.get("loss", {}).pop(curve, None)
     return shot

@@ -90,7 +90,7 @@ function explain(root, replay) {
 async function mountAlone(spec, root, base, packed) {
   let replay = null, at = 0, chosen = {}, own = {}, refused = null;
   let asking = null; // whether it asks first, once the reader has said so
-  const alone = spec.alone ?? {}, answers = new Map();
+  const alone = spec.alone ?? {}, answers = new Map(), tried = new Map();
   if (packed) {
     try { replay = replayOf(await inflated(packed)); } catch (error) { console.info(`nothing can be replayed: ${error}`); }
   }
@@ -120,6 +120,20 @@ async function mountAlone(spec, root, base, packed) {
     const field = replay?.looks[command];
     if (field) return !args.length || knows(field, args[0]);
     return replay?.leads(at, [command, ...args]) || reached([command, ...args]) !== undefined;
+  };
+  // What a choice would lead to, if the page replays that; of what is looked at as much as there is then.
+  const whatIf = (call, parts) => {
+    const to = replay?.next(at, call) ?? reached(call);
+    if (typeof to === "string") return { refused: to };
+    if (to === undefined) return undefined;
+    const key = JSON.stringify([to, parts, chosen]);
+    if (!tried.has(key)) {
+      const there = replay.state(to), known = (looks) => lookedAt(there, looks, fields);
+      const looks = Object.entries({ ...chosen, ...spec.lookedAtIf?.(call, there) });
+      const kept = Object.fromEntries(looks.filter(([field, value]) => known({ [field]: value })));
+      tried.set(key, replayedIf(known(kept) ?? there, parts));
+    }
+    return tried.get(key);
   };
   const go = (to) => {
     at = to;
@@ -154,7 +168,7 @@ async function mountAlone(spec, root, base, packed) {
     view.answered();
     address();
   };
-  const view = mount(root, spec, { live: false, send, can });
+  const view = mount(root, spec, { live: false, send, can, whatIf });
   const gaps = (loss) => {
     const curve = (found) => Float32Array.from(found ?? [], (y) => y ?? NaN); // JSON has no NaN
     view.addLoss(0, { parallel: curve(loss?.parallel), single: curve(loss?.single) });

@@ -7,7 +7,8 @@
 What goes to the page: `snapshot` (all but the parts that change often or are sent apart), `progress` (the former),
 `part_timeline` and the like (the latter, where they have changed), the loss curves of a training as float32 bytes, and,
 during a run, binary messages with the losses that are new, at most 30 a second. Programs are sent once a page has asked
-for them, {"want_code": true}: they are large, and change with every setting. What comes back: messages {"command":
+for them, {"want_code": true}: they are large, and change with every setting; what a choice would lead to (what_if.py),
+for {"what_if": ["set_mode", "each"], "parts": [...]}. What comes back: messages {"command":
 "move_cut", "arguments": [4, 6], "number": 7}, each answered by {"kind": "answered", "number": 7, "refused": False}.
 
 Threads: the model may report changes from any thread. No lock is held while the model is called; one thread at a time
@@ -20,7 +21,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -31,6 +32,7 @@ from ...base.errors import ParallelLabError, escape
 from .lab import Lab
 from .page import lab_page
 from .replay import CURVES, limits_in_a_cell
+from .what_if import WeighsChoices
 
 try:
     import anywidget
@@ -99,6 +101,9 @@ class LabView(anywidget.AnyWidget):
             self._wants_code = True
             self._publish(whole=True)
             return
+        if "what_if" in content:  # a row of an open list, or where one points in it
+            self.send(self._what_if(content["what_if"], content.get("parts") or ()))
+            return
         if "want_loss_since" in content:  # a view that joined late or missed a message
             self._send_losses(max(0, int(content["want_loss_since"])))
             return
@@ -130,6 +135,17 @@ class LabView(anywidget.AnyWidget):
         self.last_error = None
         self._publish(whole=True)
         return True
+
+    def _what_if(self, call: Any, parts: Sequence[str]) -> dict[str, Any]:
+        """What a choice would lead to: its weight and these parts of the snapshot, or {"refused": why}."""
+        lab = self._lab
+        found: dict[str, Any] = {"kind": "what_if", "call": call, "stands": "", "found": {"refused": "not weighed"}}
+        if isinstance(lab, WeighsChoices) and isinstance(call, list) and call[:1] and call[0] in lab.weighed:
+            found["stands"], weight = lab.stands(), lab.weigh(*call)
+            shot = lab.what_if(*call).snapshot() if parts and not isinstance(weight, str) else {}
+            known = {name: shot[name] for name in parts if name in shot}
+            found["found"] = {"refused": weight} if isinstance(weight, str) else {"weight": weight, **known}
+        return found
 
     def _refuse(self, text: str) -> None:
         self.last_error = text
@@ -196,7 +212,8 @@ class LabView(anywidget.AnyWidget):
                 kept = {name: value for name, value in shot.items() if name not in often and name not in self.apart}
                 if not self._wants_code and "sections" in kept:
                     kept["sections"] = _without_code(kept["sections"])
-                self.snapshot = {**kept, "scale": self._lab.scale}
+                stands = {"stands": self._lab.stands()} if isinstance(self._lab, WeighsChoices) else {}
+                self.snapshot = {**kept, "scale": self._lab.scale, **stands}
             self.progress = now
         if self._has_losses:
             self._show_losses(whole, now["loss"]["steps"])

@@ -219,16 +219,18 @@ function followTheme(root, scale, changed) {
 // A lab in parts, each drawn when its text has changed: a step of training costs the parts that show it.
 //   parts       {name: (snapshot, ui) => html};  skeleton: html with a slot for each, default one below the other
 //   measure     (ui, root): the room there is, at first its width
+//   previews    parts of a snapshot that a choice shows before it is made, see choices.js;  lookedAtIf: (call, snapshot
+//               that it leads to) => what is looked at there
 //   numbers     commands that take a number, besides those of `choice` and `segments`
 //   tab         which of the tabs is open at first
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
 //   acts        (view): called before a command is sent, or a tab opened
 //   waits, drawn, shown, answered, leave    hooks of a view, see where they are called
-function mount(root, spec, { live, send: tell, can }) {
+function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) {
   mounted += 1;
   const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
-  const ui = { live, can, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
+  const ui = { live, can, whatIf, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
   const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
   const drawn = new Map();
   let asked = 0, dirty = false, seen = root.clientWidth;
@@ -246,9 +248,12 @@ function mount(root, spec, { live, send: tell, can }) {
       root.setAttribute("aria-label", view.snapshot.title);
       if (root.clientWidth || !ui.measured) (spec.measure ?? measureWidth)(ui, root); // out of sight: the old one stays
       ui.measured = true;
+      const tried = ui.preview && ui.whatIf(ui.preview, spec.previews);
+      const s = tried?.weight ? { ...view.snapshot, ...tried, weight: view.snapshot.weight } : view.snapshot;
+      root.classList.toggle("pl-previewing", s !== view.snapshot);
       for (const [name, part] of Object.entries(spec.parts)) {
         if (spec.waits?.(view, name)) continue;
-        const { text } = covers(view.snapshot, name) ? cover : part(view.snapshot, ui);
+        const { text } = covers(s, name) ? cover : part(s, ui);
         if (drawn.get(name) === text) continue;
         drawn.set(name, text);
         const next = document.createElement("template");
@@ -279,7 +284,16 @@ function mount(root, spec, { live, send: tell, can }) {
     if (field === "answer") { send("answer", [node.dataset.answer, numberOf(node.value)]); return; }
     spec.commit(field, node.value, view);
   };
+  // The choice that is pointed at, with the mouse or by focus.
+  const point = (node) => {
+    const call = node?.dataset.if;
+    if (call !== ui.pointed) view.preview(call && JSON.parse(call));
+    ui.pointed = call;
+  };
   const usual = {
+    mousemove({ target }) { point(target.closest("[data-if]")); }, // not where a list scrolls below a mouse at rest
+    focusin({ target }) { point(target.closest("[data-if]")); },
+    mouseleave() { point(null); },
     click(event) {
       const tab = event.target.closest("[data-tab]");
       if (tab) {
@@ -329,14 +343,16 @@ function mount(root, spec, { live, send: tell, can }) {
     ask(all = true) { dirty = dirty || all; if (!asked) asked = requestAnimationFrame(draw); },
     // Drawn again, also where the text is the same: a refused choice goes back to what is in force.
     forget(...names) { for (const name of names.length ? names : [...drawn.keys()]) drawn.delete(name); view.ask(); },
+    preview(call) { ui.preview = call; view.ask(); },
     show(next) {
       const before = view.snapshot;
+      if (before?.stands !== next.stands) ui.preview = null;
       view.snapshot = next;
       if (before?.scale !== next.scale) look.theme();
       spec.shown?.(view, before);
       view.ask();
     },
-    answered() { spec.answered?.(view); view.forget(); },
+    answered() { ui.preview = null; spec.answered?.(view); view.forget(); },
     // Losses from step `since` on; returns false if some before them are missing.
     addLoss(since, found) {
       for (const [name, part] of Object.entries(found)) {
@@ -420,7 +436,8 @@ function lab(spec) {
       const next = spec.ahead?.(command, args);
       if (next) { ahead = next; refresh(); }
     };
-    const view = mount(root, spec, { live: true, send, can: () => true });
+    const asking = askIf(model, () => view.ui.live, () => view.ask());
+    const view = mount(root, spec, { live: true, send, can: () => true, whatIf: asking.whatIf });
     let wanted = false;
     view.ui.wantCode = () => { // a program is to be shown that was not sent yet
       if (!wanted) model.send({ want_code: true });
@@ -431,7 +448,8 @@ function lab(spec) {
         if (message.number === number) ahead = {};
         refresh();
         if (!spec.ahead || message.refused) view.answered();
-      } else if (message.kind === "loss") {
+      } else if (message.kind === "what_if") asking.heard(message);
+      else if (message.kind === "loss") {
         const found = Object.fromEntries(message.names.map((name, i) => [name, floats(buffers[i])]));
         const known = Math.min(view.curves.parallel.length, view.curves.single.length);
         if (!view.addLoss(message.since, found)) model.send({ want_loss_since: known });

@@ -14,8 +14,8 @@ command waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 from ...base.checks import integer
 from ...base.errors import ParallelLabError
@@ -28,6 +28,7 @@ from ..shared.lab import setting
 from ..shared.networks import NETWORKS
 from ..shared.problems import PROBLEMS, get_problem, problems_of
 from ..shared.questions import COMMANDS, Question
+from ..shared.what_if import WeighsChoices, Weight
 from .code import codes_of, example_line, strategies_in
 from .machine import Machine
 from .operators import Operators, first_tensor, parse_strategy, same_source
@@ -42,7 +43,7 @@ FUSIONS = {"alone": "single", "fused": "fused"}  # gradient sums
 OPTIMIZERS = {"whole": "whole", "sliced": "sliced"}  # what ranks with the same parameter keep of its states
 
 
-class StrategyLab(WritesCode, TrainingLab):
+class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     """A small network, its strategies, and a training run to watch.
 
     net      one of NETWORKS: "quickstart", "megatron", "dense", "convnet", "transformer", "embedding"
@@ -71,6 +72,7 @@ class StrategyLab(WritesCode, TrainingLab):
     replayed = ("preset", "devices", "data", "net")
     also_kept = ("set_strategy",)
     often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")
+    weighed = ("set_strategy",)
     frame_height_px = 860
     words = staticmethod(strategy_text)
 
@@ -175,6 +177,23 @@ class StrategyLab(WritesCode, TrainingLab):
             looked = [plain.pop(f"select_{name}") for name in ("tensor", "phase", "rank")]
             message = [] if self._message is None else [["select_message", self._message], ["to", self._at]]
             return [*first, *changed, *plain.values(), looked[0], *message, *looked[1:]]
+
+    def weight(self) -> Weight:
+        """Of a step on the rank that is looked at: its time, bytes that the rank sends, and its memory."""
+        with self._lock:
+            return self._pictures.rank(self._plan, self._rank, (), self._machine.profile)["weight"]
+
+    def what_if(self, command: str, *arguments: Any) -> Self:
+        """Looked at is what the operator gives."""
+        other = super().what_if(command, *arguments)
+        other._tensor = other._operators().result_of(arguments[0], {e.value for e in other._entries()})
+        return other
+
+    def refusal(self, call: Sequence[Any]) -> str:
+        return self._typed.get(call[1], ("", ""))[1] if call[0] == "set_strategy" else ""
+
+    def stands(self, *more: Any) -> str:
+        return super().stands(self._machine.profile, *more)
 
     def replays(self) -> Iterable[list[Any]]:
         """Presets and devices, every strategy of an operator by itself, then other data and networks."""

@@ -13,9 +13,11 @@ function combo(s, o, ui) {
   const box = `${ui.id}-op-${i}`, open = ui.open === o.name, draft = ui.drafts.get(o.name);
   const value = draft ?? (o.error ? o.typed : null) ?? o.strategy;
   const active = flag(`aria-activedescendant="${box}-${ui.active}"`, open && ui.active >= 0);
+  const list = open ? shown(o, draft) : [], calls = list.map((c) => ["set_strategy", o.name, c]);
+  const weighed = consequences(s, ui, calls);
   const option = (c, n) => html`<li id="${box}-${n}" data-key="${c}" role="option" data-choose="${c}"
-    data-operator="${o.name}" class="${n === ui.active ? "pl-active" : ""}"
-    ${flag('aria-disabled="true"', !ui.can("set_strategy", o.name, c))} aria-selected="${c === o.strategy}">${c}</li>`;
+    data-if="${JSON.stringify(calls[n])}" title="${weighed.said(n)}" data-operator="${o.name}" class="${n === ui.active ? "pl-active" : ""}"
+    ${flag('aria-disabled="true"', !ui.can("set_strategy", o.name, c))} aria-selected="${c === o.strategy}">${c}${weighed.bars(n)}</li>`;
   const off = flag("disabled", !ui.can("set_strategy", o.name));
   const refused = () => html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>
     ${o.error} <span class="pl-muted">Still in force: <wbr><code
@@ -29,8 +31,8 @@ function combo(s, o, ui) {
       <button type="button" class="pl-drop" data-key="drop" data-drop="${o.name}" tabindex="-1" aria-hidden="true"
         ${off}>
         <svg viewBox="0 0 10 6" width="10" height="6"><path d="M1 1l4 4 4-4"/></svg></button></div>
-      <ul id="${box}-list" data-key="list" class="pl-list" role="listbox" aria-label="legal strategies of ${o.name}"
-        ${flag("hidden", !open)}>${(open ? shown(o, draft) : []).map(option)}</ul>
+      <div class="pl-list" data-key="list"${flag("hidden", !open)}><ul id="${box}-list" role="listbox"
+        aria-label="legal strategies of ${o.name}">${list.map(option)}</ul>${weighed.key}</div>
     </div>
     <div id="${box}-about">${bad ? refused() : formula()}</div>`;
 }
@@ -110,13 +112,14 @@ function strategyHandlers(view) {
     ui.active = shown(o, ui.drafts.get(name)).indexOf(o.strategy);
     view.ask();
   };
-  const closeList = () => { ui.open = null; ui.active = -1; view.ask(); };
+  const closeList = () => { ui.open = null; ui.active = -1; view.preview(null); };
   const commit = (name, text) => {
     closeList();
     const o = operatorOf(view.snapshot, name);
     if (text === (o.error ? o.typed : o.strategy)) { ui.drafts.delete(name); return; }
     ui.drafts.set(name, text);
     ui.sent.add(name);
+    view.preview(["set_strategy", name, text]); // until it is answered
     send("set_strategy", [name, text]);
   };
   return {
@@ -158,7 +161,7 @@ function strategyHandlers(view) {
       if (step && !open) openList(name);
       else if (step) {
         ui.active = ui.active < 0 ? (step > 0 ? 0 : list.length - 1) : (ui.active + step + list.length) % list.length;
-        view.ask();
+        view.preview(["set_strategy", name, list[ui.active]]);
       } else if (key === "Enter") commit(name, open && ui.active >= 0 ? list[ui.active] : target.value);
       else if (key === "Escape") { ui.drafts.delete(name); closeList(); view.forget(); }
       else return false;

@@ -50,7 +50,6 @@ class Operators:
         if strategy is None:
             strategy = default_strategy(op, operands, attrs, devices)
         typed, error = self.typed.get(name, (None, None))
-        result = picture.first_read(self.plan, nodes[-1])
         return {
             "name": name,
             "op": op.class_name,
@@ -60,9 +59,19 @@ class Operators:
             "error": error,
             "typed": typed,
             "formula": f"{shapes_text(op, operands)} -> {out}",
-            "tensor": f"{result}.partial" if f"{result}.partial" in outs else result,
+            "tensor": self._result(nodes[-1], outs),
             "layer": self.layers.get(name, ""),
         }
+
+    def result_of(self, name: str, tensors: set[str]) -> str:
+        """The tensor to look at that an operator gives."""
+        return self._result(
+            [n for n in self.plan.graph.nodes if operator_of(n.name, self.strategies) == name][-1], tensors
+        )
+
+    def _result(self, node: Any, outs: set[str]) -> str:
+        result = picture.first_read(self.plan, node)
+        return f"{result}.partial" if f"{result}.partial" in outs else result
 
     def _facts(self, name: str, nodes: list[Any]) -> tuple[OpDef, tuple, dict[str, Any], tuple[int, ...], str]:
         """An operator's (declaration, shapes of operands, attributes, result shape, who set the strategy)."""

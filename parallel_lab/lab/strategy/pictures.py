@@ -72,7 +72,14 @@ class Pictures:
 
         table = messages() if events else self._plans.drawn(plan, ("messages", rank, profile), messages)
         detail = self._plans.drawn(plan, ("rank", rank), lambda: picture.rank_detail(plan, rank))
+        step_s = self._plans.drawn(plan, ("step", profile), lambda: 1e-6 * self.timeline(plan, (), profile)["end"])
+        sent = sum(m["bytes_predicted"] for m in table if m["group"])
         sums = {"messages": table, "message_totals": picture.totals(table)}
+        sums["weight"] = {
+            "step": (step_s, "time"),
+            "sent": (sent, "bytes"),
+            "memory": (detail["memory_total"], "bytes"),
+        }
         return {"rank_detail": detail, **sums, "status_rank": rank_status(rank, table, plan.device_num)}
 
     def moves(self, plan: Plan, number: int) -> dict[str, Any] | None:

@@ -369,6 +369,8 @@ const { render, mountPage } = lab({
     <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}${sky}`,
   measure,
   ...movesAir,
+  previews: ["picture", "cards", "rank_detail", "status_tensor", "status_rank", "status_message"],
+  lookedAtIf: ([, name], s) => ({ tensor: s.operators.find((o) => o.name === name).tensor, message: null }),
   numbers: ["set_devices", "select_rank", "select_message"],
   commit(name, text, { snapshot, send, forget }) {
     if (numberOf(text) !== snapshot.steps) send("set_steps", [numberOf(text)]);
@@ -384,7 +386,8 @@ const { render, mountPage } = lab({
     if (!list) return;
     // it stands over its column, which scrolls
     const { left, top, width, height } = boxIn(root, list.previousElementSibling);
-    Object.assign(list.style, { left: `${left}px`, top: `${top + height + 2}px`, minWidth: `${width}px` });
+    const high = list.offsetHeight + 2, above = top + height + high > root.clientHeight && top > high;
+    Object.assign(list.style, { left: `${left}px`, top: `${above ? top - high : top + height + 2}px`, minWidth: `${width}px` });
     list.querySelector(".pl-active")?.scrollIntoView({ block: "nearest" });
   },
   // The kernel has dealt with a command: what it says now replaces what was typed.
