@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +58,15 @@ def hand_in(path: str | os.PathLike[str], *labs: Lab, learner: str = "") -> Path
     for lab in labs:
         if not isinstance(lab, Lab):
             raise ArgumentError(shorten(lab), where="hand_in", allowed="Labs, such as FusionLab()")
-    answered = [*first_answers(), *(one for lab in labs for one in lab.answered())]
-    told = {"format": FORMAT, "version": 1, "learner": str(learner), "labs": [lab.state() for lab in labs]}
-    text = json.dumps({**told, "predictions": answered, "checks": results()}, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(this_session(*labs, learner=learner), ensure_ascii=False, allow_nan=False)
     return write_whole(path, text + "\n")
+
+
+def this_session(*labs: Lab, learner: str = "") -> dict[str, Any]:
+    """What a class is given of this session: these labs, every prediction that was kept, the last verdicts."""
+    answered = {one["key"]: one for one in (*first_answers(), *(one for lab in labs for one in lab.answered()))}
+    told = {"format": FORMAT, "version": 1, "learner": str(learner), "labs": [lab.state() for lab in labs]}
+    return {**told, "predictions": list(answered.values()), "checks": results()}
 
 
 @dataclass(frozen=True)
@@ -78,8 +85,8 @@ class Layout:
 @dataclass(frozen=True)
 class Roll:
     """A class.  answers: {question: {learner: answer}}, right: {question: right answers};
-    ideas: {misconception: {learner: exercises}};  points: {exercise: {learner: (points, most)}};
-    refused: (file, why) of files that could not be read
+    ideas: {misconception: {learner: exercises}};  points: {exercise: {learner: (points, most)}} of those who tried it;
+    refused: (file, why) of files that could not be read;  ids: {question: what it is known by}
     """
 
     learners: tuple[str, ...]
@@ -89,6 +96,7 @@ class Roll:
     ideas: Mapping[str, Mapping[str, tuple[str, ...]]]
     points: Mapping[str, Mapping[str, tuple[int, int]]]
     refused: tuple[tuple[str, str], ...] = ()
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     def histogram(self, question: str) -> list[tuple[str, int]]:
         """(answer, how many gave it), the most frequent first."""
@@ -155,13 +163,30 @@ def amounts(layout: Layout) -> tuple[str, str]:
 
 
 @dataclass
-class _Collected:
+class Collected:
+    """What was read so far."""
+
     layouts: list[Layout] = field(default_factory=list)
     answers: dict[tuple[str, str], dict[str, str]] = field(default_factory=dict)
-    right: dict[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
+    right: dict[tuple[str, str], list[tuple[str, ...]]] = field(default_factory=dict)
     ideas: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
     points: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
     learners: dict[str, None] = field(default_factory=dict)
+
+    def roll(self, refused: Iterable[tuple[str, str]] = ()) -> Roll:
+        """All of it. What is right is what most learners' notebooks say it is."""
+        names = _questions(self.answers)
+        answers = {name: self.answers[asked] for asked, name in names.items()}
+        right = {name: Counter(self.right[asked]).most_common(1)[0][0] for asked, name in names.items()}
+        ideas, points = (dict(sorted(table.items())) for table in (self.ideas, self.points))
+        ids = {name: question_id(*asked) for asked, name in names.items()}
+        learners = tuple(sorted(self.learners))
+        return Roll(learners, tuple(self.layouts), answers, right, ideas, points, tuple(refused), ids)
+
+
+def question_id(text: str, key: str) -> str:
+    """What a question is known by: the same words may be about other settings."""
+    return blake2b(f"{text}\n{key}".encode(errors="surrogatepass"), digest_size=8).hexdigest()
 
 
 def read_class(folder: str | os.PathLike[str]) -> Roll:
@@ -175,21 +200,18 @@ def read_class(folder: str | os.PathLike[str]) -> Roll:
     if not 0 < len(paths) <= MOST_FILES:
         hint = 'Learners write them with hand_in("name.json", lab, learner="Name")'
         raise DataFileError(f"{len(paths)} .json files", where=str(root), allowed=f"1 to {MOST_FILES}", hint=hint)
-    found, refused = _Collected(), []
+    found, refused = Collected(), []
     for path in paths:
         inside = path.relative_to(root)
         try:
             if path.is_symlink():
                 raise DataFileError("is a symbolic link", where=str(path), allowed="A file")
             told = read_json(path, DataFileError, max_bytes=MOST_BYTES, max_depth=16)
-            _take(told, inside.parts[0].removesuffix(".json"), found)
+            take(told, inside.parts[0].removesuffix(".json"), found)
         except (ParallelLabError, KeyError, TypeError, ValueError, AttributeError) as error:
             why = str(error) if isinstance(error, ParallelLabError) else "the file is not in the right form"
             refused.append((str(inside), why))
-    names = _questions(found.answers)
-    answers, right = ({names[asked]: table[asked] for asked in names} for table in (found.answers, found.right))
-    ideas, points = (dict(sorted(table.items())) for table in (found.ideas, found.points))
-    return Roll(tuple(sorted(found.learners)), tuple(found.layouts), answers, right, ideas, points, tuple(refused))
+    return found.roll(refused)
 
 
 def _questions(asked: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -210,8 +232,12 @@ def _files(root: Path) -> Iterator[Path]:
             yield Path(entry.path)
 
 
-def _take(told: Mapping[str, Any], default: str, found: _Collected) -> None:
-    """Add what a file says: all of it, or nothing."""
+def take(told: Mapping[str, Any], default: str, found: Collected) -> None:
+    """Add what a file says: all of it, or nothing. Raises ParallelLabError, or KeyError, TypeError, ValueError or
+    AttributeError, where it has another form.
+
+    default  the learner's name, where the file does not say it
+    """
     known = {FORMAT: _KEYS, RESULTS_FORMAT: _KEYS - {"labs", "predictions"}, LAB_FORMAT: set(told)}
     is_known = told.get("format") in known and told.get("version") == 1 and type(told["version"]) is int
     if not is_known or not known[told["format"]].issuperset(told):
@@ -230,6 +256,8 @@ def _take(told: Mapping[str, Any], default: str, found: _Collected) -> None:
         number, earned = TEXT(default, "exercise", check["exercise"]), (check["points"], check["max_points"])
         if [*map(type, earned)] != [int, int] or not 0 <= earned[0] <= earned[1] or number in points:
             raise DataFileError(f"{number}: points {shorten(earned)}", where=default, allowed="0 to max_points, once")
+        if check.get("tried") is False:
+            continue
         points[number] = earned
         for idea in dict.fromkeys(part["idea"] for part in LIST(default, "parts", check["parts"]) if part["idea"]):
             ideas.setdefault(TEXT(default, "idea", idea), []).append(number)
@@ -237,7 +265,7 @@ def _take(told: Mapping[str, Any], default: str, found: _Collected) -> None:
     found.layouts += layouts
     for question, (answer, right) in answers.items():
         found.answers.setdefault(question, {})[name] = answer
-        found.right.setdefault(question, right)
+        found.right.setdefault(question, []).append(right)
     for idea, numbers in ideas.items():
         found.ideas.setdefault(idea, {})[name] = tuple(numbers)
     for number, earned in points.items():

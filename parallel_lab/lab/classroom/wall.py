@@ -10,19 +10,29 @@ upon each. The page is a page of labs (lab/shared/page.py) with these sections a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ...base.errors import escape
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, table_lines, time_text
 from ..exercises import MISCONCEPTIONS
 from ..pictures.charts import round_ticks
 from ..shared.page import lab_page
 from ..shared.replay import Limits
+from .items import FEWEST, HEAD, analysed
+from .live import LiveClass
 from .roll import Layout, Roll, amounts, by_count
 
 HERE = Path(__file__).parent
 SHOWN = Limits(states=1)  # of a lab: as it was handed in
+EXPLAINED = (
+    "Difficulty: the mean share of its points; 0.9 is easy, 0.2 hard. Discrimination: how the share goes with that of "
+    f"all other exercises, -1 to 1 (from {FEWEST} learners on); below 0.2, look at the exercise before the learners."
+)
+SELF_REPORTED = (
+    "This is what learners' notebooks say of themselves, and nothing of it is checked here. For marks, collect the "
+    "notebooks and run parallel-lab grade."
+)
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 260, 74, 40, 14  # of a plot, in px
 
 
@@ -31,15 +41,56 @@ def wall_page(roll: Roll, title: str = "Classroom wall") -> str:
     count = len(roll.learners)
     head = f"<h1>{escape(title)}</h1><p>{count} learner{'' if count == 1 else 's'}, {len(roll.layouts)} labs. "
     head += '<button type="button" class="wall-names" aria-pressed="false">Hide names</button></p>'
-    parts = [head, _plots(roll), _predictions(roll), _misconceptions(roll), _exercises(roll), _refused(roll)]
-    words = (
-        f'<details class="pl-words"><summary>The wall in words</summary><pre>{escape(roll.to_text())}</pre></details>'
-    )
+    parts = [head, _plots(roll), _predictions(roll), *_of_exercises(roll), _refused(roll)]
+    told = escape(wall_text(roll))
+    words = f'<details class="pl-words"><summary>The wall in words</summary><pre>{told}</pre></details>'
     labs = '<h2 id="wall-shown" tabindex="-1">Choose a learner above to see a layout</h2>'
     above = f'<div class="wall">{"".join(parts)}{words}{labs}</div>\n'
     pages = [layout.lab.on_page(limits=SHOWN) for layout in roll.layouts]
     script, style = ((HERE / name).read_text(encoding="utf-8") for name in ("wall.js", "wall.css"))
     return lab_page(pages, title, above=(above, script, style))
+
+
+def live_wall(live: LiveClass, joining: str) -> str:
+    """What the teacher's page shows of a live class (server.py, live.js): HTML, and only from `live.shown`."""
+    roll = live.shown()
+    told = escape(wall_text(roll))
+    count = f"{len(roll.learners)} learner{'' if len(roll.learners) == 1 else 's'}"
+    names = f'<button type="button" data-do="names" data-on="{int(live.hide_names)}" data-key="names">'
+    names += "Show names</button>" if live.hide_names else "Hide names</button>"
+    learners = "".join(
+        f'<li>{escape(name)} <button type="button" data-do="remove" data-on="{n}" data-key="remove{n}" '
+        f'aria-label="remove {escape(name)}">remove</button></li>'
+        for n, name in enumerate(roll.learners, 1)
+    )
+    return "".join(
+        [
+            f'<h1>Live class</h1><p>To take part, in a notebook: <code class="wall-join">{escape(joining)}</code></p>',
+            f'<p>{count}, <span id="wall-here">{live.here}</span> heard from in the last half minute. {names} ',
+            '<button type="button" data-do="csv" data-key="csv">Save the table (CSV)</button></p>',
+            f'<p class="wall-small">{escape(SELF_REPORTED)}</p>',
+            _predictions(roll, live) or "<h2>Predictions</h2><p>None yet.</p>",
+            *_of_exercises(roll),
+            f'<details data-key="who"><summary>Learners</summary><ul>{learners}</ul></details>',
+            f'<details data-key="words"><summary>The wall in words</summary><pre>{told}</pre></details>',
+        ]
+    )
+
+
+def _of_exercises(roll: Roll) -> Iterator[str]:
+    yield _misconceptions(roll)
+    items = analysed(roll)
+    if items:
+        yield "<h2>Exercises: item analysis</h2>" + _table(HEAD, (map(escape, item.cells()) for item in items))
+        yield f'<p class="wall-small">{escape(EXPLAINED)}</p>'
+    yield _exercises(roll)
+
+
+def wall_text(roll: Roll, *, reveal: bool = False) -> str:
+    """The wall in words.  reveal: says which predictions are right"""
+    told = roll.to_text(reveal=reveal)
+    rows = [item.cells() for item in analysed(roll)]
+    return "\n".join([told, "", "Item analysis", *table_lines([HEAD, *rows]), EXPLAINED]) if rows else told
 
 
 def _name(roll: Roll, learner: str) -> str:
@@ -102,27 +153,42 @@ def _plot(roll: Roll, title: str, ones: Sequence[tuple[int, Layout]]) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="group" aria-label="{escape(alt)}">{axes}{"".join(points)}</svg>'
 
 
-def _predictions(roll: Roll) -> str:
+def _predictions(roll: Roll, live: LiveClass | None = None) -> str:
+    """live: has in it what is right only of what was revealed; on a page that is handed on a button uncovers it"""
     found = ["<h2>Predictions</h2>"] if roll.answers else []
-    for question in roll.answers:
-        bars = roll.histogram(question)
+    late, shown = (live.late(), live.revealed) if live else ({}, set(roll.ids.values()))
+    # live, those that are still covered first, and of those the ones that most have answered
+    order = sorted(roll.answers, key=lambda one: (roll.ids[one] in shown, -len(roll.answers[one]))) if live else ()
+    for question in order or roll.answers:
+        ident = roll.ids[question]
+        bars, is_shown = roll.histogram(question), ident in shown
         rows = []
         for answer, count in bars:
-            right = ' class="wall-right"' if answer in roll.right[question] else ""
+            right = ' class="wall-right"' if is_shown and answer in roll.right[question] else ""
             rows.append((f"<span{right}>{escape(answer)}</span>", _bar(count, bars[0][1])))
         missing = [answer for answer in roll.right[question] if answer not in dict(bars)]
         told = f"Right: {' or '.join(roll.right[question])}." + (" Nobody answered that." if missing and not any(
             answer in dict(bars) for answer in roll.right[question]) else "")  # fmt: skip
-        found.append(
-            f'<section class="wall-question"><h3>{escape(question)}</h3>{_table(("answer", "learners"), rows)}'
-        )
-        found.append('<button type="button" class="wall-reveal" aria-expanded="false">Reveal</button>')
-        found.append(f'<p class="wall-told" hidden>{escape(told)}</p></section>')
+        if late.get(ident):
+            told += f" {late[ident]} more answered after the reveal and are not counted."
+        open_now = " wall-revealed" if live and is_shown else ""
+        found.append(f'<section class="wall-question{open_now}"><h3>{escape(question)}</h3>')
+        found.append(_table(("answer", "learners"), rows))
+        if live is None:
+            found.append('<button type="button" class="wall-reveal" aria-expanded="false">Reveal</button>')
+            found.append(f'<p class="wall-told" hidden>{escape(told)}</p></section>')
+            continue
+        word = "cover" if is_shown else "reveal"
+        found.append(f'<button type="button" data-do="{word}" data-on="{ident}" data-key="{ident}" ')
+        found.append(f'aria-label="{word}: {escape(question)}">{word.capitalize()}</button>')
+        found.append(f"<p>{escape(told)}</p></section>" if is_shown else "</section>")
     return "".join(found)
 
 
 def _bar(count: int, most: int) -> str:
-    return f'<span class="wall-bar" style="width: {220 * count / most:.0f}px"></span> {count}'
+    width = f"{220 * count / most:.0f}"
+    rect = f'<rect width="{width}" height="11"/>'
+    return f'<svg class="wall-bar" width="{width}" height="11" aria-hidden="true">{rect}</svg> {count}'
 
 
 def _misconceptions(roll: Roll) -> str:
@@ -144,7 +210,7 @@ def _exercises(roll: Roll) -> str:
     for learner in roll.learners:
         cells = [roll.points[number].get(learner) for number in numbers]
         rows.append((_name(roll, learner), *("-" if cell is None else f"{cell[0]} of {cell[1]}" for cell in cells)))
-    return "<h2>Exercises</h2>" + _table(("learner", *numbers), rows)
+    return "<h2>Exercises: points</h2>" + _table(("learner", *numbers), rows)
 
 
 def _refused(roll: Roll) -> str:
@@ -152,7 +218,7 @@ def _refused(roll: Roll) -> str:
     return f"<h2>Not read</h2><ul>{lines}</ul>" if lines else ""
 
 
-def _table(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
+def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """rows: of HTML"""
     head = "".join(f'<th scope="col">{escape(title)}</th>' for title in titles)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)

@@ -283,7 +283,7 @@ class Desk:
 
     def said(self) -> list[dict[str, Any]]:
         """The last verdict on each exercise of this session, as plain data (`Verdict.to_dict` and "attempts")."""
-        return [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in self.results.values()]
+        return [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in list(self.results.values())]
 
     def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
         """Write what `check` has said in this session: the last verdict on each exercise, as JSON.

@@ -32,7 +32,7 @@ from ...base.files import shipped_folder
 from ..exercises.book import RESULTS_FORMAT
 from . import walls
 from .confine import Limits
-from .submissions import Submission, calls_of, find_submissions, newest, printable, read_cells, released_as
+from .submissions import Submission, calls_of, find_submissions, harmless, newest, printable, read_cells, released_as
 
 MOST_ENDS = 3  # of the process that grades, while the same submission runs
 LATE_S = 60.0  # after the time limit, which the grader keeps itself
@@ -115,16 +115,11 @@ def write_rows(file: IO[str], marks: Iterable[Mark], *, head: bool = True) -> No
     if head:
         writer.writerow(field.name for field in fields(Mark))
     for mark in marks:
-        writer.writerow(_harmless(value) for value in asdict(mark).values())
+        writer.writerow(harmless(value) for value in asdict(mark).values())
 
 
 def _file_name(student: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in student).lstrip(".") or "_"
-
-
-def _harmless(value: Any) -> Any:
-    text = printable(" ".join(value.split())) if isinstance(value, str) else value
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@") else text
 
 
 def grade_folder(

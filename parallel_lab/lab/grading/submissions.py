@@ -13,9 +13,11 @@ import ast
 import builtins
 import os
 import symtable
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ...base.errors import DataFileError, shorten
 from ...base.files import shipped_folder
@@ -56,6 +58,13 @@ class Call:
 def printable(text: str) -> str:
     """The text for a terminal: line ends and what would steer it, or turn the text around, as Python writes them."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def harmless(value: Any) -> Any:
+    """A cell of a table: a text in one line, with a ' before it where a spreadsheet would take it for a formula."""
+    text = printable(" ".join(value.split())) if isinstance(value, str) else value
+    is_formula = isinstance(text, str) and unicodedata.normalize("NFKC", text[:1]) in ("=", "+", "-", "@")
+    return f"'{text}" if is_formula else text
 
 
 def newest(

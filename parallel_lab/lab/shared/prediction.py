@@ -123,6 +123,10 @@ class FirstAnswers:
                 self._kept.setdefault(text, entry)
         return comparison
 
+    def add(self, entry: dict[str, Any]) -> None:
+        """Keep what was answered in a view, in the form of `said`."""
+        self._kept.setdefault(entry["key"], entry)
+
     def said(self) -> list[dict[str, Any]]:
         """As plain data, as `Lab.answered` has those of a lab: {"key", "text", "yours", "right"}, answers as text."""
         return list(self._kept.values())
@@ -130,7 +134,7 @@ class FirstAnswers:
 
 # State of the module, as the exercises' desk is: a notebook has one learner.
 _FIRST = FirstAnswers()
-first_answers = _FIRST.said
+first_answers, keep_answer = _FIRST.said, _FIRST.add
 
 
 def _alike(value: Any) -> Any:

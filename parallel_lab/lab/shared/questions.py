@@ -21,7 +21,7 @@ from typing import Any
 
 from ...base.checks import flag, number
 from ...base.errors import ArgumentError
-from .prediction import Comparison
+from .prediction import Comparison, keep_answer
 from .settings import ModelWithSettings
 
 VARIABLE = "PARALLEL_LAB_PREDICT"
@@ -144,6 +144,8 @@ class ModelWithQuestions(ModelWithSettings):
                 raise ArgumentError(f"question {key!r} is not open", where=where, allowed=allowed)
             self._answers[key] = read(question, where)
             self._asked[key] = question
+            if not self.is_branch:
+                keep_answer(self.answered()[-1])
             self._quiet = [q.key for q in self.questions()]
         self._changed("picture")
 
