@@ -73,17 +73,20 @@ WALKS: dict[str, list[list[Any]]] = {
         *(["set_schedule", "chimera"], ["clear"], ["put", 0, "0F0", -1], ["move_onto", 0, 0, 3, 0]),
         *(["set_code", "net.pipeline(stages=2)"], ["set_schedule", "zb_h1"], ["search"]),
         ["load", "0F0 0F1 0B0 0B1\n1F0 1F1 1B0 1B1"],
+        *ASKING,
     ],
-    "redistribution": [["to", 1], ["back"], ["next"], ["reset"]],
+    "redistribution": [["to", 1], ["back"], ["next"], ["reset"], *ASKING],
     "recompute": [
         *(["toggle", 4], ["toggle", 2], ["recompute_all"], ["show_par"], ["keep_all"], ["stop"], ["set_cap", 30]),
         ["toggle", 7],
+        *ASKING,
     ],
-    "costs": [],
+    "costs": ASKING,
     "search": [
         *(["set_weight", "gradients", "2"], ["set_pin", "matmul", "((1, 2), (2, 1))"], ["clear_arguments"]),
         *(["set_own_strategy", "matmul", "((1, 1), (1, 1))"], ["take", "front 1"], ["select_point", "yours"]),
         *(["set_code", "self.matmul.shard(((1, 1), (1, 2)))"], ["to", 0], ["stop"], ["set_weight", "compute", "0.5"]),
+        *ASKING,
     ],
 }
 # started, or asked for first, in the tests of each lab

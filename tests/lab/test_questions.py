@@ -6,14 +6,20 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.recompute.model import RecomputeLab
+from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.questions import VARIABLE, Question
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.crossed import each_of
 
 LABS = {"strategy": StrategyLab, "stepper": CollectiveStepper}
-LABS |= {"fusion": lambda: FusionLab("golf"), "memory": lambda: MemoryLab("stack", 4)}
+LABS |= {"fusion": lambda: FusionLab("golf"), "memory": lambda: MemoryLab("stack", 4), "costs": CostLab}
+LABS |= {"pipeline": PipelineLab, "recompute": RecomputeLab, "redistribution": RedistributionLab, "search": SearchLab}
 each_lab = pytest.mark.parametrize("make", LABS.values(), ids=LABS)
 
 
@@ -30,10 +36,11 @@ def test_nothing_is_said_before_the_answer_is_kept(make):
     assert question.text in asked and "answer or skip" in rest and title == lab.snapshot()["title"]
     told = []
     lab.on_change(lambda *what: told.append(dict(lab.answers)))
-    lab.answer(question.key, 1)
-    assert told == [{question.key: "1" if question.by == "select_tensor" else 1}]  # kept before the views hear of it
+    given = question.choices[-1] if question.choices else "1" if isinstance(question.right[0], str) else 1
+    lab.answer(question.key, given)
+    assert told == [{question.key: given}]  # kept before the views hear of it
     text = lab.to_text()
-    assert f"{question.why}." in text and "you said 1, " in text
+    assert f"{question.why}." in text and f"you said {given}, " in text
     with pytest.raises(ArgumentError, match="is not open"):
         lab.answer(question.key, 2)
     assert lab.snapshot()["predict"]["answers"] == lab.answers
@@ -107,6 +114,75 @@ def test_fusion_and_memory_take_answers_within_a_tenth():
     assert peak.right[0] == pytest.approx(most / 1024, rel=1e-3)
     memory.answer(peak.key, 1.2 * most / 1024)
     assert memory.snapshot()["predict"]["last"]["verdict"] == "not yet"
+
+
+def asked_of(lab) -> list[Question]:
+    return list(lab.questions())
+
+
+def test_the_pipeline_lab_asks_for_the_step_and_what_is_kept_but_not_of_a_drawing_or_a_puzzle():
+    """1F1B: (p - 1) + m times F + B + W long, and the first rank keeps p micro-batches."""
+    lab = PipelineLab(stages=4, micro_batches=8, times=(1, 2, 3))
+    step, kept = asked_of(lab)
+    assert step.right == ((3 + 8) * (1 + 2 + 3),) and kept.right == (4,)
+    lab.clear()
+    assert not asked_of(lab) and not asked_of(PipelineLab(puzzle="09.2 4x8 cap 4"))
+
+
+def test_the_recompute_lab_asks_which_layer_frees_most_by_a_click_and_one_number_of_an_own_choice():
+    lab, layer = asking(RecomputeLab)
+    peaks = {}
+    for n in range(12):
+        lab.branch().toggle(n)
+        other = RecomputeLab()
+        other.toggle(n)
+        peaks[n] = other.predicted.peak_bytes
+    assert layer.by == "toggle" and set(layer.right) == {n for n in peaks if peaks[n] == min(peaks.values())}
+    lab.answer(layer.key, layer.right[0])
+    assert lab.recomputed == []  # a click on an answer chooses nothing
+    lab.toggle(4)
+    assert lab.question().right == (peaks[4],)
+    lab.skip(lab.question().key)
+    lab.toggle(5)
+    assert lab.question() is None  # one number, not one after every click
+
+
+def test_the_redistribution_lab_asks_for_bytes_and_for_a_rank_that_has_what_is_lacking():
+    """(16, 32) float32 from 2 x 1 to 1 x 2 on 2 ranks: 8 x 16 elements come from the other one."""
+    received, giver = asked_of(RedistributionLab(2, "2 x 1", "1 x 2", steps="exact"))
+    assert received.right == (8 * 16 * 4,) and giver.right == (1,) and giver.by == "set_rank"
+    (ring, _) = asked_of(RedistributionLab(4, "4 x 1", "1 x 1"))
+    assert ring.right == (3 * 4 * 32 * 4,)
+    assert not asked_of(RedistributionLab(4, "4 x 1", "4 x 1"))
+
+
+def test_the_search_lab_asks_how_far_the_own_choice_is_and_which_operator_has_most_strategies():
+    lab = SearchLab("quickstart", devices=8)
+    ratio, most = asked_of(lab)
+    assert ratio.right[0] == pytest.approx(lab.own.cost / lab.winner.cost, rel=0.01) and ratio.right[0] > 1
+    assert set(most.right) <= {"matmul", "matmul2"} and most.by == "select_operator"
+    lab.take("winner")
+    assert [question.by for question in asked_of(lab)] == ["select_operator"]
+
+
+def test_the_cost_lab_asks_by_choices_and_for_the_crossing():
+    """8 ranks, alpha 5 us, 10 GB/s: halving and doubling take over where 3 alpha = (3 - 7/4) beta S."""
+    lab, small = asking(CostLab)
+    assert small.right == ("recursive_doubling",) and set(small.choices) >= {"ring", "halving_doubling"}
+    with pytest.raises(ArgumentError, match="halving_doubling"):
+        lab.answer(small.key, "rings")
+    lab.answer(small.key, "ring")
+    lab.ask()
+    assert lab.question().right[0] == pytest.approx(3 * 5e-6 / (1.25 * 1e-10) / 1024, rel=0.01)
+
+
+def test_several_numbers_are_an_answer_however_they_are_written():
+    ranks = Question("k", "?", ("(4, 5, 6, 7)",), "", listed=True)
+    for given in ("4 5 6 7", (4, 5, 6, 7), "[4,5,6,7]", [4, 5, 6, 7]):
+        assert ranks.is_right(ranks.read(given, ""))
+    assert not ranks.is_right(ranks.read("4 5", ""))
+    with pytest.raises(ArgumentError, match="Whole numbers"):
+        ranks.read("all of them", "")
 
 
 @each_of("given", "six", True, None, float("nan"))

@@ -15,6 +15,7 @@ from typing import Any
 
 from ...base.units import bytes_text
 from ..shared.lab import Lab, LabRun, setting
+from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, curves, table
 from .lines import Line, Part, fastest, line_at, lines_of
 
@@ -37,6 +38,7 @@ class CostLab(Lab):
     """
 
     scripts = ("shared/curves.js", "shared/plain_lab.js")
+    commands = COMMANDS
     free = ("kind", "ranks", "alpha_us", "gigabytes_per_s")
     frame_height_px = 780
 
@@ -114,7 +116,22 @@ class CostLab(Lab):
                     "python": code("In Python", "", tab=True, by=["size"], of=self._python(parts)),
                 },
                 "run": LabRun().to_dict(),
+                "predict": self.asked(),
             }
+
+    def questions(self) -> list[Question]:
+        """Which algorithm is the fastest for 1 KiB; from what size on another one is, if there is one."""
+        parts, about = self.fastest, f"{self._kind}, {self._ranks} ranks, {self.machine}"
+        small, hides = line_at(parts, 1 << 10).name, ("sections",)
+        text = f"Which algorithm is the fastest {self._kind} of 1 KiB on {self._ranks} ranks?"
+        names, why = tuple(line.name for line in self.lines), "where bytes cost little, the fewest start-ups win"
+        asks = [Question(f"{about}, 1 KiB", text, (small,), why, hides=hides, choices=names)] if len(names) > 1 else []
+        if len(parts) > 1:
+            last, size = parts[-1].line.name, parts[-1].from_bytes
+            text, right = f"From how many KiB on is {last} the fastest?", (float(f"{size / 1024:.3g}"),)
+            why = f"at {bytes_text(size)} its extra start-ups cost as much as the bytes that it saves"
+            asks.append(Question(f"{about}, crossing", text, right, why, unit="KiB", within=0.25, hides=hides))
+        return asks
 
     def _status(self, parts: list[Part]) -> str:
         turns = [f"{part.line.name} up to {bytes_text(after.from_bytes)}" for part, after in pairwise(parts)]

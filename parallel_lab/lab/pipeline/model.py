@@ -27,6 +27,7 @@ from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.lab import Choice, setting
+from ..shared.questions import COMMANDS, Question
 from ..strategy.training_lab import ShowsTraining
 from . import drawing
 from .code import codes_of, settings_in
@@ -61,7 +62,7 @@ class PipelineLab(ShowsTraining, WritesCode):
     styles = ("pipeline/pipeline_lab.css",)
     commands = (
         *("set_typed", "toggle_recompute", "put", "put_next", "move", "move_onto", "remove", "clear_rank", "clear"),
-        *("undo", "redo", "load", "set_code", "search", "run_simulated", "run_measured", "stop"),
+        *("undo", "redo", "load", "set_code", "search", "run_simulated", "run_measured", "stop", *COMMANDS),
     )
     paste_example = "net = nn.PipelineCell(net, micro_size=8)"
     earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
@@ -377,6 +378,7 @@ class PipelineLab(ShowsTraining, WritesCode):
                 "ran": runs_view(s, run.results),
                 "earlier": [one.curve() for one in self._earlier if one.losses],
                 "said": self._said,
+                "predict": self.asked(),
                 **schedule_view(s),
                 "sections": {
                     **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),
@@ -384,6 +386,24 @@ class PipelineLab(ShowsTraining, WritesCode):
                 },
                 **self.progress(),
             }
+
+    def questions(self) -> list[Question]:
+        """How long a step of a named schedule is, and how many activations the fullest rank keeps."""
+        s, hides = self._settings, ("lanes", "caption", "tools", "below", "tables")
+        if s.drawn is not None or self.locked or not s.timed.complete:
+            return []
+        waits, most = "no rank waits" if s.bubble < 1e-9 else f"ranks wait {s.bubble:.0%} of it", round(max(s.peaks))
+        length, batches = (
+            float(f"{s.timed.timing.makespan:.6g}"),
+            "micro-batch" if s.micro_batches == 1 else "micro-batches",
+        )
+        what = f"{s.named} with {s.stages} stages and {s.micro_batches} {batches}"
+        f, b, w = (f"{time:g}" for time in s.times)
+        text = f"How long is a step of {what}? F takes {f}, B {b}, W {w}."
+        step = Question(f"step of {s}", text, (length,), waits, unit="ticks", hides=hides)
+        text = f"{what}: of how many micro-batches does the fullest rank keep the activations?"
+        why = f"{most} at once, from the first F to the first B that frees one"
+        return [step, Question(f"kept of {s}", text, (most,), why, unit="at once", hides=hides)]
 
     def record(self) -> Any:
         return self._run.record()

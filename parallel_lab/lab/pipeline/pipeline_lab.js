@@ -81,7 +81,7 @@ function settings(s, ui) {
     ${Object.entries(TYPED).map(field)}
     <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span>
     <span class="pl-pi-toggles">${s.lanes.map(again)}</span></span>
-    ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}</div>`;
+    ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}${predictSwitch(s, ui)}</div>`;
 }
 
 function headline(s, ui) {
@@ -89,7 +89,8 @@ function headline(s, ui) {
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
-  return html`<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
+  if (openQuestion(s)) return html`${asks(s, ui)}${notices({ n0: s.last_error })}`;
+  return html`${asks(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
     ${going}</div>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;

@@ -19,6 +19,7 @@ from typing import Any
 from ...base.errors import ArgumentError
 from ...cost.recompute import Choice as Predicted, choose_recompute, predict_choice
 from ..shared.lab import LabRun, setting
+from ..shared.questions import COMMANDS, Question
 from ..shared.running import RunsOneThing
 from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
@@ -38,7 +39,7 @@ class RecomputeLab(RunsOneThing):
     """
 
     scripts, styles = ("recompute/recompute_lab.js",), ("recompute/recompute_lab.css",)
-    commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop")
+    commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop", *COMMANDS)
     also_kept = ("toggle",)
     frame_height_px = 760
 
@@ -161,7 +162,22 @@ class RecomputeLab(RunsOneThing):
                 "own": self._cap in self._own,
                 "sections": self._sections(layers, over),
                 "run": self._run.to_dict(),
+                "predict": self.asked(),
             }
+
+    def questions(self) -> list[Question]:
+        """Which layer relieves the fullest moment most; then, once, what the fullest moment of an own choice holds."""
+        peak, hides = self.predicted.peak_bytes, ("curve", "puzzle")
+        if any(self._again):
+            most = max(moments(self._again), key=lambda moment: moment.live)
+            text = "How many results are in memory at the fullest moment, with the layers that you recompute now?"
+            return [Question("own choice", text, (peak,), f"at {most.name}", unit="results", hides=hides)]
+        alone = [tuple(n == layer for n in range(len(LAYERS))) for layer in range(len(LAYERS))]
+        peaks = [predict_choice(LAYERS, one).peak_bytes for one in alone]
+        right = tuple(layer for layer, left in enumerate(peaks) if left == min(peaks))
+        text = "Every layer is kept now. Click the layer that frees most of the fullest moment if it is recomputed."
+        why = f"the fullest moment falls from {peak} to {min(peaks)} results"
+        return [Question("layer that frees most", text, right, why, by="toggle", hides=hides)]
 
     def _status(self) -> str:
         now = self.predicted

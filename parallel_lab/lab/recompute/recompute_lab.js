@@ -5,7 +5,7 @@
 const RC = { left: 34, top: 22, bottom: 24, height: 220 }; // pixels
 
 function top(s, ui) {
-  return html`${head(s, segments("set_cap-", s.cap.label, s.cap, "set_cap", ui, { title: (c) => `${c} results` }))}`;
+  return html`${head(s, segments("set_cap-", s.cap.label, s.cap, "set_cap", ui, { title: (c) => `${c} results` }), ui)}`;
 }
 
 // Pressed: the layer is recomputed.
@@ -57,7 +57,7 @@ function curve(s, ui) {
 
 // ---- without a kernel: what the model has found out about every choice (every_choice of model.py) is looked up ----
 
-function chosen(s, layers, cap) {
+function chosen(s, layers, cap, base) {
   const { signs, numbers, status, fit, line, no_line } = s.every, size = s.moments.length + 2;
   const at = size * layers.reduce((row, { again }, n) => row + (again ? 2 ** n : 0), 0);
   const found = [...numbers.slice(at, at + size)].map((sign) => signs.indexOf(sign)), [peak, extra] = found.slice(-2);
@@ -70,14 +70,16 @@ function chosen(s, layers, cap) {
     python: { ...s.sections.python, text: text || no_line },
   };
   return {
+    // what was asked is asked of the choice that the page was made with
+    predict: layers.every(({ again }, n) => again === base.layers[n].again) ? base.predict : { ...base.predict, open: null, last: null },
     layers, peak, sections, cap: { ...s.cap, value: cap }, status: told(status, { peak, fit: can, extra, products }),
     moments: s.moments.map((moment, n) => ({ ...moment, live: found[n] })),
     run: { ...s.run, text: "" }, // it counted another choice
   };
 }
 
-const each = (change) => (s, given) => chosen(
-  s, s.layers.map((one, n) => ({ ...one, again: change(one, n, given) })), s.cap.value,
+const each = (change) => (s, given, base) => chosen(
+  s, s.layers.map((one, n) => ({ ...one, again: change(one, n, given) })), s.cap.value, base,
 );
 
 const { render, mountPage } = lab({
@@ -89,7 +91,7 @@ const { render, mountPage } = lab({
     keep_all: each(() => false),
     recompute_all: each(() => true),
     toggle: each(({ again }, n, [at]) => again !== (n === at)),
-    set_cap: (s, [cap]) => chosen(s, s.layers, cap),
+    set_cap: (s, [cap], base) => chosen(s, s.layers, cap, base),
   },
   settings: (s) => [["set_cap", s.cap.value], ...s.layers.flatMap(({ again }, n) => (again ? [["toggle", n]] : []))],
   begin: "keep_all",

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,6 +28,7 @@ from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
 from ..shared.lab import LabRun, Stepped, setting
+from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, table
 
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
@@ -64,6 +66,7 @@ class RedistributionLab(Stepped):
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
     free = ("have", "want", "copies", "steps")
     step = "frame"
+    commands = (*Stepped.commands, *COMMANDS)
 
     def __init__(
         self, devices: int = 8, have: str = "8 x 1", want: str = "1 x 8", copies: str = "copies", steps: str = "gather"
@@ -131,7 +134,37 @@ class RedistributionLab(Stepped):
             alone = self._copies == "addends" and not self.source.is_partial
             why = f"No two ranks hold the same slice of {self._have}, so there are no partial sums."
             shown["selected"] = why if alone else ""
-            return {**shown, **self.chosen(), "at": self._at, "moves": self.moves, "sections": sections}
+            shown |= {"at": self._at, "moves": self.moves, "predict": self.asked()}
+            return {**shown, **self.chosen(), "sections": sections}
+
+    def questions(self) -> list[Question]:
+        """What a rank receives; which rank has something that rank 0 lacks."""
+        if not self.plan:
+            return []
+        ways = self._devices, self._have, self._want, self._copies
+        received = DTYPE.itemsize * received_elements(self.plan)
+        text = f"How many bytes does the rank that receives most get, from {self._have} to {self._want} by {{}}?"
+        least = "" if self.least_bytes is None else f"; {bytes_text(self.least_bytes)} is the least that it lacks"
+        asks = [
+            Question(
+                f"bytes of {ways}, {self._steps}",
+                text.format(STEPS[self._steps]),
+                (received,),
+                f"in {plural(len(self.plan), 'step')}{least}",
+                unit="bytes",
+                hides=("transport", "moves", "tables"),
+            )
+        ]
+        wanted = self.target.slice_index(SHAPE, 0)
+        lacks = set(_places(wanted)) - set(_places(self.source.slice_index(SHAPE, 0)))
+        has = [r for r in range(1, self._devices) if lacks & set(_places(self.source.slice_index(SHAPE, r)))]
+        if has and not self.source.is_partial:
+            text = f"Rank 0 needs {slice_text(wanted, SHAPE)}. Click a rank that has some of it which rank 0 lacks."
+            why = f"of that, ranks {' '.join(map(str, has))} hold what rank 0 lacks"
+            asks.append(
+                Question(f"giver of {ways}", text, tuple(has), why, by="set_rank", hides=("transport", "tables"))
+            )
+        return asks
 
     def _status(self) -> str:
         if not self.plan:
@@ -229,6 +262,10 @@ class RedistributionLab(Stepped):
         text = f"have = {written(self.source)}\nwant = {written(self.target)}\n"
         text += f"print(*pl.plan_redistribution(have, want, {SHAPE}{manner}), sep='\\n')"
         return code("In Python", text)
+
+
+def _places(index: tuple[slice, ...]) -> Iterable[tuple[int, ...]]:
+    return product(*(range(one.start, one.stop) for one in index))
 
 
 def messages_received(step: Step) -> int:

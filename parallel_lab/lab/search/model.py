@@ -20,17 +20,19 @@ from typing import Any, ClassVar
 
 from ...base.checks import size_or_none
 from ...base.system import without_processes
+from ...base.units import plural
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.earlier import EarlierRun
 from ..shared.lab import LabRun, setting
+from ..shared.questions import COMMANDS, Question
 from ..shared.records import taken, written
 from ..shared.running import RunsOneThing
 from ..strategy.operators import parse_strategy
 from .arguments import BANDWIDTHS, LATENCIES, WEIGHTS, Arguments, candidates_of, checked_factor, checked_pin, factors
 from .code import codes_of, example_line, strategies_in
 from .run import STEPS, RunResult, check_result, run_both
-from .sections import own_text, run_text, search_sections, search_text, status_text
+from .sections import amount, own_text, run_text, search_sections, search_text, status_text
 from .space import CLUSTERS, COSTS, LONG, MODES, Argued, Candidate, Point, Setting, Space, Strategies, space_of
 from .subjects import SUBJECTS
 from .views import candidates_view, plan_view, point_view, terms_view
@@ -56,7 +58,7 @@ class SearchLab(WritesCode, RunsOneThing):
     styles = ("search/search_lab.css",)
     commands = (
         *("set_weight", "set_pin", "clear_arguments", "set_own_strategy", "take"),
-        *("select_point", "to", "run", "stop", "set_code"),
+        *("select_point", "to", "run", "stop", "set_code", *COMMANDS),
     )
     looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
     replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
@@ -390,8 +392,25 @@ class SearchLab(WritesCode, RunsOneThing):
                 **self._operator_part(self._operator),
                 **self._point_part(self._point, self._point_of(self._point)),
                 "run": {**run, "can": run["state"] != "running"},
+                "predict": self.asked(),
             }
             return {**shown, "sections": {**search_sections(self), **self.code_sections()}}
+
+    def questions(self) -> list[Question]:
+        """How far the own choice is from the winner, and which operator has the most strategies to choose from."""
+        winner, own, about = self.winner, self.own, f"{self._setting()}, {self._mode}, {self.own_name}"
+        hides, asks = ("net", "cards", "plot", "candidates", "steps", "tables"), []
+        if own.cost and winner.cost and own.key != winner.key:
+            ratio = float(f"{own.cost / winner.cost:.3g}")
+            text = f"Your choice is {self.own_name}. It costs how many times as much as what the search takes?"
+            why = f"{amount(self.argued, own.cost)} against {amount(self.argued, winner.cost)}, predicted"
+            asks.append(Question(f"ratio of {about}", text, (ratio,), why, unit="times", within=0.2, hides=hides))
+        counts = {choice.name: len(choice.candidates) for choice in self.space.operators}
+        right = tuple(name for name, count in counts.items() if count == max(counts.values()))
+        text = f"Click the operator that has the most strategies on {plural(self._devices, 'device')}."
+        why = f"{max(counts.values())} strategies: the more dims, the more ways to split"
+        hides = ("candidates", "steps", "tables")
+        return [*asks, Question(f"most of {about}", text, right, why, by="select_operator", hides=hides)]
 
     @property
     def arguments(self) -> int:

@@ -13,8 +13,8 @@ function top(s, ui) {
     ${choice("costs", "costs", s.costs, "set_costs", ui)}
     <span class="pl-se-run">${going ? button("stop", "Stop", ui, { title: "end it after the present step" })
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
-    </header>${arguments_(s, ui)}
-    ${lead(s.status)}
+    ${predictSwitch(s, ui)}</header>${arguments_(s, ui)}
+    ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
     ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}</p>` : ""}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }

@@ -115,7 +115,7 @@ async function mountAlone(spec, root, base, packed) {
     return settings ? replay.find(settings) : undefined;
   };
   const can = (command, ...args) => {
-    if (command in asks) return Boolean(base.predict);
+    if (command in asks) return Boolean(base.predict?.on); // off, the page carries no question
     if (command in alone) return spec.possible?.(now(), command, args[0], base) ?? true;
     const field = replay?.looks[command];
     if (field) return !args.length || knows(field, args[0]);

@@ -274,14 +274,15 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
   const act = (node, moved) => {
     const { command, value } = node.dataset, asked = answeredBy(view.snapshot, command);
     if (node.hasAttribute("disabled")) return;
-    if (asked) { if (!moved) send("answer", [asked.key, command === "select_rank" ? Number(value) : value]); return; }
+    if (asked) { if (!moved) send("answer", [asked.key, typeof asked.right[0] === "number" ? Number(value) : value]); return; }
+    if (command === "answer") { send("answer", [node.dataset.answer, value]); return; }
     send(command, value === undefined ? [] : [given(node, value)]);
   };
   const commit = (node) => {
     const { field } = node.dataset;
     if (!ui.drafts.has(field)) return;
     ui.drafts.delete(field);
-    if (field === "answer") { send("answer", [node.dataset.answer, numberOf(node.value)]); return; }
+    if (field === "answer") { send("answer", [node.dataset.answer, node.dataset.listed ? node.value : numberOf(node.value)]); return; }
     spec.commit(field, node.value, view);
   };
   // The choice that is pointed at, with the mouse or by focus.

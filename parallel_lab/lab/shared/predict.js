@@ -16,9 +16,11 @@ function asks(s, ui) {
   const q = openQuestion(s), last = s.predict?.on && !q ? s.predict.last : null;
   if (!q && !last) return "";
   const field = () => html`<input type="text" data-key="answer" data-field="answer" data-answer="${q.key}" size="9"
-    inputmode="decimal" autocomplete="off" aria-label="your answer" value="${ui.drafts.get("answer") ?? ""}"
+    inputmode="${q.listed ? "text" : "decimal"}" data-listed="${q.listed ? "1" : ""}" autocomplete="off" aria-label="your answer" value="${ui.drafts.get("answer") ?? ""}"
     ${flag("disabled", !ui.can("answer"))}> ${q.unit} <button type="button" class="pl-button" data-key="keep">Keep</button>`;
-  const open = () => html`<b>Predict:</b> ${micro(q.text)} ${q.by ? "" : field()}
+  const pick = (choice) => html`<button type="button" class="pl-button" data-key="pick-${choice}" data-command="answer"
+    data-answer="${q.key}" data-value="${choice}"${flag("disabled", !ui.can("answer"))}>${choice}</button> `;
+  const open = () => html`<b>Predict:</b> ${micro(q.text)} ${q.choices.length ? q.choices.map(pick) : q.by ? "" : field()}
     <button type="button" class="pl-link pl-skip" data-key="skip" data-command="skip" data-value="${q.key}"
     ${flag("disabled", !ui.can("skip"))}>show me</button>`;
   const amount = (v) => (typeof v === "number" ? `${Number(v.toPrecision(6))}${last.unit ? ` ${last.unit}` : ""}` : last.names[v] ?? v);
@@ -31,12 +33,13 @@ function asks(s, ui) {
 }
 
 // On a page of its own (alone.js): the same, with the answers that the page carries.
-function verdictOf({ right, within, by }, yours) {
+function verdictOf({ right, within, by, choices, listed }, yours) {
   if (yours === null) return "no answer";
-  const near = (r) => (by ? r === yours : Math.abs(r - yours) <= within * Math.max(Math.abs(r), Math.abs(yours)));
+  const near = (r) => (by || listed || choices.length ? r === yours : Math.abs(r - yours) <= within * Math.max(Math.abs(r), Math.abs(yours)));
   return right.some(near) ? "right" : "not yet";
 }
-const told = (s, yours) => {
-  const q = openQuestion(s), last = { ...q, yours, verdict: verdictOf(q, yours) };
+const told = (s, given) => {
+  const q = openQuestion(s), yours = q.listed && given !== null ? `(${(String(given).match(/-?\d+/g) ?? []).join(", ")})` : given;
+  const last = { ...q, yours, verdict: verdictOf(q, yours) };
   return { predict: { ...s.predict, open: null, last } };
 };

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ...base.checks import flag, number
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, shorten
 from .prediction import Comparison, keep_answer
 from .settings import ModelWithSettings
 
@@ -45,8 +46,9 @@ class Question:
     text     the question, with the unit of its answer;  unit: after the field that it is typed into
     right    the answers that are right;  within: so far off, as a share, is right as well
     why      how one gets there
-    by       "": a number is typed; else the command of what is clicked: "select_rank" (a card) or "select_tensor"
-             (an edge)
+    by       "": it is typed; else the command of what is clicked: "select_rank" (a card), "select_tensor" (an edge)
+    choices  what can be chosen, where nothing is typed or clicked in the picture
+    listed   several whole numbers are typed, a shape or ranks; such an answer is kept as text, "(8, 16)"
     hides    parts of the view that show the answer
     names    what answers are called where they are shown: (a tensor, its name in the lab)
     """
@@ -60,6 +62,8 @@ class Question:
     within: float = 0.0
     hides: tuple[str, ...] = ()
     names: tuple[tuple[str, str], ...] = ()
+    choices: tuple[str, ...] = ()
+    listed: bool = False
 
     def named(self, answer: Answer) -> Answer:
         """The answer as it is shown."""
@@ -72,7 +76,14 @@ class Question:
 
     def read(self, answer: Any, where: str) -> Answer:
         """An answer as it is kept. Raises ArgumentError if the value cannot be an answer."""
-        if self.by == "select_tensor":
+        if self.choices and answer not in self.choices:
+            raise ArgumentError(shorten(answer), where=where, allowed=", ".join(self.choices))
+        if self.listed:
+            numbers = re.findall(r"-?\d+", shorten(answer))
+            if not numbers:
+                raise ArgumentError(shorten(answer), where=where, allowed="Whole numbers, such as 8, 16")
+            return f"({', '.join(numbers)})"
+        if isinstance(self.right[0], str):
             return str(answer)
         value = number()(where, "answer", answer)
         return int(value) if value == int(value) else value
@@ -81,6 +92,7 @@ class Question:
         """For a snapshot; "yours" is there once it is answered or skipped."""
         facts = {"key": self.key, "text": self.text, "by": self.by, "unit": self.unit, "hides": list(self.hides)}
         facts |= {"right": list(self.right), "within": self.within, "why": self.why, "names": dict(self.names)}
+        facts |= {"choices": list(self.choices), "listed": self.listed}
         if self.key in answers:
             yours = answers[self.key]
             facts |= {"yours": yours, "verdict": "right" if self.is_right(yours) else Comparison.verdict(yours, None)}
