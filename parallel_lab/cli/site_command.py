@@ -23,7 +23,7 @@ from ..base.files import shipped_folder
 from ..lab.shared.page import FRONT_END
 from ..lab.shared.replay import WHOLE_PAGES
 from .options import option, subcommand
-from .reference import has_pdoc, write_reference
+from .reference import code_colours, has_pdoc, write_reference
 
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 REFERENCE = "reference"
@@ -69,8 +69,7 @@ pre { overflow-x: auto; background: var(--soft); padding: 8px 12px; margin: 8px 
 .output_stderr pre, .output_error pre { border-left: 3px solid var(--bad); }
 .output_error pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 table { border-collapse: collapse; } th, td { padding: 3px 10px 3px 0; border-bottom: 1px solid var(--rule); }
-.highlight, .highlight pre { background: none; } .input_area { background: var(--soft); }
-@media (prefers-color-scheme: dark) { .highlight { color: #1b1f24; filter: invert(0.92) hue-rotate(180deg); } }
+.highlight, .highlight pre { background: none; } .input_area { background: var(--soft); } summary { line-height: 1.7; }
 iframe { background: var(--bg); } img, svg { max-width: 100%; }
 """
 
@@ -198,10 +197,12 @@ def _lesson_page(book: Any) -> str:
 
     config = Config(json.loads(NBCONVERT.read_text(encoding="utf-8")))
     exporter = HTMLExporter(config=config, template_name="basic", exclude_anchor_links=True)
-    body, resources = exporter.from_notebook_node(_without_widgets(book))
-    style = "\n".join([*resources["inlining"]["css"], STYLE])
+    body, _ = exporter.from_notebook_node(_without_widgets(book))
     home = '<nav><a href="index.html">All lessons</a></nav>\n'
-    return FRAME.format(mark=MARK, title=escape(_about(book)[0]), style=style, body=home + _pages_only(body))
+    body = home + _accessible(_pages_only(body))
+    dark = f"@media (prefers-color-scheme: dark) {{ {code_colours('.highlight', 'monokai')} }}"
+    style = "\n".join([code_colours(".highlight"), dark, STYLE])
+    return FRAME.format(mark=MARK, title=escape(_about(book)[0]), style=style, body=body)
 
 
 def _without_widgets(book: Any) -> Any:
@@ -215,6 +216,12 @@ def _without_widgets(book: Any) -> Any:
 def _pages_only(body: str) -> str:
     """Links between notebooks as links between pages."""
     return re.sub(r'href="([\w./-]+)\.ipynb(#[^"]*)?"', r'href="\1.html\2"', body)
+
+
+def _accessible(body: str) -> str:
+    """Long lines can be scrolled by keys, and the empty head of a column is a cell."""
+    wide = re.compile(r"<pre>(?=(?:[^<]|<(?!/pre))*?[^\n]{100})")
+    return re.sub(r"<th\b[^>]*></th>", "<td></td>", wide.sub('<pre tabindex="0">', body))
 
 
 def _about(book: Any) -> tuple[str, str]:
