@@ -68,7 +68,7 @@ class RankSteps:
 
     what     the instructions as events of the first step
     steps    (S,) numbers from 0;  losses: (S,) float64
-    sums     (S, T) uint32, of the bits of its slice after the step; 0 where it has none
+    sums     (S, T) uint32, of the bits of its slice after the step; 0 without one
     sizes    (S, T) float64, root mean square of that slice
     held     (S,) bytes of all that it holds after the step;  sent: (S,) bytes handed over to messages
     times    (S, E, 3): start and end, in seconds on the source's clock, and of a wait when its message had come; NaN

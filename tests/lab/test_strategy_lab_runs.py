@@ -86,6 +86,9 @@ def test_a_run_trains_and_equals_training_by_hand(lab):
     assert arrays["parallel"].dtype == np.float32
     assert arrays["parallel"].tolist() == want[10:]
     assert len(arrays["single"]) == 20
+    found = lab.recording
+    assert found.losses.tolist() == [[loss, loss] for loss in want] and found.source == "measured"
+    assert "Recorded: measured: steps 1 to 30 of 2 ranks" in lab.to_text() and shot["recording"] == found.shown
 
 
 def test_after_a_run_bytes_and_times_are_counted_and_the_timeline_is_measured(lab):
@@ -119,6 +122,7 @@ def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(la
     held = lab.progress()["loss"]["steps"]
     time.sleep(0.3)
     assert lab.progress()["loss"]["steps"] == held and "paused" in lab.progress()["run"]["text"]
+    assert lab.snapshot()["recording"]["taken"] == held  # while it waits one can look back
     lab.resume()
     assert state(lab) == "running" and until(lambda: lab.progress()["loss"]["steps"] > held)
     lab.stop()
@@ -245,6 +249,9 @@ def test_another_strategy_in_the_middle_is_trained_with_from_the_next_step_on_an
     assert lab.wait(PATIENCE_S)
     shot = lab.snapshot()
     assert shot["loss"]["largest_difference"] <= shot["loss"]["bound"]
+    found = lab.recording  # of the present plan alone
+    assert (found.first, found.taken) == (switch["step"] + 1, shot["loss"]["steps"] - switch["step"])
+    assert found.losses[:, 0].tolist() == shot["loss"]["parallel"][switch["step"] :]
     assert f"After step {switch['step']}: matmul as in the preset; parameters and optimizer states" in lab.to_text()
 
 
@@ -420,6 +427,7 @@ def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_cu
     steps = [one["step"] for one in shot["loss"]["switches"]]
     assert len(steps) == 5 and steps == sorted(steps)
     assert "from 2 to 4 ranks" in shot["loss"]["switches"][0]["text"]
+    assert lab.recording.ranks == 1 and lab.recording.steps[-1] == shot["loss"]["steps"]
 
 
 @pytest.mark.usefixtures("ended")

@@ -95,7 +95,7 @@ async function mountAlone(spec, root, base, packed) {
     try { replay = replayOf(await inflated(packed)); } catch (error) { console.info(`nothing can be replayed: ${error}`); }
   }
   const fields = new Set(Object.values(replay?.looks ?? {}));
-  const state = () => replay?.state(at) ?? base;
+  const state = () => (replay ? { ...replay.state(at), recording: at ? null : base.recording } : base);
   const now = () => {
     const s = { ...(lookedAt(state(), chosen, fields) ?? state()), ...own, last_error: refused ?? state().last_error };
     if (s.predict && asking !== null) s.predict = { ...s.predict, on: asking };

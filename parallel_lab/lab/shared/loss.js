@@ -22,7 +22,7 @@ function loss(s, ui) {
   const l = s.loss, none = !l.steps;
   const within = l.largest_difference != null && l.bound != null ? l.largest_difference <= l.bound : null;
   const largest = `largest difference ${smallText(l.largest_difference)} at step ${l.at_step}`;
-  const words = none ? "no step has run yet" : largest, sign = within ? "✓ within" : "✗ beyond";
+  const words = none ? "no step has run yet" : l.past ?? largest, sign = within ? "✓ within" : "✗ beyond";
   const verdict = html` <span class="${within ? "pl-good" : "pl-wrong"}">${sign} the rounding bound
     ${smallText(l.bound)}</span>`;
   const live = "Press Run: the ranks train for real, and their loss is drawn over that of one device.";
@@ -41,8 +41,8 @@ function loss(s, ui) {
 // ---- the live curve ----
 
 // earlier: runs with other settings, [{steps, losses (some of them, evenly)}]; switches: steps after which the plan was
-// changed
-function drawLoss(canvas, curves, earlier = [], switches = []) {
+// changed; marked: the step that is looked at
+function drawLoss(canvas, curves, earlier = [], switches = [], marked = null) {
   const box = boxIn(canvas, canvas), ratio = (window.devicePixelRatio || 1) * zoomOf(canvas);
   if (!box.width || !box.height) return;
   const [w, h] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
@@ -94,8 +94,9 @@ function drawLoss(canvas, curves, earlier = [], switches = []) {
     if (curve.length === 1) c.lineTo(across(0) + 0.01, y(curve[0]));
     c.stroke();
   };
-  c.setLineDash([2, 2]);
   c.strokeStyle = colour("--pl-fg");
+  if (marked) { c.setLineDash([]); c.beginPath(); c.moveTo(x(marked - 1), top); c.lineTo(x(marked - 1), bottom); c.stroke(); }
+  c.setLineDash([2, 2]);
   for (const { step } of switches) {
     if (step < 1 || step > n) continue;
     const at = Math.round(x(step - 0.5)) + 0.5;

@@ -264,7 +264,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
     }
     view.after?.();
     const canvas = root.querySelector("canvas");
-    if (canvas) drawLoss(canvas, curves, view.snapshot.earlier, view.snapshot.loss?.switches);
+    if (canvas) drawLoss(canvas, curves, view.snapshot.earlier, view.snapshot.loss?.switches, ui.marked);
     root.dataset.painted = String(Number(root.dataset.painted || 0) + 1);
   };
 

@@ -131,7 +131,7 @@ def _one(lab: LabOnPage, number: str, room: int) -> str:
     shown = ready({name: part for name, part in lab.snapshot.items() if name != "looks"})
     parts = {"n": number, "kind": lab.kind.__name__, "words": escape(lab.words), "snapshot": _json_in_html(shown)}
     parts["scale"] = _zoom(lab.snapshot.get("scale", 1))
-    room -= sum(len(part.encode()) for part in parts.values()) + len(ONE)
+    room += len(_json_in_html(shown.get("recording"))) - len(ONE) - sum(len(part.encode()) for part in parts.values())
     return ONE.format(**parts, replay=pack(lab.replay, lab.kind, room))
 
 

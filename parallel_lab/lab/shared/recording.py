@@ -33,7 +33,7 @@ from ...base.events import SOURCES
 from ...base.files import write_whole
 from ...base.plain_json import read_json
 from ...base.units import bytes_text, plural, table_lines, time_text
-from ...cost.memory import predict_memory
+from ...cost.memory import MEMORY_KINDS, predict_memory
 from ...graph.plan import Plan
 from ...train.recorder import RankSteps, trained
 from ...train.replicas import holders_of
@@ -241,6 +241,11 @@ class Recording:
         head |= {"differs": written(self.differs), "rows": written(tuple(rows)), "lanes": lanes}
         counts = [len(self.steps), len(self.timed)]
         return {"format": FORMAT, "version": VERSION, **head, "counts": counts, "arrays": arrays}
+
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        """For a snapshot: `packed`, and what is said of it."""
+        return {**self.packed, "kinds": list(MEMORY_KINDS), "said": self.said, "verdict": self.verdict}
 
     @classmethod
     def of_packed(cls, data: Any, where: str = "recording") -> Recording:

@@ -149,7 +149,7 @@ def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
     placed: list[dict[int, int]] = []
     for state in found.states[:count]:
         mine = {}
-        for path, part in _parts(state):
+        for path, part in _parts({**state, "recording": None}):  # which is large, and stands on the page itself
             place = paths.setdefault(path, len(paths))
             if place == len(versions):
                 versions.append({})

@@ -5,6 +5,7 @@
     lab.select_rank(5)
     lab.run(); lab.wait()
     print(lab.to_text())
+    lab.recording.first_difference(3)
 
 State, commands, `snapshot()`. Every control of the widget is one of these method calls. A command that is refused
 raises a ParallelLabError and changes nothing, except `set_strategy`: a refused strategy is kept with its operator
@@ -59,7 +60,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     """
 
     scripts = (
-        *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
+        *("shared/transport.js", "shared/scrub.js", "pictures/slices.js", "pictures/moves.js"),
         *("strategy/graph.js", "strategy/operators.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/tour.js"),
         "strategy/strategy_lab.js",
     )
@@ -71,7 +72,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     looks: ClassVar[dict[str, str]] = {"select_tensor": "tensor", "select_message": "message", "to": "at"}
     replayed = ("preset", "devices", "data", "net")
     also_kept = ("set_strategy",)
-    often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors")
+    often, apart = ("run", "loss"), ("timeline", "operators", "graph", "tensors", "recording")
     weighed = ("set_strategy",)
     frame_height_px = 860
     words = staticmethod(strategy_text)
@@ -399,6 +400,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
                 **rank,
                 **self.progress(),
                 "timeline": timeline,
+                "recording": self._run.shown_recording(),
                 "sections": {} if self._simple else self.code_sections(),
                 "gap": self._machine.gap(plan, timeline, messages, self._rank),
                 "fit": self._machine.to_dict(),

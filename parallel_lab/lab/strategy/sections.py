@@ -161,8 +161,11 @@ def _amounts(m: Mapping[str, Any]) -> Iterable[Any]:
 def _told(s: Snapshot) -> list[str]:
     """What was changed while it trained, what ended the run before, and the earlier runs."""
     switches = [f"After step {one['step']}: {one['change']}; {one['text']}." for one in s["loss"]["switches"]]
+    recording = s.get("recording")
+    told = [f"Recorded: {recording['said']}.", f"Recorded: {recording['verdict']}."] if recording else []
     return [
         *switches,
+        *told,
         *([s["said"][:1].upper() + s["said"][1:] + "."] if s["said"] else []),
         *map(_earlier, s["earlier"]),
     ]

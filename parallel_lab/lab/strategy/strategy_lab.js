@@ -25,10 +25,10 @@ function header(s, ui) {
       ${run_button("reset", "Reset", run.can.reset)}
       ${choice("speed", "speed", s.speed, "set_speed", ui)}
       ${typed("steps", "steps", s.steps, ui, { options: 'inputmode="numeric" size="5"' })}
-      <span class="pl-progress" role="progressbar" aria-label="training steps" aria-valuemin="0"
+      ${scrubber(s, ui, html`<span class="pl-progress" role="progressbar" aria-label="training steps" aria-valuemin="0"
         aria-valuemax="${run.steps}" aria-valuenow="${run.step}" aria-valuetext="${run.text}">
         <span class="pl-bar"><span class="pl-fill pl-${run.state}" style="width:${round(done * 100)}%"></span></span>
-        <span class="pl-progress-text">${run.text}</span></span>
+        <span class="pl-progress-text">${run.text}</span></span>`)}
     </span>
   </header>`;
 }
@@ -72,11 +72,12 @@ function card(s, ui, c, dims, side, ring) {
       role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}"
       data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}"
       title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}><span class="pl-hidden">${cardName(s, c)}</span>
-    <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum">${sum}</span></span>
+    <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum">${c.past?.differs ? "✗ " : ""}${
+      c.past?.does ?? sum}</span></span>
     ${cardPicture(room, html`${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
       ${stripMarks(c, dims, room)}`)}
-    <span class="pl-card-text" aria-hidden="true">${c.text}</span>
+    <span class="pl-card-text" aria-hidden="true">${c.past?.text ?? c.text}</span>
   </button>`;
 }
 
@@ -162,7 +163,7 @@ function rankDetail(s, ui) {
       title="its place along each axis of the device matrix, from 0">${placeText(s, mine)}</small></h3>
     <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code
       class="${mine.text.length > 22 ? "pl-wrap" : ""}">${mine.text}</code> ${value}</p>${sum}
-    <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
+    <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}${whereDiffers(s, ui)}</p>
     ${d ? memoryBar(s, d) : ""}
   </section>`;
 }
@@ -200,11 +201,18 @@ const place = (m) => KIND_OF_MEMORY.indexOf(m.kind);
 const byKind = ({ memory }) => [...memory].sort((a, b) => place(a) - place(b));
 
 function memoryBar(s, d) {
-  const said = byKind(d).map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ");
+  const now = KIND_OF_MEMORY.map((kind) => ({ kind, bytes: s.moment?.held[kind] ?? 0 }));
+  const all = now.reduce((sum, one) => sum + one.bytes, 0); // at a moment of a recorded run
+  if (all) return memoryBars(s, now, `now ${bytesText(all)}`, Math.max(0, d.memory_total - all));
+  return memoryBars(s, byKind(d), `≤ ${bytesText(d.memory_total)}`, 0);
+}
+
+function memoryBars(s, kinds, total, free) {
+  const said = kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ");
   const bar = (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`;
-  return html`<h4>Memory <small>predicted, ≤ ${bytesText(d.memory_total)}</small></h4>
+  return html`<h4>Memory <small>predicted, ${total}</small></h4>
     <div class="pl-memory" role="img" title="${said}"
-      aria-label="memory of rank ${s.rank}, predicted: ${said}">${byKind(d).map(bar)}</div>`;
+      aria-label="memory of rank ${s.rank}, predicted: ${said}">${kinds.map(bar)}<i style="flex-grow:${free}"></i></div>`;
 }
 
 function memoryKey(s, d) {
@@ -233,7 +241,7 @@ function messages(s, ui) {
   const amounts = (m) => AMOUNTS.map(([name, text]) => html`<td class="pl-number">${text(m[name])}</td>`);
   const why = (m) => html`${breakable(m.reason)}${m.origin ? html` <span class="pl-origin">${m.origin}</span>` : ""}`;
   const row = (m) => {
-    const look = `${m.tensor === s.tensor ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}${pairLook(s, m)}`;
+    const look = `${m.tensor === s.tensor || m.number === s.moment?.message ? "pl-on" : ""}${m.group.length ? "" : " pl-local"}${pairLook(s, m)}`;
     const long = m.collective.length > 16;
     const below = html`<tr data-key="${m.number}w" class="pl-because ${look}"><td></td>
       <td colspan="8" class="pl-why">${why(m)}</td></tr>`;
@@ -273,6 +281,7 @@ function spentText(s, t, amount, unit) {
   const share = (kind) => lane.bars.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.end - b.start, 0);
   const part = (v) => `${amount(v)} ${unit}`, percent = (v) => `(${Math.round((100 * v) / (t.end || 1))} %)`;
   const moving = share("communication"), waiting = share("wait");
+  if (t.whole) return `rank ${s.rank}: ${percent(moving)} in messages, ${percent(waiting)} waiting`.replace(/[()]/g, "");
   const wait = waiting ? ` and ${part(waiting)} waiting for other ranks ${percent(waiting)}` : "";
   return `rank ${s.rank}: ${amount(moving)} of ${part(t.end || 1)} in messages ${percent(moving)}${wait}`;
 }
@@ -280,7 +289,7 @@ function spentText(s, t, amount, unit) {
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
   const panel = (small, content) => html`<section class="pl-panel pl-timeline" aria-label="timeline">
-    <h3>One step <small>${small}</small></h3>${content}</section>`;
+    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}</h3>${content}</section>`;
   if (!lanes.length) return panel("", html`<p class="pl-muted">Nothing to show yet.</p>`);
   const width = ui.half, end = t.end || 1;
   const left = 26, laneH = Math.max(7, Math.min(17, 80 / lanes.length - 2)), gap = 2;
@@ -296,12 +305,19 @@ function timeline(s, ui) {
     const about = `rank ${lane.rank}: ${b.label}, ${b.kind}, ${when}`;
     return html`<g data-key="b${n}"><title>${about}</title><rect class="pl-bar-${b.kind}" ${box} rx="1"/></g>`;
   };
+  // All bars of a kind are one path where a recorded step is drawn anew thirty times a second.
+  const bars = (one, y) => ["compute", "communication", "wait"].map((kind) => {
+    const h = kind === "communication" ? laneH : laneH / 2, top = round(y + (laneH - h) / 2);
+    const d = one.bars.filter((b) => b.kind === kind).map((b) => `M${round(x(b.start))} ${top}h${
+      round(Math.max(0.8, x(b.end) - x(b.start) - 0.6))}v${h}H${round(x(b.start))}z`);
+    return html`<path class="pl-bar-${kind}" data-key="${kind}" d="${d.join("")}"/>`;
+  });
   const lane = (one, i) => {
     const y = i * (laneH + gap);
     return html`<g data-key="l${one.rank}" class="${one.rank === s.rank ? "pl-on" : ""}">
       <rect class="pl-lane" x="${left}" y="${y}" width="${width - left - 4}" height="${laneH}"/>
       <text class="pl-lane-name" x="${left - 7}" y="${y + laneH / 2}">${one.rank}</text>
-      ${one.bars.map((b, n) => bar(b, n, one, y))}</g>`;
+      ${t.whole ? bars(one, y) : one.bars.map((b, n) => bar(b, n, one, y))}</g>`;
   };
   const marks = roundTicks(0, end * scale, 5);
   const tick = (v, i) => html`<text class="pl-tick" x="${round(x(v / scale))}" y="${height - 4}"
@@ -309,7 +325,8 @@ function timeline(s, ui) {
     ? ` ${unit}` : ""}</text>`;
   return panel(t.source, html`<svg viewBox="0 0 ${width} ${height}" role="img"
       aria-label="timeline, ${t.source}: ${lanes.length} lanes; ${spent}">
-      ${lanes.map(lane)}${marks.map(tick)}</svg>
+      ${lanes.map(lane)}${marks.map(tick)}${t.cursor == null ? "" : html`<path class="pl-cursor"
+        d="M${round(x(t.cursor))} 0V${height - 16}"/>`}</svg>
     <p class="pl-legend"><span><i class="pl-swatch pl-swatch-half pl-bar-compute"></i>compute</span>
       <span><i class="pl-swatch pl-bar-communication"></i>communication</span>
       <span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
@@ -358,10 +375,10 @@ const { render, mountPage } = lab({
     patterns: (s, ui) => patterns(ui.id),
     head: header,
     tour: (s, ui) => html`${tour(s, ui)}`,
-    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status_rank, s.status_message || s.status_tensor)}`,
+    ...inPast({ status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
-    operators, picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
-      .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])),
+    operators, ...inPast({ picture, loss }), ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
+      .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(past(s, ui), ui))])),
   },
   skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "tour", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">
@@ -376,7 +393,7 @@ const { render, mountPage } = lab({
     if (numberOf(text) !== snapshot.steps) send("set_steps", [numberOf(text)]);
     forget("head");
   },
-  handlers: (view) => withTour(view, withCode(view, withNumbers(view, withMoves(view, strategyHandlers(view))))),
+  handlers: (view) => withScrub(view, withTour(view, withCode(view, withNumbers(view, withMoves(view, strategyHandlers(view)))))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);

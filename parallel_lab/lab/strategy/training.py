@@ -26,10 +26,12 @@ from ...base.system import without_processes
 from ...base.units import bytes_text, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
+from ...train.recorder import Recorder
 from ...train.session import Run, Session
 from ..shared.earlier import EarlierRun, thinned
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
+from ..shared.recording import Recording, recorded
 from ..shared.records import (
     LONGEST,
     MOST_LOSSES,
@@ -46,6 +48,7 @@ PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVES = ("parallel", "single", "nudged")
 RECORD = ("label", "steps", "step_s", "switches", "events", *CURVES)  # of a run in a file
 BACK = {"fusion": "gradients summed one by one", "optimizer": "optimizer states whole"}
+OFTEN = 200  # steps after which the ranks are asked for their records, at the latest
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
 
@@ -60,6 +63,7 @@ class Training(LabRun):
     go       cleared while it is paused;  wake: set when there is something to do between two parts
     plan     that it trains with: its events are of this one;  wanted: (plan, what changed) to switch to
     switches   what it has switched to so far, for the snapshot
+    recording  the steps with the present plan, as far as they were asked for: up to `recorded_to`
     """
 
     steps: int = 100
@@ -79,6 +83,8 @@ class Training(LabRun):
     plan: Plan | None = None
     wanted: tuple[Plan, list[str]] | None = None
     switches: list[dict[str, Any]] = field(default_factory=list)
+    recording: Recording | None = None
+    recorded_to: int = 0
 
     def __post_init__(self) -> None:
         self.label = self.label or ", ".join(self.settings.values())
@@ -151,7 +157,7 @@ class Training(LabRun):
                 singles.append(
                     (self.nudged, Session(one_device, nudge(one_device, start), optimizer, check_finite=False))
                 )
-            follow = _follower(singles, batches)
+            follow, recorder = _follower(singles, batches), Recorder(session)
 
             def on_losses(first: int, losses: list[float]) -> None:
                 self.parallel[first : first + len(losses)] = losses
@@ -167,7 +173,7 @@ class Training(LabRun):
                     self.go.set()
             tell("run")
             shown_s = 0.0
-            while (began_s := self._begin_part(session, batches, on_losses, lock, tell)) is not None:
+            while (began_s := self._begin_part(session, recorder, batches, on_losses, lock, tell)) is not None:
                 first = session.step
                 losses = self.session_run.result()
                 self.parallel[session.step - len(losses) :] = losses
@@ -182,9 +188,16 @@ class Training(LabRun):
                     tell("picture")
                 self.stop.wait(max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
 
+    def _record(self, session: Session, recorder: Recorder, least: int = 1) -> None:
+        """Add the steps that are new to the recording, if those are `least` or more."""
+        if session.step - self.recorded_to >= least:
+            more, known, self.recorded_to = recorded(session.plan, recorder.take()), self.recording, session.step
+            self.recording = known.followed_by(more) if known is not None and more is not None else more
+
     def _begin_part(
         self,
         session: Session,
+        recorder: Recorder,
         batches: list,
         on_losses: Callable[..., None],
         lock: threading.RLock,
@@ -192,10 +205,11 @@ class Training(LabRun):
     ) -> float | None:
         """Begin the next part once it may go on: when it began; None at the end of the run."""
         while True:
+            self._record(session, recorder, OFTEN)
             with lock:
                 left = self.steps - session.step
                 if self.stop.is_set() or left <= 0:
-                    return None
+                    break
                 wanted, self.wanted = self.wanted, None
                 if wanted is None and self.go.is_set():
                     count = 1 if self.pace < inf or not self.step_s else max(1, round(PART_S / self.step_s))
@@ -203,10 +217,16 @@ class Training(LabRun):
                     return time.perf_counter()
                 self.wake.clear()
             if wanted is None:
+                self._record(session, recorder)
+                tell("picture")
                 self.wake.wait()
                 continue
+            self._record(session, recorder)
             self._switch(session, *wanted, lock)
+            recorder.watch()
             tell("picture")
+        self._record(session, recorder)
+        return None
 
     def _switch(self, session: Session, plan: Plan, changes: list[str], lock: threading.RLock) -> None:
         """Go on with another plan. A refusal keeps the old one."""
@@ -218,11 +238,17 @@ class Training(LabRun):
         else:
             entry = {"step": switched.step, "change": change, "text": _moved(switched), "bytes": switched.moved_bytes}
         with lock:
+            self.recording = self.recording if session.plan is self.plan else None
             self.plan, self.events, self.step_s = session.plan, (), 0.0
             self.since = time.perf_counter(), len(self.parallel)
             self.switches = [*self.switches, entry]
 
     # ---- what is shown ----
+
+    def shown_recording(self) -> dict[str, Any] | None:
+        """The snapshot's "recording", of a run that does not go on, or is paused; None: there is nothing to show."""
+        found = None if self.state in ("starting", "running", "stopping") else self.recording
+        return None if found is None else found.shown
 
     def run_state(self, devices: int) -> dict[str, Any]:
         """The snapshot's "run"."""
