@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from importlib import import_module
 from typing import Any
 from urllib.parse import unquote
@@ -31,11 +32,13 @@ def open_lab(path: str | os.PathLike[str]) -> Any:
     """The lab that `lab.save(path)` has written, or of a `lab.link()`, whichever it is. Raises DataFileError for
     anything else."""
     if isinstance(path, str) and LINKED in path:
-        text = unquote(path[: 3 * MOST_BYTES].partition(LINKED)[2])
+        text, _, others = path[: 3 * MOST_BYTES].partition(LINKED)[2].partition("&")
         state = parse_json(
-            text.encode(errors="surrogatepass"), "link", DataFileError, max_bytes=MOST_BYTES, max_depth=12
+            unquote(text).encode(errors="surrogatepass"), "link", DataFileError, max_bytes=MOST_BYTES, max_depth=12
         )
-        return lab_of_state({"format": FORMAT, **state} if isinstance(state, dict) else state, "link")
+        found = re.search(r"(?:^|&)controls=([^&]*)", others)
+        hidden = {"controls": unquote(found[1])} if found else {}
+        return lab_of_state({"format": FORMAT, **hidden, **state} if isinstance(state, dict) else state, "link")
     return lab_of_state(read_state(path), str(path))
 
 

@@ -60,8 +60,10 @@ class CollectiveStepper(Stepped):
         *,
         cluster: str = "laptop",
         contention: str = "none",
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
         self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
         self._cluster = get_cluster(cluster)

@@ -49,8 +49,11 @@ class CostLab(Lab):
         alpha_us: int = 5,
         gigabytes_per_s: int = 10,
         size: int = 1 << 17,
+        *,
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._begin(kind=kind, ranks=ranks, alpha_us=alpha_us, gigabytes_per_s=gigabytes_per_s, size=size)
 
     @setting("collective", KINDS)

@@ -74,8 +74,11 @@ class FusionLab(ComparesRuns, WritesCode):
         devices: int = 4,
         parallel_mode: str = "data_parallel",
         cluster: str | Cluster | None = None,
+        *,
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._settings, self._mode = Settings(), "auto"
         self._begin(subject=get_subject(subject).name, devices=devices, parallel_mode=parallel_mode)
         self._cluster = self._checked_cluster(cluster)

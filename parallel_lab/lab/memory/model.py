@@ -79,8 +79,11 @@ class MemoryLab(ComparesRuns, WritesCode):
         optimizer: str = "Adam",
         parallel_mode: str = "semi_auto_parallel",
         level: str | None = None,
+        *,
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._subject = get_subject(subject).name
         self._width, self._capacity = self.subject.width, self.subject.capacity_bytes
         levels = LEVELS[self.one_of(parallel_mode, LEVELS, "parallel_mode")]

@@ -85,8 +85,10 @@ class PipelineLab(ShowsTraining, WritesCode):
         cap: int | None = None,
         strategy: str = "one",
         puzzle: str = "",
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0

@@ -43,8 +43,9 @@ class RecomputeLab(RunsOneThing):
     also_kept = ("toggle",)
     frame_height_px = 760
 
-    def __init__(self, cap: int = 40) -> None:
+    def __init__(self, cap: int = 40, *, controls: str = "") -> None:
         super().__init__()
+        self.hide(controls)
         self._begin(cap=cap)
         self._again = (False,) * len(LAYERS)
         self._own: dict[int, float] = {}  # cap -> the least work of an own choice that fits

@@ -69,9 +69,17 @@ class RedistributionLab(Stepped):
     commands = (*Stepped.commands, *COMMANDS)
 
     def __init__(
-        self, devices: int = 8, have: str = "8 x 1", want: str = "1 x 8", copies: str = "copies", steps: str = "gather"
+        self,
+        devices: int = 8,
+        have: str = "8 x 1",
+        want: str = "1 x 8",
+        copies: str = "copies",
+        steps: str = "gather",
+        *,
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._begin(devices=devices, have=have, want=want, copies=copies, steps=steps)
         self._rank = 0
         self._update()

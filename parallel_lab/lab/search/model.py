@@ -74,8 +74,11 @@ class SearchLab(WritesCode, RunsOneThing):
         mode: str = "exact",
         costs: str = "time",
         cluster: str = "laptop",
+        *,
+        controls: str = "",
     ) -> None:
         super().__init__()
+        self.hide(controls)
         self._begin(net=net, devices=devices, mode=mode, costs=costs, cluster=cluster)
         self._bandwidth = self._latency = 1.0
         self._capacity, self._operator, self._point, self._at = 0, "", WINNER, 0

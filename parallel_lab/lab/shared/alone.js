@@ -89,6 +89,7 @@ function explain(root, replay) {
 
 async function mountAlone(spec, root, base, packed) {
   let replay = null, at = 0, chosen = {}, own = {}, refused = null;
+  let linked = []; // commands that the address hides, #controls=-preset,-search
   let asking = null; // whether it asks first, once the reader has said so
   const alone = spec.alone ?? {}, answers = new Map(), tried = new Map();
   if (packed) {
@@ -98,6 +99,7 @@ async function mountAlone(spec, root, base, packed) {
   const state = () => (replay ? { ...replay.state(at), recording: at ? null : base.recording } : base);
   const now = () => {
     const s = { ...(lookedAt(state(), chosen, fields) ?? state()), ...own, last_error: refused ?? state().last_error };
+    if (linked.length) s.hidden = [...(s.hidden ?? []), ...linked];
     if (s.predict && asking !== null) s.predict = { ...s.predict, on: asking };
     const q = openQuestion(s);
     return q && answers.has(q.key) ? { ...s, ...told(s, answers.get(q.key)) } : s;
@@ -163,7 +165,8 @@ async function mountAlone(spec, root, base, packed) {
     return true;
   };
   const send = (command, args) => {
-    if (!done(command, args)) refused = `${command.replaceAll("_", " ")} ${args.join(" ")}: ${WHY.chosen}.`;
+    if (now().hidden?.includes(command)) refused = `${controlOf(command).replaceAll("_", " ")} is hidden here.`;
+    else if (!done(command, args)) refused = `${command.replaceAll("_", " ")} ${args.join(" ")}: ${WHY.chosen}.`;
     view.show(now());
     view.answered();
     address();
@@ -189,7 +192,13 @@ async function mountAlone(spec, root, base, packed) {
     try { history.replaceState(null, "", `#${fields}`); } catch { /* a frame that may not */ }
   };
   const restore = () => {
-    const text = new URLSearchParams(location.hash.slice(1)).get(key);
+    const fields = new URLSearchParams(location.hash.slice(1)), text = fields.get(key);
+    const controls = (fields.get(key.replace("state", "controls")) ?? "").split(",").filter(Boolean);
+    const known = root.dataset.commands.split(" ").filter((command) => command !== "stop");
+    const named = (control) => known.filter((command) => control === `-${controlOf(command)}`);
+    const strange = controls.filter((control) => !named(control).length);
+    linked = controls.flatMap(named);
+    if (strange.length) refused = `This lab has no control ${strange.join(", ")}: ${known.map((one) => `-${controlOf(one)}`).join(", ")}.`;
     if (!replay?.settings(at) || text === null) return;
     let wanted = null;
     try { wanted = JSON.parse(text); } catch { /* said below */ }

@@ -51,6 +51,8 @@ class Lab(ModelWithFile):
     frame_height_px   of the page, where widgets are not shown
     scale             how much larger than usual its views draw everything (`set_scale`)
     words             a pure function: the text of a snapshot
+
+    Every lab takes controls="-preset,-run": what a teacher hides in it (`hide`).
     """
 
     scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
@@ -90,9 +92,14 @@ class Lab(ModelWithFile):
         self.scale = number(0.5, 4)(type(self).__name__, "scale", scale)
         self._changed("picture")
 
+    def how_shown(self) -> dict[str, Any]:
+        """What views are told besides the snapshot."""
+        return {"scale": self.scale, "hidden": self.hidden} if self.hidden else {"scale": self.scale}
+
     def to_text(self) -> str:
         """Everything shown, in words."""
-        return type(self).words(self.snapshot())
+        hidden = f"Hidden here: {self.controls.replace('-', '').replace(',', ', ')}.\n" if self.hidden else ""
+        return type(self).words(self.snapshot()) + hidden
 
     @overload
     def to_html(self, path: None = None, title: str | None = None, **how: Any) -> str: ...
@@ -197,15 +204,15 @@ class Stepped(Lab):
 
     def next(self) -> None:
         """One step on; stays at the end."""
-        self.to(min(self._at + 1, self.last))
+        Stepped.to(self, min(self._at + 1, self.last))
 
     def back(self) -> None:
         """One step back; stays at the start."""
-        self.to(max(self._at - 1, 0))
+        Stepped.to(self, max(self._at - 1, 0))
 
     def reset(self) -> None:
         """To the start."""
-        self.to(0)
+        Stepped.to(self, 0)
 
     def calls(self) -> list[list[Any]]:
         """Those of the settings, and the place."""

@@ -213,7 +213,7 @@ class LabView(anywidget.AnyWidget):
                 if not self._wants_code and "sections" in kept:
                     kept["sections"] = _without_code(kept["sections"])
                 stands = {"stands": self._lab.stands()} if isinstance(self._lab, WeighsChoices) else {}
-                self.snapshot = {**kept, "scale": self._lab.scale, **stands}
+                self.snapshot = {**kept, **self._lab.how_shown(), **stands}
             self.progress = now
         if self._has_losses:
             self._show_losses(whole, now["loss"]["steps"])

@@ -177,6 +177,18 @@ const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for 
 function measureWidth(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
+// Controls that a teacher has hidden are out of sight, whichever way they are made; pictures stay, and do nothing.
+const controlOf = (command) => command.replace(/^(?:set|choose|select|show)_/, "");
+function hiding(id, commands) {
+  const one = (command) => {
+    const name = controlOf(command), more = { typed: "[data-field]", to: '[data-key="rail"], [data-act="play"]' }[name];
+    const field = `${more ? `${more}, ` : ""}[data-field="${name}"]`;
+    const by = `:is([data-command="${command}"], [data-act="${name}"], ${field}, [data-field^="${name}-"], [data-field^="${name}_"])`;
+    return `:is(select, input, textarea, .pl-button, .pl-link)${by}, .pl-field:has(> ${by}, > .pl-track > ${by})`;
+  };
+  return commands.length ? `[data-view="${id}"] :is(${commands.map(one).join(", ")}) { display: none !important; }` : "";
+}
+
 // ---- one view of a lab ----
 
 const TEXT_PX = 13; // JupyterLab's own size of texts, and ours: where the reader sets another, a lab grows with it
@@ -230,7 +242,9 @@ function followTheme(root, scale, changed) {
 function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) {
   mounted += 1;
   const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
-  const ui = { live, can, whatIf, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
+  const hides = (command) => view.snapshot?.hidden?.includes(command);
+  const free = (command, ...given) => !hides(command) && ui.able(command, ...given);
+  const ui = { live, able: can, can: free, whatIf, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
   const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
   const drawn = new Map();
   let asked = 0, dirty = false, seen = root.clientWidth;
@@ -238,6 +252,8 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
   root.setAttribute("role", "region");
   const placed = (name) => (name === "head" ? html`<div class="pl-top">${slot(name)}</div>` : slot(name));
   root.innerHTML = (spec.skeleton ?? html`${Object.keys(spec.parts).map(placed)}`).text;
+  root.dataset.view = id;
+  const style = root.appendChild(document.createElement("style"));
   const slots = Object.fromEntries([...root.querySelectorAll("[data-slot]")].map((node) => [node.dataset.slot, node]));
 
   const draw = () => {
@@ -246,6 +262,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
     if (dirty) {
       dirty = false;
       root.setAttribute("aria-label", view.snapshot.title);
+      style.textContent = hiding(id, view.snapshot.hidden ?? []);
       if (root.clientWidth || !ui.measured) (spec.measure ?? measureWidth)(ui, root); // out of sight: the old one stays
       ui.measured = true;
       const tried = ui.preview && ui.whatIf(ui.preview, spec.previews);
@@ -464,7 +481,7 @@ function lab(spec) {
     const kernel = () => {
       const gone = ended || root.closest(".jupyter-widgets-disconnected") !== null;
       if (gone === !view.ui.live) return;
-      Object.assign(view.ui, { live: !gone, can: () => !gone });
+      Object.assign(view.ui, { live: !gone, able: () => !gone });
       lost = gone ? UNANSWERED : null;
       refresh();
       view.forget();

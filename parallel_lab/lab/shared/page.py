@@ -53,7 +53,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-ONE = """<div id="lab{n}" data-kind="{kind}"></div>
+ONE = """<div id="lab{n}" data-kind="{kind}" data-commands="{commands}"></div>
 <details class="pl-words" id="words{n}"{scale}><summary>The same in words</summary><pre>{words}</pre></details>
 <script type="application/json" id="snapshot{n}">{snapshot}</script>
 <script type="text/plain" id="replay{n}">{replay}</script>"""
@@ -129,7 +129,13 @@ def lab_page(
 
 def _one(lab: LabOnPage, number: str, room: int) -> str:
     shown = ready({name: part for name, part in lab.snapshot.items() if name != "looks"})
-    parts = {"n": number, "kind": lab.kind.__name__, "words": escape(lab.words), "snapshot": _json_in_html(shown)}
+    parts = {
+        "n": number,
+        "kind": lab.kind.__name__,
+        "commands": " ".join(lab.kind.commands),
+        "words": escape(lab.words),
+        "snapshot": _json_in_html(shown),
+    }
     parts["scale"] = _zoom(lab.snapshot.get("scale", 1))
     room += len(_json_in_html(shown.get("recording"))) - len(ONE) - sum(len(part.encode()) for part in parts.values())
     return ONE.format(**parts, replay=pack(lab.replay, lab.kind, room))

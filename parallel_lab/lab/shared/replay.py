@@ -92,7 +92,7 @@ def explore(lab: Any, limits: Limits) -> Replay:
 
     def state(of: Any, calls: Sequence[Call] | None) -> dict[str, Any]:
         form = ready if of is lab else _nine_digits  # the lab's own stands on the page as it is, others are packed
-        return {**form(of.page_snapshot()), "scale": of.scale, "calls": calls}
+        return {**form(of.page_snapshot()), **of.how_shown(), "calls": calls}
 
     try:
         calls = settings_of(lab)

@@ -27,6 +27,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
+from ...base.checks import text
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 
 VERBS = ("set", "choose", "select", "show")  # of commands that set something
@@ -203,6 +204,33 @@ class ModelWithSettings:
         names = (f"{verb}_{name}" for verb in VERBS)
         return next((command for command in names if command in cls.commands), None)
 
+    # ---- what a teacher hides ----
+
+    @property
+    def hidden(self) -> list[str]:
+        """The commands that `hide` has hidden."""
+        return [name for name in self.commands if name in vars(self)]
+
+    def hide(self, controls: str) -> None:
+        """Hide single controls: "-preset,-search" hides these two, and what they do is refused from then on.
+
+        controls  names of settings and of other commands, a minus before each, commas between; "": no more
+
+        Raises ArgumentError for a name that no control has, with those there are.
+        """
+        known: dict[str, list[str]] = {}
+        for command in self.commands:
+            if command != "stop":  # whatever runs can be ended
+                known.setdefault(control_of(command), []).append(command)
+        asked = text(type(self).__name__, "controls", controls).replace(" ", "")
+        for one in asked.split(",") if asked else ():
+            name = control_of(one[1:])
+            if one[:1] != "-" or name not in known:
+                allowed = f"Names with a minus before each and commas between, of {', '.join(known)}"
+                raise ArgumentError(f"controls={shorten(controls)}", where=type(self).__name__, allowed=allowed)
+            for command in known[name]:
+                setattr(self, command, functools.partial(_refuse, type(self).__name__, name))
+
     @classmethod
     def argument_types(cls, command: str) -> list[tuple[type, ...]]:
         """Per argument that a page gives a command (all but those that default to None) the types it may have."""
@@ -288,6 +316,16 @@ class ModelWithSettings:
 
     def _update(self) -> None:
         """Compute what follows from the choices."""
+
+
+def control_of(command: str) -> str:
+    """The name of what a command sets, such as "mode" of set_mode; of another command its own."""
+    verb, _, rest = command.partition("_")
+    return rest if verb in VERBS else command
+
+
+def _refuse(lab: str, name: str, *_: Any, **__: Any) -> None:
+    raise ArgumentError(f"{name} is hidden", where=lab, hint="A teacher has hidden it in this lab: try another way")
 
 
 def _names_of(held: Any) -> tuple[str, ...]:

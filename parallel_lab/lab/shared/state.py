@@ -25,12 +25,13 @@ from ...base.errors import ArgumentError, DataFileError, ParallelLabError, short
 from ...base.files import write_whole
 from ...base.plain_json import read_json
 from .questions import ModelWithQuestions
+from .settings import control_of
 
 FORMAT, VERSION = "parallel_lab lab", 1
 MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
 MOST_CALLS = 500
 MOST_OPTIONS = 20
-_KEYS = {"format", "version", "kind", "options", "calls", "earlier", "record"}
+_KEYS = {"format", "version", "kind", "options", "calls", "controls", "earlier", "record"}
 RECORDS = ("earlier", "record")  # parts of a state that are long
 
 
@@ -64,11 +65,17 @@ class ModelWithFile(ModelWithQuestions):
         if record != []:
             raise ArgumentError("earlier runs", where=type(self).__name__, allowed="None: such a lab runs nothing")
 
+    @property
+    def controls(self) -> str:
+        """What is hidden, as `hide` takes it."""
+        return ",".join(f"-{name}" for name in dict.fromkeys(map(control_of, self.hidden)))
+
     def state(self) -> dict[str, Any]:
         """The settings, and records of what has run with them and with earlier ones, as plain data (state.py)."""
         with self._lock:
             asks = [["set_predict", True]] if "set_predict" in self.commands and self._predict else []
             how = {"options": self.options(), "calls": [*self.calls(), *asks]}
+            how |= {"controls": hidden} if (hidden := self.controls) else {}
             how |= {"earlier": self.earlier_record(), "record": self.record()}
         return {"format": FORMAT, "version": VERSION, "kind": type(self).__name__, **how}
 
@@ -125,6 +132,10 @@ class ModelWithFile(ModelWithQuestions):
         except ParallelLabError as error:
             raise refusal(where, ["record"], error) from error
         do([call for call in state["calls"] if call[0] in cls.looks])  # what has run can be looked at
+        try:
+            lab.hide(state.get("controls", ""))
+        except ParallelLabError as error:
+            raise DataFileError(str(error), where=where) from error
         return lab
 
 
@@ -162,7 +173,8 @@ def fragment(state: Mapping[str, Any]) -> str:
     """The state as the fragment of a page's address, without records; options where one is set."""
     extra = ["options"] if any(state["options"].values()) else []
     short = {name: state[name] for name in ("kind", "version", "calls", *extra)}
-    return "state=" + quote(json.dumps(short, separators=(",", ":"), ensure_ascii=False), safe="")
+    hidden = f"&controls={state['controls']}" if state.get("controls") else ""
+    return "state=" + quote(json.dumps(short, separators=(",", ":"), ensure_ascii=False), safe="") + hidden
 
 
 def refusal(where: str, call: Any, error: ParallelLabError) -> DataFileError:

@@ -87,8 +87,10 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
         speed: str = "full",
         simple: bool = False,
         tour: bool = False,
+        controls: str = "",
     ) -> None:
         super().__init__(steps, speed)
+        self.hide(controls)
         self._simple, self._tour = simple, tour
         self._fusion, self._optimizer = "alone", "whole"
         self._plans = Plans()
