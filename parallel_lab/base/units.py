@@ -36,13 +36,13 @@ def time_text(time_s: float | None) -> str:
     return f"{time_s:.3g} s"
 
 
-def plural(count: int, word: str) -> str:
+def plural(count: int, word: str, ending: str = "s") -> str:
     """A count of things.
 
     >>> plural(1, "rank"), plural(8, "rank"), plural(0, "message")
     ('1 rank', '8 ranks', '0 messages')
     """
-    return f"{count} {word}{'' if count == 1 else 's'}"
+    return f"{count} {word}{'' if count == 1 else ending}"
 
 
 def table_lines(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "") -> list[str]:

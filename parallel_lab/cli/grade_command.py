@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..base.files import check_writable
+from ..base.progress import shown
 from ..lab.grading.confine import Limits
 from ..lab.grading.marks import Mark, grade_folder, write_rows
 from ..lab.grading.submissions import printable
@@ -65,17 +66,19 @@ def _run(args: argparse.Namespace) -> int:
             write_rows(file, marks, head=not begun)
         begun = True
 
-    table = grade_folder(
-        Path(args.folder),
-        limits=limits,
-        release=Path(args.release) if args.release else None,
-        exercises=Path(args.exercises) if args.exercises else None,
-        jobs=args.jobs,
-        own_numbers=args.own_numbers,
-        seed=args.seed,
-        tell=lambda text: print(text, flush=True),
-        graded=add,
-    )
+    with shown("grading") as progress:
+        table = grade_folder(
+            Path(args.folder),
+            limits=limits,
+            release=Path(args.release) if args.release else None,
+            exercises=Path(args.exercises) if args.exercises else None,
+            jobs=args.jobs,
+            own_numbers=args.own_numbers,
+            seed=args.seed,
+            tell=progress.say,
+            progress=progress,
+            graded=add,
+        )
     table.write_csv(out)  # in the order of names
     if args.json:
         table.write_json(Path(args.json))

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from ..base.checks import choice
 from ..base.errors import ArgumentError
 from ..base.files import check_writable, write_whole
+from ..base.progress import shown
+from ..base.units import time_text
 from .options import option, subcommand, whole_number
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _COUNT = whole_number(1)
 _SIZES = {"layers": 24, "hidden": 2048, "heads": None, "seq_length": 2048, "vocab_size": 51200}
+DEVICES = 1024  # where nobody says how many, and nodes are joined
 _SWITCH = {"yes": True, "no": False}
 _WORDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "d": ("data", int, "a whole number"),
@@ -44,6 +47,7 @@ _WORDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 _PRINT = "-"  # where --json names no file
 _NET = "gpt, with sizes, or a known model: gpt3_175b, gpt_22b, ... (default gpt)"
 _JSON = "also write all numbers to FILE; without FILE print one JSON object instead of lines"
+_DEVICES = "how many, in whole nodes (default: 1024; of a cluster file and of a machine by itself all that it has)"
 _POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ..."
 
 
@@ -62,8 +66,11 @@ def _plan(args: argparse.Namespace) -> int:
         return _give(args, point.explain(), point.to_dict(), lambda: point_page(point))
     cap = None if args.memory_gb is None else args.memory_gb * 1e9
     batch = args.batch or machine.cluster.device_num
-    result = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision)
-    text = f"{result.text(args.rows)}\n\n{result.winner.explain()}"
+    with shown("looking at plans") as progress:
+        result = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision, progress=progress)
+    best = result.winner
+    fastest = f"The fastest takes {time_text(best.step_s)} a step, at {best.mfu:.1%} of the devices' peak"
+    text = f"{fastest}: {best.point.in_words()}.\n{result.text(args.rows)}\n\n{result.winner.explain()}"
     return _give(args, text, result.to_dict(), lambda: search_page(result))
 
 
@@ -97,7 +104,10 @@ def _machine(args: argparse.Namespace) -> Machine:
     from ..cost.planner import get_machine, read_machine
 
     is_file = args.cluster.endswith(".json") or os.path.isfile(args.cluster)
-    return (read_machine if is_file else get_machine)(args.cluster, args.devices)
+    machine = (read_machine if is_file else get_machine)(args.cluster, args.devices)
+    if args.devices is None and not is_file and machine.cluster.node_link is not None:
+        return get_machine(machine, DEVICES)
+    return machine
 
 
 def _point(text: str) -> PlanPoint:
@@ -127,7 +137,7 @@ def add_parser(subparsers: Any) -> None:
             option("--heads", type=_COUNT, help="of gpt (default: hidden / 128)"),
             option("--seq-length", type=_COUNT, help="of gpt, in tokens (default 2048)"),
             option("--vocab-size", type=_COUNT, help="of gpt (default 51200)"),
-            option("--devices", type=_COUNT, required=True, help="how many, in whole nodes"),
+            option("--devices", type=_COUNT, help=_DEVICES),
             option("--cluster", default="dgx_a100", metavar="NAME|FILE", help="known, or JSON (default dgx_a100)"),
             option("--batch", type=_COUNT, help="sequences of a step (default: as many as devices)"),
             option("--memory-gb", type=_COUNT, help="of a rank, 1e9 bytes each (default: the device's)"),

@@ -20,14 +20,14 @@ from typing import Any
 
 from ..base.errors import ArgumentError, DataFileError, ParallelLabError, escape
 from ..base.files import shipped_folder
+from ..base.progress import UNATTENDED, Progress, shown
 from ..lab.shared.page import FRONT_END
-from ..lab.shared.replay import WHOLE_PAGES
 from .options import option, subcommand
 from .reference import code_colours, has_pdoc, write_reference
 
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 REFERENCE = "reference"
-CELL_LIMIT_S = 600
+CELL_LIMIT_S, REFERENCE_CELLS = 600, 20  # the reference takes about as long as so many cells
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
 FRAME = """<!doctype html>
@@ -94,7 +94,9 @@ def add_parser(subparsers: Any) -> None:
 
 def _site(args: argparse.Namespace) -> int:
     paths = chosen_lessons(args.lesson)
-    print(f"Site: {write_site(Path(args.out), paths, tell=lambda text: print(text, flush=True), reference=True)}")
+    with shown("writing the site") as progress:
+        place = write_site(Path(args.out), paths, tell=progress.say, reference=True, progress=progress)
+    print(f"Site: {place}")
     return 0
 
 
@@ -107,10 +109,17 @@ def chosen_lessons(numbers: Iterable[str] | None) -> list[Path]:
     return [by_number[number] for number in dict.fromkeys(by_number if numbers is None else numbers)]
 
 
-def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, *, reference: bool = False) -> Path:
+def write_site(
+    out: Path,
+    paths: Iterable[Path],
+    tell: Any = lambda text: None,
+    *,
+    reference: bool = False,
+    progress: Progress | None = None,
+) -> Path:
     """The pages of these notebooks, and `index.html`, in the folder `out`.
 
-    tell       receives a line about what is done
+    tell       receives a line about what is done;  progress: counts cells of the lessons
     reference  also the pages of all public names, in `out/reference`; without pdoc a line says what is missing
 
     Raises DataFileError where something else is there or nothing can be written, ParallelLabError where a cell fails
@@ -119,6 +128,8 @@ def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, 
     out = out.expanduser().resolve()
     index = out / "index.html"
     is_page = index.is_file() and index.stat().st_size < 8 << 20
+    import nbformat
+
     if out.exists() and not (is_page and MARK in index.read_text(encoding="utf-8", errors="replace")[:200]):
         what = "is there already, and was not made by parallel-lab site"
         raise DataFileError(what, where=str(out), hint="Name another folder")
@@ -126,10 +137,13 @@ def write_site(out: Path, paths: Iterable[Path], tell: Any = lambda text: None, 
     try:
         part.mkdir(parents=True)
         try:
-            lessons = []
-            for path in paths:
+            lessons, books = [], {path: nbformat.read(path, as_version=4) for path in paths}
+            count = progress or Progress()
+            count.begin(sum(map(_cells, books.values())) + reference * REFERENCE_CELLS)
+            for path, book in books.items():
                 tell(f"running {path.name}")
-                book = _executed(path, part)
+                count.step(0, path.stem)
+                _execute(book, path, part, count)
                 page = path.with_suffix(".html").name
                 (part / page).write_text(_lesson_page(book), encoding="utf-8")
                 lessons.append((page, *_about(book)))
@@ -167,28 +181,30 @@ def _put(part: Path, out: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _executed(path: Path, place: Path) -> Any:
-    """The notebook with its outputs; it runs in a folder that goes away."""
-    import nbformat
+def _cells(book: Any) -> int:
+    return sum(cell.cell_type == "code" for cell in book.cells)
+
+
+def _execute(book: Any, path: Path, place: Path, count: Progress) -> None:
+    """Give the notebook its outputs; it runs in a folder that goes away."""
     from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
 
-    book = nbformat.read(path, as_version=4)
     work = place / "work"
     work.mkdir()
-    before = os.environ.get(WHOLE_PAGES)
-    os.environ[WHOLE_PAGES] = "1"
+    before = os.environ.get(UNATTENDED)
+    os.environ[UNATTENDED] = "1"
     try:
         run = ExecutePreprocessor(timeout=CELL_LIMIT_S, kernel_name="python3")
+        run.on_cell_executed = lambda **_: count.step()
         run.preprocess(book, {"metadata": {"path": str(work)}})
     except CellExecutionError as error:
         raise ParallelLabError(f"{path.name}: a cell failed: {error.ename}: {error.evalue}") from error
     finally:
         if before is None:
-            del os.environ[WHOLE_PAGES]
+            del os.environ[UNATTENDED]
         else:
-            os.environ[WHOLE_PAGES] = before
+            os.environ[UNATTENDED] = before
         shutil.rmtree(work, ignore_errors=True)
-    return book
 
 
 def _lesson_page(book: Any) -> str:

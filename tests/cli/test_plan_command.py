@@ -1,12 +1,13 @@
 """`parallel-lab plan`: what it prints is what the Python functions find."""
 
+import argparse
 import functools
 import json
 import re
 
 import pytest
 
-from parallel_lab.cli import main as cli
+from parallel_lab.cli import main as cli, plan_command
 from parallel_lab.cli.plan_page import found_chart
 from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, predict_point, search_plans
 
@@ -23,7 +24,18 @@ def searched():
 def test_the_search_prints_line_and_winner(capsys):
     assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "2", "--rows", "2"]) == 0
     found = searched()
-    assert capsys.readouterr().out == f"{found.text(2)}\n\n{found.winner.explain()}\n"
+    first, _, rest = capsys.readouterr().out.partition("\n")
+    words = "1 copy of 2 stages of 2 ranks; 2 micro-batches of 1 sequence, schedule 1f1b, sequence parallel."
+    assert first.startswith("The fastest takes ") and first.endswith(words)
+    assert rest == f"{found.text(2)}\n\n{found.winner.explain()}\n"
+
+
+def test_without_a_number_of_devices_a_known_cluster_has_1024_and_a_file_its_own(tmp_path):
+    file = tmp_path / "cluster.json"
+    file.write_text('{"preset": "dgx_a100", "device_num": 16}')
+    for cluster, devices in (("dgx_a100", 1024), (str(file), 16)):
+        args = argparse.Namespace(cluster=cluster, devices=None)
+        assert plan_command._machine(args).cluster.device_num == devices
 
 
 def test_a_point_is_explained(capsys):

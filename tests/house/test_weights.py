@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_859, 10_859),
     "graph.compiler": (22_000, 22_500),
     "train.session": (17_203, 26_867),
-    "lab.costs.model": (6_723, 6_723),
+    "lab.costs.model": (6909, 6909),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -34,24 +34,24 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 300,
     "__main__.py": 10,
-    "base": 4_722,
+    "base": 4_847,
     "layout": 2_170,
     "ops": 10_764,
     "nn": 8_019,
     "catalog": 14_674,
     "graph": 9_567,
-    "cost": 9_236,
+    "cost": 9_254,
     "run": 1_460,
     "processes": 13_596,
     "train": 11_059,
-    "lab": 34_499,
+    "lab": 34_614,
     "mindspore": 9_716,
-    "cli": 2_650,
+    "cli": 2_679,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_040, 132_415, 103_774
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_328, 132_703, 103_854
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -15,6 +15,7 @@ costs what these cost, and the clock over its parts is that of the whole plan (t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -247,8 +248,7 @@ def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
 
 def _whole_in_a_layer(value: Value, data: int) -> bool:
     """Whether all ranks that split a layer hold the same of a value whose rows the copies share."""
-    full, mine = (int(np.prod(shape)) for shape in (value.shape, value.slice_shape))
-    return len(value.shape) > 1 and full == data * mine
+    return len(value.shape) > 1 and math.prod(value.shape) == data * math.prod(value.slice_shape)
 
 
 def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int, alike: set[str]) -> Work:

@@ -22,7 +22,9 @@ from typing import Any
 
 from ...base.checks import choice, flag, integer, number, sequence_of
 from ...base.cluster import Cluster
+from ...base.collector import without_collector
 from ...base.errors import ArgumentError
+from ...base.progress import Progress
 from ...base.units import bytes_text, table_lines, time_text
 from ..zero import zero_memory
 from .clusters import Machine, get_machine
@@ -182,12 +184,14 @@ def search_plans(
     points: Iterable[PlanPoint] | None = None,
     tensor: Sequence[int] | None = None,
     precision: str = "mixed",
+    progress: Progress | None = None,
     **options: Any,
 ) -> Found:
     """The fastest way to train a model on a machine with `batch` sequences a step, and all others with their reasons.
 
     memory_bytes  of a rank; None: of its device
     points        the space; None: `space` of all devices with `options`, the keywords of `space`
+    progress      counts points: each is priced, and then timed or found to be slower
     tensor        None: powers of two up to a node's devices and the heads
 
     Raises ArgumentError for an empty space; `Found.winner` where nothing fits.
@@ -210,18 +214,23 @@ def search_plans(
         what = f"no way to spend {machine.cluster.device_num} devices on {model.layers} layers with batch {batch}"
         hint = "The batch must be a multiple of the copies: devices / (ranks of a layer * stages)"
         raise ArgumentError(what, where=where, hint=hint)
-    return Found(model, machine, batch, cap, precision, _verdicts(model, machine, listed, cap, precision))
+    return Found(
+        model, machine, batch, cap, precision, _verdicts(model, machine, listed, cap, precision, progress or Progress())
+    )
 
 
 _Best = tuple[float, float, int]  # seconds, bytes, place in the space
 
 
+@without_collector
 def _verdicts(
-    model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str
+    model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str, progress: Progress
 ) -> tuple[Verdict, ...]:
     verdicts: dict[int, Verdict] = {}
     priced: list[tuple[float, float, int]] = []
+    progress.begin(2 * len(points))
     for at, point in enumerate(points):
+        progress.step()
         if fault := misfit(model, point, machine.cluster):
             verdicts[at] = Verdict(point, "misfit", fault)
         elif (states := _states_bytes(model, point, precision)) > cap:
@@ -239,11 +248,14 @@ def _verdicts(
         )
 
     best: list[_Best] = []
+    clocked: dict[int, tuple[float, int]] = {}
     for least_s, size, at in sorted(priced):
+        progress.step(len(points) / len(priced))
         better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
         if better is None:
             one = Pricing(model, points[at], machine, precision)
-            least_s = one.clock(one.borders())[0]
+            clocked[at] = one.clock(one.borders())
+            least_s = clocked[at][0]
             better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
         if better is not None:
             refuse(least_s, size, at, better)
@@ -253,7 +265,7 @@ def _verdicts(
             refuse(*worse, (least_s, size, at))
         best.append((least_s, size, at))
     for seconds, size, at in best:
-        prediction = Pricing(model, points[at], machine, precision).predict()
+        prediction = Pricing(model, points[at], machine, precision).predict(clocked=clocked[at])
         verdicts[at] = Verdict(points[at], "", "", seconds, size, prediction)
     return tuple(verdicts[at] for at in range(len(points)))
 

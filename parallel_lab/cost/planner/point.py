@@ -25,7 +25,7 @@ from typing import Any
 from ...base.checks import choice, flag, integer
 from ...base.cluster import Cluster
 from ...base.errors import ArgumentError
-from ...base.units import bytes_text, table_lines, time_text
+from ...base.units import bytes_text, plural, table_lines, time_text
 from ..schedules import Schedule, make_schedule, schedule_names
 from .clusters import Machine
 from .models import ADAM_MIXED, RECOMPUTE, Transformer
@@ -81,6 +81,20 @@ class PlanPoint:
     def batch(self) -> int:
         """Sequences of a step."""
         return self.data * self.micro_batch * self.micro_batches
+
+    def in_words(self) -> str:
+        """8 copies of 16 stages of 8 ranks; 64 micro-batches of 1 sequence, and what is not the default."""
+        copies = "1 copy" if self.data == 1 else f"{self.data} copies"
+        parts = f"{copies} of {plural(self.stages, 'stage')} of {plural(self.tensor, 'rank')}"
+        words = [
+            f"{parts}; {plural(self.micro_batches, 'micro-batch', 'es')} of {plural(self.micro_batch, 'sequence')}"
+        ]
+        words += [f"schedule {self.schedule}"] if self.stages > 1 else []
+        words += [f"{plural(self.chunks, 'chunk')} a stage"] if self.chunks > 1 else []
+        words += [f"ZeRO level {self.level}"] if self.level else []
+        words += [f"recompute {self.recompute}"] if self.recompute != "none" else []
+        words += ["sequence parallel"] if self.sequence_parallel else []
+        return ", ".join([*words, *(["gradients sent during backward"] if self.overlap else [])])
 
     def text(self) -> str:
         """d8 t8 p16 b1 m64, and what is not the default."""

@@ -304,10 +304,10 @@ class Pricing:
 
     # ---- together ----
 
-    def predict(self, *, whole: bool = True) -> Prediction:
-        """whole: with the clock run a second time, for the cost of borders."""
+    def predict(self, *, whole: bool = True, clocked: tuple[float, int] | None = None) -> Prediction:
+        """whole: with the clock run a second time, for the cost of borders;  clocked: what the first run gave."""
         point, borders = self.point, self.borders()
-        step_s, stage = self.clock(borders)
+        step_s, stage = clocked or self.clock(borders)
         busy, update = self.busy(stage), self.update(stage)
         free_s = self.clock({})[0] if whole and borders else step_s
         waiting_s = step_s - busy.total - update.total

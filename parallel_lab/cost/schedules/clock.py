@@ -124,22 +124,23 @@ def _tasks(
     after: Callable[[Action], float] | None,
 ) -> list[Task]:
     """What a rank does: actions that run as one are one task, which owns its core."""
-    where, tasks = order.where, []
+    where, tasks, full = order.where, [], not order.splits_backward
+    forward, backward, weights = times
     for cell in order.cells(rank):
-        keys = tuple(key_of(action) for action in cell)
-        if len(cell) == 1:
-            needs = order.needs(cell[0])
-        else:
-            needs = [key for action in cell for key in order.needs(action) if key not in keys]
+        keys = tuple(map(key_of, cell))
+        needs = [key for action in cell for key in order.needs(action) if key not in keys]
         if together is not None and cell[0].kind == "F" and len(cell) > 1:
             work_s = together[cell[0].stage]
         else:
-            work_s = sum(_time(order, action, times) for action in cell)
+            work_s = 0.0
+            for part, kind, _ in keys:
+                whole = weights[part] if full and kind == "B" else 0.0
+                work_s += backward[part] + whole if kind == "B" else (forward if kind == "F" else weights)[part]
         early_s = ahead(cell[0]) if ahead else 0.0
         delays = []
         for key in needs:
             source = where.get(key, rank)
-            delays.append((key, _delay(latency, source, rank) - (early_s if source != rank else 0.0)))
+            delays.append((key, 0.0 if source == rank else _delay(latency, source, rank) - early_s))
         rest_s = math.fsum(map(after, cell)) if after else 0.0
         tasks.append(Task(work_s, delays, keys, rest_s, None, cell))
     return tasks
@@ -157,16 +158,7 @@ def _per_part(name: str, times: Times, parts: int) -> Sequence[float]:
 
 
 def _delay(latency: Latency, source: int, target: int) -> float:
-    if source == target:
-        return 0.0
     return latency.get((source, target), 0.0) if isinstance(latency, Mapping) else latency
-
-
-def _time(order: Order, action: Action, times: Sequence[Sequence[float]]) -> float:
-    forward, backward, weights = (t[action.stage] for t in times)
-    if action.kind == "B":
-        return backward + weights if order.is_full(action) else backward
-    return forward if action.kind == "F" else weights
 
 
 def _stuck(order: Order, tasks: Sequence[Task | None]) -> PlanError:

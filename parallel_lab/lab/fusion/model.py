@@ -322,7 +322,7 @@ class FusionLab(ComparesRuns, WritesCode):
             raise ArgumentError(f"{setup.subject.label} is on paper", where=f"FusionLab.run_{source}", hint=hint)
         unfused = self._plans.plan(setup, "off", self._settings)
         job = self._plans.job(setup)
-        return partial(trained, source, job, self._plan, unfused, setup.costs, steps, self._run_is_stopped)
+        return partial(trained, source, job, self._plan, unfused, setup.costs, steps, self._run_is_stopped, self._count)
 
     def _settings_now(self) -> Any:
         return self._setup(), self._mode, self._settings

@@ -61,15 +61,22 @@ def trained(
     cluster: Cluster,
     steps: int,
     stopped: Callable[[], bool] | None = None,
+    count: Callable[[float, float], None] = lambda done, total: None,
 ) -> RunResult:
-    """Both plans trained from one start on equal batches.  cluster: for simulated times. Raises Stopped if told so."""
+    """Both plans trained from one start on equal batches.  cluster: for simulated times;  count: takes what is done and
+    the whole. Raises Stopped if told so.
+    """
+    whole = 2 * (WARM_UPS + steps)
+    count(0, whole)
     options = {"cluster": cluster} if source == "simulated" else {}
     times, tensors, lanes = [], [], []
     for one in (plan, unfused):
         how = {"executor": executor_of(source), "check_finite": False}
         with Session(one, job.net, job.optimizer, **how, **options) as session:
             losses = session.train(job.batches, WARM_UPS)
+            count(whole / 2 * len(times) + WARM_UPS, whole)
             losses += session.train(job.batches, steps, record=steps, stopped=stopped)
+            count(whole / 2 * (len(times) + 1), whole)
             if stopped is not None and stopped():
                 raise Stopped
             durations = EventLog(session.events).step_times_s()

@@ -29,6 +29,7 @@ from typing import IO, Any
 
 from ...base.errors import DataFileError, WorldError
 from ...base.files import shipped_folder
+from ...base.progress import Progress
 from ..exercises.book import RESULTS_FORMAT
 from . import walls
 from .confine import Limits
@@ -132,6 +133,7 @@ def grade_folder(
     own_numbers: bool = False,
     seed: int | None = None,
     tell: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
     graded: Callable[[Iterable[Mark]], object] = lambda marks: None,
 ) -> Table:
     """The marks of every notebook in a folder.
@@ -143,6 +145,7 @@ def grade_folder(
     seed       of the inputs on which answers are judged besides those that `check` shows; by default another one
                each time
     tell       receives lines: first what protects on this machine, then what is left out, and what is graded
+    progress   counts submissions
     graded     receives the marks of each submission as soon as they are there
 
     Where files of the grader change meanwhile, no marks are given from then on.
@@ -174,7 +177,10 @@ def grade_folder(
             rows[submission] = list(_rows(submission, told, exercises))
             graded(mark for mark, _ in rows[submission])
             tell(printable(f"graded {submission.student}: {submission.name}"))
+            count.step()
 
+        count = progress or Progress()
+        count.begin(len(found))
         for submission in found:
             task = tasks[submission]
             reason = broken.get(task.get("release", "")) if isinstance(task, dict) else task

@@ -270,7 +270,9 @@ class MemoryLab(ComparesRuns, WritesCode):
 
     def _work_of(self, source: str, steps: int) -> partial:
         job = job_of(self._subject, self._width)
-        return partial(counted, source, job, self._settings, self.plan, self.off, steps, self._run_is_stopped)
+        return partial(
+            counted, source, job, self._settings, self.plan, self.off, steps, self._run_is_stopped, self._count
+        )
 
     def _settings_now(self) -> _Key:
         return self._key()
@@ -295,7 +297,7 @@ class MemoryLab(ComparesRuns, WritesCode):
         settings, capacity, key = self._settings, self._capacity, self._par_key()
 
         def search() -> str:
-            par = find_par(settings, capacity, self._run_is_stopped)
+            par = find_par(settings, capacity, self._run_is_stopped, self._count)
             self._go_on()
             with self._lock:
                 self._pars[key] = par

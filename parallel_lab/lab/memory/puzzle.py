@@ -60,13 +60,23 @@ def choices(given: Settings) -> Iterator[Settings]:
                     yield replace(free, parallel_mode=mode, level=level, **how)
 
 
-def find_par(given: Settings, capacity_bytes: int, stopped: Callable[[], bool] = lambda: False) -> Par | None:
-    """The widest stack that fits, of `given` devices and optimizer, over `choices`; None: none fits, or `stopped()`."""
+def find_par(
+    given: Settings,
+    capacity_bytes: int,
+    stopped: Callable[[], bool] = lambda: False,
+    count: Callable[[float, float], None] = lambda done, total: None,
+) -> Par | None:
+    """The widest stack that fits, of `given` devices and optimizer, over `choices`; None: none fits, or `stopped()`.
+
+    count   takes how many of them were looked at, and how many there are
+    """
     stack = get_subject("stack").job
     jobs: dict[int, Job] = {}
     best: Par | None = None
     tried = 0
-    for settings in choices(given):
+    listed = tuple(choices(given))
+    for done, settings in enumerate(listed):
+        count(done, len(listed))
 
         def peak(width: int, settings: Settings = settings) -> int:
             nonlocal tried

@@ -39,13 +39,19 @@ def counted(
     off: Plan,
     steps: int,
     stopped: Callable[[], bool] | None = None,
+    count: Callable[[float, float], None] = lambda done, total: None,
 ) -> RunResult:
-    """Count `plan`'s first step, train it and `off` from one start on equal batches. Raises Stopped if told so."""
+    """Count `plan`'s first step, train it and `off` from one start on equal batches.  count: takes what is done and the
+    whole. Raises Stopped if told so.
+    """
+    count(0, 4)
     optimizer = job.optimizer(settings.optimizer)
-    count = simulated_ranks if source == "simulated" else measured_ranks
-    ranks = count(plan, initial_values(plan, job.net, optimizer), job.batches[0])
+    look = simulated_ranks if source == "simulated" else measured_ranks
+    ranks = look(plan, initial_values(plan, job.net, optimizer), job.batches[0])
     executors = executor_of(source), executor_of(source)
-    equality = compare_plans(plan, off, job.net, optimizer, job.batches, steps, executors=executors, stopped=stopped)
+    count(1, 4)
+    how = {"executors": executors, "stopped": stopped, "count": lambda trained: count(1 + trained, 4)}
+    equality = compare_plans(plan, off, job.net, optimizer, job.batches, steps, **how)
     where = {"simulated": "simulated ranks", "measured": "worker processes"}[source]
     title = f"{settings.level} on {settings.devices} {where} against the same ranks without optimizer parallel"
     return RunResult(source, steps, ranks, replace(equality, title=title))

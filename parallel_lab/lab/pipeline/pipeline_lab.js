@@ -88,7 +88,7 @@ function headline(s, ui) {
   prepare(s, ui);
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
-  const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}</p>` : "";
+  const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}${runBar(s.run)}</p>` : "";
   if (openQuestion(s)) return html`${asks(s, ui)}${notices({ n0: s.last_error })}`;
   return html`${asks(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
     ${going}</div>

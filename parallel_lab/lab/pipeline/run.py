@@ -135,7 +135,9 @@ class PipelineRun(Training):
         """The snapshot's "run"."""
         text = self.text if self.goes_on or self.state in ("failed", "stopped") else without_processes()
         text = "recorded: times, losses and bytes are of an earlier run" if self.state == "recorded" else text
-        return {**self.to_dict(), "text": text, "can": {"run": not self.goes_on, "stop": self.goes_on}}
+        told = self.to_dict()
+        text = told["text"] if self.goes_on else text
+        return {**told, "text": text, "can": {"run": not self.goes_on, "stop": self.goes_on}}
 
     def goes_on_from(self, other: PipelineRun) -> None:
         """Keep what ran before with the same settings: a simulation says nothing about the workers' losses."""
@@ -204,6 +206,7 @@ class PipelineRun(Training):
         if not trial.exact:
             runs.append((nudge(plan, start), self.nudged))
         alone = []
+        self.progress.begin(steps * (len(runs) + 1))
         for parameters, losses in runs:
             with Session(plan, parameters, optimizer, check_finite=False) as session:
                 losses += session.train(batches, 1, stopped=self.stop.is_set)
@@ -211,6 +214,7 @@ class PipelineRun(Training):
                 while len(losses) < steps:
                     self._go_on()
                     losses += session.train(batches, 1, stopped=self.stop.is_set)
+                    self.progress.step()
                     tell("loss")
                 alone.append((losses, gradients, session.parameters()))
         with Session(
@@ -224,6 +228,7 @@ class PipelineRun(Training):
 
             def on_losses(first: int, losses: list[float]) -> None:
                 self.parallel[first : first + len(losses)] = losses
+                self.progress.step(steps * len(runs) + len(self.parallel) - self.progress.done)
                 tell("loss")
 
             self.session_run = session.start(batches, steps - 1, record=RECORDED, on_losses=on_losses)

@@ -323,7 +323,7 @@ class SearchLab(WritesCode, RunsOneThing):
             plans = {WINNER: self.plan, OWN: space.plan(self.own.strategies)}
 
         def work() -> str:
-            result = run_both(space.subject.kept, plans, space.profile, self._run_is_stopped)
+            result = run_both(space.subject.kept, plans, space.profile, self._run_is_stopped, self._count)
             with self._lock:
                 if key != self._run_key():
                     return "the settings have changed since: run both again"

@@ -60,19 +60,35 @@ class RunResult:
 
 
 def run_both(
-    job: Job, plans: Mapping[str, Plan], cluster: Cluster, stopped: Callable[[], bool] | None = None
+    job: Job,
+    plans: Mapping[str, Plan],
+    cluster: Cluster,
+    stopped: Callable[[], bool] | None = None,
+    count: Callable[[float, float], None] = lambda done, total: None,
 ) -> RunResult:
-    """Each plan trained from the network's first values. Raises Stopped if told so."""
+    """Each plan trained from the network's first values.  count: takes what is done and the whole. Raises Stopped if
+    told so.
+    """
     with default_settings():
         how = {"loss": job.loss, "optimizer": job.optimizer, "parallel_mode": "stand_alone"}
         one_device = compile_network(job.net, *job.batches[0], **how)
     source = "simulated" if without_processes() else "measured"
-    runs = tuple(_ran(name, plan, one_device, job, cluster, stopped) for name, plan in plans.items())
-    return RunResult(source, cluster.name, cores(), STEPS, runs)
+    runs = []
+    for done, (name, plan) in enumerate(plans.items()):
+        runs.append(
+            _ran(name, plan, one_device, job, cluster, stopped, lambda part, at=done: count(at + part, len(plans)))
+        )
+    return RunResult(source, cluster.name, cores(), STEPS, tuple(runs))
 
 
 def _ran(
-    name: str, plan: Plan, one_device: Plan, job: Job, cluster: Cluster, stopped: Callable[[], bool] | None
+    name: str,
+    plan: Plan,
+    one_device: Plan,
+    job: Job,
+    cluster: Cluster,
+    stopped: Callable[[], bool] | None,
+    count: Callable[[float], None],
 ) -> PlanRun:
     times: dict[str, list[float]] = {}
     for source in ("simulated", "measured"):
@@ -85,7 +101,12 @@ def _ran(
             if stopped is not None and stopped():
                 raise Stopped
             times[source] = list(EventLog(session.events).step_times_s().values())
-    how = {"executors": (executor_of("measured"), "simulator"), "stopped": stopped}
+        count(len(times) / 5)
+    how = {
+        "executors": (executor_of("measured"), "simulator"),
+        "stopped": stopped,
+        "count": lambda trained: count((2 + trained) / 5),
+    }
     equality = compare_plans(plan, one_device, job.net, job.optimizer, job.batches, STEPS, **how)
     measured = times["measured"]
     return PlanRun(

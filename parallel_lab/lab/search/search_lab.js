@@ -15,7 +15,7 @@ function top(s, ui) {
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
     ${predictSwitch(s, ui)}</header>${arguments_(s, ui)}
     ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
-    ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}</p>` : ""}
+    ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}${runBar(s.run)}</p>` : ""}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 

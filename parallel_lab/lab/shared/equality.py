@@ -134,17 +134,21 @@ def compare_sessions(
     steps: int,
     nudged: Session | None = None,
     stopped: Callable[[], bool] | None = None,
+    count: Callable[[float], None] = lambda trained: None,
 ) -> Equality:
     """Train both for `steps` steps (at least 1) and compare them. All must be at their first step.
 
     nudged  a third session, as `reference`, whose parameters start off by as much as rounding moves numbers (`nudge`).
             Twice what that does to a tensor is added to its bound: some rules (Adam divides by the root of a mean
             square) make much of a small difference, on one device too.
-    stopped   asked again and again; once it is true, Stopped is raised
+    stopped   asked again and again; once it is true, Stopped is raised;  count: takes how many have been trained
     """
     integer(1)("equality with one device", "steps", steps)
-    got, want = _trained(session, batches, steps, stopped), _trained(reference, batches, steps, stopped)
-    near = _trained(nudged, batches, steps, stopped) if nudged is not None else want
+    found = []
+    for one in (session, reference, *([nudged] if nudged is not None else [])):
+        found.append(_trained(one, batches, steps, stopped))
+        count(len(found))
+    got, want, near = found[0], found[1], found[-1]
     where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")
     return Equality(
         f"{session.plan.device_num} {where} against one device", equality_rows(reference.plan, got, want, near)
@@ -161,10 +165,11 @@ def compare_plans(
     *,
     executors: tuple[str, str],
     stopped: Callable[[], bool] | None = None,
+    count: Callable[[float], None] = lambda trained: None,
 ) -> Equality:
     """Both plans trained from the network's parameters, and the second one from a nudged start, which is simulated.
 
-    executors   of the two;  stopped: as for `compare_sessions`
+    executors   of the two;  stopped, count: as for `compare_sessions`
     """
     start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
     with (
@@ -172,7 +177,7 @@ def compare_plans(
         Session(reference, net, optimizer, executor=executors[1], check_finite=False) as other,
         Session(reference, start | nudge(reference, start), optimizer, check_finite=False) as nudged,
     ):
-        return compare_sessions(session, other, batches, steps, nudged, stopped)
+        return compare_sessions(session, other, batches, steps, nudged, stopped, count)
 
 
 Values = Mapping[str, tuple[np.ndarray, int]]  # by the name of its row, a value and the steps behind it

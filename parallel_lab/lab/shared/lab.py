@@ -27,8 +27,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, overload
 
 from ...base.checks import integer, number
+from ...base.collector import without_collector
 from ...base.errors import ArgumentError
 from ...base.files import write_whole
+from ...base.progress import Progress, shown
 from ..pictures.charts import Chart
 from ..pictures.plotted import Plotted
 from .page import LabOnPage, lab_page, read_front_end
@@ -125,9 +127,16 @@ class Lab(ModelWithFile):
         text = pages_of([self], title, controls=controls, height=height, limits=limits)
         return text if path is None else write_whole(path, text)
 
-    def on_page(self, title: str | None = None, *, controls: bool = True, limits: Limits = WHOLE) -> LabOnPage:
+    def on_page(
+        self,
+        title: str | None = None,
+        *,
+        controls: bool = True,
+        limits: Limits = WHOLE,
+        progress: Progress | None = None,
+    ) -> LabOnPage:
         """What a page has of this lab."""
-        replay = explore(self, limits if controls else Limits(states=1))
+        replay = explore(self, limits if controls else Limits(states=1), progress)
         shown = replay.states[0] if title is None else {**replay.states[0], "title": title}
         return LabOnPage(type(self), shown, type(self).words(shown), replay)
 
@@ -219,6 +228,7 @@ class Stepped(Lab):
         return [*super().calls(), ["to", self._at]]
 
 
+@without_collector
 def pages_of(
     labs: Sequence[Lab],
     title: str | None = None,
@@ -232,8 +242,9 @@ def pages_of(
         raise ArgumentError("no lab", where="pages_of", allowed="At least one")
     height = None if height is None else integer(1, 100_000)("to_html", "height", height)
     own = title if len(labs) == 1 else None
-    shown = [lab.on_page(own, controls=controls, limits=limits) for lab in labs]
-    return lab_page(shown, title, controls=controls, height=height)
+    with shown("computing what the page can show", limits.seconds * len(labs)) as progress:
+        parts = [lab.on_page(own, controls=controls, limits=limits, progress=progress) for lab in labs]
+    return lab_page(parts, title, controls=controls, height=height)
 
 
 @dataclass
@@ -242,6 +253,7 @@ class LabRun:
 
     state   "idle", "starting", "running", "paused", "stopping", "done", "stopped" or "failed"; "recorded": read from a
             file, as another lab has run it
+    progress   of what is done, counted by the work
     stop    set when the result is no longer wanted: the work then raises Stopped when it next looks
     ended   set after the listeners have heard of the end: views show it when `wait()` returns
     """
@@ -252,6 +264,7 @@ class LabRun:
     stop: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     thread: threading.Thread | None = None
+    progress: Progress = field(default_factory=Progress)
 
     @property
     def goes_on(self) -> bool:
@@ -259,5 +272,7 @@ class LabRun:
         return self.state in ("starting", "running", "paused", "stopping")
 
     def to_dict(self) -> dict[str, Any]:
-        """For a snapshot: state, text, error."""
-        return {"state": self.state, "text": self.text, "error": self.error}
+        """For a snapshot: state, text, error; "share" of what is to be done, where that is known."""
+        share, counted = (self.progress.share, self.progress.text()) if self.goes_on else (None, "")
+        text = f"{self.text} ({counted})" if counted else self.text
+        return {"state": self.state, "text": text, "error": self.error, "share": share}

@@ -150,11 +150,16 @@ function notices(found) {
   return html`<div class="pl-notices" role="alert">${Object.entries(found).filter(([, text]) => text).map(one)}</div>`;
 }
 
+// How far the run in the background is, where that is counted: in the line of its words.
+const runBar = (run) => (run.share === null || run.share === undefined ? "" : html`<span class="pl-bar pl-of-run"
+  role="progressbar" aria-label="run" aria-valuemin="0" aria-valuemax="100" aria-valuenow="${round(run.share * 100)}"
+  ><span class="pl-fill" style="width:${round(run.share * 100)}%"></span></span>`);
+
 // How the run in the background goes, and the button that ends it.
 function runLine(run, name, ui) {
   if (!run.text) return "";
   const going = run.state === "running";
-  return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}</p>
+  return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}${runBar(run)}</p>
     ${going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : ""}`;
 }
 

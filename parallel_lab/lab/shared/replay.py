@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...base.errors import ArgumentError, ParallelLabError
+from ...base.progress import UNATTENDED, Progress
 
 Call = Sequence[Any]  # a command and its arguments
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
@@ -42,12 +43,11 @@ class Limits(NamedTuple):
     """Where to end: so many states, or so many seconds of this thread's own time, whatever else the machine does."""
 
     states: int = 1000
-    seconds: float = 3.0
+    seconds: float = 2.0
 
 
 WHOLE = Limits()
 IN_A_CELL = Limits(40, 0.3)  # its page is made anew whenever the cell runs, and a learner waits
-WHOLE_PAGES = "PARALLEL_LAB_WHOLE_PAGES"  # set where nobody waits: while notebooks are run to be published
 
 
 @dataclass
@@ -63,7 +63,7 @@ class Replay:
 
 def limits_in_a_cell() -> Limits:
     """How much the page in the output of a cell replays."""
-    return WHOLE if os.environ.get(WHOLE_PAGES) else IN_A_CELL
+    return WHOLE if os.environ.get(UNATTENDED) else IN_A_CELL
 
 
 def call_text(call: Call) -> str:
@@ -86,9 +86,10 @@ def replaced(calls: Sequence[Call], call: Call) -> list[Call]:
     return [call if known[0] == call[0] else known for known in calls]
 
 
-def explore(lab: Any, limits: Limits) -> Replay:
-    """The lab's state, and those that its `replays` lead to."""
-    end, free = time.thread_time() + limits.seconds, {lab.command_of(name) for name in lab.free}
+def explore(lab: Any, limits: Limits, progress: Progress | None = None) -> Replay:
+    """The lab's state, and those that its `replays` lead to.  progress: in seconds of `limits`"""
+    begun, progress = time.thread_time(), progress or Progress()
+    end, done, free = begun + limits.seconds, progress.done, {lab.command_of(name) for name in lab.free}
 
     def state(of: Any, calls: Sequence[Call] | None) -> dict[str, Any]:
         form = ready if of is lab else _nine_digits  # the lab's own stands on the page as it is, others are packed
@@ -110,6 +111,7 @@ def explore(lab: Any, limits: Limits) -> Replay:
                 continue
             if len(numbers) >= limits.states or time.thread_time() > end:
                 return found
+            progress.step(done + time.thread_time() - begun - progress.done)
             other = at.branch()
             try:
                 getattr(other, call[0])(*call[1:])
@@ -132,9 +134,9 @@ def explore(lab: Any, limits: Limits) -> Replay:
 
 def pack(found: Replay, kind: type[Any], room: int) -> str:
     """Deflated and in base64; as many states as have room in so many characters, "" if not even the first one has."""
-    count = len(found.states)
+    count, placed = len(found.states), _placed(found.states)
     while count:
-        text = json.dumps(_table(found, count, kind), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        text = _table(found, count, kind, *placed)
         packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
         if len(packed) <= room:
             return packed
@@ -142,12 +144,14 @@ def pack(found: Replay, kind: type[Any], room: int) -> str:
     return ""
 
 
-def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
-    """What the page reads (alone.js): paths, parts, and of every state which path has another part than before."""
+def _placed(states: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, ...]], list[list[str]], list[dict[int, int]]]:
+    """Paths, of each its different parts as JSON, and of every state {path: number of its part}. Both are numbered as
+    they come, so that fewer states have the first ones of them.
+    """
     paths: dict[tuple[str, ...], int] = {}
-    versions: list[dict[str, int]] = []  # of each path its different parts, as JSON
+    versions: list[dict[str, int]] = []
     placed: list[dict[int, int]] = []
-    for state in found.states[:count]:
+    for state in states:
         mine = {}
         for path, part in _parts({**state, "recording": None}):  # which is large, and stands on the page itself
             place = paths.setdefault(path, len(paths))
@@ -155,13 +159,29 @@ def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
                 versions.append({})
             mine[place] = versions[place].setdefault(_text(part), len(versions[place]))
         placed.append(mine)
-    first, parts = [], []
-    for known in versions:
+    return list(paths), [list(known) for known in versions], placed
+
+
+def _table(
+    found: Replay,
+    count: int,
+    kind: type[Any],
+    paths: list[tuple[str, ...]],
+    versions: list[list[str]],
+    placed: list[dict[int, int]],
+) -> str:
+    """What the page reads (alone.js), as JSON: paths, parts, and of every state what differs from the one before."""
+    used: dict[int, int] = {}  # of each path how many of its parts
+    for mine in placed[:count]:
+        for place, n in mine.items():
+            used[place] = max(used.get(place, 0), n + 1)
+    first, parts = [], []  # which are JSON already
+    for place in range(len(used)):
         first.append(len(parts))
-        parts += map(json.loads, known)
+        parts += versions[place][: used[place]]
     before: dict[int, int] = {}
     states = []
-    for mine in placed:
+    for mine in placed[:count]:
         gone = [[place, -1] for place in before if place not in mine]
         new = [[place, first[place] + n] for place, n in mine.items() if before.get(place) != n]
         states.append([x for pair in gone + new for x in pair])
@@ -172,7 +192,8 @@ def _table(found: Replay, count: int, kind: type[Any]) -> dict[str, Any]:
         kept = {call: to for call, to in known.items() if isinstance(to, str) or to < count}
         moves.append([x for call, to in kept.items() for x in (calls.setdefault(call, len(calls)), to)])
     names = {"kind": kind.__name__, "looks": dict(kind.looks), "free": [kind.command_of(name) for name in kind.free]}
-    return {**names, "paths": list(paths), "parts": parts, "states": states, "calls": list(calls), "moves": moves}
+    rest = _text({**names, "paths": paths[: len(used)], "states": states, "calls": list(calls), "moves": moves})
+    return f'{{"parts":[{",".join(parts)}],{rest[1:]}'
 
 
 def _parts(value: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

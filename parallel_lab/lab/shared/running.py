@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self
 
 from ...base.checks import integer
 from ...base.errors import ArgumentError, Interrupted, ParallelLabError, shorten
+from ...base.progress import Progress, bar_of, follow
 from ...base.system import without_processes
 from ...ops.kernels.threads import trim_memory
 from .earlier import COLUMNS, EarlierRun, earlier_taken, earlier_written, newest
@@ -76,14 +77,18 @@ class RunsOneThing(Lab):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.
-        Ctrl-C ends the waiting (Interrupted), not the run.
+        Ctrl-C ends the waiting (Interrupted), not the run. A bar appears where that takes more than a second.
         """
+        bar = bar_of(Progress("waiting")) if self._run.goes_on and timeout != 0 else None
         try:
-            return self._wait(timeout)
+            return self._wait(timeout, bar)
         except KeyboardInterrupt:
             raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
+        finally:
+            if bar is not None:
+                bar.close()
 
-    def _wait(self, timeout: float | None) -> bool:
+    def _wait(self, timeout: float | None, bar: Any) -> bool:
         end = None if timeout is None else time.monotonic() + timeout
         # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
         # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
@@ -94,6 +99,8 @@ class RunsOneThing(Lab):
             and (end is None or time.monotonic() < end)
         ):
             run.ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+            if bar is not None:
+                follow(bar, run.progress)
         return not self._run.goes_on
 
     def stop(self) -> None:
@@ -114,6 +121,13 @@ class RunsOneThing(Lab):
         """Whether the result of the present run is no longer wanted."""
         return self._run.stop.is_set()
 
+    def _count(self, done: float, total: float) -> None:
+        """So much of the present run is done."""
+        progress = self._run.progress
+        if total != progress.total:
+            progress.begin(total, "running")
+        progress.step(done - progress.done)
+
     def _go_on(self) -> None:
         """Raise Stopped if it is not."""
         if self._run_is_stopped():
@@ -131,7 +145,7 @@ class RunsOneThing(Lab):
             if self._run.goes_on:
                 return
             run = self._run = LabRun("running") if run is None else run
-            run.text = text
+            run.text, run.progress = text, Progress(heard=lambda: self._tell(run, "progress"))
             run.thread = threading.Thread(
                 target=self._work, args=(run, work, failed), name=type(self).__name__, daemon=True
             )

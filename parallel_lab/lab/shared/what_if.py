@@ -72,9 +72,11 @@ class WeighsChoices(Lab):
         calls = [call for call in self.replays() if tuple(call[:-1]) == (command, *given)]
         return _compared((command, *given), {_word(call[-1]): self.weigh(*call) for call in calls})
 
-    def on_page(self, title: str | None = None, *, controls: bool = True, limits: Limits = WHOLE) -> LabOnPage:
+    def on_page(
+        self, title: str | None = None, *, controls: bool = True, limits: Limits = WHOLE, **how: Any
+    ) -> LabOnPage:
         """The page says in words, too, what the choices it replays would lead to."""
-        page = super().on_page(title, controls=controls, limits=limits)
+        page = super().on_page(title, controls=controls, limits=limits, **how)
         if open_question(page.snapshot) or not page.replay.moves:
             return page
         found: dict[tuple[Any, ...], dict[str, Weight | str]] = {}

@@ -165,6 +165,7 @@ class Training(LabRun):
                 if len(self.parallel) > before:
                     self.seconds_per_step = (time.perf_counter() - began_s) / (len(self.parallel) - before)
                 follow(len(self.parallel))
+                self.progress.total, self.progress.done = self.steps, len(self.parallel)
                 tell("loss")
 
             with lock:
