@@ -7,13 +7,55 @@ A lane that waits, for a message or for a core, needs no core and is idle. Going
 (First come, first served, not preempted: Kleinrock 1975, "Queueing Systems", volume 1.) A real system takes a core away
 every few milliseconds, which is about as long as an action of ours, so ranks get their cores for whole actions or a
 large part of them; `EventLog.bubbles` counts time on a core there too.
+
+Where all ranks run one program, the turns need no clock: with 8 ranks on 2 cores everything that needs a core takes
+four times as long (`on_shared_cores`).
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
+
+from ..base.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class SharedMachine(Cluster):
+    """A computer whose ranks are processes that share its cores, as `fit_machine` measures it.
+
+    device   what a rank has on a core of its own
+    cores    processor cores that all ranks share
+    call_s   seconds on a core that a message takes from each of its members, whatever its size: the call, falling
+             asleep and being woken (the o of LogP: Culler et al. 1993)
+    """
+
+    cores: int = 1
+    call_s: float = 0.0
+
+
+def on_shared_cores(cluster: Cluster, ranks: int) -> Cluster:
+    """The cluster as it is for each of `ranks` that work at once. A named profile, whose ranks are devices, stays as it
+    is.
+
+    >>> from parallel_lab.base.cluster import Device, Link
+    >>> two = SharedMachine("two", Device(1e9, 1, 1e9, 1e-5), Link(0.0, 0.0), 8, cores=2, call_s=3e-5)
+    >>> on_shared_cores(two, 8).device.overhead_s, on_shared_cores(two, 8).call_s, on_shared_cores(two, 2) is two
+    (4e-05, 0.00012, True)
+    """
+    if not isinstance(cluster, SharedMachine) or ranks <= cluster.cores:
+        return cluster
+    share, own = ranks / cluster.cores, cluster.device
+    rates = {"flops_per_s": own.flops_per_s / share, "overhead_s": own.overhead_s * share}
+    rates["memory_bandwidth_bytes_per_s"] = own.memory_bandwidth_bytes_per_s / share
+    return replace(cluster, device=replace(own, **rates), cores=ranks, call_s=cluster.call_s * share)
+
+
+def call_time_s(cluster: Cluster) -> float:
+    """Seconds that a message costs on the cores; 0 for a named profile."""
+    return cluster.call_s if isinstance(cluster, SharedMachine) else 0.0
 
 
 class SharedCores:

@@ -17,7 +17,7 @@ from ..graph.instr import Instr
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
 from .clock import Clock, Message, Task
-from .shared_cores import SharedCores
+from .shared_cores import SharedCores, SharedMachine, call_time_s, on_shared_cores
 from .time import (
     border_key,
     instr_time_s,
@@ -36,8 +36,11 @@ Ran = tuple[Action, Instr, float, float, int, float | None]
 def virtual_clock(ran: Sequence[Sequence[Ran]], cluster: Cluster, cores: int | None = None) -> list[list[Ran]]:
     """What each rank `ran` in one step, in order, on the virtual clock; messages are those of one program.
 
-    cores   processor cores that all ranks share; None: each has its own
+    cores   processor cores that all ranks share; None: those of a measured machine, else each has its own
     """
+    if cores is None and isinstance(cluster, SharedMachine):
+        cores = cluster.cores
+    cluster = on_shared_cores(cluster, len(ran))  # messages, which are on all ranks at once
     timed: list[list[Ran]] = [[] for _ in ran]
     meetings: dict[tuple[Any, ...], _Meeting] = {}
     shared = None if cores is None else SharedCores(cores)
@@ -83,8 +86,8 @@ class _Meeting(Message):
     def travel(self, begin_s: float) -> tuple[float, float]:
         instr, count, device = self.instr, len(self.members), self.cluster.device
         link, operand_bytes = self.cluster.link_for(self.members), operand_of(instr, self.handed_over, count)
-        message = MESSAGES[instr.message]
-        return begin_s, begin_s + message.time_s(operand_bytes, count, link, device.gamma_s_per_byte, instr.how)
+        took_s = MESSAGES[instr.message].time_s(operand_bytes, count, link, device.gamma_s_per_byte, instr.how)
+        return begin_s, begin_s + took_s + call_time_s(self.cluster)
 
 
 def _tasks(
@@ -112,7 +115,7 @@ def _tasks(
             which = border_key(instr, action)[1] if is_border(instr) else counts[group, tag, instr.message]
             key = due[instr.out] = group, tag, which
             if instr.message == "send":
-                took_s = message_time_s("send", handed_over, 2, cluster.link_for(group))
+                took_s = message_time_s("send", handed_over, 2, cluster.link_for(group)) + call_time_s(cluster)
                 yield Task(message=Message(took_s, (rank,), key=key), what=entry)
             else:
                 yield Task(needs=((key, 0.0),) if instr.kind == "recv" else (), what=entry)

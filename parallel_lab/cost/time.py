@@ -5,6 +5,9 @@ slice, concat   bytes read and written / memory bandwidth + overhead
 on the host     the same with the rates of the host
 copies          alpha + beta * bytes of the link between a device and its host
 messages        closed forms in alpha, beta and gamma: those of their definitions, `ops/collectives/definitions.py`
+
+On a measured machine whose ranks share cores, all that needs a core takes longer, and a message needs one as well
+(`shared_cores.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from ..graph.instr import Instr, Value
 from ..graph.kinds import KINDS
 from ..graph.plan import PHASES, Plan
 from ..ops.collectives.definitions import MESSAGES
+from .shared_cores import call_time_s, on_shared_cores
 
 
 def message_time_s(
@@ -108,8 +112,10 @@ def border_key(instr: Instr, action: Action) -> tuple[int, int]:
 
 def plan_message_time_s(plan: HoldsValues, instr: Instr, cluster: Cluster, link: Link) -> float:
     """Seconds for one message of a plan over `link`."""
-    gamma = cluster.device.gamma_s_per_byte
-    return MESSAGES[instr.message].time_s(_operand_bytes(plan, instr), instr.group_size, link, gamma, instr.how)
+    gamma, call_s = cluster.device.gamma_s_per_byte, call_time_s(cluster)
+    return call_s + MESSAGES[instr.message].time_s(
+        _operand_bytes(plan, instr), instr.group_size, link, gamma, instr.how
+    )
 
 
 def sent_bytes(plan: HoldsValues, instr: Instr, position: int | None = None) -> int:
@@ -156,6 +162,7 @@ def own_time_s(plan: Plan, instr: Instr, cluster: Cluster, host: frozenset[str])
 
 def instr_time_s(plan: Plan, instr: Instr, cluster: Cluster, *, rank: int = 0) -> float:
     """Seconds of one instruction on `rank`: working, or from the last member's arrival to the end (slowest link)."""
+    cluster = on_shared_cores(cluster, plan.device_num)
     if not instr.is_communication:
         return own_time_s(plan, instr, cluster, frozenset(plan.host))
     return plan_message_time_s(plan, instr, cluster, cluster.link_for(instr.group(rank)))

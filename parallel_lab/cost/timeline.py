@@ -33,6 +33,7 @@ from ..graph.copies import COPIES
 from ..graph.instr import Instr
 from ..graph.plan import Plan
 from .clock import Clock, Message, Task, Time
+from .shared_cores import on_shared_cores
 from .time import (
     border_key,
     instr_time_s,
@@ -79,6 +80,7 @@ def predict_timeline(
     (ranks that do not exist).
     """
     cluster.check_device_num(plan.device_num)
+    cluster = on_shared_cores(cluster, plan.device_num)
     plan = on_dearer_sides(plan, lambda instr: instr_time_s(plan, instr, cluster))
     shown = tuple(range(plan.device_num)) if ranks is None else tuple(sorted(set(ranks)))
     factors = _factors(plan, slowdown or {})

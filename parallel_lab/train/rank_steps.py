@@ -6,13 +6,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from ..base.errors import PlanError
 from ..base.events import Event, to_dicts
-from ..cost.simulated_clock import Ran
 from ..graph.kinds import Env
 from ..graph.plan import Plan
 from ..run.computing import computing
@@ -20,6 +19,9 @@ from ..run.full_values import held_slices
 from .plan_switch import RankMoves, move_on_rank, size_of
 from .program import Program, drive
 from .replicas import of_plan
+
+if TYPE_CHECKING:
+    from ..cost.simulated_clock import Ran
 
 REPORT_INTERVAL_S = 1 / 60  # a display cannot show more; reporting every tiny step would cost more than the step
 
@@ -39,7 +41,7 @@ class Record:
 
     def of(self, rank: int, *what: Any) -> None:
         """One instruction of a rank has ended.  what: a `Ran`"""
-        now_s, ran = time.thread_time(), cast(Ran, what)
+        now_s, ran = time.thread_time(), cast("Ran", what)
         _, _, start_s, end_s, _, _ = ran
         self.ran[rank].append(ran)
         self.busy_s[rank].append(min(now_s - self._last_s, end_s - start_s))

@@ -25,7 +25,7 @@ CLOSURES = {
     "run.simulator": (7_973, 8_497),
     "graph.trace": (10_859, 10_859),
     "graph.compiler": (22_000, 22_500),
-    "train.session": (17_203, 26_867),
+    "train.session": (16_512, 26_921),
     "lab.costs.model": (6909, 6909),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -40,18 +40,18 @@ PACKAGE_LINES = {
     "nn": 8_019,
     "catalog": 14_674,
     "graph": 9_567,
-    "cost": 9_254,
+    "cost": 9_310,
     "run": 1_460,
-    "processes": 13_596,
-    "train": 11_059,
-    "lab": 34_614,
+    "processes": 13_678,
+    "train": 11_061,
+    "lab": 34_632,
     "mindspore": 9_716,
     "cli": 2_679,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_328, 132_703, 103_854
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_486, 132_861, 103_895
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -3,7 +3,8 @@
 import pytest
 
 from parallel_lab.base.cluster import get_cluster
-from parallel_lab.lab.strategy.machine import FAR, gap_of
+from parallel_lab.lab.shared.step_times import FAR
+from parallel_lab.lab.strategy.machine import gap_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
 
@@ -20,19 +21,17 @@ def lanes(end_us, in_messages_us, source="measured"):
     return {"source": source, "end": end_us, "unit": "us", "lanes": [{"rank": r, "bars": bars} for r in (0, 1)]}
 
 
-def test_far_apart_one_line_says_how_many_share_how_few_cores_and_what_a_message_takes():
-    """10 ms against 0.1 ms: 100 times; two messages in 8 ms are 4 ms each, predicted (10 + 30) / 2 = 20 us."""
+def test_far_apart_one_line_says_how_many_share_how_few_cores_and_which_term_is_off():
+    """10 ms against 0.1 ms: 100 times; 1 us is computing (predicted 100 - 40 us), the rest messages (40 us)."""
     found = gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 1)
     assert found["ratio"] == pytest.approx(100)
     assert found["text"] == (
-        "100 times the predicted 100 us: 2 Python processes share 1 core; a message takes 4 ms, "
-        "by profile 'laptop' 20 us"
+        "100 times the predicted 100 us: 2 Python processes share 1 core; messages and waits take 10 ms, "
+        "by profile 'laptop' 40 us"
     )
     assert "share" not in gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
-    assert (
-        "1/50 of the predicted 500 ms"
-        in gap_of(0.5, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
-    )
+    text = gap_of(0.5, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
+    assert "1/50 of the predicted 500 ms" in text and "computing takes 1 us, by profile 'laptop' 500 ms" in text
 
 
 def test_near_each_other_and_before_anything_was_measured_nothing_is_said():
@@ -53,6 +52,9 @@ def test_fitting_the_machine_changes_what_is_predicted_and_not_what_was_measured
         after = lab.snapshot()
         assert after["fit"] == {**after["fit"], "state": "done", "error": None, "profile": "this machine"}
         assert "2 ranks on this machine" in lab.to_text()
+        machine = lab._machine.profile
+        assert machine.cores in (1, 2) and machine.device_num >= 8 and machine.link.alpha_s == 0
+        assert machine.call_s >= machine.device.overhead_s > 0
         assert after["gap"]["measured_s"] == before["gap"]["measured_s"]
         assert after["gap"]["predicted_s"] != before["gap"]["predicted_s"]
         for one, other in zip(before["messages"], after["messages"], strict=True):

@@ -34,6 +34,7 @@ from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution import plan_redistribution
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.split_labels import ShardingRule
+from ..shared_cores import call_time_s, on_shared_cores
 from ..time import local_time_s, message_time_s, plan_message_time_s
 from .cost_model import CostModel, gives_back
 from .places import Link as Read
@@ -85,7 +86,7 @@ class TimeModel(CostModel):
         also: Mapping[str, AnyStrategy] | None = None,
     ) -> None:
         super().__init__(graph, replace(config, enable_parallel_optimizer=False), also)
-        self.cluster, self.copies_of_parameters = cluster, 2 + states
+        self.cluster, self.copies_of_parameters = on_shared_cores(cluster, config.device_num), 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
         self.links: dict[tuple[Any, ...], Link] = {}  # of a device matrix and axes
         self.further = self.further_reads()
@@ -274,6 +275,7 @@ class TimeModel(CostModel):
             link, gamma, route = self.links[place], device.gamma_s_per_byte, getattr(step, "route", None)
             back = {"all_gather": "reduce_scatter", "exchange": "exchange_reduce"}.get(step.kind, step.kind)
             members = step.group_size
-            yield message_time_s(step.kind, given, members, link, gamma, route=route)
+            call_s = call_time_s(self.cluster)
+            yield call_s + message_time_s(step.kind, given, members, link, gamma, route=route)
             if live:
-                yield message_time_s(back, made, members, link, gamma, route=route)
+                yield call_s + message_time_s(back, made, members, link, gamma, route=route)

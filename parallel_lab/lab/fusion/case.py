@@ -9,7 +9,7 @@ case.groups("size", "data_parallel", Settings(size_mb=8))
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...base.cluster import Cluster, Link
 from ...base.settings.config import FUSION_THRESHOLD_MB
 from ...base.settings.fusion_rules import Groups, index_groups, size_groups_by_bytes, size_groups_by_elements
 from ...cost.overlap import Gradient, Overlap, Packing, all_reduce_line, best_grouping, best_threshold, predict_overlap
+from ...cost.shared_cores import call_time_s, on_shared_cores
 from ...graph.plan import Plan
 from .lanes import Lanes, gradients_of, overlap_lanes, plan_lanes
 from .subjects import GOLF, MB, Job
@@ -162,8 +163,10 @@ def network_case(job: Job, off: Plan, each: Plan, cluster: Cluster) -> Case:
     order = job.positions(sent, off.config.parallel_mode)
     layers = [i.name for i in off.parameters]
     itemsize = {i.name: np.dtype(i.dtype).itemsize for i in off.parameters}
+    cluster = on_shared_cores(cluster, off.device_num)
     device, link = cluster.device, cluster.link_for(range(off.device_num))
     line = all_reduce_line(off.device_num, link, device.gamma_s_per_byte)
+    line = replace(line, alpha_s=line.alpha_s + call_time_s(cluster))
     # a copy reads and writes; a view is an instruction of no bytes (`cost.time.local_time_s`)
     packing = Packing(Link(device.overhead_s, 2 / device.memory_bandwidth_bytes_per_s), unpack_s=device.overhead_s)
     alone = predict_overlap(gradients, range(len(gradients)), line, rest_s=rest_s)

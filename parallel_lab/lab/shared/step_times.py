@@ -20,7 +20,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...base.checks import integer
 from ...base.cluster import Cluster
@@ -28,12 +28,42 @@ from ...base.events import EventLog
 from ...base.system import cores as cores_here, require_processes
 from ...base.units import plural, time_text
 from ...cost import predict_timeline
+from ...cost.shared_cores import SharedMachine
 from ...cost.simulated_clock import predicted_run, virtual_clock
 from ...graph.plan import Plan
 from ...train.rank_steps import ran_events
 from ...train.session import Session
 
 WARM_UPS = 2  # steps before the first that counts: the first touches memory for the first time
+FAR = 2.0  # times that a measured step is longer or shorter than predicted: from here on views say why
+
+
+class Term(NamedTuple):
+    """A part of a step: its name, its measured seconds, and those that were predicted."""
+
+    name: str
+    measured_s: float
+    predicted_s: float
+
+
+def apart_text(
+    predicted_s: float, measured_s: float, ranks: int, cores: int, profile: str, terms: Sequence[Term]
+) -> str:
+    """From FAR on, how far a measured step is from the predicted one, and the term that is off most; else "".
+
+    >>> terms = (Term("computing", 2e-3, 1e-3), Term("messages and waits", 7e-3, 1e-3))
+    >>> apart_text(2e-3, 9e-3, 8, 2, "laptop", terms)
+    "4.5 times the predicted 2 ms: 8 Python processes share 2 cores; messages and waits take 7 ms, by profile 'laptop' \
+1 ms"
+    """
+    ratio = measured_s / predicted_s if min(predicted_s, measured_s) > 0 else 1.0
+    if max(ratio, 1 / ratio) < FAR:
+        return ""
+    times = f"{ratio:.{ratio < 10:d}f} times" if ratio > 1 else f"1/{1 / ratio:.0f} of"
+    here = f"{ranks} Python processes" + f" share {plural(cores, 'core')}" * (ranks > cores)
+    off = max(terms, key=lambda term: abs(term.measured_s - term.predicted_s))
+    text = f"{times} the predicted {time_text(predicted_s)}: {here}; {off.name} take{'s' * (off.name == 'computing')} "
+    return f"{text}{time_text(off.measured_s)}, by profile {profile!r} {time_text(off.predicted_s)}"
 
 
 @dataclass(frozen=True)
@@ -156,7 +186,7 @@ def step_times(
 
 def predicted_events(plan: Plan, cluster: Cluster, cores: int | None = None) -> EventLog:
     """The predicted events of one step of all ranks, which share `cores` (None: each has its own)."""
-    if cores is None:
+    if cores is None and not (isinstance(cluster, SharedMachine) and len(plan.stages) > 1):
         return predict_timeline(plan, cluster).log
     cluster.check_device_num(plan.device_num)
     ran = virtual_clock(predicted_run(plan, cluster), cluster, cores)

@@ -1,7 +1,7 @@
 """Why the measured step of the Strategy Lab takes so much longer than the predicted one, and a profile that fits.
 
 gap_of(plan, lanes, messages, rank, profile, cores)["text"]
-fitted_profile(get_pool(8), room=8)
+Machine(room=8).start_fit(8, changed)
 """
 
 from __future__ import annotations
@@ -13,17 +13,12 @@ from typing import Any
 from ...base.cluster import Cluster, get_cluster
 from ...base.errors import ParallelLabError
 from ...base.system import cores
-from ...base.units import plural, time_text
 from ...graph.plan import Plan
-from ...processes.measure import fit_link, measure_device, measured_cluster
+from ...processes.measure import fit_machine
 from ...processes.shm import get_pool
 from ..pictures.lanes import timeline_lanes
 from ..shared.lab import LabRun
-
-FAR = 3.0  # times: from here on the lab says why
-FITTED = "this machine"
-SIZES_BYTES = tuple(4**n for n in range(3, 11))  # 64 B to 1 MiB: what networks of the labs send
-REPEATS = 20
+from ..shared.step_times import Term, apart_text
 
 
 def gap_of(
@@ -34,33 +29,23 @@ def gap_of(
     profile: Cluster,
     cores: int,
 ) -> dict[str, Any] | None:
-    """Predicted and measured seconds of a step, the ratio and, from FAR on, one line on what makes it.
+    """Predicted and measured seconds of a step, the ratio and, where they are far apart, one line on what makes it.
 
     predicted_s   of the step;  lanes: of the measured one (`timeline_lanes`);  messages: as `rank` sees them
     """
     if lanes["source"] != "measured":
         return None
     measured_s, devices = lanes["end"] * 1e-6, len(lanes["lanes"])
-    ratio = measured_s / predicted_s if predicted_s > 0 else 1.0
-    gap = {"predicted_s": predicted_s, "measured_s": measured_s, "ratio": ratio, "text": ""}
-    if max(ratio, 1 / ratio) < FAR:
-        return gap
     own = next(lane for lane in lanes["lanes"] if lane["rank"] == rank)
-    in_messages_s = sum(b["end"] - b["start"] for b in own["bars"] if b["kind"] == "communication") * 1e-6
-    timed = [m for m in messages if m["group"] and m["time_predicted_s"] is not None]
-    here = f"{devices} Python processes" + (f" share {plural(cores, 'core')}" if devices > cores else "")
-    times = f"{ratio:.0f} times" if ratio > 1 else f"1/{1 / ratio:.0f} of"
-    text = f"{times} the predicted {time_text(predicted_s)}: {here}"
-    if timed:
-        each_s, told_s = in_messages_s / len(timed), sum(m["time_predicted_s"] for m in timed) / len(timed)
-        text += f"; a message takes {time_text(each_s)}, by profile {profile.name!r} {time_text(told_s)}"
-    return {**gap, "text": text}
-
-
-def fitted_profile(pool: Any, room: int) -> Cluster:
-    """The profile of this machine, from messages and computations of the pool's ranks, for up to `room` of them."""
-    fit = fit_link(pool, "all_reduce", sizes_bytes=SIZES_BYTES, repeats=REPEATS)
-    return measured_cluster(fit, device=measure_device(pool), world_size=room, name=FITTED)
+    computing_s = sum(b["end"] - b["start"] for b in own["bars"] if b["kind"] == "compute") * 1e-6
+    told_s = sum(m["time_predicted_s"] or 0.0 for m in messages if m["group"])
+    terms = (
+        Term("computing", computing_s, max(predicted_s - told_s, 0.0)),
+        Term("messages and waits", measured_s - computing_s, told_s),
+    )
+    text = apart_text(predicted_s, measured_s, devices, cores, profile.name, terms)
+    ratio = measured_s / predicted_s if predicted_s > 0 else 1.0
+    return {"predicted_s": predicted_s, "measured_s": measured_s, "ratio": ratio, "text": text}
 
 
 class Machine:
@@ -93,7 +78,7 @@ class Machine:
 
         def work() -> None:
             try:
-                self.profile = fitted_profile(get_pool(devices), self._room)
+                self.profile = fit_machine(get_pool(devices), world_size=self._room)
                 fit.state = "done"
                 fit.text = f"predicted with a profile that {devices} ranks on this machine were measured for"
             except ParallelLabError as error:

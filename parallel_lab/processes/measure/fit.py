@@ -4,6 +4,7 @@
     print(fit.text())                        # alpha, beta, residual of every size, error on sizes the fit has not seen
     cluster = measured_cluster(fit, device=measure_device(8), world_size=8)
     predict_timeline(plan, cluster);  Session(plan, net, optimizer, cluster=cluster)
+    predict_timeline(plan, fit_machine(8))   # all that a step is predicted from, on the cores that there are
 
     symbol   unit             meaning                                                   MindSpore's cost model calls it
     alpha    s per message    start-up: what a message of no bytes takes                beta
@@ -23,7 +24,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,11 @@ from ...base.errors import ArgumentError, escape, shorten
 from ...base.log_chart import Series, log_chart
 from ...base.system import cores as cores_here
 from ...base.units import bytes_text, time_text
-from .measure import FIT_KIND, load as load_now, message_samples
+from ...cost.shared_cores import SharedMachine
+from .measure import FIT_KIND, load as load_now, measure_call, measure_device, message_samples, pool_of
 
 SIZES_BYTES = tuple(1 << power for power in range(6, 25))  # 64 B to 16 MiB; larger ones only repeat the slope
+MACHINE_SIZES = tuple(4**n for n in range(3, 11))  # 64 B to 1 MiB: what networks of the labs send
 MEDIAN_LIMIT, MAX_LIMIT = 0.15, 0.40  # relative errors on sizes that were kept out, up to which one line is said to fit
 BOOTSTRAPS = 400
 
@@ -304,6 +307,28 @@ def measured_cluster(
     laptop = get_cluster("laptop")
     device, room = device or laptop.device, world_size or fit.world_size
     return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=room, host=laptop.host)
+
+
+def fit_machine(ranks: Any, *, world_size: int | None = None, name: str = "this machine") -> SharedMachine:
+    """Measure this machine for some seconds, for predictions of what its ranks do on the cores that they share.
+
+    ranks       a number of workers, or a pool: 2, 4 or a multiple of 8
+    world_size  ranks it has room for (default: measured)
+
+    Bytes cost what they do in an all_reduce; what instructions and messages take whatever their sizes is measured in
+    training steps of tiny tensors. Raises ArgumentError, and what workers raise.
+    """
+    with pool_of(ranks, 2) as pool:
+        fit, device = fit_link(pool, "all_reduce", sizes_bytes=MACHINE_SIZES, repeats=20), measure_device(pool)
+        overhead_s, call_s = measure_call(pool)
+    cores = min(cores_here(), pool.world_size)
+    share = pool.world_size / cores  # ranks of a core; of one on a core of its own:
+    alone = {"flops_per_s": device.flops_per_s * share, "overhead_s": overhead_s / share}
+    alone["memory_bandwidth_bytes_per_s"] = device.memory_bandwidth_bytes_per_s * share
+    device, link = replace(device, **alone), fit.link(3 / device.memory_bandwidth_bytes_per_s)
+    room, host = world_size or pool.world_size, get_cluster("laptop").host
+    line = Link(0.0, link.beta_s_per_byte)
+    return SharedMachine(name, device, line, room, host=host, cores=cores, call_s=call_s / share)
 
 
 def fit_figure(fit: Fit) -> str:

@@ -22,7 +22,8 @@ FIT_KIND = choice("send", "all_reduce", "behind_work")  # what a link is fitted 
 PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
 COPY_BYTES = 16 << 20  # beyond the caches, where gradients and activations of a training step lie
 LAYER = 256  # rows and columns of the product that messages are measured behind: half a millisecond, a small layer
-CHAIN = 200  # small instructions in a row; the overhead is that of one
+LAYERS, ROWS = 4, 4  # of a small training step, in which nothing takes its time for its size
+ROUNDS, STEPS = 21, 3  # of such steps, in turns: on a busy machine they take longer at one time than at another
 PAIRS = 4  # of messages in a row, so that ranks wait for each other as in a step
 SHORTEST_S = 1e-7  # that a difference of two times may be: a message takes time
 LEAST_S = 0.2  # a timed piece of work lasts at least this long: some time slices of every rank that shares the core
@@ -34,7 +35,7 @@ def load() -> float:
 
 
 @contextlib.contextmanager
-def _pool_of(ranks: Any, least: int) -> Iterator[Any]:
+def pool_of(ranks: Any, least: int) -> Iterator[Any]:
     """The pool that was given, or one of that many workers for as long as it is needed."""
     if not is_int(ranks) and not hasattr(ranks, "world_size"):
         raise ArgumentError(f"ranks={shorten(ranks)}", where="measuring", allowed="A number of workers, or a pool")
@@ -60,7 +61,7 @@ def message_samples(
         raise ArgumentError(f"sizes_bytes={shorten(sizes_bytes)}", where="fit_link", allowed=allowed)
     integer(1)("fit_link", "repeats", repeats)
     integer(0)("fit_link", "warm_ups", warm_ups)
-    with _pool_of(ranks, 2) as pool:
+    with pool_of(ranks, 2) as pool:
         if kind == "behind_work" and any(m % (4 * pool.world_size) for m in sizes_bytes):
             what, allowed = f"sizes_bytes={shorten(sizes_bytes)}", f"Multiples of {4 * pool.world_size}: 4 per rank"
             raise ArgumentError(what, where="fit_link", allowed=allowed)
@@ -75,29 +76,66 @@ def message_samples(
 def measure_device(ranks: Any) -> Device:
     """What one rank computes with while all of `ranks` (a number of workers, or a pool) compute. Takes about two
     seconds. flops_per_s: a float32 product of 512 x 512 matrices; memory_bandwidth_bytes_per_s: a copy of 16 MiB, a
-    byte read and written; overhead_s: one instruction of a plan on a 4 x 4 tensor; memory_bytes: free memory per rank
-    (the laptop profile's if unknown). Raises ArgumentError unless it is a number of workers or a pool.
+    byte read and written; overhead_s: one instruction of a training step on tiny tensors; memory_bytes: free memory per
+    rank (the laptop profile's if unknown). Raises ArgumentError unless it is a number of workers or a pool.
     """
-    from ...graph.compiler import compile_network
-    from ...ops.activation import relu
-
-    def chain(x: Any) -> Any:
-        for _ in range(CHAIN):
-            x = relu(x)
-        return x
-
-    plan = compile_network(chain, np.ones((4, 4), np.float32), parallel_mode="stand_alone")
-    with _pool_of(ranks, 1) as pool:
-        by_rank = pool.run(_time_device, plan)
-        world_size = pool.world_size
-    product_s, copy_s, instruction_s = (statistics.median(times) for times in zip(*by_rank, strict=True))
+    with pool_of(ranks, 1) as pool:
+        by_rank, world_size = pool.run(_time_device), pool.world_size
+        plan = small_step(1)
+        (step_s,) = measure_steps(pool, (plan,))
+    product_s, copy_s = (statistics.median(times) for times in zip(*by_rank, strict=True))
     memory = free_memory_bytes()
     return Device(
         flops_per_s=2 * PRODUCT**3 / product_s,
         memory_bytes=get_cluster("laptop").device.memory_bytes if memory is None else max(1, memory // world_size),
         memory_bandwidth_bytes_per_s=2 * COPY_BYTES / copy_s,
-        overhead_s=instruction_s,
+        overhead_s=step_s / len(list(plan.instructions())),
     )
+
+
+def measure_call(pool: Any) -> tuple[float, float]:
+    """Seconds of an instruction, and of a message of a few bytes with all waiting, in training steps of tiny tensors
+    while all ranks of the pool take such steps: without messages, and with products that are split along their inner
+    dim. A message is an instruction as well, and takes at least as long as one. Raises ArgumentError for a number of
+    ranks that no plan is for.
+    """
+    plans = small_step(1), small_step(pool.world_size)
+    alone_s, together_s = measure_steps(pool, plans)
+    alone, together = ([instr.is_communication for _, instr in plan.instructions()] for plan in plans)
+    overhead_s, messages = alone_s / len(alone), sum(together)
+    return overhead_s, max((together_s - (len(together) - messages) * overhead_s) / messages, overhead_s)
+
+
+def measure_steps(pool: Any, plans: tuple[Any, ...]) -> list[float]:
+    """Seconds of a step of each plan on all ranks of the pool: of one device alone, while the others do the same."""
+    # a step is over when the last rank is through; the first round touches memory for the first time
+    rounds = np.max(pool.run(_time_steps, plans), axis=0)[1:]
+    return [float(seconds) for seconds in np.median(rounds, axis=0)]
+
+
+def small_step(ranks: int) -> Any:
+    """The plan of a training step of LAYERS products and ReLUs on ROWS x (ROWS ranks), on so many ranks."""
+    from ... import nn
+    from ...graph.compiler import compile_network
+    from ...ops.activation import relu
+
+    class Layers(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.CellList([nn.Dense(width, width, "ones", has_bias=False) for _ in range(LAYERS)])
+            for layer in self.layers:
+                layer.matmul.shard(((1, ranks), (1, ranks)))
+
+        def construct(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = relu(layer(x))
+            return x
+
+    width = ROWS * ranks
+    net, x = Layers(), np.ones((ROWS, width), np.float32)
+    how = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"} if ranks > 1 else {}
+    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
+    return compile_network(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=ranks, **how)
 
 
 def median_s(comm: Any, call: Callable[[], object], repeats: int = 10) -> float:
@@ -174,31 +212,50 @@ def _behind_work(comm: Any, x: np.ndarray, work: Callable[[], object]) -> tuple[
     return messages, alone
 
 
-def _time_device(comm: Any, plan: Any) -> tuple[float, float, float]:
-    from ...run.computing import computing
-    from ...run.interpreter import rank_step
-
+def _time_device(comm: Any) -> tuple[float, float]:
     a = np.full((PRODUCT, PRODUCT), 0.5, np.float32)
     out = np.empty_like(a)
     source, target = np.ones(COPY_BYTES // 4, np.float32), np.zeros(COPY_BYTES // 4, np.float32)
     target.fill(0)
-    env = {plan.data_inputs[0].name: np.ones((4, 4), np.float32)}
-
-    def chain() -> None:
-        for request in rank_step(plan, 0, env):  # it asks for nothing: one device
-            raise AssertionError(f"a plan of one device asked for {request}")
-
     found = []
-    with computing(plan):
-        for work, count in (
-            (lambda: np.matmul(a, a, out=out), 1),
-            (lambda: np.copyto(target, source), 1),
-            (chain, CHAIN),
-        ):
-            work()
-            comm.barrier()  # all ranks do the same at the same time
-            found.append(_seconds_of(work) / count)
-    return found[0], found[1], found[2]
+    for work in (lambda: np.matmul(a, a, out=out), lambda: np.copyto(target, source)):
+        work()
+        comm.barrier()  # all ranks do the same at the same time
+        found.append(_seconds_of(work))
+    return found[0], found[1]
+
+
+def _time_steps(comm: Any, plans: tuple[Any, ...]) -> list[list[float]]:
+    """Seconds of one step of each plan, by round: of all ranks together, or alone while the others do the same."""
+    from ...run.computing import computing
+
+    rounds = []
+    for _ in range(ROUNDS):
+        rounds.append([])
+        for plan in plans:
+            with computing(plan):
+                rounds[-1] += _times(_steps(comm, plan), 1, before=comm.barrier)
+    return [[seconds / STEPS for seconds in one] for one in rounds]
+
+
+def _steps(comm: Any, plan: Any) -> Callable[[], None]:
+    from ...run.full_values import held_slices
+    from ...run.interpreter import rank_step
+
+    names = [i.name for i in plan.graph.inputs] + [state.name for state in plan.states]
+    values = {name: np.zeros(plan.value(name).shape, plan.value(name).dtype) for name in names}
+    rank = comm.rank if plan.device_num > 1 else 0
+    env = held_slices(plan, rank, values | plan.constant_arrays)
+    inputs = {i.name: env[i.name] for i in plan.data_inputs}
+
+    def steps() -> None:
+        for _ in range(STEPS):
+            program, reply = rank_step(plan, rank, env | inputs, empty=comm.empty), None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    reply = comm.answer(program.send(reply))
+
+    return steps
 
 
 def _seconds_of(work: Callable[[], object]) -> float:
