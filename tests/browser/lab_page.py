@@ -218,15 +218,16 @@ FAULTS = r"""() => {
 }"""
 
 
-def axe_faults(page: Any) -> list[str]:
-    """What axe-core finds on a page, frames left out: every rule up to WCAG 2.2 AA, and those that it tries out."""
+def axe_faults(page: Any, within: str = "html") -> list[str]:
+    """What axe-core finds in a part of a page, without its frames: all rules to WCAG 2.2 AA, experimental ones too."""
     page.evaluate(pytest.importorskip("axe_playwright_python.base").AXE_SCRIPT)
     found = page.evaluate(
-        """async () => {
+        """async (within) => {
           const rules = axe.getRules().filter((rule) => !rule.tags.includes("wcag2aaa"));
           const all = Object.fromEntries(rules.map((rule) => [rule.ruleId, { enabled: true }]));
-          return (await axe.run(document, { iframes: false, rules: all })).violations;
-        }"""
+          return (await axe.run({ include: within }, { iframes: false, rules: all })).violations;
+        }""",
+        within,
     )
     return [f"{fault['id']}: {node['html'][:160]}" for fault in found for node in fault["nodes"]]
 

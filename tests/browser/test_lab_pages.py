@@ -95,7 +95,7 @@ def test_every_control_and_picture_has_a_name(page_of, name):
     page = page_of(html_of(LABS[name][0]))
     nameless = page.evaluate(
         """() => [...document.querySelectorAll(
-            '.pl-lab :is(button, select, input, canvas, section, [role=img], [role=radio])')]
+            '.pl-lab :is(button, select, input, canvas, [role=group], [role=img], [role=radio])')]
           .filter(e => !e.closest('[aria-hidden=true]')
             && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length))
           .map(e => e.outerHTML.slice(0, 90))"""

@@ -225,7 +225,7 @@ def test_a_run_shows_its_verdict(live):
     lab.set_width(32)
     page, _ = live(MemoryLabWidget(lab))
     show(page, "equality")
-    expect(page.get_by_role("region", name="equality")).to_contain_text("not run yet")
+    expect(page.get_by_role("group", name="equality")).to_contain_text("not run yet")
     page.get_by_role("button", name="Simulate").click()
     assert lab.wait(60)
     page.get_by_role("radio", name="between steps").click()

@@ -175,7 +175,7 @@ def test_choosing_in_the_lab_changes_the_picture(opened):
     lab.root.locator('.pl-cards [aria-checked="true"]').focus()
     book.page.keyboard.press("ArrowRight")
     expect(lab.cards.nth(4)).to_have_attribute("aria-checked", "true")  # from 3, where 4 devices had brought it
-    expect(lab.root.get_by_role("region", name="rank 4")).to_contain_text("Rank 4 of 8")
+    expect(lab.root.get_by_role("group", name="rank 4")).to_contain_text("Rank 4 of 8")
     expect(lab.status).to_contain_text("rank 4 contributes 2,820 bytes")
 
     # a tensor and its gradient

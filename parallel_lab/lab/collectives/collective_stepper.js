@@ -9,7 +9,7 @@ const frameOf = (s) => s.frames[s.at];
 // ---- controls ----
 
 function header(s, ui) {
-  return html`<header class="pl-head">
+  return html`<div class="pl-head">
     <h2 class="pl-title">${s.title}</h2>
     ${choice("contention", "links", s.contention, "choose_contention", ui)}
     ${follow(s, ui)}${predictSwitch(s, ui)}
@@ -17,7 +17,7 @@ function header(s, ui) {
     ${segments("n", "ranks", s.ranks, "choose_ranks", ui, { name: (n) => plural(n, "rank") })}
     ${choice("elements", "S", s.elements, "choose_elements", ui)}
     ${choice("cluster", "machine", s.cluster, "choose_cluster", ui)}
-  </header>`;
+  </div>`;
 }
 
 // Which chunk is shown bright, the others being dimmed.
@@ -131,9 +131,9 @@ function panel(name, title, kind, heads, rows, below) {
   const look = (text) => (text.startsWith("#") ? "pl-number" : "");
   const head = (text) => (text ? html`<th scope="col" class="${look(text)}">${text.replace("#", "")}</th>`
     : html`<td></td>`);
-  return html`<section class="pl-panel" aria-label="${name}">${title ? html`<h3>${title}</h3>` : ""}
+  return html`<div role="group" class="pl-panel" aria-label="${name}">${title ? html`<h3>${title}</h3>` : ""}
     <div class="pl-scroll"><table class="${kind}"><thead><tr>${heads.map(head)}</tr></thead>
-    <tbody>${rows}</tbody></table></div>${below}</section>`;
+    <tbody>${rows}</tbody></table></div>${below}</div>`;
 }
 
 function counters(s) {
@@ -197,7 +197,7 @@ function key(s) {
 function listing(s) {
   const item = (f) => html`<li data-key="${f.round}"${flag('aria-current="step"', f.round === s.at)}>
     <button type="button" class="pl-link" data-act="to" data-value="${f.round}">${f.text}</button></li>`;
-  return html`<section class="pl-rounds" aria-label="all rounds in words"><ol start="0">${s.frames.map(item)}</ol></section>`;
+  return html`<div role="group" class="pl-rounds" aria-label="all rounds in words"><ol start="0">${s.frames.map(item)}</ol></div>`;
 }
 
 const tables = (s, ui) => tabs(ui, {

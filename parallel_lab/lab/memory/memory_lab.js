@@ -49,11 +49,11 @@ const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWi
 // ---- memory ----
 
 function memory(s, ui) {
-  return html`${patterns(ui.id)}<div class="pl-mm-main"><section aria-label="memory per rank"><div class="pl-mm-title">
+  return html`${patterns(ui.id)}<div class="pl-mm-main"><div role="group" aria-label="memory per rank"><div class="pl-mm-title">
       <h3>${ranksAlike(s, ui) ? `A rank, and rank ${s.rank} over one step` : "Memory per rank"}</h3>
       ${segments("show_source-", "source", s.source, "show_source", ui, { title: (c) => SOURCES[valueOf(c)] })}
       ${segments("show_moment-", "moment", s.moment, "show_moment", ui)}</div>
-    <figure class="pl-mm-figure">${bars(s, ui)}</figure></section>${key(s, ui)}</div>`;
+    <figure class="pl-mm-figure">${bars(s, ui)}</figure></div>${key(s, ui)}</div>`;
 }
 
 // The bytes of the chosen rank next to those without optimizer parallel.
@@ -67,7 +67,7 @@ function key(s, ui) {
     <path class="pl-mm-cap" d="M0 6H18"/></svg>a device has</th><td></td>
     <td class="pl-number">${s.capacity.text}</td></tr>`;
   const grown = held.grown_bytes;
-  return html`<section class="pl-mm-key" aria-label="key, with the bytes">
+  return html`<div role="group" class="pl-mm-key" aria-label="key, with the bytes">
     <h3>Rank ${s.rank} <small>${sourceText(s)}</small></h3>
     <table><thead><tr><td></td><th scope="col" class="pl-number">off</th>
       <th scope="col" class="pl-number">${s.level.value === "off" ? "rank" : s.level.value}</th></tr></thead>
@@ -76,13 +76,13 @@ function key(s, ui) {
       ${s.capacity.bytes ? line : ""}</tfoot></table>
     ${held.where ? html`<p class="pl-mm-hint">in <code>${held.where}</code></p>` : ""}
     ${grown == null ? "" : html`<p class="pl-mm-hint">its process grew by ${bytesText(grown)} (resident set; what it had
-      freed before is used again)</p>`}</section>`;
+      freed before is used again)</p>`}</div>`;
 }
 
 function step(s, ui) {
-  return html`<section class="pl-section" aria-label="memory over one step">
+  return html`<div role="group" class="pl-section" aria-label="memory over one step">
     <h3>Rank ${s.rank} over one step <small>${sourceText(s)}; one column per instruction</small></h3>
-    <figure class="pl-mm-figure">${overTheStep(s, ui)}</figure></section>`;
+    <figure class="pl-mm-figure">${overTheStep(s, ui)}</figure></div>`;
 }
 
 // ---- equality, puzzle, paper ----
@@ -90,9 +90,9 @@ function step(s, ui) {
 function equality(s, ui) {
   const names = equalities(s);
   if (names.length) return html`${names.map((name) => section(s, name, ui))}`;
-  return html`<section class="pl-section" aria-label="equality"><h3>The same numbers? <small>not run yet</small></h3>
+  return html`<div role="group" class="pl-section" aria-label="equality"><h3>The same numbers? <small>not run yet</small></h3>
     <p class="pl-mm-hint">Simulate or Measure trains 20 steps with these settings and 20 without optimizer parallel, and
-    compares losses, gradients and parameters.</p></section>`;
+    compares losses, gradients and parameters.</p></div>`;
 }
 
 function puzzle(s, ui) {

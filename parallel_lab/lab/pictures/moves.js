@@ -77,13 +77,13 @@ function moves(m, ui, { at, rank, width, select }) {
   const step = m.frames[Math.max(0, at - 1)], done = at > 0, half = width > 620 ? Math.floor((width - 28) / 2) : width;
   const shown = { done, rank, width: half, select };
   const caption = html`<b>step ${step.step}</b>${done ? "" : ", to come"}: ${micro(step.text)}`;
-  return html`<section class="pl-moves" aria-label="what moves">
+  return html`<div role="group" class="pl-moves" aria-label="what moves">
     <p class="pl-mv-text" role="status">${new Raw(times(caption.text))}</p>
     <div class="pl-mv-sides">${moveCards(m, step, ui, { ...shown, side: "before" })}
       <span class="pl-mv-arrow" aria-hidden="true">→</span>
       ${moveCards(m, step, ui, { ...shown, side: "after" })}</div>
     <div class="pl-mv-below">${heldBars(m, at)}<p class="pl-mv-rank"><b>rank ${rank}</b>
-      ${step.lines[rank].replace(`rank ${rank} `, "")}</p></div></section>`;
+      ${step.lines[rank].replace(`rank ${rank} `, "")}</p></div></div>`;
 }
 
 function moveFlights(root, m, at) {

@@ -54,12 +54,12 @@ function top(s, ui) {
   const { can } = s.run, run = button("run_measured", "Run", ui, { on: can.run, kind: "pl-primary", title: RUN });
   const other = can.stop ? button("stop", "Stop", ui)
     : button("run_simulated", "Simulate", ui, { on: can.run, title: SIMULATE });
-  return html`<header class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
+  return html`<div class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}${s.puzzle?.locked ? "" : [choice("stages", "stages", s.stages, "set_stages", ui),
     choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui),
     choice("schedule", "schedule", s.schedule, "set_schedule", ui)]}
     ${choice("cores", "cores", s.cores, "set_cores", ui)}
-    <span class="pl-pi-run">${run}${other}</span></header>`;
+    <span class="pl-pi-run">${run}${other}</span></div>`;
 }
 
 const TYPED = {

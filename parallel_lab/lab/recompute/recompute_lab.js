@@ -14,12 +14,12 @@ function layers(s, ui) {
     data-command="toggle" data-value="${n}" aria-pressed="${again}"${disabledUnless(ui, "toggle")}>
     <span><span class="pl-hidden">layer </span><b>${n}</b> ${again ? "again" : "keep"}</span>
     <small>${plural(inside, "result")}</small><small>${plural(work, "product")}</small></button>`;
-  return html`<section aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
+  return html`<div role="group" aria-label="layers"><div class="pl-rc-layers">${s.layers.map(one)}</div>
     <p class="pl-rc-hint">keep: a layer's results stay until its backward; again: only its input stays.</p>
     <div class="pl-rc-buttons">${button("keep_all", "Keep all", ui)}${button("recompute_all", "Recompute all", ui)}
     ${button("count", "Count", ui, { on: s.run.state !== "running", title: "count a step on a simulated rank" })}
     ${button("show_par", "Show par", ui, { title: "asks for a choice of your own under the cap first" })}
-    ${runLine(s.run, "pl-rc-hint", ui)}</div></section>`;
+    ${runLine(s.run, "pl-rc-hint", ui)}</div></div>`;
 }
 
 function curve(s, ui) {
@@ -46,13 +46,13 @@ function curve(s, ui) {
   const lines = [0, 20, 40, 60].filter((n) => n < most && Math.abs(y(n) - y(cap)) > 10);
   const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
     <text class="pl-rc-axis" x="${RC.left - 6}" y="${round(y(n))}">${n}</text>`;
-  return html`<section class="pl-section" aria-label="memory over the step"><h3>Memory over the step
+  return html`<div role="group" class="pl-section" aria-label="memory over the step"><h3>Memory over the step
     <small>results, predicted; green: after a forward, blue: during a backward, dashed: recomputed for it</small></h3><figure class="pl-rc-figure">
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
       after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
     ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
     <text class="pl-rc-axis pl-rc-over" x="${RC.left - 6}" y="${round(y(cap))}">${cap}</text>
-    ${s.moments.map(number)}</svg></figure></section>`;
+    ${s.moments.map(number)}</svg></figure></div>`;
 }
 
 // ---- without a kernel: what the model has found out about every choice (every_choice of model.py) is looked up ----

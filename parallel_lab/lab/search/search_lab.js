@@ -6,14 +6,14 @@
 
 function top(s, ui) {
   const going = s.run.state === "running";
-  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>
+  return html`<div class="pl-head"><h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}
     ${segments("d", "devices", s.devices, "set_devices", ui, { name: (n) => plural(n, "device") })}
     ${choice("cluster", "on", s.cluster, "set_cluster", ui)}
     ${choice("costs", "costs", s.costs, "set_costs", ui)}
     <span class="pl-se-run">${going ? button("stop", "Stop", ui, { title: "end it after the present step" })
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
-    ${predictSwitch(s, ui)}</header>${arguments_(s, ui)}
+    ${predictSwitch(s, ui)}</div>${arguments_(s, ui)}
     ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
     ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}${runBar(s.run)}</p>` : ""}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
@@ -77,8 +77,8 @@ function net(s, ui) {
       title="${name}"${flag("disabled", !ui.can("select_operator", o.name))}><span class="pl-hidden">${name}</span>${mosaic(o, ui)}
       <span aria-hidden="true"><b>${tail(o.name)}</b>${pin ? html` <i class="pl-se-pinned">pinned</i>` : ""}<code>${o.strategy}</code></span></button>`;
   };
-  return html`<section class="pl-se-net" aria-label="the net and its slices"><h3>The net <small>of ${pointName(s)}</small></h3>
-    <div role="radiogroup" aria-label="operators" data-roving="1">${s.net_of.map(row)}</div></section>`;
+  return html`<div role="group" class="pl-se-net" aria-label="the net and its slices"><h3>The net <small>of ${pointName(s)}</small></h3>
+    <div role="radiogroup" aria-label="operators" data-roving="1">${s.net_of.map(row)}</div></div>`;
 }
 
 const pointName = (s) => (s.shown.id.includes("((") ? "the best plan with a candidate" : s.shown.id);
@@ -93,7 +93,7 @@ function cards(s, ui) {
   const head = html`<h3>${tail(o.name)} <small>${lies}</small></h3>`;
   const told = html`<p class="pl-se-hint">${costText(s.shown.cost, s.unit)},
     ${bytesText(s.shown.memory)}, predicted ${own ? take : ""}</p>`;
-  if (!o.picture) return html`<section class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</section>`;
+  if (!o.picture) return html`<div role="group" class="pl-se-lie" aria-label="slices">${head}<p class="pl-muted">Every device has the number.</p>${told}</div>`;
   const dims = plane(o.picture), count = Math.min(4, o.cards.length), long = Math.max(...o.cards.map((c) => c.text.length)) > 20;
   const side = o.cards.length > 4 ? (long ? 32 : 44) : count > 2 ? 50 : 76; // a card of four has room for 54
   const room = frame(o.picture.shape, dims, side);
@@ -103,8 +103,8 @@ function cards(s, ui) {
     ? `, partial sum ${c.addend} of ${c.addends}` : ""}"><span class="pl-se-card-head"><b>${c.rank}</b><span>${sum(c)}</span></span>
     ${cardPicture(room, blockMark(blockBox(c, dims, room), c.slice, { partial: o.picture.partial, id: ui.id }))}
     <span class="pl-se-text">${c.text}</span></div>`;
-  return html`<section class="pl-se-lie" aria-label="slices of ${o.name}">${head}
-    <div class="pl-se-cards" style="--columns:${count}">${o.cards.map(card)}</div>${told}</section>`;
+  return html`<div role="group" class="pl-se-lie" aria-label="slices of ${o.name}">${head}
+    <div class="pl-se-cards" style="--columns:${count}">${o.cards.map(card)}</div>${told}</div>`;
 }
 
 // ---- candidates, and the steps of the search ----
@@ -131,19 +131,19 @@ function candidates(s, ui) {
       aria-pressed="${c.id === s.point}" title="draw the best plan with it"${flag("disabled", !ui.can("select_point", c.id))}><code>${c.strategy}</code></button></th>
     ${c.own.map((_, i) => cell(c, i))}<td class="pl-number">${costText(c.cost, s.unit)}</td>
     <td class="pl-cell-why">${why(c, s.unit)}</td><td>${pin(c)}</td></tr>`;
-  return html`<section class="pl-section pl-se-candidates" aria-label="candidates">
+  return html`<div role="group" class="pl-section pl-se-candidates" aria-label="candidates">
     <h3>Candidates of ${tail(s.operator)} <small>${s.candidates.length}${pinned ? ", pinned" : ""}; its own terms in the best plan with it, predicted; bold: the term that lost</small></h3>
     <div class="pl-scroll pl-se-rows"><table><thead><tr><th scope="col">strategy</th>
       ${s.terms.map((t) => html`<th scope="col" class="pl-number">${t.name}</th>`)}<th scope="col" class="pl-number">best plan</th>
       <th scope="col">decided by</th><th scope="col"><span class="pl-hidden">pin</span></th></tr></thead>
-      <tbody>${s.candidates.map(row)}</tbody></table></div></section>`;
+      <tbody>${s.candidates.map(row)}</tbody></table></div></div>`;
 }
 
 function steps(s) {
   const last = s.steps.length - 1, now = s.steps[s.at]?.text ?? "";
-  return html`<section class="pl-se-steps" aria-label="steps of the search"><label class="pl-field"><span>step ${s.at + 1} of ${last + 1} of the search</span>
+  return html`<div role="group" class="pl-se-steps" aria-label="steps of the search"><label class="pl-field"><span>step ${s.at + 1} of ${last + 1} of the search</span>
     <input type="range" data-key="rail" data-rail="1" min="0" max="${last}" step="1" value="${s.at}" aria-label="step of the search"
-      aria-valuetext="${now}"></label><p aria-live="polite">${micro(now)}</p></section>`;
+      aria-valuetext="${now}"></label><p aria-live="polite">${micro(now)}</p></div>`;
 }
 
 // ---- what is looked at one at a time ----

@@ -78,7 +78,7 @@ function plot(s, ui) {
     <title>a device has ${bytesText(cap)}</title>
     <text class="pl-se-captext" x="${PLOT.left - 6}" y="${round(y.at(cap)) + 4}" text-anchor="end">${bytesText(cap)}</text></g>` : "";
   const free = (v) => !cap || Math.abs(y.at(v) - y.at(cap)) > 13;
-  return html`<section class="pl-se-plot" aria-label="cost against memory">
+  return html`<div role="group" class="pl-se-plot" aria-label="cost against memory">
     <h3>Every plan <small>line: ${s.line}</small></h3>
     <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="radiogroup" data-roving="1"
       aria-label="plans by cost and memory">
@@ -92,5 +92,5 @@ function plot(s, ui) {
     <path class="pl-se-line" d="${front.length > 1 ? steps : line.join("")}"/>${capLine}
     ${order.map(one)}
     ${label(winner, together ? "winner = yours" : "winner", near && wy > oy)}
-    ${together ? "" : label(own, "yours", near && oy >= wy)}</svg></section>`;
+    ${together ? "" : label(own, "yours", near && oy >= wy)}</svg></div>`;
 }

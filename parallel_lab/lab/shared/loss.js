@@ -27,14 +27,14 @@ function loss(s, ui) {
     ${smallText(l.bound)}</span>`;
   const live = "Press Run: the ranks train for real, and their loss is drawn over that of one device.";
   const empty = html`<p class="pl-empty">${ui.live ? live : "Nothing was trained when this page was made."}</p>`;
-  return html`<section class="pl-panel pl-loss" aria-label="loss">
+  return html`<div role="group" class="pl-panel pl-loss" aria-label="loss">
     <h3>Loss <small>${plural(l.steps, "step")}</small></h3>
     <div class="pl-canvas"><canvas data-key="loss" role="img"
       aria-label="loss over steps: ${l.label_parallel} and ${l.label_single}; ${words}"></canvas>
       ${none && !s.earlier?.length ? empty : ""}</div>
     <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
       <span><i class="pl-line-single"></i>${l.label_single}</span>${earlierKey(s)}</p>
-    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p>${switchesText(s, within)}</section>`;
+    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p>${switchesText(s, within)}</div>`;
 }
 
 

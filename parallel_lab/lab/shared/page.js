@@ -169,7 +169,7 @@ const lead = (result, selected = "") => html`<p class="pl-status" role="status">
 
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
 function head(s, controls, ui) {
-  return html`<header class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}${predictSwitch(s, ui)}</header>
+  return html`<div class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}${predictSwitch(s, ui)}</div>
     ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status, s.selected)}${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
@@ -326,7 +326,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         return;
       }
       const copy = event.target.closest("[data-copy]");
-      if (copy) { navigator.clipboard?.writeText(copy.closest("section").querySelector("pre").textContent); return; }
+      if (copy) { navigator.clipboard?.writeText(copy.closest("[role=group]").querySelector("pre").textContent); return; }
       const node = event.target.closest("[data-command]");
       if (!node || ["SELECT", "INPUT", "TEXTAREA"].includes(node.nodeName)) return;
       if (node.nodeName === "g") node.focus();

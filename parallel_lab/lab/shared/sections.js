@@ -95,8 +95,8 @@ const notesOf = (section) => (section.notes ?? []).map((note) => html`<p class="
 function section(s, name, ui, { above = "", below = "", body } = {}) {
   if (!s.sections[name]) return html``;
   const now = forChoices(s.sections[name], s), small = now.small ? html` <small>${now.small}</small>` : "";
-  return html`<section class="pl-section pl-section-${name}" data-key="${name}" aria-label="${now.title}">
-    <h3>${now.title}${small}</h3>${above}${body ?? BODIES[now.kind](now, ui)}${notesOf(now)}${below}</section>`;
+  return html`<div role="group" class="pl-section pl-section-${name}" data-key="${name}" aria-label="${now.title}">
+    <h3>${now.title}${small}</h3>${above}${body ?? BODIES[now.kind](now, ui)}${notesOf(now)}${below}</div>`;
 }
 
 // Parts of a lab, each one section.
@@ -123,7 +123,7 @@ function withCode(view, own = {}) {
     ui.taken = text;
   };
   const copy = async (node) => {
-    const code = node.closest("section").querySelector("pre"), text = code.textContent;
+    const code = node.closest("[role=group]").querySelector("pre"), text = code.textContent;
     try {
       await navigator.clipboard.writeText(text);
       ui.copied = { text, said: "Copied" };

@@ -18,9 +18,9 @@ function badgeAt(text, x, y, w, look = "") {
 }
 
 function drawing(label, about, width, height, content) {
-  return html`<section class="pl-graph" aria-label="${label}"><svg viewBox="0 0 ${round(width)} ${round(height)}"
+  return html`<div role="group" class="pl-graph" aria-label="${label}"><svg viewBox="0 0 ${round(width)} ${round(height)}"
     width="${round(width)}" height="${round(height)}" role="radiogroup" aria-label="${about}"
-    data-roving="1">${content}</svg></section>`;
+    data-roving="1">${content}</svg></div>`;
 }
 
 // Without room to draw: the tensors, as buttons.
@@ -34,8 +34,8 @@ function edgeList(s, ui) {
       ${flag("disabled", !ui.can("select_tensor", e.tensor))}>
       ${labels[e.from]} → ${labels[e.to]} <b>${sent}</b></button>`;
   };
-  return html`<section class="pl-graph" aria-label="operator graph"><div class="pl-edges" role="radiogroup"
-    aria-label="tensors between operators" data-roving="1">${edges.map(one)}</div></section>`;
+  return html`<div role="group" class="pl-graph" aria-label="operator graph"><div class="pl-edges" role="radiogroup"
+    aria-label="tensors between operators" data-roving="1">${edges.map(one)}</div></div>`;
 }
 
 function graph(s, ui) {

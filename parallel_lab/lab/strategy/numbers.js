@@ -15,7 +15,7 @@ function numbers(s, ui) {
       : "One step is simulated on all ranks for it.";
     const ask = s.numbers_shown ? "" : html`<button type="button" class="pl-button" data-key="show_numbers"
       data-numbers="1"${disabledUnless(ui, "show_numbers")}>Show the numbers</button> `;
-    return html`<section class="pl-panel" aria-label="numbers">${title}<p class="pl-muted">${ask}${why}</p></section>`;
+    return html`<div role="group" class="pl-panel" aria-label="numbers">${title}<p class="pl-muted">${ask}${why}</p></div>`;
   }
   const columns = n.columns.length, side = Math.max(16, Math.min(44, Math.floor((ui.width - 60) / columns)));
   const room = side >= 38; // for the number itself
@@ -28,18 +28,18 @@ function numbers(s, ui) {
   };
   const head = (ends, scope) => html`<th scope="${scope}">${spanText(ends)}</th>`;
   const row = (values, r) => html`<tr>${head(n.rows[r], "row")}${values.map((v, c) => cell(v, r, c))}</tr>`;
-  return html`<section class="pl-panel" aria-label="numbers">${title}
+  return html`<div role="group" class="pl-panel" aria-label="numbers">${title}
     <div class="pl-scroll"><table class="pl-heat-map" style="--side:${side}px">
     <thead><tr><td></td>${n.columns.map((ends) => head(ends, "col"))}</tr></thead>
     <tbody>${n.values.map(row)}</tbody></table></div>
     <p class="pl-verdict" data-heat-said="1" aria-live="polite">Point at a cell, or use the arrow keys.</p>
-    </section>`;
+    </div>`;
 }
 
 function withNumbers(view, own) {
   const say = ({ target }) => {
     const cell = target.closest?.("[data-heat]");
-    if (cell) cell.closest("section").querySelector("[data-heat-said]").textContent = cell.dataset.heat;
+    if (cell) cell.closest("[role=group]").querySelector("[data-heat-said]").textContent = cell.dataset.heat;
   };
   return {
     ...own,

@@ -56,13 +56,13 @@ function operators(s, ui) {
   const folds = () => layers.map((layer) => fold(s, ui, layer, row));
   const list = s.graph.layers && !s.simple ? html`<ul class="pl-folds">${folds()}</ul>`
     : html`<ul>${(s.simple ? [operatorInView(s)] : s.operators).map(row)}</ul>`;
-  return html`<section class="pl-panel pl-operators" aria-label="operators and their strategies">
+  return html`<div role="group" class="pl-panel pl-operators" aria-label="operators and their strategies">
     <h3>Strategies <small>slices per dim</small></h3>
     ${s.simple ? "" : html`<div class="pl-preset">
       ${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}
       ${choice("fusion", "gradient sums", s.fusion, "set_fusion", ui)}
       ${choice("optimizer", "optimizer states", s.optimizer, "set_optimizer", ui)}</div>`}
-    ${list}</section>`;
+    ${list}</div>`;
 }
 
 // A tensor's label where its layer is known: "out of fc.matmul, partial sums" is "matmul, partial sums".

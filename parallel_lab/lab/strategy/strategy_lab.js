@@ -13,7 +13,7 @@ function header(s, ui) {
   const paused = run.state === "paused";
   const done = run.steps ? Math.min(1, run.step / run.steps) : 0;
   const run_button = (command, text, on, kind = "") => button(command, text, ui, { on, kind, key: text });
-  return html`<header class="pl-head pl-st-head">
+  return html`<div class="pl-head pl-st-head">
     <h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}
     ${segments("d", "devices", s.devices, "set_devices", ui, { name: (n) => plural(n, "device") })}
@@ -30,7 +30,7 @@ function header(s, ui) {
         <span class="pl-bar"><span class="pl-fill pl-${run.state}" style="width:${round(done * 100)}%"></span></span>
         <span class="pl-progress-text">${run.text}</span></span>`)}
     </span>
-  </header>`;
+  </div>`;
 }
 
 const layerOf = (s) => s.tensors.find((t) => t.id === s.tensor)?.layer ?? "";
@@ -113,7 +113,7 @@ function picture(s, ui) {
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
   const phase = (name) => html`<option value="${name}" data-key="${name}"${flag("selected", name === s.phase)}
     ${disabledUnless(ui, "select_phase", name)}>${name}</option>`;
-  return html`<section class="pl-panel pl-picture" aria-label="slices of the selected tensor">
+  return html`<div role="group" class="pl-panel pl-picture" aria-label="slices of the selected tensor">
     <div class="pl-pick"><label class="pl-field"><span>tensor</span>
         <select data-key="tensor" data-command="select_tensor"
           ${disabledUnless(ui, "select_tensor")}>${tensorOptions(s, ui)}</select></label>
@@ -122,7 +122,7 @@ function picture(s, ui) {
           ${disabledUnless(ui, "select_phase")}>${s.phases.map(phase)}</select></label></div>
     <div class="pl-cards" role="radiogroup" aria-label="ranks, in device-matrix order" data-roving="${COLUMNS}"
       style="--columns:${COLUMNS}">${s.cards.map((c) => card(s, ui, c, dims, side, ring(c.rank)))}</div>
-  </section>`;
+  </div>`;
 }
 
 function key(s, ui) {
@@ -153,11 +153,11 @@ function key(s, ui) {
 // The tensor that is looked at, what the selected rank has of it, and how full that rank is.
 function rankDetail(s, ui) {
   const mine = s.cards.find((c) => c.rank === s.rank), d = s.rank_detail, dims = plane(s.picture);
-  if (!mine) return html`<section class="pl-panel pl-rank" aria-label="selected rank"></section>`;
+  if (!mine) return html`<div role="group" class="pl-panel pl-rank" aria-label="selected rank"></div>`;
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
   const value = mine.addend ? html`${sigma} partial sum ${mine.addend} of ${mine.addends}` : "complete values";
   const sum = team.length > 1 ? html`<p>adds up with ${team.filter((r) => r !== s.rank).join(", ")}</p>` : "";
-  return html`<section class="pl-panel pl-rank" aria-label="rank ${s.rank}">
+  return html`<div role="group" class="pl-panel pl-rank" aria-label="rank ${s.rank}">
     <div class="pl-lead">${wholeTensor(s, ui, dims)}<div>${leadText(s, dims)}</div></div>
     <h3>Rank <b class="pl-big">${s.rank}</b> of ${s.cards.length} <small
       title="its place along each axis of the device matrix, from 0">${placeText(s, mine)}</small></h3>
@@ -165,7 +165,7 @@ function rankDetail(s, ui) {
       class="${mine.text.length > 22 ? "pl-wrap" : ""}">${mine.text}</code> ${value}</p>${sum}
     <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}${whereDiffers(s, ui)}</p>
     ${d ? memoryBar(s, d) : ""}
-  </section>`;
+  </div>`;
 }
 
 const placeText = (s, card) => {
@@ -266,11 +266,11 @@ function messages(s, ui) {
     <tbody>${s.messages.map(row)}</tbody>
     <tfoot><tr><th colspan="5" scope="row">total of one step</th>${amounts(total)}
       ${narrow ? "" : html`<td></td>`}</tr></tfoot></table></div>`;
-  return html`<section class="pl-panel pl-messages" aria-label="messages">
+  return html`<div role="group" class="pl-panel pl-messages" aria-label="messages">
     <h3>Messages and slices of one step <small>${s.messages.length ? small : ""}</small></h3>
     ${pairOf(s, ui)}
     ${s.messages.length ? table() : html`<p class="pl-muted">No message: every rank already holds what it needs.</p>`}
-  </section>`;
+  </div>`;
 }
 
 // ---- timeline ----
@@ -288,8 +288,8 @@ function spentText(s, t, amount, unit) {
 
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
-  const panel = (small, content) => html`<section class="pl-panel pl-timeline" aria-label="timeline">
-    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}</h3>${content}</section>`;
+  const panel = (small, content) => html`<div role="group" class="pl-panel pl-timeline" aria-label="timeline">
+    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}</h3>${content}</div>`;
   if (!lanes.length) return panel("", html`<p class="pl-muted">Nothing to show yet.</p>`);
   const width = ui.half, end = t.end || 1;
   const left = 26, laneH = Math.max(7, Math.min(17, 80 / lanes.length - 2)), gap = 2;
