@@ -6,6 +6,7 @@ parallel-lab bench training --parallel    the data-parallel step of 2 and 4 rank
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
 parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
 parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
+parallel-lab bench labs                   what each lab predicts on this machine, fitted, and what it measures
 
 `parallel-lab bench link` comes with the package (parallel_lab/cli/bench_command.py), which runs these, too.
 """
@@ -106,6 +107,15 @@ def _search(args: argparse.Namespace) -> Measured:
     return Measured(searched_text(report), searched_dict(report), lambda machine: searched_page(report, machine))
 
 
+def _labs(args: argparse.Namespace) -> Measured:
+    from tests.bench.goals import goal_dicts
+    from tests.bench.labs import labs_goals, labs_text, measure_labs
+
+    machine, cases = measure_labs(args.ranks, 1 if args.quick else args.steps, tell=_tell)
+    numbers = {"machine": dataclasses.asdict(machine), "cases": [dataclasses.asdict(case) for case in cases]}
+    return Measured(labs_text(machine, cases), {**numbers, "goals": goal_dicts(labs_goals(cases))})
+
+
 BENCHMARKS = (
     Benchmark(
         "collectives",
@@ -187,5 +197,17 @@ BENCHMARKS = (
         "workers, and compares the times, and every tensor with one device. Shows the median over nets of predicted "
         "and measured step, larger over smaller, with its spread.",
         "  parallel-lab bench search\n  parallel-lab bench search --nets 10 --ranks 4 --html search.html\n",
+    ),
+    Benchmark(
+        "labs",
+        _labs,
+        (
+            option("--ranks", type=whole_number(2, 16), default=8, help="workers (default 8)"),
+            option("--steps", type=_POSITIVE, default=30, help="steps that count, of each case (default 30)"),
+        ),
+        "predicted and measured times of every lab",
+        "Fits this machine, predicts with it what each lab measures on workers, and compares: steps of networks, of a "
+        "pipeline, a message, the algorithms of lesson 02. The goal is a factor of 2 on a quiet machine.",
+        "  parallel-lab bench labs\n  parallel-lab bench labs --ranks 2 --json labs.json\n",
     ),
 )
