@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from parallel_lab.base.errors import ArgumentError
+from parallel_lab.base.errors import ArgumentError, DataFileError
 from parallel_lab.base.events import Event
-from parallel_lab.lab.quickstart.prediction import Prediction
-from parallel_lab.lab.shared.prediction import Comparison
+from parallel_lab.lab.lessons import predictions, slicing
+from parallel_lab.lab.quickstart.prediction import Prediction, ask, compare as quickstart_compare
+from parallel_lab.lab.shared import prediction
+from parallel_lab.lab.shared.prediction import Comparison, FirstAnswers
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.crossed import each_of
 
@@ -137,3 +142,91 @@ def test_nothing_is_counted_for_an_open_question():
 )
 def test_an_answer_counts_in_any_form(yours, right, verdict):
     assert Comparison.verdict(yours, right) == verdict
+
+
+# ---- forms ----
+
+FORMS = json.loads(Path(predictions.__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def form(tmp_path, monkeypatch):
+    """form("05", x=...) -> the form of a lesson, with the answers that are kept in one folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(prediction, "_FIRST", first := FirstAnswers())
+    monkeypatch.setattr(predictions, "keep_answer", first.add)
+    predict = lambda lesson, **answers: predictions.predict(lesson, **answers)  # noqa: E731
+    predict.first = first
+    return predict
+
+
+@pytest.mark.parametrize("lesson", FORMS)
+def test_the_questions_of_a_form_are_those_that_the_lesson_compares(lesson):
+    (name,) = (path.name[3:-6] for path in Path("notebooks").glob(f"{lesson}_*.ipynb"))
+    text = Path(f"parallel_lab/lab/lessons/{name}.py").read_text(encoding="utf-8")
+    for key, (called, question, *choices) in FORMS[lesson].items():
+        assert f"{key}=" in text and f'"{called}"' in text and question.rstrip(".)").endswith(("?", "one", "12"))
+        assert len(choices) != 1
+
+
+def test_a_form_and_a_dict_of_an_old_notebook_are_compared_alike(form):
+    answers = {"x": (8, 8), "result": None, "group": (1, 5), "sent": 192}
+    old = slicing.compare(answers)
+    new = slicing.compare(form("05", x="8 x 8", group=[1, 5], sent="192"))
+    assert new.rows == old.rows and new.open == old.open == 1
+
+
+def test_answers_are_kept_when_the_notebook_runs_again_and_stay_once_they_were_compared(form):
+    first = form("05", x="8 x 16", sent=7)
+    first.answer("sent", 8)  # changed before it was compared
+    form("07", missing="fails")  # those of another lesson stay
+    assert dict(form("05")) == {"x": (8, 16), "result": None, "group": None, "sent": 8}
+    slicing.compare(form("05"))
+    again = form("05", x=(8, 8), result=(8, 16))
+    assert again["x"] == (8, 16) and again["result"] == (8, 16)
+    with pytest.raises(ArgumentError, match="The first answer counts"):
+        again.answer("x", "(8, 8)")
+    said = {one["text"]: (one["yours"], one["right"]) for one in form.first.said()}
+    assert said["Lesson 05: slice of x"] == ("(8, 16)", ["(8, 8)"])
+    assert said["Lesson 07: without that message"] == ("fails", [])  # nothing was shown yet
+
+
+@each_of(
+    ("given", "kept"),
+    ("((2, 2),)", ((2, 2),)),
+    ("16, 8", (16, 8)),
+    (" 6 ", 6),
+    ("1.5", 1.5),
+    (np.float64(7.0), 7),
+    ("__import__('os')", "__import__('os')"),
+    ("half of them", "half of them"),
+)
+def test_a_typed_answer_is_read_as_what_it_writes_down_and_nothing_runs(form, given, kept):
+    assert form("13", slice=given)["slice"] == kept
+
+
+def test_a_form_takes_only_what_is_asked_and_says_what_its_file_lacks(form, tmp_path):
+    with pytest.raises(ArgumentError, match="ring, fewest rounds"):
+        form("02", small="tree")
+    with pytest.raises(ArgumentError, match="A lesson: 02, 03"):
+        form("2")
+    with pytest.raises(ArgumentError, match="a tuple, or a text"):
+        form("02", rounds=object())
+    assert form("03", short_batch="False")["short_batch"] is False and form("12", least="(4, 2)")["least"] == (4, 2)
+    assert "rounds in a ring" not in form("02").to_text() and "After how many rounds" in form("02").to_text()
+    (tmp_path / predictions.FILE).write_text('{"format": "parallel_lab.predictions", "lessons": {"02": []}}')
+    with pytest.raises(DataFileError, match="Move it away"):
+        form("02")
+
+
+def test_lesson_01_asks_in_its_lab_and_compares_what_was_answered_there():
+    lab = StrategyLab()
+    ask(lab)
+    for given in ("8 x 16", "0 5", 7):
+        lab.answer(lab.question().key, given)
+        lab.ask()
+    assert verdicts(quickstart_compare(lab)) == ["right", "not yet", "right", "no answer"]
+    lab.skip(lab.question().key)
+    assert lab.question() is None and lab.snapshot()["predict"]["more"]  # its own questions: on demand
+    lab.ask()
+    assert not lab.question().key.startswith("Lesson")

@@ -177,7 +177,10 @@ class Collected:
         """All of it. What is right is what most learners' notebooks say it is."""
         names = _questions(self.answers)
         answers = {name: self.answers[asked] for asked, name in names.items()}
-        right = {name: Counter(self.right[asked]).most_common(1)[0][0] for asked, name in names.items()}
+        right = {
+            name: max(Counter(self.right[asked]).most_common(), key=lambda one: bool(one[0]))[0]
+            for asked, name in names.items()
+        }
         ideas, points = (dict(sorted(table.items())) for table in (self.ideas, self.points))
         ids = {name: question_id(*asked) for asked, name in names.items()}
         learners = tuple(sorted(self.learners))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...graph.plan import Plan
 from ..exercises import check, hint
-from ..quickstart.prediction import Prediction
+from ..quickstart.prediction import Prediction, ask, compare
 from ..shared.equality import Equality, prove_equal
 from ..shared.networks import NETWORKS, QuickNet, apply_strategies
 from ..shared.problems import get_problem
 
-__all__ = ["Prediction", "QuickNet", "check", "forward_messages", "hint", "prove"]
+__all__ = ["Prediction", "QuickNet", "ask", "check", "compare", "forward_messages", "hint", "prove"]
 
 
 def forward_messages(plan: Plan, rank: int) -> str:

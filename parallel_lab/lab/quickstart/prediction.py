@@ -7,6 +7,7 @@ guess.compare(lab.plan, lab.events)
 from __future__ import annotations
 
 import dataclasses
+from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from ...base.events import Event
 from ...graph.plan import Plan
 from ..pictures.picture import message_table
 from ..shared.prediction import Comparison
+from ..shared.questions import Question
+from ..strategy.model import StrategyLab
 
 RANK = 5
 
@@ -44,6 +47,9 @@ class Prediction:
 
         Raises ArgumentError for a plan without rank 5 or `w`.
         """
+        return Comparison(self._rows(plan, events), show).kept("01")
+
+    def _rows(self, plan: Plan, events: Iterable[Event] = ()) -> tuple[tuple[str, Any, Any, Any, str], ...]:
         if plan.device_num <= RANK or "w" not in plan.value_table:
             what = f"plan {plan.graph.name!r} on {plan.device_num} devices"
             raise ArgumentError(what, where="Prediction", allowed="The quickstart network on 8 devices")
@@ -53,7 +59,7 @@ class Prediction:
         counted = [m["bytes_counted"] for m in table if m["bytes_counted"] is not None]
         slice_of_w = plan.value("w").slice_shape
         size = sum(m["bytes_predicted"] for m in table)
-        rows = (
+        return (
             ("slice of w on rank 5", self.slice_of_w, slice_of_w, None, self._about_slice(plan, slice_of_w)),
             ("ranks that add up with rank 5", self.group_of_rank_5, adding, None, self._about_group(adding)),
             (
@@ -71,7 +77,6 @@ class Prediction:
                 self._about_bytes(table),
             ),
         )
-        return Comparison(rows, show).kept("01")
 
     # ---- known misconceptions ----
 
@@ -104,6 +109,32 @@ class Prediction:
         if self.bytes is not None and self.bytes * 4 == sum(m["bytes_predicted"] for m in table):
             return "Those are elements: a float32 has 4 bytes."
         return " + ".join(str(m["bytes_predicted"]) for m in table) + " bytes, in the order of the messages."
+
+
+ASKED = (
+    "Rank 5 of a 2 x 4 matrix of ranks: what is the shape of its slice of w, which is (32, 16)?",
+    "Each rank has only a part of every sum in x @ w. Which ranks add up to get the result of rank 5, itself included?",
+    "In how many messages does rank 5 take part in one step, forward and backward?",
+    "How many bytes does rank 5 contribute to them? A float32 has 4.",
+)
+
+
+def ask(lab: StrategyLab) -> None:
+    """Let the lab begin with the questions of the lesson; they are about the plan that it has now."""
+    questions = []
+    for text, (what, _, right, _, why) in zip(ASKED, Prediction()._rows(lab.plan), strict=True):
+        listed = isinstance(right, tuple)
+        how = {"listed": listed, "hides": ("tables", "rank", "picture")}
+        answer = str(right) if listed else right
+        questions.append(Question(f"Lesson 01: {what}", text, (answer,), why.removesuffix("."), **how))
+    lab.ask_first(questions, len(questions))
+
+
+def compare(lab: StrategyLab, *, show: bool = False) -> Comparison:
+    """What was answered in the lab, next to its plan and to what was counted."""
+    given = [lab.answers.get(f"Lesson 01: {row[0]}") for row in Prediction()._rows(lab.plan)]
+    answers = (literal_eval(one) if isinstance(one, str) else one for one in given)
+    return Prediction(*answers).compare(lab.plan, lab.events, show=show)
 
 
 def _plain(value: Any, question: str) -> Any:

@@ -23,6 +23,14 @@ from .sections import html_table
 COVERED = "?"  # what an open question shows
 
 
+class Predicted(Mapping[str, Any]):
+    """Answers that hear for which of them it is shown what is right."""
+
+    def compared(self, names: list[str]) -> None:
+        """What is right is shown for these."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Rows of (question, your answer, what the plan says, what was counted, why). Prints as a table.
@@ -56,6 +64,8 @@ class Comparison:
         for key, (question, right, counted, why) in rows.items():
             shown = show or answers[key] is not None
             compared.append((question, answers[key], right, _counted(counted) if shown else None, why))
+        if isinstance(answers, Predicted):
+            answers.compared([key for key in rows if show or answers[key] is not None])
         return cls(tuple(compared), show).kept(lesson)
 
     def kept(self, lesson: str) -> Comparison:
@@ -118,14 +128,18 @@ class FirstAnswers:
         for question, yours, right, *_ in comparison.rows if lesson else ():
             if yours is not None or comparison.show:
                 text = f"Lesson {lesson}: {question}"
-                answer = None if yours is None else _said(right if _same(yours, right) else _alike(yours))
+                answer = None if yours is None else _said(right if _same(yours, right) else alike(yours))
                 entry = {"key": f"{text} = {_said(right)}", "text": text, "yours": answer, "right": [_said(right)]}
-                self._kept.setdefault(text, entry)
+                kept = self._kept.setdefault(text, entry)
+                kept["right"] = kept["right"] or entry["right"]
         return comparison
 
     def add(self, entry: dict[str, Any]) -> None:
-        """Keep what was answered in a view, in the form of `said`."""
-        self._kept.setdefault(entry["key"], entry)
+        """Keep what was answered in a view, in the form of `said`; where nothing is known yet of what is right, the
+        last answer counts.
+        """
+        if not self._kept.get(entry["key"], {}).get("right"):
+            self._kept[entry["key"]] = entry
 
     def said(self) -> list[dict[str, Any]]:
         """As plain data, as `Lab.answered` has those of a lab: {"key", "text", "yours", "right"}, answers as text."""
@@ -137,11 +151,11 @@ _FIRST = FirstAnswers()
 first_answers, keep_answer = _FIRST.said, _FIRST.add
 
 
-def _alike(value: Any) -> Any:
+def alike(value: Any) -> Any:
     """An answer as it is counted: (8, 16) for [8, 16] or an array, 7 for 7.0; anything else as it is."""
     value = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
     if isinstance(value, list | tuple):
-        return tuple(map(_alike, value))
+        return tuple(map(alike, value))
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -108,17 +108,27 @@ class ModelWithQuestions(ModelWithSettings):
         self._answers: dict[str, Answer] = {}
         self._asked: dict[str, Question] = {}
         self._quiet: list[str] = []  # the keys among which one was just answered
+        self._first: tuple[Question, ...] = ()
+        self._most = math.inf  # answers, until it asks no more by itself
 
     def questions(self) -> Iterable[Question]:
         """What could be asked now, the first first."""
         return ()
 
+    def ask_first(self, questions: Iterable[Question] = (), most: int = 3) -> None:
+        """Ask, and begin with these questions of a lesson.  most: so many; from then on only on demand (`ask`)"""
+        self._first, self._most = tuple(questions), len(self._answers) + most
+        self.set_predict(True)
+
+    def _listed(self) -> list[Question]:
+        return [*self._first, *self.questions()]
+
     def question(self) -> Question | None:
         """The one that is open: what it hides is not shown; None where nothing is asked."""
-        return self._open(list(self.questions())) if self._predict else None
+        return self._open(self._listed()) if self._predict else None
 
     def _open(self, questions: list[Question]) -> Question | None:
-        if [q.key for q in questions] == self._quiet:
+        if [q.key for q in questions] == self._quiet or len(self._answers) >= self._most:
             return None
         return next((q for q in questions if q.key not in self._answers), None)
 
@@ -144,7 +154,7 @@ class ModelWithQuestions(ModelWithSettings):
 
     def ask(self) -> None:
         """Ask the next question, if there is one."""
-        self._quiet = []
+        self._quiet, self._most = [], max(self._most, len(self._answers) + 1)
         self._changed("picture")
 
     def _keep(self, key: str, read: Any, command: str) -> None:
@@ -158,12 +168,12 @@ class ModelWithQuestions(ModelWithSettings):
             self._asked[key] = question
             if not self.is_branch:
                 keep_answer(self.answered()[-1])
-            self._quiet = [q.key for q in self.questions()]
+            self._quiet = [q.key for q in self._listed()]
         self._changed("picture")
 
     def asked(self) -> dict[str, Any]:
         """For the snapshot: whether it asks, the open question, and the last answer about what is shown."""
-        questions = list(self.questions()) if self._predict else []
+        questions = self._listed() if self._predict else []
         opened, order = self._open(questions), list(self._answers)
         answered = [q for q in questions if q.key in self._answers]
         last = max(answered, key=lambda q: order.index(q.key), default=None)

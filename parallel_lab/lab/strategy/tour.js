@@ -28,7 +28,7 @@ const TOUR = [
 const textOf = ({ text }, now, then) => (typeof text === "string" ? text : text(now, then));
 
 function tour(s, ui) {
-  if (!s.tour || ui.tour?.off) return "";
+  if (!s.tour || ui.tour?.off || openQuestion(s)) return "";
   const then = () => ({ strategies: strategiesOf(s), step: s.run.step, rank: s.rank, message: s.message });
   ui.tour ??= { off: keptOff(), at: 0, then: then() };
   const here = ui.tour;
