@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError, ParallelLabError
+from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.shared.networks import NETWORKS, apply_strategies
 from parallel_lab.lab.shared.problems import get_problem
 from parallel_lab.lab.strategy import training
@@ -112,6 +113,16 @@ def test_run_returns_at_once_and_a_second_press_starts_nothing(lab):
     assert lab.wait(0) is False
     lab.stop()
     assert lab.wait(PATIENCE_S)
+
+
+def test_a_page_that_is_published_shows_the_lab_once_it_has_run(lab):
+    """A copy of it: the lab of the notebook has not run, and one that has is shown as it is."""
+    shown = lab.trained()
+    assert shown.recording.taken == 30 and "Recorded: measured: steps 1 to 30 of 2 ranks" in shown.to_text()
+    assert state(lab) == "idle" and lab.recording is None and shown.trained() is shown
+    empty = PipelineLab(stages=2, micro_batches=2)
+    empty.clear()
+    assert empty.trained() is empty  # what cannot run is shown as it is
 
 
 def test_pause_holds_the_step_resume_goes_on_and_stop_keeps_what_was_measured(lab):

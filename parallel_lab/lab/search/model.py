@@ -63,7 +63,7 @@ class SearchLab(WritesCode, RunsOneThing):
     looks: ClassVar[dict[str, str]] = {"select_operator": "operator", "select_point": "point", "to": "at"}
     replayed = ("mode", "capacity", "own", "costs", "bandwidth", "latency", "cluster", "devices", "net")
     free = ("mode", "capacity", "bandwidth", "latency")
-    also_kept = ("set_weight", "set_pin", "set_own_strategy")
+    also_kept, runs = ("set_weight", "set_pin", "set_own_strategy"), "run"
     frame_height_px = 860
     words = staticmethod(search_text)
 

@@ -31,7 +31,8 @@ import numpy as np
 from ...base.errors import ParallelLabError, escape
 from .lab import Lab
 from .page import lab_page
-from .replay import CURVES, limits_in_a_cell
+from .replay import CURVES, WHOLE, limits_in_a_cell
+from .running import RunsOneThing
 from .what_if import WeighsChoices
 
 try:
@@ -253,12 +254,15 @@ class LabView(anywidget.AnyWidget):
 
     def _repr_html_(self) -> str:
         """The page of its own in a frame, for front-ends that show no widgets. It is in the cell's output next to
-        the widget, as the lab was when the cell ran; `jupyter_nbconvert_config.json`, installed to etc/jupyter, makes
-        nbconvert take it. Each frame carries its script, deflated: a cell may be run again, moved or deleted, and
-        viewers keep frames apart from the page around them.
+        the widget, as the lab was when the cell ran, or where nobody waits as it is once it has run;
+        `jupyter_nbconvert_config.json`, installed to etc/jupyter, makes nbconvert take it. Each frame carries its
+        script, deflated: a cell may be run again, moved or deleted, and viewers keep frames apart from the page.
         """
         title = escape(self.snapshot["title"])
-        page = escape(lab_page([self._lab.on_page(limits=limits_in_a_cell())], packed=True))
+        lab, limits = self._lab, limits_in_a_cell()
+        if limits == WHOLE and isinstance(lab, RunsOneThing):
+            lab = lab.trained()
+        page = escape(lab_page([lab.on_page(limits=limits)], packed=True))
         text = f'<iframe title="{title}" srcdoc="{page}" '
         # reveal.js says how high a slide is: what is below it could not be scrolled to
         slide = "max-height:calc(var(--slide-height, 9999px) - 30px)"

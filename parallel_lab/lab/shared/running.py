@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Self
 
 from ...base.checks import integer
@@ -23,6 +24,7 @@ from .lab import Lab, LabRun
 from .records import taken, written
 from .settings import Choice, setting
 
+PAGE_S = 15.0  # that a page waits for a run at most
 LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
 
@@ -40,9 +42,11 @@ class RunsOneThing(Lab):
     """Runs one thing at a time in a helper thread, and says how it went.
 
     earlier_columns   of the table of earlier runs: the settings, and what a run has found
+    runs              the command that runs the settings, on worker processes where there are any
     """
 
     earlier_columns: ClassVar[Mapping[str, str]] = COLUMNS
+    runs: ClassVar[str] = "run_measured"
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,6 +78,19 @@ class RunsOneThing(Lab):
         if other._run.goes_on:
             other._run = other.idle_run()
         return other
+
+    def trained(self) -> Self:
+        """The lab once it has run: a copy that has, or itself where something has run or the settings cannot."""
+        if self._run.state != "idle" or self._earlier:
+            return self
+        other = self.branch()
+        other.is_branch = False
+        with suppress(ParallelLabError):
+            getattr(other, self.runs)()
+            if not other.wait(PAGE_S):
+                other.stop()  # a training has then taken fewer steps
+                other.wait()
+        return other if other._run.state == "done" else self
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.

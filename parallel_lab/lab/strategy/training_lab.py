@@ -54,6 +54,8 @@ class TrainingLab(ShowsTraining):
     steps   of a run;  speed: "slow", "medium" or "full"
     """
 
+    runs = "run"
+
     def __init__(self, steps: int, speed: str) -> None:
         super().__init__()
         self._steps, self._speed, self._said = steps, self.one_of(speed, PACES, "speed"), ""
