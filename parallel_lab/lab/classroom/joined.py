@@ -15,17 +15,19 @@ from __future__ import annotations
 import atexit
 import http.client
 import json
+import re
 import threading
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
 from ...base.errors import ArgumentError, WorldError, shorten
+from ...base.units import plural
 from .roll import this_session
 
 TIMEOUT_S, EVERY_S, BEAT_S, LONGEST_S = 3.0, 1.0, 10.0, 30.0
 MOST_REPLY = 64 << 10
-CHECK = ("exercise", "points", "max_points", "tried")
+GONE = (OSError, http.client.HTTPException, ValueError)  # where no teacher answers, or somebody else does
+PART = ("name", "passed", "earned", "points", "idea")
 
 
 def join(address: str, code: str, name: str = "") -> Joined:
@@ -45,11 +47,10 @@ def join(address: str, code: str, name: str = "") -> Joined:
 
 def session_now() -> dict[str, list[Any]]:
     """What is sent: of each verdict what a wall shows, and every prediction that is kept."""
-    told, kept = this_session(), ("name", "passed", "earned", "points", "idea")
-    parts = [[{name: part[name] for name in kept} for part in one["parts"]] for one in told["checks"]]
-    checks = [{name: one[name] for name in CHECK} for one in told["checks"]]
-    checks = [{**one, "parts": found} for one, found in zip(checks, parts, strict=True)]
-    return {"checks": checks, "predictions": told["predictions"]}
+    told = this_session()
+    for check in told["checks"]:
+        check["parts"] = [{name: part[name] for name in PART} for part in check["parts"]]
+    return {"checks": told["checks"], "predictions": told["predictions"]}
 
 
 class Joined(threading.Thread):
@@ -57,31 +58,20 @@ class Joined(threading.Thread):
 
     def __init__(self, address: str, code: str, name: str) -> None:
         super().__init__(name="live class", daemon=True)
-        try:
-            place = urlsplit(address)
-            fits = place.scheme == "http" and place.hostname and place.port and place.path in ("", "/")
-        except (ValueError, AttributeError, TypeError):
-            fits = False
-        if not fits:
-            raise ArgumentError(
-                f"address={shorten(address)}", where="join", allowed='Such as "http://192.168.1.5:8123"'
-            )
-        self._host, self._port, self._over, self._number = (
-            str(place.hostname),
-            int(place.port or 0),
-            threading.Event(),
-            0,
-        )
+        found = re.fullmatch(r"http://([\w.-]+):([0-9]{1,5})/?", address) if isinstance(address, str) else None
+        if found is None or not 0 < int(found[2]) < 1 << 16:
+            allowed = 'Such as "http://192.168.1.5:8123"'
+            raise ArgumentError(f"address={shorten(address)}", where="join", allowed=allowed)
+        self._host, self._port, self._over, self._number = found[1], int(found[2]), threading.Event(), 0
         self._sent, self._sent_at = None, 0.0
         try:
             status, told = self._post("/join", str(code).strip(), {"name": str(name)})
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except GONE as error:
             hint = "Is this the address that your teacher shows, and are you in the same network?"
             raise WorldError(f"nobody answers: {error}", where=f"join {address}", hint=hint) from error
         if status != 200:
-            raise ArgumentError(
-                f"refused: {told.get('error')}", where="join", allowed="The code that your teacher shows"
-            )
+            hint = "The code that your teacher shows"
+            raise ArgumentError(f"refused: {told.get('error')}", where="join", hint=hint)
         self._key, self.shown_as = str(told.get("key")), str(told.get("name"))
         self.status = "joined; nothing to send yet"
         atexit.register(self.leave)
@@ -101,8 +91,8 @@ class Joined(threading.Thread):
             self.join(2 * TIMEOUT_S)
         try:
             self._post("/leave", self._key, {}, timeout_s=1.0)
-        except (OSError, http.client.HTTPException, ValueError):
-            return  # nobody is there any more
+        except GONE:
+            return
 
     def run(self) -> None:
         """What the thread does."""
@@ -114,7 +104,7 @@ class Joined(threading.Thread):
             self._number += 1
             try:
                 status, answer = self._post("/say", self._key, {"number": self._number, **told})
-            except (OSError, http.client.HTTPException, ValueError):
+            except GONE:
                 wait_s = min(2 * wait_s, LONGEST_S)
                 self.status = f"the teacher cannot be reached; the next try is in {wait_s:g} s"
                 continue
@@ -124,14 +114,14 @@ class Joined(threading.Thread):
             wait_s = EVERY_S if status != 429 else min(2 * wait_s, LONGEST_S)
             if status != 429:
                 self._sent, self._sent_at = told, time.monotonic()
-            counts = f"{len(told['checks'])} verdicts and {len(told['predictions'])} predictions"
+            counts = f"{plural(len(told['checks']), 'verdict')}, {plural(len(told['predictions']), 'prediction')}"
             self.status = f"{counts} sent" if status == 200 else f"refused: {answer.get('error')}"
 
     def _post(self, path: str, key: str, told: Any, timeout_s: float = TIMEOUT_S) -> tuple[int, dict[str, Any]]:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
         try:
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
-            connection.request("POST", path, json.dumps(told, allow_nan=False).encode(), headers)
+            connection.request("POST", path, json.dumps(told, default=str).encode(), headers)
             reply = connection.getresponse()
             answer = json.loads(reply.read(MOST_REPLY) or b"{}")
             return reply.status, answer if isinstance(answer, dict) else {}

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,7 +24,7 @@ from ..grading.submissions import printable
 from .roll import FORMAT, LIST, MOST_TEXT, Collected, Roll, question_id, shorten_text, take
 
 MOST_LEARNERS, MOST_NAME = 200, 40
-MOST_ANSWERS, MOST_QUESTIONS, MOST_RIGHT = 60, 200, 8  # of a learner; of the class; right ones to a question
+MOST_ANSWERS, MOST_QUESTIONS, MOST_RIGHT = 100, 200, 4  # of a learner; of the class; right ones to a question
 SILENT_S = 30.0  # notebooks are heard from every 10 s: one that was not may be joined again under its name
 LETTERS = "23456789ABCDEFGHJKMNPQRSTUVWXYZ"  # of a code: none is taken for another
 FORMS = (ParallelLabError, KeyError, TypeError, ValueError, AttributeError)  # of what has another form
@@ -37,7 +36,7 @@ class NotJoined(ParallelLabError, PermissionError):
 
 @dataclass
 class _Place:
-    """A learner.  number: of the last message;  answers, late: by question, kept; and those after the reveal"""
+    """A learner.  number: of the last message;  answers: by question"""
 
     name: str
     address: str
@@ -45,10 +44,6 @@ class _Place:
     number: int = -1
     checks: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    late: set[str] = field(default_factory=set)
-
-    def take(self, found: Collected) -> None:
-        _take(self.name, self.checks, self.answers.values(), found)
 
 
 class LiveClass:
@@ -113,17 +108,16 @@ class LiveClass:
             _take(place.name, checks, asked, Collected())
         except FORMS as error:
             raise DataFileError("another form", where="say", allowed="What parallel_lab sends") from error
-        before = len(place.answers), len(place.late), place.checks
+        before = len(place.answers), place.checks
         place.number, place.heard, place.checks = told["number"], self._clock(), checks
         questions = {one for other in self._places.values() for one in other.answers}
         for one in asked:
             name = question_id(one["text"], one["key"])
-            if name in self.revealed and name not in place.answers:
-                place.late.add(name)
-            elif len(place.answers) < MOST_ANSWERS and len(questions | {name}) <= MOST_QUESTIONS:
+            is_room = len(place.answers) < MOST_ANSWERS and len(questions | {name}) <= MOST_QUESTIONS
+            if is_room and name not in self.revealed:
                 place.answers.setdefault(name, one)
                 questions.add(name)
-        self.version += before != (len(place.answers), len(place.late), place.checks)
+        self.version += before != (len(place.answers), place.checks)
 
     def leave(self, key: str) -> None:
         """A notebook ends: what it said stays."""
@@ -149,15 +143,11 @@ class LiveClass:
         """How many notebooks were heard from lately."""
         return sum(self._clock() - place.heard <= SILENT_S for place in self._places.values())
 
-    def late(self) -> Counter[str]:
-        """How many answers to each question came after the reveal."""
-        return Counter(name for place in self._places.values() for name in place.late)
-
     def roll(self) -> Roll:
         """What was said so far, with the names."""
         found = Collected()
         for place in self._places.values():
-            place.take(found)
+            _take(place.name, place.checks, place.answers.values(), found)
         return found.roll()
 
     def shown(self) -> Roll:

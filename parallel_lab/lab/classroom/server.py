@@ -39,8 +39,7 @@ from .wall import live_wall
 
 HEAD_BYTES, BODY_BYTES, MOST_HEADERS = 16 << 10, 128 << 10, 50
 CONNECTION_S, CONNECTIONS, OF_ADDRESS = 5.0, 64, 16  # so long, so many at a time, of one address
-BURST, PER_S, MOST_ADDRESSES = 100, 20, 1000  # requests of an address: at once, a second
-WRONG_CODE = 10  # requests that a wrong code counts as: two guesses a second, of 31^8
+PER_S, WRONG_CODE = 60, 20  # requests of an address in a second; what a wrong code counts as: 3 guesses of 31^8
 ANY = "0.0.0.0"  # every network that this machine is in
 LINE = re.compile(r"([A-Z]{1,10}) (/[a-z]*) HTTP/1\.[01]")
 HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
@@ -68,7 +67,7 @@ class ClassServer:
 
     def __init__(self, live: LiveClass, host: str = "127.0.0.1", port: int = 0) -> None:
         self.live, self.host, self.port, self.faults = live, host, port, deque[str](maxlen=20)
-        self._open, self._purses = Counter[str](), dict[str, tuple[float, float]]()
+        self._open, self._asked, self._second = Counter[str](), Counter[str](), 0
         self._ready, self._fault = threading.Event(), ""
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="live class", daemon=True)
 
@@ -85,14 +84,10 @@ class ClassServer:
         self._thread.join(2 * CONNECTION_S)
 
     @property
-    def address(self) -> str:
-        """What learners join."""
-        return f"http://{_own_address() if self.host == ANY else self.host}:{self.port}"
-
-    @property
     def joining(self) -> str:
         """The line with which a learner joins."""
-        return f'join("{self.address}", "{self.live.code}", name="...")'
+        host = _own_address() if self.host == ANY else self.host
+        return f'join("http://{host}:{self.port}", "{self.live.code}", name="...")'
 
     @property
     def page(self) -> str:
@@ -186,16 +181,11 @@ class ClassServer:
         )
 
     def _pay(self, peer: str, cost: int = 1) -> bool:
-        """Count a request of an address; whether it may have it."""
-        now = time.monotonic()
-        if peer not in self._purses and len(self._purses) >= MOST_ADDRESSES:
-            self._purses = {who: one for who, one in self._purses.items() if now - one[1] < BURST / PER_S}
-            if len(self._purses) >= MOST_ADDRESSES:
-                return False
-        left, then = self._purses.get(peer, (float(BURST), now))
-        left = min(BURST, left + PER_S * (now - then)) - cost
-        self._purses[peer] = max(0.0, left), now
-        return left >= 0
+        """Count a request of an address; whether it may have it in this second."""
+        if self._second != int(time.monotonic()):
+            self._second, self._asked = int(time.monotonic()), Counter()
+        self._asked[peer] += cost
+        return self._asked[peer] <= PER_S
 
 
 def _message(told: Any, status: int = 200, kind: str = "application/json", more: str = "") -> bytes:

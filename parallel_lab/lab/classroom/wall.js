@@ -47,7 +47,7 @@
     const hidden = names.getAttribute("aria-pressed") !== "true";
     names.setAttribute("aria-pressed", hidden);
     for (const [span, name, number] of spans) span.textContent = hidden ? number : name;
-    for (const [point, label] of labels) point.setAttribute("aria-label", hidden ? label.replace(/^.*?: /, "") : label);
+    for (const [point, label] of labels) point.setAttribute("aria-label", hidden ? label.replace(/, .*?: /, ": ") : label);
     words.hidden = hidden; // it has the names
     document.getElementById("wall-shown").textContent = "Choose a learner above to see a layout";
     show(null);

@@ -131,7 +131,7 @@ def _plot(roll: Roll, title: str, ones: Sequence[tuple[int, Layout]]) -> str:
     for n, layout in ones:
         x, y = place(layout)
         same = used[x, y] = used.get((x, y), -1) + 1  # learners with the same plan stand next to each other
-        said = f"{layout.learner}: {', '.join(amounts(layout))}"
+        said = f"{n}, {layout.learner}: {', '.join(amounts(layout))}"  # it begins with what is seen
         points.append(
             f'<g role="button" tabindex="0" data-lab="{n}" aria-label="{escape(said)}" class="wall-point">'
             f'<rect x="{x + 14 * same - 7:.1f}" y="{y - 20:.1f}" width="14" height="27" fill="transparent"/>'
@@ -156,7 +156,7 @@ def _plot(roll: Roll, title: str, ones: Sequence[tuple[int, Layout]]) -> str:
 def _predictions(roll: Roll, live: LiveClass | None = None) -> str:
     """live: has in it what is right only of what was revealed; on a page that is handed on a button uncovers it"""
     found = ["<h2>Predictions</h2>"] if roll.answers else []
-    late, shown = (live.late(), live.revealed) if live else ({}, set(roll.ids.values()))
+    shown = live.revealed if live else set(roll.ids.values())
     # live, those that are still covered first, and of those the ones that most have answered
     order = sorted(roll.answers, key=lambda one: (roll.ids[one] in shown, -len(roll.answers[one]))) if live else ()
     for question in order or roll.answers:
@@ -169,8 +169,6 @@ def _predictions(roll: Roll, live: LiveClass | None = None) -> str:
         missing = [answer for answer in roll.right[question] if answer not in dict(bars)]
         told = f"Right: {' or '.join(roll.right[question])}." + (" Nobody answered that." if missing and not any(
             answer in dict(bars) for answer in roll.right[question]) else "")  # fmt: skip
-        if late.get(ident):
-            told += f" {late[ident]} more answered after the reveal and are not counted."
         open_now = " wall-revealed" if live and is_shown else ""
         found.append(f'<section class="wall-question{open_now}"><h3>{escape(question)}</h3>')
         found.append(_table(("answer", "learners"), rows))
