@@ -138,6 +138,9 @@ def test_no_cell_is_longer_than_a_screen_can_take_in(book):
     """What is longer belongs into the lesson's module."""
     lines = {cell.id: len(cell.source.splitlines()) for cell in code(book) if not cell.source.startswith(PYTHON_MAGICS)}
     assert {cell: count for cell, count in lines.items() if count > LONGEST_CELL} == {}
+    scripts = [c for c in code(book) if c.id not in lines and len(c.source.splitlines()) > LONGEST_CELL]
+    if not book.cells[0].source.startswith("# A lesson of your own"):  # which is about the files that it writes
+        assert all(cell.metadata.jupyter == {"source_hidden": True} for cell in scripts)
 
 
 def test_classes_are_networks_or_the_lab_of_a_template(book):

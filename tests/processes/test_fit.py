@@ -133,7 +133,7 @@ def test_the_figure_is_one_svg_with_a_point_per_size_and_words_for_it():
     assert len(circles) == len(SIZES) + 1  # and the legend's
     xs = [float(c.get("cx")) for c in circles[:-1]]
     assert np.diff(xs) == pytest.approx(np.diff(xs)[0], abs=0.2)  # powers of two are equally far apart
-    assert fit_figure(fit) == fit_figure(fit) and "<pre>" in fit._repr_html_()
+    assert fit_figure(fit) == fit_figure(fit) and "</summary><pre>" in fit._repr_html_()
 
 
 @each_of(

@@ -199,7 +199,10 @@ class Fit:
         return lines
 
     def _repr_html_(self) -> str:
-        return f"{fit_figure(self)}<pre>{escape(self.text())}</pre>"
+        line = f"alpha {self.alpha_s * 1e6:.3g} us per message, beta {self.beta_s_per_byte * 1e9:.3g} ns per byte"
+        fits = "one line fits" if self.accepted else "no single line fits these sizes"
+        table = f"<details><summary>Times and statistics</summary><pre>{escape(self.text())}</pre></details>"
+        return f"{fit_figure(self)}<p>{escape(f'{line}: {fits}.')}</p>{table}"
 
 
 def fit_line(
