@@ -34,7 +34,7 @@ function loss(s, ui) {
       ${none && !s.earlier?.length ? empty : ""}</div>
     <p class="pl-legend"><span><i class="pl-line-parallel"></i>${l.label_parallel}</span>
       <span><i class="pl-line-single"></i>${l.label_single}</span>${earlierKey(s)}</p>
-    <p class="pl-verdict">${words}${within === null ? "" : verdict}</p>${switchesText(s, within)}</div>`;
+    <p class="pl-verdict">${words}${within === null || l.past ? "" : verdict}</p>${switchesText(s, within)}</div>`;
 }
 
 

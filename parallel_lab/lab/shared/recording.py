@@ -86,7 +86,7 @@ class Ran:
 @dataclass(frozen=True)
 class Difference:
     """At `step` (from 1) the slice of `tensor` on `rank` was for the first time not what it is on ranks `others`, which
-    hold the same part of it; () others: on one device, by more than rounding allows.
+    hold the same part of it.
     """
 
     rank: int
@@ -97,10 +97,11 @@ class Difference:
     @property
     def text(self) -> str:
         """In a sentence."""
-        ranks = f"rank{'s' if len(self.others) > 1 else ''} {', '.join(map(str, self.others))}"
-        than = f"what {ranks} hold{'' if len(self.others) > 1 else 's'}" if self.others else "one device has"
-        what = "differs from" if self.others else "is further from what rounding explains of what"
-        return f"step {self.step} is the first at which rank {self.rank}'s part of {self.tensor} {what} {than}"
+        several = len(self.others) > 1
+        than = f"rank{'s' * several} {', '.join(map(str, self.others))} hold{'s' * (not several)}"
+        return (
+            f"step {self.step} is the first at which rank {self.rank}'s part of {self.tensor} differs from what {than}"
+        )
 
 
 @dataclass(frozen=True, eq=False)

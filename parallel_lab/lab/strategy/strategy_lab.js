@@ -73,7 +73,7 @@ function card(s, ui, c, dims, side, ring) {
       data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}"
       title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}><span class="pl-hidden">${cardName(s, c)}</span>
     <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum">${c.past?.differs ? "✗ " : ""}${
-      c.past?.does ?? sum}</span></span>
+      c.past?.does ? shortened(c.past.does, c.past.differs ? 8 : 10) : sum}</span></span>
     ${cardPicture(room, html`${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
       ${stripMarks(c, dims, room)}`)}
@@ -203,14 +203,14 @@ const byKind = ({ memory }) => [...memory].sort((a, b) => place(a) - place(b));
 function memoryBar(s, d) {
   const now = KIND_OF_MEMORY.map((kind) => ({ kind, bytes: s.moment?.held[kind] ?? 0 }));
   const all = now.reduce((sum, one) => sum + one.bytes, 0); // at a moment of a recorded run
-  if (all) return memoryBars(s, now, `now ${bytesText(all)}`, Math.max(0, d.memory_total - all));
-  return memoryBars(s, byKind(d), `≤ ${bytesText(d.memory_total)}`, 0);
+  if (all) return memoryBars(s, now, ` ${bytesText(all)}`, Math.max(0, d.memory_total - all));
+  return memoryBars(s, byKind(d), `, ≤ ${bytesText(d.memory_total)}`, 0);
 }
 
 function memoryBars(s, kinds, total, free) {
   const said = kinds.map((m) => `${m.kind} ${bytesText(m.bytes)}`).join(", ");
   const bar = (m) => html`<span class="pl-mem pl-mem-${m.kind}" style="flex-grow:${m.bytes}"></span>`;
-  return html`<h4>Memory <small>predicted, ${total}</small></h4>
+  return html`<h4>Memory <small>predicted${total}</small></h4>
     <div class="pl-memory" role="img" title="${said}"
       aria-label="memory of rank ${s.rank}, predicted: ${said}">${kinds.map(bar)}<i style="flex-grow:${free}"></i></div>`;
 }
