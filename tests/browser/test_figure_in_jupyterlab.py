@@ -1,11 +1,11 @@
-"""In a real JupyterLab: a figure that plotly draws, and what axe-core finds in the labs."""
+"""In a real JupyterLab: figures and pictures that plotly draws, and what axe-core finds in the labs."""
 
 from __future__ import annotations
 
 import pytest
 
 from parallel_lab.lab import widgets
-from tests.browser.jupyterlab import MARKS, opened, sync_api, world
+from tests.browser.jupyterlab import MARKS, opened, sync_api, until, world
 from tests.browser.lab_page import axe_faults
 
 __all__ = ["opened", "world"]  # the fixtures
@@ -33,3 +33,43 @@ def test_axe_finds_no_fault_in_any_lab(opened, theme):
     book.run_all()
     sync_api.expect(book.page.locator(".pl-lab[data-painted]")).to_have_count(len(labs), timeout=120_000)
     assert len(labs) == 9 and axe_faults(book.page, ".jp-OutputArea") == []
+
+
+def shown_by_plotly(opened, name, kind):
+    book = opened(f"{kind}.ipynb", f"import parallel_lab as pl\npl.widgets.{kind}Widget(pl.{kind}())")
+    book.run_all()
+    picture = book.page.locator(f"[data-plotly={name}]").first
+    picture.locator(".main-svg").first.wait_for(timeout=60_000)
+    assert not book.page.locator("figure.pl-cv > svg, .pl-se-plot > svg").count()  # it replaces ours
+    sizes = "node => [...node.querySelectorAll('text')].map((t) => parseFloat(getComputedStyle(t).fontSize))"
+    assert set(picture.evaluate(sizes)) <= {11, 12.5}
+    assert book.page.locator(".pl-lab").first.evaluate("lab => lab.getBoundingClientRect().height") <= 655
+    return book.page, picture
+
+
+def test_the_cost_lab_is_drawn_by_plotly_and_follows_its_settings(opened):
+    page, picture = shown_by_plotly(opened, "curves", "CostLab")
+    drawn = "node => node.firstChild.data.map((trace) => [trace.name, trace.y.at(-1), trace.hoverinfo])"
+    before = [curve for *curve, hover in picture.evaluate(drawn) if hover == "text"]
+    page.get_by_role("radio", name="1 GB/s").click()
+    assert until(
+        lambda: [curve for *curve, hover in picture.evaluate(drawn) if hover == "skip"] == before[:4]
+    )  # a ghost
+
+
+def test_a_click_on_a_plan_chooses_it_and_so_do_keys(opened):
+    page, picture = shown_by_plotly(opened, "plans", "SearchLab")
+    chosen = page.locator(".pl-se-turn [aria-checked=true]")
+    point = picture.locator(".point").nth(1)  # drawn on the chosen one's ring: the first of the plans
+    box = point.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    said = picture.locator(".hovertext").first
+    said.wait_for()
+    name = said.text_content()[:6]
+    page.mouse.down()
+    page.mouse.up()
+    sync_api.expect(chosen).to_contain_text(name)
+    clicked = chosen.text_content()
+    chosen.focus()
+    page.keyboard.press("Home")
+    assert until(lambda: chosen.text_content() != clicked)

@@ -4,15 +4,18 @@ shown and harmless, what is sent is what the model shows, and nothing remains.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import threading
+import zlib
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.lab import widgets
+from parallel_lab.lab.shared import lab_view
 from parallel_lab.lab.shared.lab_view import part_of, widget_of
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.shared.what_if import WeighsChoices
@@ -228,3 +231,18 @@ def test_changes_from_other_threads_end_in_the_newest(opened):
     for thread in threads:
         thread.join()
     assert widget.progress["at"] == widget.lab.at
+
+
+def test_plotly_comes_from_the_kernel_on_request_as_its_file_and_nothing_where_it_is_missing(monkeypatch):
+    widget, sent = widget_of(StrategyLab)(), []
+    monkeypatch.setattr(widget, "send", lambda content, buffers=None: sent.append((content, buffers)))
+    widget._handle_custom_msg({"want_plotly": True}, [])
+    content, buffers = sent.pop()
+    assert content == {"kind": "plotly"} and len(buffers[0]) < 2 << 20
+    assert zlib.decompress(buffers[0]).lstrip()[:200].find(b"plotly.js") > 0
+    lab_view._plotly_script.cache_clear()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    widget._handle_custom_msg({"want_plotly": True}, [])
+    assert sent == [({"kind": "plotly"}, [])]
+    lab_view._plotly_script.cache_clear()
+    widget.close()

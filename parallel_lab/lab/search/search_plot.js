@@ -18,12 +18,12 @@ function scaleOf(values, from, to, most, round1024) {
     if (inside.length < 2) inside = roundTicks(low, high, most).filter((v) => v >= low);
     const step = Math.ceil(inside.length / most);
     const at = (v) => from + ((Math.log(Math.max(v, low / 1.12)) - a) / (b - a)) * (to - from);
-    return { at, ticks: inside.filter((_, i) => i % step === 0) };
+    return { at, to, log: true, range: [Math.log10(low / 1.12), Math.log10(high * 1.12)], ticks: inside.filter((_, i) => i % step === 0) };
   }
   const pad = (high - low || high || 1) * 0.12, a = Math.max(0, low - pad), b = high + pad;
   const unit = round1024 ? 1024 ** Math.floor(Math.log(Math.max(b, 1)) / Math.log(1024)) : 1;
   const ticks = roundTicks(a / unit, b / unit, most).map((v) => v * unit);
-  return { at: (v) => from + ((v - a) / (b - a)) * (to - from), ticks };
+  return { at: (v) => from + ((v - a) / (b - a)) * (to - from), to, log: false, range: [a, b], ticks };
 }
 
 const samePlace = (a, b) => a.cost === b.cost && a.memory === b.memory;
@@ -78,9 +78,7 @@ function plot(s, ui) {
     <title>a device has ${bytesText(cap)}</title>
     <text class="pl-se-captext" x="${PLOT.left - 6}" y="${round(y.at(cap)) + 4}" text-anchor="end">${bytesText(cap)}</text></g>` : "";
   const free = (v) => !cap || Math.abs(y.at(v) - y.at(cap)) > 13;
-  return html`<div role="group" class="pl-se-plot" aria-label="cost against memory">
-    <h3>Every plan <small>line: ${s.line}</small></h3>
-    <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="radiogroup" data-roving="1"
+  const ours = () => html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="radiogroup" data-roving="1"
       aria-label="plans by cost and memory">
     ${y.ticks.filter(free).map((v) => html`<path class="pl-se-grid" d="M${PLOT.left} ${round(y.at(v))}H${right}"/>
       <text class="pl-se-tick" x="${PLOT.left - 6}" y="${round(y.at(v)) + 4}" text-anchor="end">${bytesText(v)}</text>`)}
@@ -92,5 +90,56 @@ function plot(s, ui) {
     <path class="pl-se-line" d="${front.length > 1 ? steps : line.join("")}"/>${capLine}
     ${order.map(one)}
     ${label(winner, together ? "winner = yours" : "winner", near && wy > oy)}
-    ${together ? "" : label(own, "yours", near && oy >= wy)}</svg></div>`;
+    ${together ? "" : label(own, "yours", near && oy >= wy)}</svg>`;
+  const said = { alt: `${points.length} plans by cost and memory; the buttons before it are the same plans`, height };
+  const drawn = figure("plans", ui, said, ours, () => plansFigure(s, order, { x, y, cap, front, about, together }));
+  return html`<div role="group" class="pl-se-plot" aria-label="cost against memory">
+    <h3>Every plan <small>line: ${s.line}</small></h3>${ui.plotly ? plansInTurn(points, s, ui, about) : ""}${drawn}</div>`;
+}
+
+// For keys and screen readers: plotly's points take the mouse alone.
+function plansInTurn(points, s, ui, about) {
+  const reached = points.find((p) => p.id === s.point) ?? points[0];
+  const one = (p) => html`<button type="button" role="radio" data-key="${p.id}" aria-checked="${p.id === s.point}"
+    tabindex="${p === reached ? 0 : -1}" data-command="select_point" data-value="${p.id}"${flag("disabled", !ui.can("select_point", p.id))}
+    >${about(p)}</button>`;
+  return html`<div class="pl-se-turn" role="radiogroup" data-roving="1" aria-label="plans by cost and memory">${points.map(one)}</div>`;
+}
+
+const SE_MARKS = { winner: ["diamond", 15, "var(--pl-accent)"], yours: ["square", 12, "#ca772b"], front: ["circle", 8, "var(--pl-muted)"],
+  other: ["circle-open", 7, "var(--pl-muted)"] };
+
+function plansFigure(s, order, { x, y, cap, front, about, together }) {
+  const on = order.find((p) => p.id === s.point), line = s.points.filter((p) => p.id.startsWith("front"));
+  const column = (at) => order.map((p) => SE_MARKS[p.kind][at]);
+  const names = order.filter((p) => p.kind === "winner" || (p.kind === "yours" && !together));
+  const place = (p) => ({ x: x.log ? Math.log10(p.cost) : p.cost, y: y.log ? Math.log10(p.memory) : p.memory });
+  const axis = (scale, text) => ({ type: scale.log ? "log" : "linear", range: scale.range, tickvals: scale.ticks, ticktext: scale.ticks.map(text) });
+  const label = (p) => {
+    const left = x.at(p.cost) > PLOT.left + (x.to - PLOT.left) * 0.7, text = p.kind === "winner" && together ? "winner = yours" : p.kind;
+    return { ...place(p), text, showarrow: false, xanchor: left ? "right" : "left", xshift: left ? -11 : 11,
+      yshift: p.kind === "winner" ? 9 : -9, font: { size: 12.5, color: "var(--pl-fg)" } };
+  };
+  return {
+    pick: "select_point",
+    data: [
+      { type: "scatter", mode: "lines", x: line.map((p) => p.cost), y: line.map((p) => p.memory), hoverinfo: "skip",
+        line: { color: "var(--pl-muted)", width: 1.5, shape: front.length > 1 ? "hv" : "linear" } },
+      { type: "scatter", mode: "markers", x: on ? [on.cost] : [], y: on ? [on.memory] : [], hoverinfo: "skip",
+        marker: { symbol: "circle-open", size: 24, color: "var(--pl-accent)", line: { width: 2 } } },
+      { type: "scatter", mode: "markers", x: order.map((p) => p.cost), y: order.map((p) => p.memory), hoverinfo: "text",
+        hovertext: order.map((p) => about(p).replace(": ", "<br>")), customdata: order.map((p) => p.id),
+        marker: { symbol: column(0), size: column(1), color: column(2),
+          opacity: order.map((p) => (cap && p.memory > cap ? 0.4 : 1)) } },
+    ],
+    layout: {
+      margin: { l: PLOT.left, r: PLOT.right, t: PLOT.top, b: PLOT.bottom },
+      xaxis: { ...axis(x, (v) => costText(v, s.unit)), showgrid: false, ticks: "outside", ticklen: 4,
+        title: { text: `${s.unit === "s" ? "time of a step" : "cost"}, predicted`, standoff: 3, font: { size: 11 } } },
+      yaxis: axis(y, bytesText),
+      annotations: [{ text: "a device holds", xref: "paper", yref: "paper", x: 0, xshift: 2 - PLOT.left, y: 1, yshift: 14,
+        xanchor: "left", showarrow: false }, ...names.map(label)],
+      shapes: cap ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: "var(--pl-bad)", dash: "dash", width: 1.5 } }] : [],
+    },
+  };
 }

@@ -2,7 +2,7 @@
 // name at its end as well as by its colour. The axes stay where they are ("within"); what a change has left behind is a ghost.
 
 const CV = { left: 62, top: 22, bottom: 34, height: 252, names: 136, apart: 14 }; // pixels
-const CV_DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2"];
+const CV_DASHES = ["", "7 3", "2 3", "9 3 2 3", "5 2 1 2 1 2"], CV_PLOTLY = ["solid", "dash", "dot", "dashdot", "longdashdot"];
 
 // The curves before the last change, if they are of the same axis; rendering again changes nothing.
 function ghostOf(axis, found, ui) {
@@ -36,13 +36,37 @@ BODIES.curves = ({ axis, x, curves: found, marks, within }, ui) => {
   const named = ({ name, n, y }) => html`<g data-key="n${name}"><path class="pl-cv-line" stroke="${`var(--pl-cv-${n % HUES})`}"
     stroke-dasharray="${CV_DASHES[n % CV_DASHES.length]}" d="M${right + 4} ${y}h22"/>
     <text class="pl-cv-name" x="${right + 30}" y="${round(y + 4)}">${name}</text></g>`;
-  return html`<figure class="pl-cv"><svg width="${width}" height="${CV.height}" viewBox="0 0 ${width} ${CV.height}"
-      role="img" aria-label="time over ${axis} for ${names.join("; ")}. ${(marks ?? []).map(([, text]) => text).join("; ")}">
+  const alt = `time over ${axis} for ${names.join("; ")}. ${(marks ?? []).map(([, text]) => text).join("; ")}`;
+  const ours = () => html`<svg width="${width}" height="${CV.height}" viewBox="0 0 ${width} ${CV.height}"
+      role="img" aria-label="${alt}">
     ${powers.map((time) => html`<path class="pl-cv-grid" d="M${CV.left} ${atY(time)}H${right}"/>
       <text class="pl-cv-y" x="${CV.left - 6}" y="${atY(time) + 4}">${timeText(time)}</text>`)}
     ${sizes.map((size) => html`<text class="pl-cv-x" x="${atX(size)}" y="${bottom + 15}">${bytesText(size)}</text>`)}
     <path class="pl-cv-grid" d="M${CV.left} ${bottom}H${right}"/>
     <text class="pl-cv-x" x="${round((CV.left + right) / 2)}" y="${CV.height - 4}">${axis}, both axes logarithmic</text>
     <text class="pl-cv-title" x="0" y="11">time of a call</text>
-    ${before.map(ghost)}${found.map(line)}${ends.map(named)}${(marks ?? []).map(mark)}</svg></figure>`;
+    ${before.map(ghost)}${found.map(line)}${ends.map(named)}${(marks ?? []).map(mark)}</svg>`;
+  const share = (y) => (bottom - y) / (bottom - CV.top);
+  const made = () => ({
+    data: [
+      ...before.map(([name, curve]) => ({ type: "scatter", mode: "lines", x, y: curve, hoverinfo: "skip", name,
+        line: { color: "var(--pl-muted)", width: 1.5 }, opacity: 0.35 })),
+      ...found.map(([name, curve], n) => ({ type: "scatter", mode: "lines", x, y: curve, name, hoverinfo: "text",
+        hovertext: curve.map((time, i) => `${name}<br>${bytesText(x[i])}: ${timeText(time)}`),
+        line: { color: `var(--pl-cv-${n % HUES})`, width: 2, dash: CV_PLOTLY[n % CV_PLOTLY.length] } })),
+      ...(marks ?? []).filter(([size]) => size >= x[0] && size <= x.at(-1)).map(([size, text]) => ({ type: "scatter",
+        mode: "markers", x: [size], y: [timeAt(size)], hoverinfo: "text", hovertext: text, name: text,
+        marker: { color: "var(--pl-fg)", size: 8 } })),
+    ],
+    layout: {
+      margin: { l: CV.left, r: CV.names, t: CV.top, b: CV.bottom },
+      xaxis: { type: "log", range: [Math.log10(x[0]), Math.log10(x.at(-1))], tickvals: sizes, ticktext: sizes.map(bytesText),
+        showgrid: false, title: { text: `${axis}, both axes logarithmic`, standoff: 4, font: { size: 11 } } },
+      yaxis: { type: "log", range: [low, high], tickvals: powers, ticktext: powers.map(timeText) },
+      annotations: [{ text: "time of a call", xref: "paper", yref: "paper", x: 0, xshift: -CV.left, y: 1, yshift: 14,
+        xanchor: "left", showarrow: false }, ...ends.map(({ name, n, y }) => ({ text: `${name}`, xref: "paper", yref: "paper",
+        x: 1, xshift: 6, y: share(y), xanchor: "left", yanchor: "middle", showarrow: false, font: { color: `var(--pl-cv-${n % HUES})` } }))],
+    },
+  });
+  return html`<figure class="pl-cv">${figure("curves", ui, { alt, height: CV.height }, ours, made)}</figure>`;
 };

@@ -18,9 +18,11 @@ report.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -104,6 +106,9 @@ class LabView(anywidget.AnyWidget):
             return
         if "what_if" in content:  # a row of an open list, or where one points in it
             self.send(self._what_if(content["what_if"], content.get("parts") or ()))
+            return
+        if "want_plotly" in content:
+            self.send({"kind": "plotly"}, _plotly_script())
             return
         if "want_loss_since" in content:  # a view that joined late or missed a message
             self._send_losses(max(0, int(content["want_loss_since"])))
@@ -290,6 +295,18 @@ def part_of(name: str) -> str:
 def _without_code(sections: Mapping[str, Any]) -> dict[str, Any]:
     """The sections; programs are None until they are asked for."""
     return {n: {**s, "text": None} if s["kind"] == "code" and "by" not in s else s for n, s in sections.items()}
+
+
+@cache
+def _plotly_script() -> list[bytes]:
+    """plotly's own script, deflated; [] where the package is missing. Only its file is read."""
+    found = importlib.util.find_spec("plotly")
+    places = (
+        []
+        if found is None
+        else [Path(place, "package_data", "plotly.min.js") for place in found.submodule_search_locations or ()]
+    )
+    return [zlib.compress(place.read_bytes(), 6) for place in places if place.is_file()]
 
 
 @cache

@@ -70,7 +70,7 @@ function patch(live, next) {
     if (live.value !== (next.getAttribute("value") ?? "")) live.value = next.getAttribute("value") ?? "";
     live.checked = next.hasAttribute("checked");
   }
-  if (live.nodeName === "CANVAS") return;
+  if (live.nodeName === "CANVAS" || live.dataset?.plotly) return; // painted by others
   morph(live, next);
   if (live.nodeName === "SELECT") {
     const chosen = live.querySelector("option[selected]");
@@ -284,6 +284,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
       }
       spec.drawn?.(view);
     }
+    drawFigures(view);
     view.after?.();
     const canvas = root.querySelector("canvas");
     if (canvas) drawLoss(canvas, curves, view.snapshot.earlier, view.snapshot.loss?.switches, ui.marked);
@@ -461,6 +462,8 @@ function lab(spec) {
     };
     const asking = askIf(model, () => view.ui.live, () => view.ask());
     const view = mount(root, spec, { live: true, send, can: () => true, whatIf: asking.whatIf });
+    const plotly = plotlyFor(view, () => model.send({ want_plotly: true }));
+    view.ui.wantPlotly = plotly.want;
     let wanted = false;
     view.ui.wantCode = () => { // a program is to be shown that was not sent yet
       if (!wanted) model.send({ want_code: true });
@@ -471,7 +474,8 @@ function lab(spec) {
         if (message.number === number) ahead = {};
         refresh();
         if (!spec.ahead || message.refused) view.answered();
-      } else if (message.kind === "what_if") asking.heard(message);
+      } else if (message.kind === "plotly") plotly.heard(buffers);
+      else if (message.kind === "what_if") asking.heard(message);
       else if (message.kind === "loss") {
         const found = Object.fromEntries(message.names.map((name, i) => [name, floats(buffers[i])]));
         const known = Math.min(view.curves.parallel.length, view.curves.single.length);
@@ -508,6 +512,7 @@ function lab(spec) {
       for (const [name, handler] of Object.entries(heardOf)) model.off(name, handler);
       process?.statusChanged?.disconnect(status);
       process?.disposed?.disconnect(over);
+      plotly.leave();
       view.dispose();
     };
   };
