@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.instr import Instr, Value
+from ..graph.instr import Instr
 from ..graph.kinds import KINDS, Env, class_name
 from ..graph.plan import Plan
 from ..ops.collectives.definitions import MESSAGES
-from .communicator import Request, Start, Wait
+from .communicator import Request, Start, Wait, unchecked
 from .frame import Frame
 
 
@@ -40,6 +40,7 @@ class Tick:
 
 MOST_NAMES = 8  # that an error lists
 MOST_MICRO_BATCHES = 2**20
+PLAIN = vars(Request("barrier", ()))  # a request's fields as they are where nothing is given
 
 
 def rank_step(
@@ -97,7 +98,8 @@ def rank_step(
                     request = request_of(instr, rank, frame.env, action.micro_batch)
                     result = yield request
                     if result is None and MESSAGES[request.kind].receiver == "root":
-                        result = _nothing(plan.value(instr.out))
+                        nothing = plan.value(instr.out)  # no gradient came there, or a value that means nothing
+                        result = np.zeros(nothing.slice_shape, nothing.dtype)
                 goes_on = result is None and bool(instr.loop)
                 if not goes_on:
                     frame.put(instr, result)
@@ -113,11 +115,6 @@ def rank_step(
                 yield Tick(action.program, position, instr)
         frame.end(action)
     return frame.close()
-
-
-def _nothing(value: Value) -> np.ndarray:
-    """What a message leaves off its root: zeros. No gradient came there, or a value that means nothing."""
-    return np.zeros(value.slice_shape, value.dtype)
 
 
 def _ended(request: Request | None, handle: Any) -> tuple[float, int, float | None]:
@@ -149,5 +146,8 @@ def request_of(instr: Instr, rank: int, env: Env, micro_batch: int = 0) -> Reque
     place, value = instr.origin.place, env[instr.ins[0]] if definition.gives(rank, fields.get("root")) else None
     # ranks that trace for themselves may name their values in their own ways
     origin = (class_name(instr) if instr.by_hand else instr.out) + (f" ({place})" if place else "")
-    out = value if instr.in_place else None
-    return Request(instr.message, instr.group(rank), value, origin=origin, out=out, **fields)
+    fields |= {"value": value, "origin": origin, "out": value if instr.in_place else None}
+    if instr.by_hand or not (value is None or type(value) is np.ndarray):
+        return Request(instr.message, instr.group(rank), **fields)
+    # what the compiler wrote has the form that checks give
+    return unchecked(Request, **{**PLAIN, "kind": instr.message, "group": instr.group(rank), **fields})

@@ -140,13 +140,13 @@ class OpDef:
             return self.expand(list(arrays), attrs, None)
         # of subclasses the array: to an np.matrix * is another product
         arrays = tuple([np.asarray(x) if isinstance(x, np.ndarray) else x for x in arrays])
-        if not self.view and any([is_bfloat16(getattr(x, "dtype", FLOAT32)) for x in arrays]):  # noqa: C419
-            return self._rounded(arrays, attrs)
-        several, rule = len({getattr(x, "dtype", None) for x in arrays}) > 1, self.meets
-        if rule is not None and (several or (rule is float_result and arrays[0].dtype.kind != "f")):
-            arrays = alike(arrays, self.class_name, rule)
-        if self.dtype is number_result and all([getattr(x, "dtype", FLOAT32).kind == "b" for x in arrays]):  # noqa: C419
-            raise TypeError  # numpy does not refuse them all
+        if (dtypes := {getattr(x, "dtype", None) for x in arrays}) != {FLOAT32}:  # there nothing of this is needed
+            if not self.view and any(x is not None and is_bfloat16(x) for x in dtypes):
+                return self._rounded(arrays, attrs)
+            if (rule := self.meets) and (len(dtypes) > 1 or (rule is float_result and arrays[0].dtype.kind != "f")):
+                arrays = alike(arrays, self.class_name, rule)
+            if self.dtype is number_result and all(x is not None and x.kind == "b" for x in dtypes):
+                raise TypeError  # numpy does not refuse them all
         if self.variadic:
             result = self.fn(*arrays, **attrs)
         else:
