@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ArgumentError, WorldError
+from parallel_lab.cli import class_commands
+from parallel_lab.cli.main import main
 from parallel_lab.lab.classroom import analysed, class_csv, join, server as servers
 from parallel_lab.lab.classroom.joined import session_now
 from parallel_lab.lab.classroom.live import MOST_ANSWERS, MOST_LEARNERS, MOST_QUESTIONS, SILENT_S, LiveClass, NotJoined
@@ -174,6 +176,22 @@ def test_names_are_kept_apart_and_a_notebook_that_is_gone_is_continued():
     assert live.roll().answers["How many rounds?"] == {"Ada": "6"} and live.here == 1
     live.teach({"remove": 1})
     assert live.roll().learners == ("Ada (2)",)
+
+
+def test_the_command_runs_a_class_until_it_is_interrupted_and_writes_what_was_asked_for(tmp_path, capsys, monkeypatch):
+    def wait(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(class_commands.Event, "wait", wait)
+    monkeypatch.setattr(servers.ClassServer, "__enter__", lambda self: self)
+    monkeypatch.setattr(servers.ClassServer, "__exit__", lambda self, *_: None)
+    assert main(["wall", "--live", "--host", "127.0.0.1", "--csv", str(tmp_path / "class.csv")]) == 0
+    told = capsys.readouterr().out
+    assert 'join("http://127.0.0.1:8123", "' in told and "http://127.0.0.1:8123/#" in told
+    assert [path.name for path in tmp_path.iterdir()] == ["class.csv"]
+    for wrong in (["wall"], ["wall", "folder", "--live"]):
+        with pytest.raises(SystemExit):
+            main(wrong)
 
 
 # ---- hostile requests ----
