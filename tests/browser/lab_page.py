@@ -37,6 +37,10 @@ LIVE = """<!doctype html><meta charset="utf-8"><title>live</title>
 {script}
 const listeners = {{}}, state = {state};
 const tell = (name, ...given) => (listeners[name] ?? []).forEach((f) => f(...given));
+window.tellAll = async () => {{ // what has changed without a command of the page
+  Object.assign(state, JSON.parse(await window.python("null"))[0]);
+  for (const name of ["snapshot", "progress", "last_error"]) tell(`change:${{name}}`);
+}};
 render({{ el: document.getElementById("lab"), model: {{
   get: (name) => state[name],
   on: (name, f) => (listeners[name] ??= []).push(f),

@@ -193,7 +193,8 @@ function key(ui) {
   return html`<figcaption class="pl-fu-key"><span>colour and number: a message</span>
     <span>${chip(bare)}exposed: the rank only waits</span>
     <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}packed, or waiting for the line</span>
-    ${ui.live ? html`<span>Drag a cut (arrow keys, Delete); a click between gradients adds one.</span>` : ""}</figcaption>`;
+    ${ui.live ? html`<span title="arrow keys move a cut, Delete removes it; a click between two gradients adds one">Drag
+    cuts, or click to add.</span>` : ""}</figcaption>`;
 }
 
 // The picture's parts are groups that always exist, in this order: a group that moves in the document would take the
@@ -274,8 +275,14 @@ function timeCard([source, step_s, unfused_s, sent, note], s, ui) {
 
 function below(s, ui) {
   const cards = html`<div class="pl-fu-times" role="radiogroup" aria-label="whose lanes are shown" data-roving="1">
-    ${s.sections.times.rows.map((row) => timeCard(row, s, ui))}</div>${runLine(s.run, "pl-fu-run", ui)}`;
-  return html`<div class="pl-fu-below">${section(s, "times", ui, { body: cards })}${section(s, "golf", ui)}</div>`;
+    ${s.sections.times.rows.map((row) => timeCard(row, s, ui))}</div>`;
+  // how a run goes, then what it has proved, stands where nothing has to move for it
+  const { title, notes = [] } = s.sections.times, going = s.run.state === "running", told = notes.at(-1);
+  const said = going || !told ? runWords(s.run) : verdictText([told[0].split(" (")[0], told[1]]);
+  const stop = going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : "";
+  return html`<div class="pl-fu-below"><section class="pl-section pl-section-times" aria-label="${title}">
+    <h3>${title} <small class="pl-verdict" role="status" title="${notes.map(([text]) => text).join("\n")}">${said}${going ? runBar(s.run) : ""}</small>${stop}</h3>${cards}</section>
+    ${section(s, "golf", ui)}</div>`;
 }
 
 function cost(s, ui) {

@@ -40,8 +40,8 @@ function controls(s, ui) {
     ${semi ? html`<label class="pl-field" title="keep added-up gradients in slices"><input type="checkbox" data-key="acc" data-command="set_accumulation_shard"
       ${flag("checked", s.accumulation_shard)}${disabledUnless(ui, "set_accumulation_shard")}>
       <span>sums in slices</span></label>` : ""}</div>
-    ${runLine(s.run, "pl-mm-run", ui)}${equalities(s).map((name) => html`<p class="pl-mm-run">
-      ${s.sections[name].title.split(":")[0]}: ${s.sections[name].notes.map(verdictText)}</p>`)}`;
+    <div class="pl-mm-runs">${equalities(s).length && s.run.can ? equalities(s).map((name) => html`<p class="pl-mm-run" title="${s.run.text}">
+      ${s.sections[name].title.split(":")[0]}: ${s.sections[name].notes.map(verdictText)}</p>`) : runLine(s.run, "pl-mm-run", ui)}</div>`;
 }
 
 const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWith("equality_"));

@@ -2,7 +2,7 @@
 // share is in page.js and sections.js. On a page of its own layers and cap can be chosen: it has the numbers of all
 // choices.
 
-const RC = { left: 34, top: 22, bottom: 24, height: 220 }; // pixels
+const RC = { left: 34, top: 22, bottom: 24, height: 182 }; // pixels
 
 function top(s, ui) {
   return html`${head(s, segments("set_cap-", s.cap.label, s.cap, "set_cap", ui, { title: (c) => `${c} results` }), ui)}`;

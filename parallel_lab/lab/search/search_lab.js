@@ -15,7 +15,6 @@ function top(s, ui) {
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
     ${predictSwitch(s, ui)}</div>${arguments_(s, ui)}
     ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
-    ${s.run.text ? html`<p class="pl-se-hint" role="status">${going ? "running: " : ""}${s.run.text}${runBar(s.run)}</p>` : ""}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
@@ -41,6 +40,7 @@ function arguments_(s, ui) {
   return html`<div class="pl-se-set">
       ${segments("m", "search", s.mode, "set_mode", ui, { text: (c) => MODE_WORDS[valueOf(c)] ?? c.label, title: (c) => c.label })}
       ${choice("own", "yours", s.own, "set_own", ui, { first: changed })}
+      <p class="pl-se-hint" role="status" title="${s.run.text}">${runWords(s.run)}${runBar(s.run)}</p>
       <button type="button" class="pl-button" data-key="argue" data-argue="1" aria-expanded="${argues(s, ui)}"
       title="another memory, other links, other weights: what would the search take then?">Argue ${argues(s, ui) ? "▾" : "▸"}</button></div>
     ${argues(s, ui) ? html`<div class="pl-se-set">

@@ -156,10 +156,11 @@ const runBar = (run) => (run.share === null || run.share === undefined ? "" : ht
   ><span class="pl-fill" style="width:${round(run.share * 100)}%"></span></span>`);
 
 // How the run in the background goes, and the button that ends it.
+const runWords = (run) => (run.text ? `${run.state === "running" ? "running – " : ""}${run.text}` : "");
 function runLine(run, name, ui) {
   if (!run.text) return "";
   const going = run.state === "running";
-  return html`<p class="${name}" role="status">${going ? "running – " : ""}${run.text}${runBar(run)}</p>
+  return html`<p class="${name}" role="status">${runWords(run)}${runBar(run)}</p>
     ${going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : ""}`;
 }
 

@@ -18,7 +18,8 @@ function badgeAt(text, x, y, w, look = "") {
 }
 
 function drawing(label, about, width, height, content) {
-  return html`<div role="group" class="pl-graph" aria-label="${label}"><svg viewBox="0 0 ${round(width)} ${round(height)}"
+  return html`<div role="group" class="pl-graph" aria-label="${label}"><span class="pl-more" data-key="more"></span><svg
+    viewBox="0 0 ${round(width)} ${round(height)}"
     width="${round(width)}" height="${round(height)}" role="radiogroup" aria-label="${about}"
     data-roving="1">${content}</svg></div>`;
 }
@@ -43,14 +44,14 @@ function graph(s, ui) {
   const { nodes, edges } = s.graph;
   const columns = Math.max(1, ...nodes.map((n) => n.column + 1));
   if (ui.width < 112 * columns) return edgeList(s, ui);
-  const pad = 8, nodeH = 28, step = (ui.width - 2 * pad) / columns, rowH = 42;
+  const pad = 8, nodeH = 28, step = (ui.width - 2 * pad) / columns, rowH = 38;
   const shapes = step >= 140; // shapes on the edges only where they leave room for the names in the nodes
   const nodeW = Math.min(104, step - (shapes ? 76 : 46)), width = step * columns - (step - nodeW) + 2 * pad;
   // Neighbouring parameters of the snapshot stand in different rows; here what is said of them stands below them, and
   // one row is enough.
   const alone = (n) => nodes.filter((m) => m.column === n.column && m.row > 0).length === 1;
   const rowOf = (n) => (n.row > 0 && alone(n) ? 1 : n.row);
-  const height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 24;
+  const height = (Math.max(0, ...nodes.map(rowOf)) + 1) * rowH + 28;
   const place = Object.fromEntries(nodes.map((n) => [n.id, { x: pad + n.column * step, y: 20 + rowOf(n) * rowH }]));
   const tensors = Object.fromEntries(s.tensors.map((t) => [t.id, t]));
   const seen = new Set(), none = !edges.some((e) => e.tensor === s.tensor); // then Tab goes to the first
@@ -120,7 +121,7 @@ function traffic(s, node) {
 function flow(s, ui) {
   const nodes = [...s.graph.nodes].sort((a, b) => a.column - b.column || a.row - b.row);
   const at = Object.fromEntries(nodes.map((n) => [n.id, n])), columns = Math.max(...nodes.map((n) => n.column)) + 1;
-  const pad = 14, width = ui.width - 4, nodeH = 32, rowH = 48, track = 7;
+  const pad = 14, width = ui.width - 4, nodeH = 30, rowH = 43, track = 7;
   const lines = Math.ceil(columns / Math.max(3, Math.floor((width - 2 * pad) / 106)));
   const perLine = Math.ceil(columns / lines), step = (width - 2 * pad) / perLine, nodeW = Math.min(112, step - 20);
   const lineOf = (n) => Math.floor(n.column / perLine), inLine = (line) => nodes.filter((n) => lineOf(n) === line);
@@ -132,7 +133,7 @@ function flow(s, ui) {
     return { e, a, b, line, raised: lineOf(a) !== line || blocked ? (tracks[line] += 1) : 0 };
   });
   const top = [];
-  let height = 4;
+  let height = 2;
   for (let line = 0; line < lines; line += 1) {
     height += 6 + tracks[line] * track;
     top.push(height);
@@ -165,8 +166,8 @@ function flow(s, ui) {
       data-command="select_tensor" data-value="${n.tensor}"
       ${flag("disabled", !ui.can("select_tensor", n.tensor))}` : html` role="img"`;
     return html`<g class="pl-node pl-flow pl-node-${n.kind}${own ? " pl-on" : ""}" data-key="${n.id}"${role}><title>${name}</title>${frameOf(n, x, y, nodeW, nodeH)}
-      <text class="${small ? "pl-small" : ""}" x="${cx}" y="${y + (cuts ? 10 : 16)}">${label}</text>
-      ${cuts ? html`<text class="pl-cuts" x="${cx}" y="${y + 22}">${cuts}</text>` : ""}
+      <text class="${small ? "pl-small" : ""}" x="${cx}" y="${y + (cuts ? 9 : 15)}">${label}</text>
+      ${cuts ? html`<text class="pl-cuts" x="${cx}" y="${y + 20}">${cuts}</text>` : ""}
       ${badge ? badgeAt(badge, x + nodeW / 2 - badgeW / 2, y + nodeH - 4, badgeW, ' class="pl-count"') : ""}</g>`;
   });
   return drawing("layers of the network", "layers of the network", width, height, [drawn, boxes]);

@@ -108,7 +108,7 @@ const COLUMNS = 4; // always four to a row: a rank keeps its place when the stra
 
 function picture(s, ui) {
   const dims = plane(s.picture), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
-  const side = Math.max(40, Math.min(s.cards.length > COLUMNS ? 46 : 92, ui.centre / COLUMNS - 40));
+  const side = Math.max(40, Math.min(s.cards.length > COLUMNS ? 40 : 86, ui.centre / COLUMNS - 40));
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
   const phase = (name) => html`<option value="${name}" data-key="${name}"${flag("selected", name === s.phase)}
@@ -279,20 +279,20 @@ function messages(s, ui) {
 function spentText(s, t, amount, unit) {
   const lane = t.lanes.find((l) => l.rank === s.rank) ?? t.lanes[0];
   const share = (kind) => lane.bars.filter((b) => b.kind === kind).reduce((sum, b) => sum + b.end - b.start, 0);
-  const part = (v) => `${amount(v)} ${unit}`, percent = (v) => `(${Math.round((100 * v) / (t.end || 1))} %)`;
+  const part = (v) => `${amount(v)} ${unit}`, percent = (v) => `${Math.round((100 * v) / (t.end || 1))} %`;
   const moving = share("communication"), waiting = share("wait");
-  if (t.whole) return `rank ${s.rank}: ${percent(moving)} in messages, ${percent(waiting)} waiting`.replace(/[()]/g, "");
-  const wait = waiting ? ` and ${part(waiting)} waiting for other ranks ${percent(waiting)}` : "";
-  return `rank ${s.rank}: ${amount(moving)} of ${part(t.end || 1)} in messages ${percent(moving)}${wait}`;
+  if (t.whole) return `rank ${s.rank}: ${percent(moving)} in messages, ${percent(waiting)} waiting`;
+  if (waiting) return `rank ${s.rank}: ${percent(moving)} of ${part(t.end)} in messages, ${percent(waiting)} waiting`;
+  return `rank ${s.rank}: ${amount(moving)} of ${part(t.end || 1)} in messages (${percent(moving)})`;
 }
 
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
   const panel = (small, content) => html`<div role="group" class="pl-panel pl-timeline" aria-label="timeline">
-    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}</h3>${content}</div>`;
+    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}${fitButton(s, ui)}</h3>${content}</div>`;
   if (!lanes.length) return panel("", html`<p class="pl-muted">Nothing to show yet.</p>`);
   const width = ui.half, end = t.end || 1;
-  const left = 26, laneH = Math.max(7, Math.min(17, 80 / lanes.length - 2)), gap = 2;
+  const left = 26, laneH = Math.max(7, Math.min(17, 72 / lanes.length - 2)), gap = 2;
   const height = lanes.length * (laneH + gap) + 16;
   const x = (v) => left + (v / end) * (width - left - 4);
   const [scale, unit] = t.unit !== "us" ? [1, t.unit] : end >= 1e3 ? [1e-3, "ms"] : [1, "µs"];
@@ -330,25 +330,35 @@ function timeline(s, ui) {
     <p class="pl-legend"><span><i class="pl-swatch pl-swatch-half pl-bar-compute"></i>compute</span>
       <span><i class="pl-swatch pl-bar-communication"></i>communication</span>
       <span><i class="pl-swatch pl-bar-wait"></i>wait</span></p>
-    <p class="pl-verdict">${spent}</p>${whyFar(s, ui)}`);
+    <p class="pl-verdict">${spent}</p>${whyFar(s)}`);
 }
 
 // Why measured is far from predicted, and a button that measures the machine that predictions are made for.
-function whyFar(s, ui) {
-  const busy = s.fit?.state === "running", why = s.gap?.text ?? "", said = s.fit?.text ?? "";
-  if (!why && !said && !s.fit?.error) return "";
-  const press = button("fit_machine", busy ? "measuring …" : "fit this machine", ui,
-    { on: !busy && !s.run.can.stop, key: "fit" });
-  const words = [why, said, s.fit?.error].filter(Boolean).join("; ");
-  return html`<p class="pl-said">${words} ${why || busy ? press : ""}</p>`;
+function whyFar(s) {
+  const words = [s.gap?.text, s.fit?.text, s.fit?.error].filter(Boolean).join("; ");
+  return words ? html`<p class="pl-said">${micro(words)}</p>` : "";
+}
+function fitButton(s, ui) {
+  const busy = s.fit?.state === "running", on = !busy && !s.run.can.stop;
+  return busy || s.gap?.text ? button("fit_machine", busy ? "measuring …" : "fit this machine", ui, { on, key: "fit" }) : "";
 }
 
-// The graph of a long network scrolls: to the layer that is looked at.
+// The graph of a long network scrolls: to the layer that is looked at, with whole rows in sight, and says how many
+// rows are above and below.
 function showNode(root) {
   const graph = root.querySelector(".pl-graph"), node = graph?.querySelector(".pl-node.pl-on");
   if (!node) return;
   const { top, height } = boxIn(graph, node), room = graph.clientHeight;
-  if (top < 0 || top + height > room) graph.scrollTop += top - (room - height) / 2;
+  if (top < 0 || top + height > room) graph.scrollTop += top - room + height + 8;
+}
+function tellRows(root) {
+  const graph = root.querySelector(".pl-graph"), said = graph?.querySelector(".pl-more");
+  if (!said) return;
+  const rows = new Map([...graph.querySelectorAll(".pl-node")].map((node) => boxIn(graph, node)).map((box) => [Math.round(box.top), box]));
+  const tops = [...rows.values()], above = tops.filter((b) => b.top < -4).length;
+  const below = tops.filter((b) => b.top + b.height > graph.clientHeight + 12).length;
+  said.textContent = [above && `↑ ${above}`, below && `↓ ${below}`].filter(Boolean).join("  ");
+  said.title = `${above} rows of layers above, ${below} below: scroll`;
 }
 
 // ---- the lab ----
@@ -380,10 +390,10 @@ const { render, mountPage } = lab({
     operators, ...inPast({ picture, loss }), ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(past(s, ui), ui))])),
   },
-  skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "tour", "status", "notices"].map(slot)}</div>${slot("graph")}
+  skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">
     <div class="pl-shown">${["picture", "rank"].map(slot)}</div>
-    <div class="pl-live">${["loss", "timeline"].map(slot)}</div></div></div>${slot("tables")}${sky}`,
+    <div class="pl-live">${["loss", "timeline"].map(slot)}</div>${slot("tour")}</div></div>${slot("tables")}${sky}`,
   measure,
   ...movesAir,
   previews: ["picture", "cards", "rank_detail", "status_tensor", "status_rank", "status_message"],
@@ -398,6 +408,8 @@ const { render, mountPage } = lab({
     const { root } = view;
     movesAir.drawn(view);
     if (view.ui.seen !== view.snapshot.tensor) showNode(root);
+    tellRows(root);
+    root.querySelector(".pl-graph")?.addEventListener("scroll", () => tellRows(root), { passive: true });
     view.ui.seen = view.snapshot.tensor;
     const list = root.querySelector(".pl-list:not([hidden])");
     if (!list) return;

@@ -290,7 +290,7 @@ class Training(LabRun):
         """
         n = min(len(self.parallel), len(self.single))
         difference = np.abs(np.subtract(self.parallel[:n], self.single[:n], dtype=np.float64))
-        how = ("recorded", "recorded") if self.state == "recorded" else ("measured", "computed here")
+        how = ("recorded", "recorded") if self.state == "recorded" else ("measured", "computed")
         return {
             "steps": n,
             "parallel": self.parallel[:n],

@@ -1,0 +1,91 @@
+"""A lab of a kernel in all its states, 848 px wide: it fits what JupyterLab leaves of a laptop, and nothing moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.recompute.model import RecomputeLab
+from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.search.model import SearchLab
+from parallel_lab.lab.shared.lab_view import widget_of
+from parallel_lab.lab.strategy.model import StrategyLab
+from tests.browser.lab_page import MARKS, browser, live, page_of
+from tests.lab.fake_lab import FakeLab
+
+__all__ = ["browser", "live", "page_of"]  # the fixtures
+
+pytestmark = [*MARKS, pytest.mark.exhaustive]
+LAB_PX = 655
+# the height, and where the parts of a lab begin
+PLACES = """() => { const all = document.querySelector('.pl-lab').getBoundingClientRect();
+  const parts = [...document.querySelectorAll('[data-slot]')].filter((e) => e.firstElementChild?.offsetHeight);
+  return [all.height, Object.fromEntries(parts.map((e) =>
+    [e.dataset.slot, Math.round(e.firstElementChild.getBoundingClientRect().top - all.top)]))]; }"""
+Act = Callable[[Any], None]
+REFUSED: Act = lambda view: view.command("no_such_command")  # noqa: E731
+
+
+def going(view: Any) -> None:
+    view.lab._run.state, view.lab._run.text = "running", "on worker processes: with these settings, step 3 of 20"
+    view.lab._changed("run")
+
+
+def ran(view: Any, command: str = "run_simulated") -> None:
+    view.lab._run.state = "idle"
+    getattr(view.lab, command)()
+    assert view.lab.wait(60)
+
+
+def training(view: Any) -> None:
+    """It trains, and its matmul is changed at that."""
+    view.lab.run()
+    view.lab.step(20)
+    text = "parameters and optimizer states moved between the 8 ranks: 24 KiB in 24 messages"
+    switch = {"step": 12, "change": "matmul ((4, 2), (2, 1))", "text": text}
+    view.lab._run.switches.append(switch)
+    view.lab._changed("run")
+
+
+# per lab: a model; what brings it into its further states, one after the other
+STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
+    "strategy": (FakeLab, [training, lambda view: view.lab.stop(), REFUSED]),
+    "strategy with its tour": (lambda: StrategyLab(tour=True), [REFUSED]),
+    "strategy of GPT": (lambda: StrategyLab("transformer"), [REFUSED]),
+    "memory": (MemoryLab, [going, ran, REFUSED]),
+    "pipeline": (PipelineLab, [going, REFUSED]),
+    "fusion": (FusionLab, [REFUSED, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
+    "fusion of a network": (partial(FusionLab, "chain"), [going, ran, REFUSED]),
+    "search": (SearchLab, [going, REFUSED]),
+    "recompute": (RecomputeLab, [partial(ran, command="count"), REFUSED]),
+    "redistribution": (RedistributionLab, [REFUSED]),
+    "costs": (CostLab, [REFUSED]),
+    "stepper": (CollectiveStepper, [REFUSED]),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
+    """Opened, running, after a run, with something refused. Below the picture of a count stands what it has found."""
+    make, acts = STATES[name]
+    lab = make()
+    page, view = live(widget_of(StrategyLab if isinstance(lab, FakeLab) else type(lab))(lab), width=848)
+    height, opened = page.evaluate(PLACES)
+    assert height <= LAB_PX
+    for act in acts:
+        act(view)
+        page.evaluate("tellAll()")
+        page.wait_for_timeout(60)
+        height, now = page.evaluate(PLACES)
+        moved = {part: (at, now[part]) for part, at in opened.items() if part in now and abs(now[part] - at) > 2}
+        assert height <= LAB_PX
+        assert not moved
+    lab.close()
