@@ -14,6 +14,7 @@ from ...ops.machine.primitive import Strategy
 from ..shared.earlier import earlier_runs
 from ..shared.equality import rows_of
 from ..shared.sections import Section, snapshot_text, table
+from ..shared.step_times import Term, apart_text
 from .run import PlanRun
 from .space import MODES, Argued, Point, deciding
 
@@ -238,6 +239,14 @@ def _runs(lab: Any) -> dict[str, Section]:
     note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; measured on "
     note += f"workers of a machine with {result.cores} cores{recorded}: there the {ahead} is faster, by "
     note += f"{abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
+    far = max(result.plans, key=lambda run: run.measured_s / run.predicted_s)
+    terms = (
+        Term("computing", far.simulated_s, far.predicted_s),
+        Term("waits and turns on the cores", far.measured_s - far.simulated_s, 0.0),
+    )
+    ranks = lab.space.setting.devices
+    if apart := apart_text(far.predicted_s, far.measured_s, ranks, result.cores, result.profile, terms):
+        note += f" Measured: {apart}."
     if result.source == "simulated":
         note = "No processes can be started here: the times under measured are simulated, too."
     heads = {"plan": "name", "tensor": "text", "largest difference": "small", "rounding bound": "small", "": "verdict"}
