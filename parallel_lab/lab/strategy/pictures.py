@@ -76,9 +76,9 @@ class Pictures:
         sent = sum(m["bytes_predicted"] for m in table if m["group"])
         sums = {"messages": table, "message_totals": picture.totals(table)}
         sums["weight"] = {
-            "step": (step_s, "time"),
-            "sent": (sent, "bytes"),
-            "memory": (detail["memory_total"], "bytes"),
+            "step": [step_s, "time"],
+            "sent": [sent, "bytes"],
+            "memory": [detail["memory_total"], "bytes"],
         }
         return {"rank_detail": detail, **sums, "status_rank": rank_status(rank, table, plan.device_num)}
 
