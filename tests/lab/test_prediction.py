@@ -212,7 +212,11 @@ def test_a_form_takes_only_what_is_asked_and_says_what_its_file_lacks(form, tmp_
         form("2")
     with pytest.raises(ArgumentError, match="a tuple, or a text"):
         form("02", rounds=object())
-    assert form("03", short_batch="False")["short_batch"] is False and form("12", least="(4, 2)")["least"] == (4, 2)
+    assert form("03", short_batch="False")["short_batch"] is False and form("12", fewest="(2, 2, 2)")["fewest"] == (
+        2,
+        2,
+        2,
+    )
     assert "rounds in a ring" not in form("02").to_text() and "After how many rounds" in form("02").to_text()
     (tmp_path / predictions.FILE).write_text('{"format": "parallel_lab.predictions", "lessons": {"02": []}}')
     with pytest.raises(DataFileError, match="Move it away"):

@@ -193,7 +193,10 @@ def nodes(strategy, per_node):
     (m, k), _ = strategy
     return len({i * (8 // (m * k)) // per_node for i in range(k)})
 """,
-    "12.1": 'work = train({"dp": 4, "tp": 2, "level": "level3"})',
+    "12.1": """
+best = {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "level": "level1", "recompute": [0, 1]}
+work = train([best])
+""",
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):

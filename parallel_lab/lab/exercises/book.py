@@ -16,7 +16,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class Exercise:
              raises Wrong; for graders (`judge_drawn`)
     numbers  of an exercise whose answer a class could share: the numbers that it gives, in words
     lab      of a puzzle that is solved in a lab: lab() makes it, without what would solve it
+    runs     of a puzzle whose tries are counted: how many there are;  tries: tries(answer) names those of an answer
     own      own(rng) gives other fields of that exercise, `numbers` and `grader` among them: for one learner
     earlier  (whether an answer has the form that an earlier edition of the lesson asked for, the fields it had then)
     """
@@ -78,6 +79,8 @@ class Exercise:
     own: Callable[[np.random.Generator], Mapping[str, Any]] | None = None
     lab: Callable[..., Any] | None = None
     earlier: tuple[Callable[[Any], bool], Mapping[str, Any]] | None = None
+    runs: int = 0
+    tries: Callable[[Any], Iterable[Hashable]] | None = None
 
     @property
     def points(self) -> int:
@@ -164,6 +167,7 @@ class Desk:
         self.own: dict[str, str] = {}  # of puzzles: what the last own attempt's score was
         self.added: dict[str, Exercise] = {}
         self.results: dict[str, tuple[Verdict, int]] = {}  # the last verdict on each, and how many there were
+        self.tried: dict[str, dict[Hashable, None]] = {}  # of puzzles that count them: the tries so far
         self.name = ""  # of the learner; empty: that of the environment
 
     def learner(self, name: str) -> str:
@@ -224,13 +228,44 @@ class Desk:
         Raises ArgumentError for a number that no exercise has.
         """
         exercise = self.find(number, "check")
-        verdict = judge(exercise, answer, given, self.seen.get(number, 0))
+        verdict = self._beyond(exercise, answer)
+        if verdict is None:
+            verdict = judge(exercise, answer, given, self.seen.get(number, 0))
         self.results[number] = verdict, self.results.get(number, (None, 0))[1] + 1
         parts = {part.name: part for part in verdict.parts}
         if exercise.par is not None and parts[exercise.attempt].passed:
             scored = [part.found for name, part in parts.items() if name.startswith("par") and part.found]
             self.own[number] = "; ".join(scored)
         return verdict
+
+    def spend(self, number: str, tries: Iterable[Hashable]) -> int:
+        """Count tries of a puzzle that counts them; one that was made before costs none. Returns how many are left.
+
+        Raises ArgumentError, and counts none, where there are too many.
+        """
+        before, runs = self.tried.setdefault(number, {}), self.find(number, "spend").runs
+        tried = dict.fromkeys([*before, *tries])
+        if len(tried) > runs:
+            allowed = f"{runs} different ones, looked at, checked or trained; {runs - len(before)} left"
+            raise ArgumentError(f"{len(tried) - len(before)} more", where=f"runs of {number}", allowed=allowed)
+        self.tried[number] = tried
+        return runs - len(tried)
+
+    def _beyond(self, exercise: Exercise, answer: Any) -> Verdict | None:
+        """The verdict on an answer whose runs are more than are left, or None."""
+        if exercise.tries is None or exercise.untouched(answer, {}):
+            return None
+        try:
+            tries = tuple(exercise.tries(answer))
+        except Exception:  # no answer: the grader says why
+            return None
+        try:
+            self.spend(exercise.number, tries)
+        except ArgumentError as error:
+            parts = [Part(name, None, points=points) for name, points in exercise.parts]
+            parts[0] = replace(parts[0], passed=False, found=str(error))
+            return Verdict(exercise.number, exercise.title, tuple(parts), self.seen.get(exercise.number, 0))
+        return None
 
     @fitting
     def par(self, number: str) -> Par:
@@ -337,7 +372,7 @@ def _on_drawn(exercise: Exercise, part: Part, answer: Any, given: Mapping[str, A
 _DESK = Desk()
 check, hint, par, add, puzzle_lab = _DESK.check, _DESK.hint, _DESK.par, _DESK.add, _DESK.puzzle_lab
 save_results, results = _DESK.save_results, _DESK.said
-learner, numbers = _DESK.learner, _DESK.numbers
+learner, numbers, spend = _DESK.learner, _DESK.numbers, _DESK.spend
 
 
 def _lessons() -> Iterator[str]:

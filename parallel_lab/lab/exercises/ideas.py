@@ -45,6 +45,10 @@ MISCONCEPTIONS = {
     "a hang is the network's": "A rank has skipped a call, or makes its calls in a different order.",
     "every rank may draw as it likes": "Ranks that work on the same data must make the same random draws for it.",
     "clip per rank": "The norm is over all slices: their squares are added up before the root is taken.",
+    "more stages, less memory": "The first stage has fewer blocks, and as many more micro-batches in flight.",
+    "tensor parallel is free": "Each block adds up activations, forward and backward, for every row of the batch.",
+    "recompute sends nothing": "With slices of the network, each recomputed block adds up its activations once more.",
+    "every ZeRO level sends as much": "Level 1 sends as much as none; levels 2 and 3 send for every micro-batch.",
     "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
 }
 
