@@ -50,6 +50,23 @@ function selectedText(s, ui) {
 const RUN = "train with this schedule on worker processes, and on one device";
 const SIMULATE = "this machine's numpy on the simulator's clock";
 
+const SCHEDULES = {
+  gpipe: "all forwards, then all backwards: a rank keeps every micro-batch",
+  "1f1b": "a forward and a backward in turn: no longer than gpipe, and a rank keeps at most one micro-batch per stage",
+  eager_1f1b: "1f1b with twice the forwards first, so that slow messages have time to travel",
+  interleaved: "several parts on a rank in turn: shorter waits, more messages",
+  breadth_first: "several parts on a rank, each for all micro-batches before the next part",
+  zb_h1: "W apart from B and later, where a rank would wait",
+  zb_h2: "W apart from B, and twice the forwards first: shorter waits, more memory",
+  zero_bubble_v: "two parts on a rank, placed as a V, with W apart from B: the last part lies where the first does",
+  v_half: "a V that keeps half of what 1f1b does",
+  v_min: "a V that keeps a third of what 1f1b does",
+  chimera: "two copies of the network: half of the micro-batches run down, half run up",
+  dualpipe: "two copies of the network that run against each other",
+  dualpipe_v: "dualpipe cut in half: one copy, placed as a V",
+};
+const CORES = { 0: "own: each simulated rank has a core of its own; shared: they share those of this machine" };
+
 function top(s, ui) {
   const { can } = s.run, run = button("run_measured", "Run", ui, { on: can.run, kind: "pl-primary", title: RUN });
   const other = can.stop ? button("stop", "Stop", ui)
@@ -57,8 +74,8 @@ function top(s, ui) {
   return html`<div class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}${s.puzzle?.locked ? "" : [choice("stages", "stages", s.stages, "set_stages", ui),
     choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui),
-    choice("schedule", "schedule", s.schedule, "set_schedule", ui)]}
-    ${choice("cores", "cores", s.cores, "set_cores", ui)}
+    choice("schedule", "schedule", s.schedule, "set_schedule", ui, { help: SCHEDULES })]}
+    ${choice("cores", "cores", s.cores, "set_cores", ui, { help: CORES })}
     <span class="pl-pi-run">${run}${other}</span></div>`;
 }
 
@@ -81,7 +98,7 @@ function settings(s, ui) {
     ${Object.entries(TYPED).map(field)}
     <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span>
     <span class="pl-pi-toggles">${s.lanes.map(again)}</span></span>
-    ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}${predictSwitch(s, ui)}</div>`;
+    ${choice("strategy", "stage", s.strategy, "set_strategy", ui)}</div>`;
 }
 
 function headline(s, ui) {
@@ -89,10 +106,10 @@ function headline(s, ui) {
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}${runBar(s.run)}</p>` : "";
-  if (openQuestion(s)) return html`${asks(s, ui)}${notices({ n0: s.last_error })}`;
+  if (openQuestion(s)) return html`${asks(s, ui)}${predictSwitch(s, ui)}${notices({ n0: s.last_error })}`;
   return html`${asks(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
     ${going}</div>
-    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}</p></div>
+    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}${predictSwitch(s, ui)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
 }
 

@@ -100,14 +100,14 @@ const choiceText = (choice) => micro(String(choice.label ?? choice));
 const numeric = (field) => flag('data-number="1"', typeof field.value === "number");
 
 // One of many, as a drop-down.  field: {value, choices}, a choice is a value or {value, label}
-function choice(key, label, field, command, ui, { text = choiceText, first = "" } = {}) {
+function choice(key, label, field, command, ui, { text = choiceText, first = "", help = {} } = {}) {
   const option = (c) => {
     const value = valueOf(c);
     const on = flag("selected", String(value) === String(field.value));
     const off = disabledUnless(ui, command, value);
-    return html`<option value="${value}" data-key="${value}"${on}${off}>${text(c)}</option>`;
+    return html`<option value="${value}" data-key="${value}" title="${help[value] ?? ""}"${on}${off}>${text(c)}</option>`;
   };
-  return html`<label class="pl-field"><span>${label}</span>
+  return html`<label class="pl-field" title="${help[field.value] ?? ""}"><span>${label}</span>
     <select data-key="${key}" data-command="${command}"${numeric(field)}${disabledUnless(ui, command)}>
     ${first}${field.choices.map(option)}</select></label>`;
 }
