@@ -58,6 +58,13 @@ def test_a_cell_holds_the_live_form_and_a_static_one_without_script(charts, name
     assert [trace["name"] for trace in bundle[PLOTLY]["data"]] == [trace.name for trace in charts[name].traces]
 
 
+def test_sizes_are_written_as_powers_of_two_in_both_forms():
+    chart = fit_chart(line())  # 64 B to 128 KiB
+    axis, texts = plotted(chart).plotly().layout.xaxis, ("64 B", "256 B", "1 KiB", "4 KiB", "16 KiB", "64 KiB")
+    assert axis.ticktext == texts and axis.tickvals == tuple(64.0 * 4**n for n in range(6))
+    assert all(f">{text}</text>" in chart.svg() for text in texts)
+
+
 def test_every_event_of_the_timeline_is_a_bar_with_its_times(charts):
     lab = StrategyLab(devices=4)
     lanes = lab.snapshot()["timeline"]["lanes"]

@@ -46,7 +46,8 @@ class Trace:
 @dataclass(frozen=True)
 class Chart:
     """A chart.  source: "predicted", "simulated", "measured";  x, y: names of the axes with their units;  alt: what it
-    says, in a sentence;  log: axes with logarithmic scales ("", "x", "xy");  rows: names of heights 0, 1, ...
+    says, in a sentence;  log: axes with logarithmic scales ("", "x", "xy");  rows: names of heights 0, 1, ...;
+    sizes: x is in bytes, written at powers of two
     """
 
     title: str
@@ -57,6 +58,7 @@ class Chart:
     alt: str
     log: str = ""
     rows: tuple[str, ...] = ()
+    sizes: bool = False
 
     @property
     def heading(self) -> str:
@@ -93,7 +95,9 @@ def fit_chart(fit: Any) -> Chart:
     line = f"alpha {time_text(fit.alpha_s)}, beta {fit.beta_s_per_byte * 1e9:.3g} ns per byte"
     title = f"{fit.kind}, {fit.world_size} ranks: {line}"
     alt = f"{title}. From {said[0]} to {said[-1]}."
-    return Chart(title, "measured, line fitted", "message in bytes", "time in us", (measured, *lines), alt, "xy")
+    return Chart(
+        title, "measured, line fitted", "message in bytes", "time in us", (measured, *lines), alt, "xy", sizes=True
+    )
 
 
 def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one step") -> Chart:
@@ -191,8 +195,8 @@ def _svg(chart: Chart, width: int, height: int) -> str:
 
     parts = [f'<text x="{LEFT}" y="16" font-weight="600">{escape(chart.heading)}</text>']
     parts.append(f'<path d="M{LEFT} {TOP}V{floor}H{right}" fill="none" stroke="currentColor" stroke-opacity=".5"/>')
-    for value in _ticks(low_x, high_x, "x" in chart.log):
-        parts.append(f'<text x="{x(value):.1f}" y="{floor + 14}" text-anchor="middle">{value:g}</text>')
+    for value, text in size_ticks(low_x, high_x) if chart.sizes else _written(low_x, high_x, "x" in chart.log):
+        parts.append(f'<text x="{x(value):.1f}" y="{floor + 14}" text-anchor="middle">{text}</text>')
     parts.append(f'<text x="{(LEFT + right) / 2:.0f}" y="{floor + 30}" text-anchor="middle">{escape(chart.x)}</text>')
     for row, name in enumerate(chart.rows):
         parts.append(f'<text x="{LEFT - 6}" y="{y(row + 0.6):.1f}" text-anchor="end">{escape(name)}</text>')
@@ -271,6 +275,22 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
         every = max(1, (last - first) // 6)
         return [10.0**power for power in range(first, last + 1, every)]
     return round_ticks(low, high, 5)
+
+
+def _written(low: float, high: float, log: bool) -> list[tuple[float, str]]:
+    return [(value, f"{value:g}") for value in _ticks(low, high, log)]
+
+
+def size_ticks(low: float, high: float) -> list[tuple[float, str]]:
+    """Powers of two from low to high, about six of them, as people write bytes.
+
+    >>> size_ticks(800, 70_000)
+    [(1024.0, '1 KiB'), (4096.0, '4 KiB'), (16384.0, '16 KiB'), (65536.0, '64 KiB')]
+    """
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    every = next(n for n in (1, 2, 4, 10, 20) if (last - first) / n <= 5.5)
+    first += -first % every
+    return [(2.0**power, bytes_text(2**power)) for power in range(first, last + 1, every)]
 
 
 def round_ticks(low: float, high: float, most: int) -> list[float]:

@@ -11,9 +11,12 @@ import json
 from typing import Any
 
 from ...base.errors import ParallelLabError
-from .charts import Chart, Trace
+from .charts import Chart, Trace, size_ticks
 
 PLOTLY = "application/vnd.plotly.v1+json"
+# as in the labs; the grey can be read on white and on JupyterLab's dark ground
+FONT = {"family": "system-ui, -apple-system, 'Segoe UI', sans-serif", "size": 11, "color": "#707880"}
+AXIS = {"gridcolor": "rgba(128, 136, 144, 0.25)", "linecolor": "#707880", "showline": True, "zeroline": False}
 
 
 class MissingPlotly(ParallelLabError, ImportError):
@@ -29,9 +32,10 @@ def figure_of(chart: Chart) -> Any:
         raise MissingPlotly("plotly is not installed", where="figure", hint=hint) from None
     figure = go.Figure([_trace(go, trace) for trace in chart.traces])
     figure.update_layout(
-        title={"text": chart.heading, "font": {"size": 14}},
-        xaxis={"title": {"text": chart.x}, "type": "log" if "x" in chart.log else "linear"},
-        yaxis={"title": {"text": chart.y}, "type": "log" if "y" in chart.log else "linear"},
+        title={"text": chart.heading, "font": {"size": 12.5}, "x": 0},
+        font=FONT,
+        xaxis={**AXIS, "title": {"text": chart.x}, **({"type": "log", "dtick": 1} if "x" in chart.log else {})},
+        yaxis={**AXIS, "title": {"text": chart.y}, **({"type": "log", "dtick": 1} if "y" in chart.log else {})},
         meta={"alt": chart.alt, "source": chart.source},
         barmode="overlay",
         template="none",
@@ -42,6 +46,10 @@ def figure_of(chart: Chart) -> Any:
         legend={"orientation": "h", "y": -0.2},
         hovermode="x unified" if any(t.kind == "area" for t in chart.traces) else "closest",
     )
+    if chart.sizes:
+        sizes = [value for trace in chart.traces for value in trace.x]
+        values, texts = zip(*size_ticks(min(sizes), max(sizes)), strict=True)
+        figure.update_xaxes(tickvals=values, ticktext=texts)
     if chart.rows:
         places = list(range(len(chart.rows)))
         figure.update_yaxes(tickvals=places, ticktext=list(chart.rows), autorange="reversed")
