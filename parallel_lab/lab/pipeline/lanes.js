@@ -3,7 +3,7 @@
 // Everything here is a function of the snapshot and of `ui`: what is selected, dragged, and how far it was stepped.
 
 const LABEL = 30, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
-const DIGIT = 4.2, NUMBER = 6; // of a number of 9 px, squeezed as far as it can be read: of a digit, and of all
+const DIGIT = 4.2, NUMBER = 6; // pixels of a number, squeezed as far as it can be read: of a digit, and of all
 const CELL = 11, MOST_WIDE = 4000; // where lanes scroll: of a cell, and of all of them
 const EDGE = 8; // between what is brought in sight and the end of the box that scrolls
 const MUCH_LONGER = 1.3; // than the drawn step: then the drawn lanes keep the width
@@ -18,8 +18,8 @@ const ranLanes = (s) => Object.entries(s.ran);
 // Heights of a lane's rows; few lanes are taller. What ran has a thin row each.
 function heights(s) {
   const { length } = s.lanes, ran = ranLanes(s).length;
-  const cell = length > 6 ? (ran ? 17 : 25) : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
-  const thin = length > 6 ? 5 : 9, memory = length > 6 ? 7 : length > 4 ? 11 : 15, gap = length > 6 ? 3 : 7;
+  const cell = length > 6 ? (ran ? 19 : 25) : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
+  const thin = length > 6 ? 5 : 9, memory = length > 6 ? 7 : length > 4 ? 11 : 15, gap = length > 6 ? (ran ? 2 : 3) : 7;
   return { cell, thin, memory, gap, lane: cell + ran * (thin + 1) + memory + 2 + gap, ran };
 }
 
