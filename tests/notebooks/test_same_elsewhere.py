@@ -1,4 +1,4 @@
-"""Each lesson ends with the same in MindSpore, PyTorch and JAX. (.ci/run --oracle runs the last two.)"""
+"""Each lesson shows the same in MindSpore, PyTorch and JAX. (.ci/run --oracle runs the last two.)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.recorded.lesson_programs import LESSONS, PROGRAMS, TARGETS, blocks
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_a_lesson_ends_with_the_same_in_three_systems_as_valid_python(lesson):
+def test_a_lesson_shows_the_same_in_three_systems_as_valid_python(lesson):
     found = blocks(lesson)
     assert tuple(found) == TARGETS
     for text in found.values():

@@ -20,9 +20,11 @@ def blocks(lesson: str) -> dict[str, str]:
     """The Python below the summary of each target; of several blocks below one summary the whole, in their order."""
     (path,) = NOTEBOOKS.glob(f"{lesson}_*.ipynb")
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    last = "".join([cell for cell in cells if cell["cell_type"] == "markdown"][-1]["source"])
+    (same,) = (
+        text for text in map("".join, (c["source"] for c in cells)) if text.startswith("## The same in MindSpore")
+    )
     found = {}
-    for text in re.findall(r"<details>(.*?)</details>", last, flags=re.DOTALL):
+    for text in re.findall(r"<details>(.*?)</details>", same, flags=re.DOTALL):
         title = re.search(r"<summary><b>(\w+)</b>", text)
         code = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
         if title and code:
