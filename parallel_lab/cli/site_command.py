@@ -125,11 +125,11 @@ def write_site(
     Raises DataFileError where something else is there or nothing can be written, ParallelLabError where a cell fails
     that must not.
     """
+    import nbformat
+
     out = out.expanduser().resolve()
     index = out / "index.html"
     is_page = index.is_file() and index.stat().st_size < 8 << 20
-    import nbformat
-
     if out.exists() and not (is_page and MARK in index.read_text(encoding="utf-8", errors="replace")[:200]):
         what = "is there already, and was not made by parallel-lab site"
         raise DataFileError(what, where=str(out), hint="Name another folder")

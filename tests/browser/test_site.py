@@ -120,7 +120,7 @@ def test_a_lesson_that_fails_leaves_the_old_site_and_no_part_of_the_new_one(tmp_
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("parallel_lab.cli.site_command._executed", fail)
+    monkeypatch.setattr("parallel_lab.cli.site_command._execute", fail)
     with pytest.raises(DataFileError, match="No space left"):
         write_site(out, chosen_lessons(["01"]))
     assert (out / "index.html").read_text() == old and [file.name for file in tmp_path.iterdir()] == ["public"]

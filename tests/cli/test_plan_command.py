@@ -32,7 +32,7 @@ def test_the_search_prints_line_and_winner(capsys):
 
 def test_without_a_number_of_devices_a_known_cluster_has_1024_and_a_file_its_own(tmp_path):
     file = tmp_path / "cluster.json"
-    file.write_text('{"preset": "dgx_a100", "device_num": 16}')
+    file.write_text('{"preset": "dgx_a100", "node_count": 2}')
     for cluster, devices in (("dgx_a100", 1024), (str(file), 16)):
         args = argparse.Namespace(cluster=cluster, devices=None)
         assert plan_command._machine(args).cluster.device_num == devices

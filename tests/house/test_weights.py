@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_859, 10_859),
     "graph.compiler": (22_000, 22_500),
     "train.session": (16_512, 26_921),
-    "lab.costs.model": (6_961, 6_961),
+    "lab.costs.model": (6_962, 6_962),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_460,
     "processes": 13_681,
     "train": 11_061,
-    "lab": 35_139,
+    "lab": 35_140,
     "mindspore": 9_716,
     "cli": 2_679,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_996, 133_371, 104_567
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 108_997, 133_372, 104_571
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -25,7 +25,7 @@ def test_listeners_hear_when_a_run_begins_and_ends():
     runs.on_change(lambda kind: heard.append((kind, runs.run["state"])))
     runs.go(lambda: "fine")
     assert runs.wait(PATIENCE_S) and heard == [("run", "running"), ("run", "done"), ("picture", "done")]
-    assert runs.run == {"state": "done", "text": "fine", "error": None}
+    assert runs.run == {"state": "done", "text": "fine", "error": None, "share": None}
 
 
 def test_a_refusal_is_the_text_of_the_run():
@@ -34,7 +34,8 @@ def test_a_refusal_is_the_text_of_the_run():
 
     runs = Runs()
     runs.go(refuse)
-    assert runs.wait(PATIENCE_S) and runs.run == {"state": "failed", "text": "it failed", "error": "no such thing"}
+    failed = {"state": "failed", "text": "it failed", "error": "no such thing", "share": None}
+    assert runs.wait(PATIENCE_S) and runs.run == failed
 
 
 def test_a_run_that_nobody_wants_any_more_ends_and_the_next_is_wanted_again():

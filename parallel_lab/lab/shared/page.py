@@ -24,6 +24,7 @@ from .replay import Replay, pack, plain, ready
 # The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
 SCRIPTS = ("page.js", "predict.js", "alone.js", "plotly.js", "sections.js", "choices.js", "loss.js")  # of lab/shared/
+LIVE = ("plotly_live.js",)  # what a page of its own, which asks for nothing, does without
 STYLES, PAGE_STYLES = ("lab.css", "sections.css"), ("alone.css",)
 LARGEST_PAGE = 440 * 1024  # bytes, of a lab
 
@@ -83,7 +84,7 @@ def shared_script() -> str:
 def read_front_end(scripts: Iterable[str], styles: Iterable[str]) -> tuple[str, str]:
     """A lab's script (an ES module with `default.render`) and style sheet: shared parts, its own."""
     own = _joined("", scripts)
-    script = f"{shared_script()}\n{own}\nexport default {{ render }};\n"
+    script = f"{shared_script()}\n{_joined('shared', LIVE)}\n{own}\nexport default {{ render }};\n"
     return script, f"{_joined('shared', STYLES)}\n{_joined('', styles)}"
 
 
