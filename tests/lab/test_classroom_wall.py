@@ -19,7 +19,7 @@ from parallel_lab.lab.classroom.wall import wall_page
 from parallel_lab.lab.lessons import slicing
 from parallel_lab.lab.quickstart.prediction import Prediction
 from parallel_lab.lab.shared import prediction
-from tests.browser.lab_page import CHROMIUM
+from tests.browser.lab_page import CHROMIUM, axe_faults
 
 ROUNDS = "How many rounds does all_reduce by ring on 4 ranks need?"  # 2 (4 - 1) = 6
 MEAN = "all_reduce averages"
@@ -212,6 +212,7 @@ def test_in_a_browser_a_click_shows_a_layout_a_button_reveals_and_names_can_be_h
         expect(page.locator(".wall-told")).to_be_hidden()
         page.get_by_role("button", name="Reveal").click()
         expect(page.locator(".wall-told")).to_have_text("Right: 6.")
+        assert axe_faults(page) == []
         expect(page.get_by_text("Ada", exact=True).first).to_be_visible()
         page.get_by_role("button", name="Hide names").click()
         expect(page.get_by_text("Ada", exact=True)).to_have_count(0)

@@ -20,7 +20,7 @@ from parallel_lab.lab.classroom.roll import Collected, take
 from parallel_lab.lab.classroom.wall import wall_text
 from parallel_lab.lab.exercises import book
 from parallel_lab.lab.shared import prediction
-from tests.browser.lab_page import CHROMIUM
+from tests.browser.lab_page import CHROMIUM, axe_faults
 
 MEAN = "all_reduce averages"
 QUESTION = {"key": "rounds = 6", "text": "How many rounds?", "yours": 6, "right": [6]}
@@ -344,6 +344,7 @@ def test_the_teacher_sees_answers_come_and_reveals_them(client, tmp_path):
         assert page.get_by_text("Right: 6.").count() == 0
         page.get_by_role("button", name="reveal").click()
         expect(page.get_by_text("Right: 6.")).to_be_visible()
+        assert axe_faults(page) == []
         page.get_by_role("button", name="Hide names").click()
         expect(page.get_by_text("<script>").first).to_have_count(0)
         with page.expect_download() as table:

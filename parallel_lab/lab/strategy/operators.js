@@ -56,7 +56,9 @@ function operators(s, ui) {
   const folds = () => layers.map((layer) => fold(s, ui, layer, row));
   const list = s.graph.layers && !s.simple ? html`<ul class="pl-folds">${folds()}</ul>`
     : html`<ul>${(s.simple ? [operatorInView(s)] : s.operators).map(row)}</ul>`;
-  return html`<div role="group" class="pl-panel pl-operators" aria-label="operators and their strategies">
+  // it scrolls, and where no control of it works, keys need a place of their own
+  const [role, stop] = ui.live ? ["group", ""] : ["region", new Raw(' tabindex="0"')];
+  return html`<div role="${role}" class="pl-panel pl-operators" aria-label="operators and their strategies"${stop}>
     <h3>Strategies <small>slices per dim</small></h3>
     ${s.simple ? "" : html`<div class="pl-preset">
       ${choice("preset", "preset", s.preset, "set_preset", ui, { first: changed })}
