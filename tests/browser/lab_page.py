@@ -136,7 +136,8 @@ def boxes(locator) -> list[dict[str, float]]:
 
 
 # Those of these elements whose content is wider than they are.
-CUT = """(css) => [...document.querySelectorAll(css)].filter((e) => e.clientWidth && e.scrollWidth > e.clientWidth + 1)
+CUT = """(css) => [...document.querySelectorAll(css)].filter((e) => e.clientWidth && !e.matches(".pl-hidden")
+  && e.scrollWidth > e.clientWidth + 1)
   .map((e) => `${e.className}: ${e.textContent.trim().slice(0, 80)}`)"""
 # Faults of the texts that can be seen: [what, the text, where it stands]. A text may leave a box only if that scrolls.
 FAULTS = r"""() => {

@@ -78,7 +78,7 @@ def test_play_goes_to_the_end_and_the_model_with_it(world, opened, cell, at, las
     book.run_cell(0)
     play = page.locator(".pl-lab [data-act=play]")
     play.click(timeout=PATIENCE_MS)
-    expect(play).to_have_text("❚❚ Stop", timeout=PATIENCE_MS)
+    expect(play).to_contain_text("❚❚ Stop", timeout=PATIENCE_MS)
     expect(page.locator(".pl-lab input[type=range]").first).to_have_value(str(last), timeout=PATIENCE_MS)
     expect(play).to_be_disabled(timeout=PATIENCE_MS)
     book.run_cell(1)

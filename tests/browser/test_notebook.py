@@ -52,7 +52,9 @@ class Lab:
         return self.cards.evaluate_all("cards => cards.map(c => c.textContent + c.querySelector('svg').outerHTML)")
 
     def step(self) -> int:
-        return int(self.root.get_by_role("progressbar", name="training steps").get_attribute("aria-valuenow"))
+        """How many were done: by the bar of a run, or the slider over what it has recorded, "step 3 of 3"."""
+        bar = self.root.locator("[aria-label='training steps'], [aria-label='step of the recorded run']")
+        return int(bar.get_attribute("aria-valuenow") or bar.get_attribute("aria-valuetext").split()[1])
 
     def ink(self) -> int:
         """Pixels of the loss picture that are not empty."""

@@ -235,7 +235,7 @@ WITH_DRAWN = [exercise for exercise in all_exercises() if exercise.drawn]
 @pytest.mark.parametrize("exercise", WITH_DRAWN, ids=lambda e: e.number)
 def test_a_right_answer_holds_on_drawn_inputs(exercise, seed):
     handed_in: list = []
-    fit = SimpleNamespace(sizes_bytes=[1, 1000], median_s=[1e-6, 2e-6])
+    fit = SimpleNamespace(sizes_bytes=[1, 1000], median_s=[1e-6, 2e-6], alpha_s=1e-6, beta_s_per_byte=1e-9)
     space = {
         "np": np,
         "Request": Request,
