@@ -10,7 +10,7 @@ alone. `find` says what this machine has; a process starts with exactly that or 
     landlock    the kernel's version of it (man 7 landlock), 0 without: files since Linux 5.13 (1), TCP since 6.7 (4),
                 signals and abstract sockets since 6.12 (6)
     seccomp     a list of allowed system calls (man 2 seccomp), on x86_64 and arm64: pairs of sockets and no other, no
-                signal to a process that is older, no call that reaches into another one
+                signal to a process that was there before, no call that reaches into another one
 """
 
 from __future__ import annotations
@@ -223,8 +223,9 @@ _RULED = {  # x86_64, aarch64
 _ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _MINE = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451, 0x40049409)  # ioctl: sizes, blocking, close on exec, clone
 _OWNER = (8, 10, 15)  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX send signals
-_LOAD, _EQUAL, _OVER, _FROM, _BITS, _AND, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x54, 0x06
+_LOAD, _EQUAL, _OVER, _FROM, _BITS, _AND, _JUMP, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x54, 0x05, 0x06
 _YES = 0x7FFF0000
+_MOST_RANGES = 800  # of numbers of processes: three steps each, of 4096 that a filter may have
 _Step = tuple[int, int, int, int]  # code, then to skip if it holds, if not, value
 
 
@@ -237,10 +238,42 @@ def _any_of(argument: int, values: Sequence[int], then: _Step, otherwise: _Step,
     return [(_LOAD, 0, 0, 16 + 8 * argument), (_AND, 0, 0, mask), *tests, otherwise, then]
 
 
-def _filter(alone: bool, machine: str, own: int) -> list[_Step]:
-    """The program; `alone`: in namespaces, where sockets and numbers of processes lead nowhere."""
+def other_processes() -> list[int]:
+    """The numbers of all processes but this one, and of their threads: a signal to a thread is one to its process."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) != os.getpid():
+            with contextlib.suppress(OSError):  # it has ended
+                found += map(int, os.listdir(f"/proc/{name}/task"))
+    return sorted(found)
+
+
+def _ranges(numbers: Iterable[int], most: int) -> list[list[int]]:
+    """[first, last] of neighbours among ascending numbers; to have few enough, numbers between them are taken in."""
+    listed, apart = list(numbers), 1
+    while True:
+        found: list[list[int]] = []
+        for number in listed:
+            if found and number - found[-1][1] <= apart:
+                found[-1][1] = number
+            else:
+                found.append([number, number])
+        if len(found) <= most:
+            return found
+        apart *= 2
+
+
+def _filter(alone: bool, machine: str, own: int, others: Iterable[int] = ()) -> list[_Step]:
+    """The program.  alone: in namespaces, where sockets and numbers of processes lead nowhere;  others: ascending
+    numbers of processes that get no signal
+
+    Numbers begin anew at some point, 32768 on many machines: a process with a larger one can be older. So those that
+    are there now are named.
+    """
     yes, no = (_RETURN, 0, 0, _YES), _no(errno.EPERM)
-    to_own = [(_LOAD, 0, 0, 16), (_EQUAL, 2, 0, 0), (_FROM, 0, 2, own), (_OVER, 1, 0, 0x7FFFFFFF), yes, no]
+    older = _ranges((number for number in others if number > own), _MOST_RANGES)
+    to_own = [(_LOAD, 0, 0, 16), (_EQUAL, 0, 1, 0), yes, (_FROM, 1, 0, own), no, (_OVER, 0, 1, 0x7FFFFFFF), no]
+    to_own += [step for first, last in older for step in ((_FROM, 0, 2, first), (_OVER, 1, 0, last), no)]
     mine = _any_of(0, (0, own), yes, no)
     ruled = {
         "ioctl": _any_of(1, _MINE, yes, _no(errno.ENOTTY)),
@@ -248,9 +281,10 @@ def _filter(alone: bool, machine: str, own: int) -> list[_Step]:
         "clone": [(_LOAD, 0, 0, 16), (_BITS, 0, 1, 0x7E020000), no, yes],
         "socket": _any_of(0, (1,), yes, no) if alone else [no],
         "socketpair": _any_of(0, (1,), yes, no) if alone else _any_of(1, (1, 5), yes, no, 0xF),
-        **{name: [yes if alone else no] for name in ("connect", "bind", "listen")},
-        **dict.fromkeys(("kill", "tkill", "tgkill", "sigqueue", "tgsigqueue"), [yes] if alone else to_own),
-        **dict.fromkeys(("prlimit", "setparam", "setscheduler", "setattr"), [yes] if alone else mine),
+        "connect bind listen": [yes if alone else no],
+        "kill tgkill sigqueue tgsigqueue": [yes] if alone else [*to_own, yes],
+        "tkill": [yes if alone else no],  # names a thread and not its process; libraries have done without it for long
+        "prlimit setparam setscheduler setattr": [yes] if alone else mine,
         "setpriority": [yes] if alone else _any_of(1, (0, own), yes, no),
     }
     steps: list[_Step] = [
@@ -259,17 +293,19 @@ def _filter(alone: bool, machine: str, own: int) -> list[_Step]:
         (_RETURN, 0, 0, 0x80000000),
         (_LOAD, 0, 0, 0),
     ]
-    for name, rule in ruled.items():
-        steps += [(_EQUAL, 0, len(rule), _RULED[name][machine == "aarch64"]), *rule]
+    for names, rule in ruled.items():
+        numbers = [_RULED[name][machine == "aarch64"] for name in names.split()]
+        steps += [(_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
+        steps += [(_JUMP, 0, 0, len(rule)), *rule]
     for text in f"{_ALLOWED[machine]} {_NEWER}".split():
         first, _, last = text.partition("-")
         steps += [(_FROM, 0, 2, int(first)), (_OVER, 1, 0, int(last or first)), yes]
     return [*steps, (_FROM, 0, 1, 424), _no(errno.ENOSYS), no]  # of a newer call libraries try the older one next
 
 
-def seccomp(alone: bool) -> None:
+def seccomp(alone: bool, others: Iterable[int] = ()) -> None:
     """Only the calls of `_filter` from now on. Raises OSError."""
-    steps = _filter(alone, platform.machine(), os.getpid())
+    steps = _filter(alone, platform.machine(), os.getpid(), others)
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
     program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code)))
     prctl(22, 2, program)
@@ -280,12 +316,13 @@ def seccomp(alone: bool) -> None:
 
 def close(walls: Mapping[str, Any], scratch: str, files: Sequence[str]) -> None:
     """The walls that one process can build around itself, and no rights of a superuser. Raises OSError."""
+    others = other_processes() if walls["seccomp"] and not walls["namespaces"] else []  # Landlock would hide them
     prctl(38, 1)  # no new privileges
     _call("capset", struct.pack("Ii", 0x20080522, 0), bytes(24))
     if walls["landlock"]:
         landlock(walls["landlock"], scratch, files)
     if walls["seccomp"]:
-        seccomp(walls["namespaces"])
+        seccomp(walls["namespaces"], others)
 
 
 def _holds(scratch: str, build: Callable[[], None]) -> bool:
