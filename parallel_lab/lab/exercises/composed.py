@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
-from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -68,20 +67,6 @@ class Layout:
     def __str__(self) -> str:
         text = f"stages {self.stages}, dp {self.dp}, tp {self.tp}, {self.micro_batches} x {self.schedule}, {self.level}"
         return text + f", recompute {' '.join(map(str, self.recompute))}" * bool(self.recompute)
-
-
-def _layouts() -> Iterator[Layout]:
-    """All there are, without those that change nothing: a level with dp 1, a schedule without stages."""
-    sets = [one for count in range(BLOCKS + 1) for one in combinations(range(BLOCKS), count)]
-    for dp, tp, m, schedule, level in product(WAYS, WAYS, WAYS, SCHEDULES, LEVELS):
-        stages = DEVICES // (dp * tp)
-        if (
-            dp * tp * stages == DEVICES
-            and m >= stages
-            and (level == "off" or dp > 1)
-            and (schedule == "1f1b" or stages > 1)
-        ):
-            yield from (Layout(dp, tp, level, again, stages, m, schedule) for again in sets)
 
 
 def read_layout(choice: Any, where: str = "layout") -> Layout:

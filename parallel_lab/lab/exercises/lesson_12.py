@@ -22,6 +22,7 @@ CAP, BUDGET = 2_490_000, 2_950_000  # bytes: at a rank's fullest moment; sent by
 PAR_S = 0.044918276899999963
 NEAR = 1.2
 MOST_EVENTS = 100_000
+_STATES = ("params", "grads", "optimizer")
 FORM = "runs, a list of layouts whose last one counts; work = train(runs); or a dict with layout, trace and report"
 
 
@@ -80,9 +81,6 @@ def _memory_note(composed: _Composed) -> str:
     if layout.schedule == "gpipe" and layout.stages > 1:
         return f"{text} GPipe keeps those of all {layout.micro_batches} micro-batches until the first backward begins."
     return text
-
-
-_STATES = ("params", "grads", "optimizer")
 
 
 def _idea(name: str, answer: dict[str, Any], part: str) -> Idea:

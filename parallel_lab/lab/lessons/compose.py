@@ -22,14 +22,15 @@ def _of(composed: _Composed, what: str, counted: bool = False) -> int:
     return max(getattr(count, what) for count in (composed.counted if counted else composed.predicted))
 
 
+def _sends(after: _Composed, before: _Composed, counted: bool = False) -> str:
+    more = _of(after, "sent_bytes", counted) - _of(before, "sent_bytes", counted)
+    return "the same" if more == 0 else "more" if more > 0 else "fewer"
+
+
 def _asked(prediction: Mapping[str, Any], show: bool) -> Comparison:
     ways = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]  # stages, dp, tp
     each = {way: _Composed(Layout(way[1], way[2], "off", (), way[0], 8)) for way in ways}
     eight, (plain, again) = each[8, 1, 1], (_Composed(Layout(2, 2, "off", of, 2, 2)) for of in ((), tuple(range(8))))
-
-    def larger(counted: bool) -> str:
-        more = _of(again, "sent_bytes", counted) - _of(plain, "sent_bytes", counted)
-        return "the same" if more == 0 else "more" if more > 0 else "fewer"
 
     def fullest(counted: bool) -> int:
         held = [count.peak_bytes for count in (eight.counted if counted else eight.predicted)]
@@ -48,7 +49,7 @@ def _asked(prediction: Mapping[str, Any], show: bool) -> Comparison:
             "with 1F1B the first stage has the most micro-batches in flight, the last one a single one",
         ),
         again=(
-            *("bytes sent with recompute, tp 2", larger(False), lambda: larger(True)),
+            *("bytes sent with recompute, tp 2", _sends(again, plain), lambda: _sends(again, plain, True)),
             "the forward of a block adds up its activations among the slices, once more when it is recomputed",
         ),
     )
@@ -60,10 +61,6 @@ def _earlier(prediction: Mapping[str, Any], show: bool) -> Comparison:
     fewest = min(pairs, key=lambda pair: _of(pairs[pair], "sent_bytes"))
     least = min(pairs, key=lambda pair: _of(pairs[pair], "peak_bytes"))
     sharded, plain = _Composed(Layout(8, 1, "level1"), True), pairs[8, 1]
-
-    def difference(counted: bool) -> str:
-        more = _of(sharded, "sent_bytes", counted) - _of(plain, "sent_bytes", counted)
-        return "the same" if more == 0 else "more" if more > 0 else "fewer"
 
     return Comparison.of(
         prediction,
@@ -78,7 +75,7 @@ def _earlier(prediction: Mapping[str, Any], show: bool) -> Comparison:
             "many slices of the network leave a rank few weights, but all rows of the batch: activations grow",
         ),
         sharded=(
-            *("bytes sent with the optimizer parallel", difference(False), lambda: difference(True)),
+            *("bytes sent with the optimizer parallel", _sends(sharded, plain), lambda: _sends(sharded, plain, True)),
             "a reduce_scatter and an all_gather send what one all_reduce sends",
         ),
     )
