@@ -74,15 +74,10 @@ class Progress:
         """ "37 of 120, 4 s left"; "" where nothing is counted."""
         if not self.total:
             return ""
-        left = self.left_s
-        ends = (
-            ""
-            if left is None or self.done >= self.total
-            else f", {left:.0f} s left"
-            if left >= 1
-            else ", under 1 s left"
-        )
-        return f"{self.done:.0f} of {self.total:.0f}{ends}"
+        done, left = f"{self.done:.0f} of {self.total:.0f}", self.left_s
+        if left is None or self.done >= self.total:
+            return done
+        return f"{done}, {f'{left:.0f} s' if left >= 1 else 'under 1 s'} left"
 
 
 @contextmanager

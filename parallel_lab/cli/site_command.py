@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from .reference import code_colours, has_pdoc, write_reference
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 REFERENCE = "reference"
 CELL_LIMIT_S, REFERENCE_CELLS = 600, 20  # the reference takes about as long as so many cells
+WIDE = 100  # characters of a line that a page may have no room for
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
 FRAME = """<!doctype html>
@@ -236,8 +238,13 @@ def _pages_only(body: str) -> str:
 
 def _accessible(body: str) -> str:
     """Long lines can be scrolled by keys, and the empty head of a column is a cell."""
-    wide = re.compile(r"<pre>(?=(?:[^<]|<(?!/pre))*?[^\n]{100})")
-    return re.sub(r"<th\b[^>]*></th>", "<td></td>", wide.sub('<pre tabindex="0">', body))
+
+    def reached(found: re.Match[str]) -> str:
+        lines = unescape(re.sub(r"<[^>]*>", "", found[1])).splitlines()
+        return f'<pre tabindex="0">{found[1]}</pre>' if max(map(len, lines), default=0) > WIDE else found[0]
+
+    body = re.sub(r"<pre>(.*?)</pre>", reached, body, flags=re.DOTALL)
+    return re.sub(r"<th\b[^>]*></th>", "<td></td>", body)
 
 
 def _about(book: Any) -> tuple[str, str]:

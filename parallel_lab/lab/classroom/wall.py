@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ...base.errors import escape
-from ...base.units import bytes_text, table_lines, time_text
+from ...base.units import bytes_text, plural, table_lines, time_text
 from ..exercises import MISCONCEPTIONS
 from ..pictures.charts import round_ticks
 from ..shared.page import lab_page
@@ -38,8 +38,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 560, 260, 74, 40, 14  # of a plot, in px
 
 def wall_page(roll: Roll, title: str = "Classroom wall") -> str:
     """The page of a class."""
-    count = len(roll.learners)
-    head = f"<h1>{escape(title)}</h1><p>{count} learner{'' if count == 1 else 's'}, {len(roll.layouts)} labs. "
+    head = f"<h1>{escape(title)}</h1><p>{plural(len(roll.learners), 'learner')}, {plural(len(roll.layouts), 'lab')}. "
     head += '<button type="button" class="wall-names" aria-pressed="false">Hide names</button></p>'
     parts = [head, _plots(roll), _predictions(roll), *_of_exercises(roll), _refused(roll)]
     told = escape(wall_text(roll))
@@ -55,7 +54,6 @@ def live_wall(live: LiveClass, joining: str) -> str:
     """What the teacher's page shows of a live class (server.py, live.js): HTML, and only from `live.shown`."""
     roll = live.shown()
     told = escape(wall_text(roll))
-    count = f"{len(roll.learners)} learner{'' if len(roll.learners) == 1 else 's'}"
     names = f'<button type="button" data-do="names" data-on="{int(live.hide_names)}" data-key="names">'
     names += "Show names</button>" if live.hide_names else "Hide names</button>"
     learners = "".join(
@@ -66,7 +64,8 @@ def live_wall(live: LiveClass, joining: str) -> str:
     return "".join(
         [
             f'<h1>Live class</h1><p>To take part, in a notebook: <code class="wall-join">{escape(joining)}</code></p>',
-            f'<p>{count}, <span id="wall-here">{live.here}</span> heard from in the last half minute. {names} ',
+            f'<p>{plural(len(roll.learners), "learner")}, <span id="wall-here">{live.here}</span> heard from in the ',
+            f"last half minute. {names} ",
             '<button type="button" data-do="csv" data-key="csv">Save the table (CSV)</button></p>',
             f'<p class="wall-small">{escape(SELF_REPORTED)}</p>',
             _predictions(roll, live) or "<h2>Predictions</h2><p>None yet.</p>",

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from ...base.checks import integer
 from ...base.errors import ArgumentError, shorten
 from ...base.system import cores, without_processes
+from ...base.units import plural
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
@@ -395,11 +396,8 @@ class PipelineLab(ShowsTraining, WritesCode):
         if s.drawn is not None or self.locked or not s.timed.complete:
             return []
         waits, most = "no rank waits" if s.bubble < 1e-9 else f"ranks wait {s.bubble:.0%} of it", round(max(s.peaks))
-        length, batches = (
-            float(f"{s.timed.timing.makespan:.6g}"),
-            "micro-batch" if s.micro_batches == 1 else "micro-batches",
-        )
-        what = f"{s.named} with {s.stages} stages and {s.micro_batches} {batches}"
+        length = float(f"{s.timed.timing.makespan:.6g}")
+        what = f"{s.named} with {s.stages} stages and {plural(s.micro_batches, 'micro-batch', 'es')}"
         f, b, w = (f"{time:g}" for time in s.times)
         text = f"How long is a step of {what}? F takes {f}, B {b}, W {w}."
         step = Question(f"step of {s}", text, (length,), waits, unit="ticks", hides=hides)

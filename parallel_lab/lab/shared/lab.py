@@ -95,7 +95,7 @@ class Lab(ModelWithFile):
         self._changed("picture")
 
     def how_shown(self) -> dict[str, Any]:
-        """What views are told besides the snapshot."""
+        """What views get in addition to the snapshot."""
         return {"scale": self.scale, "hidden": self.hidden} if self.hidden else {"scale": self.scale}
 
     def to_text(self) -> str:

@@ -301,11 +301,8 @@ def _without_code(sections: Mapping[str, Any]) -> dict[str, Any]:
 def _plotly_script() -> list[bytes]:
     """plotly's own script, deflated; [] where the package is missing. Only its file is read."""
     found = importlib.util.find_spec("plotly")
-    places = (
-        []
-        if found is None
-        else [Path(place, "package_data", "plotly.min.js") for place in found.submodule_search_locations or ()]
-    )
+    folders = (found.submodule_search_locations if found else None) or ()
+    places = (Path(folder, "package_data", "plotly.min.js") for folder in folders)
     return [zlib.compress(place.read_bytes(), 6) for place in places if place.is_file()]
 
 

@@ -10,6 +10,7 @@ is kept for the class (`first_answers`): it was given before the reveal.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +27,9 @@ COVERED = "?"  # what an open question shows
 class Predicted(Mapping[str, Any]):
     """Answers that hear for which of them it is shown what is right."""
 
+    @abstractmethod
     def compared(self, names: list[str]) -> None:
         """What is right is shown for these."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

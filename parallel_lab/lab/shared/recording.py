@@ -154,7 +154,7 @@ class Recording:
         return len(self.lanes)
 
     def first_difference(self, rank: int) -> Difference | None:
-        """The first step at which a slice of `rank` was not what it is elsewhere; None: there is no such step."""
+        """Where a slice of `rank` first differed from its copies; None if it never did."""
         if not 0 <= rank < self.ranks:
             raise ArgumentError(f"rank {shorten(rank)}", where="Recording", allowed=f"0 to {self.ranks - 1}")
         return next((one for one in self.differs if one.rank == rank), None)

@@ -65,9 +65,8 @@ class Operators:
 
     def result_of(self, name: str, tensors: set[str]) -> str:
         """The tensor to look at that an operator gives."""
-        return self._result(
-            [n for n in self.plan.graph.nodes if operator_of(n.name, self.strategies) == name][-1], tensors
-        )
+        *_, last = (n for n in self.plan.graph.nodes if operator_of(n.name, self.strategies) == name)
+        return self._result(last, tensors)
 
     def _result(self, node: Any, outs: set[str]) -> str:
         result = picture.first_read(self.plan, node)
