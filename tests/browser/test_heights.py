@@ -31,7 +31,10 @@ PLACES = """() => { const all = document.querySelector('.pl-lab').getBoundingCli
   return [all.height, Object.fromEntries(parts.map((e) =>
     [e.dataset.slot, Math.round(e.firstElementChild.getBoundingClientRect().top - all.top)]))]; }"""
 Act = Callable[[Any], None]
-REFUSED: Act = lambda view: view.command("no_such_command")  # noqa: E731
+
+
+def refused(view: Any) -> None:
+    view.command("no_such_command")
 
 
 def going(view: Any) -> None:
@@ -57,18 +60,18 @@ def training(view: Any) -> None:
 
 # per lab: a model; what brings it into its further states, one after the other
 STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
-    "strategy": (FakeLab, [training, lambda view: view.lab.stop(), REFUSED]),
-    "strategy with its tour": (lambda: StrategyLab(tour=True), [REFUSED]),
-    "strategy of GPT": (lambda: StrategyLab("transformer"), [REFUSED]),
-    "memory": (MemoryLab, [going, ran, REFUSED]),
-    "pipeline": (PipelineLab, [going, REFUSED]),
-    "fusion": (FusionLab, [REFUSED, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
-    "fusion of a network": (partial(FusionLab, "chain"), [going, ran, REFUSED]),
-    "search": (SearchLab, [going, REFUSED]),
-    "recompute": (RecomputeLab, [partial(ran, command="count"), REFUSED]),
-    "redistribution": (RedistributionLab, [REFUSED]),
-    "costs": (CostLab, [REFUSED]),
-    "stepper": (CollectiveStepper, [REFUSED]),
+    "strategy": (FakeLab, [training, lambda view: view.lab.stop(), refused]),
+    "strategy with its tour": (lambda: StrategyLab(tour=True), [refused]),
+    "strategy of GPT": (lambda: StrategyLab("transformer"), [refused]),
+    "memory": (MemoryLab, [going, ran, refused]),
+    "pipeline": (PipelineLab, [going, refused]),
+    "fusion": (FusionLab, [refused, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
+    "fusion of a network": (partial(FusionLab, "chain"), [going, ran, refused]),
+    "search": (SearchLab, [going, refused]),
+    "recompute": (RecomputeLab, [partial(ran, command="count"), refused]),
+    "redistribution": (RedistributionLab, [refused]),
+    "costs": (CostLab, [refused]),
+    "stepper": (CollectiveStepper, [refused]),
 }
 
 

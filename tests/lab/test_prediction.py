@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,7 @@ def form(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(prediction, "_FIRST", first := FirstAnswers())
     monkeypatch.setattr(predictions, "keep_answer", first.add)
-    predict = lambda lesson, **answers: predictions.predict(lesson, **answers)  # noqa: E731
+    predict = partial(predictions.predict)  # one that can be given `first`
     predict.first = first
     return predict
 

@@ -73,8 +73,7 @@ function doesAt(lane, moment) {
   return { ...one, does };
 }
 
-
-
+// The snapshot as it was at the chosen step and moment.
 function past(s, ui) {
   const r = recordingOf(s, ui), here = ui.scrub;
   if (!r || here.at === null) return s;
