@@ -209,7 +209,7 @@ class ModelWithSettings:
     @property
     def hidden(self) -> list[str]:
         """The commands that `hide` has hidden."""
-        return [name for name in self.commands if name in vars(self)]
+        return [name for name in self.commands if isinstance(vars(self).get(name), functools.partial)]
 
     def hide(self, controls: str) -> None:
         """Hide single controls: "-preset,-search" hides these two, and what they do is refused from then on.
