@@ -32,14 +32,14 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 300,
-    "__main__.py": 10,
-    "base": 4_847,
-    "layout": 2_170,
+    "__init__.py": 295,
+    "__main__.py": 8,
+    "base": 4_842,
+    "layout": 2_454,
     "ops": 10_764,
     "nn": 8_019,
-    "catalog": 14_674,
-    "graph": 9_567,
+    "catalog": 14_659,
+    "graph": 9_563,
     "cost": 9_310,
     "run": 1_460,
     "processes": 13_681,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 109_010, 133_385, 104_702
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 109_294, 133_669, 105_115
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern
