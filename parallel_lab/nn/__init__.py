@@ -19,6 +19,7 @@ from .layers.class_losses import CrossEntropyLoss
 from .layers.conv import Conv2d, MaxPool2d
 from .layers.dropout import Dropout
 from .layers.losses import BCEWithLogitsLoss, LossBase, MSELoss
+from .layers.moe import MoE
 from .layers.normalization import BatchNorm1d, BatchNorm2d, LayerNorm
 from .layers.transformer import MultiheadAttention, TransformerEncoder, TransformerEncoderLayer
 from .optim.amp import DynamicLossScaleManager, DynamicLossScaler, DynamicLossScaleUpdateCell, LossScaler

@@ -14,9 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.layout.placements import Placement, VisibleKeys, attention_work
+from parallel_lab.ops import expert_balance, expert_capacity, routing
+from parallel_lab.ops.expert_rows import Dispatch, bytes_leaving, drops_of, permutation
 
 Answer = dict[str, Any]
+Rows = list[list[float]]
 ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("five_d.json").read_text(encoding="utf-8"))["cases"]
 FAMILIES: dict[str, Callable[..., Any]] = {}
 
@@ -50,10 +56,29 @@ def agrees(answer: Any, expected: Any, tolerance: dict[str, Any]) -> bool:
 # ---- balance_loss ----
 
 
+@family
+def balance_loss(logits: Rows, k: int, how: str, ranks: int) -> float:
+    if how in ("mindspore", "mindspore_v1", "per_choice"):
+        return expert_balance.loss_per_choice(np.array(logits), k)
+    scores = "sigmoid" if how.startswith("sigmoid") else "softmax"
+    parts = ranks if how in ("mean_of_ranks", "mindformers", "per_rank") else 1
+    return expert_balance.balance_loss(np.array(logits), k, scores, parts=parts)
+
+
 # ---- bias_update ----
 
 
+@family
+def bias_update(load: list[int], rate: float, centred: bool = False) -> list[float]:
+    return expert_balance.bias_change(np.array(load), rate, centred=centred).tolist()
+
+
 # ---- capacity ----
+
+
+@family
+def capacity(tokens: int, experts: int, k: int, factor: float, convention: str, **further: int) -> int | None:
+    return expert_capacity.capacity(tokens, experts, k, factor, convention, **further)
 
 
 # ---- cp_index ----
@@ -99,6 +124,21 @@ def cp_useful_share(placement: str, P: int, c: int) -> Answer:
 # ---- dispatch_splits ----
 
 
+@family
+def dispatch_splits(
+    ep: int, k: int, order: str, capacity: int, h: int, bytes: int, logits_sets: dict[str, Rows]
+) -> Answer:
+    logits = np.stack([np.array(logits_sets["abc"[r % 3]]) + 0.01 * r for r in range(ep)])
+    dropless = order == "dropless"
+    made = Dispatch.of_logits(logits, k, *(() if dropless else (capacity, order)))
+    return {
+        "input_splits": made.sent.tolist(),
+        "output_splits": made.sent.T.tolist(),
+        "busiest_over_mean": made.busiest_over_mean,
+        "bytes_leaving_rank": bytes_leaving(made.sent, h * bytes),
+    }
+
+
 # ---- distinct_places ----
 
 
@@ -115,7 +155,22 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
 # ---- drops ----
 
 
+@family
+def drops(logits: Rows, k: int, capacity: int, order: str) -> Answer:
+    rows = np.array(logits)
+    if order not in expert_capacity.ORDERS:
+        return drops_of(*expert_capacity.mindspore_v1_choices(rows, k, capacity), rows.shape[1])
+    made = Dispatch.of_logits(rows[None], k, capacity, order)
+    return drops_of(made.experts[0], made.kept[0], rows.shape[1])
+
+
 # ---- eplb ----
+
+
+@family
+def eplb(load: list[float], replicas: int, devices: int, **further: int) -> Answer:
+    placed = place_experts(load, replicas, devices, **further)
+    return {"copies": list(placed.copies), "max_over_mean": placed.max_over_mean, "before": placed.before}
 
 
 # ---- flash_sp_messages ----
@@ -127,10 +182,25 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
 # ---- gates ----
 
 
+@family
+def gates(logits: Rows, k: int, router: str, bias: list[float] | None = None, **further: Any) -> Answer:
+    own = None if bias is None else np.array(bias)
+    experts, weights = routing.choose(np.array(logits), k, routing.router_named(router), bias=own, **further)
+    return {"experts": experts.tolist(), "weights": weights.tolist()}
+
+
 # ---- gradient_groups ----
 
 
 # ---- group_limited ----
+
+
+@family
+def group_limited(
+    a: float, tokens: int, experts: int, k: int, groups: int, group_top: int, router: str, **further: Any
+) -> Answer:
+    logits = 1.5 * np.sin(a * (np.arange(tokens * experts) + 1)).reshape(tokens, experts)
+    return gates(logits.tolist(), k, router, groups=groups, best_groups=group_top, **further)
 
 
 # ---- head_tail ----
@@ -163,6 +233,12 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
 # ---- permute ----
 
 
+@family
+def permute(experts: list[list[int]], order: str) -> Answer:
+    token, choice, row_of_flat = permutation(np.array(experts), order)
+    return {"token": token.tolist(), "choice": choice.tolist(), "row_of_flat": row_of_flat.tolist()}
+
+
 # ---- rank_states ----
 
 
@@ -179,6 +255,14 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
 
 
 # ---- seq_loss ----
+
+
+@family
+def seq_loss(sequences: list[Rows], k: int, scores: str) -> Answer:
+    logits = np.array(sequences)
+    each = expert_balance.sequence_losses(logits, k, scores)
+    together = expert_balance.balance_loss(np.concatenate(logits), k, scores)
+    return {"each": each.tolist(), "mean": each.mean(), "over_all_tokens": together}
 
 
 # ---- sp_memory ----
@@ -203,3 +287,8 @@ def window_ring(placement: str, P: int, c: int, window: int) -> Answer:
 
 
 # ---- z_loss ----
+
+
+@family
+def z_loss(logits: Rows) -> float:
+    return expert_balance.z_loss(np.array(logits))

@@ -15,6 +15,7 @@ from ... import nn
 from ...base.checks import Check, checked, instance, integer
 from ...base.errors import ArgumentError, StrategyError, shorten
 from .gpt import GPT, GPTBlock
+from .moe_gpt import MoEGPT
 from .resnet import BasicBlock, Bottleneck, ResNet
 from .small import LeNet5, TransformerClassifier, WideDeep
 
@@ -62,6 +63,30 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
         raise ArgumentError(f"net is {shorten(net)}", where="tensor_parallel", allowed=allowed, hint=hint)
     data_parallel(net)
     rule(net, dp, mp)
+    return net
+
+
+@checked(dp=POWER_OF_TWO, ep=POWER_OF_TWO, mp=POWER_OF_TWO)
+def expert_parallel(net: Network, dp: int, ep: int, mp: int = 1) -> Network:
+    """Split tokens `dp` ways and the experts of every nn.MoE in `net` `ep` ways, for dp * mp devices.
+
+    The ranks of ep are among those of dp: ep next to each other hold all experts, dp / ep times the same. `mp` splits
+    the width inside experts and, of a MoEGPT, attention by heads. Other operators stay data parallel.
+
+    Raises ArgumentError unless every nn.MoE was made for `ep` and for `dp` groups of tokens, StrategyError where mp
+    does not divide heads or width.
+    """
+    data_parallel(net)
+    layers = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.MoE)]
+    for moe in layers:
+        if (moe.expert_parallel, moe.groups) != (ep, dp):
+            what = f"an nn.MoE of expert_parallel={moe.expert_parallel}, groups={moe.groups} with dp={dp}, ep={ep}"
+            raise ArgumentError(what, where="expert_parallel", allowed=f"nn.MoE(expert_parallel={ep}, groups={dp})")
+        _moe(moe, dp // ep, ep, mp)
+    if not layers:
+        raise ArgumentError(f"net is {shorten(net)}", where="expert_parallel", allowed="A network with an nn.MoE")
+    if isinstance(net, MoEGPT):
+        _moe_gpt(net, dp, mp)
     return net
 
 
@@ -165,6 +190,52 @@ def _classifier(net: TransformerClassifier, dp: int, mp: int) -> None:
         _encoder_layer(layer, dp, mp)
     net.mean.shard(((dp, 1, 1),))
     _rows(net.head, dp, mp)
+
+
+def _moe(moe: nn.MoE, copies: int, ep: int, mp: int) -> None:
+    """Groups of tokens (copies, ep) by rank; packed rows and slots lie with the experts while these work."""
+    if moe.inner % mp:
+        allowed = "mp divides the width inside experts"
+        raise StrategyError(f"mp={mp} with inner={moe.inner}", where="expert_parallel", allowed=allowed)
+    dp, tokens, counts = copies * ep, (copies, ep, 1, 1), (copies, 1, 1)
+    moe.scores.shard(((dp, 1), (1, 1)))
+    moe.route.shard(((dp, 1, 1), (1,)))
+    moe.load.shard(((dp, 1, 1),))
+    moe.bias_step.shard(((1,), (1,)))
+    moe.dispatch.shard((tokens, tokens))
+    moe.combine.shard((tokens,) * 3)
+    if moe.capacity_factor is None:
+        moe.place.shard((tokens,))
+        moe.exchange.shard((tokens, counts))
+        moe.exchange_back.shard((tokens, counts))
+        inner = (copies, ep, 1, mp)
+        moe.first.shard((tokens, counts, (ep, 1, 1, mp)))
+        moe.second.shard((inner, counts, (ep, 1, mp, 1)))
+    else:
+        moe.place.shard((tokens, tokens))
+        inner = (copies, 1, ep, 1, mp)
+        moe.first.shard(((copies, 1, ep, 1, 1), (ep, 1, mp)))
+        moe.second.shard((inner, (ep, mp, 1)))
+    for primitive in _primitives(moe.activation):
+        primitive.shard((inner,))
+    if moe.balance is not None:
+        for primitive in (moe.balance.load, moe.balance.scores, moe.balance.mean_scores, moe.balance.squared):
+            primitive.shard(((dp, 1, 1),))
+        means = (dp, 1) if moe.per_sequence else (1,)
+        moe.balance.mul.shard((means, means))
+        moe.balance.sum.shard((means,))
+        moe.balance.mean_square.shard(((dp, 1),))
+
+
+def _moe_gpt(net: MoEGPT, dp: int, mp: int) -> None:
+    net.embed.shard(((1, 1), (dp, 1)))
+    net.add.shard(((dp, 1, 1), (1, 1)))
+    for block in net.blocks:
+        parts, around = block.attention, ((block.norm1, block.norm2), (block.add1, block.add2), ())
+        columns = (parts.query, parts.key, parts.value)
+        _transformer_layer(dp, mp, net.heads, columns, (parts.out,), parts.attention, around)
+    net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+    net.scores.shard(((dp * mp, 1), (1, 1)))
 
 
 # ---- convolutions ----

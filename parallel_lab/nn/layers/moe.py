@@ -1,0 +1,215 @@
+"""A layer of experts: of many networks of one form each token uses k, which a router chooses for it.
+
+    moe = nn.MoE(hidden=16, inner=64, experts=8, k=2, expert_parallel=4)
+    y, loss = moe(x)                            # x: (b, s, hidden); `loss` is added to the network's
+    expert_parallel(moe, dp=4, ep=4)            # models.expert_parallel: on 4 devices, 2 experts each
+
+    router    logits, k experts of each token, weights            the same on every rank that has the token
+    dispatch  a copy of the token for each of its experts         all_to_all_v, or all_to_all of slots
+    experts   two layers, the rows of each expert together        rows * weights of that expert
+    combine   the results come back, weighted and added           the same message the other way
+
+Two forms. *Dropless* (capacity_factor=None): every copy travels, so ranks send each other as many rows as the router
+says; the counts of all go first. The result does not depend on how many ranks have the experts. *With capacity*: every
+expert has so many slots for each group of tokens, what finds none is dropped, and empty slots travel too. Which are
+dropped depends on the groups, so on one device `groups` must be the same (Lepikhin et al. 2020, section 3.2).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import choice, flag, integer, kept, number
+from ...base.dtypes import as_dtype
+from ...base.errors import ArgumentError, ShapeError
+from ...ops.elementwise import add, cast, mul
+from ...ops.expert_balance import bias_step, expert_load, expert_scores, squared_log_sum_exp
+from ...ops.expert_capacity import CONVENTIONS, ORDERS, capacity
+from ...ops.expert_rows import (
+    combine_rows,
+    dispatch_rows,
+    exchange_rows,
+    expert_product,
+    slot_product,
+    slot_rows,
+    sorted_rows,
+)
+from ...ops.linalg import matmul
+from ...ops.reduce import reduce_mean, reduce_sum
+from ...ops.routing import ROUTERS, check_routing, route_tokens
+from ...ops.shape import fill, reshape, shape as shape_of
+from ...ops.writes import assign
+from ..cell import Cell
+from ..initializer import HeUniform, initializer
+from ..tensor.parameter import Parameter
+from .activation import get_activation
+
+
+class MoE(Cell):
+    """x: (b, s, hidden) -> (b, s, hidden), and the loss of its balance, ().
+
+    hidden, inner, experts, k   width of tokens; inside an expert; how many experts; how many a token uses
+    router           one of `ops.routing.ROUTERS`; scale: its weights are multiplied by it
+    route_groups, best_groups, group_sum   experts outside of a token's best groups are left out
+    capacity_factor  None: dropless. Otherwise slots of an expert for each group, by a `convention` of `capacity`,
+                     and which choices get them by `drop_order`
+    expert_parallel  over how many ranks next to each other the experts are split;  groups: of tokens, as many as ranks
+                     that split them, a multiple of expert_parallel (default: expert_parallel)
+    balance_factor, z_factor   of the balance loss, over all tokens or (per_sequence) of each sequence, and the z-loss
+    bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`)
+
+    Parameters: `gate` (experts, hidden), `up` (experts, hidden, inner), `down` (experts, inner, hidden), and `bias`
+    (experts,), which has no gradient. The router computes in float32 at least. Raises ArgumentError for counts that do
+    not fit, ShapeError for tokens that do not divide by the groups.
+    """
+
+    @kept(hidden=integer(1), inner=integer(1), experts=integer(1), k=integer(1), router=choice(*ROUTERS))
+    @kept(convention=choice(*CONVENTIONS), drop_order=choice(*ORDERS), expert_parallel=integer(1))
+    @kept(capacity_factor=number() | None, groups=integer(1) | None, per_sequence=flag)
+    @kept(balance_factor=number(0), z_factor=number(0), bias_rate=number(0))
+    def __init__(
+        self,
+        hidden: int,
+        inner: int,
+        experts: int,
+        k: int = 1,
+        *,
+        router: str = "softmax_topk_norm",
+        scale: float = 1.0,
+        route_groups: int = 1,
+        best_groups: int = 1,
+        group_sum: int | None = None,
+        capacity_factor: float | None = None,
+        convention: str = "megatron",
+        drop_order: str = "choice_major",
+        expert_parallel: int = 1,
+        groups: int | None = None,
+        balance_factor: float = 0.0,
+        per_sequence: bool = False,
+        z_factor: float = 0.0,
+        bias_rate: float = 0.0,
+        centred: bool = False,
+        activation: Any = "gelu",
+        weight_init: Any = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__()
+        check_routing(experts, k, router, route_groups, best_groups, group_sum)
+        self.groups = expert_parallel if groups is None else groups
+        if experts % expert_parallel or self.groups % expert_parallel:
+            what = f"experts={experts} and groups={self.groups} with expert_parallel={expert_parallel}"
+            raise ArgumentError(what, where="MoE", allowed="expert_parallel divides both: ranks have equal shares")
+        rule, router_type = weight_init or HeUniform(math.sqrt(5)), np.promote_types(as_dtype(dtype), np.float32)
+        self.gate = Parameter(initializer(rule, (experts, hidden), router_type))
+        self.bias = Parameter(initializer("zeros", (experts,), router_type), requires_grad=False)
+        self.up = Parameter(initializer(rule, (experts, hidden, inner), dtype))
+        self.down = Parameter(initializer(rule, (experts, inner, hidden), dtype))
+        # router
+        self.as_rows, self.as_tokens, self.cast = reshape.primitive(), reshape.primitive(), cast.primitive()
+        self.scores = matmul.primitive(transpose_b=True)
+        limits = {"groups": route_groups, "best_groups": best_groups, "group_sum": group_sum or 0}
+        self.route = route_tokens.primitive(k=k, router=router, scale=scale, **limits)
+        self.load = expert_load.primitive(expert_num=experts, per_sequence=False)
+        self.balance = _Balance(self) if balance_factor or z_factor else None
+        self.bias_step, self.assign = bias_step.primitive(rate=bias_rate, centred=centred), assign.primitive()
+        # dispatch, experts, combine
+        self.into_groups, self.out_of_groups, self.split_weights = (reshape.primitive() for _ in range(3))
+        self.dispatch, self.combine = dispatch_rows.primitive(), combine_rows.primitive()
+        self.activation = get_activation(activation)
+        if capacity_factor is None:
+            self.place = sorted_rows.primitive(expert_num=experts)
+            self.exchange, self.exchange_back = exchange_rows.primitive(), exchange_rows.primitive(back=True)
+            self.first, self.second = expert_product.primitive(), expert_product.primitive()
+        else:
+            self.place = slot_rows.primitive(expert_num=experts, order=drop_order)
+            self.apart, self.together = reshape.primitive(), reshape.primitive()
+            self.first, self.second = slot_product.primitive(), slot_product.primitive()
+
+    def construct(self, x: Any) -> tuple[Any, Any]:
+        b, s, _ = shape_of(x)
+        grid, n = self._grid(b * s)
+        logits = self._logits(x)
+        experts, weights = self.route(logits, self.bias)
+        loss = fill(shape=(), value=0.0, dtype=str(logits.dtype)) if self.balance is None else None
+        if self.balance is not None:
+            loss = self.balance(logits, experts)
+        if self.bias_rate and self.training:
+            self.assign(self.bias, self.bias_step(self.bias, self.load(experts)))
+        tokens = self.into_groups(x, (*grid, n, self.hidden))
+        experts, weights = (self.into_groups(each, (*grid, n, self.k)) for each in (experts, weights))
+        if str(weights.dtype) != str(x.dtype):
+            weights = self.cast(weights, str(x.dtype))
+        work = self._packed if self.capacity_factor is None else self._in_slots
+        return self.out_of_groups(work(tokens, experts, weights, n), (b, s, self.hidden)), loss
+
+    def _packed(self, tokens: Any, experts: Any, weights: Any, n: int) -> Any:
+        """Every copy travels: as many rows as the counts say."""
+        ep, own = self.expert_parallel, self.experts // self.expert_parallel
+        row_of, counts = self.place(experts)
+        self.dispatch.given["rows"] = self.exchange_back.given["rows"] = n * self.k
+        self.exchange.given["rows"] = ep * n * min(self.k, own)  # all tokens of the ranks may come
+        rows = self.dispatch(tokens, row_of)
+        rows = self.exchange(rows, counts) if ep > 1 else rows
+        up = self.split_weights(self.up, (ep, own, self.hidden, self.inner))
+        down = self.split_weights(self.down, (ep, own, self.inner, self.hidden))
+        rows = self.second(self.activation(self.first(rows, counts, up)), counts, down)
+        rows = self.exchange_back(rows, counts) if ep > 1 else rows
+        return self.combine(rows, weights, row_of)
+
+    def _in_slots(self, tokens: Any, experts: Any, weights: Any, n: int) -> Any:
+        """Slots travel, empty ones too: where groups were split experts are, and the other way."""
+        room = capacity(n, self.experts, self.k, self.capacity_factor, self.convention)
+        self.place.given["room"], self.dispatch.given["rows"] = room, self.experts * room
+        row_of, _ = self.place(experts, weights)
+        grid = (self.groups // self.expert_parallel, self.expert_parallel)
+        slots = self.apart(self.dispatch(tokens, row_of), (*grid, self.experts, room, self.hidden))
+        slots = self.second(self.activation(self.first(slots, self.up)), self.down)
+        return self.combine(self.together(slots, (*grid, self.experts * room, self.hidden)), weights, row_of)
+
+    def _grid(self, tokens: int) -> tuple[tuple[int, int], int]:
+        """Groups of tokens as (copies of the experts, ranks that split them), and tokens of each."""
+        if tokens % self.groups:
+            what = f"{tokens} tokens in {self.groups} groups"
+            raise ShapeError(what, where=self._where(), allowed="Groups of equal size: their number divides the tokens")
+        return (self.groups // self.expert_parallel, self.expert_parallel), tokens // self.groups
+
+    def _logits(self, x: Any) -> Any:
+        """What the router compares.  x: (b, s, hidden) -> (b, s, experts), float32 at least."""
+        shape = shape_of(x)
+        if len(shape) != 3 or shape[2] != self.hidden:
+            raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=f"(b, s, {self.hidden})")
+        rows = self.as_rows(x, (-1, self.hidden))
+        if str(rows.dtype) != str(self.gate.dtype):
+            rows = self.cast(rows, str(self.gate.dtype))
+        return self.as_tokens(self.scores(rows, self.gate), (*shape[:2], self.experts))
+
+
+class _Balance(Cell):
+    """balance_factor * E * sum of f_i P_i + z_factor * mean of squared log-sum-exps, of the logits of all tokens."""
+
+    def __init__(self, moe: MoE) -> None:
+        super().__init__()
+        self.factor, self.z_factor, self.k, self.experts = moe.balance_factor, moe.z_factor, moe.k, moe.experts
+        self.per_sequence = moe.per_sequence
+        self.load = expert_load.primitive(expert_num=moe.experts, per_sequence=moe.per_sequence)
+        self.scores = expert_scores.primitive(scores=ROUTERS[moe.router].scores)
+        self.mean_scores, self.mul, self.sum = reduce_mean.primitive(), mul.primitive(), reduce_sum.primitive()
+        self.scale, self.squared, self.mean_square = (
+            mul.primitive(),
+            squared_log_sum_exp.primitive(),
+            reduce_mean.primitive(),
+        )
+        self.scale_z, self.add = mul.primitive(), add.primitive()
+
+    def construct(self, logits: Any, experts: Any) -> Any:
+        b, s, _ = shape_of(logits)
+        choices = self.k * b * s  # of each sequence k s, and the mean over b
+        means = self.mean_scores(self.scores(logits), (1,) if self.per_sequence else (0, 1))
+        loss = self.sum(self.mul(means, self.load(experts)))
+        loss = self.scale(loss, self.factor * self.experts / choices)
+        if self.z_factor:
+            loss = self.add(loss, self.scale_z(self.mean_square(self.squared(logits)), self.z_factor))
+        return loss

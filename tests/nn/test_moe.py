@@ -1,0 +1,215 @@
+"""nn.MoE at once, in numpy alone: every form against a loop over tokens; routers, capacity and what is refused."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from parallel_lab import ShapeError, Tensor, nn, ops
+from parallel_lab.base.errors import ArgumentError
+from parallel_lab.cost.expert_placement import place_experts
+from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_choice, z_loss
+from parallel_lab.ops.expert_capacity import capacity, expected_drop_share, kept_choices, mindspore_v1_choices
+from parallel_lab.ops.expert_rows import Dispatch
+from parallel_lab.ops.routing import ROUTERS, choose, expert_choice, gshard_second, router_named
+
+HIDDEN, INNER, EXPERTS = 6, 10, 4
+
+
+def layer(seed=1, experts=EXPERTS, k=2, **options):
+    moe = nn.MoE(HIDDEN, INNER, experts, k, dtype=np.float64, **options)
+    rng = np.random.default_rng(seed)
+    for parameter in moe.trainable_params():
+        parameter.set_data(Tensor(rng.normal(size=parameter.shape)))
+    return moe
+
+
+def by_tokens(moe, x, kept=None):
+    """The layer, token by token and choice by choice."""
+    tokens = x.reshape(-1, HIDDEN)
+    logits = tokens @ moe.gate.asnumpy().T
+    experts, weights = choose(logits, moe.k, moe.router, scale=moe.scale)
+    made = np.zeros_like(tokens)
+    for t, j in np.ndindex(experts.shape):
+        if kept is None or kept[t, j]:
+            inner = ops.gelu(Tensor(tokens[t] @ moe.up.asnumpy()[experts[t, j]])).asnumpy()
+            made[t] += weights[t, j] * (inner @ moe.down.asnumpy()[experts[t, j]])
+    return made.reshape(x.shape), logits
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize(("ep", "groups"), [(1, 1), (2, 2), (2, 4), (4, 4)])
+def test_a_dropless_layer_is_its_experts_token_by_token(router, ep, groups):
+    moe = layer(router=router, expert_parallel=ep, groups=groups, balance_factor=0.1, z_factor=0.01)
+    x = np.random.default_rng(0).normal(size=(2, 6, HIDDEN))
+    y, loss = moe(Tensor(x))
+    wanted, logits = by_tokens(moe, x)
+    np.testing.assert_allclose(y.asnumpy(), wanted, rtol=1e-12, atol=1e-12)
+    scores = ROUTERS[router].scores
+    assert loss.item() == pytest.approx(0.1 * balance_loss(logits, 2, scores) + 0.01 * z_loss(logits), rel=1e-6)
+
+
+@pytest.mark.parametrize("order", ["choice_major", "token_major", "weight"])
+@pytest.mark.parametrize(("ep", "groups"), [(1, 1), (1, 4), (2, 4), (4, 4)])
+def test_with_capacity_each_group_drops_by_itself(order, ep, groups):
+    moe = layer(capacity_factor=0.8, drop_order=order, expert_parallel=ep, groups=groups)
+    x = np.random.default_rng(0).normal(size=(4, 4, HIDDEN))
+    n = 16 // groups
+    made = Dispatch.of_logits(
+        (x.reshape(-1, HIDDEN) @ moe.gate.asnumpy().T).reshape(groups, n, EXPERTS),
+        *(2, capacity(n, EXPERTS, 2, 0.8), order, moe.router),
+    )
+    assert not made.kept.all()
+    np.testing.assert_allclose(moe(Tensor(x))[0].asnumpy(), by_tokens(moe, x, made.kept.reshape(16, 2))[0], atol=1e-12)
+
+
+def test_an_expert_without_a_token_has_a_gradient_of_zeros():
+    moe = layer(k=1)
+    moe.bias.set_data(Tensor(np.array([0, -9.0, 0, 0])))
+    y, _ = moe(Tensor(np.random.default_rng(0).normal(size=(1, 8, HIDDEN))))
+    _, up, down = gradients(ops.reduce_sum(y), [moe.gate, moe.up, moe.down])
+    for gradient in map(np.asarray, (up, down)):
+        assert not gradient[1].any() and all(gradient[e].any() for e in (0, 2, 3))
+
+
+def test_a_router_with_one_choice_learns_only_with_the_softmax_first():
+    x = Tensor(np.random.default_rng(0).normal(size=(1, 8, HIDDEN)))
+    moved = {}
+    for router in ("softmax_topk", "topk_softmax"):
+        moe = layer(k=1, router=router)
+        moved[router] = np.abs(gradients(ops.reduce_sum(moe(x)[0]), [moe.gate])[0]).max()
+    assert moved["softmax_topk"] > 1e-3 and moved["topk_softmax"] == 0
+
+
+def test_the_bias_moves_towards_balance_in_training_and_not_in_the_weights():
+    moe = layer(k=1, bias_rate=0.5, router="sigmoid")
+    x = np.random.default_rng(0).normal(size=(1, 32, HIDDEN))
+    moe.set_train(True)
+    before, _ = moe(Tensor(x))
+    load = np.bincount(choose((x[0] @ moe.gate.asnumpy().T), 1, "sigmoid")[0].reshape(-1), minlength=EXPERTS)
+    np.testing.assert_allclose(moe.bias.asnumpy(), 0.5 * np.sign(8 - load))
+    moe.set_train(False)
+    moe.bias.set_data(Tensor(np.full(EXPERTS, 3.0)))  # alike: no choice differs, and no weight
+    np.testing.assert_array_equal(moe(Tensor(x))[0].asnumpy(), before.asnumpy())
+    assert np.mean(bias_change(load, 0.1, centred=True)) == pytest.approx(0)
+
+
+# ---- routers and capacity ----
+
+
+def test_softmax_after_the_choice_is_the_normalised_softmax():
+    logits = np.random.default_rng(0).normal(size=(64, 8))
+    one, other = choose(logits, 3, "topk_softmax"), choose(logits, 3, "softmax_topk_norm")
+    np.testing.assert_array_equal(one[0], other[0])
+    np.testing.assert_allclose(one[1], other[1], rtol=1e-12)
+
+
+def test_of_equal_scores_the_lower_index_is_chosen():
+    assert choose(np.zeros((1, 5)), 3)[0].tolist() == [[0, 1, 2]]
+
+
+def test_an_expert_outside_of_the_best_groups_is_never_chosen_even_with_a_negative_bias():
+    logits = np.array([[0.0, -9, 8, 8, -9, -9]])
+    experts, _ = choose(logits, 2, "sigmoid", bias=np.full(6, -2.0), groups=3, best_groups=1, group_sum=1)
+    assert experts.tolist() == [[2, 3]]
+    assert choose(logits, 2, "sigmoid", groups=2, best_groups=1, group_sum=1)[0].tolist() == [[2, 0]]
+
+
+def test_names_of_routers_by_their_words():
+    names = ("pre_softmax", "softmax_norm", "post-softmax", "sigmoid_bias", "sigmoid_bias_norm")
+    assert [router_named(name) for name in names] == [
+        *("softmax_topk", "softmax_topk_norm", "topk_softmax", "sigmoid", "sigmoid_norm")
+    ]
+    with pytest.raises(ArgumentError, match="router='tanh'"):
+        router_named("tanh")
+
+
+def test_expert_choice_fills_every_expert_and_the_second_of_gshard_is_drawn():
+    tokens, weights = expert_choice(np.random.default_rng(0).normal(size=(8, 4)), 3)
+    assert tokens.shape == weights.shape == (4, 3) and (np.diff(weights) <= 0).all()
+    used = gshard_second(np.array([[0.9, 0.1], [0.9, 0.1], [0.5, 0.5]]), np.array([0.19, 0.21, 0.99]))
+    assert used.tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("convention", "factor", "further", "room"),
+    [
+        ("switch", 1.25, {}, 3),  # 8 / 4 * 1.25 = 2.5
+        ("mesh_tf", 1.25, {}, 2),  # rounded down, choices not counted
+        ("mesh_tf", 1.0, {"minimum": 4}, 4),
+        ("megatron", 1.25, {}, 5),
+        ("mindspore", 1.25, {}, 5),
+        ("mindformers_v2", 1.25, {"mp": 4}, 8),
+        ("mindformers_v2", 0, {"mp": 2, "load": 5}, 6),
+        ("deepspeed", 0.5, {}, 4),
+        ("tutel", 1.25, {}, 4),  # 2 * int(1.25 * 2)
+        ("tutel", 0, {"load": 7}, 7),
+        ("tutel", -1.0, {"load": 7}, 4),
+        ("megatron", None, {}, None),
+    ],
+)
+def test_capacity_by_each_convention(convention, factor, further, room):
+    assert capacity(8, 4, 2, factor, convention, **further) == room
+
+
+def test_expected_drops_are_those_of_drawn_choices():
+    rng, rooms = np.random.default_rng(0), (32, 40)
+    drawn = [np.bincount(rng.integers(0, 8, 256), minlength=8) for _ in range(2000)]
+    for room, wanted in zip(rooms, (0.0658, 0.0054), strict=True):
+        assert expected_drop_share(256, 8, room) == pytest.approx(wanted, abs=5e-5)
+        assert np.mean([np.maximum(x - room, 0).sum() / 256 for x in drawn]) == pytest.approx(wanted, abs=2e-3)
+
+
+def test_the_older_router_of_mindspore_loses_tokens_that_gshard_keeps():
+    logits = np.log([[0.6, 1e-9, 0.4], [0.7, 1e-9, 0.3], [0.8, 0.2, 1e-9]])
+    gshard = kept_choices(choose(logits, 2)[0], 3, 2)
+    experts, kept = mindspore_v1_choices(logits, 2, 2)
+    assert gshard[2].tolist() == [False, True]
+    assert experts[2].tolist() == [0, 0] and not kept[2].any()  # the second choice is the full first one again
+
+
+def test_alike_experts_have_a_balance_loss_of_one_and_one_per_choice_in_the_older_form():
+    logits = np.array(list(itertools.permutations(np.linspace(0, 1, EXPERTS))))
+    assert balance_loss(logits, 2) == pytest.approx(1) and loss_per_choice(logits, 2) == pytest.approx(2)
+    one_expert = np.tile([50.0, 0, 0, 0], (8, 1))
+    assert balance_loss(one_expert, 1) == pytest.approx(EXPERTS)
+
+
+def test_copies_in_nodes_stay_with_their_groups():
+    placed = place_experts([8, 1, 1, 1, 4, 4, 1, 1], replicas=12, devices=4, groups=4, nodes=2)
+    assert sum(placed.copies) == 12 and sorted(map(len, placed.devices)) == [3] * 4
+    for node in (placed.devices[:2], placed.devices[2:]):
+        assert len({e // 2 for device in node for e in device}) == 2
+    assert placed.max_over_mean < placed.before
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"k": 5}, "k=5 of 4 experts"),
+        ({"expert_parallel": 3}, "experts=4 and groups=3 with expert_parallel=3"),
+        ({"expert_parallel": 2, "groups": 3}, "groups=3 with expert_parallel=2"),
+        ({"route_groups": 3}, "groups=3 of 4 experts"),
+        ({"route_groups": 4, "best_groups": 1}, "k=2 with 1 groups of 1 experts"),
+        ({"router": "tanh"}, "router='tanh'"),
+    ],
+)
+def test_counts_that_do_not_fit_are_refused(options, words):
+    with pytest.raises(ArgumentError, match=words):
+        layer(**options)
+
+
+@pytest.mark.parametrize(("factor", "convention"), [(0.0, "megatron"), (0.1, "mesh_tf"), (-1.0, "switch")])
+def test_no_room_is_refused_where_a_convention_gives_it_no_meaning(factor, convention):
+    moe = layer(capacity_factor=factor, convention=convention)
+    with pytest.raises(ArgumentError, match="a capacity of"):
+        moe(Tensor(np.ones((1, 4, HIDDEN))))
+
+
+def test_tokens_that_do_not_divide_by_the_groups_are_refused():
+    with pytest.raises(ShapeError, match="6 tokens in 4 groups"):
+        layer(expert_parallel=4)(Tensor(np.ones((1, 6, HIDDEN))))
