@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.recorded.ask_five_d import FAMILIES, ROWS, agrees, ask
+from tests.recorded.ask_five_d import FAMILIES, ROWS, agrees, ask_row
 
 ANSWERED = [row for row in ROWS if row["family"] in FAMILIES]
 
 
 @pytest.mark.parametrize("row", ANSWERED, ids=lambda row: row["id"])
 def test_a_recorded_row_is_answered(row):
-    answer = ask(row["family"], **row["inputs"])
+    answer = ask_row(row)
     assert agrees(answer, row["expected"], row["tolerance"]), (answer, row["expected"])
 
 

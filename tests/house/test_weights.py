@@ -40,7 +40,7 @@ PACKAGE_LINES = {
     "nn": 8_392,
     "catalog": 14_659,
     "graph": 9_563,
-    "cost": 9_405,
+    "cost": 10_483,
     "run": 1_460,
     "processes": 13_681,
     "train": 11_061,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 110_825, 135_200, 105_419
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 111_903, 136_278, 106_152
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

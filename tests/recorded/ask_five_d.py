@@ -3,11 +3,14 @@
     ask("cp_index", placement="zigzag", n=8, P=2, rank=0)       [0, 1, 6, 7]
 
 A function takes the inputs of a row by name and returns what the row's `expected` holds: a number, a list, or a dict
-of them. Families stand in alphabetical order under their names; a name without a function is not answered yet.
+of them. Two families say only in their question what is asked (all parameters or the active ones, which part): these
+take it, too, and `ask_row` gives it. Families stand in alphabetical order under their names; a name without a function
+is not answered yet.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_lab.cost import planner
 from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.layout.placements import Placement, VisibleKeys, attention_work
 from parallel_lab.ops import expert_balance, expert_capacity, routing
@@ -34,8 +38,15 @@ def family(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ask(name: str, **inputs: Any) -> Any:
-    """The answer to a row of a family. Raises KeyError for a family without a function."""
+    """The answer of a family to inputs. Raises KeyError for a family without a function."""
     return FAMILIES[name](**inputs)
+
+
+def ask_row(row: dict[str, Any]) -> Any:
+    """The answer to a row as it is recorded."""
+    takes = inspect.signature(FAMILIES[row["family"]]).parameters
+    question = {"question": row["question"]} if "question" in takes else {}
+    return ask(row["family"], **row["inputs"], **question)
 
 
 def agrees(answer: Any, expected: Any, tolerance: dict[str, Any]) -> bool:
@@ -51,6 +62,20 @@ def agrees(answer: Any, expected: Any, tolerance: dict[str, Any]) -> bool:
 
 
 # ---- all_gather_cp_bytes ----
+
+
+@family
+def all_gather_cp_bytes(
+    b: int, s: int, n_kv: int, d: int, P: int, bytes: int, gathered_kept: bool, gradient_bytes: int | None = None
+) -> Answer:
+    sent = planner.AttentionMessages(b, s, n_kv, d, P, number_bytes=bytes).gathered(
+        kept=gathered_kept, gradient_bytes=gradient_bytes
+    )
+    return {
+        "sent_forward": sent.forward_bytes,
+        "sent_backward": sent.backward_bytes,
+        "held_bytes_of_gathered": sent.held_bytes,
+    }
 
 
 # ---- balance_loss ----
@@ -92,6 +117,16 @@ def cp_index(placement: str, n: int, P: int, rank: int) -> list[int]:
 # ---- cp_loss_scale ----
 
 
+@family
+def cp_loss_scale(cp: int, dp: int, valid_tokens: list[list[int]]) -> Answer:
+    means = planner.loss_means(valid_tokens)
+    return {
+        "right": means.right,
+        "mean_of_means": means.mean_of_means,
+        "factor_of_sum_over_sample_averaged": means.sample_sums_averaged_factor,
+    }
+
+
 # ---- cp_masked_share ----
 
 
@@ -121,6 +156,12 @@ def cp_useful_share(placement: str, P: int, c: int) -> Answer:
 # ---- dispatch_bytes ----
 
 
+@family
+def dispatch_bytes(tokens: int, h: int, k: int, experts: int, ep: int, how: str) -> float:
+    row, copies = how.split("_", 1)
+    return planner.dispatch_bytes(tokens, h, experts, k, ep, row=row, copies="choice" if copies == "rows" else "rank")
+
+
 # ---- dispatch_splits ----
 
 
@@ -140,6 +181,11 @@ def dispatch_splits(
 
 
 # ---- distinct_places ----
+
+
+@family
+def distinct_places(experts: int, k: int, places: int) -> float:
+    return planner.different_places(experts, k, places)
 
 
 # ---- document_balance ----
@@ -176,7 +222,25 @@ def eplb(load: list[float], replicas: int, devices: int, **further: int) -> Answ
 # ---- flash_sp_messages ----
 
 
+@family
+def flash_sp_messages(P: int, rank: int, b: int, c: int, n_q: int, n_kv: int, d: int) -> Answer:
+    shape = planner.AttentionMessages.of_rank_tokens(b, c, P, heads=n_q, kv_heads=n_kv, head_size=d)
+    sent = shape.balanced_ring(rank)
+    return {
+        "kv_halves": sent.kv_halves,
+        "queries": sent.queries,
+        "results": sent.results,
+        "sent_bytes": sent.sent_bytes,
+        "blocks_of_c_x_c/2": sent.half_blocks,
+    }
+
+
 # ---- flops_per_token ----
+
+
+@family
+def flops_per_token(model: str, s: int, causal: bool) -> int:
+    return planner.get_decoder(model).flops_per_token(s, causal=causal)
 
 
 # ---- gates ----
@@ -190,6 +254,21 @@ def gates(logits: Rows, k: int, router: str, bias: list[float] | None = None, **
 
 
 # ---- gradient_groups ----
+
+
+@family
+def gradient_groups(world: int, tp: int, cp: int, pp: int, ep: int, etp: int) -> Answer:
+    degrees = planner.Degrees(world, tp, cp, pp, ep, etp)
+    rule = degrees.gradients
+    return {
+        "dp": degrees.data,
+        "dense_reduce_group": rule.dense_group,
+        "expert_reduce_group": rule.expert_group,
+        "divisor": rule.divisor,
+        "expert_factor_if_divided_by_own_group": rule.expert_factor_if_divided_by_own_group,
+        "dense_factor_if_cp_forgotten": rule.dense_factor_if_context_forgotten,
+        "expert_prescale_if_reduce_averages": rule.expert_prescale,
+    }
 
 
 # ---- group_limited ----
@@ -206,28 +285,103 @@ def group_limited(
 # ---- head_tail ----
 
 
+@family
+def head_tail(b: int, s: int, n_q: int, d: int, P: int, rank: int, bytes: int) -> Answer:
+    exchanged, contiguous = (attention_work(Placement(kind, s, P)) for kind in ("head_tail", "contiguous"))
+    return {
+        "sent_bytes": planner.AttentionMessages(b, s, n_q, d, P, number_bytes=bytes).head_tail_bytes(rank),
+        "pairs": exchanged.per_rank[rank],
+        "pairs_without": contiguous.per_rank[rank],
+    }
+
+
 # ---- layer_activations ----
+
+
+@family
+def layer_activations(model: str, b: int, s: int, t: int, cp: int, **kept: Any) -> float:
+    return planner.get_decoder(model).layer_activation_bytes(b, s, t, cp, **kept)
 
 
 # ---- measured_flops_per_token ----
 
 
+@family
+def measured_flops_per_token(model: str, s: int, tokens_per_s: float, tflops: float) -> Answer:
+    rate = planner.get_decoder(model).rate(s, tokens_per_s=tokens_per_s, tflops_per_s=tflops)
+    return {"published": rate.measured_flops_per_token, "formula_over_published": rate.formula_over_measured}
+
+
 # ---- mesh_groups ----
+
+
+@family
+def mesh_groups(axes_fastest_first: list[tuple[str, int]], axis: str) -> list[list[int]]:
+    return [list(group) for group in planner.axis_groups(axes_fastest_first, axis)]
 
 
 # ---- mfu ----
 
 
+@family
+def mfu(model: str, s: int, tokens_per_s: float | None, tflops: float | None, peak_tflops: float) -> Answer:
+    rate = planner.get_decoder(model).rate(
+        s, tokens_per_s=tokens_per_s, tflops_per_s=tflops, peak_tflops_per_s=peak_tflops
+    )
+    return {"mfu": rate.utilization, "tokens_per_s": rate.tokens_per_s}
+
+
 # ---- overlap ----
+
+
+@family
+def overlap(flops_per_s: float, bytes_per_s: float, n_q: int, n_kv: int, bytes: int, **pass_: str) -> float:
+    return planner.least_hidden_tokens(flops_per_s, bytes_per_s, n_q, n_kv, bytes, direction=pass_["pass"])
 
 
 # ---- padded_exchange ----
 
 
+@family
+def padded_exchange(tokens: int, h: int, experts: int, k: int, factor: float, ep: int, mp: int, bytes: int) -> Answer:
+    sent = planner.padded_exchange(tokens, h, experts, k, ep, factor, tensor=mp, number_bytes=bytes)
+    return {
+        "capacity": sent.capacity,
+        "sent_bytes": sent.sent_bytes,
+        "sent_bytes_cut": sent.cut_bytes,
+        "padding_share": sent.padding_share,
+    }
+
+
 # ---- parameter_parts ----
 
 
+@family
+def parameter_parts(question: str, **shape: Any) -> int:
+    kind = question.rsplit(": ", 1)[-1]
+    return _decoder(**shape).part({"shared experts": "shared_experts", "shared": "shared_experts"}.get(kind, kind))
+
+
 # ---- parameters ----
+
+
+@family
+def parameters(question: str = "", **shape: Any) -> int:
+    decoder = _decoder(**shape)
+    return decoder.active_parameters if "(active;" in question else decoder.parameters
+
+
+def _decoder(
+    model: str, h: int, layers: int, n_q: int, vocab: int, mla: dict[str, int] | None = None, **more: Any
+) -> planner.Decoder:
+    latent = planner.LatentAttention(**mla) if mla else None
+    return planner.Decoder(
+        model, h, layers, n_q, vocab, latent=latent, **{_FIELDS.get(key, key): more[key] for key in more}
+    )
+
+
+_FIELDS = {"n_kv": "kv_heads", "d": "head_size", "f": "mlp_width", "k": "chosen"}
+_FIELDS |= {"f_expert": "expert_width", "shared": "shared_experts"}
 
 
 # ---- permute ----
@@ -242,10 +396,34 @@ def permute(experts: list[list[int]], order: str) -> Answer:
 # ---- rank_states ----
 
 
+@family
+def rank_states(model: str, world: int, tp: int, cp: int, pp: int, ep: int, etp: int, level: int) -> Answer:
+    states = planner.Degrees(world, tp, cp, pp, ep, etp).states(planner.get_decoder(model), level)
+    return {
+        "dense_parameters": states.dense_parameters,
+        "expert_parameters": states.expert_parameters,
+        "bytes": states.size_bytes,
+    }
+
+
 # ---- ring_backward ----
 
 
 # ---- ring_bytes ----
+
+
+@family
+def ring_bytes(
+    b: int, s: int, n_kv: int, d: int, P: int, bytes: int, gradient_bytes: int, gradients_start_at_home: bool
+) -> Answer:
+    shape = planner.AttentionMessages(b, s, n_kv, d, P, number_bytes=bytes)
+    sent = shape.ring(gradient_bytes=gradient_bytes, start_at_home=gradients_start_at_home)
+    return {
+        "passes_forward": sent.forward,
+        "sent_forward": sent.forward_bytes,
+        "passes_of_gradients": sent.backward,
+        "sent_backward": sent.backward_bytes,
+    }
 
 
 # ---- ring_forward ----
@@ -268,13 +446,47 @@ def seq_loss(sequences: list[Rows], k: int, scores: str) -> Answer:
 # ---- sp_memory ----
 
 
+@family
+def sp_memory(model: str, b: int, s: int, h: int, heads: int, t: int, sequence_parallel: bool, recompute: str) -> float:
+    layer = planner.Transformer(model, 1, h, heads, s)
+    return layer.layer_activation_bytes(b, t, sequence_parallel=sequence_parallel, recompute=recompute)
+
+
 # ---- sp_messages ----
+
+
+@family
+def sp_messages(b: int, s: int, h: int, t: int, bytes: int, column_inputs_gathered_again: bool) -> Answer:
+    sent = planner.sequence_parallel_messages(b, s, h, t, bytes, gathered_again=column_inputs_gathered_again)
+    return {
+        "all_gather": sent.all_gather,
+        "reduce_scatter": sent.reduce_scatter,
+        "all_reduce": sent.all_reduce,
+        "sent_bytes_per_rank": sent.sent_bytes,
+        "tensor_parallel_alone_sent_bytes": sent.tensor_parallel_bytes,
+    }
 
 
 # ---- ulysses_bytes ----
 
 
+@family
+def ulysses_bytes(
+    b: int, s: int, n_q: int, n_kv: int, d: int, P: int, bytes: int, kv_heads_repeated_to_P_if_fewer: bool
+) -> Answer:
+    shape = planner.AttentionMessages(b, s, n_q, d, P, n_kv, bytes)
+    sent = shape.exchanged(repeated=kv_heads_repeated_to_P_if_fewer)
+    return {"exchanges_forward": sent.forward, "sent_bytes_forward": sent.forward_bytes, "kv_heads_sent": sent.kv_heads}
+
+
 # ---- usp_bytes ----
+
+
+@family
+def usp_bytes(b: int, s: int, n_q: int, n_kv: int, d: int, ulysses: int, ring: int, bytes: int) -> Answer:
+    heads = {"heads": n_q, "kv_heads": n_kv, "head_size": d, "number_bytes": bytes}
+    sent = planner.AttentionMessages.of_degrees(b, s, ulysses, ring, **heads).hybrid(ulysses)
+    return {"exchange": sent.exchange_bytes, "ring": sent.ring_bytes, "sum": sent.sum_bytes}
 
 
 # ---- window_ring ----
