@@ -84,8 +84,8 @@ from .base.settings.tables import GRAPH_MODE, PYNATIVE_MODE
 from .layout.named_layout import Layout
 from .layout.redistribution import plan_redistribution
 from .layout.tensor_layout import TensorLayout
-from .nn.cell import shard
 from .nn.initializer import initializer
+from .nn.sharded_cell import shard
 from .nn.tensor.autograd import grad, value_and_grad
 from .nn.tensor.parameter import Parameter, ParameterTuple
 from .nn.tensor.tensor import Tensor

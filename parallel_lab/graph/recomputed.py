@@ -2,6 +2,7 @@
 
     cell.recompute()               everything in the Cell but what makes its outputs is recomputed for backward
     primitive.recompute()          this operator's results are recomputed, wherever it stands; (False): they are kept
+    primitive.add_prim_attr("recompute_comm_op", True)    what messages brought for this operator is brought again
     cell.offload()                 what backward reads of the Cell's results waits on the host
 
 A call of a Cell is a region of its own, with a number; a Cell within it belongs to the outermost one that was asked.
@@ -31,7 +32,10 @@ def region_of(cell: Any, around: Pairs, number: int) -> Pairs:
 
 def option_of(primitive: Any, region: Pairs) -> Pairs:
     """How an operator of a region is recomputed: as the region says, unless the Primitive itself says otherwise."""
-    chosen = None if primitive is None else primitive.prim_attrs.get("recompute")
+    attrs = {} if primitive is None else primitive.prim_attrs
+    chosen = attrs.get("recompute")
+    if attrs.get("recompute_comm_op") is True and chosen is None and not region:
+        return attr_pairs({**OPTIONS, "alone": True, "operands": True})
     if chosen is None or (not chosen and offloads(region)):
         return region
     region = () if offloads(region) else region

@@ -11,7 +11,7 @@ from ..ops.collectives.primitives import __all__ as _COLLECTIVES
 from ..ops.machine.registry import PRIMITIVES as _PRIMITIVES
 from ..ops.spellings import NAMES as _NAMES
 from . import initializer, utils
-from .cell import Cell, ShardedCell, shard
+from .cell import Cell
 from .feeding import GradAccumulation, PipelineCell, WithLossCell
 from .layers.activation import ACTIVATIONS, GELU, ReLU, Tanh, get_activation
 from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
@@ -28,6 +28,7 @@ from .optim.grad_reducer import DistributedGradReducer
 from .optim.lr_schedule import LearningRateSchedule
 from .optim.optimizer import Optimizer
 from .optim.rules import SGD, Adam, AdamWeightDecay, Lamb, Momentum
+from .sharded_cell import ShardedCell, shard
 from .tensor.parameter import Parameter, ParameterTuple
 from .wrap import TrainOneStepCell
 

@@ -12,7 +12,7 @@
 Calling a Cell runs `construct` at once. While a network is traced, the tracer notes every Cell that is entered and
 left, which gives operators their scope ("_backbone-Net/d1-Dense").
 
-What it holds and how that is named is in `cell_tree.py`. `shard` below: a Cell whose inputs are split as told.
+What it holds and how that is named is in `cell_tree.py`; a Cell whose inputs are split as told in `sharded_cell.py`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,11 @@ from typing import Any
 
 from ..base.checks import checked, flag, function, instance, integer, misfit, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
-from ..base.errors import ArgumentError, ArgumentTypeError, CellError, ShardConditionError, shorten
+from ..base.errors import ArgumentError, CellError, shorten
 from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
-from ..base.settings.current import frozen, frozen_for_run
+from ..base.settings.current import frozen_for_run
 from ..ops.collectives.deferred import holding_messages
-from ..ops.elementwise import cast, identity
-from ..ops.machine.primitive import check_strategy_value
+from ..ops.elementwise import cast
 from .hooks import Hooks
 from .tensor.dynamic_shapes import check_inputs_fit
 from .tensor.parameter import Parameter
@@ -54,6 +53,7 @@ class Cell(Hooks):
     recompute_options: dict[str, bool] | None = None
     offload_prefetch: int | None = None
     _data_parallel = False
+    _sharded: Callable[..., Cell]  # `sharded_cell.py`
     _hooks: Mapping[str, list[Callable]] = MappingProxyType({})  # `hooks.py`
 
     # ---- running ----
@@ -360,7 +360,7 @@ class Cell(Hooks):
         level: int = 0,
     ) -> Cell:
         """This Cell with its inputs split as told, to be called in its place; see `shard`."""
-        return shard(self, in_strategy, out_strategy, parameter_plan, device, level)
+        return self._sharded(in_strategy, out_strategy, parameter_plan, device, level)
 
     # ---- text ----
 
@@ -375,153 +375,3 @@ class Cell(Hooks):
         lines = [own] if own else []
         lines += [f"({name}): " + repr(child).replace("\n", "\n  ") for name, child in self._cells.items()]
         return f"{type(self).__name__}(\n  " + "\n  ".join(lines) + "\n)"
-
-
-# ---- shard ----
-
-
-class ShardedCell(Cell):
-    """What `shard` returns: callable as the Cell or function it wraps, whose Parameters it shows under their own names.
-
-    Inside a network that is compiled anyway an Identity before the Cell carries the strategy, from which others spread.
-
-    in_strategy  one strategy per input; None: rows split among all ranks
-    pinned       (Parameter, strategy) pairs
-    """
-
-    def __init__(self, fn: Callable, in_strategy: tuple[Any, ...], pinned: list[tuple[Parameter, Any]]) -> None:
-        super().__init__(auto_prefix=False)
-        self.__dict__.update(fn=fn, in_strategy=in_strategy, pinned=pinned)
-        if isinstance(fn, Cell):
-            # the same tables, not copies: what is added to the Cell later is seen here too
-            self.__dict__.update(_cells=fn._cells, _params=fn._params, _primitives=fn._primitives)
-
-    def construct(self, *inputs: Any) -> Any:
-        tracer = current_tracer.get()
-        if tracer is None:
-            check_propagates()
-            return self.fn(*inputs)
-        if len(inputs) != len(self.in_strategy):
-            what = f"{len(inputs)} inputs and {len(self.in_strategy)} strategies"
-            hint = "None splits an input's rows over all ranks"
-            raise ArgumentError(what, where="shard", allowed="One strategy per input", hint=hint)
-        given = [self._placed(x, strategy) for x, strategy in zip(inputs, self.in_strategy, strict=True)]
-        outer = dict(tracer.pinned)
-        for parameter, strategy in self.pinned:
-            tracer.pinned[id(parameter)] = self._placed(parameter, strategy)
-        try:
-            return self.fn(*given)
-        finally:
-            tracer.pinned = outer
-
-    @staticmethod
-    def _placed(value: Any, strategy: Any) -> Any:
-        if not hasattr(value, "shape"):
-            return value  # a number or None cannot be split
-        if strategy is None:
-            world = current_world()
-            ranks = frozen().device_num if world is None else world.world_size
-            rows = ranks if value.shape and value.shape[0] % ranks == 0 else 1
-            strategy = (rows,) + (1,) * (len(value.shape) - 1) if value.shape else ()
-        return identity.primitive().shard((strategy,))(value)
-
-    def __repr__(self) -> str:
-        return f"ShardedCell({self.fn!r}, in_strategy={self.in_strategy})"
-
-
-@checked(
-    fn=function("A Cell or a function of Tensors"),
-    in_strategy=instance(tuple, "A tuple with one strategy per input. Mind the comma: ((4, 1),)"),
-    out_strategy=instance(tuple, "A tuple") | None,
-    parameter_plan=instance(dict, "A dict {name: strategy}") | None,
-    device=text,
-    level=integer(),
-)
-def shard(
-    fn: Callable,
-    in_strategy: tuple[Any, ...],
-    out_strategy: tuple[Any, ...] | None = None,
-    parameter_plan: dict[str, Any] | None = None,
-    device: str = "Ascend",
-    level: int = 0,
-) -> ShardedCell:
-    """`fn` with its inputs split by `in_strategy`; strategies inside are propagated from there (conditions: MindSpore
-    2.6, shard, Cell.shard).
-
-        block = shard(net.block, in_strategy=((4, 1),), parameter_plan={"dense.weight": (1, 2)})
-        y = block(x)      # on a rank, in PyNative mode: this call runs compiled on all ranks, what is around it at once
-
-    fn              a Cell or a function of Tensors
-    in_strategy     one tuple of counts (or Layout) per input; None for an input: its rows are split among all ranks
-    out_strategy    checked, without effect, as in MindSpore
-    parameter_plan  {"dense.weight" or "self.dense.weight": counts} for Parameters of a Cell
-    device, level   "Ascend" or "GPU", and an int: checked, without effect
-
-    Raises ArgumentTypeError and ArgumentError for wrong arguments, StrategyError for an invalid strategy,
-    ShardConditionError (an AssertionError) for another device, or for a mode that cannot propagate.
-    """
-    if device not in ("Ascend", "GPU"):
-        raise ShardConditionError(f"device={device!r}", where="shard", allowed="'Ascend' or 'GPU'")
-    for number, strategy in enumerate(in_strategy):
-        if strategy is not None:
-            check_strategy_value((strategy,), f"shard, input {number}")
-    _check_count(fn, len(in_strategy))
-    return ShardedCell(fn, in_strategy, _pinned(fn, parameter_plan or {}))
-
-
-def _check_count(fn: Callable, count: int) -> None:
-    """Raise ArgumentError if `fn` cannot be called with as many inputs as there are strategies."""
-    try:
-        signature = inspect.signature(fn.construct if isinstance(fn, Cell) else fn)
-        signature.bind(*range(count))
-    except TypeError:
-        inside = [name for name, primitive in getattr(fn, "_primitives", {}).items() if primitive.takes_strategy]
-        hint = f"For an operator inside ({', '.join(inside)}): .{inside[0]}.shard(...)" if inside else ""
-        name = type(fn).__name__ if isinstance(fn, Cell) else getattr(fn, "__name__", "fn")
-        what = f"{count} strategies for {name}{signature}"
-        raise ArgumentError(what, where="shard", allowed="One strategy per input", hint=hint) from None
-    except ValueError:
-        return  # a callable that does not tell its arguments
-
-
-def check_propagates() -> None:
-    """Raise ShardConditionError unless the parallel mode is one in which given strategies spread."""
-    config = frozen()
-    propagates = config.search_mode == "sharding_propagation"
-    if config.parallel_mode == "semi_auto_parallel" or (config.parallel_mode == "auto_parallel" and propagates):
-        return
-    given = f"parallel_mode={config.parallel_mode!r}"
-    if config.parallel_mode == "auto_parallel":
-        given += f" with search_mode={config.search_mode!r}"
-    allowed = "auto_parallel with sharding_propagation, or semi_auto_parallel"
-    hint = 'Use set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="sharding_propagation")'
-    raise ShardConditionError(given, where="shard", allowed=allowed, hint=hint)
-
-
-def _pinned(fn: Callable, plan: dict[str, Any]) -> list[tuple[Parameter, Any]]:
-    """(Parameter, strategy) pairs of a parameter_plan."""
-    where, pinned = "shard", []
-    if plan and not isinstance(fn, Cell):
-        what, hint = "parameter_plan of a function", "Give the Cell itself"
-        raise ArgumentTypeError(what, where=where, allowed="Parameters of a Cell", hint=hint)
-    parameters = {name: p for path, p in fn.parameters_and_names() for name in (path, p.name)} if plan else {}
-    for name, strategy in plan.items():
-        if not isinstance(name, str):
-            what = f"parameter_plan has the key {shorten(name)}"
-            raise ArgumentTypeError(what, where=where, allowed="Names of Parameters")
-        short = name.removeprefix("self.")
-        parameter = parameters.get(short)
-        if parameter is None:
-            parameter = next((p for n, p in parameters.items() if short.endswith("." + n)), None)
-        if parameter is None:
-            allowed = f"Parameters of the Cell: {', '.join(dict.fromkeys(p.name for p in parameters.values()))}"
-            raise ArgumentError(f"parameter_plan names {name!r}", where=where, allowed=allowed)
-        check_strategy_value((strategy,), f"shard, parameter_plan of {name!r}")
-        cuts = strategy if isinstance(strategy, tuple) else ()
-        what = f"parameter_plan splits {name!r} of shape {parameter.full_shape} {strategy}"
-        if isinstance(strategy, tuple) and len(cuts) != len(parameter.full_shape):
-            raise ArgumentError(what, where=where, allowed="One count per dim")
-        if any(size % count for size, count in zip(parameter.full_shape, cuts, strict=False)):
-            raise ArgumentError(what, where=where, allowed="Counts that divide the dims")
-        pinned.append((parameter, strategy))
-    return pinned

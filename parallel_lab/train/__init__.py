@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from ..nn.cell import ShardedCell, shard
+from ..nn.sharded_cell import ShardedCell, shard
 from .auto_parallel import AutoParallel
 from .callbacks import (
     Callback,

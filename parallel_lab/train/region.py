@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.dtypes import kind_of
 from ..base.errors import CollectiveMismatch
-from ..nn.cell import ShardedCell
+from ..nn.sharded_cell import ShardedCell
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Node, RankTensor, Tensor

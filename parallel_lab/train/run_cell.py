@@ -13,7 +13,8 @@ from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.current import frozen
 from ..graph.forms import is_tensor, tensors_of
-from ..nn.cell import Cell, ShardedCell, check_propagates
+from ..nn.cell import Cell
+from ..nn.sharded_cell import ShardedCell, check_propagates
 from ..nn.tensor.dynamic_shapes import Examples, check_inputs_fit
 from ..nn.tensor.tensor import Tensor
 from .compiled import CompiledFunction, positional, runs_compiled

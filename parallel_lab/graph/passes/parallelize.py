@@ -5,6 +5,9 @@ the slices, and combine partial results. Each inserted instruction has its reaso
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
 must agree (MindSpore: "has multiple users, but the TensorInfo are different").
+
+Partial sums are combined where they are made, but for one case: rows that were several dims, which are reshaped to
+those and split along another (a sequence, between the products of sequence parallel), wait for that.
 """
 
 from __future__ import annotations
@@ -50,11 +53,16 @@ class Builder:
         self.values: dict[str, Value] = {}
         self.views: dict[str, View] = {}
         self.parameters: dict[str, Node] = {}
-        self.moved: dict[tuple[str, TensorLayout, Pairs], str] = {}
+        self.moved: dict[tuple[Any, ...], str] = {}
         self.halos: dict[tuple[Any, ...], str] = {}
         # parameters read in another dtype: their slices are cast where they are used, in the layout wanted there
         self.casts: dict[str, Node] = {}
         self.when: Pairs = ()  # on which side of which `if` what is added runs
+        self.readers: dict[str, list[Node]] = {}
+        for node in draft.graph.nodes:
+            for name in node.ins:
+                self.readers.setdefault(name, []).append(node)
+        self.late = {*draft.graph.read_late(), *(name for name, _ in draft.graph.prints)}  # read by more than operators
 
     def add(self, instr: Instr, *values: Value) -> str:
         self.instrs.append(replace(instr, when=self.when) if self.when else instr)
@@ -83,7 +91,7 @@ class Builder:
         have, shape = self.layout_and_shape(name)
         if name not in self.views and have.same_placement(want):
             return name
-        key = (name, want.canonical())
+        key = (self.root(name), self.graph.shapes().get(name, shape), want.canonical())
         if (known := self.there(self.moved, key)) is None:
             known = self.moved[*key, self.when] = self.redistribute(name, have, shape, want, node, position)
         return known
@@ -103,10 +111,15 @@ class Builder:
         self.when = outer
         return tuple(names)
 
-    def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
+    def root(self, name: str) -> str:
+        """The value that reshapes without a layout of their own begin with."""
         while name in self.views:
             name = self.views[name].source
-        return self.values[name].placed, self.values[name].shape
+        return name
+
+    def layout_and_shape(self, name: str) -> tuple[TensorLayout, tuple[int, ...]]:
+        value = self.values[self.root(name)]
+        return value.placed, value.shape
 
     def parameter(self, parameter: GraphInput, want: TensorLayout, node: Node) -> str:
         """Name of a parameter, laid out for its first operator. Raises StrategyError if another differs."""
@@ -146,15 +159,13 @@ class Builder:
     ) -> str:
         """Bring `name` of global `shape` from layout `have` to `want`, through reshapes. Returns the last value."""
         target = self.graph.shapes().get(name, shape)
-        through = None
-        source = name
-        while source in self.views:
-            through, source = through or self.views[source].node, self.views[source].source
-        if through is not None or not self.config.manner["exact"]:
+        through, source = name in self.views, self.root(name)
+        if through or not self.config.manner["exact"]:
             self.check_nested(source, have, want, node, position)
-        steps = plan_redistribution(have, want, shape, dst_shape=target, **self.config.manner)
+        manner = {**self.config.manner, "alltoall": self.config.manner["alltoall"] or have.is_partial}
+        steps = plan_redistribution(have, want, shape, dst_shape=target, **manner)
         maker = f"{source!r} has slices {have.slice_shape(shape)}"
-        slices = f"slices {want.slice_shape(target)} of {'it' if through is None else repr(name)}"
+        slices = f"slices {want.slice_shape(target)} of {repr(name) if through else 'it'}"
         reader = f"{node.name!r} wants {slices} (strategy {node.strategy}, input {position})"
         folded: list[tuple[Step, TensorLayout]] = []
         layout = have
@@ -174,7 +185,7 @@ class Builder:
             current = self.insert(step.kind, label, current, node, value, why, **step_attrs(step), **place)
         if current == source:
             # only the way to describe the placement changed (or nothing did)
-            return self.alias(source, want, target, name, node) if through is not None or target != shape else source
+            return self.alias(source, want, target, name, node) if through or target != shape else source
         return current
 
     def check_nested(self, source: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> None:
@@ -315,7 +326,8 @@ class Builder:
             if any(parts.get(c, 1) > 1 for c in labels):
                 places = tuple(rule.axes_of(c) for c in labels)
         own = node.keeps_own_part(self.config.device_num)
-        parts_of = [at for at, layout in enumerate(rule.outs) if layout.is_partial and not own]
+        pending = [at for at, layout in enumerate(rule.outs) if layout.is_partial and not own]
+        parts_of = [at for at in pending if not self.left_partial(node, rule, at)]
         outs = tuple(
             fresh_name(f"{name}.partial", self.values) if at in parts_of else name for at, name in enumerate(node.outs)
         )
@@ -329,6 +341,27 @@ class Builder:
         for at in parts_of:
             if len(outs) == 1 or node.outs[at] in self.graph.read:
                 self.combine(node, rule, at, outs[at])
+
+    def left_partial(self, node: Node, rule: ShardingRule, at: int) -> bool:
+        """Whether sums wait for the only reader of their reshaped rows: it splits another dim by the axes that hold the
+        addends. One reduce_scatter then brings what an all_reduce and a slice would, and its gradient an all_gather.
+        """
+        layout, name, reader = rule.outs[at], "", node
+        if layout.reduce != "sum" or node.opdef.mean or node.out_strategy is not None:
+            return False
+        while reader is node or reader.opdef.view:
+            name = node.outs[at] if reader is node else reader.name
+            if len(self.readers.get(name, ())) != 1 or name in self.late:
+                return False
+            (reader,) = self.readers[name]
+        target, strategy = self.graph.shapes()[name], cast(AnyStrategy, reader.strategy)
+        if len(target) <= layout.ndim or reader.follows or strategy is None or reader.stage != node.stage:
+            return False
+        given = self.graph.operand_shapes(reader), dict(reader.attrs), strategy, self.config.device_num
+        want = sharding_rule(reader.opdef, *given).operand_layouts[reader.ins.index(name)]
+        steps = plan_redistribution(layout, want, node.shapes[at], dst_shape=target, alltoall=True)
+        scattered = [step.kind for step in steps if step.kind != "reshape"] == ["reduce_scatter"]
+        return scattered and want.splits[0] == layout.splits[0]
 
     def combine(self, node: Node, rule: ShardingRule, at: int, label: str) -> None:
         """all_reduce of the partial result number `at`, or reduce_scatter if asked for; a mean: of the parts' means,
@@ -381,7 +414,7 @@ class Builder:
 
     def gathered(self, name: str, have: TensorLayout, want: TensorLayout, node: Node, position: int) -> str:
         """Operand `name` after its innermost splits were gathered for a product (enable_nd_tp): `have` to `want`."""
-        key = (name, want.canonical())
+        key = (name, self.values[name].shape, want.canonical())
         known = self.there(self.moved, key)
         if have.same_placement(want) or known is not None:
             return known or name

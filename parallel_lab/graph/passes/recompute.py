@@ -170,7 +170,11 @@ class _Regions:
             # what comes before the computation brings operands
             makes_output = instr.name in kept and (instr.name in begun or instr.name not in computed)
             moves = instr.message or (instr.kind != "compute" and not brought.isdisjoint(instr.ins))
-            if moves and not setting["mp_comm_recompute"]:
+            if setting.get("operands"):
+                if moves and instr.name not in begun:
+                    brought.update(instr.kept)
+                    self.again.update(instr.kept)
+            elif moves and not setting["mp_comm_recompute"]:
                 brought.update(instr.kept)
             elif not makes_output:
                 self.again.update(instr.kept)

@@ -118,7 +118,8 @@ class Dense(Weighted):
 
     The weight is stored (out_channels, in_channels). Inputs of another rank than 2 are reshaped to (rows, in_channels)
     and back. The operators are `matmul` (MatMul(transpose_b=True)) and `bias_add`; give them strategies with
-    `dense.matmul.shard(...)`. Defaults: MindSpore 2.x, nn.Dense.
+    `dense.matmul.shard(...)`. Where the strategy of `bias_add` has a count for each dim of the input, the bias is added
+    after the way back, so that a dim among the rows (a sequence) can be split. Defaults: MindSpore 2.x, nn.Dense.
     """
 
     @kept(in_channels=integer(1), out_channels=integer(1), has_bias=flag)
@@ -142,16 +143,19 @@ class Dense(Weighted):
         if not shape or shape[-1] != self.in_channels:
             allowed = f"The last dim has {self.in_channels} elements (in_channels)"
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=allowed)
-        if len(shape) != 2:
+        rows = len(shape) != 2
+        if rows:
             x = self.reshape(x, (math.prod(shape[:-1]), shape[-1]))
         x = self.matmul(x, self.weight)
-        if self.has_bias:
+        counts = self.bias_add.in_strategy if rows and self.has_bias else None
+        if counts is not None and len(getattr(counts[0], "axes", counts[0])) == len(shape):
+            x = self.reshape(x, (*shape[:-1], self.out_channels))
+            x, rows = self.bias_add.op.call((x, self.bias), {"data_format": "NHWC"}, self.bias_add), False
+        elif self.has_bias:
             x = self.bias_add(x, self.bias)
         if self.activation is not None:
             x = self.activation(x)
-        if len(shape) != 2:
-            x = self.reshape(x, (*shape[:-1], self.out_channels))
-        return x
+        return self.reshape(x, (*shape[:-1], self.out_channels)) if rows else x
 
 
 # ---- Cells in order ----

@@ -12,15 +12,16 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ... import nn
-from ...base.checks import Check, checked, instance, integer
+from ...base.checks import Check, checked, flag, instance, integer
 from ...base.errors import ArgumentError, StrategyError, shorten
-from .gpt import GPT, GPTBlock
+from .gpt import GPT, GPTBlock, TokenNetwork
 from .moe_gpt import MoEGPT
 from .resnet import BasicBlock, Bottleneck, ResNet
 from .small import LeNet5, TransformerClassifier, WideDeep
 
 DenseLayers = tuple[nn.Dense, ...]
 Network = TypeVar("Network", bound=nn.Cell)
+GATHERED_AGAIN = "recompute_comm_op"  # what messages brought for an operator is brought again for backward
 
 
 def _read_power(value: Any) -> int:
@@ -38,13 +39,19 @@ def data_parallel(net: Network) -> Network:
     """Remove all strategies: operators split along their batch dim, parameters whole. ArgumentTypeError for no Cell."""
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
-            primitive.shard(None)
+            primitive.shard(None).del_prim_attr(GATHERED_AGAIN)
     return net
 
 
-@checked(dp=POWER_OF_TWO, mp=POWER_OF_TWO)
-def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
+@checked(dp=POWER_OF_TWO, mp=POWER_OF_TWO, sequence=flag, gather_again=flag)
+def tensor_parallel(net: Network, dp: int, mp: int, *, sequence: bool = False, gather_again: bool = False) -> Network:
     """Split samples `dp` ways and the network `mp` ways, for dp * mp devices.
+
+    sequence      of a GPT or a TransformerClassifier: what lies outside of the products is split along the sequence
+                  (Korthikanti et al. 2022, section 4.2). Each all_reduce becomes a reduce_scatter, and an all_gather
+                  before the next product: as many bytes, and 1 / mp of the numbers that norms, additions and
+                  dropouts keep. mp divides the length of the sequence
+    gather_again  a rank keeps its part of what was gathered, and gathers it once more in backward: 5/4 of the bytes
 
     GPT, TransformerClassifier   by heads and by columns of the MLP, then by rows (Shoeybi et al. 2019, section 3): one
                                  all_reduce forward and one backward in each attention and each MLP. Token table and
@@ -52,17 +59,30 @@ def tensor_parallel(net: Network, dp: int, mp: int) -> Network:
     ResNet                       convolutions by input or output channels, batch norm by channels; classifier by inputs
     LeNet5                       the dense layers by columns, then by rows
 
-    Raises ArgumentError for counts that are no powers of two or another network, StrategyError where mp does not divide
-    heads or channels.
+    Raises ArgumentError for counts that are no powers of two, another network, gather_again without sequence;
+    StrategyError where mp does not divide heads, channels or the sequence.
     """
-    rules = {GPT: _gpt, TransformerClassifier: _classifier, ResNet: _resnet, LeNet5: _lenet}
+    tokens = {GPT: _gpt, TransformerClassifier: _classifier}
+    rules = tokens if sequence else {**tokens, ResNet: _resnet, LeNet5: _lenet}
     rule = next((r for kind, r in rules.items() if isinstance(net, kind)), None)
     if rule is None:
-        allowed = f"One of {', '.join(k.__name__ for k in rules)}"
+        allowed = f"One of {', '.join(k.__name__ for k in rules)}{' has a sequence' if sequence else ''}"
         hint = "Set strategies with shard()"
         raise ArgumentError(f"net is {shorten(net)}", where="tensor_parallel", allowed=allowed, hint=hint)
+    if gather_again and not sequence:
+        allowed = "sequence=True: without it nothing is gathered"
+        raise ArgumentError("gather_again=True", where="tensor_parallel", allowed=allowed)
+    if sequence and net.seq_length % mp:
+        what, allowed = f"mp={mp} with seq_length={net.seq_length}", "mp divides the length of the sequence"
+        raise StrategyError(what, where="tensor_parallel", allowed=allowed)
     data_parallel(net)
-    rule(net, dp, mp)
+    if sequence:
+        rule(net, dp, mp, mp)
+        for _, cell in net.cells_and_names():
+            if gather_again and isinstance(cell, nn.Dense) and cell.matmul.in_strategy == ((dp, 1), (mp, 1)):
+                cell.matmul.add_prim_attr(GATHERED_AGAIN, True)
+    else:
+        rule(net, dp, mp)
     return net
 
 
@@ -122,10 +142,12 @@ def _columns(dense: nn.Dense, dp: int, mp: int) -> None:
             primitive.shard(((dp, mp),))
 
 
-def _rows(dense: nn.Dense, dp: int, mp: int) -> None:
-    """Input features split: every rank has an addend of the whole result, and an all_reduce adds them."""
+def _rows(dense: nn.Dense, dp: int, mp: int, sp: int = 1) -> None:
+    """Input features split: every rank has an addend of the whole result, and an all_reduce adds them. Where the
+    sequence of the result is split `sp` ways, a reduce_scatter does.
+    """
     dense.matmul.shard(((dp, mp), (1, mp)))
-    dense.bias_add.shard(((dp, 1), (1,)))
+    dense.bias_add.shard(((dp, sp, 1), (1,)) if sp > 1 else ((dp, 1), (1,)))
 
 
 def _primitives(cell: nn.Cell) -> list:
@@ -133,9 +155,9 @@ def _primitives(cell: nn.Cell) -> list:
 
 
 def _transformer_layer(
-    dp: int, mp: int, heads: int, columns: DenseLayers, rows: DenseLayers, attention: Any, around: tuple
+    dp: int, mp: int, sp: int, heads: int, columns: DenseLayers, rows: DenseLayers, attention: Any, around: tuple
 ) -> None:
-    """Heads and the MLP's width split `mp` ways.
+    """Heads and the MLP's width split `mp` ways, and the sequence outside of them `sp` ways.
 
     columns, rows  the dense layers that begin and end that split;  attention: the operator between them
     around         norms, additions, and dropouts of the results (or None)
@@ -148,47 +170,50 @@ def _transformer_layer(
         _columns(dense, dp, mp)
     attention.shard(((dp, 1, mp, 1),) * 3)
     for dense in rows:
-        _rows(dense, dp, mp)
+        _rows(dense, dp, mp, sp)
     for norm in norms:
-        norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+        norm.layer_norm.shard(((dp, sp, 1), (1,), (1,)))
     for add in adds:
-        add.shard(((dp, 1, 1), (dp, 1, 1)))
+        add.shard(((dp, sp, 1), (dp, sp, 1)))
     for dropout in filter(None, dropouts):
-        dropout.dropout.shard(((dp, 1, 1),))
+        dropout.dropout.shard(((dp, sp, 1),))
 
 
-def _block(block: GPTBlock, dp: int, mp: int, heads: int) -> None:
+def _block(block: GPTBlock, dp: int, mp: int, sp: int, heads: int) -> None:
     parts, mlp = block.attention, block.mlp
     columns, rows = (parts.query, parts.key, parts.value, mlp.fc1), (parts.out, mlp.fc2)
     around = (block.norm1, block.norm2), (block.add1, block.add2), (block.dropout1, block.dropout2)
-    _transformer_layer(dp, mp, heads, columns, rows, parts.attention, around)
+    _transformer_layer(dp, mp, sp, heads, columns, rows, parts.attention, around)
 
 
-def _gpt(net: GPT, dp: int, mp: int) -> None:
-    net.embed.shard(((1, 1), (dp, 1)))
-    net.add.shard(((dp, 1, 1), (1, 1)))
+def _embedded(net: TokenNetwork, dp: int, sp: int) -> None:
+    net.embed.shard(((1, 1), (dp, sp)))
+    net.add.shard(((dp, sp, 1), (sp, 1)))
+
+
+def _gpt(net: GPT, dp: int, mp: int, sp: int = 1) -> None:
+    _embedded(net, dp, sp)
     for block in net.blocks:
-        _block(block, dp, mp, net.heads)
-    net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
+        _block(block, dp, mp, sp, net.heads)
+    net.norm.layer_norm.shard(((dp, sp, 1), (1,), (1,)))
     # the score matrix is whole on every rank (perhaps the token table); rows split among all devices cost no message
     net.scores.shard(((dp * mp, 1), (1, 1)))
 
 
-def _encoder_layer(layer: nn.TransformerEncoderLayer, dp: int, mp: int) -> None:
+def _encoder_layer(layer: nn.TransformerEncoderLayer, dp: int, mp: int, sp: int) -> None:
     parts = layer.self_attn
     columns, rows = (parts.q_proj, parts.k_proj, parts.v_proj, layer.linear1), (parts.out_proj, layer.linear2)
     around = (layer.norm1, layer.norm2), (layer.add1, layer.add2), (layer.dropout1, layer.dropout2)
-    _transformer_layer(dp, mp, parts.num_heads, columns, rows, parts.attention, around)
+    _transformer_layer(dp, mp, sp, parts.num_heads, columns, rows, parts.attention, around)
     for primitive in (*_primitives(layer.activation), layer.dropout.dropout):
         primitive.shard(((dp, 1, mp),))
 
 
-def _classifier(net: TransformerClassifier, dp: int, mp: int) -> None:
-    net.embed.shard(((1, 1), (dp, 1)))
-    net.add.shard(((dp, 1, 1), (1, 1)))
+def _classifier(net: TransformerClassifier, dp: int, mp: int, sp: int = 1) -> None:
+    _embedded(net, dp, sp)
     for layer in net.encoder.layers:
-        _encoder_layer(layer, dp, mp)
-    net.mean.shard(((dp, 1, 1),))
+        _encoder_layer(layer, dp, mp, sp)
+    net.mean.shard(((dp, sp, 1),))
     _rows(net.head, dp, mp)
 
 
@@ -228,12 +253,11 @@ def _moe(moe: nn.MoE, copies: int, ep: int, mp: int) -> None:
 
 
 def _moe_gpt(net: MoEGPT, dp: int, mp: int) -> None:
-    net.embed.shard(((1, 1), (dp, 1)))
-    net.add.shard(((dp, 1, 1), (1, 1)))
+    _embedded(net, dp, 1)
     for block in net.blocks:
         parts, around = block.attention, ((block.norm1, block.norm2), (block.add1, block.add2), ())
         columns = (parts.query, parts.key, parts.value)
-        _transformer_layer(dp, mp, net.heads, columns, (parts.out,), parts.attention, around)
+        _transformer_layer(dp, mp, 1, net.heads, columns, (parts.out,), parts.attention, around)
     net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
     net.scores.shard(((dp * mp, 1), (1, 1)))
 

@@ -104,7 +104,8 @@ class Arithmetic(TensorMethods):
     add_, sub_, mul_, div_, subtract_ = map(_in_place, ("add", "sub", "mul", "div", "subtract"))
     exp_, log_, floor_, floor_divide_, remainder_ = map(_in_place, ("exp", "log", "floor", "floor_divide", "remainder"))
     clamp_, masked_fill_, index_add_, index_fill_ = map(_in_place, ("clamp", "masked_fill", "index_add", "index_fill"))
-    scatter_, scatter_add_, addmm_, tanh_ = map(_in_place, ("scatter", "scatter_add", "addmm", "tanh"))
+    scatter_, scatter_add_, index_put_ = map(_in_place, ("scatter", "scatter_add", "index_put"))
+    addmm_, tanh_ = map(_in_place, ("addmm", "tanh"))
     del _in_place
 
     def fill_(self, value):
@@ -122,11 +123,6 @@ class Arithmetic(TensorMethods):
 
     # == compares elements; a dict, a set or an optimizer knows a tensor by which object it is
     __hash__ = object.__hash__
-
-    def index_put_(self, indices, values, accumulate=False):
-        """`x[...] = x.index_put(...)`; returns x."""
-        self[...] = self.index_put(indices, values, accumulate)
-        return self
 
     def register_hook(self, hook_fn):
         """hook_fn(gradient), when the gradient of this tensor is made: None, or another gradient. Returns a Handle.
@@ -174,9 +170,7 @@ class Arithmetic(TensorMethods):
         """The same elements under another shape: `x.reshape(4, -1)` or `x.reshape((4, -1))`."""
         return reshape(self, _ints(shape))
 
-    def expand(self, *size):
-        """Stretched to `size` by numpy's rules; -1 keeps a dim."""
-        return broadcast_to(self, shape=_ints(size))
+    expand = broadcast_to
 
     def expand_as(self, other):
         """Stretched to the other's shape."""

@@ -118,8 +118,8 @@ class Primitive(Attributed):
 
     @property
     def compile_key(self) -> tuple[Any, ...]:
-        """What compiled programs depend on: strategies and target."""
-        return self.in_strategy, self.out_strategy, self.prim_attrs.get(TARGET)
+        """What compiled programs depend on: strategies, target, and whether its operands are gathered again."""
+        return self.in_strategy, self.out_strategy, *map(self.prim_attrs.get, (TARGET, "recompute_comm_op"))
 
     @property
     def options(self) -> dict[str, Any]:

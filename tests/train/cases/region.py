@@ -7,7 +7,7 @@ import numpy as np
 from parallel_lab import Layout, nn, ops, value_and_grad
 from parallel_lab.base.settings import context
 from parallel_lab.base.settings.tables import PYNATIVE_MODE
-from parallel_lab.nn.cell import shard
+from parallel_lab.nn.sharded_cell import shard
 from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
