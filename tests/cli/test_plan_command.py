@@ -25,7 +25,7 @@ def test_the_search_prints_line_and_winner(capsys):
     assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "2", "--rows", "2"]) == 0
     found = searched()
     first, _, rest = capsys.readouterr().out.partition("\n")
-    words = "1 copy of 2 stages of 2 ranks; 2 micro-batches of 1 sequence, schedule 1f1b, sequence parallel."
+    words = "1 copy of 2 stages of 2 ranks; 2 micro-batches of 1 sequence, schedule 1f1b."
     assert first.startswith("The fastest takes ") and first.endswith(words)
     assert rest == f"{found.text(2)}\n\n{found.winner.explain()}\n"
 

@@ -87,6 +87,8 @@ KERNEL = (
             "Builder.parameter": "a parameter lies as its first reader wants it",
             "Builder.cast_parameter": "a parameter that is read in another dtype",
             "Builder.alias": "a result that has another name in the graph",
+            "Builder.root": "the value that reshapes begin with",
+            "Builder.left_partial": "sums that wait for the reader of their reshaped rows: one reduce_scatter",
             "Builder.there": "what was made before for the same layout, on this side of an if",
             "Builder.windowed": "a halo_exchange, where a slice does not suffice",
             "Builder.scatter": "partial sums are scattered, not left with every rank",

@@ -36,14 +36,14 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_454,
-    "ops": 11_827,
-    "nn": 8_392,
+    "ops": 11_828,
+    "nn": 8_436,
     "catalog": 14_659,
-    "graph": 9_563,
-    "cost": 10_483,
+    "graph": 9_608,
+    "cost": 10_485,
     "run": 1_460,
     "processes": 13_681,
-    "train": 11_061,
+    "train": 11_062,
     "lab": 35_151,
     "mindspore": 9_716,
     "cli": 2_686,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 111_903, 136_278, 106_152
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 111_996, 136_371, 106_543
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -9,13 +9,13 @@ A GPT of three blocks on three pipeline stages is compiled with the real compile
 
 A part of n blocks is its kind and (n - 1) times `middle`. A group of the plan that reaches both copies reaches all d
 of them in a larger one; slices of a rank do not depend on d. Among micro-batches that are powers of two, whose rows
-divide alike, all numbers are affine, so that one and two sequences are compiled. A network of 96 layers on 4096 devices
-costs what these cost, and the clock over its parts is that of the whole plan (tests/cost/test_planner_point.py).
+divide alike, all numbers are affine, so that one and two sequences are compiled (two and four where the sequence is
+split: that of one needs fewer reshapes). A network of 96 layers on 4096 devices costs what these cost, and the clock
+over its parts is that of the whole plan (tests/cost/test_planner_point.py).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -26,7 +26,7 @@ import numpy as np
 from ... import nn
 from ...graph.actions import Stage
 from ...graph.compiler import compile_network
-from ...graph.instr import Instr, Value
+from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...nn.models.gpt import GPT, LanguageModelLoss
 from ...nn.models.strategies import tensor_parallel
@@ -36,8 +36,6 @@ from .models import Transformer
 from .point import PlanPoint
 
 FLOAT_BYTES = 4  # of the compiled network's numbers
-# what all ranks of a layer do alike, and sequence parallel divides
-_REPLICATED = ("LayerNorm", "LayerNormGrad", "Add", "BiasAdd", "Dropout", "DropoutGrad", "ReduceSum")
 
 
 @dataclass(frozen=True)
@@ -52,14 +50,10 @@ class Message:
 
 @dataclass(frozen=True)
 class Work:
-    """Instructions in a row: operations and bytes touched of each local one, and messages.
-
-    alone_bytes  the same bytes where what all ranks of a layer do alike is divided among them (sequence parallel)
-    """
+    """Instructions in a row: operations and bytes touched of each local one, and messages."""
 
     flops: np.ndarray
     touched_bytes: np.ndarray
-    alone_bytes: np.ndarray
     messages: tuple[Message, ...]
 
 
@@ -71,7 +65,7 @@ class Part:
     forward, backward   up to the message to the next part;  behind: of backward, what follows that message
     last                messages between copies, behind the last backward;  update;  scalars: of it, once a rank
     parameters          numbers in a rank's slices;  input_bytes: of one micro-batch
-    kept_bytes          of a micro-batch from forward to backward;  replicated_bytes: what all t ranks keep alike of it
+    kept_bytes          of a micro-batch from forward to backward
     spare_bytes         in addition, at each instruction of forward and backward;  update_bytes: of the update
     border_bytes        of what goes to the next part, and comes back as a gradient
     """
@@ -86,7 +80,6 @@ class Part:
     parameters: int
     input_bytes: float
     kept_bytes: int
-    replicated_bytes: int
     spare_bytes: np.ndarray
     update_bytes: np.ndarray
     border_bytes: int
@@ -107,7 +100,7 @@ Terms = tuple[tuple[float, Part], ...]  # how often, what
 def parts_of(model: Transformer, point: PlanPoint, blocks: int) -> dict[str, Terms]:
     """Parts of `blocks` blocks of a point: "first", "middle" and "last", or "only"."""
     shape = replace(model, layers=1, name="", source="")
-    options = {"recompute": point.recompute, "copies": point.data > 1}
+    options = {"recompute": point.recompute, "copies": point.data > 1, "sequence": point.sequence_parallel}
     if point.stages == 1:
         options["sums"] = point.micro_batches > 1
         sizes = (replace(shape, layers=n) for n in (1, 2))
@@ -120,31 +113,45 @@ def parts_of(model: Transformer, point: PlanPoint, blocks: int) -> dict[str, Ter
 
 @lru_cache(maxsize=512)
 def compile_single(
-    model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool, sums: bool
+    model: Transformer,
+    tensor: int,
+    micro_batch: int,
+    *,
+    recompute: str,
+    copies: bool,
+    sums: bool,
+    sequence: bool = False,
 ) -> Part:
     """A network on one stage.  sums: whether gradients of several micro-batches are added up."""
-    if micro_batch > 2 and not micro_batch & (micro_batch - 1):
-        options = {"recompute": recompute, "copies": copies, "sums": sums}
-        one, two = (compile_single(model, tensor, b, **options) for b in (1, 2))
-        return _affine(one, two, micro_batch)
-    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, micro_batches=4 if sums else 1, recompute=recompute)
+    unit = 1 + sequence
+    if micro_batch > 2 * unit and not micro_batch & (micro_batch - 1):
+        options = {"recompute": recompute, "copies": copies, "sums": sums, "sequence": sequence}
+        one, two = (compile_single(model, tensor, b, **options) for b in (unit, 2 * unit))
+        return _affine(one, two, micro_batch // unit)
+    options = {"micro_batches": 4 if sums else 1, "recompute": recompute, "sequence": sequence}
+    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, **options)
     return read_part(plan, plan.stages[0], tensor, 1 + copies)
 
 
 @lru_cache(maxsize=512)
-def compile_block(model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool) -> Block:
+def compile_block(
+    model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool, sequence: bool
+) -> Block:
     """The three kinds of parts.
 
     recompute  "none", "attention" (the Cell of q, k, v, scores and projection runs again), "full": the block does
     copies     whether there are other copies of the network; without, no group reaches beyond the t ranks
+    sequence   whether what lies outside of the products is split along the sequence
 
     Raises what the compiler raises: t no power of two, heads that it does not divide.
     """
-    if micro_batch > 2 and not micro_batch & (micro_batch - 1):
-        options = {"recompute": recompute, "copies": copies}
-        one, two = (compile_block(model, tensor, b, **options) for b in (1, 2))
-        return _affine(one, two, micro_batch)
-    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, stages=3, micro_batches=4, recompute=recompute, layers=3)
+    unit = 1 + sequence
+    if micro_batch > 2 * unit and not micro_batch & (micro_batch - 1):
+        options = {"recompute": recompute, "copies": copies, "sequence": sequence}
+        one, two = (compile_block(model, tensor, b, **options) for b in (unit, 2 * unit))
+        return _affine(one, two, micro_batch // unit)
+    options = {"stages": 3, "micro_batches": 4, "recompute": recompute, "layers": 3, "sequence": sequence}
+    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, **options)
     return Block(*(read_part(plan, stage, tensor, 1 + copies) for stage in plan.stages))
 
 
@@ -167,6 +174,7 @@ def compile_gpt(
     stages: int = 1,
     micro_batches: int = 1,
     recompute: str = "none",
+    sequence: bool = False,
     layers: int | None = None,
     chunks: int = 1,
     schedule: str = "1f1b",
@@ -174,11 +182,13 @@ def compile_gpt(
 ) -> Plan:
     """The whole plan of a model with Adam, for data * tensor * stages devices.
 
-    layers  other than the model's;  settings: further ones of `compile_network`
+    sequence  split the sequence outside of the products, and gather again for backward, as Megatron-LM does
+    layers    other than the model's;  settings: further ones of `compile_network`
     """
     layers = model.layers if layers is None else layers
     sizes = {"hidden": model.hidden, "heads": model.heads, "seq_length": model.seq_length}
-    net = tensor_parallel(GPT(model.vocab_size, layers=layers, **sizes), data, tensor)
+    split = {"sequence": sequence and tensor > 1, "gather_again": sequence and tensor > 1}
+    net = tensor_parallel(GPT(model.vocab_size, layers=layers, **sizes), data, tensor, **split)
     options = dict(settings)
     for at, block in enumerate(net.blocks):
         if stages > 1:
@@ -203,11 +213,10 @@ def compile_gpt(
 
 def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
     """The work of a stage of a plan of `compile_gpt`, and what it holds."""
-    alike = {name for name, value in plan.values if _whole_in_a_layer(value, data)}
     own = tuple(i for i in plan.graph.inputs if i.name in plan.value_table and plan.held_by(i.name, stage.first))
 
     def work(instrs: Iterable[Instr]) -> Work:
-        return _work(plan, instrs, stage, tensor, alike)
+        return _work(plan, instrs, stage, tensor)
 
     forward = [i for i in stage.program("forward") if not i.once]
     update = stage.program("update")
@@ -239,19 +248,13 @@ def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
         parameters=sum(plan.value(i.name).slice_bytes for i in own if i.role == "parameter") // FLOAT_BYTES,
         input_bytes=memory.inputs_bytes / plan.graph.micro_batches / data,
         kept_bytes=kept_bytes,
-        replicated_bytes=sum(plan.value(block).slice_bytes for block in kept if block in alike),
         spare_bytes=np.array(spare, float),
         update_bytes=np.array(extra, float),
         border_bytes=max((message_bytes(plan, i) for i in borders), default=0),
     )
 
 
-def _whole_in_a_layer(value: Value, data: int) -> bool:
-    """Whether all ranks that split a layer hold the same of a value whose rows the copies share."""
-    return len(value.shape) > 1 and math.prod(value.shape) == data * math.prod(value.slice_shape)
-
-
-def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int, alike: set[str]) -> Work:
+def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int) -> Work:
     rows, messages = [], []
     for instr in instrs:
         if is_border(instr) or not instr.runs_on(stage.first) or instr.kind == "wait":
@@ -261,8 +264,6 @@ def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int, alike:
             within, copies = len({rank % tensor for rank in group}), len({rank // tensor for rank in group}) > 1
             messages.append(Message(instr.message, message_bytes(plan, instr), within, copies))
             continue
-        touched = touched_bytes(plan, instr)
-        shared = instr.op_class in _REPLICATED and any(name in alike for name in (*instr.ins, *instr.outs))
-        rows.append((instr_flops(plan, instr), touched, touched / tensor if shared else touched))
-    flops, touched_each, alone = np.array(rows, float).reshape(-1, 3).T
-    return Work(flops, touched_each, alone, tuple(messages))
+        rows.append((instr_flops(plan, instr), touched_bytes(plan, instr)))
+    flops, touched = np.array(rows, float).reshape(-1, 2).T
+    return Work(flops, touched, tuple(messages))

@@ -11,8 +11,8 @@ Rank (stage, copy, part of a layer) is stage * d * t + copy * t + part: the rank
                         delays, messages between copies behind the last backward of a part, then the update
     a rank's bytes      states after ZeRO (`cost/zero.py`), what is kept per micro-batch times how many are on their way
 
-At level 0 this is the clock of the compiled plan. Levels, mixed precision, sequence parallel and overlap change terms
-of it, each as its line says. All numbers are predicted.
+At level 0 this is the clock of the compiled plan. Levels, mixed precision and overlap change terms of it, each as its
+line says. All numbers are predicted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class PlanPoint:
     schedule           a name out of `schedule_names()` whose parts lie in a loop: 1f1b, gpipe, interleaved, ...
     level              ZeRO: 0 nothing is divided among copies, 1 optimizer states, 2 gradients too, 3 parameters too
     recompute          "none", "attention", "full"
-    sequence_parallel  norms, sums and what they keep are divided among the ranks of a layer
+    sequence_parallel  norms, sums and what they keep are divided among the ranks of a layer, which gather the inputs
+                       of products again for backward: 10 (t - 1) / t b s h numbers a block for 8
     overlap            messages between copies travel during the last backward, one per block
     """
 
@@ -114,6 +115,8 @@ def misfit(model: Transformer, point: PlanPoint, cluster: Cluster) -> str:
         return f"{point.devices} devices of {cluster.device_num}"
     if point.tensor & (point.tensor - 1) or model.heads % point.tensor:
         return f"{model.heads} heads on {point.tensor} ranks: a power of two that divides them"
+    if point.sequence_parallel and model.seq_length % point.tensor:
+        return f"sequences of {model.seq_length} tokens on {point.tensor} ranks"
     if model.layers % parts:
         return f"{model.layers} layers in {parts} parts"
     if point.stages > point.micro_batches:

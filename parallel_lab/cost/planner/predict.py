@@ -65,7 +65,6 @@ class _Rates:
     scale: float
     data: int
     level: int
-    sequence_parallel: bool
     layer_spans: bool  # more than one node, as `Places` says
     copies_span: bool
 
@@ -86,8 +85,8 @@ class _Rates:
     def of(self, work: Work, scale: float | None = None) -> Seconds:
         """scale: other than the point's, for its local instructions."""
         device, scale = self.cluster.device, self.scale if scale is None else scale
-        touched = work.alone_bytes if self.sequence_parallel else work.touched_bytes
-        local = np.maximum(work.flops / device.flops_per_s, touched * (scale / device.memory_bandwidth_bytes_per_s))
+        touched_s = work.touched_bytes * (scale / device.memory_bandwidth_bytes_per_s)
+        local = np.maximum(work.flops / device.flops_per_s, touched_s)
         return self.messages(work.messages)._replace(compute=math.fsum(local) + len(local) * device.overhead_s)
 
     def sent_bytes(self, message: Message) -> float:
@@ -168,7 +167,7 @@ def _seconds(part: Part, rates: _Rates) -> tuple[dict[str, Seconds], tuple[Messa
     seconds["ahead"] = rates.of(part.ahead)
     seconds["last"] = rates.of(replace(part.last, messages=last))
     mine = 1 / data if level else 1.0  # of every parameter
-    numbers = {name: getattr(part.update, name) * mine for name in ("flops", "touched_bytes", "alone_bytes")}
+    numbers = {name: getattr(part.update, name) * mine for name in ("flops", "touched_bytes")}
     update = rates.of(replace(part.update, **numbers), 1.0)  # states are float32
     seconds["update"] = _sum([(1, update), (1, rates.messages(after))])
     each = tuple(m for work in works.values() for m in work.messages)
@@ -205,7 +204,7 @@ class Pricing:
         self.scale = bytes_each / FLOAT_BYTES
         self.places = places = Places(point, machine.cluster)
         spans = {"layer_spans": places.layer_spans, "copies_span": places.copies_span}
-        self.rates = _Rates(machine.cluster, self.scale, point.data, point.level, point.sequence_parallel, **spans)
+        self.rates = _Rates(machine.cluster, self.scale, point.data, point.level, **spans)
         self.schedule = cast(Schedule, schedule_of(point))  # not why there is none: `misfit` has asked
         count = point.stages * point.chunks
         self.blocks = model.layers // count
@@ -288,8 +287,7 @@ class Pricing:
         point, parts = self.point, self.held(stage)
         parameters = math.fsum(p.amount("parameters") for p in parts)
         states = zero_memory(parameters, point.data, point.level, **self.state_bytes)
-        alike = 1 - 1 / point.tensor if point.sequence_parallel else 0.0  # of what all ranks of a layer keep
-        kept = max(p.amount("kept_bytes") - alike * p.amount("replicated_bytes") for p in parts)
+        kept = max(p.amount("kept_bytes") for p in parts)
         held = kept * self.scale * self.schedule.peaks[stage]
         spare = max(p.spare_bytes(point.micro_batches > 1) for p in parts) * self.scale
         if point.level == 3:  # a block's parameters at a time

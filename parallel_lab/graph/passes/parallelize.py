@@ -5,9 +5,7 @@ the slices, and combine partial results. Each inserted instruction has its reaso
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
 must agree (MindSpore: "has multiple users, but the TensorInfo are different").
-
-Partial sums are combined where they are made, but for one case: rows that were several dims, which are reshaped to
-those and split along another (a sequence, between the products of sequence parallel), wait for that.
+Sums of rows that are reshaped and split along another dim, a sequence, are combined there (`left_partial`).
 """
 
 from __future__ import annotations
@@ -15,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
 from ...base.errors import StrategyError
@@ -58,11 +57,6 @@ class Builder:
         # parameters read in another dtype: their slices are cast where they are used, in the layout wanted there
         self.casts: dict[str, Node] = {}
         self.when: Pairs = ()  # on which side of which `if` what is added runs
-        self.readers: dict[str, list[Node]] = {}
-        for node in draft.graph.nodes:
-            for name in node.ins:
-                self.readers.setdefault(name, []).append(node)
-        self.late = {*draft.graph.read_late(), *(name for name, _ in draft.graph.prints)}  # read by more than operators
 
     def add(self, instr: Instr, *values: Value) -> str:
         self.instrs.append(replace(instr, when=self.when) if self.when else instr)
@@ -342,6 +336,16 @@ class Builder:
             if len(outs) == 1 or node.outs[at] in self.graph.read:
                 self.combine(node, rule, at, outs[at])
 
+    @cached_property
+    def readers(self) -> dict[str, list[Node]]:
+        """The operators that read a value, once per operand; nothing for what others than operators read, too."""
+        found: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            for name in node.ins:
+                found.setdefault(name, []).append(node)
+        late = (*self.graph.read_late(), *(name for name, _ in self.graph.prints))
+        return {**found, **{name: [] for name in late}}
+
     def left_partial(self, node: Node, rule: ShardingRule, at: int) -> bool:
         """Whether sums wait for the only reader of their reshaped rows: it splits another dim by the axes that hold the
         addends. One reduce_scatter then brings what an all_reduce and a slice would, and its gradient an all_gather.
@@ -351,7 +355,7 @@ class Builder:
             return False
         while reader is node or reader.opdef.view:
             name = node.outs[at] if reader is node else reader.name
-            if len(self.readers.get(name, ())) != 1 or name in self.late:
+            if len(self.readers.get(name, ())) != 1:
                 return False
             (reader,) = self.readers[name]
         target, strategy = self.graph.shapes()[name], cast(AnyStrategy, reader.strategy)

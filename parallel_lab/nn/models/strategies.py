@@ -195,8 +195,9 @@ def _gpt(net: GPT, dp: int, mp: int, sp: int = 1) -> None:
     _embedded(net, dp, sp)
     for block in net.blocks:
         _block(block, dp, mp, sp, net.heads)
-    net.norm.layer_norm.shard(((dp, sp, 1), (1,), (1,)))
-    # the score matrix is whole on every rank (perhaps the token table); rows split among all devices cost no message
+    # the score matrix is whole on every rank (perhaps the token table); rows split among all devices cost no message,
+    # once the sequence is whole
+    net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
     net.scores.shard(((dp * mp, 1), (1, 1)))
 
 
