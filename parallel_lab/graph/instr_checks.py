@@ -156,10 +156,8 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"%{instr.ins[0] if source.layout is None else instr.out} has no layout" if phase == "forward" else ""
     if source.layout.device_num > MOST_RANKS or math.prod(source.shape) > MOST_ELEMENTS:
         return ""
-    dims, kind = (
-        tuple((name, value) for name, value in instr.attrs if name.endswith("dim") or name == "route"),
-        instr.kind,
-    )
+    dims = tuple((name, value) for name, value in instr.attrs if name.endswith("dim") or name == "route")
+    kind = instr.kind
     if kind == "exchange_reduce":  # is right if the exchange that it takes back is
         kind, (out, source) = "exchange", (replace(v, layout=v.placed.whole()) for v in (source, out))
     return _elements_fault(kind, dims, instr.axes, instr.device_matrix, source, out)
@@ -231,10 +229,8 @@ def _elements_fault(
     kind: str, dims: Pairs, axes: tuple[int, ...], device_matrix: tuple[int, ...], source: Value, out: Value
 ) -> str:
     """Do the move with the elements' numbers as elements and compare all ranks; of large tensors only shapes."""
-    definition, instr = (
-        MESSAGES.get(kind),
-        Instr(kind, ("",), ("",), attrs=dims, axes=axes, device_matrix=device_matrix),
-    )
+    definition = MESSAGES.get(kind)
+    instr = Instr(kind, ("",), ("",), attrs=dims, axes=axes, device_matrix=device_matrix)
     have, want, before_layout, after_layout = _numbers(source), _numbers(out), source.placed, out.placed
     answer = None if definition is None else definition.answer
     for rank in range(before_layout.device_num):

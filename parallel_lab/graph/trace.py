@@ -259,9 +259,8 @@ class Tracer(TracedBranches):
             raise self.twice(f"gradients are asked for a second time, with grad_accumulation_step={self.parts}", hint)
         for at, x in enumerate(inputs):
             if getattr(x, "shape", ()) and x.shape[0] % self.parts:
-                what = (
-                    f"dim 0 of argument {at} of shape {x.shape} is not divided by grad_accumulation_step={self.parts}"
-                )
+                dim = f"dim 0 of argument {at} of shape {x.shape}"
+                what = f"{dim} is not divided by grad_accumulation_step={self.parts}"
                 raise ShapeError(what, where=caller(self.scope_text()).place, allowed="Equal micro-batches")
         whole = {i.name for i in self.inputs.values() if i.role == "data" and i.shape}
         for node in self.nodes:

@@ -28,23 +28,28 @@ Box = tuple[slice, ...]  # a part of a tensor: an index for numpy
 
 @dataclass(frozen=True)
 class Route:
-    """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending."""
+    """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending.
+
+    shift  every rank takes what `dst` gives the rank so many places before it, around a ring
+    """
 
     src: TensorLayout
     dst: TensorLayout
     shape: Shape
+    shift: int = 0
 
     @property
     def attr(self) -> tuple[Any, ...]:
         """The route in plain tuples, as an instruction and a request carry it; `route_of` turns them back."""
-        return (self.src.device_matrix, self.src.tensor_map, self.dst.device_matrix, self.dst.tensor_map, self.shape)
+        attr = (self.src.device_matrix, self.src.tensor_map, self.dst.device_matrix, self.dst.tensor_map, self.shape)
+        return (*attr, self.shift) if self.shift else attr
 
     @cached_property
     def _slices(self) -> tuple[list[Box], list[Box]]:
         """Per rank where its old and where its new slice lies."""
         ranks = range(self.src.device_num)
         old, new = ([layout.slice_index(self.shape, rank) for rank in ranks] for layout in (self.src, self.dst))
-        return old, new
+        return old, [new[rank - self.shift] for rank in ranks]
 
     @cached_property
     def _boxes(self) -> list[dict[int, Box]]:
@@ -77,10 +82,8 @@ class Route:
     @cached_property
     def taken(self) -> list[dict[int, Box]]:
         """Per rank {who gives it a piece: where the piece lies in its new slice}; itself included, ascending."""
-        return [
-            {g: _within(box, new) for g, box in mine.items()}
-            for mine, new in zip(self._boxes, self._slices[1], strict=True)
-        ]
+        pairs = zip(self._boxes, self._slices[1], strict=True)
+        return [{g: _within(box, new) for g, box in mine.items()} for mine, new in pairs]
 
     @cached_property
     def given(self) -> list[dict[int, Box]]:
@@ -99,7 +102,7 @@ class Route:
 @lru_cache(maxsize=1024)
 def route_of(attr: tuple[Any, ...]) -> Route:
     """The route that `Route.attr` describes."""
-    return Route(TensorLayout(*attr[:2]), TensorLayout(*attr[2:4]), attr[4])
+    return Route(TensorLayout(*attr[:2]), TensorLayout(*attr[2:4]), *attr[4:])
 
 
 def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[int, ...], Route]:
@@ -111,19 +114,14 @@ def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[
     """
     if src.device_matrix != dst.device_matrix:
         return tuple(reversed(range(len(src.device_matrix)))), Route(src, dst, shape)
-    own = [
-        sum(
-            itertools.takewhile(bool, (a == b for a, b in zip(*both, strict=False)))
-        )  # how many axes come first in both
-        for both in zip(src.tensor_map, dst.tensor_map, strict=True)
-    ]
+    entries = zip(src.tensor_map, dst.tensor_map, strict=True)
+    # how many axes come first in both
+    own = [sum(itertools.takewhile(bool, (a == b for a, b in zip(*both, strict=False)))) for both in entries]
     maps = [[entry[n:] for entry, n in zip(layout.tensor_map, own, strict=True)] for layout in (src, dst)]
     axes = sorted({a for entries in maps for entry in entries for a in entry}, reverse=True)
     matrix, number = tuple(map(src.axis_size, axes)), {a: len(axes) - 1 - at for at, a in enumerate(axes)}
-    parts = tuple(
-        size // math.prod(map(src.axis_size, entry[:n]))
-        for size, entry, n in zip(shape, src.tensor_map, own, strict=True)
-    )
+    dims = zip(shape, src.tensor_map, own, strict=True)
+    parts = tuple(size // math.prod(map(src.axis_size, entry[:n])) for size, entry, n in dims)
     old, new = (TensorLayout(matrix, tuple(tuple(number[a] for a in entry) for entry in entries)) for entries in maps)
     return tuple(axes), Route(old, new, parts)
 

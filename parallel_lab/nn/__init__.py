@@ -16,6 +16,7 @@ from .feeding import GradAccumulation, PipelineCell, WithLossCell
 from .layers.activation import ACTIVATIONS, GELU, ReLU, Tanh, get_activation
 from .layers.basic import CellList, Dense, Flatten, Identity, SequentialCell
 from .layers.class_losses import CrossEntropyLoss
+from .layers.context_attention import ContextParallelAttention, TokenDense
 from .layers.conv import Conv2d, MaxPool2d
 from .layers.dropout import Dropout
 from .layers.losses import BCEWithLogitsLoss, LossBase, MSELoss

@@ -99,6 +99,13 @@ def hashed(part, parts, offset, key, step):
     return words.reshape(part)
 
 
+def kept_at(places, step, p, key):
+    """Whether elements are kept, by their places in the whole.  places: (...) uint32, modulo 2^32 -> (...) bool."""
+    words = np.array(places)
+    _hash(words, np.empty_like(words), *_words(key, int(step)))
+    return words < round((1 - p) * 2**32)
+
+
 def dropped(x, step, p, key, dims, parts, offset):
     """x with the mask applied, and scaled."""
     shape = tuple(n * count for n, count in zip(x.shape, parts or (1,) * x.ndim, strict=True))

@@ -24,10 +24,8 @@ def write_fault(operands, **attrs):
     variable, value = operands
     if value.shape in ((), variable.shape):
         return None
-    return (
-        f"a value of shape {value.shape} for a variable of shape {variable.shape}",
-        "The variable's shape, or a number",
-    )
+    what = f"a value of shape {value.shape} for a variable of shape {variable.shape}"
+    return what, "The variable's shape, or a number"
 
 
 @op("...,...->...", name="Assign", check=write_fault, flops=0, example=case(*SHAPES), **WRITES)

@@ -35,13 +35,13 @@ PACKAGE_LINES = {
     "__init__.py": 295,
     "__main__.py": 8,
     "base": 4_842,
-    "layout": 2_454,
-    "ops": 11_828,
-    "nn": 8_436,
-    "catalog": 14_659,
-    "graph": 9_608,
+    "layout": 2_452,
+    "ops": 12_552,
+    "nn": 8_746,
+    "catalog": 14_642,
+    "graph": 9_610,
     "cost": 10_485,
-    "run": 1_460,
+    "run": 1_627,
     "processes": 13_681,
     "train": 11_062,
     "lab": 35_151,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 111_996, 136_371, 106_543
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_197, 137_555, 107_067
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

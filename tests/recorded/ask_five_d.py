@@ -24,6 +24,7 @@ from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.layout.placements import Placement, VisibleKeys, attention_work
 from parallel_lab.ops import expert_balance, expert_capacity, routing
 from parallel_lab.ops.expert_rows import Dispatch, bytes_leaving, drops_of, permutation
+from parallel_lab.run.rank_programs import ring_results
 
 Answer = dict[str, Any]
 Rows = list[list[float]]
@@ -409,6 +410,22 @@ def rank_states(model: str, world: int, tp: int, cp: int, pp: int, ep: int, etp:
 # ---- ring_backward ----
 
 
+def wave(n: int, d: int, frequency: float) -> np.ndarray:
+    """(n, d): sin(frequency (i + 1)) of element i in row-major order."""
+    return np.sin(frequency * (np.arange(n * d) + 1)).reshape(n, d)
+
+
+def _ring(placement: str, n: int, d: int, P: int, **how: Any) -> dict[str, np.ndarray]:
+    q, k, v, g = (wave(n, d, frequency) for frequency in (0.7, 1.1, 1.3, 0.5))
+    return ring_results(q, k, v, Placement(placement, n, P), **{"g": g, **how})
+
+
+@family
+def ring_backward(placement: str, n: int, d: int, P: int) -> Answer:
+    found = _ring(placement, n, d, P)
+    return {name: found[name].sum(1).tolist() for name in ("dq", "dk", "dv")}
+
+
 # ---- ring_bytes ----
 
 
@@ -429,7 +446,28 @@ def ring_bytes(
 # ---- ring_forward ----
 
 
+@family
+def ring_forward(placement: str, n: int, d: int, P: int, rank: int, step: int) -> Answer:
+    found, mine = _ring(placement, n, d, P, g=None, stop_after=step), Placement(placement, n, P).positions(rank)
+    return {"lse": found["lse"][mine].tolist(), "out0": found["out"][mine, 0].tolist()}
+
+
 # ---- ring_mistakes ----
+
+
+@family
+def ring_mistakes(mistake: str, n: int, d: int, P: int) -> Answer:
+    right, wrong = (_ring("contiguous", n, d, P, mistake=which) for which in ("", mistake))
+    if mistake == "mean_of_blocks":
+        return {"largest_error": np.abs(wrong["out"] - right["out"]).max(), "last_row_out0": wrong["out"][-1, 0]}
+    last_row = np.zeros((n, d))
+    last_row[-1] = 1.0  # its gradient reaches a value by the weight that the last row gives it
+    weights = _ring("contiguous", n, d, P, mistake=mistake, g=last_row)["dv"]
+    return {
+        "largest_error_dq": np.abs(wrong["dq"] - right["dq"]).max(),
+        "norm_ratio_dv": np.linalg.norm(wrong["dv"]) / np.linalg.norm(right["dv"]),
+        "sum_of_weights_of_last_row": weights[:, 0].sum(),
+    }
 
 
 # ---- seq_loss ----

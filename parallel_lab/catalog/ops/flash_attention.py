@@ -12,7 +12,6 @@ MindSpore, ops.flash_attention_score and flash_attention_score_info.
 
 from __future__ import annotations
 
-import functools
 import inspect
 
 import numpy as np
@@ -23,6 +22,7 @@ from ...base.errors import NotBuiltYet, ShapeError
 from ...base.origin import caller
 from ...base.seeds import get_seed
 from ...layout.named_layout import Layout
+from ...ops.context_attention import with_settings
 from ...ops.dropout import dropout_key, dropped
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats
@@ -120,23 +120,6 @@ def _check(operands, *, head_num, given, input_layout, sparse_mode, grouped, kee
         return "sparse_mode=1 without attn_mask", "The whole mask"
     if keep_prob < 1 and not {STEP, "drop_mask"} & set(given):
         return f"keep_prob={keep_prob} without a step", "The number of the step as the last operand, or a drop_mask"
-
-
-def with_settings(**settings):
-    """A decorator for operators of any number of operands: their attributes, with these defaults, and the offset."""
-    kind = inspect.Parameter
-    settings["offset"] = 0
-    named = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in settings.items()]
-
-    def declare(fn):
-        @functools.wraps(fn)
-        def call(*operands, **given):
-            return fn(*operands, **{**settings, **given})
-
-        call.__signature__ = inspect.Signature([kind("operands", kind.VAR_POSITIONAL), *named])
-        return call
-
-    return declare
 
 
 # ---- the computation ----

@@ -20,6 +20,7 @@ from ..recomputed import asks_to_recompute
 from .differentiate import differentiate
 from .follow import follow_gradients, follow_updates
 from .fuse import fuse_messages
+from .local_recorder import unfold
 from .optimizer_group import group_updates
 from .optimizer_shard import shard_parameters
 from .parallelize import parallelize
@@ -61,6 +62,7 @@ CONDITIONS: dict[str, Callable[[Draft], bool]] = {
     "parallel optimizer, every rank runs the whole network": lambda d: (
         d.config.local and _shards_optimizer(d) and d.training.optimizer is not None
     ),
+    "an operator sends messages itself": lambda d: any(n.opdef.unfold for n in d.graph.nodes),
     "something lies on the host": places,
 }
 
@@ -93,6 +95,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("differentiate", differentiate, "gradients are asked for", "a program"),
     Pass("recompute", recompute, "gradients are asked for, and something is recomputed", "a program"),
     Pass("regather", regather_parameters, "parallel optimizer at level3, operators are split", "a program"),
+    Pass("unfold", unfold, "an operator sends messages itself", "a program"),
     Pass("fuse", fuse_messages, start="a program"),
     Pass("follow", follow_gradients, "the function makes a training step itself", "a program"),
     Pass("update", update_parameters, "there is an optimizer", "a program"),

@@ -25,10 +25,8 @@ def dataset_layouts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...])
         if wrong.device_num != device_num:
             what = f"dataset_strategy has {wrong}, which is for {wrong.device_num} devices"
             raise at_compile(ContextStrategyError, what, f"A device_matrix of {device_num}, as many as there are")
-    return tuple(
-        named[i].tensor_layout() if i in named else TensorLayout.from_strategy(count, device_num)
-        for i, count in enumerate(_dataset_counts(config, shapes))
-    )
+    layouts = (TensorLayout.from_strategy(count, device_num) for count in _dataset_counts(config, shapes))
+    return tuple(named[i].tensor_layout() if i in named else layout for i, layout in enumerate(layouts))
 
 
 def _dataset_counts(config: ParallelConfig, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:

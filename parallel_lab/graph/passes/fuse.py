@@ -22,6 +22,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ...base.errors import PlanError
 from ...ops.collectives.definitions import MESSAGES
@@ -132,13 +133,8 @@ def _one_message(members: list[Member], values: dict[str, Value]) -> tuple[list[
     taking, at = [wait], 0
     for number, member in enumerate(members):
         stop = at + member.elements // rows_sent
-        cut = {
-            "rows": rows_received,
-            "start": at,
-            "stop": stop,
-            "member": number,
-            "shape": values[member.instr.out].slice_shape,
-        }
+        cut: dict[str, Any] = {"rows": rows_received, "start": at, "stop": stop, "member": number}
+        cut["shape"] = values[member.instr.out].slice_shape
         alone = member.instr
         kept = {"reason": alone.reason, "origin": alone.origin, "once": alone.once, "stage": alone.stage}
         taking.append(Instr("split", alone.outs, (done,), alone.name, attrs=attr_pairs(cut), **kept))

@@ -3,6 +3,8 @@
     with recorder:                       # instead of the tracer
         g = OPS["cast"](g, dtype="float32")     appends compute %w.grad_1 = Cast(%w.grad)
 
+Pass `unfold`: so do operators that send messages of their own, such as ring attention (`unfold=` of `@op`).
+
 A gradient is a value of the program, a `TracedValue` with the shape of one rank's slice, or a `Uniform`.
 """
 
@@ -20,7 +22,7 @@ from ...base.hooks import current_tracer
 from ...base.origin import Origin
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OpDef, dtype_name
-from ..draft import fresh_name, result_names
+from ..draft import Draft, counted, fresh_name, result_names
 from ..instr import Instr, Pairs, Value, attr_pairs
 from ..traced_value import TracedValue
 
@@ -119,3 +121,20 @@ class LocalRecorder:
         """Append an instruction that makes these values."""
         own: dict[str, Any] = {"name": self.name, "origin": self.origin, "once": self.once, "stage": self.stage}
         self.instrs.append(Instr(kind, outs, ins, when=self.when, **{**own, **fields}))
+
+
+def unfold(draft: Draft) -> Draft:
+    """Replace operators that send messages of their own by these and what is computed between them, where dims are
+    split: forward and backward, once layouts are known.
+    """
+    for phase in ("forward", "backward"):
+        rec = LocalRecorder(draft.value_table(), {})
+        rec.suffix = ".part"
+        with rec:
+            for instr in draft.program(phase):
+                rule = instr.opdef.unfold if instr.kind == "compute" else None
+                if rule is None or not rule(rec, instr):
+                    rec.instrs.append(instr)
+        done = draft.with_program(phase, tuple(rec.instrs), rec.values)
+        draft = done.noted("unfold", f"{phase}: {counted(rec.instrs)}")
+    return draft

@@ -32,11 +32,8 @@ def loop_back(back: Any, variables: Sequence[Instr], body: Sequence[Instr]) -> N
     sums = {n: _named(back, _or_zeros(back, None, n), n) for n in read}
     loop = OPS["logical_not"](rec.number(False, []))
     rec.when = (*outer, (loop.name, True))
-    fields = {
-        "attrs": attr_pairs({"of": name}),
-        "reason": "backward takes the turns of a loop from the last to the first",
-    }
-    again = rec.emit("restore", Value((), "bool", None), (), **fields)
+    reason = "backward takes the turns of a loop from the last to the first"
+    again = rec.emit("restore", Value((), "bool", None), (), attrs=attr_pairs({"of": name}), reason=reason)
     sides = {(name, True): (loop.name, True), (condition, True): (again.name, True)}
     within = (*inner, (condition, True))
     before = back.grads, back.made_when, back.translated

@@ -327,10 +327,8 @@ class Builder:
         )
         fields = {"device_matrix": rule.out.device_matrix, "offset_axes": places}
         fields |= {"strategy": node.strategy, "reason": node.strategy_reason}
-        results = [
-            Value(shape, dtype, layout.whole() if own else layout)
-            for shape, dtype, layout in zip(node.shapes, node.dtypes, rule.outs, strict=True)
-        ]
+        facts = zip(node.shapes, node.dtypes, rule.outs, strict=True)
+        results = [Value(shape, dtype, layout.whole() if own else layout) for shape, dtype, layout in facts]
         self.add(node.computed(ins, attr_pairs(attrs), outs, **fields), *results)
         for at in parts_of:
             if len(outs) == 1 or node.outs[at] in self.graph.read:

@@ -278,12 +278,8 @@ def _sliced(maker: Instr, value: Value, name: str, values: dict[str, Value]) -> 
     part, whole = fresh_name(f"{name}.part", values), fresh_name(f"{name}.gathered", values)
     values[part], values[whole] = Value(value.shape, value.dtype, stored), value
     why = f"recompute_slice_activation: {ways} ranks hold {name!r}, and each keeps 1/{ways} of it until backward"
-    fields: dict[str, Any] = {
-        "axes": axes,
-        "device_matrix": stored.device_matrix,
-        "origin": maker.origin.made("recompute"),
-    }
-    fields |= {"stage": maker.stage, "name": maker.name}
+    fields: dict[str, Any] = {"axes": axes, "device_matrix": stored.device_matrix, "name": maker.name}
+    fields |= {"stage": maker.stage, "origin": maker.origin.made("recompute")}
     keep = Instr("slice", (part,), (name,), attrs=attr_pairs({"dim": 0}), reason=why, once=maker.once, **fields)
     attrs, why = attr_pairs({"dim": 0, "fusion": 0}), "recompute_slice_activation: backward reads the whole slice"
     return keep, Instr("all_gather", (whole,), (part,), attrs=attrs, reason=why, once=_BACK[maker.once], **fields)

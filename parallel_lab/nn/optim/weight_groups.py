@@ -45,10 +45,8 @@ def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -
         return
     elif not optimizer.can_be_grouped:
         what = f"{type(optimizer).__name__} in data_parallel mode"
-        allowed, hint = (
-            f"One of {', '.join(GROUPED_OPTIMIZERS)}, AdaFactor",
-            "The modes that split operators take any optimizer",
-        )
+        allowed = f"One of {', '.join(GROUPED_OPTIMIZERS)}, AdaFactor"
+        hint = "The modes that split operators take any optimizer"
     elif count < world_size:
         what = f"{world_size} ranks and {count} parameters"
         allowed = "At most as many ranks as parameters: each rank updates at least one"

@@ -153,11 +153,9 @@ class Operator(OpDef):
         """The operands; at once, numbers become arrays unless another has a dtype for them. ShapeError: no tensor."""
         ready = [is_operand(x) for x in operands]
         keep_numbers = any(ready) or not at_once
-        return (
-            operands
-            if all(ready)
-            else [x if ready[i] else self._as_array(i, x, keep_numbers) for i, x in enumerate(operands)]
-        )
+        if all(ready):
+            return operands
+        return [x if ready[i] else self._as_array(i, x, keep_numbers) for i, x in enumerate(operands)]
 
     def _as_array(self, position: int, value: Any, keep_number: bool) -> Any:
         number = not self.variadic and self.takes_number[position]

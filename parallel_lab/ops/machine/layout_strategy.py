@@ -166,10 +166,8 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
     for label in "" if op.counted is None else op.counted(signature, splits.sizes, **splits.attrs):
         if cuts[label] > 1:
             what = f"splits {dim_text(0, operands[0].index(label), label, op.names_labels)} by a layout"
-            return (
-                what,
-                f"A layout is the input's; what {op.class_name} does along that dim is split by a tuple of counts",
-            )
+            does = f"what {op.class_name} does along that dim"
+            return what, f"A layout is the input's; {does} is split by a tuple of counts"
     rule = splits.rule(strategy, matrix, axes)
     for dim, cutting, _ in rule.windows:
         if list(cutting) != sorted(cutting, reverse=True):

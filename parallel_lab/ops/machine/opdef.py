@@ -114,6 +114,7 @@ class OpDef:
     part_size: Callable[..., Any] | None = None
     window: Callable[..., Any] | None = None
     localize: Callable[..., Any] | None = None
+    unfold: Callable[..., Any] | None = None
 
     # its gradient: operators declared for it by operand, the rule, and what the rule names among its arguments
     gradients: dict[str, OpDef] = field(default_factory=dict, repr=False)

@@ -171,6 +171,7 @@ def op(
                split labels whose slices do not suffice: part i needs the elements [step * i + origin, + length), zeros
                outside
     localize   function of (attributes, parts per label) -> attributes for one slice
+    unfold     the messages and blocks that the operator becomes, backward too: see `unfolding.py`
     """
 
     spelled = {key: facts.pop(key) for key in SPELLINGS if key in facts}

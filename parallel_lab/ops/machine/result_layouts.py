@@ -36,10 +36,8 @@ def result_layouts(
     def same(entry: Any, layout: TensorLayout) -> bool:
         return entry == layout.splits if first is None else _is_layout(entry, layout)
 
-    chosen = [
-        next((layout for layout in layouts if same(asked_for, layout)), None)
-        for asked_for, layouts in zip(out_strategy, allowed, strict=False)
-    ]
+    pairs = zip(out_strategy, allowed, strict=False)
+    chosen = [next((layout for layout in layouts if same(asked_for, layout)), None) for asked_for, layouts in pairs]
     legal = [layout for layout in chosen if layout is not None]
     if len(out_strategy) == len(shapes) and len(legal) == len(chosen):
         return tuple(legal)

@@ -1,0 +1,192 @@
+"""A GPT for long sequences, and the strategies under which the tokens of a sequence are split over ranks.
+
+    net = ContextGPT(256, hidden=64, layers=2, heads=8, kv_heads=2, placement="zigzag", ranks=4)
+    loss = nn.CrossEntropyLoss()
+    context_parallel(net, loss, dp=2, cp=4)                                  a ring of 4, for two halves of the batch
+    ids, next_ids = placed(ids, next_ids, placement="zigzag", ranks=4)       once, after labels were shifted
+
+    cp = ring x ulysses    all_to_all of heads against tokens inside `ulysses` ranks, a ring among the others: with
+                           ulysses=cp heads alone (Jacobs et al. 2023), between the two the hybrid (Fang and Zhao 2024)
+    mp                     heads and columns, as in `tensor_parallel`
+
+Only attention needs keys of other ranks; every other operator works on a rank's own tokens, and sends nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import nn
+from ...base.checks import checked, integer, kept
+from ...base.errors import ArgumentError, StrategyError, shorten
+from ...layout.named_layout import Layout
+from ...layout.placements import Placement
+from ...ops.elementwise import add
+from ...ops.gather import gather
+from ...ops.linalg import matmul
+from .. import initializer
+from ..layers.context_attention import ContextParallelAttention, TokenDense
+from ..tensor.parameter import Parameter
+from .gpt import INITIAL
+from .strategies import POWER_OF_TWO, data_parallel
+
+
+def placed(
+    *arrays: Any, placement: str, ranks: int, documents: tuple[int, ...] = (), dim: int = 1
+) -> tuple[np.ndarray, ...]:
+    """Arrays with their tokens in the order in which ranks hold them: ids, labels, masks, positions alike.
+
+    dim  the one that counts tokens; labels are shifted before, or each rank's last token would lose its target
+
+    Raises LayoutError where the tokens do not divide (`Placement`).
+
+    >>> placed(np.arange(8)[None], placement="zigzag", ranks=2)[0].tolist()
+    [[0, 1, 6, 7, 2, 3, 4, 5]]
+    """
+    taken = documents if placement == "per_document" else ()
+    orders = (Placement(placement, np.shape(x)[dim], ranks, taken).order for x in arrays)
+    return tuple(np.take(x, order, axis=dim) for x, order in zip(arrays, orders, strict=True))
+
+
+class ContextBlock(nn.Cell):
+    """Attention and two dense layers, each added to what it was given.  x: (n, s, hidden) -> (n, s, hidden)."""
+
+    def __init__(self, hidden: int, heads: int, inner: int, dtype: Any, **attention: Any) -> None:
+        super().__init__()
+        how = {"weight_init": initializer.Normal(INITIAL), "bias_init": "zeros", "dtype": dtype}
+        self.norm1, self.norm2 = (nn.LayerNorm((hidden,), epsilon=1e-5, dtype=dtype) for _ in range(2))
+        self.attention = ContextParallelAttention(hidden, heads, **attention, **how)
+        self.fc1, self.fc2 = TokenDense(hidden, inner, activation="gelu", **how), TokenDense(inner, hidden, **how)
+        self.add1, self.add2 = add.primitive(), add.primitive()
+
+    def construct(self, x: Any) -> Any:
+        x = self.add1(x, self.attention(self.norm1(x)))
+        return self.add2(x, self.fc2(self.fc1(self.norm2(x))))
+
+
+class ContextGPT(nn.Cell):
+    """Scores for the next token at every position, with rotary positions.  ids: (n, s) int -> (n, vocab_size, s).
+
+    inner      width inside the blocks (default 4 * hidden)
+    attention  keywords of `nn.ContextParallelAttention`: kv_heads, method, placement, ranks, window, dropout, ...
+    """
+
+    @kept(vocab_size=integer(1), hidden=integer(1), heads=integer(1))
+    @checked(layers=integer(0), inner=integer(1) | None)
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden: int = 64,
+        layers: int = 2,
+        heads: int = 4,
+        inner: int | None = None,
+        dtype: Any = np.float32,
+        **attention: Any,
+    ) -> None:
+        super().__init__()
+        rule, how = initializer.Normal(INITIAL), {"rotary": 10000.0, "dtype": dtype, **attention}
+        tables = (initializer.initializer(rule, (vocab_size, hidden), dtype) for _ in range(2))
+        self.token_table, self.head = map(Parameter, tables)
+        self.embed, self.scores = gather.primitive(), matmul.primitive(transpose_b=True)
+        inner = 4 * hidden if inner is None else inner
+        self.blocks = nn.CellList([ContextBlock(hidden, heads, inner, **how) for _ in range(layers)])
+        self.norm = nn.LayerNorm((hidden,), epsilon=1e-5, dtype=dtype)
+
+    def construct(self, ids: Any) -> Any:
+        x = self.embed(self.token_table, ids, 0)
+        for block in self.blocks:
+            x = block(x)
+        return self.scores(self.head, self.norm(x))  # (V, h) (n, s, h)' -> (n, V, s)
+
+
+# ---- strategies ----
+
+
+@checked(dp=POWER_OF_TWO, cp=POWER_OF_TWO, mp=POWER_OF_TWO, ulysses=POWER_OF_TWO)
+def context_parallel(
+    net: ContextGPT, loss: nn.CrossEntropyLoss | None = None, *, dp: int = 1, cp: int = 1, mp: int = 1, ulysses: int = 1
+) -> ContextGPT:
+    """Split samples `dp` ways, tokens `cp` ways and heads and columns `mp` ways, for dp * cp * mp devices.
+
+    ulysses  how many of the cp ranks exchange heads against tokens; the other factor is a ring (or gathers keys, as the
+             net's `method` says). Heads travel by all_to_all where `enable_alltoall` is set
+
+    Key heads are used up first; where there are fewer than ranks that split heads, several ranks hold the same one, and
+    their gradients are added up. Device matrix: (dp, ring, ulysses, mp), neighbours last.
+
+    Raises ArgumentError for another network, StrategyError where ulysses does not divide cp, or heads do not divide.
+    """
+    if not isinstance(net, ContextGPT):
+        raise ArgumentError(f"net is {shorten(net)}", where="context_parallel", allowed="A ContextGPT")
+    data_parallel(net)
+    for block in net.blocks:
+        parts = block.attention
+        split = _Split(dp, cp, mp, ulysses, parts.heads, parts.groups)
+        split.block(block)
+    split = _Split(dp, cp, mp, ulysses, net.heads, net.heads)
+    net.embed.shard((split.layout("None", "None"), split.layout("dp", split.tokens)))
+    split.norm(net.norm)
+    rows = split.layout("dp", split.tokens, "None")
+    net.scores.shard((split.layout("None", "None"), rows))
+    if loss is not None:
+        scores, labels = split.layout("dp", "None", split.tokens), split.layout("dp", split.tokens)
+        loss.class_cross_entropy.shard((scores, labels, split.layout("None")))
+        loss.reduce_mean.shard((labels,))
+    return net
+
+
+class _Split:
+    """Names of the axes: dp; ring; ur and ug, the ulysses ranks that share a key head, and that have others; mg and mr,
+    the same of mp.
+    """
+
+    def __init__(self, dp: int, cp: int, mp: int, ulysses: int, heads: int, groups: int) -> None:
+        where = "context_parallel"
+        if cp % ulysses:
+            raise StrategyError(f"ulysses={ulysses} with cp={cp}", where=where, allowed="ulysses divides cp")
+        mg = math.gcd(mp, groups)
+        ug = math.gcd(ulysses, groups // mg)
+        mr, ur = mp // mg, ulysses // ug
+        if (mr > 1 and groups > mg) or (ur > 1 and groups > mg * ug) or (heads // groups) % (mr * ur):
+            what = f"ulysses={ulysses} and mp={mp} for {heads} heads that read {groups} key heads"
+            allowed = "Their product divides the key heads, or is a multiple of them that divides the heads"
+            raise StrategyError(what, where=where, allowed=allowed)
+        self.layout = Layout((dp, cp // ulysses, ur, ug, mg, mr), ("dp", "ring", "ur", "ug", "mg", "mr"))
+        self.tokens, self.columns = ("ring", "ur", "ug"), ("mg", "mr")
+
+    def rows(self, columns: Any = "None") -> Any:
+        return self.layout("dp", self.tokens, columns)
+
+    def norm(self, norm: nn.LayerNorm) -> None:
+        norm.layer_norm.shard((self.rows(), self.layout("None"), self.layout("None")))
+
+    def dense(self, dense: TokenDense, inputs: Any, outputs: Any) -> None:
+        """A dense layer with its input or output columns split."""
+        dense.matmul.shard((self.rows(inputs), self.layout(outputs, inputs)))
+        dense.add.shard((self.rows(outputs), self.layout(outputs)))
+        if dense.activation is not None:
+            for _, cell in dense.activation.cells_and_names():
+                for primitive in cell._primitives.values():
+                    primitive.shard((self.rows(outputs),))
+
+    def block(self, block: ContextBlock) -> None:
+        attention, layout, tokens = block.attention, self.layout, self.tokens
+        for norm in (block.norm1, block.norm2):
+            self.norm(norm)
+        for residual in (block.add1, block.add2):
+            residual.shard((self.rows(), self.rows()))
+        for dense in (attention.query, block.fc1):
+            self.dense(dense, "None", self.columns)
+        for dense in (attention.key, attention.value):  # of fewer heads: as many parts as there are heads
+            self.dense(dense, "None", "mg")
+        for dense in (attention.out, block.fc2):
+            self.dense(dense, self.columns, "None")
+        if attention.rotary_query is not None:
+            attention.rotary_query.shard((layout("dp", tokens, "mg", "mr", "None"),))
+            attention.rotary_key.shard((layout("dp", tokens, "mg", "None"),))
+        groups, shared = ("mg", "ug"), ("mr", "ur")
+        keys = layout("dp", "ring" if attention.attention.given["method"] == "ring" else "None", groups, "None")
+        attention.attention.shard((layout("dp", "ring", groups, shared, "None"), keys, keys))

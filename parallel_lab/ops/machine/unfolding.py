@@ -1,0 +1,110 @@
+"""Operators that become a program of their own once layouts are known: messages, and computations between them.
+
+A rank program is a generator. It computes with operators, and yields `Start` and `Wait` where it needs other ranks:
+
+    def shifted_sum(x):
+        coming = yield Start("exchange", x, {"route": to_the_next(x.shape, 4)})
+        mine = square(x)                          the message travels meanwhile
+        return add(mine, (yield Wait(coming)))
+
+It is driven in two ways. `unfolding(program)`, a rule of the compiler (`unfold=` of `@op`), writes down instructions
+that every rank runs; `run/rank_programs.py` runs it on a rank's arrays, for exercises and for numbers of ranks that no
+plan has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from ...layout.route import Route
+from ...layout.tensor_layout import TensorLayout
+from ..collectives.definitions import MESSAGES
+from .opdef import dtype_name
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start a message of this kind with `value`; its attributes, and why it is sent. The answer is a handle."""
+
+    kind: str
+    value: Any
+    attrs: dict[str, Any]
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait until a message that was started has arrived. The answer is what it brought."""
+
+    handle: Any
+
+
+Program = Generator[Start | Wait, Any, tuple[Any, ...]]
+
+
+def around_the_ring(shape: tuple[int, ...], ranks: int, shift: int = 1) -> tuple[Any, ...]:
+    """The route by which every one of `ranks` hands its whole value, of this shape, `shift` ranks on."""
+    rows = TensorLayout((ranks,), ((0,), *((),) * (len(shape) - 1)))
+    return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift % ranks).attr
+
+
+def unfolding(label: int, program: Callable[..., Program | None]) -> Callable[[Any, Any], bool]:
+    """A rule for `unfold=`: (recorder, instruction) -> whether its program was recorded instead of the instruction.
+
+    label    the number of the offset label along whose ranks messages go
+    program  (operands, attributes) -> the generator, or None: the instruction stays as it is
+    """
+
+    def unfold(recorder: Any, instr: Any) -> bool:
+        made = program([recorder.value(name) for name in instr.ins], dict(instr.attrs))
+        if made is None:
+            return False
+        start, answer = len(recorder.instrs), None
+        recorder.name, recorder.origin = instr.name, instr.origin.made("unfold")
+        recorder.once, recorder.stage, recorder.when = instr.once, instr.stage, instr.when
+        place = {"axes": instr.offset_axes[label], "device_matrix": instr.device_matrix}
+        recorder.place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix}
+        try:
+            while True:
+                asked = made.send(answer)
+                answer = _waited(recorder, asked) if isinstance(asked, Wait) else _started(recorder, asked, place)
+        except StopIteration as end:
+            results = end.value
+        names = {made.name: out for made, out in zip(results, instr.outs, strict=True)}
+        for name in names:
+            del recorder.values[name]
+
+        def renamed(values: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(names.get(value, value) for value in values)
+
+        recorder.instrs[start:] = [
+            dataclasses.replace(i, outs=renamed(i.outs), ins=renamed(i.ins)) for i in recorder.instrs[start:]
+        ]
+        return True
+
+    return unfold
+
+
+def _base(x: Any) -> str:
+    """The name of what a message carries, without the messages that have carried it before."""
+    return x.name.partition(".sent")[0].partition(".came")[0]
+
+
+def _started(recorder: Any, asked: Start, place: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The instruction that starts a message: (what was sent, the fields that its wait has, too)."""
+    x, matrix = asked.value, place["device_matrix"]
+    members = math.prod(matrix[-1 - axis] for axis in place["axes"])
+    attrs = {**asked.attrs, "message": asked.kind, "fusion": 0, "of_slices": True}
+    shape = MESSAGES[asked.kind].reply_shape(tuple(x.shape), attrs, members)
+    fields = {**place, "attrs": tuple(sorted(attrs.items())), "op_class": "NeighborExchange"}
+    value = dataclasses.replace(recorder.values[x.name], shape=shape, dtype=dtype_name(x.dtype), layout=None)
+    return recorder.emit("start", value, (x.name,), f"{_base(x)}.sent", reason=asked.reason, **fields), fields
+
+
+def _waited(recorder: Any, asked: Wait) -> Any:
+    sent, fields = asked.handle
+    return recorder.emit("wait", recorder.values[sent.name], (sent.name,), f"{_base(sent)}.came", **fields)

@@ -1,0 +1,178 @@
+"""A GPT whose tokens are split over ranks trains as on one device; what its attentions send; refusals."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from parallel_lab import Session, compile, nn, set_seed
+from parallel_lab.base.errors import ArgumentError, LayoutError, StrategyError
+from parallel_lab.cost.time import sent_bytes
+from parallel_lab.nn.models import GPT, ContextGPT, context_parallel, placed
+from tests.pools import shared_pool
+from tests.refusals import refused
+
+TOKENS, VOCABULARY = 16, 12
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (4, TOKENS + 1)).astype(np.int32)
+
+
+def trained(split=None, *, steps=2, executor="simulator", net=(), dtype=np.float64, accumulate=1, **settings):
+    """(losses, {parameter: values}, plan) of some steps; without `split` on one device."""
+    set_seed(1)
+    attention = {"heads": 4, "kv_heads": 2, "placement": "contiguous", "ranks": 1, **dict(net)}
+    model = ContextGPT(VOCABULARY, hidden=16, layers=1, dtype=dtype, **attention)
+    model.set_train()
+    loss, devices = nn.CrossEntropyLoss(), 1
+    if split is not None:
+        context_parallel(model, loss, **split)
+        devices = np.prod([n for name, n in split.items() if name != "ulysses"])
+    order = {name: attention[name] for name in ("placement", "ranks")}
+    inputs = placed(IDS[:, :-1], IDS[:, 1:], **order)  # labels were shifted before
+    optimizer = nn.Momentum(model.trainable_params(), 0.3, 0.9)
+    how = {"loss": loss, "optimizer": optimizer, "dataset_strategy": "full_batch", "enable_alltoall": True, **settings}
+    plan = compile(model, *inputs, device_num=int(devices), **how)
+    plan.verify()
+    pool = {"pool": shared_pool(int(devices))} if executor == "processes" else {}
+    with Session(plan, model, optimizer, executor=executor, **pool) as session:
+        return session.train([inputs], steps), session.parameters(), plan
+
+
+def check_equal(one, other, bound=1e-10):
+    np.testing.assert_allclose(other[0], one[0], rtol=bound)
+    for name, values in one[1].items():
+        np.testing.assert_allclose(other[1][name], values, rtol=bound, atol=bound * 0.1, err_msg=name)
+
+
+CASES = [
+    ({"cp": 4}, {"placement": "zigzag", "ranks": 4}, {}),
+    ({"dp": 2, "cp": 2, "mp": 2}, {"placement": "striped", "ranks": 2, "dropout": 0.3}, {}),
+    ({"cp": 4, "mp": 2, "ulysses": 2}, {"placement": "zigzag", "ranks": 2, "heads": 8}, {"recompute": True}),
+    ({"cp": 8}, {"window": 3}, {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}),
+    ({"cp": 4, "ulysses": 4}, {"dropout": 0.2}, {"optimizer_level": "level3"}),
+    ({"dp": 2, "cp": 4, "ulysses": 2}, {"placement": "zigzag", "ranks": 2, "method": "gather"}, {}),
+    ({"dp": 4, "cp": 2}, {"causal": False, "placement": "striped", "ranks": 4}, {"optimizer_level": "level2"}),
+    ({"cp": 2, "mp": 4}, {"documents": (6, 10)}, {"compute_all": True}),
+]
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(("split", "net", "options"), CASES, ids=str)
+def test_training_equals_one_device(split, net, options):
+    """Tokens in the order of the placement on both sides: losses and parameters after two steps, float64."""
+    options = dict(options)
+    net = {**net, "compute_all": options.pop("compute_all", False)}
+    if "optimizer_level" in options:
+        options |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+    options.pop("recompute", None)
+    check_equal(trained(net=net), trained(split, net=net, **options))
+
+
+@pytest.mark.parametrize("kind", ["zigzag", "striped"])
+def test_a_placement_changes_neither_loss_nor_parameters(kind):
+    """The same tokens in another order, with rotary positions of the sequence: one device, in order."""
+    check_equal(trained(), trained({"cp": 4}, net={"placement": kind, "ranks": 4}))
+
+
+SPLITS = [
+    {"dp": dp, "cp": cp, "mp": mp, "ulysses": ulysses}
+    for dp, cp, mp in itertools.product((1, 2, 4), (2, 4, 8), (1, 2, 4))
+    if dp * cp * mp <= 8
+    for ulysses in (1, 2, 4, 8)
+    if cp % ulysses == 0
+]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(60))
+def test_drawn_networks_train_as_on_one_device(seed):
+    rng = np.random.default_rng(seed)
+    split = SPLITS[int(rng.integers(len(SPLITS)))]
+    kv_heads = int(rng.choice([1, 2, 4, 8]))
+    net = {"heads": 8, "kv_heads": kv_heads, "method": str(rng.choice(["ring", "gather"]))}
+    net |= {"placement": str(rng.choice(["contiguous", "zigzag", "striped"])), "ranks": split["cp"]}
+    net |= {"causal": bool(rng.integers(3)), "dropout": float(rng.choice([0.0, 0.25]))}
+    net |= {"window": [None, 3, 9][int(rng.integers(3))], "rotary": [None, 100.0][int(rng.integers(2))]}
+    levels = ({}, {"optimizer_level": "level1"}, {"optimizer_level": "level2"}, {"optimizer_level": "level3"})
+    level = levels[int(rng.integers(4))]
+    settings = level and {**level, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+    check_equal(trained(net=net), trained(split, net=net, **settings))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("split", [{"dp": 2, "cp": 2}, {"cp": 4, "ulysses": 2}, {"cp": 2, "mp": 2}], ids=str)
+def test_processes_train_with_the_bits_of_the_simulator(split):
+    net = {"placement": "zigzag", "ranks": 2, "dropout": 0.2}
+    one, other = (trained(split, net=net, dtype=np.float32, executor=e) for e in ("simulator", "processes"))
+    assert one[0] == other[0]
+    for name, values in one[1].items():
+        np.testing.assert_array_equal(values, other[1][name], err_msg=name)
+
+
+# ---- what is sent ----
+
+
+def sent(plan, phase, kinds):
+    """Bytes that a rank sends in messages of these kinds, those of parameters left out."""
+    program = plan.stages[0].program(phase)
+    messages = [i for i in program if i.message in kinds and i.attr("parameter") is None]
+    return sum(sent_bytes(plan, i) for i in messages), len(messages)
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(4, 4, 4), (8, 4, 4), (8, 2, 4), (8, 1, 8), (8, 8, 2)])
+def test_ulysses_sends_what_the_formula_says_however_few_key_heads_there_are(heads, kv_heads, ranks):
+    """(2 h_q + 2 h_kv) b (s / P) e (P - 1) / P, with h_kv = P d where key heads are fewer than ranks (a head once for
+    each): all_to_all of heads, then all_gather among those that share one. Backward the same. Where ranks are dealt out
+    over key heads and over those that share one, queries and results travel in two messages, 1 - 1 / n of them each.
+    """
+    net = {"heads": heads, "kv_heads": kv_heads}
+    _, _, plan = trained({"cp": ranks, "ulysses": ranks}, net=net, steps=1)
+    size, over = 16 // heads, min(kv_heads, ranks)
+    of_queries = (1 - 1 / over) + (1 - over / ranks)
+    of_keys = max(kv_heads, ranks) * size * (1 - 1 / ranks)
+    wanted = 2 * (heads * size * of_queries + of_keys) * 4 * (TOKENS // ranks) * 8
+    assert of_queries == 1 - 1 / ranks or 1 < over < ranks
+    for phase in ("forward", "backward"):
+        assert sent(plan, phase, ("all_to_all", "all_gather", "reduce_scatter"))[0] == wanted
+        assert sent(plan, phase, ("exchange", "exchange_reduce")) == (0, 0)
+
+
+@pytest.mark.parametrize(("ulysses", "ring"), [(2, 2), (2, 4), (4, 2)])
+def test_the_hybrid_sends_both_parts(ulysses, ring):
+    """Exchange inside U: (2 h_q + 2 h_kv) b (s / P) e (U - 1) / U; ring among R: 2 (R - 1) b (s / R) (h_kv / U) e."""
+    net = {"heads": 4, "kv_heads": 4}
+    _, _, plan = trained({"cp": ulysses * ring, "ulysses": ulysses}, net=net, steps=1)
+    b, e, h = 4, 8, 16
+    exchanged = 4 * h * b * (TOKENS // (ulysses * ring)) * e * (ulysses - 1) // ulysses
+    passed = 2 * (ring - 1) * b * (TOKENS // ring) * (h // ulysses) * e
+    assert sent(plan, "forward", ("all_to_all",)) == (exchanged, 4)
+    assert sent(plan, "forward", ("exchange",)) == (passed, 2 * (ring - 1))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gathered_keys_send_as_many_bytes_as_a_ring(ranks):
+    """2 (P - 1) (s / P) h_kv e forward, and as many of gradients backward; the gathered keys are kept until then."""
+    _, _, plan = trained({"cp": ranks}, net={"method": "gather"}, steps=1)
+    wanted = 2 * (ranks - 1) * 4 * (TOKENS // ranks) * 8 * 8
+    assert sent(plan, "forward", ("all_gather",)) == (wanted, 2)
+    assert sent(plan, "backward", ("reduce_scatter",)) == (wanted, 2)
+
+
+# ---- refusals ----
+
+test_what_context_parallel_refuses = refused(
+    (lambda: context_parallel(ContextGPT(8, heads=4, kv_heads=2), cp=2, ulysses=4), StrategyError, "divides cp"),
+    (lambda: context_parallel(ContextGPT(8, 48, heads=6), cp=4, ulysses=4), StrategyError, "6 heads that read 6"),
+    (lambda: context_parallel(ContextGPT(8, heads=4, kv_heads=1), cp=8, ulysses=8), StrategyError, "divides the heads"),
+    (lambda: context_parallel(GPT(8), cp=2), ArgumentError, "A ContextGPT"),
+    (lambda: placed(IDS[:, :12], placement="zigzag", ranks=4), LayoutError, "A multiple of 8 = 2 P"),
+    (lambda: placed(IDS[:, :10], placement="striped", ranks=4), LayoutError, "A multiple of 4 = P"),
+    (lambda: nn.ContextParallelAttention(16, 4, 3), ArgumentError, "kv_heads divides heads"),
+)
+
+
+def test_tokens_that_the_ranks_cannot_share_are_refused_at_compile():
+    ids = IDS[:, :15]
+    model, loss = ContextGPT(VOCABULARY, hidden=16), nn.CrossEntropyLoss()
+    context_parallel(model, loss, cp=2)
+    with pytest.raises(StrategyError, match="15 elements"):
+        compile(model, ids, ids, loss=loss, device_num=2, dataset_strategy="full_batch")
