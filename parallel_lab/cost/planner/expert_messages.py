@@ -23,6 +23,7 @@ from fractions import Fraction
 
 from ...base.checks import checked, choice, integer, number
 from ...base.errors import ArgumentError
+from ...ops.expert_capacity import capacity
 
 _COUNT = integer(1, 10**9)
 _RATE = number(0, above=True)
@@ -100,10 +101,9 @@ def padded_exchange(
     factor  the capacity factor;  tensor: ranks that may cut the capacity (MindFormers' group_wise_a2a)
     """
     _divided("padded_exchange", experts, chosen, ranks)
-    rows = math.ceil(chosen * tokens * factor / experts)
-    capacity = -(-rows // tensor) * tensor
-    sent = experts // ranks * (ranks - 1) * capacity * hidden * number_bytes
-    return PaddedExchange(capacity, sent, sent // tensor, 1 - tokens * chosen / (experts * capacity))
+    room = -(-(capacity(tokens, experts, chosen, factor, "mindspore") or 0) // tensor) * tensor
+    sent = experts // ranks * (ranks - 1) * room * hidden * number_bytes
+    return PaddedExchange(room, sent, sent // tensor, 1 - tokens * chosen / (experts * room))
 
 
 @checked(flops_per_s=_RATE, bytes_per_s=_RATE, dispatched_bytes=_RATE, combined_bytes=_RATE)
