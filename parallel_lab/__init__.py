@@ -98,6 +98,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .graph.plan import Plan
     from .lab import widgets
     from .lab.collectives.model import CollectiveStepper
+    from .lab.context.model import ContextLab
     from .lab.costs.model import CostLab
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
@@ -163,6 +164,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.memory.model": ("MemoryLab",),
             "lab.pipeline.model": ("PipelineLab",),
             "lab.recompute.model": ("RecomputeLab",),
+            "lab.context.model": ("ContextLab",),
             "lab.costs.model": ("CostLab",),
             "lab.redistribution.model": ("RedistributionLab",),
             "lab.search.model": ("SearchLab",),

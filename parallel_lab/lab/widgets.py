@@ -25,6 +25,7 @@ LABS = {
     "RecomputeLab": "recompute",
     "CostLab": "costs",
     "SearchLab": "search",
+    "ContextLab": "context",
 }
 
 

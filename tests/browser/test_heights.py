@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
@@ -71,6 +72,7 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "recompute": (RecomputeLab, [partial(ran, command="count"), refused]),
     "redistribution": (RedistributionLab, [refused]),
     "costs": (CostLab, [refused]),
+    "context": (lambda: ContextLab(ranks=8), [refused, lambda view: view.lab.set_way("hybrid")]),
     "stepper": (CollectiveStepper, [refused]),
 }
 

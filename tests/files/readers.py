@@ -239,6 +239,7 @@ READERS = {
 READERS |= {
     f"lab: {kind}": Reader(functools.partial(_lab, kind), lambda path: pl.open_lab(path).state(), "json", "lab.json")
     for kind in (
+        "ContextLab",
         "CostLab",
         "FusionLab",
         "MemoryLab",

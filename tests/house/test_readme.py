@@ -28,11 +28,11 @@ def test_two_commands_do_all_set_up():
     assert "test" in project["optional-dependencies"]
 
 
-def test_it_is_short_and_has_two_pictures_nine_labs_and_four_doors():
+def test_it_is_short_and_has_two_pictures_ten_labs_and_four_doors():
     assert len(TEXT.encode()) <= LIMIT_BYTES
     assert TEXT.count("![") == 2
-    labs = TEXT.partition("## Nine labs")[2].partition("\n## ")[0]
-    assert len(re.findall(r"(?m)^\d\. \*\*", labs)) == len(widgets.LABS)
+    labs = TEXT.partition("## Ten labs")[2].partition("\n## ")[0]
+    assert len(re.findall(r"(?m)^\d+\. \*\*", labs)) == len(widgets.LABS)
     doors = TEXT.partition("## Four doors")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?m)^\*\*You ", doors)) == 4
     for page in [*(ROOT / "notebooks").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parallel_lab.lab.collectives.model import CollectiveStepper
+from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
@@ -37,6 +38,7 @@ LABS: dict[str, Callable[[], Lab]] = {
     "recompute": RecomputeLab,
     "costs": CostLab,
     "search": lambda: SearchLab(devices=2),
+    "context": ContextLab,
 }
 ASKING = [["set_predict", True], ["ask"], ["set_predict", False]]
 # commands in turn, of which each one is possible where it stands
@@ -82,6 +84,7 @@ WALKS: dict[str, list[list[Any]]] = {
         *ASKING,
     ],
     "costs": ASKING,
+    "context": [["set_step", 3], ["set_way", "gathered"], ["set_way", "zigzag"], *ASKING],
     "search": [
         *(["set_weight", "gradients", "2"], ["set_pin", "matmul", "((1, 2), (2, 1))"], ["clear_arguments"]),
         *(["set_own_strategy", "matmul", "((1, 1), (1, 1))"], ["take", "front 1"], ["select_point", "yours"]),
@@ -160,6 +163,7 @@ REFUSED: dict[str, list[tuple[list[Any], str]]] = {
     "redistribution": [(["to", 9], "from 0 to")],
     "recompute": [(["toggle", 12], "One of 0, 1, 2"), (["show_par"], "no choice of your own under the cap 40")],
     "costs": [],
+    "context": [(["set_step", 4], "One of 0, 1, 2, 3"), (["set_ranks", 3], "One of 2, 4, 8")],
     "search": [
         (["set_pin", "matmul", "((3, 1), (1, 1))"], "One of"),
         (["set_capacity", "1 B"], "no choice of strategies needs at most 1 bytes"),
