@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -66,14 +67,11 @@ def public(module: ModuleType) -> list[str]:
     return own
 
 
-def further(module: ModuleType) -> set[str]:
-    """Names of a module that a star import omits because they are Python's own (sum, max, abs)."""
-    own = (n for n, v in vars(module).items() if not n.startswith("_") and not isinstance(v, ModuleType))
-    ours = {n for n in own if str(getattr(vars(module)[n], "__module__", "")).startswith("parallel_lab")}
-    return {n for n in ours if hasattr(_BUILTINS, n)}
-
-
-_BUILTINS = importlib.import_module("builtins")
+def is_further(module: ModuleType, name: str) -> bool:
+    """Whether a star import omits a name of a module because it is also one of Python's own (sum, max, abs)."""
+    value = vars(module).get(name)
+    ours = str(getattr(value, "__module__", "")).startswith("parallel_lab") and not isinstance(value, ModuleType)
+    return ours and not name.startswith("_") and hasattr(builtins, name)
 
 
 def names_of(path: str) -> list[str]:

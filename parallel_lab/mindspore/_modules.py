@@ -104,7 +104,7 @@ def _from_sources(page: Page, name: str) -> Any:
     """The public name of one of the modules that a page re-exports whole."""
     for source in page.sources:
         module = importlib.import_module(source)
-        if name in lookup.public(module) or name in lookup.further(module):
+        if lookup.is_further(module, name) or name in lookup.public(module):
             return getattr(module, name)
     return _MISSING
 
