@@ -38,6 +38,7 @@ def shown(rendered):
     return lines
 
 
+@pytest.mark.exhaustive
 def test_an_interrupted_run_is_the_learners_line_and_the_text(rendered, monkeypatch):
     """Guards against the waiting loops of a pool, which are what was interrupted."""
     monkeypatch.delenv(TRACEBACK_VARIABLE, raising=False)

@@ -118,7 +118,7 @@ SHAPES = {  # {name: text of n bytes}
 SIZES = [3_000, 100_000, 1_000_000, 4_000_000, MAX_BYTES - 100]
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_no_text_takes_more_than_three_times_its_bytes_and_32_mib(shape, size):
@@ -135,7 +135,7 @@ def test_no_text_takes_more_than_three_times_its_bytes_and_32_mib(shape, size):
     assert most <= 3 * len(data) + (32 << 20)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_time_grows_with_the_text_and_not_with_its_square(shape):
     """A megabyte of escaped quotes once took hours, 20,000 keys with two equal ones 5 s; a machine that is busy
@@ -155,6 +155,7 @@ def test_time_grows_with_the_text_and_not_with_its_square(shape):
     assert long < max(100 * short, 0.5)
 
 
+@pytest.mark.exhaustive
 def test_what_is_written_by_the_thousands_is_read():
     """The bound is for harmful texts: a table of 10,000 tensors, or a curve of 300,000 numbers, is harmless."""
     tensor = {"dtype": "float32", "global_shape": [1024, 1024], "layout": None, "holders": "all"}

@@ -69,7 +69,7 @@ def alone():
     return measure_collectives(2, OPS, (4 * KIB, MIB), 1, busy=1, batch_s=0.001, peers=False)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [4 * KIB, MIB])
 def test_ours_is_timed_in_all_three_forms(alone, op, size):
@@ -206,8 +206,8 @@ def test_wrong_arguments_are_refused_before_anything_starts(wrong, capsys):
     assert code == 2 and capsys.readouterr().err
 
 
-@pytest.mark.quick(1)
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(0)
+@pytest.mark.faults("ranks at work", cases=1)
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_middle_leaves_nothing(tmp_path, number, code):
     """The processes are looked for by the check that every test gets, the files here."""

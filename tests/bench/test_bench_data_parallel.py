@@ -16,6 +16,7 @@ from tests.bench.training import network
 TENSORS = {"loss", *(f"{layer}.{kind}" for layer in (0, 2, 4) for kind in ("weight", "bias"))}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [data_parallel.OURS, data_parallel.FUSED])
 def test_two_ranks_compute_the_loss_and_gradients_of_one_device_on_the_whole_batch(name):
     rows = 32

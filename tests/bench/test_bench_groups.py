@@ -63,6 +63,7 @@ def test_a_batch_takes_as_long_as_its_slowest_rank(echo, monkeypatch):
         assert group.batch({"op": "a"}, 3) == 3.0
 
 
+@pytest.mark.exhaustive
 def test_parked_ranks_take_no_processor_time(echo):
     with RankGroup("echo", 2, echo) as group:
         pids = [a["pid"] for a in group.ask({"op": "a"})]
@@ -72,6 +73,7 @@ def test_parked_ranks_take_no_processor_time(echo):
         assert [cpu_seconds(pid) for pid in pids] == before  # not a single time slice
 
 
+@pytest.mark.quick(1)
 @each_of(
     "order, words",
     ({"op": "wrong"}, r"bench wrong: echo: rank 1: ValueError: seven is not six"),

@@ -24,6 +24,7 @@ def test_the_command_prints_and_writes_all_three(tmp_path, capsys):
     assert found["stages"] == found["device_num"] == 2 and found["shared_cores"] in (1, 2)
 
 
+@pytest.mark.exhaustive
 def test_rows_are_those_with_which_an_action_takes_its_time():
     """Ten times the time is more rows; how many times more is for the machine to say."""
     with WorkerPool(2) as pool:

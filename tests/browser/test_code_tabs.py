@@ -28,7 +28,7 @@ LABS = {
 pytestmark = MARKS
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", LABS)
 def test_a_tab_shows_the_program_copies_it_and_stays_within_a_screen(page_of, name):
     lab = LABS[name]()

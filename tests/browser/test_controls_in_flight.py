@@ -61,7 +61,7 @@ PRESSED = {
 }
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("what", PRESSED)
 def test_what_is_pressed_in_the_middle_of_a_flight_is_drawn_at_once(live, what):
     make, press, drawn = PRESSED[what]
@@ -77,6 +77,7 @@ def test_what_is_pressed_in_the_middle_of_a_flight_is_drawn_at_once(live, what):
     assert page.locator(".pl-ghost").count() == 0 and widget.last_error is None
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make", [stepper, redistribution])
 def test_the_next_step_does_not_wait_for_the_one_under_way(live, make):
     page, widget = live(make())

@@ -54,7 +54,7 @@ def test_the_texts_name_controls():
     assert len(list(labs())) >= 6
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("path", "at", "words"), list(labs()))
 def test_what_the_text_names_is_in_the_lab(path, at, words, live):
     cells = ["".join(c["source"]) for c in json.loads(path.read_text())["cells"][: at + 1] if c["cell_type"] == "code"]

@@ -95,6 +95,7 @@ def test_a_cut_is_dragged_with_the_mouse(live):
     assert lab.cuts == (4, 6) and cuts(page) == [4, 6] and widget.last_error is None
 
 
+@pytest.mark.exhaustive
 def test_par_is_reached_with_the_keyboard_alone(live):
     """From one bucket to [0, 3, 5]: Split three times, then arrow keys; the focus stays on the cut that moves."""
     lab = FusionLab("golf")

@@ -61,7 +61,7 @@ def html_of(make: Callable[[], Any]) -> str:
     return make().to_html(limits=FEW)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_lab
 def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     grounds = {}
@@ -105,7 +105,7 @@ def test_every_control_and_picture_has_a_name(page_of, name):
     assert nameless == []
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @each_lab
 def test_axe_finds_no_fault(page_of, name, scheme):
@@ -181,7 +181,7 @@ def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
     assert tops[0] > 30 and 0 <= tops[1] < 20
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_lab
 def test_everything_grows_with_the_scale_and_with_the_text_size_of_jupyterlab(page_of, name):
     def high(page) -> float:  # what is written as 100 px
@@ -279,7 +279,7 @@ def all_has_room(page, width: int) -> None:
     assert width < 848 or page.evaluate(CUT, ".pl-scroll:not(.pl-long):not(.pl-pi-scroll)") == []
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("make", "most_px", "width"), ROOMS)
 def test_no_text_is_cut_or_covered_and_a_laptop_shows_the_whole_lab(page_of, make, most_px, width, scheme):

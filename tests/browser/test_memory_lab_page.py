@@ -76,6 +76,7 @@ def test_the_key_has_the_bytes_and_the_off_bar_goes_over_the_line(page_of):
     expect(page.locator(".pl-section-traffic td .pl-wrong")).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
     page = page_of(ran(MemoryLab("stack", 4, "Lamb", "data_parallel", "grouping")).to_html(limits=FEW))
     page.get_by_role("radio", name="between steps").click()
@@ -93,6 +94,7 @@ def test_rank_moment_and_source_are_chosen_without_a_kernel(page_of):
     expect(page.locator(".pl-section-traffic h3")).to_contain_text("rank 2")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [1280, 848, 640])
 def test_the_totals_of_the_bars_do_not_touch_and_the_key_is_inside(page_of, width):
     page = page_of(MemoryLab("transformer", 8).to_html(limits=FEW), width=width)
@@ -167,6 +169,7 @@ def test_settings_are_typed_and_refused(live):
     assert lab.settings.level == "grouping" and not lab.settings.accumulation_shard and lab.settings.shard_size == 2
 
 
+@pytest.mark.exhaustive
 def test_the_puzzle_is_played_and_solved(live):
     lab = MemoryLab("stack", 2, "SGD")
     page, widget = live(MemoryLabWidget(lab))
@@ -187,6 +190,7 @@ def test_the_puzzle_is_played_and_solved(live):
     assert lab.score.ratio == 1 and widget.last_error is None
 
 
+@pytest.mark.exhaustive
 def test_the_paper_s_table_takes_the_learner_s_model(live):
     page, widget = live(MemoryLabWidget(MemoryLab("stack", 2)))
     show(page, "paper")
@@ -204,6 +208,7 @@ def test_the_paper_s_table_takes_the_learner_s_model(live):
     assert widget.last_error
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_stopped_with_the_button(live):
     lab = MemoryLab("stack", 2)
     page, widget = live(MemoryLabWidget(lab))

@@ -37,7 +37,7 @@ def lane_text(page, rank: int) -> list[str]:
     return [name.split("-")[1] for _, name in sorted(found)]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("width", "scheme"), [(848, "dark"), (1280, "light"), (400, "light")])
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "dualpipe"])
 def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live, schedule, width, scheme):
@@ -55,7 +55,7 @@ def test_eight_stages_and_sixteen_micro_batches_are_on_one_screen(page_of, live,
             assert box["y"] + box["height"] <= SCREEN, shown
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["stack", "gpt"])
 @pytest.mark.parametrize("stages", [2, 4, 8])
 def test_controls_are_one_line_and_settings_another(page_of, stages, net):
@@ -66,6 +66,7 @@ def test_controls_are_one_line_and_settings_another(page_of, stages, net):
         assert max(middles) - min(middles) < 8
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [848, 1280])
 def test_every_drawn_action_has_its_number(page_of, width):
     """1F1B of 8 stages and 16 micro-batches: cells are narrow, and each says its micro-batch."""
@@ -172,6 +173,7 @@ def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
     assert page.locator("[patternTransform]").count() == 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 3), ("dualpipe", 1)])
 def test_cells_of_later_parts_have_dashes_at_their_foot(page_of, schedule, chunks):
     """None for the first part of a lane, one for the second: a lane has F0 once for each of its parts."""
@@ -187,6 +189,7 @@ def test_cells_of_later_parts_have_dashes_at_their_foot(page_of, schedule, chunk
     assert sorted(d.count("M") for d in drawn) == sorted(n for n in later if n)
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_is_drawn_by_keys_alone(live):
     """1F1B of 2 stages, 2 micro-batches: clear, F and B, arrows between the lanes; z takes a step back."""
     lab = PipelineLab(stages=2, micro_batches=2)
@@ -256,6 +259,7 @@ def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
     expect(page.locator(".pl-status")).to_contain_text("Rank 2")
 
 
+@pytest.mark.exhaustive
 def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
     page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=Limits(20, 60)))  # all its schedules
     page.locator("[data-command=set_schedule]").select_option("zb_h1")
@@ -273,6 +277,7 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
     expect(said).to_contain_text("This page runs nothing. ◀ and ▶ step")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [340, 400, 700])  # 700: what a sidebar leaves of a window of 848
 def test_a_narrow_page_shows_lanes_and_the_numbers_of_a_step_whole(page_of, width):
     page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW), width=width)
@@ -313,6 +318,7 @@ def test_another_schedule_leaves_what_has_run_in_sight(live):
     assert page.evaluate(FAULTS) == []
 
 
+@pytest.mark.exhaustive
 def test_a_text_is_loaded_and_the_cap_is_typed(live):
     lab = PipelineLab(stages=2, micro_batches=2)
     page, _ = live(PipelineLabWidget(lab))
@@ -338,6 +344,7 @@ def test_a_text_is_loaded_and_the_cap_is_typed(live):
     expect(page.get_by_role("tabpanel")).to_contain_text("'what' is no action")  # where it was typed
 
 
+@pytest.mark.exhaustive
 def test_a_puzzles_lab_has_no_schedules_and_no_search_until_par_is_reached(live):
     lab = PipelineLab(puzzle="09.2 4x8 cap 4")
     page, _ = live(PipelineLabWidget(lab), width=848)

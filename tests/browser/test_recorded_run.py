@@ -48,6 +48,7 @@ def height(page) -> float:
     return page.locator(".pl-lab").evaluate("(e) => e.getBoundingClientRect().height")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_of_its_own_carries_the_run_and_steps_through_it(page_of, scheme):
     lab = trained_lab()
@@ -82,6 +83,7 @@ def test_a_page_of_its_own_carries_the_run_and_steps_through_it(page_of, scheme)
     assert page.locator(".pl-cards").inner_text() == before
 
 
+@pytest.mark.exhaustive
 def test_axe_finds_nothing_while_a_run_is_stepped_through(page_of):
     page = page_of(trained_lab().to_html(limits=FEW), width=848)
     slid(page, "step of the recorded run", 8)

@@ -23,6 +23,7 @@ def tokens(page, side, look):
     return page.locator(f"[data-side^={side}] .pl-mv-{look} .pl-block")
 
 
+@pytest.mark.exhaustive
 def test_a_step_sends_a_token_from_every_card_to_every_other(page_of):
     """8 ranks, 7 tokens from each: in flight together, and then where the cards show them."""
     page = page_of(RedistributionLab(8, *COLUMNS).to_html(limits=FEW))

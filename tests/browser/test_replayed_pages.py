@@ -96,7 +96,7 @@ def test_a_choice_shows_what_the_lab_shows_and_stays_when_the_page_is_reloaded(p
     assert not page.get_by_role("alert").all_inner_texts()[0].strip()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", LABS)
 def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
     """Also with what is looked at; the address that the page writes is the one that `link` gives."""
@@ -115,7 +115,7 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
     assert sorted(map(json.dumps, kept["calls"])) == sorted(map(json.dumps, lab.calls()))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", [name for name, (_, _, control) in LABS.items() if control])
 def test_what_was_not_computed_is_off_and_says_why(page_of, name):
     make, _, control = LABS[name]
@@ -124,6 +124,7 @@ def test_what_was_not_computed_is_off_and_says_why(page_of, name):
     assert node.get_attribute("title").startswith("needs a kernel: ")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "state",
     ["", "{", "[]", '{"kind":"MemoryLab","version":1,"calls":[]}', '{"kind":"FusionLab","version":1,"calls":3}'],
@@ -145,6 +146,7 @@ def test_what_a_link_asks_for_and_the_page_does_not_have_is_named(page_of):
     expect(page.get_by_role("alert")).to_contain_text("set line 0.5 0.25")
 
 
+@pytest.mark.exhaustive
 def test_a_refusal_is_replayed_with_the_labs_words(page_of):
     lab = PipelineLab(stages=3, micro_batches=2)
     found = explore(lab, SOME)
@@ -169,6 +171,7 @@ def test_several_labs_share_a_page_and_its_script(page_of):
 REPORT = "report of the quickstart"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", first(2, [REPORT, *sorted(ALL_LABS, key="costs".__ne__)]))
 def test_the_whole_page_of_a_lab_is_small_and_asks_for_nothing(page_of, name):
     """With every setting that it can replay; `page_of` fails for a request, an exception or a line in the console."""

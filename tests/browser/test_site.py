@@ -82,6 +82,7 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     assert not asked and not broken
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("own", "shown"), [({}, "needs a kernel"), ({"text/html": "<b>its page</b>"}, "its page")])
 def test_a_widget_is_shown_as_its_page_or_says_that_it_needs_a_kernel(own, shown):
     """Once a widget without a page left a script behind that failed, and nothing to be seen."""
@@ -91,6 +92,7 @@ def test_a_widget_is_shown_as_its_page_or_says_that_it_needs_a_kernel(own, shown
     assert shown in page and "<script" not in page and "IntSlider" not in page
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_fault_on_a_lesson(browser, tmp_path, scheme):
     """Names and brackets were black on black once; the empty head of a table's corner and lines that only a mouse could

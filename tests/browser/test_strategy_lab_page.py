@@ -69,6 +69,7 @@ def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
     assert "pl-tour" not in show(StrategyLab().page_snapshot()).locator(".pl-lab").inner_html()
 
 
+@pytest.mark.exhaustive
 def test_partial_values_are_hatched_and_replicas_are_not(show):
     lab = trained()
     partial = show(lab.page_snapshot())
@@ -110,6 +111,7 @@ def test_the_lit_block_lies_where_the_slice_lies(show):
         assert [top * 16, bottom * 16, left * 32, right * 32] == pytest.approx([r0, r1, c0, c1], abs=0.02)
 
 
+@pytest.mark.exhaustive
 def test_the_keyboard_selects_a_rank_and_the_page_says_so(show):
     lab = trained()
     page = show(lab.page_snapshot())
@@ -125,6 +127,7 @@ def test_the_keyboard_selects_a_rank_and_the_page_says_so(show):
     expect(page.locator(".pl-card.pl-team")).to_have_count(3)  # 4, 5 and 6 hold the other addends
 
 
+@pytest.mark.exhaustive
 def test_tensors_can_be_selected_offline_where_the_page_has_them(show):
     lab = trained()
     base = lab.page_snapshot()
@@ -185,7 +188,7 @@ def layer_of(shot) -> str:
     return next(t["layer"] for t in shot["tensors"] if t["id"] == shot["tensor"])
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["dense", "convnet", "transformer"])
 def test_a_page_with_all_frames_is_small_enough_to_send(net):
     """Each picture once and each rank once, not each pair: under 1 MB for the largest labs."""
@@ -220,7 +223,7 @@ CLASHES = """() => { const box = (e) => e.getBoundingClientRect(), found = [];
   return found; }"""
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("width", [1280, 904, 848, 662, 400])
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense", *LONG])
 def test_graph_cards_and_panels_have_room_whatever_is_looked_at(show, net, width):
@@ -246,6 +249,7 @@ def test_graph_cards_and_panels_have_room_whatever_is_looked_at(show, net, width
     assert width < 850 or page.evaluate(CUT, ".pl-scroll") == []
 
 
+@pytest.mark.exhaustive
 def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
     shot = StrategyLab("convnet").page_snapshot()
     page = show(shot)
@@ -261,6 +265,7 @@ def test_a_halo_s_strips_have_the_colour_of_the_slice_they_come_from(show):
     assert "read from the neighbours" in page.locator(".pl-key").inner_text()
 
 
+@pytest.mark.exhaustive
 def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
     page = show(StrategyLab("transformer").page_snapshot())
     page.locator('.pl-flow[role=radio][tabindex="0"]').focus()
@@ -277,6 +282,7 @@ def test_the_layers_are_walked_by_keyboard_and_the_walked_to_unfolds(show):
     expect(chosen).to_have_attribute("title", "blocks.0.mlp.fc1.weight")
 
 
+@pytest.mark.exhaustive
 def test_three_cut_dims_are_drawn_in_panels(show):
     """n, c and h split in two each: eight slices, none on another."""
     lab = StrategyLab("convnet")
@@ -312,7 +318,7 @@ def test_names_are_text_not_markup(show):
     assert page.locator("img").count() == 0 and hostile in page.locator("[role=status]").inner_text()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense", *LONG])
 def test_cause_and_effect_stand_on_one_screen(show, net):
     """848 px, as in a JupyterLab of 1280 x 800, which leaves about 700 px to a cell's output: what can be set, the
@@ -334,6 +340,7 @@ def test_a_simple_lab_shows_one_operator_the_picture_and_the_loss(show):
         expect(page.locator(left_out)).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 def test_the_loss_is_drawn(show):
     page = show(trained().page_snapshot())
     expect(page.locator(".pl-lab[data-painted]")).to_have_count(1)
@@ -343,6 +350,7 @@ def test_the_loss_is_drawn(show):
     assert page.evaluate(inked) > 1500
 
 
+@pytest.mark.exhaustive
 def test_motion_stops_where_the_reader_asks_for_it(show):
     moving = show(trained().page_snapshot())
     still = show(trained().page_snapshot(), reduced_motion="reduce")
@@ -365,6 +373,7 @@ def last_command(page):
     return message and (message["command"], message["arguments"])
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_is_chosen_from_the_list_by_keyboard(live):
     page, lab = live
     box = page.get_by_role("combobox", name="relu")
@@ -446,6 +455,7 @@ def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
     assert drawn.all_text_contents() == ["#3 AllReduce, 512 B", "#10 AllReduce, 512 B"]
 
 
+@pytest.mark.exhaustive
 def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
     lab = StrategyLab()
     lab.show_numbers(True)
@@ -464,6 +474,7 @@ def test_the_numbers_of_a_slice_are_said_on_hover_and_with_the_arrow_keys(show):
     assert page.evaluate("document.activeElement.ariaLabel").startswith("[10, 1]: ")
 
 
+@pytest.mark.exhaustive
 def test_a_prediction_is_asked_for_before_the_answer_is_shown_and_a_click_gives_it(show):
     lab = FakeLab()
     lab.set_predict(True)

@@ -125,7 +125,7 @@ def write_ranks(folder, full, layout, world_size, bare=False):
     return files
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", range(25))
 def test_files_of_any_run_go_into_a_network_of_any_other(tmp_path, rng, case):
     m, n = (int(rng.choice([1, 2, 4, 6, 8])) for _ in range(2))

@@ -27,7 +27,7 @@ def save(folder, fulls, layouts, world_size, meta=None):
     return run_ranks(world_size, rank_main)
 
 
-@pytest.mark.quick(21)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("case", range(40))
 def test_a_world_of_any_size_is_loaded_by_one_of_any_other(tmp_path, rng, case):
     """M -> N ranks through files, several tensors with own layouts; expected: numpy's index into the original."""

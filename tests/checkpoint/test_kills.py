@@ -137,16 +137,16 @@ def _gone_soon(place: Path) -> bool:
     return False
 
 
-@pytest.mark.quick(1)
-@pytest.mark.faults("saves")
+@pytest.mark.quick(0)
+@pytest.mark.faults("saves", cases=1)
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("count", [12, pytest.param(100, marks=pytest.mark.exhaustive)])
 def test_killed_at_a_random_moment_many_times(savers, tmp_path, rng, count, ranks):
     kill_many(savers, tmp_path, ranks, rng, count)
 
 
-@pytest.mark.quick(2)
-@pytest.mark.faults("saves")
+@pytest.mark.quick(1)
+@pytest.mark.faults("saves", cases=2)
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_ended_at_every_call_to_the_system_once(savers, tmp_path, kind, when):

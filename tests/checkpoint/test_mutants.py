@@ -35,6 +35,7 @@ def small(tmp_path, rng):
     return tmp_path / "x.ckpt"
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_damaged_files_are_all_noticed(small, rng):
     data, path = small.read_bytes(), small.with_name("mutant.ckpt")
     silent, wrong_class = [], []
@@ -149,6 +150,7 @@ def folder(tmp_path, rng):
     return tmp_path / "d", full
 
 
+@pytest.mark.exhaustive
 def test_damage_to_any_file_of_a_folder_is_noticed_or_harmless(folder, rng):
     """A file that the reader does not need (a replica's) may be damaged; nothing wrong is ever returned."""
     path, full = folder

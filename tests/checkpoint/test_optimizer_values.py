@@ -58,7 +58,7 @@ def train(net, optimizer, steps):
     return losses
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(2)
 @every_optimizer
 @pytest.mark.parametrize("dtypes", [("float32", "float32"), ("float32", "float64")], ids=["float32", "mixed"])
 def test_a_resumed_training_gives_the_losses_of_one_that_never_stopped(tmp_path, make, dtypes):
@@ -78,6 +78,7 @@ def test_a_resumed_training_gives_the_losses_of_one_that_never_stopped(tmp_path,
     assert train(other, resumed, 5) == expected
 
 
+@pytest.mark.quick(2)
 @every_optimizer
 def test_forgetting_the_optimizer_would_be_seen(tmp_path, make):
     """The tooth: without its states (or its place in the schedule) the losses differ, for every rule that has any."""

@@ -160,6 +160,7 @@ def test_every_rank_can_go_on_with_its_own_slices(pools, saved):
     assert found == [expected] * 8
 
 
+@pytest.mark.exhaustive
 def test_slices_go_into_another_strategy_of_as_many_ranks(pools, saved):
     _, slices, expected = saved
     other = (((4, 1), (1, 2)), ((2, 4),), ((2, 2), (2, 2)))

@@ -94,7 +94,7 @@ def written(folder, plan, fulls, bare):
         write_checkpoint(folder / f"rank_{rank}" / "net.ckpt", records)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("names", "bare"), crossed(list(itertools.permutations(PLANS, 2)), [False, True]))
 def test_any_stages_become_any_other(tmp_path, fulls, names, bare):
     """Every rank of the target gets its own stage's parameters and states, from the ranks that are named for it."""
@@ -113,6 +113,7 @@ def test_any_stages_become_any_other(tmp_path, fulls, names, bare):
             assert all(same_bits(found[name].array, want[name]) for name in want)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [n for n in PLANS if n != "one"])
 def test_the_files_of_all_stages_load_on_one_device(tmp_path, fulls, name):
     plan, net = PLANS[name](), Stack()

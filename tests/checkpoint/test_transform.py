@@ -31,7 +31,7 @@ def write_ranks(folder, fulls, layouts, world_size, name="net-3_9.ckpt", bare=Fa
         )
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", range(40))
 def test_any_strategy_becomes_any_other(tmp_path, rng, case):
     """Parameters, states, a scalar, M -> N ranks; expected: numpy's index into the original. Half are bare slices."""
@@ -96,7 +96,7 @@ def test_one_of_equal_slices_is_read_from_a_rank_that_is_needed_anyway(tmp_path,
     assert all(same_bits(found[name].array, fulls[name][4:]) for name in layouts)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", range(25))
 def test_the_listed_ranks_are_enough_for_parameters_in_any_layouts(tmp_path, rng, case):
     layouts = {name: draw_layout(rng, 2, 8) for name in "abc"}
@@ -221,7 +221,7 @@ ERRORS = [
 ]
 
 
-@pytest.mark.quick(19)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("call", "kind", "said"), ERRORS, ids=range(len(ERRORS)))
 def test_what_does_not_fit_is_refused_by_the_documented_class(given, monkeypatch, call, kind, said):
     monkeypatch.chdir(given)

@@ -29,6 +29,7 @@ def test_a_checkout_offers_its_benchmarks_before_link(capsys):
     assert all(one.short[:40] in shown for one in (*BENCHMARKS, bench_command.LINK))
 
 
+@pytest.mark.quick(8)
 @each_of("options", (), ("--quick",), ("--help",), ("--ranks", "4", "--alone"), ("--no-such",))
 @pytest.mark.parametrize("name", bench_command.DEVELOPERS)
 def test_a_wheel_says_in_one_line_where_a_benchmark_lies(name, options, monkeypatch, capsys):

@@ -250,6 +250,7 @@ def interrupt_at_import(folder, module, before=""):
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", ["module", "script"])
 def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
     """Work that has begun must be asked to end, not be cut off: what `finally` closes is closed."""

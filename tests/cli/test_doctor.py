@@ -22,7 +22,7 @@ def one(check):
     return Finding("checked", *check())
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", doctor.CHECKS)
 def test_a_check_gives_well_formed_findings_and_the_machine_that_runs_the_tests_is_found_fit(name):
     (finding,) = examine({name: doctor.CHECKS[name]})
@@ -33,7 +33,7 @@ def test_a_check_gives_well_formed_findings_and_the_machine_that_runs_the_tests_
         assert finding.status == "ok", finding.text()
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("package", ["multiprocess", "dill", "safetensors", "mpi4py"])
 def test_a_missing_package_does_not_keep_the_doctor_from_coming(package):
     """The command once imported the launchers, and so multiprocess, before it knew which subcommand was meant."""
@@ -135,7 +135,8 @@ def test_missing_lessons_are_a_problem(monkeypatch, tmp_path):
     assert (finding.status, "no notebook" in finding.found) == ("problem", True)
 
 
-@pytest.mark.faults("poor machines")
+@pytest.mark.exhaustive
+@pytest.mark.faults("poor machines", cases=1)
 def test_workers_that_hang_are_ended_with_all_their_processes(monkeypatch):
     monkeypatch.setattr(doctor, "_WORKERS_LIMIT_S", 1.0)
     sleep = "import time; time.sleep(600)"
@@ -182,6 +183,7 @@ def test_an_mpirun_that_cannot_run_is_a_warning_with_what_it_said(monkeypatch, f
     assert "openmpi-bin" in finding.mend
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not (find_mpirun() and importlib.util.find_spec("mpi4py")), reason="mpirun or mpi4py not found")
 def test_mpi_is_tried_and_the_line_for_this_machine_runs(tmp_path):
     finding = one(doctor.check_mpi)
@@ -231,6 +233,7 @@ def test_json_holds_every_field():
     assert json.loads(report_json([PROBLEM])) == {"usable": False, "findings": [finding]}
 
 
+@pytest.mark.exhaustive
 def test_the_command_gives_json_and_nothing_else():
     command = [sys.executable, "-m", "parallel_lab", "doctor", "--json"]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=180)

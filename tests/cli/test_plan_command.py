@@ -21,6 +21,7 @@ def searched():
     return search_plans(MODEL, get_machine("dgx_a100", 4), 2)
 
 
+@pytest.mark.exhaustive
 def test_the_search_prints_line_and_winner(capsys):
     assert cli.main(["plan", *SIZES, "--devices", "4", "--batch", "2", "--rows", "2"]) == 0
     found = searched()
@@ -81,6 +82,7 @@ def test_page_of_a_point(tmp_path, capsys):
     assert all(f">{value}</td>" in page.read_text(encoding="utf-8") for _, value, _ in found.rows())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("option", ["--html", "--json"])
 def test_files_are_whole_or_absent(option, tmp_path, capsys):
     """What cannot be written is said before the search; a search that finds nothing leaves no file."""

@@ -39,6 +39,7 @@ def run_cli(capsys, *words):
 # ---- the command ----
 
 
+@pytest.mark.exhaustive
 def test_on_processes_it_prints_all_and_ends_with_0(capsys, tmp_path):
     report, trace = tmp_path / "report.html", tmp_path / "trace.json"
     code, out, _ = run_cli(capsys, "--report", str(report), "--trace", str(trace))
@@ -66,7 +67,7 @@ def test_simulator_and_processes_print_the_same_losses(capsys):
     assert logs[0] == logs[1]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("devices", ["1", "2", "8"])
 def test_digits_are_trained_equally_on_any_number_of_ranks(capsys, net, devices):
@@ -94,6 +95,7 @@ def test_a_strategy_changes_the_plan(capsys):
     assert not re.search(r"forward +matmul +AllReduce", out)
 
 
+@pytest.mark.quick(15)
 @each_of(
     ("words", "said"),
     (
@@ -166,7 +168,7 @@ def test_operators_made_of_others_and_with_several_results_take_strategies_and_a
         Quickstart(net="convnet", devices=4, strategies={"bn1.batch_norm": (4, 1)})
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense"])
 @pytest.mark.parametrize("data", ["seed", "digits"])
 def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_refusal(net, data):
@@ -403,6 +405,7 @@ def test_the_page_escapes_names(result):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
 
 
+@pytest.mark.quick(1)
 @each_of("options", {"devices": 1, "epochs": 1}, {"devices": 2, "net": "dense", "data": "digits", "epochs": 1})
 def test_other_runs_have_a_page_too(options):
     page = _Page(report_page(Quickstart(executor="simulator", **options).run()))

@@ -48,6 +48,7 @@ GOLDENS = [
 ]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("method", ["dynamic_programming", pytest.param("exact", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("layers", "batch", "width", "mesh", "cost"), GOLDENS)
 def test_goldens(layers, batch, width, mesh, cost, method):

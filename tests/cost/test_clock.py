@@ -44,7 +44,7 @@ def planned(devices, settings):
 
 
 # 16: two nodes, joined by a slower link; weight grouping wants as many parameters as ranks
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "devices"), [(name, n) for name in PLANS for n in (4, 16) if (name, n) != ("weight grouping", 16)]
 )
@@ -73,6 +73,7 @@ ONE_NODE = Cluster("one node", get_cluster("laptop").device, Link(3e-6, 2e-9), d
 TWO_LINKS = Cluster("two links", ONE_NODE.device, ONE_NODE.link, 3, node_count=3, node_link=Link(1e-4, 1e-8))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("cluster", [ONE_NODE, TWO_LINKS], ids=lambda cluster: cluster.name)
 @pytest.mark.parametrize("seed", first(3, [n for n in range(36) if n % 3 < 2]))  # the others have one stage
 def test_work_of_drawn_pipelines_is_simulated_when_it_is_predicted_to_the_bit(seed, cluster):
@@ -134,7 +135,7 @@ def ends(clock):
     return [list(of.values()) for of in found]
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("pieces", [1, 2])
 @pytest.mark.parametrize("cores", [1, 2, 3, None])
 @pytest.mark.parametrize("name", ["gpipe", "1f1b"])
@@ -161,6 +162,7 @@ def test_the_bubble_of_a_recorded_schedule_is_the_formulas():
         assert log.step_times_s()[7] == pytest.approx((8 + 3) * 3)  # what was started ends on this clock too
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_rank_that_waits_for_a_core_is_idle(cores):
     """On one core a step takes as long as all work, so 4 ranks are idle for 3/4 of it; on two for more than a half."""

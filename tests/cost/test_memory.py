@@ -91,6 +91,7 @@ UPDATES = {
 ALONE = "Momentum", "Adam", "AdamWeightDecay", "RMSProp", "Adagrad"
 
 
+@pytest.mark.quick(4)
 @each_of(("name", "layers"), *((name, 8) for name in UPDATES), *((name, 1) for name in ALONE))
 def test_the_update_needs_what_stays_and_little_more(name, layers):
     """Eight weights of one size: gradients that are clipped or without their loss scale, new states and new parameters
@@ -181,6 +182,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_instruction_finds_the_predicted_bytes_on_the_rank(name):
     plan, values, inputs = CASES[name]()

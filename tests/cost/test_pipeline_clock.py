@@ -36,7 +36,7 @@ def test_every_schedule_can_run_and_says_how_much_it_keeps(name, stages, micro_b
     assert sum(schedule.clock(1, 2, 3).work) == schedule.parts * micro_batches * 6
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(("p", "m"), GRID)
 @pytest.mark.parametrize(("f", "b", "w"), TIMES)
 def test_formulas_of_schedules_with_one_part_per_rank(p, m, f, b, w):
@@ -88,6 +88,7 @@ def test_exact_table_of_1f1b_and_zero_bubble(p, m, fused, h1, h2_span, h2, peaks
         assert found == (h1, h2_span, h2, *peaks)
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("name", ["interleaved", "1f1b", "breadth_first"])
 @pytest.mark.parametrize(
     ("p", "m", "v", "makespan", "peaks"),
@@ -160,7 +161,7 @@ def test_dualpipe(p, n, makespan, idle):
         assert schedule.clock(1, 1, 1, together=2.5).makespan == 69
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("p", [2, 4, 6, 8, 12])
 @pytest.mark.parametrize(("f", "w"), [(1, 1), (4, 4), (4, 3), (5, 2), (3, 0)])
 def test_dualpipes_bubble_is_its_formula_where_forward_and_input_gradient_take_the_same(p, f, w):
@@ -172,6 +173,7 @@ def test_dualpipes_bubble_is_its_formula_where_forward_and_input_gradient_take_t
             assert max(idle) == (p // 2 - 1) * (pair + (f + w) - 3 * w)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (6, 12), (8, 16)])
 def test_messages_between_ranks_are_counted_by_the_formula(p, m):
     def sent(name, chunks=1):
@@ -199,6 +201,7 @@ def test_schedules_of_one_model_side_by_side():
     assert makespan("zero_bubble_v", 2) == 75.5
 
 
+@pytest.mark.quick(10)
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (16, 24, 32)])
 def test_zero_bubble_v(p, m):
     schedule = make_schedule("zero_bubble_v", p, m, 2)
@@ -208,7 +211,7 @@ def test_zero_bubble_v(p, m):
     assert schedule.holds == tuple((r, 2 * p - 1 - r) for r in range(p))
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("p", "m"), [(p, m) for p in (4, 5, 6, 7, 8, 9, 12, 16, 17, 32) for m in (2 * p, 4 * p)])
 def test_v_half_and_v_min(p, m):
     """Bubble within 10 % of 1/2 and 2/3 of 1F1B's; activations: 1/2 and 1/3 of 1F1B's 2 p parts, and a constant. A
@@ -252,7 +255,7 @@ def test_latency_formulas(p, f, b, c, rounds):
 
 
 @pytest.mark.parametrize(("p", "f", "b", "c"), list(itertools.product((2, 3, 4, 8), (2, 3, 4), (2, 3, 5), (0, 1))))
-@pytest.mark.quick(20)
+@pytest.mark.quick(10)
 def test_latency_formula_of_h2(p, f, b, c):
     for w in range(1, 3):
         if f + b + 2 * c >= 2 * w and b >= w and f >= w:
@@ -260,7 +263,7 @@ def test_latency_formula_of_h2(p, f, b, c):
             assert span == (p - 1) * (f + b + 2 * c - 2 * w) + 4 * p * (f + b + w)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     ("p", "m", "f", "b", "w", "c", "rates"),
     [
@@ -302,7 +305,7 @@ def by_pipe_1(p, m, f, b, w, c, warm, joined):
 
 
 @pytest.mark.parametrize(("p", "m"), [(4, 4), (4, 9), (5, 12), (6, 40), (7, 7), (8, 24), (12, 24), (16, 33), (32, 64)])
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_any_setting_costs_what_the_rules_of_the_published_rates_give(p, m):
     draw = np.random.default_rng([54, p, m])
     for _ in range(3):

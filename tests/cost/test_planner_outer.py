@@ -69,6 +69,7 @@ def test_every_point_has_a_verdict_with_a_reason():
     assert next(v for v in found.verdicts if v.point.tensor == 16).kind == "misfit"
 
 
+@pytest.mark.exhaustive
 def test_more_memory_and_a_faster_link_are_never_slower():
     sizes = [1e6, 1.5e6, 2e6, 2.5e6, 1e8]
     times = [search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=n).winner.step_s for n in sizes]

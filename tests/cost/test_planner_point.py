@@ -43,7 +43,7 @@ POINTS = [
 ]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_a_step_takes_what_the_clock_of_the_whole_plan_says(point):
     cluster = cluster_of(point.devices)
@@ -55,6 +55,7 @@ def test_a_step_takes_what_the_clock_of_the_whole_plan_says(point):
     assert sum(parts) == pytest.approx(found.step_s)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("stages", [2, 4])
 def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
     """With chunks a border's time is the same for both of its directions and all of its chunks."""
@@ -64,7 +65,7 @@ def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
     assert predict_point(SMALL, point, cluster, precision="float32").step_s == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_memory_is_near_that_of_the_plan(point):
     """Terms are each at their most, which is up to 30 % more than the plan's moment with most where there is but one
@@ -77,6 +78,7 @@ def test_memory_is_near_that_of_the_plan(point):
     assert peak - 64 <= found.memory_bytes <= 1.3 * peak
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("sums", [False, True])
 def test_numbers_of_a_larger_micro_batch_follow_from_those_of_one_and_two(sums, sequence):
@@ -110,7 +112,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "stages", "chunks", "micro_batch", "micro_batches", "seconds"), STEPS)
 def test_measured_steps_are_met_within_an_eighth(name, stages, chunks, micro_batch, micro_batches, seconds):
     """Nothing was fitted: rates are 0.7 of the peak and 0.8 of a link."""
@@ -129,11 +131,13 @@ def at(point, cluster=None, **options):
     return predict_point(SMALL, point, cluster or cluster_of(point.devices), **options)
 
 
+@pytest.mark.exhaustive
 def test_one_device_sends_nothing():
     found = at(PlanPoint(1, 1, 1, 2, 4))
     assert found.tensor_s == found.copies_s == found.waiting_s == sum(found.sent_bytes.values()) == 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["link", "node_link"])
 def test_a_faster_link_is_never_slower(name):
     base, times = cluster_of(32), []
@@ -157,6 +161,7 @@ def test_levels_hold_less_and_the_third_sends_more():
 
 # What MindSpore's optimizer parallel makes of levels: weights, gradients and states are all stored divided, gathered
 # once a step (its levels 1 and 2) or before forward and backward (3); gradients are divided behind every backward
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("level", "ours", "micro_batches", "near"),
     [

@@ -72,6 +72,7 @@ def equal(count):
     return [Layer(1, 2, WORKING, 1)] * count
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("snapshots", [1, 2, 3, 4])
 def test_equal_layers_are_reversed_as_revolve_does(snapshots):
     """l steps with s snapshots: r l - C(s + r, s + 1) forwards besides their own (Griewank, Walther 2000, 2.3)."""
@@ -118,6 +119,7 @@ def cheapest(layers, cap):
     return math.inf
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_other_use_of_memory_is_better(seed):
     layers = drawn(seed, 5)

@@ -102,6 +102,7 @@ def work_of(plan):
 
 
 # the others are exhaustive
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("case", "deep"), first(1, [("some residuals", DEEP[:3]), *((c, DEEP) for c in CASES)]))
 def test_the_choice_is_the_best_of_all_plans(case, deep):
     """Of 5 layers all 32 plans are compiled: their peaks and times are what the moments say, and none that fits takes
@@ -127,6 +128,7 @@ def test_the_choice_is_the_best_of_all_plans(case, deep):
     assert [layer.recompute_options is not None for layer in net.layers] == list(best.recompute)
 
 
+@pytest.mark.exhaustive
 def test_the_chosen_plan_trains_with_the_same_bits():
     losses = []
     for cap in (None, 1):

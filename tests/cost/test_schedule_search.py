@@ -47,7 +47,7 @@ def every_order(work):
 
 
 @pytest.mark.parametrize("seed", range(24))
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 def test_the_exact_search_finds_what_trying_everything_finds(seed):
     rng = np.random.default_rng([16, seed])
     times = tuple(tuple(int(t) for t in rng.integers(1, 6, 2)) for _ in range(3))
@@ -78,7 +78,7 @@ def test_a_search_that_is_cut_short_says_its_gap():
 
 
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 def test_the_fast_search_is_at_least_as_good_as_h1_under_the_same_memory(seed):
     rng = np.random.default_rng([17, seed])
     stages = int(rng.integers(2, 9))
@@ -93,6 +93,7 @@ def test_the_fast_search_is_at_least_as_good_as_h1_under_the_same_memory(seed):
         assert found.check(h1.peaks) == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("p", "m", "f", "b", "w", "c"), [(4, 12, 10, 10, 10, 0), (8, 24, 10, 10, 10, 0), (4, 16, 9, 11, 10, 0)]
 )

@@ -64,6 +64,7 @@ def listed(value):
 # ---- what MindSpore chose ----
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("key", RECORDED)
 def test_strategies_are_those_of_2_10(key):
     case, _, mode = key.partition(":")
@@ -119,6 +120,7 @@ HALVINGS = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("sizes", "devices", "wanted"), HALVINGS)
 def test_halving_one_product(sizes, devices, wanted):
     i, k, j = sizes
@@ -211,6 +213,7 @@ HALVED_NETS = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", HALVED_NETS)
 def test_halving_networks(name):
     make, (x, y), wanted = HALVED_NETS[name]
@@ -267,7 +270,7 @@ def reordered(problem, rng):
     return replace(problem, choices=tuple(problem.choices[n] for n in order), pairs=pairs)
 
 
-@pytest.mark.quick(90)
+@pytest.mark.quick(23)
 @pytest.mark.parametrize("limited", [False, True], ids=["any memory", "limit"])
 @pytest.mark.parametrize("method", [eliminate, branch_and_bound, integer_program])
 @pytest.mark.parametrize("seed", range(120))
@@ -422,7 +425,7 @@ def test_recursive_programming_takes_at_most_1024_devices_unless_set():
 # ---- against one device ----
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))
@@ -431,7 +434,7 @@ def test_a_searched_net_equals_one_device(mode, fully, seed):
     until_compared(lambda s, devices: draw_net(s, devices), seed, partial(compare, **settings), settings)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
 @pytest.mark.parametrize("seed", range(30))
 def test_a_searched_program_equals_one_device(mode, seed):

@@ -129,6 +129,7 @@ def test_the_division_by_cost_is_the_best_of_all_plans():
     assert max(work_s(plan)) == min(others) < max(others) * 0.9
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("by", ["even", "cost"])
 def test_a_divided_network_equals_one_device(by):
     net, alone = Net(), Net()

@@ -84,7 +84,7 @@ def shares_a_redistribution(plan):
 # ---- one number ----
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("alltoall", [False, True])
 @pytest.mark.parametrize("cluster", ["laptop", "gpu_node", "two_nodes"])
 @pytest.mark.parametrize("name", NETS)
@@ -93,7 +93,7 @@ def test_the_sum_is_the_time_of_the_plan(name, cluster, alltoall):
     assert best.best.cost == pytest.approx(step_time_s(best.plan, get_cluster(cluster)).total_s, rel=1e-12)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(21))
 def test_the_sum_is_the_time_of_any_plan_not_only_of_the_best(seed):
     rng = np.random.default_rng(seed)
@@ -126,6 +126,7 @@ def test_the_sum_is_the_time_of_the_plan_of_a_drawn_net(seed):
             assert best.best.cost == pytest.approx(time_s, rel=1e-12)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["quick", "megatron", "operator_parallel", "chain"])
 def test_a_found_plan_computes_what_one_device_does(name):
     make, x, y = NETS[name]
@@ -198,7 +199,7 @@ def small_problem(seed):
     return time_problem(draft.graph, draft.config, LAPTOP)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("hundred", range(20))
 def test_drawn_networks_of_four_operators(hundred):
     """100 of 2,000 networks: exact, dynamic programming and trying all agree."""
@@ -220,6 +221,7 @@ def test_drawn_networks_of_four_operators(hundred):
             assert best.cost == pytest.approx(least, rel=1e-12) and best.proved
 
 
+@pytest.mark.exhaustive
 def test_larger_networks_are_integer_programs():
     best = found("mlp", fully_use_devices=False)
     assert best.problem.plans > 10**10 and exact(best.problem).method == "integer_program"
@@ -233,6 +235,7 @@ def test_larger_networks_are_integer_programs():
 # ---- what every search must obey (theory: metamorphic checks) ----
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", [name for name in NETS if name != "megatron"])  # which is for eight
 def test_one_device_communicates_nothing(name):
     sums = found(name, device_num=1).problem
@@ -240,6 +243,7 @@ def test_one_device_communicates_nothing(name):
     assert terms["compute"] > 0 and terms["partial sums"] == terms["gradients"] == terms["redistribution"] == 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NETS)
 def test_messages_twice_as_slow_cost_twice_as_much_and_change_no_choice(name):
     free = replace(LAPTOP.device, overhead_s=0.0, flops_per_s=1e30, memory_bandwidth_bytes_per_s=1e30)
@@ -250,6 +254,7 @@ def test_messages_twice_as_slow_cost_twice_as_much_and_change_no_choice(name):
     assert costs[1].cost == pytest.approx(2 * costs[0].cost, rel=1e-6, abs=1e-15)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NETS)
 def test_a_larger_space_is_never_worse_and_less_memory_never_better(name):
     wide, narrow = (found(name, fully_use_devices=fully, method="dynamic_programming") for fully in (False, True))
@@ -264,6 +269,7 @@ def test_a_larger_space_is_never_worse_and_less_memory_never_better(name):
         last = now
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["quick", "chain", "mlp"])
 def test_propagation_is_never_better_than_the_best_with_the_same_operator_given(name):
     make, x, y = NETS[name]
@@ -372,6 +378,7 @@ def test_what_propagation_leaves_costs_24_times_the_optimum():
 # ---- equal layers ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("costs", ["time", "mindspore"])
 def test_equal_layers_are_priced_once(costs, monkeypatch):
     """Four more layers of a chain ask for no price of a redistribution or operator that two have not asked for."""
@@ -453,6 +460,7 @@ def test_a_limit_is_a_number_of_bytes(limit):
         found("quick", memory_limit=limit)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("weight", [float("nan"), float("inf"), -1.0, "a", None])
 def test_a_weight_is_a_number_of_at_least_0(weight):
     with pytest.raises(ArgumentError, match=r"weights of a search: compute=.*at least 0"):

@@ -37,6 +37,7 @@ def given(net, name):
     return {"quick": lambda: net.matmul, "chain": lambda: net.mms[0], "mlp": lambda: net.d1.matmul}[name]()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", ["sharding_propagation", "recursive_programming"])
 @pytest.mark.parametrize("name", NETS)
 def test_a_walk_takes_what_the_mode_takes_and_knows_what_it_could_have_saved(name, mode):
@@ -55,6 +56,7 @@ def test_a_walk_takes_what_the_mode_takes_and_knows_what_it_could_have_saved(nam
     assert len(walked.steps_text().splitlines()) == len(walked.best.steps)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NETS)
 def test_what_was_compared_decides(name):
     walked = found(name)

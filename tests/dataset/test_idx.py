@@ -30,6 +30,7 @@ def test_what_is_written_is_read_back(tmp_path, rng, dtype, shape, name):
     np.testing.assert_array_equal(found, array)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_reading_takes_the_size_of_the_array_and_a_piece(tmp_path, pack):
     (tmp_path / "a.idx").write_bytes(pack(struct.pack(">HBBI", 0, 0x08, 1, 24 << 20) + bytes(24 << 20)))
@@ -161,6 +162,7 @@ def test_what_idx_cannot_hold_is_refused(tmp_path, array):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @given(hnp.arrays(st.sampled_from(["u1", ">i2", "<i4", "<f4", ">f8"]), hnp.array_shapes(max_dims=4, max_side=5)))
 def test_any_array_survives_the_round_trip(tmp_path_factory, array):
     path = tmp_path_factory.mktemp("idx") / "a.gz"

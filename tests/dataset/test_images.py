@@ -126,6 +126,7 @@ def test_damaged_gzip_data_is_an_error(tmp_path, rng):
             datasets.read_cifar10(tmp_path / name)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_reading_takes_the_size_of_the_pictures_and_a_piece(tmp_path, pack):
     (tmp_path / "a.bin").write_bytes(pack(bytes(8000 * RECORD)))
@@ -346,6 +347,7 @@ def test_place_and_colours_say_nothing_about_the_label():
         assert abs(of_class.mean() - corner.mean()) < 4 * corner.std() / len(of_class) ** 0.5
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("split", "count"), [("train", 1440), ("test", 357)])
 def test_load_digits_cifar_gives_what_networks_take(split, count):
     images, labels = datasets.load_digits_cifar(split)

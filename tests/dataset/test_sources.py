@@ -317,6 +317,7 @@ def pictures(n, r, seed):
     return [list(dataset.create_tuple_iterator(num_epochs=1, output_numpy=True)) for _ in range(EPOCHS)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", [1, 9])
 def test_a_global_batch_is_the_same_set_of_augmented_samples_on_1_2_4_and_8_ranks(seed):
     def global_batches(n):

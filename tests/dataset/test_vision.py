@@ -57,6 +57,7 @@ def bilinear(image, size):
 SIZES = [((6, 5), (12, 15)), ((6, 5), (3, 2)), ((6, 5), (9, 3)), ((1, 4), (3, 1)), ((7, 9), (7, 9)), ((8, 8), (28, 28))]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("source", "size"), SIZES)
 @pytest.mark.parametrize("channels", [(), (3,)])
 def test_resize_of_floats_is_the_formula(rng, source, size, channels):
@@ -72,7 +73,7 @@ def test_resize_of_floats_is_the_formula(rng, source, size, channels):
     np.testing.assert_allclose(half, bilinear(image.astype(np.float16), size).astype(float), rtol=0, atol=5e-4)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("source", "size"), SIZES)
 @pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i4"])
 def test_resize_of_integers_is_the_formula_rounded_half_up(rng, source, size, dtype):
@@ -131,6 +132,7 @@ def windows(padded, size):
     return {padded[y : y + size[0], x : x + size[1]].tobytes() for y in range(h + 1) for x in range(w + 1)}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("padding", "left", "top", "right", "bottom"),
     [(None, 0, 0, 0, 0), (2, 2, 2, 2, 2), ((1, 2), 1, 2, 1, 2), ((1, 2, 3, 0), 1, 2, 3, 0)],
@@ -179,6 +181,7 @@ def test_a_small_picture_is_refused_or_padded_evenly(rng):
     assert found[1:3].tobytes() in windows(image, (2, 5))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("prob", "low", "high"), [(0.0, 0, 0), (1.0, 1000, 1000), (0.5, 420, 580), (0.25, 180, 320)])
 def test_a_flip_mirrors_left_and_right_as_often_as_it_should(rng, prob, low, high):
     """1000 draws: five standard deviations are 79 for 0.5, 68 for 0.25."""

@@ -16,7 +16,7 @@ import pytest
 
 from tests.files.full_disk import CASES, RANKS
 
-pytestmark = [pytest.mark.faults("poor machines"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults("poor machines", cases=3), pytest.mark.timeout(120)]
 SIZE = "2m"
 ROOT = Path(__file__).resolve().parents[2]
 # what a case leaves at most besides the small file that is there at the end
@@ -56,7 +56,7 @@ def missing(folder):
     return "" if tried.returncode == 0 else f"a mount namespace needs root or user namespaces: {tried.stderr.strip()}"
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_full_disk_is_named_and_not_kept_full(tmp_path, case):
     if why := missing(tmp_path):

@@ -28,7 +28,8 @@ def told(found) -> None:
     assert not found["broken"], "\n".join(found["broken"][:5])
 
 
-@pytest.mark.faults("files")
+@pytest.mark.quick(1)
+@pytest.mark.faults("files", cases=32)
 @pytest.mark.parametrize("kind", READERS)
 def test_a_few_variants_of_every_kind(tmp_path, kind):
     told(tried(kind, tmp_path, 12, SEED + 1))
@@ -50,7 +51,8 @@ def closed(reader, path) -> bytes:
 JSON = [kind for kind, reader in READERS.items() if reader.form == "json" and reader.is_file]
 
 
-@pytest.mark.faults("files")
+@pytest.mark.quick(7)
+@pytest.mark.faults("files", cases=17)
 @pytest.mark.parametrize("kind", JSON)
 def test_what_two_readers_read_differently_is_refused(tmp_path, kind):
     reader, rng, taken = READERS[kind], np.random.default_rng([SEED, zlib.crc32(kind.encode())]), []
@@ -84,6 +86,7 @@ WRONG = {  # kind: [(a part of the file, what stands there instead)]: a type, a 
 }
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize(
     ("kind", "old", "new"),
     [(kind, "{", '{"misspelt":1,') for kind in CLOSED] + [(kind, *pair) for kind in WRONG for pair in WRONG[kind]],
@@ -116,6 +119,7 @@ def unsummed(path):
     return json.loads(data)["a"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("data", "rule"),
     [
@@ -132,6 +136,7 @@ def test_the_judge_sees_every_rule_that_is_broken(tmp_path, data, rule):
     assert judged(reader, tmp_path / "x", b'{"a": 1}', 1, True)[:2] == ("same", "")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["checkpoint", "manifest", "strategy"])
 def test_a_file_signed_anew_is_judged_by_its_content(tmp_path, kind):
     """Otherwise all edits would end at the checksum, and nothing behind it would be tried."""
@@ -149,6 +154,7 @@ def test_a_file_signed_anew_is_judged_by_its_content(tmp_path, kind):
     assert reader.form == "header" or signed(good) == good
 
 
+@pytest.mark.exhaustive
 def test_packed_variants_are_unpacked_and_packed_again(tmp_path):
     reader, rng, inner = READERS["idx, packed"], np.random.default_rng(SEED), 0
     reader.write(tmp_path / "x.gz")
@@ -184,6 +190,7 @@ def test_a_short_schedule_does_not_ask_for_a_hundred_million_actions(read, text,
     assert len(str(caught.value)) < 7000
 
 
+@pytest.mark.exhaustive
 def test_a_filled_up_file_is_as_long_as_it_is_said_to_be():
     rng = np.random.default_rng(SEED)
     for _ in range(5):

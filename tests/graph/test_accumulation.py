@@ -59,7 +59,7 @@ def trained(plan, net, optimizer, steps, rows=32):
 CUTS = {"rows": (), "columns": (S, S, S), "megatron": (S, ((4, 2), (1, 2)), None)}
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("parts", "cut", "dataset", "norm"),
     crossed([1, 2, 4], CUTS, ["full_batch", "data_parallel"], [False, True]),  # most are exhaustive
@@ -73,6 +73,7 @@ def test_accumulated_steps_equal_one_device(cut, parts, dataset, norm):
         np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-10, err_msg=name)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_data_parallel_adds_the_ranks_gradients(parts):
     """Mean losses per rank: the mean over ranks of what one device gives for the whole batch."""
@@ -209,6 +210,7 @@ def asks_for_gradients(net, optimizer, *, has_aux=False, label_outside=False, ag
     return step
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("devices", "stages"), [(1, 1), (4, 1), (4, 2)])
 def test_a_step_that_asks_for_gradients_itself_runs_in_micro_batches(devices, stages):
     losses, parameters = undivided(4, 3)

@@ -26,7 +26,7 @@ from tests.graph.drawn_schedules import CHANGES, draw_by_hand, draw_illegal
 from tests.graph.random_choices import Seeded
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(90))
 def test_a_drawn_plan_trains_as_one_device(seed):
     check(draw(seed))
@@ -131,7 +131,7 @@ NAMED = {
 }
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_plan_trains_as_one_device(name):
     check(NAMED[name])
@@ -143,13 +143,13 @@ def four():
         yield made
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(1000, 1018))
 def test_processes_give_the_simulators_bits(seed, four):
     check(draw(seed, 4), four)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", [50099, *range(48)])
 def test_a_random_illegal_schedule_is_refused_with_its_reason(seed):
     schedule, way, words = draw_illegal(Seeded([18, seed]), CHANGES[seed % len(CHANGES)])

@@ -30,6 +30,7 @@ TRIPLES = [
 MANNERS = ("allgather", "alltoall", "exact")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_every_manner_gives_the_numbers_of_one_device(triple):
     net = quick(*triple)
@@ -48,7 +49,7 @@ def test_the_setting_stands_over_enable_alltoall():
     assert found == [False, True, False, True]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(2000, 2020))
 def test_random_nets_equal_one_device(seed):
     until_compared(draw_net, seed, lambda draw: compare(draw, redistribution="exact"))

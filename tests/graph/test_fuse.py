@@ -57,6 +57,7 @@ NAMES = [f"l.{n}.{part}" for n in range(5) for part in ("weight", "bias")]
 # ---- which messages share a bucket ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_nobody_asked(mode):
     plan = compiled(chain(WIDTHS), mode, WIDTHS)
@@ -65,6 +66,7 @@ def test_nobody_asked(mode):
     assert dict(plan.notes)["fuse"].startswith("no fusion was requested")
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("indices", "said"),
@@ -84,6 +86,7 @@ def test_equal_ids_travel_together_and_0_alone(mode):
     assert as_sets(messages(plan)) == as_sets([[NAMES[0]], [NAMES[1]], NAMES[2:6], NAMES[6:]])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_one_id_given_to_all_is_one_message(mode):
     plan = compiled(chain(WIDTHS).set_comm_fusion(1), mode, WIDTHS)
@@ -127,7 +130,7 @@ def test_ids_that_differ_come_before_positions_in_data_parallel():
     assert as_sets(messages(plan)) == as_sets([NAMES[:2], NAMES[2:]])
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("mode", MODES)
 def test_sizes_of_random_networks(mode, seed):
@@ -160,6 +163,7 @@ def fusion_ids(plan):
     return {p.name: shown[p.name] for p in plan.parameters}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("sizes", "threshold"), SIZED)
 def test_by_size_messages_count_from_one(sizes, threshold):
     """A chain of scalings, whose weights may have any size."""
@@ -331,6 +335,7 @@ def trained(plan, net, optimizer, batch, executor="simulator", steps=4, **option
         return losses, session.parameters() | {f"grad {k}": v for k, v in session.gradients().items()}, session.events
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("mean", [False, True])
 def test_results_of_groups_by_id_are_equal_to_the_bit(mode, mean):
@@ -353,6 +358,7 @@ def test_results_of_groups_by_id_are_equal_to_the_bit(mode, mean):
     assert all(np.array_equal(fused_values[name], values[name]) for name in values)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_messages_counted_are_messages_predicted(mode):
     pl.set_seed(3)

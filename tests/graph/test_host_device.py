@@ -84,6 +84,7 @@ ON_DEVICE = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "half"), [("clipped", None), ("AdamOffload", "bfloat16"), ("use_offload", None)])
 def test_a_host_that_updates_clips_by_the_norm_over_all_stages(name, half):
     form = {"stages": 2, "parts": 2, "devices": 2, "half": half}
@@ -169,6 +170,7 @@ def scores(target, mode, update=None, devices=4):
 MODES = ("batch_slice", "table_row_slice", "table_column_slice", "field_slice")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("mode", "update"), crossed(MODES, [None, "CPU"]))
 def test_a_table_on_the_host_trains_as_one_on_the_device(mode, update):
     host, device = scores("CPU", mode, update), scores("DEVICE", mode)
@@ -176,6 +178,7 @@ def test_a_table_on_the_host_trains_as_one_on_the_device(mode, update):
     assert_same(trained(*host), trained(*device))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mode", MODES[:3])
 def test_a_table_on_the_host_trains_as_on_one_device(mode):
     """field_slice counts ids within a rank's rows, so that one device has no such look-up."""
@@ -185,6 +188,7 @@ def test_a_table_on_the_host_trains_as_on_one_device(mode):
         np.testing.assert_allclose(value, whole[1][name], atol=1e-5)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["row", "column"])
 def test_wide_and_deep_keeps_its_tables_on_the_host(how):
     """What crosses: rows of the look-up one way, their gradient the other; the device holds no table."""
@@ -217,6 +221,7 @@ def test_wide_and_deep_keeps_its_tables_on_the_host(how):
 # ---- bytes ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("half", "each"), [(None, 4), ("float16", 2), ("bfloat16", 2)])
 def test_an_optimizer_on_the_host_moves_gradients_down_and_parameters_up(half, each):
     """theory.md 6.3: in mixed precision 2P + 2P bytes per step; 4P and states on the host, no fp32 parameter on the
@@ -298,6 +303,7 @@ HELD = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", HELD)
 def test_what_is_predicted_is_held_on_both_sides(name):
     """Arrays counted on simulated ranks, after every instruction."""

@@ -112,6 +112,7 @@ def shared_steps(settings):
     return compile_steps(net, np.ones((4, 32), np.float32), np.ones((4, 16), np.float32), **{**options, **settings})
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("name", SHARED)
 def test_files_of_shared_optimizers_and_buckets_name_nothing_that_the_rank_does_not_have(name, rank, tmp_path):

@@ -40,7 +40,7 @@ def test_a_new_value_keeps_its_own_name_until_it_is_taken_and_nothing_reads_it()
     assert last_uses(order, replaced, keep={"m", "p"})["update"] == {2: ("m.2", "p.2"), 3: ("t", "s")}
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize(("mode", "level"), [(mode, level) for mode, levels in LEVELS.items() for level in levels])
 def test_no_instruction_reads_a_value_that_was_replaced_or_dropped(mode, level, optimizer):

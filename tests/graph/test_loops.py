@@ -78,6 +78,7 @@ def pairs(net, h):
     return held[0] + held[1] * table["n"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("at", [0.5, 2.0, 40.0])
 @pytest.mark.parametrize("body", [halves, counts, newton, nested, breaks, sets_items, pairs], ids=lambda f: f.__name__)
 def test_a_network_with_a_while_equals_one_device(body, at):
@@ -124,6 +125,7 @@ def iterating(net):
     return stepping(nn.SGD(net.trainable_params(), 0.1), forward)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "settings", [{}, {"parallel_mode": "auto_parallel"}, {"enable_parallel_optimizer": True}], ids=str
 )
@@ -239,6 +241,7 @@ def steps_in_turns(net):
     return step, optimizer
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("make_step", "words"),
     [(gradients_in_turns, "gradients are asked for in a loop"), (steps_in_turns, "an optimizer's step in a loop")],

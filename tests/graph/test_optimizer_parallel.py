@@ -99,6 +99,7 @@ def test_the_plan_is_the_recorded_one(compared, check):
 # ---- observations of shapes and groups, 8 devices, float32 ----
 
 
+@pytest.mark.quick(5)
 @each_of(
     ("shape", "strategy", "settings", "local", "gathered", "summed"),
     ((512, 128), DP, {}, (64, 128), WORLD, None),
@@ -122,6 +123,7 @@ NARROW = (((48, 64), ((4, 8), (8, 1))), ((64, 16), ((4, 4), (4, 2))))
 WIDE = (((48, 1152), ((4, 8), (8, 1))), ((1152, 16), ((4, 4), (4, 2))))
 
 
+@pytest.mark.quick(2)
 @each_of(
     ("weights", "settings", "ways"),
     (NARROW, {"threshold": 1}, (1, 4)),  # 48 rows in 8 slices of 6, which 4 ranks cannot share
@@ -148,6 +150,7 @@ def test_a_shard_size_above_the_devices_is_refused():
     assert isinstance(caught.value, (RuntimeError, ContextConflictError)) and isinstance(caught.value, ValueError)
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("weight", "settings", "words"),
     (((128, 36), DP), {}, "its 18 KB are below parallel_optimizer_threshold=64"),
@@ -221,6 +224,7 @@ def layouts(shape, device_num):
                             yield layout
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("device_num", [8, 24])
 def test_members_hold_in_group_order_the_pieces_of_the_slice_they_shared(device_num):
     """A rank's group: `ways` consecutive holders of its slice; member i holds piece i; nothing else changes."""

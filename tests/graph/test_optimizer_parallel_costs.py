@@ -89,6 +89,7 @@ def test_level1_keeps_gathered_weights_for_backward_and_level3_one_at_a_time():
     assert kept["level3"].peak_bytes < kept["level1"].peak_bytes
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_simulator_holds_what_is_predicted(level):
     plan, net, optimizer = planned(**ON, optimizer_level=level)

@@ -121,7 +121,7 @@ def test_clipping_by_the_global_norm_stays_everybody_s():
 # ---- results ----
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "device_num"), crossed(OPTIMIZERS, [2, 8, 4, 1]))  # most are exhaustive
 def test_results_are_those_of_plain_data_parallel_to_the_bit(name, device_num):
     """The owner computes just what every rank would have computed."""
@@ -143,6 +143,7 @@ def test_20_steps_equal_one_device_on_the_whole_batch():
             np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_processes_give_the_simulator_s_bits_and_hold_the_states_where_they_belong():
     plan, net, optimizer = planned(OPTIMIZERS["scaled"], 2, dtype=np.float32, **ON)
     want = trained(plan, net, optimizer, dtype=np.float32)

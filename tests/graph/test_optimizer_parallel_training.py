@@ -86,6 +86,7 @@ def compare_some(what, seeds, counted):
     assert counted[0] > 0
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", first(1, range(0, 100, 10)))
 @pytest.mark.parametrize("what", DRAWN)
 def test_what_is_drawn_equals_one_device_with_cut_parameters(what, start, counted):
@@ -102,7 +103,7 @@ def test_more_of_what_is_drawn_equals_one_device(what, start, counted):
 # ---- every optimizer, 20 steps ----
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "layout", "level"), crossed(OPTIMIZERS, THREE_LAYOUTS, ["level1", "level3"]))
 def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
     net, data = net_and_data(LAYOUTS[layout])
@@ -123,6 +124,7 @@ def test_every_optimizer_takes_20_steps_as_one_device(name, layout, level):
         assert scalars["loss_scale"] == other.loss_scaler.scale_value
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["scaled", "all-together"])
 def test_a_step_that_overflows_changes_nothing(name):
     found = []
@@ -148,7 +150,7 @@ BITS = [(name, np.float32) for name in ELEMENTWISE] + [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("rule", "layout", "level"), crossed(BITS, THREE_LAYOUTS, LEVELS))
 def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
     """reduce_scatter adds up in rank order, as the all_reduce it replaces; element-wise rules then do the same."""
@@ -163,6 +165,7 @@ def test_sums_over_the_same_ranks_give_the_same_bits(rule, layout, level):
         assert np.array_equal(found[1][1][parameter], value), parameter
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [-1, 2, 4])
 def test_gradients_mean_divides_by_all_that_held_the_slice(size):
     """MindSpore: 1 / (ranks that held the same slice), however many share one; seen in the first step's gradients."""
@@ -235,7 +238,7 @@ def accumulated(micro, **settings):
         return plan, session.train([(x, y, none)], 20), session.parameters()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_of(
     ("settings", "sums"),
     ({"gradient_accumulation_shard": False}, 1),
@@ -259,6 +262,7 @@ def test_a_cut_buffer_gets_a_sum_per_micro_batch_and_a_whole_one_a_sum_per_step(
         np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.exhaustive
 def test_accumulated_gradients_equal_one_device():
     _, losses, found = accumulated(4, **ON, gradient_accumulation_shard=True)
     _, want_losses, want = accumulated(4, parallel_mode="stand_alone")
@@ -270,6 +274,7 @@ def test_accumulated_gradients_equal_one_device():
 # ---- fusion, real processes ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("level", LEVELS)
 def test_messages_that_travel_in_buckets_change_no_bit(level):
     found = []
@@ -307,7 +312,7 @@ def test_eager_tensors_are_untouched():
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
 def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
     found, fusion = [], FUSED if fused else {}

@@ -28,6 +28,7 @@ def trained(net, batch, **settings):
         return session.train([batch], 3), session.parameters()["w"], plan
 
 
+@pytest.mark.quick(2)
 @each_of(
     ("strategy", "out", "kind"),
     (((2, 4), (4, 1)), None, "all_reduce"),

@@ -300,6 +300,7 @@ ALLTOALL = [
 ]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("triple", ALLTOALL)
 def test_alltoall_sends_less_and_gives_the_same_numbers(triple):
     net = quick(*triple)

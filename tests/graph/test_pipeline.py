@@ -46,6 +46,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_without_replicas_losses_have_the_bits_of_one_device(layout):
     """A tied table's gradients are added up per stage first; losses of the first step know nothing of that."""
@@ -207,6 +208,7 @@ def test_stages_split_operators(mode):
         planned((0, 0, 1, 1), 4, parallel_mode=mode)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("layout", "width", "settings"), [("two", 1, {}), ("four", 2, {}), ("two", 4, SHARDED)])
 def test_backward_in_two_programs_has_the_same_bits(layout, width, settings):
     stages = LAYOUTS[layout][0]
@@ -227,6 +229,7 @@ def test_backward_in_two_programs_has_the_same_bits(layout, width, settings):
         assert products and all(i.once == "" for i in products)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("frozen", [("blocks.1", "blocks.2"), ("blocks.3",), ("table",)])
 def test_later_stages_may_hold_parameters_that_are_not_trained(frozen):
     """Gradients go through them; stage 0 has to train something."""
@@ -249,7 +252,7 @@ def test_later_stages_may_hold_parameters_that_are_not_trained(frozen):
 OUT_OF = {"1f1b": (0, 1, 2, 3), "zb_h1": (0, 1), "zero_bubble_v": (0, 1, 1, 0), "chimera": (0, 1), "dualpipe": (0, 1)}
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("schedule", OUT_OF)
 def test_the_outputs_of_a_plan_that_trains_are_the_loss_of_its_next_step(schedule):
     """As on one device, before and after a step; nothing is trained by them."""

@@ -128,6 +128,7 @@ class Chunks(nn.Cell):
         return x
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_what_is_close_by_is_accepted(case):
     assert ACCEPTED[case]().device_num >= 1

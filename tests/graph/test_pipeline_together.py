@@ -83,6 +83,7 @@ def assert_same(found, want):
         np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_batch_statistics_are_those_of_a_micro_batch_on_all_ranks(ranks):
     """Those of a whole micro-batch, as on one device; the moving ones go on from micro-batch to micro-batch."""
@@ -116,7 +117,7 @@ def interleaved(stages, ranks, schedule="1f1b", training=True, **session):
         return {"losses": np.array(running.train(batches, 3)), **running.parameters()}
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("stages", "ranks", "schedule"), [(2, 2, "1f1b"), (2, 8, "gpipe"), (2, 4, "zb_h1"), (4, 4, "1f1b"), (4, 8, "1f1b")]
 )
@@ -149,7 +150,7 @@ BOTH, WHOLE, HALF = ((2, 1), (2, 1)), ((1, 1), (1, 1)), ((2, 1), (1, 1))
 CUTS = {"row": ROW, "column": COLUMN, "inner": INNER, "both": BOTH, "whole": WHOLE, "half": HALF}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("before", "after"), crossed(list(CUTS), list(CUTS)))
 def test_the_side_of_a_border_is_chosen_by_the_bytes_that_cross_it(before, after):
     """A rank sends the smaller of its slices of the two layouts of h, each micro-batch: what makes it smaller runs
@@ -181,6 +182,7 @@ def is_send(instr):
 # ---- loss scaling ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("stages", [2, 4])
 def test_an_overflow_in_the_last_stage_alone_skips_the_step_of_all(stages):
     """The factor's gradient is not a number at the second batch, whose labels are below 0: all stages keep their

@@ -173,6 +173,7 @@ PLANS = {
 }  # fmt: skip
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", PLANS)
 def test_json_round_trip_gives_an_equal_plan_with_the_same_digest(name):
     plan = PLANS[name]()

@@ -220,6 +220,7 @@ def test_start_up_of_messages_is_added_as_mindspore_does():
     assert [practical(c) for c in (0, 1, 2048, 2049, 10_000)] == [0, 3072, 3072, 3073, 11_024]
 
 
+@pytest.mark.exhaustive
 def test_a_redistribution_costs_communication_exactly_if_its_plan_has_a_message():
     rng = np.random.default_rng(11)
     seen = Counter()
@@ -257,7 +258,7 @@ class Shared(nn.Cell):
         return self.mm2(self.relu(self.mm1(x, self.w)), self.w)
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize(
     "given", legal_strategies(OPS["matmul"], ((64, 64), (64, 64)), {"transpose_a": False, "transpose_b": False}, 8)
@@ -391,7 +392,7 @@ def test_an_elementwise_operator_that_was_reached_from_behind_is_cut_as_its_prod
     assert free["softmax"] == follows["softmax"] == ((1, 1),)
 
 
-@pytest.mark.quick(16)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_elementwise_operator_follows_its_producer_if_asked(seed):
     drawn = forgetful(draw_net(seed, 8), seed)

@@ -51,14 +51,14 @@ def check(draw, seed, fully):
     until_compared(lambda s, devices: forgetful(draw(s, devices), s), seed, partial(compare, **settings), settings)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(110))
 def test_random_net_with_some_strategies_given_equals_one_device(seed, fully):
     check(draw_net, seed, fully)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_program_with_some_strategies_given_equals_one_device(seed, fully):

@@ -12,12 +12,13 @@ from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_steps import compare_step, draw_step
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", first(50, range(150)))  # the others are exhaustive
 def test_random_net_equals_one_device(seed):
     until_compared(draw_net, seed, compare)
 
 
+@pytest.mark.quick(2)
 @each_of(
     "seed",
     # x + b where a slice of x has b's shape: one array was the gradient of both, under one name with one layout
@@ -32,7 +33,7 @@ def test_nets_that_found_defects_equal_one_device(seed):
     until_compared(draw_net, seed, compare)
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", first(40, range(150)))
 def test_random_training_step_equals_one_device(seed):
     until_compared(draw_step, seed, compare_step)

@@ -54,7 +54,7 @@ def check_seed(seed):
     until_compared(lambda seed, devices: draw_program(Seeded(seed), devices), seed, compare)
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", first(30, range(1000, 1080)))
 def test_seeded_program_equals_one_device(seed):
     check_seed(seed)

@@ -33,6 +33,7 @@ def planned(*mark, **more):
     return compiled(case_of(*mark, **more))[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("settings", [{}, DATA_PARALLEL])
 def test_statistics_of_a_batch_are_assigned_once(settings):
     case = case_of("whole", blocks=1, statistics=True, dropout=False, settings=settings)
@@ -42,6 +43,7 @@ def test_statistics_of_a_batch_are_assigned_once(settings):
     assert len({target for target, _ in plan.forward_assignments}) == len(plan.forward_assignments) == 2
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
 def test_a_divided_backward_makes_again_in_b_and_only_kept_messages_in_w(name):
     """A stage at a time too: that one keeps its results, the other one makes them again."""
@@ -129,7 +131,7 @@ def test_the_work_of_what_is_made_again_is_counted():
     assert not {i.name for i in again} & {f"network.backbone.blocks.{n}.add" for n in range(4)}
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("level", ["", "level1"])
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("mark", AGAIN)
@@ -251,7 +253,7 @@ class Wide(nn.Cell):
         return x + self.down(self.between(self.up(self.norm(x))))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("first", "second", "between"), crossed(list(CUTS), list(CUTS), list(BETWEEN)))
 def test_keeping_what_messages_brought_takes_no_more_memory_than_keeping_everything(first, second, between):
     """A whole row was kept once, where the operator that reads it has a slice of it: twice the memory of no recompute.

@@ -37,7 +37,7 @@ def assert_same(found, want, schedule):
             np.testing.assert_array_equal(found[1][name], want[1][name], err_msg=name)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", [n for n in schedule_names() if n not in TWO_COPIES])
 def test_one_copy_has_the_bits_of_one_device(name):
     """After one step, whose sums of micro-batches are in their order whatever the schedule's."""
@@ -100,6 +100,7 @@ def test_an_illegal_schedule_is_refused_with_its_reason(text, options, words):
         planned((0, 1), 2, parts=schedule.micro_batches, schedule=schedule)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("lanes", "words"),
     [

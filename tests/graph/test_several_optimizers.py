@@ -73,7 +73,7 @@ def averages(net):
     return step, optimizer
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make_step", [two_losses, three_of_two_classes, averages])
 @pytest.mark.parametrize("strategies", [WHOLE, SPLIT, pytest.param(COLUMNS, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("sharded", [False, True])
@@ -171,6 +171,7 @@ def test_groups_of_weights_are_each_optimizers_own():
             np.testing.assert_allclose(session.parameters()[p.name], p.asnumpy(), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("number", "attribute", "value", "on_host"),
     (0, "target", "CPU", {"w", "moments.w", "linear.w"}),

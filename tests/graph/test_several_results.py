@@ -173,7 +173,7 @@ def call(op, case, operands):
     return primitive(*operands) if op.variadic or not rest else primitive(*operands, *rest)
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("op", "case"), list(cases_of_several()))
 def test_the_gradient_of_one_result_alone_is_that_of_all_with_the_others_weighted_0(op, case, rng):
     """On the tape and in a plan, whose rule is given None for results that the loss does not read."""

@@ -160,6 +160,7 @@ EDITS = {
 }
 
 
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("change", "said"), EDITS.values(), ids=EDITS)
 def test_a_wrong_field_is_named(plan, tmp_path, change, said):
     path = written(plan, tmp_path / "s.json", change)
@@ -168,7 +169,7 @@ def test_a_wrong_field_is_named(plan, tmp_path, change, said):
     assert isinstance(caught.value, ValueError) and str(caught.value).startswith(str(path))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("part", range(8))
 def test_no_changed_byte_is_read_as_something_else(plan, tmp_path, part):
     """Each byte replaced by others, and left out: refused, or read as it was (space between the tokens)."""

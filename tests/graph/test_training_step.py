@@ -131,7 +131,7 @@ def assert_same(one, many):
         np.testing.assert_allclose(np.asarray(many), want, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make_step", [plain_step, clipped_step, reshaped_step])
 @pytest.mark.parametrize("strategies", STRATEGIES)
 def test_training_step_equals_one_device(make_step, strategies):
@@ -238,7 +238,7 @@ def updated_by_the_sum(net):
     return step, optimizer
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make_step", [updated_by_two, updated_by_the_sum])
 @pytest.mark.parametrize("strategies", STRATEGIES)
 @each_of("settings", {}, {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0})

@@ -67,7 +67,7 @@ def square(y):
     return ops.Mul().shard(((4, 2), (4, 2)))(y, y) + product.sum(axis=1, keep_dims=True)
 
 
-@pytest.mark.quick(27)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("alltoall", [False, True])
 @pytest.mark.parametrize("form", FORMS)
 def test_form_equals_one_device(form, alltoall):
@@ -186,6 +186,7 @@ def test_an_unknown_setting_is_refused_by_name():
         plan_of(quick(), X, Y, mean=True)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("dims", [[6, 10, 14], [24, 40, 8], [1, 3, 5]])
 def test_dims_that_are_not_powers_of_two(dims):
     net = Chain(dims, None)

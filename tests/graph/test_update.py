@@ -59,7 +59,7 @@ def check(make_net, make_optimizer, rtol=1e-10):
     return plan
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @each_of(
     "names",
@@ -71,6 +71,7 @@ def test_a_parameter_may_be_called_like_a_state(names, optimizer):
     check(lambda: Two(names), lambda net: OPTIMIZERS[optimizer](net.trainable_params()))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"), ("float32", "float32")])
 def test_parameters_of_two_dtypes_keep_their_own(dtypes, optimizer):

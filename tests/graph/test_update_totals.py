@@ -84,7 +84,7 @@ def check(layout, make, spike=False):
     return plan, optimizer
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "layout"), crossed(OPTIMIZERS, LAYOUTS))  # most are exhaustive
 def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(name, layout):
     plan, optimizer = check(LAYOUTS[layout], OPTIMIZERS[name])
@@ -92,6 +92,7 @@ def test_every_optimizer_moves_slices_as_one_device_moves_the_whole(name, layout
     assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
+@pytest.mark.exhaustive
 def test_clipping_changes_the_training():
     """So that the comparison above is one of clipped steps."""
     for clip in (CLIP, nn.GradientClip("norm", 0.03), nn.GradientClip("value", (-0.002, 0.001))):
@@ -117,6 +118,7 @@ def test_copies_need_no_message():
     assert messages == []
 
 
+@pytest.mark.exhaustive
 def test_rules_without_norms_need_no_message():
     with_sums = {"lamb", "lars", "lars-groups", "adafactor", "clip-norm", "clip-global", "clipped-adam", "scaled"}
     for name in OPTIMIZERS.keys() - with_sums - {"all-together", "centralized", "all-centralized"}:
@@ -193,6 +195,7 @@ def test_a_norm_of_one_slice_only_is_refused():
 # ---- overflow ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("layout", "name"), crossed(LAYOUTS, ["scaled", "all-together"]))
 def test_an_overflow_on_one_sample_skips_the_step_on_every_rank(layout, name):
     """Batch 2 of 3 gives gradients that are infinite; parameters, states and beta powers stay, the scale halves."""
@@ -259,6 +262,7 @@ def test_a_parameter_may_be_called_loss_scale():
 # ---- float16 ----
 
 
+@pytest.mark.quick(1)
 @each_layout
 def test_float16_compute_with_float32_parameters_follows_float32(layout):
     results = []
@@ -311,7 +315,7 @@ def pool():
         yield workers
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["lars", "clip-global", "all-together"])
 def test_processes_and_simulator_agree_bit_for_bit(name, pool):
     """With clipping, a schedule, a loss scale, an overflow, and float16."""
@@ -332,6 +336,7 @@ def test_processes_and_simulator_agree_bit_for_bit(name, pool):
     assert len(set(results[0][0])) > 3
 
 
+@pytest.mark.exhaustive
 def test_one_device_has_no_message_and_the_same_training():
     net, data = net_and_data(LAYOUTS["rows, copied twice"])
     optimizer = OPTIMIZERS["all-together"](net.trainable_params())

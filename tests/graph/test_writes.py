@@ -60,7 +60,7 @@ def on(executor, plan, net, optimizer):
         yield stack.enter_context(Session(plan, net, optimizer, executor=executor, pool=pool))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("strategy", [((2, 2), (2,)), None, ((4, 1), (1,)), ((1, 2), (2,)), ((1, 4), (4,))])
 @pytest.mark.parametrize("executor", ["simulator", "processes"])
 @pytest.mark.parametrize("sharded_states", [False, True])

@@ -76,6 +76,7 @@ pl.Simulator(plan, {p.name: p.asnumpy() for p in net.get_parameters()}).run_step
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("what", TAUGHT)
 def test_what_is_taught_does_not_load_it(in_a_fresh_process, what):
     assert in_a_fresh_process(TAUGHT[what])[-1] == "False"
@@ -96,6 +97,7 @@ FINDS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", FINDS)
 def test_a_name_of_it_is_found(in_a_fresh_process, how):
     printed, loaded = in_a_fresh_process(FINDS[how])
@@ -110,6 +112,7 @@ def test_it_adds_no_name_to_a_tensor_that_a_tensor_did_not_list(in_a_fresh_proce
     assert in_a_fresh_process(f"import parallel_lab as pl\nprint({missing})") == ["[]", "True"]
 
 
+@pytest.mark.exhaustive
 def test_a_name_that_nobody_has_is_refused_as_before(in_a_fresh_process):
     code = "import parallel_lab as pl\ntry: pl.ops.igama\nexcept AttributeError as error: print(error)"
     assert "Did you mean 'igamma'" in in_a_fresh_process(code)[0]

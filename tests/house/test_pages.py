@@ -69,6 +69,7 @@ def test_there_is_something_to_check():
     assert headings("## One, two `x`\n```python\n## no\n```\n### A-b") == {"one-two-x": "One, two `x`", "a-b": "A-b"}
 
 
+@pytest.mark.quick(44)
 @pytest.mark.parametrize(("page", "link"), cases(links))
 def test_a_link_leads_to_a_file_and_to_a_section_of_it(page, link):
     path, _, anchor = link.partition("#")
@@ -84,12 +85,14 @@ def test_a_page_lists_its_sections(page):
     assert [(title, anchor) for anchor, title in sections.items()] == listed
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("page", "command"), cases(commands))
 def test_a_command_that_is_named_exists(page, command):
     args = cli._parser().parse_args(shlex.split(command)[1:])
     assert callable(args.run)
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("page", "named"), cases(options))
 def test_an_option_that_is_named_is_one_of_the_command_that_is_named_before_it(page, named):
     command, option = named
@@ -97,6 +100,7 @@ def test_an_option_that_is_named_is_one_of_the_command_that_is_named_before_it(p
     assert option in {name for action in parsers[command]._actions for name in action.option_strings}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("page", "example"), cases(examples))
 def test_an_example_runs_and_prints_what_is_shown(page, example, tmp_path):
     program, shown = example
@@ -135,6 +139,7 @@ def helps(text: str) -> list[str]:
     return sorted({*re.findall(r"`help\(([\w.]+)\)`", prose(text))})
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("page", "name"), cases(helps))
 def test_help_that_a_page_sends_to_is_shown(page, name):
     text = pydoc.plain(pydoc.render_doc(re.sub(r"^pl\b", "parallel_lab", name)))

@@ -64,7 +64,7 @@ def expected(kind, values, n, root=0, **fields):
 # ---- results ----
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
@@ -179,7 +179,7 @@ def on_ranks(comm, jobs):
     return [run_algorithm(comm, kind, name, values[comm.rank], root=root) for kind, name, values, root in jobs]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.timeout(60)
 def test_simulator_and_processes_give_the_same_bits(pool, rng):
     n = pool.world_size
@@ -380,6 +380,7 @@ def test_what_is_not_there_cannot_be_sent():
     assert check_algorithm("all_reduce", [[]] * 5, ranks=2, max_rounds=2).text == "5 rounds; it can be done in 2."
 
 
+@pytest.mark.quick(18)
 @pytest.mark.parametrize(
     ("kind", "name"), [w for w in ALL if w != ("broadcast", "scatter_all_gather")], ids=lambda x: x
 )  # its ring also brings the root what the root has

@@ -76,6 +76,7 @@ def test_there_are_32768layouts():
     assert len(set(layouts())) == 128 * 256 == 32_768
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, 12))])
 def test_a_layout_is_what_its_stages_are(seed):
     rng = np.random.default_rng(seed)

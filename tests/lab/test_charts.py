@@ -39,6 +39,7 @@ def charts():
 NAMES = ("timeline", "loss", "memory", "zero", "loss of three")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_has_title_source_units_and_alt_text_in_both_forms(charts, name):
     chart = charts[name]
@@ -50,6 +51,7 @@ def test_a_figure_has_title_source_units_and_alt_text_in_both_forms(charts, name
     assert [trace.name for trace in figure.data] == [trace.name for trace in chart.traces]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_cell_holds_the_live_form_and_a_static_one_without_script(charts, name):
     bundle = plotted(charts[name])._repr_mimebundle_()
@@ -134,6 +136,7 @@ def test_without_plotly_the_static_form_is_shown_and_the_error_names_the_package
         shown.plotly()
 
 
+@pytest.mark.exhaustive
 def test_labs_are_made_and_shown_without_loading_plotly():
     code = "import sys; from parallel_lab.lab.strategy.model import StrategyLab; lab = StrategyLab(devices=2); "
     code += "lab.snapshot(); lab.figure('timeline').svg(); sys.exit('plotly' in sys.modules)"

@@ -34,7 +34,7 @@ def sessions(devices: int = 8):
     return problem, net, optimizer, split, whole
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("name", "data"), [(name, data) for name, network in NETWORKS.items() for data in problems_of(network.kind)]
 )
@@ -54,6 +54,7 @@ def test_split_runs_equal_one_device_tensor_by_tensor(name, data):
     assert "EQUAL" in str(proof) and f"{len(proof.rows)} of {len(proof.rows)} tensors" in str(proof)
 
 
+@pytest.mark.exhaustive
 def test_worker_processes_are_named_in_the_title_and_agree_with_the_simulator():
     problem, net, optimizer = job(devices=2)
     run = {"loss": problem.loss(), "optimizer": optimizer, "device_num": 2, "steps": 3}
@@ -136,6 +137,7 @@ def test_the_notebooks_table_is_escaped():
     assert "&lt;t&gt;" in page and "&lt;w&gt;" in page and "<w>" not in page and page.count("scope='col'") == 4
 
 
+@pytest.mark.exhaustive
 def test_adam_that_makes_much_of_small_gradients_is_not_called_different():
     """Adam divides by a root mean square: a gradient of rounding size moves a weight by a whole rate on one device."""
     for seed in range(6):

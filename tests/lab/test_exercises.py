@@ -62,7 +62,7 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
     assert sorted(NUMBERS) == NUMBERS
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("answer", JUNK, ids=map(str, range(len(JUNK))))
 def test_no_answer_makes_check_raise(number, answer):
@@ -291,6 +291,7 @@ def test_results_are_saved_as_plain_data(tmp_path):
 # ---- one's own exercise ----
 
 
+@pytest.mark.exhaustive
 def test_the_exercise_in_the_packages_help_is_sound():
     """What `help(parallel_lab.lab.exercises)` shows works as it stands there."""
     text = exercises.__doc__.split("This is a whole exercise:\n")[1].split("\n`start` is")[0]
@@ -330,6 +331,7 @@ def test_an_added_exercise_has_a_number_of_its_own():
             Desk().add(wrong)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_each_modelled_misconception_is_named_and_hears_its_own_note(number):
     """In its part, by its name and no other's. A note may be a function of the case."""

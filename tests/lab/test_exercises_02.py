@@ -140,6 +140,7 @@ def begun(begin, way):
     return program
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("way", [1, -1])
 @pytest.mark.parametrize("off", [1, -1])
 def test_the_note_on_where_a_ring_begins_leads_to_the_right_one(way, off):
@@ -255,6 +256,7 @@ def test_the_usual_line_hears_why_its_alpha_means_nothing():
     assert "the usual least squares" in wrong["noisy times"].note and wrong["noisy times"].op == "alpha"
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("line", "words"),
     (lambda m, t: relative(m, t)[::-1], "Swapped"),
@@ -267,6 +269,7 @@ def test_a_wrong_line_is_explained(line, words):
     assert words in words_of(part)
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("half", "words"),
     (1 / HALF, "beta / alpha: right with MindSpore's letters"),
@@ -309,6 +312,7 @@ def switch_bytes(ranks, alpha_s, beta_s_per_byte):
 RIGHT_SWITCH = {"ring": ring_s, "switch": switch_bytes, "half_size_bytes": HALF}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 def test_a_ring_takes_over_where_both_take_as_long_as_their_lists_of_sends(ranks):
     link = Link(ALPHA_S, BETA_S_PER_BYTE)
@@ -318,6 +322,7 @@ def test_a_ring_takes_over_where_both_take_as_long_as_their_lists_of_sends(ranks
     assert check("02.3", RIGHT_SWITCH, fit=FIT).passed
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("part", "answer", "words"),
     ("ring", lambda n, m, a, b: (n - 1) * (a + b * m / n), "handed out too"),
@@ -332,6 +337,7 @@ def test_a_wrong_switch_is_explained(part, answer, words):
     assert list(wrong) == [part] and words in words_of(wrong[part])
 
 
+@pytest.mark.exhaustive
 def test_both_editions_are_marked_on_drawn_inputs_and_their_starts_are_worth_nothing():
     for answer in (RIGHT_SWITCH, {"line": relative, "half_size_bytes": HALF}):
         assert marks("02.3", answer, fit=FIT, seed=3) == 5

@@ -29,6 +29,7 @@ def test_steady_rows_have_curvature_one_in_every_direction():
     np.testing.assert_allclose(x @ w, y, atol=1e-5)  # the minimum is 0
 
 
+@pytest.mark.quick(2)
 @each_of(("ranks", "mean", "factor"), (1, False, 1), (2, False, 2), (4, False, 4), (4, True, 1), (8, False, 8))
 def test_the_loss_of_a_line_follows_the_closed_form(ranks, mean, factor):
     """Each step multiplies the error by 1 - factor * rate, the loss by its square; the first loss is mean(y^2)."""
@@ -103,6 +104,7 @@ def test_an_answer_without_settings_hears_what_has_them(answer):
     assert part.form.startswith("A dict") and part.found == repr(answer)
 
 
+@pytest.mark.quick(6)
 @each_of(
     ("name", "setting", "words"),
     ("sgd", (False, 0.1), "An all_reduce does not average"),

@@ -52,6 +52,7 @@ def semi_auto(sizes, threshold_mb):
     return buckets
 
 
+@pytest.mark.quick(1)
 @each_of("form", list, tuple, lambda buckets: [np.array(b) for b in buckets], lambda buckets: (b for b in buckets))
 def test_buckets_by_the_rule_pass_in_any_form(form):
     assert passes(check("04.1", lambda sizes, threshold_mb: form(by_size(sizes, threshold_mb))), 6)

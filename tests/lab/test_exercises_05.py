@@ -91,6 +91,7 @@ def test_a_wrong_table_hears_its_model(answer, words):
 # ---- 05.2 ----
 
 
+@pytest.mark.exhaustive
 def test_the_rule_passes():
     assert passes(check("05.2", rule), 5)
     assert passes(check("05.2", lambda *given: [list(e) if isinstance(e, tuple) else e for e in rule(*given)]), 5)

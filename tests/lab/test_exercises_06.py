@@ -124,6 +124,7 @@ def test_the_least_chain_is_at_par():
     assert passes(check("06.3", eval(shown)), 5) and elements == f"{least().sent_elements} elements"
 
 
+@pytest.mark.quick(5)
 @each_of(
     ("number", "answer", "part", "words"),
     ("06.2", {**QUICKSTART, "redistribution": "exact"}, "one message", "'matmul' sums over 'k'"),
@@ -149,6 +150,7 @@ def test_a_chain_above_par_hears_its_elements(monkeypatch):
 # ---- the notebook's own calls ----
 
 
+@pytest.mark.exhaustive
 def test_compare_counts_on_processes():
     rows = chains.compare({"slice_bytes": 256, "gathered": 1, "least": None}).rows
     assert [row[2:4] for row in rows] == [(256, 256), (1792, 1792), (224, None)]

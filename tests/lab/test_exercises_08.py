@@ -113,12 +113,13 @@ def started(rank, ranks, weights, gradient, velocity):
     ), velocity
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("answer", [zero1(), started], ids=["asked", "started"])
 def test_a_right_step_passes(answer):
     assert passes(check("08.2", answer), 6)
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(3)
 @each_of(
     ("answer", "part", "words"),
     (plain, "20 steps", "It came back as it was"),
@@ -218,6 +219,7 @@ def test_par_is_the_widest_stack_of_the_best_level():
     assert passes(check("08.3", {"width": par.width, "level": "level3"}), 5)
 
 
+@pytest.mark.exhaustive
 def test_the_best_without_sharing_is_a_border():
     width, parameters = lesson_08._best_without()
     assert parameters == 8 * width**2
@@ -227,7 +229,7 @@ def test_the_best_without_sharing_is_a_border():
 ALL = {"a model", "fits", "beats level off", "par"}
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_of(
     ("model", "parts", "words"),
     ({"width": 256, "level": "off"}, ALL - {"a model"}, "Adam's two states per parameter"),

@@ -71,7 +71,7 @@ def test_the_sizes_are_those_of_the_text():
     assert [(p.cap, p.borders) for p in sizes.puzzles("09.3")] == [(4, (0, 4, 0)), (8, (0, 4, 0))]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", [lambda s: s, Schedule.text, lambda s: s.text().splitlines(), list], ids=range(4))
 def test_what_is_at_par_passes_in_every_form(form):
     drawn = Schedule.from_text(RIGHT, holds="loop")
@@ -80,6 +80,7 @@ def test_what_is_at_par_passes_in_every_form(form):
     assert passes(verdict, 8) and all(part.passed for part in verdict.parts)
 
 
+@pytest.mark.exhaustive
 def test_a_lab_is_taken_for_what_is_drawn_in_it():
     lab = puzzle_lab("09.2")
     assert "x par" in failed(check("09.2", lab))["par"].found
@@ -132,6 +133,7 @@ def test_a_deadlock_names_its_circle():
     assert part.found.startswith("deadlock: rank 2 waits") and "do first?" in part.note
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("two_parts", "words"),
     (make_schedule("gpipe", 4, 8, 2), "no memory"),
@@ -146,12 +148,14 @@ def test_two_parts_are_judged_by_themselves(two_parts, words):
 # ---- 09.3: backward in two halves ----
 
 
+@pytest.mark.exhaustive
 def test_what_is_at_par_under_both_caps_passes():
     assert passes(check("09.3", SPLIT), 8)
     wrong = failed(check("09.3", {4: make_schedule("zb_h1", 4, 8), 8: make_schedule("zb_h2", 4, 8)}))
     assert set(wrong) == {"par", "par with more memory"} and "This is ZB-H2" in wrong["par with more memory"].note
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("answer", "parts", "words"),
     ({4: make_schedule("zb_h2", 4, 8), 8: None}, {"fits", "shorter than fused", "par", "par with more memory"}, "0F4"),
@@ -169,6 +173,7 @@ def test_a_wrong_division_hears_the_reason(answer, parts, words):
 # ---- par ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("number", "answer"), [("09.2", RIGHT), ("09.3", SPLIT)])
 def test_par_compares_with_names_and_shows_two_parts(number, answer):
     desk = Desk()

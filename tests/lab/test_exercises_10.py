@@ -31,6 +31,7 @@ def test_the_best_choices_pass_whatever_holds_them():
 PARTS = {name for name, _ in get_exercise("10.1").parts}
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("answer", "parts", "words"),
     ({30: [], 40: [], 50: []}, PARTS - {"layers", "same bits"}, "72 results at the fullest moment"),
@@ -73,11 +74,13 @@ def bandwidth(sizes, alpha_s, time_s):
     return sum(sizes) / left if left > 0 else None
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("never", [None, math.inf])
 def test_the_formula_passes(never):
     assert passes(check("10.2", lambda *given: bandwidth(*given) or never), 5)
 
 
+@pytest.mark.quick(6)
 @each_of(
     ("answer", "part", "words"),
     (lambda s, a, t: sum(s) / t, "one copy", "The start-ups are missing"),

@@ -92,6 +92,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", RIGHT)
 def test_an_exercise_is_sound(number):
     """The start earns nothing, right answers pass, each belief has its own note."""
@@ -140,6 +141,7 @@ def test_propagation_sends_nothing_between_products_and_the_large_sum_within_the
     assert 20 < (forward + backward) / three_products.least().best.cost < 30
 
 
+@pytest.mark.quick(7)
 @each_of(
     ("number", "answer", "part", "words"),
     ("11.1", {"matmul3": ((8, 1), (1, 1))}, "half of propagation's", "matmul2 still follows matmul1"),
@@ -172,6 +174,7 @@ def test_question_21_is_not_answered_and_a_plan_asked_again_does_not_count(monke
     assert "question 21" in failed(verdict)["questions"].found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("number", "worth"), [("11.3", 3), ("11.4", 3), ("11.5", 3)])
 def test_right_answers_hold_on_drawn_inputs_and_a_table_of_the_shown_ones_does_not(number, worth):
     for answer in RIGHT[number]:

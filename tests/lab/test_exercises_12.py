@@ -47,6 +47,7 @@ def test_forms_of_a_layout_that_mean_the_same_are_one():
     assert read_layout(asdict(Layout(8, 1))) == Layout(8, 1) == read_layout({"dp": 8, "tp": 1, "recompute": False})
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("answer", "part", "words"),
     # a ring of 8: 2 * 7 / 8 * 4 bytes of 8 blocks of 49,920 numbers, 5,248 of embeddings, norm and head, and the loss
@@ -127,6 +128,7 @@ def test_plan_simulator_and_processes_agree(works):
         assert (mine.peak_bytes, mine.sent_bytes) == (counted.peak_bytes, counted.sent_bytes)
 
 
+@pytest.mark.exhaustive
 def test_compare_asks_about_stages_and_still_answers_the_earlier_questions():
     rows = compose.compare({"fewest": (1, 8, 1), "fullest": None, "again": None}).rows
     assert [row[2] for row in rows] == [(8, 1, 1), 0, "more"]

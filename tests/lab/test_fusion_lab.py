@@ -91,6 +91,7 @@ def test_golf_by_the_rules(wording):
     assert groups["g0"] == groups["g3"] and len({groups[g] for g in ("g0", "g4", "g5")}) == 3
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("wording", ["inclusive", "first_n"])
 @pytest.mark.parametrize("seed", range(10))
 def test_cuts_are_what_they_were_set_to(seed, wording):
@@ -129,7 +130,7 @@ def test_a_line_of_its_own_changes_par_and_can_be_given_up():
 # ---- networks ----
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(1)
 @each_network
 @each_mode
 @pytest.mark.parametrize("mode", MODES)
@@ -156,7 +157,7 @@ def test_lanes_are_the_predicted_timeline_of_the_plan(subject, parallel_mode, mo
     assert lanes.exposed_s == pytest.approx(behind, abs=1e-12)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @each_network
 @each_mode
 @pytest.mark.parametrize("seed", range(4))
@@ -173,7 +174,7 @@ def test_the_search_counts_what_the_plan_costs(subject, parallel_mode, seed):
     assert lab.score.ratio == pytest.approx(1.0, rel=1e-9)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @each_network
 @each_mode
 @pytest.mark.parametrize("mode", ["size", "index", "auto"])
@@ -200,6 +201,7 @@ def test_positions_behind_the_last_gradient_are_reported():
     assert "nothing" not in lab.snapshot()["config"]["hint"]
 
 
+@pytest.mark.quick(1)
 @each_mode
 def test_cuts_that_no_index_list_makes_become_ids(parallel_mode):
     lab = FusionLab("transformer", devices=2, parallel_mode=parallel_mode)
@@ -223,7 +225,7 @@ def test_ids_are_forgotten_with_the_mode():
     assert len(lab.lanes.messages) == 1
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @each_network
 @each_mode
 def test_simulated_steps_count_the_messages_and_are_equal_bit_for_bit(subject, parallel_mode):
@@ -335,6 +337,7 @@ def test_typed_settings():
         lab.set_config("3")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_the_same_code_for_mindspore_gives_the_same_plan(devices):
     """What the lab exports for the context is what the compiler is given."""

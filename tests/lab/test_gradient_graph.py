@@ -64,6 +64,7 @@ def test_what_is_kept_is_what_the_chain_rule_reads_again(one):
     assert "4 values of forward are read again backward" in str(graph)  # relu twice
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rank", [0, 5])
 def test_every_instruction_of_a_rank_is_a_node_messages_included(rank):
     graph = gradients.graph(rank)

@@ -355,6 +355,7 @@ def answer(ask):
 """
 
 
+@pytest.mark.exhaustive
 def test_answers_that_are_right_in_a_notebook_are_right_in_another_process(tmp_path):
     (tmp_path / "own.py").write_text(PLAY, encoding="utf-8")
     cells = []
@@ -376,6 +377,7 @@ def test_twenty_questions_are_asked_by_a_function_of_the_submission(tmp_path):
 # ---- faults of the machine ----
 
 
+@pytest.mark.exhaustive
 def test_a_package_that_is_missing_is_an_error_and_not_a_zero(tmp_path):
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     own_notebook(tmp_path / "c", "ada", "from no_such_package import f", 'check("my.1", f)')
@@ -384,6 +386,7 @@ def test_a_package_that_is_missing_is_an_error_and_not_a_zero(tmp_path):
     assert all("no_such_package is not installed here" in mark.note for mark in table.marks)
 
 
+@pytest.mark.exhaustive
 def test_a_grader_that_lacks_a_package_is_an_error_and_not_a_zero(tmp_path):
     broken = OWN.replace("def grader(answer):", "def grader(answer):\n    import no_such_package")
     (tmp_path / "own.py").write_text(broken, encoding="utf-8")
@@ -428,6 +431,7 @@ def test_a_lesson_that_does_not_run_here_as_it_was_handed_out_is_an_error_for_al
     assert "cannot run the lesson as it was handed out" in table.marks[0].note
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "\0"])
 def test_a_file_that_is_not_a_notebook_is_an_error_and_not_a_zero(tmp_path, text):
     (tmp_path / "ada").mkdir()

@@ -157,6 +157,7 @@ def test_no_attempt_reads_sends_or_ends_anything(tmp_path, monkeypatch, machine)
     assert table.total("ada") == (1, 1, 0) and not (tmp_path / "written").exists()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("start", [("-P", "-c", SCRIPT), ("-m", "parallel_lab")], ids=["script", "module"])
 def test_a_file_next_to_the_notebooks_is_not_imported_by_the_grader(tmp_path, start):
     """A numpy.py where the teacher stands would write the marks; it does not run."""
@@ -183,6 +184,7 @@ def test_grading_refuses_where_a_learners_file_has_run_first(tmp_path, name):
     assert "runs before the command" in done.stderr or "Could not import runpy" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_of_two_notebooks_of_a_lesson_the_newest_counts_and_each_student_has_a_file(tmp_path):
     """By hand: 1 point, not 2; "ann b" and "ann_b" have two files."""
     (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
@@ -321,7 +323,7 @@ def test_memory_in_nameless_files_counts(tmp_path):
     assert [(mark.student, mark.points) for mark in table.marks] == [("ada", 1), ("eve", 0)]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("raised", ['ModuleNotFoundError("", name="numpy")', 'ModuleNotFoundError(name="no_such")'])
 def test_a_package_is_missing_only_where_it_is(tmp_path, raised):
     """A raised error of numpy, which is there, or of a name that no cell imports, does not blame the machine."""
@@ -330,6 +332,7 @@ def test_a_package_is_missing_only_where_it_is(tmp_path, raised):
     assert [mark.points for mark in table.marks] == [0]
 
 
+@pytest.mark.exhaustive
 def test_what_is_told_holds_no_escapes_and_names_what_is_left_out(tmp_path):
     table, lines = graded(tmp_path, {"ada\x1b[2J/mine": HONEST, ".hidden/mine": HONEST})
     assert "\x1b" not in "".join((*lines, table.text() if hasattr(table, "text") else ""))
@@ -337,6 +340,7 @@ def test_what_is_told_holds_no_escapes_and_names_what_is_left_out(tmp_path):
     assert [mark.points for mark in table.marks] == [1]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "kept"), [("train.py", True), ("parallel-lab", False)])
 def test_only_the_command_itself_forgets_the_current_folder(tmp_path, name, kept):
     """A script of a learner's with the argument `grade` imports what lies next to it."""

@@ -29,6 +29,7 @@ def test_every_lab_has_a_row():
     assert HIDDEN.keys() == LABS.keys()
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", HIDDEN)
 def test_what_is_hidden_is_refused_and_stays_so_in_files_and_links(name, tmp_path):
     named, *calls = HIDDEN[name]

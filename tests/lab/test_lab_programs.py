@@ -44,7 +44,7 @@ def begun(text: str, folder: Path | None = None) -> dict:
     return names
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", CASES)
 def test_data_and_initial_values_of_a_program_are_those_of_the_lab_bit_for_bit(case, tmp_path):
     lab = CASES[case]()  # fresh: parameters have their first values
@@ -79,7 +79,7 @@ def lab_job(lab: PipelineLab):
 
 
 @pytest.mark.parametrize("target", ["torch", "jax"])
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", CASES)
 def test_a_program_is_the_one_that_ran_elsewhere_with_the_losses_of_one_device(case, target):
     recorded, text = RECORDED[case][target], lab_of(case).code(target)
@@ -90,7 +90,7 @@ def test_a_program_is_the_one_that_ran_elsewhere_with_the_losses_of_one_device(c
         np.testing.assert_allclose(recorded["losses"], wanted_of(case), rtol=CLOSE)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("case", [c for c in CASES if "zb_h1" not in c and "v_half" not in c])
 def test_a_program_for_mindspore_gives_the_losses_of_one_device_on_processes(case, tmp_path):
     lab = lab_of(case)
@@ -113,6 +113,7 @@ def match(line: str) -> tuple[str, str]:
 # ---- where the program is missing ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("case", "target", "words"),
     [
@@ -190,7 +191,7 @@ def test_a_page_has_the_programs_of_the_lab_s_own_setting_and_not_of_all_that_it
 # ---- the way back ----
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", [c for c in CASES if "zb_h1" not in c and "v_half" not in c])
 def test_a_program_that_is_pasted_into_a_fresh_lab_sets_it(case):
     """Strategies, fusion, optimizer parallel and schedule; not the network, which a paste leaves as it is."""

@@ -64,6 +64,7 @@ def shown_by(lab) -> dict:
     return shot
 
 
+@pytest.mark.quick(1)
 @each_lab
 def test_every_command_is_a_control_and_does_what_the_method_does(opened, name):
     widget, twin = opened(name), LABS[name]()
@@ -88,6 +89,7 @@ UNKNOWN = [((name,), "unknown command") for name in ("close", "snapshot", "__cla
 OF_TYPES = ("7", [1])  # one of them is wrong for any argument
 
 
+@pytest.mark.quick(3)
 @each_lab
 def test_a_refused_command_is_reported_and_changes_nothing(opened, name):
     """Unknown names, too many arguments, others of the wrong type, and what the model refuses, in its own words."""
@@ -118,6 +120,7 @@ def test_a_defect_is_shown_and_raised(opened, name):
     assert "ZeroDivisionError: division by zero" in widget.last_error
 
 
+@pytest.mark.quick(1)
 @each_lab
 def test_several_views_show_one_lab_until_they_are_closed(opened, name):
     one = opened(name)
@@ -136,6 +139,7 @@ def test_several_views_show_one_lab_until_they_are_closed(opened, name):
     assert shown(other) == after != shown(one)  # a method call shows without any control
 
 
+@pytest.mark.quick(1)
 @each_lab
 def test_other_forms(opened, name):
     widget = opened(name)
@@ -145,6 +149,7 @@ def test_other_forms(opened, name):
     assert frame.startswith(f'<iframe title="{title}" srcdoc="&lt;!doctype html') and frame.count("<") == 2
 
 
+@pytest.mark.exhaustive
 def test_a_cell_keeps_the_page_alongside_the_widget(opened):
     """JupyterLab shows the widget; a viewer without a kernel shows the page."""
     shown, _ = DisplayFormatter().format(opened("memory"))
@@ -160,6 +165,7 @@ def test_a_script_declares_a_name_once(name):
     assert len(names) > 50 and sorted(names) == sorted(set(names))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", widgets.LABS)
 def test_a_widget_brings_its_own_model(name):
     view = getattr(widgets, f"{name}Widget")()
@@ -167,6 +173,7 @@ def test_a_widget_brings_its_own_model(name):
     view.close()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "smaller"), [("fusion", ("set_subject", "dense")), ("memory", ("set_width", 32))])
 def test_a_run_in_the_background_is_shown_when_it_ends(opened, name, smaller):
     widget = opened(name)
@@ -200,6 +207,7 @@ def test_another_setting_sends_the_parts_that_it_changes(opened):
     assert {"snapshot", "part_timeline", "part_operators"} <= set(changed[1:])
 
 
+@pytest.mark.quick(4)
 @each_lab
 def test_programs_are_sent_once_one_is_looked_at(opened, name):
     widget = opened(name)

@@ -48,7 +48,7 @@ def refused(lab, command, *arguments) -> str:
 # ---- settings and commands ----
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("name", "which"), SETTINGS)
 def test_a_setting_takes_what_it_offers_keeps_it_and_refuses_junk(name, which):
     lab = LABS[name]()
@@ -80,6 +80,7 @@ def test_commands_are_methods_with_a_text_and_named_once(name):
     assert set(make.looks) <= set(make.commands) and set(make.looks.values()) <= set(LABS[name]().snapshot())
 
 
+@pytest.mark.quick(9)
 @pytest.mark.parametrize(
     ("name", "call", "words"), [(name, *case) for name, cases in REFUSED.items() for case in cases]
 )
@@ -87,6 +88,7 @@ def test_what_is_refused_changes_nothing_and_says_why(name, call, words):
     assert words in refused(LABS[name](), *call)
 
 
+@pytest.mark.quick(3)
 @each_lab
 def test_junk_for_an_argument_of_a_command_is_refused_or_possible(name):
     """An argument of each command that is possible is replaced: errors are of the family, and the lab stays."""
@@ -146,6 +148,7 @@ def test_listeners_hear_of_a_change_once_until_they_end(name):
     assert len(heard) == 1
 
 
+@pytest.mark.quick(5)
 @each_lab
 def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refused(name):
     lab, heard = LABS[name](), []
@@ -183,7 +186,7 @@ def same_from_its_file(lab, path) -> None:
     assert type(lab).open(path).state() == lab.state()
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(3))
 @each_lab
 def test_a_saved_lab_comes_back_as_it_was(tmp_path, name, seed):
@@ -192,6 +195,7 @@ def test_a_saved_lab_comes_back_as_it_was(tmp_path, name, seed):
     same_from_its_file(lab, tmp_path / "lab.json")
 
 
+@pytest.mark.quick(1)
 @each_lab
 def test_what_was_typed_comes_back_too(tmp_path, name):
     """What no list offers: sizes, cuts, drawn schedules, programs."""
@@ -202,7 +206,7 @@ def test_what_was_typed_comes_back_too(tmp_path, name):
     assert lab.link("page.html").startswith("page.html#state=")
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @each_lab
 def test_free_choices_change_nothing_but_themselves(name):
     """What a page relies on: after a free choice the calls are the old ones but for its own."""
@@ -219,7 +223,7 @@ def test_free_choices_change_nothing_but_themselves(name):
         wander(lab, 1, name)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @each_lab
 def test_a_branch_leaves_its_lab_as_it_is(name):
     lab, heard = LABS[name](), []
@@ -236,6 +240,7 @@ def small_fusion() -> FusionLab:
     return FusionLab("dense", devices=2)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make", [small_fusion, lambda: stack(2)], ids=["fusion", "memory"])
 def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
     lab, heard = make(), []
@@ -244,6 +249,7 @@ def test_a_run_is_heard_when_it_begins_and_when_it_ends(make):
     assert lab.wait(60) and heard == ["run", "run", "picture"]  # it began, it ended, its counts are shown
 
 
+@pytest.mark.quick(1)
 @pytest.mark.timeout(120)
 @each_of(
     ("make", "work"),
@@ -285,6 +291,7 @@ PLACES = {
 }
 
 
+@pytest.mark.quick(1)
 @each_lab
 def test_a_page_is_complete_by_itself_small_and_the_file_that_is_saved(name, tmp_path):
     lab = LABS[name]()
@@ -314,6 +321,7 @@ def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monk
     assert old.read_text() == "old" and [file.name for file in tmp_path.iterdir()] == ["lab.html"]
 
 
+@pytest.mark.quick(2)
 @each_lab
 def test_names_cannot_leave_their_place_in_a_page(name):
     lab, places = LABS[name](), (("title",), ("status",), *PLACES.get(name, ()))

@@ -68,7 +68,7 @@ def alone():
     return shown()
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
 def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, alone, settings):
     """A StrategyLab once raised IndexError after grad_accumulation_step=2 and did not open under optimizer parallel."""
@@ -131,6 +131,7 @@ def test_a_bucket_lies_at_every_parameter_whose_gradient_it_carries(numbered):
     assert len({at["w1"][0], at["b1"][0], at["b2"][0]}) == 3
 
 
+@pytest.mark.exhaustive
 def test_a_bucket_lies_at_every_layer_whose_gradients_it_carries(numbered):
     numbers = {}
     for name in ("transformer", "numbered transformer"):
@@ -150,6 +151,7 @@ def test_a_bucket_lies_at_every_layer_whose_gradients_it_carries(numbered):
     assert all(count <= len(buckets) for count in together.values())
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["simulator", "processes"])
 def test_bytes_and_times_of_started_messages_are_those_of_the_messages(executor):
     """The wait for a message bears its name; its 0 bytes and its seconds once stood in the message's place."""

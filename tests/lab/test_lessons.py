@@ -42,6 +42,7 @@ def offered_by(module: ModuleType) -> set[str]:
     return imported | constants - {"__all__"} | {node.name for node in body if isinstance(node, ast.FunctionDef)}
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_a_lesson_imports_from_parallel_lab_and_from_its_own_module(path):
     cells = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]

@@ -34,7 +34,7 @@ def state(lab):
 # ---- the puzzle ----
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("devices", "optimizer", "capacity"), [(2, "SGD", 600_000), (4, "Adam", 1_000_000)])
 def test_par_fits_as_counted_and_nothing_wider_does(devices, optimizer, capacity):
     given = Settings(devices, optimizer=optimizer)
@@ -264,7 +264,7 @@ def test_the_lab_opens_on_model_states_the_papers_four_terms():
         assert bar["live"][3:] == [0] * (len(bar["live"]) - 3)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_snapshot_is_plain_data_that_adds_up(subject):
     lab = MemoryLab(subject, 4, level="level1")

@@ -102,6 +102,7 @@ def test_every_kind_of_network_has_a_problem_and_every_problem_a_network():
 # ---- operators by name ----
 
 
+@pytest.mark.quick(4)
 @each_pair
 def test_operators_are_named_as_in_the_plan(data, name):
     """If a network is made of others, its parts carry the operator's name in front."""
@@ -168,7 +169,7 @@ def test_the_quickstart_preset_on_8_ranks_is_what_seed_003_prints():
     assert chosen["matmul2"] == (((2, 4), (4, 1)), "user")
 
 
-@pytest.mark.quick(39)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize(
     ("data", "name", "preset"), [(d, n, p) for d, n in PAIRS for p in networks.NETWORKS[n].presets]
@@ -186,14 +187,14 @@ def test_a_preset_is_in_force_and_uses_every_rank(data, name, preset, devices):
     assert most == devices
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(1)
 @each_pair
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_a_preset_trains_as_one_device_does(data, name, devices):
     same_as_one_device(data, name, devices, None)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("data", "name", "preset"),
     [

@@ -132,6 +132,7 @@ def right_for(number, name, style=0):
     return STYLES[number][style](numbers), given_for(number, numbers)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", ["02.4", "04.2"])
 def test_right_answers_to_ones_own_numbers_pass_and_those_to_the_common_ones_do_not(number):
     mine, common = OWN[number].of("Ada"), OWN[number]
@@ -213,6 +214,7 @@ def test_a_folder_whose_name_is_not_text_has_numbers_too():
         assert exercise.of(name).numbers == exercise.of(name).numbers != exercise.of("student").numbers
 
 
+@pytest.mark.exhaustive
 def test_a_desk_goes_by_the_learner(tmp_path, monkeypatch):
     monkeypatch.delenv(LEARNER, raising=False)
     desk, answer = Desk(), right_for("10.1", "Ada")[0]
@@ -231,6 +233,7 @@ def test_a_desk_goes_by_the_learner(tmp_path, monkeypatch):
         desk.numbers("10.9")
 
 
+@pytest.mark.exhaustive
 def test_marks_are_for_the_students_own_numbers_whatever_the_notebook_says(monkeypatch):
     monkeypatch.setenv(LEARNER, "")
     answer, common = cheapest(numbers_of("02.4", "Ada")), cheapest(numbers_of("02.4", ""))

@@ -214,6 +214,7 @@ def test_a_process_does_not_outlive_its_notebook(tmp_path):
     assert ends(int(pid.read_text()))
 
 
+@pytest.mark.exhaustive
 def test_in_a_notebook_the_server_starts_once_the_import_is_over_and_ends_with_it():
     script = """
         import os

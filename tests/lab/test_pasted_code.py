@@ -24,6 +24,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "net"), first(4, EXAMPLES))  # the others are exhaustive
 def test_the_line_in_an_empty_field_sets_the_lab_whatever_its_network(name, net):
     """A line for an operator "matmul" was shown for networks without one."""
@@ -43,6 +44,7 @@ def test_no_shared_script_names_a_lab():
         assert not [title for title in titles if title in path.read_text()], path
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "lines",
     [
@@ -121,6 +123,7 @@ FUSION = [
 ]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("line", "mode", "_"), FUSION)
 def test_the_forms_in_which_fusion_is_written(line, mode, _):
     lab, same = FusionLab("dense", 2), FusionLab("dense", 2)

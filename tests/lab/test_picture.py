@@ -48,7 +48,7 @@ def plan_of(net: str = "quickstart", devices: int = 8, data: str | None = None):
 # ---- cards ----
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
@@ -65,7 +65,7 @@ def test_the_blocks_of_one_copy_tile_the_tensor(net, devices, data, phase):
         assert all(blocks[card["slice"]] == tuple(map(tuple, card["block"])) for card in cards), entry.value
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 @pytest.mark.parametrize("phase", ["forward", "backward"])
 def test_ranks_with_one_slice_are_replicas_or_hold_different_addends(net, devices, data, phase):
@@ -118,7 +118,7 @@ def test_data_has_no_gradient_and_the_picture_says_so():
 # ---- messages ----
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 def test_the_message_table_is_the_plans_for_every_rank(net, devices, data):
     plan = plan_of(net, devices, data)
@@ -158,7 +158,7 @@ def test_totals_add_up_and_are_missing_where_nothing_was_counted():
 # ---- a rank ----
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 def test_a_rank_holds_the_slices_of_its_cards(net, devices, data):
     plan = plan_of(net, devices, data)
@@ -300,6 +300,7 @@ def layers_of(lab):
     return plan_layers(lab.plan, operator_layers(NETWORKS[lab._net].factory(get_problem(lab._data))))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("net", "data"), LAYERED)
 def test_every_node_of_the_plan_is_in_a_layer_and_every_message_at_one(net, data):
     lab = StrategyLab(net, 8, data)
@@ -316,6 +317,7 @@ def test_every_node_of_the_plan_is_in_a_layer_and_every_message_at_one(net, data
             assert tuple(n["cuts"]) == lab.plan.value(n["tensor"]).layout.splits
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("net", "data"), LAYERED)
 def test_layers_run_to_the_right_and_no_two_share_a_place(net, data):
     lab = StrategyLab(net, 8, data)

@@ -42,6 +42,7 @@ def test_times_and_memory_of_the_literature(stages, micro_batches, schedule, chu
     assert lab.bubble == pytest.approx(1 - 3 * micro_batches / makespan)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("schedule", schedule_names())
 def test_every_named_schedule_is_offered_and_shown(schedule):
     lab = PipelineLab("gpt", stages=2, micro_batches=8, schedule=schedule)
@@ -142,7 +143,7 @@ def test_1f1b_under_a_cap_with_three_keys():
     assert lab.schedule.ranks == make_schedule("1f1b", 4, 8).ranks
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("schedule", schedule_names())
 def test_nothing_is_drawn_that_its_own_rank_could_never_do(schedule):
     """Not: Clear all, +B, and +F is refused then. And no W where its time is 0, drawn, offered or found."""
@@ -306,7 +307,7 @@ def test_what_was_drawn_is_what_ranks_run(net, schedule):
     assert 0 <= lab.results["simulated"].bubble < 1
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("net", ["stack", "gpt"])
 def test_what_recomputed_parts_keep_is_the_share_that_the_lab_draws(net):
     """Bytes per micro-batch, from two numbers of them: on a stage in the middle, which has no loss and no table."""
@@ -334,6 +335,7 @@ def test_the_code_in_our_words_compiles_the_schedule_that_is_shown(change):
     assert ran == [[str(a) for a in lane] for lane in lab.schedule]
 
 
+@pytest.mark.exhaustive
 def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
     lab = shuffled(PipelineLab("stack", 2, 4, "zb_h1"), 5)
     lab.run_measured(3)
@@ -365,6 +367,7 @@ def test_a_drawn_schedule_on_workers_equals_one_device_bit_for_bit(workers):
     lab.close()
 
 
+@pytest.mark.exhaustive
 def test_two_copies_equal_one_device_to_rounding(workers):
     lab = PipelineLab("stack", 2, 4, "chimera")
     lab.run_measured(2)

@@ -65,7 +65,7 @@ def work_of(puzzle, latency=0.0):
 QUICK = [name for name in ALL if name in COMMON or name.startswith("09.2")]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", QUICK + [pytest.param(n, marks=pytest.mark.exhaustive) for n in ALL if n not in QUICK])
 @pytest.mark.timeout(300)
 def test_a_recorded_schedule_is_at_par_and_none_is_shorter(name):
@@ -80,6 +80,7 @@ def test_a_recorded_schedule_is_at_par_and_none_is_shorter(name):
     assert search.complete and search.best == puzzle.par and search.lanes is None
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("borders", [(0.0, 0.0), (1.0, 1.0)])
 @pytest.mark.parametrize("split", [False, True])
 def test_the_search_over_borders_is_the_packages_where_all_borders_are_alike(borders, split):
@@ -180,6 +181,7 @@ WHOLE = [(name, name.startswith("09.2")) for name in COMMON]  # in the others th
 WHOLE += [pytest.param(name, True, marks=pytest.mark.exhaustive) for name in COMMON if name.startswith("09.3")]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "whole"), WHOLE)
 @pytest.mark.timeout(120)
 def test_nothing_but_an_own_schedule_reaches_par(name, whole, monkeypatch):
@@ -202,6 +204,7 @@ def test_nothing_but_an_own_schedule_reaches_par(name, whole, monkeypatch):
     assert reached(puzzle, mine) and not solved
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", ["09.2", "09.3"])
 def test_par_tells_nothing_before_it_is_reached(number):
     desk = Desk()

@@ -31,6 +31,7 @@ def asking(make):
     return lab, lab.question()
 
 
+@pytest.mark.quick(2)
 @each_lab
 def test_nothing_is_said_before_the_answer_is_kept(make):
     lab, question = asking(make)
@@ -48,6 +49,7 @@ def test_nothing_is_said_before_the_answer_is_kept(make):
     assert lab.snapshot()["predict"]["answers"] == lab.answers
 
 
+@pytest.mark.quick(4)
 @each_lab
 def test_one_switch_turns_it_off_and_another_turns_all_off(make, monkeypatch):
     lab, _ = asking(make)
@@ -62,6 +64,7 @@ def test_one_switch_turns_it_off_and_another_turns_all_off(make, monkeypatch):
         make()
 
 
+@pytest.mark.quick(4)
 @each_lab
 def test_a_skipped_question_is_shown_and_never_asked_again(make):
     lab, question = asking(make)

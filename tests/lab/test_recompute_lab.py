@@ -19,7 +19,7 @@ def drawn(seed):
     return tuple(bool(on) for on in np.random.default_rng([10, seed]).integers(0, 2, len(LAYERS)))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("again", [(False,) * 12, (True,) * 12, *map(drawn, range(20))])
 def test_formula_and_count_agree(again):
     want, found = predict_choice(LAYERS, again), count(again)

@@ -86,6 +86,7 @@ def test_the_first_step_at_which_a_rank_differs_from_its_copies():
         both.first_difference(8)
 
 
+@pytest.mark.exhaustive
 def test_a_long_run_is_thinned_and_a_file_stays_below_five_megabytes(simulated, tmp_path):
     parts, rng = [], np.random.default_rng(3)
     for first in range(1, 3001, 100):
@@ -154,6 +155,7 @@ def backwards(data: dict) -> str:
     return packed(times.tobytes())
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("fault", JUNK)
 def test_a_file_that_is_not_as_it_must_be_is_refused(fault, simulated, tmp_path):
     data = copy.deepcopy(simulated.packed)

@@ -90,7 +90,7 @@ def of(state):
     return getattr(pl, state["kind"]).of_state(state)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", MAKE)
 def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name):
     state, _ = ran(name)
@@ -107,6 +107,7 @@ def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name)
     assert (name == "strategy") == bool(before.losses)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", MAKE)
 def test_a_recorded_run_is_called_so_in_the_text_and_on_the_page(name):
     state, _ = ran(name)
@@ -165,6 +166,7 @@ def test_a_recorded_training_becomes_an_earlier_one_when_settings_change_and_can
     close_all()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["fusion", "memory"])
 def test_a_new_run_takes_the_place_of_the_recorded_one_of_its_source_only(name):
     lab = getattr(pl, ran(name)[0]["kind"]).of_state(ran(name)[0])
@@ -222,7 +224,7 @@ JUNK = (
 )
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("name", MAKE)
 def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
@@ -242,6 +244,7 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
         json.dumps(ready(lab.page_snapshot()), allow_nan=False)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("name", "path", "junk"),
     [
@@ -276,6 +279,7 @@ def test_a_record_of_other_lengths_or_numbers_is_refused(name, path, junk):
 ROWS = [["simulated", "1 ms"]]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("name", "earlier"),
     [
@@ -303,6 +307,7 @@ def test_a_lab_that_runs_nothing_has_no_earlier_runs():
         pl.CollectiveStepper.of_state({**pl.CollectiveStepper().state(), "earlier": [["a", ROWS, 0, []]]})
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", MAKE)
 def test_a_file_without_a_list_of_earlier_runs_still_opens(name):
     state, _ = ran(name)

@@ -26,7 +26,7 @@ F32 = 4
 HALVES = ("first", "second")
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, want, copies, steps):
@@ -48,7 +48,7 @@ def at(block):
     return tuple(slice(*span) for span in block)
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devices, have, want, copies, steps):
@@ -104,7 +104,7 @@ def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devic
     assert received == sum(received_elements(lab.plan, rank) for rank in ranks)
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_steps_are_counted_alike_wherever_they_are_shown(devices, have, want, copies, steps):
@@ -203,6 +203,7 @@ def test_choices_that_fewer_ranks_cannot_have_become_rows():
     assert lab.target.slice_shape(SHAPE) == (8, 32)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("copies", "steps"), [*((copies, "all_to_all") for copies in COPIES), ("copies", "exact")])
 def test_real_ranks_give_the_slices_of_the_simulated_ones_and_send_what_is_predicted(copies, steps):
     lab = RedistributionLab(4, "2 x 1", "1 x 4", copies, steps)
@@ -222,6 +223,7 @@ def test_real_ranks_give_the_slices_of_the_simulated_ones_and_send_what_is_predi
         assert sent == received
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("have", strategies(8))
 def test_partial_sums_that_cannot_be_are_explained(have):
     """Only ranks with the same slice can hold addends of it."""

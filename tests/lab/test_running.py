@@ -80,6 +80,7 @@ DEAF = deaf_to(Exception, endless)
 STONE_DEAF = [deaf_to(BaseException, lambda: time.sleep(0.01)), deaf_to(BaseException, asleep)]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("function", [endless, asleep, DEAF, *STONE_DEAF], ids=lambda f: f.__name__)
 def test_a_function_without_an_end_is_stopped(function):
     begin = time.monotonic()

@@ -108,6 +108,7 @@ def test_where_messages_count_nothing_the_plan_wins_that_computes_least():
     assert lab.winner.cost == pytest.approx(min(problem.by_term(way)["compute"] for way in ways), rel=1e-12)
 
 
+@pytest.mark.exhaustive
 def test_propagation_keeps_every_edge_free_and_costs_many_times_the_least():
     """8 devices, batch 1024, widths 64, 64, 1024, 64, the first product's columns split: what halving and the exact
     search avoid.
@@ -143,6 +144,7 @@ def test_slower_links_never_cost_less():
 # ---- taking over, looking ----
 
 
+@pytest.mark.exhaustive
 def test_what_is_taken_is_the_own_choice_and_lines_of_mindspore_set_it():
     lab = SearchLab(devices=4)
     lab.take("winner")

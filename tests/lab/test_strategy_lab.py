@@ -23,7 +23,7 @@ def operator(lab, name: str) -> dict:
 # ---- choosing ----
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("net", "data"), PAIRS)
 @pytest.mark.parametrize("devices", DEVICES)
 def test_presets_are_the_networks_own_as_far_as_they_fit(net, devices, data):
@@ -75,7 +75,7 @@ def test_data_of_another_kind_is_refused_with_those_the_network_takes():
         StrategyLab("dense").set_data("pictures")
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("net", "preset"), [(net, preset) for net, network in NETWORKS.items() for preset in network.presets]
 )
@@ -116,6 +116,7 @@ def test_an_operator_made_of_others_takes_one_strategy_for_all_of_them():
     assert "bn1.batch_norm" in operator(lab, "bn1.batch_norm")["error"]
 
 
+@pytest.mark.quick(2)
 @each_of(
     ("net", "preset", "tensor"),
     ("convnet", "batch and height", "x for conv1.conv2d, with halo"),
@@ -165,7 +166,7 @@ def test_the_picture_follows_a_strategy_that_ends_the_pending_sum():
     assert lab.snapshot()["tensor"] == "matmul" and lab.snapshot()["picture"]["slices"] == 8
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(5)
 @each_of(
     ("text", "words"),
     ("((2, 4), (2, 1))", "equally"),
@@ -249,6 +250,7 @@ def test_the_text_names_every_rank_and_every_message(net):
     assert shot["status"] in text
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
 def test_tensors_and_operators_of_a_long_network_are_in_its_layers(net):
     shot = StrategyLab(net).snapshot()

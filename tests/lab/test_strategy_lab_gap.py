@@ -40,6 +40,7 @@ def test_near_each_other_and_before_anything_was_measured_nothing_is_said():
     assert gap_of(1e-4, lanes(10, 8, "predicted"), MESSAGES, 0, get_cluster("laptop"), 2) is None
 
 
+@pytest.mark.exhaustive
 def test_fitting_the_machine_changes_what_is_predicted_and_not_what_was_measured():
     lab = StrategyLab(devices=2, steps=3)
     try:

@@ -25,6 +25,7 @@ def counted(monkeypatch):
     return found
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -95,6 +96,7 @@ def test_only_the_last_few_plans_are_kept_those_that_were_asked_for_last(counted
     assert counted == [1, 2, 4, 2]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense", "convnet", "transformer", "embedding"])
 @pytest.mark.parametrize("devices", [2, 8])
 def test_operators_of_a_network_are_the_same_on_any_number_of_devices(net, devices):

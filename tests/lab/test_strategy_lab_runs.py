@@ -177,6 +177,7 @@ def test_a_run_s_curve_stays_when_settings_change_until_reset(lab):
     assert lab.snapshot()["earlier"] == []
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("taker", ["main thread", "another thread"])
 def test_waiting_can_be_interrupted_and_done_again(lab, taker):
     """Once, after an interrupt, the next wait returned at once during a run; one another thread took went unheard."""
@@ -400,7 +401,7 @@ def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(l
 
 
 @pytest.mark.usefixtures("ended")
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("net", ["convnet", "transformer", "embedding"])
 def test_a_long_network_trains_on_processes_and_equals_one_device(net):
     lab = StrategyLab(net, 2, steps=12)
@@ -416,6 +417,7 @@ def test_a_long_network_trains_on_processes_and_equals_one_device(net):
         lab.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("ended")
 def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_curve_does_not_bend(lab):
     lab.set_speed("medium")
@@ -441,6 +443,7 @@ def test_devices_fusion_and_optimizer_parallel_change_while_it_trains_and_the_cu
     assert lab.recording.ranks == 1 and lab.recording.steps[-1] == shot["loss"]["steps"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("ended")
 def test_close_ends_the_workers_and_a_later_run_has_new_ones_and_the_same_losses(lab):
     """Wrong before: they stayed, with their memory, until the notebook ended."""

@@ -15,6 +15,7 @@ def led_to(lab: StrategyLab) -> dict[str, float]:
     return {"step": 1e-6 * shot["timeline"]["end"], "sent": sent, "memory": shot["rank_detail"]["memory_total"]}
 
 
+@pytest.mark.exhaustive
 def test_every_strategy_weighs_what_a_lab_with_it_shows():
     lab = StrategyLab()
     lab.select_rank(3)

@@ -108,6 +108,7 @@ def test_order_of_independent_messages_is_that_of_mindspore_2_10(src, dst, shape
     assert [name for name in found.split() if "{" in name] == expected.split()
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("src", "dst", "shape", "dst_shape", "alltoall", "expected"),
     (((16, 1, 1), (2, 0)), ((1, 16, 1), (2, 1)), (512, 1024), None, False, "AllGather StridedSlice"),

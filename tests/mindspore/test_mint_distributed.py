@@ -126,6 +126,7 @@ def expected_of(r):
     }
 
 
+@pytest.mark.exhaustive
 def test_collectives_write_their_first_tensor(pool):
     for r, found in enumerate(on_ranks(pool, collectives)):
         expected = expected_of(r)

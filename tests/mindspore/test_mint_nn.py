@@ -148,6 +148,7 @@ CASES = {
 }
 
 
+@pytest.mark.quick(28)
 @pytest.mark.parametrize("name", CASES)
 def test_functions_and_layers_in_pytorchs_words(name):
     call, expected = CASES[name]

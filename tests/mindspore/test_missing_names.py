@@ -31,6 +31,7 @@ NEVER = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("path", "name"), NEVER, ids=lambda part: part or "mindspore")
 def test_a_name_that_never_was_says_so_and_names_the_nearest(path, name):
     module = page(path)
@@ -42,6 +43,7 @@ def test_a_name_that_never_was_says_so_and_names_the_nearest(path, name):
     assert getattr(module, name, None) is None
 
 
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(("path", "name"), NEVER, ids=lambda part: part or "mindspore")
 def test_an_import_of_a_name_that_never_was_says_the_same(path, name):
     """Wrong before: Python's own "cannot import name", because it swallows an AttributeError."""
@@ -65,6 +67,7 @@ MISSING = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("path", "name"), MISSING, ids=lambda part: part or "mindspore")
 def test_a_name_that_is_missing_can_be_imported_and_says_so_when_it_is_used(path, name):
     """One unknown name cost the whole file before."""

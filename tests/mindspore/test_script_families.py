@@ -84,7 +84,7 @@ def compiled(op, strategy, case, rng):
 CLASSES = [name for name, c in PRIMITIVES.items() if hasattr(c, "op") and c.op.cases and not c.op.writes]
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_operator_compiles_or_says_why_not(name):
     rng, cls = random.Random(name), PRIMITIVES[name]
@@ -110,7 +110,7 @@ OPS = {name: PRIMITIVES[name].op for name in CLASSES}
 ELEMENT_WISE = [n for n, o in OPS.items() if o.signature == "...->..." and o.positional == o.tensors and not o.whole]
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ELEMENT_WISE)
 def test_an_element_wise_operator_takes_what_divides_and_no_more(name):
     """MindSpore: RuntimeError for a cut that does not divide the dim, or for more pieces than devices."""

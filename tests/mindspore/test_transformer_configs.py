@@ -80,6 +80,7 @@ def whole():
     return trained(1, 1)[:2]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("dp", "mp", "options"),
     [(2, 1, {}), (1, 2, {"vocab_emb_dp": False}), (2, 2, {"recompute": T.TransformerRecomputeConfig(True)})],

@@ -28,6 +28,7 @@ def retold(scale, factor, window, finite):
     return scales
 
 
+@pytest.mark.quick(1)
 @each_of("start, factor, window", (2.0**10, 2, 3), (8.0, 4, 1), (1.0, 2, 2), (BIG, 2, 1), (BIG, 2, 3), (2.0**10, 1, 2))
 def test_the_dynamic_scale_follows_its_rule(start, factor, window):
     finite = RNG.random(60) < 0.75

@@ -126,6 +126,7 @@ def by_channels(net):
     net.fc.bias_add.shard(((2, 4), (4,)))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shard", [by_batch, by_channels])
 def test_a_small_network_trains_as_on_one_device(shard):
     labels = np.arange(8, dtype=np.int32) % 4

@@ -25,6 +25,7 @@ def scores():
     return nn.Dense(4, C, dtype=np.float64)
 
 
+@pytest.mark.quick(1)
 @each_of(
     "make",
     lambda: nn.CrossEntropyLoss(WEIGHT, ignore_index=-1, label_smoothing=0.1),
@@ -140,6 +141,7 @@ def vocabulary():
 OPTIONS = {"weight": np.linspace(0.1, 2.0, VOCABULARY), "ignore_index": 3, "label_smoothing": 0.1}
 
 
+@pytest.mark.quick(1)
 @each_of(("options", "numbers"), ({}, [1, 1, 1]), (OPTIONS, [1, 2, 1]), ids=["equal", "weighted"])
 @pytest.mark.parametrize(("rows", "ways"), [(1, 8), (2, 4)])
 def test_logits_that_are_split_by_classes_are_never_gathered(options, numbers, rows, ways):

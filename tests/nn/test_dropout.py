@@ -150,7 +150,7 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", STRATEGIES)
 def test_every_step_drops_the_same_elements_eagerly_on_one_device_and_under_strategies(how):
     net = Net()

@@ -85,7 +85,7 @@ def in_groups(net):
     return nn.Momentum(groups, 0.05, 0.9, weight_decay=one)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("rule", ["in groups", *RULES])
 def test_ranks_equal_one_device(rule, sharded):

@@ -28,7 +28,7 @@ def looking_up(make):
     return cell(lambda net, ids: net.mul(net.table(ids), 2.0), table=make(), mul=ops.Mul())
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(1)
 @each_of(
     ("cuts", "kinds"),
     (((8, 1), (1, 1)), {"all_reduce"}),
@@ -53,6 +53,7 @@ def test_a_cut_table_trains_as_a_whole_one(cuts, kinds, one_hot):
     assert {i.kind for i in messages(plan) if i.name.startswith("table")} - {"all_gather", "all_to_all"} == kinds
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("target", ["CPU", "DEVICE"])
 @each_of(("mode", "slices"), ("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1)))
 def test_slice_modes_cut_the_table_by_rule(target, mode, slices):
@@ -63,6 +64,7 @@ def test_slice_modes_cut_the_table_by_rule(target, mode, slices):
     assert plan.value("table.embedding_table").slice_shape == slices
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("target", ["CPU", "DEVICE"])
 def test_fields_are_looked_up_where_their_rows_are(target):
     parts = (3, 1, 2, 10, 4, 4, 4, 4)
@@ -111,7 +113,7 @@ def combined(operator, table, ids, values, fields):
     return found
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("operator", ["SUM", "MEAN", "MAX"])
 @each_of(("mode", "slices"), ("batch_slice", (16, 8)), ("table_row_slice", (2, 8)), ("table_column_slice", (16, 1)))
 def test_fields_are_combined_under_every_slice_mode(mode, slices, operator):

@@ -58,6 +58,7 @@ def tokens(rng, steps, n=8, s=16, vocab=48):
 # ---- sizes ----
 
 
+@pytest.mark.quick(4)
 @each_of(
     ("make", "size"),
     (
@@ -74,6 +75,7 @@ def test_number_of_parameters_is_that_of_the_paper(make, size):
     assert count(make()) == size
 
 
+@pytest.mark.quick(2)
 @each_of(
     ("net", "shape", "result"),
     (lambda: models.LeNet5(7, 3), (2, 3, 32, 32), (2, 7)),
@@ -109,7 +111,7 @@ def test_tied_tables_are_one_parameter_whose_gradient_has_both_parts(rng):
 # ---- strategies ----
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (4, 2), (2, 4), (1, 8)])
 @pytest.mark.parametrize("tied", [False, True])
 def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng):
@@ -132,7 +134,7 @@ def test_gpt_trains_as_one_device_does_with_megatrons_messages(dp, mp, tied, rng
     assert len(sums) - len(inside) == 1 + sum(plan.value(p.name).layout.replica_count > 1 for p in plan.parameters)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_transformer_encoder_trains_as_one_device_does(dp, mp, norm_first, rng):
@@ -147,7 +149,7 @@ def test_dropout_does_not_depend_on_the_number_of_ranks(rng):
     check_equal(net, models.LanguageModelLoss(), tokens(rng, 3), lambda net: models.tensor_parallel(net, 2, 4))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (2, 4)])
 @each_of("make", lambda: models.resnet18(width=4), lambda: models.resnet50(width=4), ids=["basic", "bottleneck"])
 def test_residual_networks_train_as_one_device_does(dp, mp, make):

@@ -81,6 +81,7 @@ STRATEGIES = {"batch": (8, 1, 1, 1), "channels": (1, 8, 1, 1), "batch and channe
 STRATEGIES |= {"with repeated calculation": (2, 2, 1, 1), "height and width": (2, 1, 2, 2)}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", STRATEGIES)
 def test_batch_norm_trains_as_on_one_device_with_its_running_statistics(how):
     cuts = STRATEGIES[how]
@@ -99,6 +100,7 @@ def test_without_a_strategy_the_batch_is_cut_and_the_statistics_are_still_those_
     check_equals_one_device(ConvLike, nn.MSELoss(), (X, TARGET), lambda net: None)
 
 
+@pytest.mark.quick(1)
 @each_of("norm, sync", (nn.BatchNorm2d, {"sync": True}), (nn.BatchNorm2d, {}), (nn.SyncBatchNorm, {}))
 def test_in_data_parallel_mode_training_equals_one_device_only_with_sync(norm, sync):
     net = ConvLike(norm, **sync)

@@ -366,6 +366,7 @@ def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():
     assert np.isfinite(values).all()
 
 
+@pytest.mark.quick(10)
 @each_rule
 def test_update_changes_nothing_it_was_given(optimizer):
     given = inputs(optimizer, np.float64)
@@ -387,7 +388,7 @@ def test_states_start_with_the_shape_and_dtype_of_the_parameter(optimizer):
         assert array.dtype == np.float32
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @each_rule
 def test_the_mean_of_a_square_is_brought_down(make):
     values, _ = steps(make, grads=())

@@ -50,6 +50,7 @@ def steps(how, count=3):
     return net, [*found, *(p.asnumpy() for p in net.get_parameters())]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["cells", "calls"])
 def test_training_has_the_bits_of_a_network_that_keeps_everything(how):
     (_, want), (net, got) = steps(""), steps(how)

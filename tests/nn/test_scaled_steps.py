@@ -53,6 +53,7 @@ class OwnScaledStep(nn.TrainOneStepWithLossScaleCell):
         return loss, cond, scale
 
 
+@pytest.mark.quick(1)
 @each_of("mode", "semi_auto_parallel", "data_parallel", "stand_alone")
 @each_of("cell", nn.TrainOneStepWithLossScaleCell, OwnScaledStep)
 def test_compiled_scaled_steps_skip_what_overflows_as_at_once(cell, mode):

@@ -137,7 +137,7 @@ class SquaredError(nn.LossBase):
         return self.loss(x, y)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp"), [(8, 1), (4, 2), (2, 4), (1, 8)])
 def test_training_is_that_of_one_device_with_two_all_reduces_per_layer_each_way(dp, mp):
     """Shoeybi et al. 2019, section 3: one all_reduce per attention and one per MLP forward, and one each backward."""

@@ -368,6 +368,7 @@ def reduced_with(world, settings, options):
     return reduced(world, settings, **options)
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("settings", "options", "expected"),
     ({}, {}, 10.0),

@@ -40,6 +40,7 @@ def test_it_shows_the_kernel_and_in_its_order():
     assert [(path, parts) for path, *parts in shown()] == [(stop.path, [*(stop.parts or ())]) for stop in KERNEL]
 
 
+@pytest.mark.exhaustive
 def test_a_source_has_the_lines_that_the_kernel_counts():
     sources = [show(*call) for call in shown()]
     assert [len(source) for source in sources] == [lines_of(stop) for stop in KERNEL]

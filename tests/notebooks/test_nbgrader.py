@@ -248,6 +248,7 @@ def test_a_right_answer_holds_on_drawn_inputs(exercise, seed):
     assert exercise.drawn.keys() <= dict(exercise.parts).keys()
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("exercise", WITH_DRAWN, ids=lambda e: e.number)
 def test_a_constant_fails_on_drawn_inputs(exercise):
     name = next(iter(exercise.drawn))
@@ -255,6 +256,7 @@ def test_a_constant_fails_on_drawn_inputs(exercise):
         exercise.drawn[name](lambda *given: 0.123, np.random.default_rng(1))
 
 
+@pytest.mark.exhaustive
 def test_marks_are_points_of_check_where_answers_are_honest():
     space: dict = {}
     exec(TABLE, space)

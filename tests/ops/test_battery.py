@@ -118,7 +118,7 @@ def few(strategies):
     return [strategies[i] for i in dict.fromkeys(spread)]
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_strategies_equal_one_device(name, number):
     check_strategies(name, number, few)

@@ -44,6 +44,7 @@ def normalizing(world, x, groups):
     return out.asnumpy(), grad, layer.moving_mean.asnumpy()
 
 
+@pytest.mark.quick(1)
 @each_of("groups, together", (None, [(0, 1, 2, 3)]), ([[0, 2], [3]], [(0, 2), (1,), (3,)]))
 def test_ranks_that_run_at_once_share_the_statistics_of_their_group(pool, rng, groups, together):
     x = rng.normal(size=(N, 2, 3))
@@ -151,11 +152,13 @@ def check_against_numpy(pool, rng, name, members, xs):
         np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_result_and_gradient_over_all_ranks(pool, rng, name):
     check_against_numpy(pool, rng, name, list(range(N)), [rng.uniform(0.5, 2, (8, 3)) for _ in range(N)])
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", GROUPED)
 def test_result_and_gradient_in_a_group(pool, rng, name):
     check_against_numpy(pool, rng, name, list(GROUP), [rng.uniform(0.5, 2, (6, 2)) for _ in GROUP])

@@ -187,7 +187,7 @@ def by_counts(layout, b, s, n):
 CUTS = [(2, 4, 1), (1, 2, 4), (1, 8, 1), (2, 1, 4), (2, 2, 2), (1, 1, 1)]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("layout", ORDERS)
 @pytest.mark.parametrize("cuts", CUTS, ids=str)
 def test_every_way_to_split_trains_as_one_device_with_the_same_dropout(layout, cuts):

@@ -198,7 +198,7 @@ def after_neg(call, splits):
     return cell(lambda net, x: call(net.neg(x)), neg=ops.Neg().shard((splits,)))
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "name", [n for n in CASES if "masked" not in n and n not in ("diag of a vector", "diag above", "diag below")]
 )

@@ -29,6 +29,7 @@ def called(op, case, operands, call=call_operator):
     return several(call(SimpleNamespace(name=op.name, attrs=dict(case.attrs)), operands))
 
 
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("name", NUMPY)
 def test_results_are_numpys(name, rng):
     op = OPS[name]
@@ -46,7 +47,7 @@ def test_results_are_numpys(name, rng):
             np.testing.assert_allclose(ours, want, rtol=bound, atol=bound * np.abs(want).max())
 
 
-@pytest.mark.quick(60)
+@pytest.mark.quick(26)
 @pytest.mark.parametrize(("name", "number"), SMOOTH)
 def test_gradients_are_the_slopes_of_numpy(name, number, rng):
     """Along a random direction, of all float results together: central differences of the formula, not of ours."""

@@ -82,7 +82,7 @@ def random_key(rng, shape):
     return tuple(key)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_keys_give_what_numpy_gives_or_say_what_stands_apart(seed):
     rng = np.random.default_rng([seed, 14])

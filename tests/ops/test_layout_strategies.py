@@ -106,7 +106,7 @@ def check_drawn(name, number, matrix, draws):
             check_layouts(op, case, layouts, math.prod(matrix))
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "number"), CASES, ids=IDS)
 def test_layouts_equal_one_device(name, number):
     """One draw per operator and example, the device matrices taking turns."""
@@ -144,7 +144,7 @@ CUBE = Layout((2, 2, 2), ("dp", "sp", "mp"))
 PAIR = (CUBE("mp", ("sp", "dp")), CUBE(("sp", "dp"), "None"))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @each_of(
     ("layouts", "out", "messages"),
     (PAIR, None, [("all_reduce", (2, 1), None)]),
@@ -268,6 +268,7 @@ def picture(height):
     return cell(lambda net, x: net.conv(x, net.w), w=w, conv=conv)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("height", ["sp", ("dp", "mp"), ("dp", "sp")])
 def test_neighbours_exchange_rows_over_several_axes(height, rng):
     batch = rng.normal(size=(2, 2, 8, 4)), rng.normal(size=(2, 2, 8, 4))
@@ -293,6 +294,7 @@ def looking_up(rows, out=None):
     return cell(lambda net, ids: net.gather(net.w, ids, 0), w=w, gather=gather)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("rows", ["sp", ("mp", "dp"), ("sp", "mp", "dp"), ("dp", "sp", "mp")])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_a_table_cut_by_several_axes(rows, scattered, rng):

@@ -67,6 +67,7 @@ def test_a_lookup_in_uneven_rows_is_that_of_one_device_without_a_message(way):
     assert Plan.from_dict(plan.to_dict()) == plan
 
 
+@pytest.mark.quick(1)
 @each_of("optimizer", nn.Adam, nn.Lamb, nn.AdaFactor)
 def test_training_with_uneven_rows_gives_the_table_of_one_device(optimizer):
     found = []

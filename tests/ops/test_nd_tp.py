@@ -41,6 +41,7 @@ HIGH = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", HIGH)
 def test_a_product_gathers_its_inputs_and_scatters_its_sums(name, rng):
     *layouts, transposed, messages, result = HIGH[name]
@@ -150,6 +151,7 @@ def received_elements(plan):
 B, H, E = 32, 16, 64
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("x", "y"), [(2, 4), (4, 2), (8, 1), (1, 8)])
 def test_volume_of_2d_tensor_parallelism(x, y, rng):
     """MindSpore's table: 2 b s [e (x - 1) + h (y - 1)] / (x y) elements per rank."""
@@ -161,6 +163,7 @@ def test_volume_of_2d_tensor_parallelism(x, y, rng):
     check_against_one_device(net, rng)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("z", "x", "y"), [(2, 2, 2), (1, 2, 4), (2, 4, 1), (4, 2, 1)])
 def test_volume_of_3d_tensor_parallelism(z, x, y, rng):
     """MindSpore's table: 2 [b s e (x - 1) + b s h (y - 1) + h e (z - 1)] / (x y z) elements per rank."""

@@ -30,7 +30,7 @@ def ones(dtype, shape=(8, 4)):
     return np.ones(shape, dtype)
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("one", "other"), list(itertools.combinations_with_replacement(ORDER, 2))[::-1])
 def test_the_higher_dtype_counts_eagerly_and_on_ranks(one, other):
     """int32 with float32 gave float64, as in numpy."""

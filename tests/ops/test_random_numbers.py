@@ -40,6 +40,7 @@ DRAWS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", DRAWS)
 def test_moments_are_those_of_the_distribution(name):
     draw, mean, variance = DRAWS[name]

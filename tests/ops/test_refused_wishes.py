@@ -88,6 +88,7 @@ class Blocks(nn.Cell):
         return ops.concat([self.norm(block) for block in ops.split_parts(x, axis=0, output_num=self.count)])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_batch_norm_of_groups_normalises_the_groups_samples(size):
     """As every block on one device: results, gradients; the moving mean is that of all rows. It was NotBuiltYet."""
@@ -146,6 +147,7 @@ def test_operators_that_take_no_interleaved_parts_refuse_them(first, layout, las
         compile(Behind(first(), layout, last), np.zeros((16, 16)), device_num=8, **FULL)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("last", [None, PARTS(("dp", "interleaved_parallel"), "None")])
 @pytest.mark.parametrize("first", [lambda: ops.Split(1, 2), lambda: ops.ReLU()])
 def test_others_take_them(first, last):

@@ -307,7 +307,7 @@ def shown(strategy):
     return text
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_illegal_strategies_are_refused(seed, nothing_computed):
     for spoil, subject, strategy in drawn(seed):

@@ -21,6 +21,7 @@ def pool():
         yield pool
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("sleeping", [False, True], ids=["yielding", "sleeping"])
 def test_nobody_passes_before_all_have_come(pool, tmp_path, sleeping):
     """Each rank counts in a file how often it has come to each of several places, in one random order for all."""
@@ -99,7 +100,7 @@ def test_a_place_that_is_known_is_recorded_when_records_are_asked_for(pool):
     assert pool.run(program) == [[(index, "barrier", True, 0) for index in range(3, 7)]] * RANKS
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("sleeping", [False, True], ids=["yielding", "sleeping"])
 def test_sums_of_known_places_are_those_of_the_values_given_each_time(pool, sleeping):
     """Whole numbers, so that sums are exact; shapes, dtypes, groups, reductions and results in one random order."""
@@ -268,7 +269,7 @@ def test_a_place_is_remembered_once_though_it_is_recorded(pool):
     assert pool.run(program) == [1] * RANKS
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("call", ["comm.all_reduce(x)", "comm.barrier()"])
 def test_what_a_rank_does_for_started_calls_is_not_lost_to_others(pool, call):
     def program(comm, call):

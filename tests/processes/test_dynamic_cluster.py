@@ -88,8 +88,9 @@ def test_a_worker_too_many_is_turned_away(tmp_path, port):
         assert [runs[name].wait()[0] for name in (0, 1, "sched")] == [0, 0, 0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
-@pytest.mark.faults("ends of notebooks, launchers")
+@pytest.mark.faults("ends of notebooks, launchers", cases=1)
 @pytest.mark.parametrize("victim", [1, pytest.param("sched", marks=pytest.mark.exhaustive)])
 def test_the_death_of_one_ends_all(tmp_path, port, victim):
     script(tmp_path, f"{READY}\nwhile True: hooks.current_world().comm.barrier()")
@@ -187,6 +188,7 @@ def test_msrun_without_join_returns_while_the_workers_go_on(tmp_path):
     assert (tmp_path / "logs/scheduler.log").read_text().endswith("exit code 0\n")
 
 
+@pytest.mark.quick(5)
 @each_of(
     ("arguments", "words"),
     (("--worker_num", "0"), "whole number"),

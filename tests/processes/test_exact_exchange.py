@@ -80,6 +80,7 @@ def pool(request):
         yield pool
 
 
+@pytest.mark.quick(1)
 def test_ranks_take_from_others_what_they_lack_and_no_more(pool):
     compare(pool, 0, 60)
 
@@ -94,6 +95,7 @@ def test_5000_pairs_on_up_to_16_ranks(make, ranks, count):
         compare(pool, 10_000 * ranks, count)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("make", [SHM, RARELY_MPI])
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_memory_besides_the_value_is_the_reply_and_one_piece(make, direction):

@@ -25,6 +25,7 @@ def exact(alpha=ALPHA, beta=BETA, sizes=SIZES):
     return [[alpha + beta * m] for m in sizes]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("alpha, beta", [(12e-6, 0.5e-9), (0.0, 1e-9), (3e-5, 0.0), (1e-9, 1e-6)])
 def test_a_line_is_recovered_from_times_that_lie_on_it(alpha, beta):
     fit = fit_line(SIZES, exact(alpha, beta))
@@ -33,6 +34,7 @@ def test_a_line_is_recovered_from_times_that_lie_on_it(alpha, beta):
     assert fit.accepted and fit.max_residual < 1e-6 and fit.r_squared == pytest.approx(1.0)
 
 
+@pytest.mark.exhaustive
 def test_small_messages_count_as_much_as_large_ones(rng):
     """Ordinary least squares follows the largest messages: 10 % of noise there is more than the whole start-up."""
     noisy = [[t * rng.normal(1, 0.1) for _ in range(30)] for (t,) in exact()]
@@ -95,6 +97,7 @@ def test_half_of_the_bandwidth_is_reached_at_alpha_over_beta():
     assert m / fit.time_s(m) == pytest.approx(fit.bandwidth_bytes_per_s / 2)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("world_size", [2, 3, 8])
 @pytest.mark.parametrize("gamma", [0.0, 0.3e-9])
 def test_the_link_of_an_all_reduce_or_its_halves_gives_the_line_back_through_the_closed_form(world_size, gamma):
@@ -167,6 +170,7 @@ def test_messages_behind_work_divide_among_the_ranks():
         fit_link(pool, "behind_work", sizes_bytes=(12, 24, 64))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind, world_size", [("send", 3), ("all_reduce", 3), ("behind_work", 4)])
 def test_real_messages_are_measured_on_a_pool_that_stays(kind, world_size):
     sizes = (64, 1024, 16384, 65536)
@@ -195,6 +199,7 @@ def test_a_measured_profile_goes_wherever_a_name_does():
         assert max(e.end_s for e in session.events) > 1
 
 
+@pytest.mark.exhaustive
 def test_the_device_is_measured_on_all_ranks_at_once():
     device = measure_device(2)
     assert 1e6 < device.flops_per_s < 1e14 and 1e6 < device.memory_bandwidth_bytes_per_s < 1e13

@@ -68,6 +68,7 @@ def test_workers_that_keep_values_stay_until_these_are_dropped(short_lives):
     assert gone(pool.pids, 20) is not None
 
 
+@pytest.mark.exhaustive
 def test_a_pool_of_ones_own_waits_for_ever_unless_told_otherwise(short_lives):
     with WorkerPool(2) as own, WorkerPool(2, idle_s=0.2) as short:
         assert gone(short.pids, 20) is not None

@@ -61,7 +61,7 @@ def exchange(comm, seed, kind):
     return wrong
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["new", "out", "told", "started"])
 @pytest.mark.parametrize("seed", range(4))
 def test_values_are_those_given_each_time(pool, seed, kind):
@@ -96,6 +96,7 @@ def test_each_is_in_the_flight_recorder_with_its_number(pool):
         assert pool.run(program)[rank] == [(kind, number, True) for number in range(5)]
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("count", [4, 200_000])
 @pytest.mark.parametrize(
     ("last", "error", "words"),

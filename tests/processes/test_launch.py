@@ -41,7 +41,7 @@ LOOP = """
 
 
 @pytest.mark.portable
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("count", [1, 3, pytest.param(8, marks=pytest.mark.exhaustive)])
 def test_every_rank_takes_part_and_its_lines_bear_its_number(tmp_path, count):
     body = """
@@ -204,6 +204,7 @@ def test_the_rank_that_raised_is_named_with_its_error_its_last_call_and_its_log(
         assert lines_of(output, rank)[0].startswith("RankRaised: rank 2 raised ValueError: bad layer")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 @each_of(
     ("end", "code", "words"),
@@ -402,8 +403,9 @@ def test_wrong_arguments_start_nothing(tmp_path, monkeypatch, capsys, arguments,
 # ---- a run that is ended from outside ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
-@pytest.mark.faults("ends of notebooks, launchers")
+@pytest.mark.faults("ends of notebooks, launchers", cases=1)
 @each_of(
     ("number", "code"),
     (signal.SIGINT, 130),
@@ -437,6 +439,7 @@ def test_a_signal_to_the_launcher_ends_all_ranks_and_lets_them_clean_up(tmp_path
     assert len(output.splitlines()) <= 5 and "Traceback" not in output
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 def test_a_signal_does_not_break_into_the_clean_up_of_what_a_collective_has_raised_for_it(tmp_path):
     """The launcher writes why all must stop, then signals: here the order that it takes in one run of many."""
@@ -480,8 +483,9 @@ def test_ranks_that_ignore_ctrl_c_are_ended_all_the_same(tmp_path):
         assert run.gone_after() is not None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
-@pytest.mark.faults("ends of notebooks, launchers")
+@pytest.mark.faults("ends of notebooks, launchers", cases=1)
 @each_of("stopped", pytest.param(False, marks=pytest.mark.exhaustive), True, ids=["running", "one rank stopped"])
 def test_no_rank_outlives_a_launcher_that_is_killed(tmp_path, stopped):
     script(tmp_path, LOOP)

@@ -38,6 +38,7 @@ def last_lines(output: str) -> str:
 REFUSED = "from parallel_lab import nn\n\ndef make():\n    return nn.Dense(4, 0)\n\nmake()\n"
 
 
+@pytest.mark.exhaustive
 def test_a_refusal_shows_the_script_s_lines_and_not_the_package_s(tmp_path):
     output = run(tmp_path, REFUSED, ranks=2)
     own = [line for line in output.splitlines() if line.startswith("[0,1]")]  # both ranks raise the same
@@ -106,11 +107,12 @@ def test_importing_mindspore_without_the_option_names_the_option(tmp_path):
     assert "--as-mindspore" in last_lines(output)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_asks_for_input_hears_that_it_has_no_keyboard(tmp_path):
     assert "A rank has no keyboard" in last_lines(run(tmp_path, "input('learning rate? ')\n"))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("option", [(), ("--as-mindspore",)])
 def test_a_missing_module_of_another_name_says_nothing_of_mindspore(tmp_path, option):
     assert "With --as-mindspore" not in run(tmp_path, "import mindspores\n", *option)

@@ -139,7 +139,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(("kind", "n", "odd", "times", "tag"), CASES)
 def test_calls_with_a_root_in_another_order_are_reported(pool, kind, n, odd, times, tag):
     with pytest.raises(CollectiveMismatch, match=r"differ in .*origin") as caught:
@@ -148,7 +148,7 @@ def test_calls_with_a_root_in_another_order_are_reported(pool, kind, n, odd, tim
     assert_usable(pool)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter"])
 def test_branches_are_not_a_fault(pool, kind):
     for n in range(2, RANKS + 1):

@@ -284,6 +284,7 @@ def circle_of_starts(comm):
 
 
 # MPI finds it when the first warning of a wait is due: tests/processes/test_mpi_pool.py
+@pytest.mark.quick(1)
 @pytest.mark.portable
 @pytest.mark.parametrize("pool", [SHARED_MEMORY], indirect=True)
 @each_of(

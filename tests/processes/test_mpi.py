@@ -52,6 +52,7 @@ def mpirun(n: int, *arguments: str, script: str = SCRIPT, limit_s: float = 100.0
 # ---- under mpirun: the same answers ----
 
 
+@pytest.mark.exhaustive
 @NEEDS_MPI
 @pytest.mark.parametrize(("n", "count"), first(1, [(2, 200), (4, 200), (8, 60)]))
 def test_random_requests_give_the_bits_of_answer(n, count):
@@ -69,7 +70,7 @@ def test_sums_of_the_library_itself_match_to_rounding(n):
     assert re.fullmatch(r"compared \d+ replies\n", found.stdout), found.stdout
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @NEEDS_MPI
 @each_of(
     ("n", "count", "how"),
@@ -142,9 +143,9 @@ ENDS = {
 OFTEN = ("raise", "return", "kill")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @NEEDS_MPI
-@pytest.mark.faults("ranks at work")
+@pytest.mark.faults("ranks at work", cases=1)
 @pytest.mark.parametrize(
     "how", [how if how in OFTEN else pytest.param(how, marks=pytest.mark.exhaustive) for how in ENDS]
 )

@@ -73,6 +73,7 @@ def test_replies_come_in_the_order_of_the_starts(pool):
     assert pool.run(program)[2] == ((False, False), True)
 
 
+@pytest.mark.exhaustive
 def test_a_circle_through_a_handle_is_a_deadlock_on_every_rank(pool):
     def program(comm):
         comm._handshake.warn_after_s = 0.2
@@ -101,6 +102,7 @@ def test_ranks_whose_data_is_on_its_way_wait_for_each_other_without_a_deadlock()
     assert handshake._circle(0) == [0, 1]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("how", ["wait", "done"])
 def test_a_time_limit_names_the_rank_that_never_starts(pool, how):
     def program(comm):
@@ -146,8 +148,8 @@ def test_a_time_limit_names_the_rank_that_never_sends(pool, how):
     assert_usable(pool)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(0)
+@pytest.mark.faults("ranks at work", cases=1)
 @pytest.mark.parametrize("size", [3, 400_000], ids=["small", "large"])
 def test_a_rank_that_dies_ends_those_that_wait_for_a_handle(size):
     def program(comm):

@@ -83,7 +83,8 @@ def interrupted(pool, fn, after_s=0.4):
         timer.join()
 
 
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(1)
+@pytest.mark.faults("ranks at work", cases=2)
 @pytest.mark.parametrize("size", [4, 300_000], ids=["small", "large"])
 def test_an_interrupt_keeps_the_workers(pool, size):
     def endless(comm):
@@ -209,8 +210,8 @@ RARELY = ("kill with a stopped rank", "kill the group", "terminate", "kill the k
 
 
 @pytest.mark.portable
-@pytest.mark.quick(1)
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(0)
+@pytest.mark.faults("ranks at work", cases=1)
 @each_of("how", "kill", "kill mpirun", *(pytest.param(how, marks=pytest.mark.exhaustive) for how in RARELY))
 def test_nothing_stays_when_the_notebook_or_a_process_between_dies(how):
     """Guards against: ranks, mpirun and Open MPI's segments that outlive the notebook."""

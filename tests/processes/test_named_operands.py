@@ -38,7 +38,7 @@ def in_a_loop(comm, kind, way, names, order, odd):
     return len(got)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("way", ["called", "started"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -48,7 +48,7 @@ def test_another_order_of_parameters_is_reported(pool, kind, way, odd):
     assert_usable(pool)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("way", ["called", "started"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_order_is_not_a_fault(pool, kind, way):
@@ -112,7 +112,7 @@ def operators_in_a_loop(world, name, way, order, odd):
 WAYS = [(n, way) for n in OPERATORS for way in ("called", "gradient", "fused") if way != "fused" or n in FUSED]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize(("name", "way"), [w for w in WAYS if w != ("AllReduce max", "gradient")])
 def test_operators_compare_the_names_of_parameters(pool, name, way, odd):
@@ -122,7 +122,7 @@ def test_operators_compare_the_names_of_parameters(pool, name, way, odd):
     assert_usable(pool)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("name", "way"), [w for w in WAYS if w != ("AllReduce max", "gradient")])
 def test_operators_that_agree_are_not_a_fault(pool, name, way):
     assert len(on_ranks(pool, operators_in_a_loop, name, way, (), -1)[0]) == 9
@@ -169,7 +169,7 @@ def traced(world, name, order, odd):
     return got
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("name", OPERATORS)
 def test_compiled_networks_compare_the_names_of_parameters(pool, name, odd):
@@ -179,7 +179,7 @@ def test_compiled_networks_compare_the_names_of_parameters(pool, name, odd):
     assert_usable(pool)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", OPERATORS)
 def test_compiled_networks_that_agree_are_not_a_fault(pool, name):
     assert len(on_ranks(pool, traced, name, (), -1)) == RANKS

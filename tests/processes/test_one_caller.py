@@ -54,7 +54,7 @@ def forked(comm, folder, call, odd, before):
     return results
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("before", [0, 3], ids=["first_call", "known_line"])
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("call", CALLS)
@@ -76,6 +76,7 @@ def child_that_comes_out(comm, way):
     return comm.all_reduce(np.ones(1))[0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.portable
 @pytest.mark.parametrize("way", ["raises", "returns"])
 def test_forked_child_does_not_answer_for_its_rank(pool, way):
@@ -148,7 +149,7 @@ def in_threads_one_after_the_other(comm, call, known):
     return failed
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("known", [1, 3])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_thread_with_the_number_of_one_that_has_ended_is_another(pool, call, known):

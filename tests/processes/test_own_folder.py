@@ -75,6 +75,7 @@ def test_a_name_is_taken_as_long_as_its_owner_lives(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_what_the_dead_have_left_is_removed_by_many_at_once(temporary):
     owners = [Owner(name, temporary) for name in ("one", "other")]
     for owner in owners:

@@ -106,7 +106,7 @@ def assert_same_bits(pool, made: list[list[Request]], places: list[list[tuple]] 
                 assert values[index].tobytes() == case[rank].value.tobytes(), f"{label}: the value has changed"
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_form_and_dtype_gives_the_bits_of_answer(pool, kind):
     rng, n, made = np.random.default_rng([SEED, 1]), pool.world_size, []
@@ -118,7 +118,7 @@ def test_every_form_and_dtype_gives_the_bits_of_answer(pool, kind):
         assert_same_bits(pool, made)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_many_blocks_give_the_bits_of_answer(pool, kind):
     rng, n = np.random.default_rng([SEED, 2]), pool.world_size
@@ -127,6 +127,7 @@ def test_values_of_many_blocks_give_the_bits_of_answer(pool, kind):
     assert_same_bits(pool, made)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_values_and_results_lie(pool, kind):
     """Some in their own memory, some in heaps, in place or not, on each rank another way."""
@@ -150,6 +151,7 @@ def foreign_order(comm, kind, value_in, out_in):
     return comm.answer(dataclasses.replace(request, out=out)).tolist()
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("value_in", ["own", "heap"])
 def test_values_in_the_other_byte_order(pool, kind, value_in):

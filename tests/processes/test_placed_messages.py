@@ -31,6 +31,7 @@ def filled(comm, size, where, first):
     return x
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("first", ["receiver", "sender"])
 @pytest.mark.parametrize("where", ["shared", "own"])
 def test_a_value_arrives_as_given_with_either_rank_first(pool, where, first):
@@ -55,6 +56,7 @@ def test_a_value_arrives_as_given_with_either_rank_first(pool, where, first):
     assert pool.run(program, where, first) == [[], []]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_private_value_is_copied_once_to_a_waiting_rank_that_may_read_it(allowed):
     """Where the receiver may not read another process's memory, the sender copies the value to its heap."""
@@ -81,6 +83,7 @@ def test_a_private_value_is_copied_once_to_a_waiting_rank_that_may_read_it(allow
         assert mine.run(program, allowed)[1] == 0  # in another run as in the first
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("turns", [100, pytest.param(1000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("allowed", [True, False])
 @pytest.mark.parametrize("where", ["shared", "own"])
@@ -128,6 +131,7 @@ def test_a_sender_may_give_up_at_any_moment_of_the_reading(where, allowed, turns
         assert mine.run(program, where, allowed, turns) == [True, 0]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("turns", [1, 3])
 def test_a_value_that_no_shared_memory_is_left_for_arrives_after_the_sender_has_returned(pool, turns):
     def program(comm, turns):
@@ -243,7 +247,8 @@ def test_another_shape_is_reported(pool):
     assert_usable(pool)
 
 
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(1)
+@pytest.mark.faults("ranks at work", cases=2)
 @pytest.mark.parametrize("where", ["shared", "own"])
 def test_a_receiver_that_dies_ends_the_sender_that_waits_for_it(where):
     """Stopped while it waits, then killed: the sender, whose value is not copied, waits for it till then."""

@@ -21,7 +21,7 @@ from tests.crossed import first
 from tests.processes.launched import LAB, run_ranks, script, started
 
 # `first` marks the later cases exhaustive
-pytestmark = [pytest.mark.faults("poor machines"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.faults("poor machines", cases=2), pytest.mark.timeout(120)]
 
 TRAIN = "init(); print(float(hooks.current_world().comm.all_reduce(np.ones(2))[0]) == 2.0, flush=True)"
 
@@ -54,6 +54,7 @@ def test_a_run_goes_on_without_log_files(tmp_path, spoil):
     assert said.startswith("parallel-lab: warning: log files cannot be written") and "goes on without them" in said
 
 
+@pytest.mark.exhaustive
 def test_a_failure_without_log_files_names_none(tmp_path):
     no_folder(tmp_path)
     code, output = run_ranks(tmp_path, 2, "init(); raise ValueError('on purpose')")
@@ -68,6 +69,7 @@ def test_events_that_cannot_be_written_are_refused_before_the_run(tmp_path):
 # ---- a console of another alphabet ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("encoding", first(1, ["ascii", "latin-1"]))
 def test_the_launcher_itself_prints_on_any_console(tmp_path, encoding):
     """Ranks whose own output is UTF-8, a console that is not."""
@@ -128,6 +130,7 @@ def test_a_stopped_rank_is_reported_at_the_limit(ranks):
 SLOW = "init(); open(f'begun.{get_rank()}', 'w').close(); time.sleep(30)"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", first(2, range(40)))
 def test_an_interrupt_of_a_run_at_any_moment_is_one_line(tmp_path, seed):
     draw = random.Random(seed)
@@ -158,6 +161,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_that_a_callback_swallows_is_raised_again(tmp_path):
     """As in the import system, whose locks have such callbacks."""
     script(tmp_path, "init()\n" + LOST)
@@ -176,6 +180,7 @@ class Thing:
 """
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_that_python_wraps_in_another_error_is_still_one(tmp_path):
     """Before Python 3.12 `__set_name__` lets nothing out but a RuntimeError; a dataclass has it in each field."""
     script(tmp_path, "init()\n" + WRAPPED)

@@ -92,6 +92,7 @@ def card(**changes):
     return table((), server_list=[{"server_id": "10.0.0.1", "device": cards}])
 
 
+@pytest.mark.quick(14)
 @each_of(
     ("content", "words"),
     ("{", "invalid JSON"),
@@ -163,6 +164,7 @@ def test_a_table_of_one_rank_needs_nobody(tmp_path):
         assert runs[0].wait() == (0, "[1.0, 1.0]\n")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 @pytest.mark.parametrize(("present", "missing"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.exhaustive)])
 def test_a_rank_that_does_not_come_is_named_in_time(tmp_path, present, missing):

@@ -76,6 +76,7 @@ def test_heaps_lie_one_after_the_other_and_differ_in_the_address_bits_that_cache
     assert len({start >> 12 & 0xFFFF for start, _ in heaps}) == n
 
 
+@pytest.mark.quick(3)
 @each_of("shape, dtype", ((3, 5), "f4"), (7, "int8"), ((2, 0, 3), "f8"), ((), "complex64"), ((1000, 1000), "float16"))
 def test_array_has_shape_and_dtype_is_aligned_and_known_by_its_address(heap, shape, dtype):
     x = heap.empty(shape, dtype)
@@ -156,6 +157,7 @@ def test_threads_that_ask_at_once_get_places_of_their_own(heap):
     assert heap.used_bytes == 0
 
 
+@pytest.mark.exhaustive
 def test_much_memory_goes_back_to_the_system(heap):
     x = heap.empty(200 << 20, "uint8")
     held = heap.committed_bytes
@@ -240,7 +242,7 @@ def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list
     return made
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("out", ["", "heap", "private"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", KINDS)
@@ -256,7 +258,7 @@ def test_values_on_the_heap_give_the_bits_of_answer(pool, small_pool, name, plac
                 assert_same(replies[rank][index], want, (rank, dtypes[index]))
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "prod"])
 def test_all_reduce_in_place(pool, small_pool, near, reduce):
@@ -275,7 +277,7 @@ def test_all_reduce_in_place(pool, small_pool, near, reduce):
             assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 def test_reduce_in_place_at_every_root(pool, small_pool, near):
     """Guards against: the sum is made in the root's array while that is still an addend."""
@@ -313,7 +315,7 @@ OVERLAPS = {
 }
 
 
-@pytest.mark.quick(18)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 @pytest.mark.parametrize(("kind", "of_out"), OVERLAPS.values(), ids=OVERLAPS)
 def test_out_that_overlaps_the_value_gives_the_same(pool, small_pool, kind, of_out, near):
@@ -329,7 +331,7 @@ def test_out_that_overlaps_the_value_gives_the_same(pool, small_pool, kind, of_o
         assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("out", ["", "own", "given"])
 @pytest.mark.parametrize("near", ["heap", "private", "mixed"])
 def test_one_line_that_calls_again_and_again_gives_the_bits_of_answer(pool, small_pool, near, out):
@@ -408,7 +410,7 @@ def test_nothing_is_copied_in_for_values_on_the_heap(small_pool):
     assert all(barriers > 900 and sums == [3.0, 3.0] for barriers, *sums in small_pool.run(program, False))
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(2)
 @each_of("kind", "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "gather", "scatter", "reduce")
 def test_a_rank_may_change_its_value_as_soon_as_it_has_its_reply(pool, kind):
     """Others read it where it lies: a reply that came too early would let them read what is written next."""
@@ -469,7 +471,7 @@ def test_recv_lands_in_out(pool):
     assert pool.run(program)[1] is True
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("kind", ["all_gather", "broadcast", "scatter", "all_to_all"])
 def test_values_of_several_turns_arrive_whole(pool, kind, strided):

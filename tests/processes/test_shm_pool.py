@@ -179,6 +179,7 @@ def test_stop_is_taken_by_all_ranks_at_the_same_step(submit):
     assert job.state == "done"
 
 
+@pytest.mark.quick(1)
 @pytest.mark.portable
 @over_mpi_too
 def test_pause_holds_all_ranks_and_resume_goes_on(submit):
@@ -206,6 +207,7 @@ def test_pause_holds_all_ranks_and_resume_goes_on(submit):
     assert len(set(job.result(timeout=60))) == 1
 
 
+@pytest.mark.quick(1)
 @over_mpi_too
 def test_a_job_submitted_paused_takes_no_step_before_it_is_resumed(submit):
     def count(comm):

@@ -58,6 +58,7 @@ def test_a_handle_is_waited_for_once_and_belongs_to_its_run(pool):
             assert all(words in text for words in (f"rank {rank}", call, "has been waited for", "once")), text
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("size", [3, 40_000], ids=["small", "large"])
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_handle_never_waited_for_is_an_error_with_rank_and_line(pool, size, complete):
@@ -88,6 +89,7 @@ def test_only_a_request_can_be_started(pool, call):
     assert_usable(pool)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", ["recv", "barrier", "handle", "done"])
 def test_what_is_started_moves_on_while_its_rank_waits_for_something_else(pool, kind):
     """Guards against: data that moves in its own `handle.wait()` only. Rank 1 lets the others go with its reply."""
@@ -182,6 +184,7 @@ def test_records_and_flight_entries_of_what_was_started(pool):
 # ---- replies ----
 
 
+@pytest.mark.quick(1)
 def test_groups_that_share_ranks_do_not_take_each_others_data(pool):
     """Guards against: one tag for all. Rank 1 moves the second before rank 2 starts the first; rank 0 sends it last."""
 
@@ -207,6 +210,7 @@ def test_the_value_may_be_the_place_of_the_reply_and_others_may_be_under_way(poo
     assert pool.run(program) == [[(True, {1.0 + i}) for i in range(4)]] * 3
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("near", [False, True], ids=["private", "heap"])
 @pytest.mark.parametrize("size", [10, 5000, 300_000])
 def test_out_of_a_start_takes_the_reply_in_place_or_not(pool, size, near):
@@ -301,7 +305,8 @@ def test_a_rank_that_raises_ends_those_that_wait_for_a_handle(pool):
     assert_usable(pool)
 
 
-@pytest.mark.faults("ranks at work")
+@pytest.mark.quick(1)
+@pytest.mark.faults("ranks at work", cases=2)
 def test_an_interrupt_and_a_stop_leave_nothing_that_a_later_run_meets(pool):
     def endless(comm):
         comm.report("begun")

@@ -95,7 +95,7 @@ def run_steps(comm, steps):
     return got
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_programs_give_the_replies_of_the_simulator(pool, seed):
     steps = drawn_program(seed)
@@ -106,6 +106,7 @@ def test_random_programs_give_the_replies_of_the_simulator(pool, seed):
             np.testing.assert_array_equal(a, b, err_msg=f"seed {SEED + seed}, {label}")
 
 
+@pytest.mark.quick(1)
 def test_what_is_large_travels_both_ways_at_once_and_into_out(pool):
     """Neither rank receives before both have sent; the value may be reused after the wait."""
 
@@ -200,6 +201,7 @@ def other_shape(comm):
 LINE = r"test_started_messages.py:\d+"
 
 
+@pytest.mark.quick(5)
 @pytest.mark.parametrize(
     ("program", "words"),
     [

@@ -23,7 +23,7 @@ from tests.crossed import first
 from tests.processes.launched import started
 from tests.processes.pools import NEEDS_MPI
 
-pytestmark = [pytest.mark.faults("starts"), pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.faults("starts", cases=3), pytest.mark.timeout(150)]
 
 
 def total(comm):
@@ -63,6 +63,7 @@ assert not Path("ran").exists()
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [0, pytest.param(1, marks=[NEEDS_MPI, pytest.mark.exhaustive])])
 def test_a_learners_file_hides_no_package_from_ranks_and_is_named(tmp_path, number):
     (tmp_path / "own_part.py").write_text("VALUE = 7")
@@ -77,6 +78,7 @@ def test_a_learners_file_hides_no_package_from_ranks_and_is_named(tmp_path, numb
 # ---- the server ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("wait_s", first(2, [0.0, 0.05, 0.002, 0.01, 0.3]))  # `first`: the others are exhaustive
 def test_a_server_that_was_killed_is_replaced(wait_s):
     with WorkerPool(2) as pool:
@@ -87,6 +89,7 @@ def test_a_server_that_was_killed_is_replaced(wait_s):
         assert pool.run(total) == [3.0] * 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", first(2, range(20)))
 def test_a_server_killed_during_a_start_costs_a_typed_error_at_most(seed):
     draw = random.Random(seed)
@@ -115,6 +118,7 @@ def test_a_server_killed_during_a_start_costs_a_typed_error_at_most(seed):
         assert pool.run(total) == [4.0] * 4
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_stands_still_ends_at_the_limit(monkeypatch):
     monkeypatch.setattr(launch, "START_LIMIT_S", 0.5)
     with WorkerPool(1):
@@ -297,6 +301,7 @@ for data in (b"", b"\\x80\\x04"):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_start_that_hangs_up_before_it_says_what_to_do_leaves_no_traceback(tmp_path):
     with started(sys.executable, "-c", HANG_UP, cwd=tmp_path) as run:
         assert run.wait(60) == (0, "True 1\nTrue 1\n")
@@ -307,7 +312,7 @@ MODULES += ["parallel_lab.ops.reduce", "parallel_lab.nn.cell", "parallel_lab.pro
 SENT = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)"
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("module", "how"),
     [
@@ -326,6 +331,7 @@ def test_an_interrupt_while_a_module_is_imported_spoils_nothing(tmp_path, module
     assert [line.split()[0] for line in lines] == ["begun", "interrupted", "right"]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", first(2, range(60)))
 def test_an_interrupt_at_any_moment_of_the_first_start_leaves_the_next_one_right(tmp_path, seed, capfd):
     """Half of them to the whole group, as a terminal does. Of 65 such ones 30 once ended in a bare EOFError."""
@@ -379,6 +385,7 @@ def test_a_folder_that_was_removed_is_told(tmp_path, monkeypatch):
         launch.start_processes(pytest.fail)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("length", first(1, [150, 66, 72, 80]))
 def test_a_long_name_of_the_folder_for_temporary_files_does_not_hinder(tmp_path, length):
     """The path of the fork server's socket was too long, and a bare OSError said so."""
@@ -407,6 +414,7 @@ except ParallelLabError as error:
 """
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("ranks", "limit"), first(3, [(8, 32), (8, 7), (2, 30), (8, 64), (8, 40), (8, 48), (2, 20)]))
 def test_too_few_open_files_are_reported_with_the_limit_and_what_is_needed(tmp_path, ranks, limit):
     with started(sys.executable, "-c", FEW, str(ranks), str(limit), cwd=tmp_path) as run:
@@ -417,6 +425,7 @@ def test_too_few_open_files_are_reported_with_the_limit_and_what_is_needed(tmp_p
     assert limit < 64 or output == "right\n"
 
 
+@pytest.mark.exhaustive
 def test_the_file_of_the_fork_server_changes_nothing_where_examples_are_collected():
     """As pytest does that runs doctests of all modules; SIGINT would be ignored from then on."""
     program = """

@@ -160,6 +160,7 @@ def test_a_rank_outside_a_group_has_no_number_in_it(rank_5_of_8):
         get_rank("even")
 
 
+@pytest.mark.quick(25)
 @each_of(
     ("call", "kind", "words"),
     (lambda: create_group(7, [0]), TypeError, "group=7"),
@@ -298,6 +299,7 @@ def test_groups_of_real_ranks_reduce_among_themselves(tmp_path):
         assert lines_of(output, rank) == expected
 
 
+@pytest.mark.exhaustive
 def test_real_ranks_give_the_bits_of_the_reference_answer(tmp_path, rng):
     from parallel_lab.run.communicator import Request
 
@@ -332,6 +334,7 @@ def test_a_plain_namespace_is_enough_of_a_communicator_for_names():
     assert "closed" in repr(world)
 
 
+@pytest.mark.quick(2)
 @each_of(
     ("messages", "numbers", "updates", "size", "warns"),
     (0, 0, 3, 2, True),  # each rank has trained a model of its own, in silence

@@ -36,6 +36,7 @@ def ask(kind, members, values, dim, window):
     return answer([Request(kind, group, np.ascontiguousarray(v), dim=dim, window=window) for v in values])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("members", MEMBERS)
 def test_exchange_gives_each_member_its_window_of_the_whole(members):
     rng = np.random.default_rng([SEED, members])
@@ -49,6 +50,7 @@ def test_exchange_gives_each_member_its_window_of_the_whole(members):
             assert reply.flags.c_contiguous and reply.flags.owndata
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("members", MEMBERS)
 def test_reduce_sums_what_all_windows_say_about_a_slice(members):
     rng = np.random.default_rng([SEED, members, 1])
@@ -66,6 +68,7 @@ def test_reduce_sums_what_all_windows_say_about_a_slice(members):
             np.testing.assert_array_equal(reply, want, err_msg=str(window))
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("members", MEMBERS)
 def test_reduce_is_the_adjoint_of_exchange(members):
     """<exchange(x), y> = <x, reduce(y)>, exactly: the numbers are small integers."""
@@ -180,7 +183,7 @@ CUTS = [
 ]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("first", "second"), CUTS)
 def test_pictures_cut_in_space_train_as_on_one_device_with_the_same_bits_everywhere(workers, first, second):

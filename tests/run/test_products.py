@@ -20,6 +20,7 @@ def pool():
         yield made
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bool"])
 @pytest.mark.parametrize("shape", [(), (3, 8), (400, 300)])
 def test_processes_multiply_in_rank_order(pool, dtype, shape):

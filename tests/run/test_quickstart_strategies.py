@@ -96,7 +96,7 @@ def sample(devices, count, seed):
     return list(zip(*map(column, pools), strict=True))
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(
     ("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in sample(d, 40 if d > 1 else 1, seed=22)]
 )
@@ -105,7 +105,7 @@ def test_sampled_triples_equal_one_device(devices, triple):
     assert len(far) == 3 and max(far) <= BOUND
 
 
-@pytest.mark.quick(18)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("triple", sample(8, 40, seed=21))
 def test_float32_stays_within_the_rounding_bound(triple):
     """Sums of n products differ between orders by at most about 2 n eps times the sum of absolute values (Higham,
@@ -146,7 +146,7 @@ TRIPLES = {
 }
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("triple", TRIPLES)
 def test_five_steps_of_training_equal_the_eager_ones(triple, optimizer):

@@ -98,7 +98,7 @@ def pools():
 MORE = [pytest.param(ranks, start, marks=pytest.mark.exhaustive) for ranks in (2, 4, 8) for start in range(100, 110, 2)]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("ranks", "start"), [*crossed([2, 4, 8], range(0, 6, 2)), *MORE])
 def test_processes_give_the_simulators_bits(pools, ranks, start):
     for seed in range(start, start + 2):
@@ -115,7 +115,7 @@ def test_mpi_gives_the_simulators_bits(start):
             compare(seed, 4, executor="mpi", pool=pool)
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(20))
 def test_drawn_plans_equal_one_device(seed):
     """The loss is the mean over the whole batch, gradients its own: semi_auto, no gradients_mean, no accumulation."""

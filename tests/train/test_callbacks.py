@@ -229,6 +229,7 @@ def fit_told(values, *callbacks, epochs=None):
     return model, len(seen)
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("options", "values", "epochs"),
     ({"patience": 2, "mode": "max"}, [1, 2, 3, 3, 3, 9], 5),

@@ -33,6 +33,7 @@ def train(folder, epochs=2, model=None, more=(), clock=None, **config):
 # ---- when, and which ----
 
 
+@pytest.mark.quick(4)
 @each_of(
     ("config", "files"),
     ({"keep_checkpoint_max": 20}, ["1_1", "1_2", "1_3", "1_4", "2_1", "2_2", "2_3", "2_4"]),
@@ -149,6 +150,7 @@ def losses_of(model, epochs, **options):
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(asynchronous, tmp_path):
     whole = losses_of(momentum_model(), 5)
@@ -247,6 +249,7 @@ def test_wait_for_saves_waits_for_all_saves_of_a_training(tmp_path, monkeypatch)
     assert seen == [(True, []), (False, ["net-1_1.ckpt"])]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_file_that_cannot_be_written_ends_the_training_and_names_it(asynchronous, tmp_path):
     in_the_way = LambdaCallback(on_train_epoch_begin=lambda _: (tmp_path / "net-1_3.ckpt").mkdir())

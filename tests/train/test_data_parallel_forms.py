@@ -23,6 +23,7 @@ def share(size_bytes, size):
 GRADIENTS = (12 * 8 + 8 + 8 * 16) * 8
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("name", forms.FUSIONS)
 @pytest.mark.parametrize("how", ["engine", "function"])

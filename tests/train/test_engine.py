@@ -32,6 +32,7 @@ def test_ranks_that_begin_differently_hear_which_parameter(worlds):
         assert "WorldError" in kinds and "begins with other values on rank 1 than on rank 0" in text
 
 
+@pytest.mark.quick(7)
 @each_of("how", "if", "strategy", "number", "constant", "message", "output", "optimizer", "local messages")
 def test_programs_that_differ_are_refused_on_every_rank_before_step_1(worlds, how):
     for note in worlds.notes(2, "unequal_programs"):
@@ -60,6 +61,7 @@ def test_a_network_that_communicates_itself_is_refused_in_semi_auto(worlds):
         )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("way", ["engine", "function"])
 def test_half_precision_gradients_travel_in_single_precision_if_that_is_set(worlds, size, way):

@@ -79,7 +79,7 @@ def test_a_sum_that_overflows_and_other_dtypes_are_not_a_fault():
 
 
 @pytest.mark.faults("ranks at work", cases=5)
-@pytest.mark.quick(5)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("number", "name"), list(enumerate(cases.CASES)))
 def test_the_rank_that_has_it_is_named(tmp_path, number, name):
     (loop, where, _), odd = name.split(", "), number % 4
@@ -100,6 +100,7 @@ def net_of(rate=0.1, **options):
     return net, nn.SGD(net.trainable_params(), rate, **options)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["simulator", "processes"])
 def test_a_session_tells_the_rank_of_a_bad_row(pools, executor):
     net, optimizer = net_of()

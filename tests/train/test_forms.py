@@ -6,7 +6,7 @@ from tests.train.cases import forms
 from tests.train.cases.forms import Form
 from tests.train.worlds import compared, sizes
 
-worlds, test_ranks_equal_one_device = compared(forms, quick=16)  # the others are exhaustive
+worlds, test_ranks_equal_one_device = compared(forms, quick=5)  # the others are exhaustive
 
 WHOLE = {"w": (12, 8), "bias": (8,), "v": (8, 16)}
 
@@ -24,6 +24,7 @@ def test_where_operators_are_split_parameters_and_states_are_held_as_slices(worl
         assert note["plan"] and note["held"] == (shapes, twice(shapes)) and note["layouts"] == shapes.keys()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("setting", ["data_parallel", "stand_alone"])
 def test_parameters_stay_whole_in_data_parallel_and_alone(worlds, setting):
     for note in worlds.notes(2, Form(setting, optimizer="adam").name):
@@ -45,6 +46,7 @@ def test_a_rank_holds_its_part_of_weights_and_states(worlds, size):
 IN_TWOS = {"w": (6, 8), "bias": (4,), "v": (4, 8)}
 
 
+@pytest.mark.exhaustive
 def test_in_twos_each_pair_shares(worlds):
     for note in worlds.notes(4, Form("in twos", optimizer="adam").name):
         assert note["held"][0] == IN_TWOS
@@ -56,6 +58,7 @@ def test_hsdp_reaches_the_program(worlds):
         assert note["plan"].optimizer_level == "level3" and note["held"][0] == IN_TWOS
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", sizes(2, 4))
 def test_parameters_are_slices_when_their_network_is_traced_again(worlds, size):
     form = Form("level1", optimizer="adam", network="reads shapes", rows=(16, 32), looks=True)
@@ -67,6 +70,7 @@ def test_parameters_are_slices_when_their_network_is_traced_again(worlds, size):
 OWNED = {0: ["v", "w"], 1: ["bias"]}  # of w, bias, v, by rank
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("way", "optimizer"),
     [("engine", "lamb, clipped"), ("engine", "adam with weight decay"), ("cell", "adam with weight decay")],
@@ -80,6 +84,7 @@ def test_in_weight_grouping_the_owner_alone_holds_the_states(worlds, way, optimi
 # ---- AutoParallel, messages ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize(("setting", "mode"), [("split", "semi_auto_parallel"), ("auto", "auto_parallel")])
 def test_autoparallel_s_own_settings_count_not_the_context_s(worlds, size, setting, mode):
@@ -91,6 +96,7 @@ def test_autoparallel_s_own_settings_count_not_the_context_s(worlds, size, setti
 GRADIENTS = 2 * (12 * 8 + 8 + 8 * 16) * 8
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("way", forms.LOOPS)
 @pytest.mark.parametrize("setting", ["fused", "fused, hybrid"])

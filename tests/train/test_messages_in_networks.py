@@ -193,6 +193,7 @@ def simulated(name):
     return losses, [env[dict(plan.gradients)["w"]] for plan, env in zip(plans, envs, strict=True)], envs
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_those_of_all_ranks_together(name):
     losses, gradients, _ = simulated(name)
@@ -202,6 +203,7 @@ def test_results_and_gradients_are_those_of_all_ranks_together(name):
         np.testing.assert_allclose(gradient, wanted, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", SAME_ON_ALL_RANKS)
 def test_without_a_world_one_plan_is_all_ranks(name):
     net = Talking(name, 0)
@@ -235,7 +237,7 @@ def pool(request):
         yield pool
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", CASES)
 def test_processes_give_the_simulators_bits(pool, name):
     losses, _, envs = simulated(name)
@@ -345,6 +347,7 @@ def behind_the_gradient(world, name):
     return np.array(step(Tensor(X[0, :, :1].repeat(8, 1))).asnumpy())
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", OF_SLICES)
 def test_behind_the_gradient_messages_act_on_slices_as_they_lie(pool, name):
     """Slices are (8, 4): columns of ranks 0 and 2 are equal, and of 1 and 3. MindSpore runs them so, unchecked."""

@@ -276,6 +276,7 @@ def test_build_checks_the_first_row_and_trains_nothing():
 # ---- float16 ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("level", ["O2", "O3"])
 def test_amp_levels_compute_in_float16_and_train(level):
     net = Affine()
@@ -302,6 +303,7 @@ def scaled_model(manager, **options):
     return Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1, **options), loss_scale_manager=manager)
 
 
+@pytest.mark.quick(1)
 @each_of(
     ("manager", "options"),
     (nn.FixedLossScaleManager(1024.0), {}),

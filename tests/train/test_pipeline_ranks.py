@@ -26,7 +26,7 @@ def files(tmp_path_factory):
     return Worlds(pipeline_files, tmp_path_factory.mktemp("files"))
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("size", "name"), pairs(pipeline_files))
 def test_training_goes_on_from_the_files_of_other_stages(files, size, name):
     """A rank has, saves and asks for the parameters of its own stage alone."""

@@ -260,6 +260,7 @@ say("steps", steps)
 """
 
 
+@pytest.mark.exhaustive
 def test_ranks_end_in_the_same_step_when_one_of_them_is_asked(tmp_path):
     said, _ = run(tmp_path, 2, "data_parallel", ONE_IS_ASKED)
     assert [one["steps"] for one in said] == [[[1, 2, 3]]] * 2

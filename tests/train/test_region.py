@@ -9,6 +9,7 @@ from tests.train.worlds import assert_refused, compared, sizes
 worlds, test_ranks_equal_one_device = compared(region, quick=2)  # the larger ones are exhaustive
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("size", sizes(2, 4))
 @pytest.mark.parametrize("name", ["rows", "parameter_plan", "running_statistics"])
 def test_parameters_stay_whole_around_a_region(worlds, size, name):

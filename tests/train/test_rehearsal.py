@@ -97,6 +97,7 @@ def model(net=None, metrics=None, **options):
     return Model(net, nn.MSELoss(), optimizer, metrics=metrics, **options)
 
 
+@pytest.mark.quick(4)
 @each_of("rows", Rows, Made, Generated, Named)
 @each_of("sink", False, True)
 def test_any_object_with_a_size_and_an_iterator_is_a_dataset(rows, sink):

@@ -21,6 +21,7 @@ def worlds(tmp_path_factory):
     return Worlds(cases, tmp_path_factory.mktemp("worlds"))
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fault", cases.FAULTS)
 # by first: the loops behind are exhaustive
 @pytest.mark.parametrize("loop", first(cases.QUICK, cases.LOOPS))

@@ -53,6 +53,7 @@ def moving(layout):
     return cell(construct, w=Parameter(Tensor(W), name="w"), v=v, **shared)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_in_a_network_it_is_an_operator_with_this_layout(name):
     net = moving(LAYOUTS[name])
@@ -99,6 +100,7 @@ def through(world, names, manner):
     return found
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("manner", ["allgather", "alltoall", "exact"])
 def test_between_ranks_every_layout_leads_to_every_other(pools, manner):
     names = list(LAYOUTS)

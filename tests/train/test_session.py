@@ -79,7 +79,7 @@ def test_large_products_agree_bit_for_bit(pools, triple):
     assert_executors_agree(plan, net, optimizer, data, pools[8])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("make", [nn.SGD, nn.Adam, nn.AdamWeightDecay])
 def test_optimizers_agree_bit_for_bit(pools, make):
     net, data = net_and_data(S, ((2, 4),), S)
@@ -97,6 +97,7 @@ def test_alltoall_and_data_parallel_agree_bit_for_bit(fast):
         assert_executors_agree(plan, net, optimizer, data, pool)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
 def test_training_in_pieces_is_training_at_once(pools, executor):
     net, data = net_and_data(S)
@@ -110,6 +111,7 @@ def test_training_in_pieces_is_training_at_once(pools, executor):
         )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
 def test_training_ends_after_the_present_step_if_asked(pools, executor):
     """The steps taken are those of a training that was not stopped, and the session goes on from there."""

@@ -138,6 +138,7 @@ def test_a_run_that_is_stopped_before_its_turn_has_no_losses(ready):
     assert other.step == 1
 
 
+@pytest.mark.quick(1)
 def test_steps_count_even_if_nobody_asks_for_the_result(ready, executor):
     """The next run used to begin at the old step, and so with the wrong batch."""
     make, data = ready
@@ -194,6 +195,7 @@ def test_killed_worker_is_rank_died_naming_the_collective():
 # ---- events ----
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("executor", "source"), [("processes", "measured"), ("simulator", "simulated")])
 def test_events_are_the_plans_instructions_with_the_plans_bytes(ready, executor, source):
     make, data = ready
@@ -220,6 +222,7 @@ def test_events_are_the_plans_instructions_with_the_plans_bytes(ready, executor,
     assert found == {(p, i.out): (16, 16 * plan.value(i.ins[0]).slice_bytes) for p, i in messages}
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", ["processes", "simulator"])
 def test_a_rank_does_one_thing_at_a_time_in_program_order(ready, executor):
     make, data = ready

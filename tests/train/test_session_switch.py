@@ -87,6 +87,7 @@ def check_unbent(task, session, losses, steps):
     assert session.parameters().keys() == parameters.keys()
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_simulated_losses_do_not_bend_at_random_changes(seed):
     task, rng = training(("quickstart", "transformer", "megatron")[seed]), np.random.default_rng(seed)

@@ -57,6 +57,7 @@ def test_a_step_that_fails_in_its_update_says_what_it_has_changed_and_is_the_las
             assert "Make a new Session" in str(told.value)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_step_that_fails_before_its_update_has_changed_nothing(pools, executor):
     """Step 2 of three meets an invalid label: two steps are taken, and the third can be taken with other data."""
