@@ -105,7 +105,7 @@ def test_the_picture_counts_the_steps_of_the_sentence(page_of):
     """An all_reduce is drawn in two halves, and is one step; a reshape sends nothing, and is one, too."""
     lab = RedistributionLab(8, "2 x 2", "1 x 4", "addends")
     page, place = page_of(lab.to_html(limits=FEW)), []
-    expect(page.locator(".pl-status")).to_contain_text(f"{len(lab.plan)} steps, 3 of them with communication")
+    expect(page.locator(".pl-status")).to_contain_text(f"{len(lab.plan)} steps, 3 with communication")
     for at in range(len(lab.moves["frames"]) + 1):
         if at:
             page.get_by_role("button", name="one step on").click()

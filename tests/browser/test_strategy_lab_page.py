@@ -48,9 +48,9 @@ def test_every_rank_is_a_card_in_order_with_its_slice_and_addend(show):
 def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
     """On a page without a kernel: the steps that it can take, in order; a click on something else does not count."""
     lab = StrategyLab(tour=True)
-    page = show(lab.page_snapshot())
-    told = page.locator(".pl-tour")
-    expect(told).to_contain_text("First steps, 1 of 2: Hatched slices")
+    page = show({**lab.page_snapshot(), **lab.how_shown()})
+    told = page.locator(".pl-story")
+    expect(told).to_contain_text("1 of 2: Hatched slices")
     page.get_by_role("radio", name=re.compile("^rank 5,")).click()  # it is selected already
     expect(told).to_contain_text("1 of 2")
     page.get_by_role("radio", name=re.compile("^rank 2,")).click()
@@ -66,7 +66,7 @@ def test_the_tour_waits_for_the_reader_and_is_off_after_one_click(show):
     page.reload()
     page.locator(".pl-card").first.wait_for()
     expect(told).to_have_count(0)
-    assert "pl-tour" not in show(StrategyLab().page_snapshot()).locator(".pl-lab").inner_html()
+    assert "pl-story" not in show(StrategyLab().page_snapshot()).locator(".pl-lab").inner_html()
 
 
 @pytest.mark.exhaustive

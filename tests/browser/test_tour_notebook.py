@@ -18,7 +18,7 @@ pytestmark = [*MARKS, pytest.mark.exhaustive, pytest.mark.timeout(400)]
 LESSON, LAB = "01_quickstart.ipynb", 1  # the number of its cell
 NOTEBOOKS = [LESSON]
 PATIENCE_MS = 120_000
-FORGET = "() => localStorage.removeItem('parallel-lab-tour-off')"
+FORGET = "() => localStorage.removeItem('parallel-lab-strategy-story-off')"
 THEME = "(theme) => window.jupyterapp.commands.execute('apputils:change-theme', { theme })"
 
 
@@ -59,7 +59,7 @@ def rank(lab, number: int):
 
 def test_four_steps_each_taken_by_the_reader_and_then_no_tour_any_more(begin):
     lab = begin()
-    told = lab.locator(".pl-tour")
+    told = lab.locator(".pl-story")
     expect(told).to_contain_text("1 of 4: Give an operator another strategy")
     rank(lab, 3).click()  # something else does not count as a step
     expect(rank(lab, 3)).to_have_attribute("aria-checked", "true")
@@ -84,18 +84,18 @@ def test_four_steps_each_taken_by_the_reader_and_then_no_tour_any_more(begin):
     expect(told).to_contain_text("Done.")
     told.get_by_role("button", name="close").click()
     expect(told).to_have_count(0)
-    expect(begin().locator(".pl-tour")).to_have_count(0)  # nor where the cell runs again
+    expect(begin().locator(".pl-story")).to_have_count(0)  # nor where the cell runs again
 
 
 def test_one_click_ends_it_at_any_step_and_no_step_is_a_dead_end(begin):
     lab = begin()
-    told = lab.locator(".pl-tour")
+    told = lab.locator(".pl-story")
     for operator, strategy in (("matmul", "((8, 1), (1, 1))"), ("relu", "((8, 1),)"), ("matmul2", "((8, 1), (1, 1))")):
         choose(lab, operator, strategy)
     lab.get_by_role("button", name="Run", exact=True).click()
     expect(told).to_contain_text("3 of 4: No operator makes partial sums now")
     choose(lab, "matmul2", "((2, 4), (4, 1))")
     expect(told).to_contain_text("3 of 4: Hatched slices")
-    told.get_by_role("button", name="skip the tour").click()
+    told.get_by_role("button", name="skip the story").click()
     expect(told).to_have_count(0)
-    expect(begin().locator(".pl-tour")).to_have_count(0)
+    expect(begin().locator(".pl-story")).to_have_count(0)

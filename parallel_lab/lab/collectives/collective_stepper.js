@@ -264,11 +264,12 @@ function handlers(view) {
 
 const { render, mountPage } = lab({
   classes: ["pl-stepper"],
+  story: STORY,
   tab: "counted",
   parts: {
     head: header,
     notices: refused,
-    status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
+    status: (s, ui) => html`${asksOrTells(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
       ${frameOf(s).text}</p>`}`,
     transport: (s, ui) => transport(ui, placeOf(s)),
     arcs, cards, tables,

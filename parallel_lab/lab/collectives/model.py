@@ -42,7 +42,7 @@ class CollectiveStepper(Stepped):
     `at` is how many rounds are done. `follow` is the chunk that is looked at, None for all.
     """
 
-    scripts = ("shared/transport.js", "collectives/collective_stepper.js")
+    scripts = ("shared/transport.js", "collectives/story.js", "collectives/collective_stepper.js")
     styles = ("shared/transport.css", "collectives/collective_stepper.css")
     commands = (*Stepped.commands, "follow", *COMMANDS)
     looks: ClassVar[dict[str, str]] = {**Stepped.looks, "follow": "follow"}
@@ -61,9 +61,11 @@ class CollectiveStepper(Stepped):
         cluster: str = "laptop",
         contention: str = "none",
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
         self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
         self._cluster = get_cluster(cluster)

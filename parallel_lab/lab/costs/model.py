@@ -37,7 +37,7 @@ class CostLab(Lab):
     Raises ArgumentError for values that are not offered.
     """
 
-    scripts = ("shared/curves.js", "shared/plain_lab.js")
+    scripts = ("shared/curves.js", "costs/story.js", "shared/plain_lab.js")
     commands = COMMANDS
     free = ("kind", "ranks", "alpha_us", "gigabytes_per_s")
     frame_height_px = 780
@@ -51,9 +51,11 @@ class CostLab(Lab):
         size: int = 1 << 17,
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._begin(kind=kind, ranks=ranks, alpha_us=alpha_us, gigabytes_per_s=gigabytes_per_s, size=size)
 
     @setting("collective", KINDS)
@@ -146,10 +148,8 @@ class CostLab(Lab):
         times_s = {line.name: [line.time_s(size, *self.machine) for size in DRAWN] for line in lines}
         marks = [(part.from_bytes, f"{bytes_text(part.from_bytes)}: {part.line.name}") for part in parts[1:]]
         best, worst = (min(ALPHAS) / 1e6, 1e-9 / max(SPEEDS)), (max(ALPHAS) / 1e6, 1e-9 / min(SPEEDS))
-        within = (
-            min(line.time_s(DRAWN[0], *best) for line in lines),
-            max(line.time_s(DRAWN[-1], *worst) for line in lines),
-        )
+        least = min(line.time_s(DRAWN[0], *best) for line in lines)
+        within = (least, max(line.time_s(DRAWN[-1], *worst) for line in lines))
         small = "predicted; a dot is a crossing, grey is what it was before the last change"
         return curves("Time over size", "S", DRAWN, times_s, within, marks=marks, small=small)
 

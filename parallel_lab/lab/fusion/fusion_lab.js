@@ -269,7 +269,7 @@ function timeCard([source, step_s, unfused_s, sent, note], s, ui) {
       data-command="show_source" data-value="${source}"${flag("disabled", !can)}
       title="${SOURCES[source]}">${source}</button>
     <b class="pl-fu-big">${known ? timeText(step_s) : "–"}</b>
-    <span class="pl-muted">${known ? `without fusion ${timeText(unfused_s)}` : note}</span>
+    <span class="pl-muted">${known ? `unfused ${timeText(unfused_s)}` : note}</span>
     <span class="pl-muted">${known ? `${plural(sent, "message")}; ${note}` : ""}</span>${run}</div>`;
 }
 
@@ -381,6 +381,7 @@ function handlers(view) {
 
 const { render, mountPage } = lab({
   classes: ["pl-fu"],
+  story: STORY,
   parts: { head: top, controls, picture, below, tables },
   numbers: ["set_devices"],
   commit,

@@ -56,7 +56,7 @@ class FusionLab(ComparesRuns, WritesCode):
     Listeners (`on_change`) receive "picture" or "run". `close()` forgets all listeners.
     """
 
-    scripts, styles = ("fusion/fusion_lab.js",), ("fusion/fusion_lab.css",)
+    scripts, styles = ("fusion/story.js", "fusion/fusion_lab.js"), ("fusion/fusion_lab.css",)
     commands = (
         *("set_config", "set_code", "set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best"),
         *("run_simulated", "run_measured", "stop", *COMMANDS),
@@ -76,9 +76,11 @@ class FusionLab(ComparesRuns, WritesCode):
         cluster: str | Cluster | None = None,
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._settings, self._mode = Settings(), "auto"
         self._begin(subject=get_subject(subject).name, devices=devices, parallel_mode=parallel_mode)
         self._cluster = self._checked_cluster(cluster)

@@ -152,6 +152,7 @@ function commit(name, text, { snapshot, send }) {
 
 const { render, mountPage } = lab({
   classes: ["pl-mm"],
+  story: STORY,
   parts: { head: top, controls, memory, tables },
   measure(ui, root) {
     measureWidth(ui, root);

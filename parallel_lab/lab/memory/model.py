@@ -63,7 +63,7 @@ class MemoryLab(ComparesRuns, WritesCode):
     `close()` forgets all listeners.
     """
 
-    scripts, styles = ("memory/memory_bars.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
+    scripts, styles = ("memory/memory_bars.js", "memory/story.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
     commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
     paste_example = 'net.hsdp(optimizer_level="level2")'
@@ -81,9 +81,11 @@ class MemoryLab(ComparesRuns, WritesCode):
         level: str | None = None,
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._subject = get_subject(subject).name
         self._width, self._capacity = self.subject.width, self.subject.capacity_bytes
         levels = LEVELS[self.one_of(parallel_mode, LEVELS, "parallel_mode")]

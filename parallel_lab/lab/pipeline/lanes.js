@@ -15,17 +15,17 @@ const ranLanes = (s) => Object.entries(s.ran);
 
 // ---- where things lie ----
 
-// Heights of a lane's rows; few lanes are taller. What ran has a thin row each.
-function heights(s) {
-  const { length } = s.lanes, ran = ranLanes(s).length;
-  const cell = length > 6 ? (ran ? 19 : 25) : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
+// Heights of a lane's rows; few lanes are taller, many are lower below a story. What ran has a thin row each.
+function heights(s, ui) {
+  const { length } = s.lanes, ran = ranLanes(s).length, low = tellsNow(s, ui) ? 5 : 0;
+  const cell = length > 6 ? (ran ? 19 : 25) - low : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
   const thin = length > 6 ? 5 : 9, memory = length > 6 ? 7 : length > 4 ? 11 : 15, gap = length > 6 ? (ran ? 2 : 3) : 7;
   return { cell, thin, memory, gap, lane: cell + ran * (thin + 1) + memory + 2 + gap, ran };
 }
 
 // Where the box leaves the cells no room for their numbers, the lanes are wider than it, and scroll.
 function geometry(s, ui) {
-  const h = heights(s), left = LABEL, behind = h.ran && h.thin >= 9 ? RAN : KEPT;
+  const h = heights(s, ui), left = LABEL, behind = h.ran && h.thin >= 9 ? RAN : KEPT;
   const ghosts = s.lanes.some((lane) => lane.left.length || lane.pending.length);
   const drawn = s.axis * (ghosts ? 1.12 : 1) || 1, all = Math.max(drawn, ...ranLanes(s).map(([, ran]) => ran.span));
   const axis = all <= MUCH_LONGER * drawn || ui.all ? all : drawn; // what ran beyond it is cut, until all is asked for

@@ -59,7 +59,7 @@ class PipelineLab(ShowsTraining, WritesCode):
     Listeners (`on_change`) receive "picture", "run" or, at every step of a training, "loss".
     """
 
-    scripts = ("pipeline/lanes.js", "pipeline/pipeline_lab.js")
+    scripts = ("pipeline/lanes.js", "pipeline/story.js", "pipeline/pipeline_lab.js")
     styles = ("pipeline/pipeline_lab.css",)
     commands = (
         *("set_typed", "toggle_recompute", "put", "put_next", "move", "move_onto", "remove", "clear_rank", "clear"),
@@ -87,9 +87,11 @@ class PipelineLab(ShowsTraining, WritesCode):
         strategy: str = "one",
         puzzle: str = "",
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0

@@ -106,8 +106,8 @@ function headline(s, ui) {
   const bubble = ([source, , part]) => html`<span class="${part ? "" : "pl-muted"}" data-key="${source}">
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}${runBar(s.run)}</p>` : "";
-  if (openQuestion(s)) return html`${asks(s, ui)}${predictSwitch(s, ui)}${notices({ n0: s.last_error })}`;
-  return html`${asks(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
+  if (openQuestion(s)) return html`${asksOrTells(s, ui)}${predictSwitch(s, ui)}${notices({ n0: s.last_error })}`;
+  return html`${asksOrTells(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
     ${going}</div>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}${predictSwitch(s, ui)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
@@ -329,6 +329,7 @@ function keyAt(s, { rank, position }) {
 
 const { render, mountPage } = lab({
   classes: ["pl-pi"],
+  story: STORY,
   parts: { head: top, settings, lead: headline, lanes: lanesPart, caption, tools, below, tables },
   measure(ui, root) {
     ui.width = Math.max(200, Math.floor(root.clientWidth || 940) - 8);

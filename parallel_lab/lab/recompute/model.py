@@ -38,14 +38,15 @@ class RecomputeLab(RunsOneThing):
     cap   results that fit into memory: 20, 30, 40, 50, 60 or 72
     """
 
-    scripts, styles = ("recompute/recompute_lab.js",), ("recompute/recompute_lab.css",)
+    scripts, styles = ("recompute/story.js", "recompute/recompute_lab.js"), ("recompute/recompute_lab.css",)
     commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop", *COMMANDS)
     also_kept = ("toggle",)
     frame_height_px = 760
 
-    def __init__(self, cap: int = 40, *, controls: str = "") -> None:
+    def __init__(self, cap: int = 40, *, controls: str = "", story: bool = False) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._begin(cap=cap)
         self._again = (False,) * len(LAYERS)
         self._own: dict[int, float] = {}  # cap -> the least work of an own choice that fits

@@ -84,6 +84,7 @@ const each = (change) => (s, given, base) => chosen(
 
 const { render, mountPage } = lab({
   classes: ["pl-rc"],
+  story: STORY,
   parts: { head: top, layers, curve, ...sectionParts(["puzzle", "python"]) },
   skeleton: html`<div class="pl-top">${slot("head")}</div>${["layers", "curve"].map(slot)}<div class="pl-rc-below">${["puzzle", "python"].map(slot)}</div>`,
   numbers: ["set_cap", "toggle"],

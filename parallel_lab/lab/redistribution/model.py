@@ -33,7 +33,7 @@ from ..shared.sections import code, table
 
 SHAPE, DTYPE = (16, 32), np.dtype(np.float32)
 DEVICES = (2, 4, 8)
-COPIES = {"copies": "copies of it", "addends": "partial sums"}
+COPIES = {"copies": "copies", "addends": "partial sums"}
 STEPS = {"gather": "all_gather, then slice", "all_to_all": "all_to_all where it fits", "exact": "exact pieces"}
 MANNERS: dict[str, dict[str, bool]] = {"gather": {}, "all_to_all": {"alltoall": True}, "exact": {"exact": True}}
 
@@ -61,7 +61,7 @@ class RedistributionLab(Stepped):
 
     scripts: ClassVar[tuple[str, ...]] = (
         *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
-        "redistribution/redistribution_lab.js",
+        *("redistribution/story.js", "redistribution/redistribution_lab.js"),
     )
     styles: ClassVar[tuple[str, ...]] = ("shared/transport.css", "pictures/moves.css")
     free = ("have", "want", "copies", "steps")
@@ -77,9 +77,11 @@ class RedistributionLab(Stepped):
         steps: str = "gather",
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._begin(devices=devices, have=have, want=want, copies=copies, steps=steps)
         self._rank = 0
         self._update()
@@ -99,7 +101,7 @@ class RedistributionLab(Stepped):
     def set_want(self, want: str) -> None:
         """The layout that is needed."""
 
-    @setting("ranks with the same slice hold", COPIES)
+    @setting("equal slices are", COPIES)
     def set_copies(self, copies: str) -> None:
         """What ranks with the same slice hold: "copies" or "addends"."""
 
@@ -179,7 +181,7 @@ class RedistributionLab(Stepped):
             return "The tensor is where it is needed: nothing is sent."
         received = DTYPE.itemsize * received_elements(self.plan)
         count, sends = len(self.plan), sum(step.communicates for step in self.plan)
-        which = f", {sends} of them with communication" if count > 1 else "" if sends else ", without communication"
+        which = f", {sends} with communication" if count > 1 else "" if sends else ", without communication"
         head = f"{plural(count, 'step')}{which}"
         least = "" if self.least_bytes is None else f"; no way needs less than {bytes_text(self.least_bytes)}"
         return f"{head}; every rank receives {bytes_text(received)} (predicted){least}."

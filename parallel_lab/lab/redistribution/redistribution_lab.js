@@ -8,6 +8,7 @@ const placeOf = (s) => movePlace(s.moves, s.at);
 const tables = (s, ui) => tabs(ui, sectionTabs(s, ui, Object.entries(TABS), false));
 
 const { render, mountPage } = lab({
+  story: STORY,
   tab: still.matches ? "moves" : "steps", // where nothing may move, the moves are a list
   parts: {
     patterns: (s, ui) => patterns(ui.id),

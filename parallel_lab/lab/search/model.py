@@ -54,7 +54,7 @@ class SearchLab(WritesCode, RunsOneThing):
     `close()` ends a run and forgets all listeners.
     """
 
-    scripts = ("pictures/slices.js", "search/search_plot.js", "search/search_lab.js")
+    scripts = ("pictures/slices.js", "search/search_plot.js", "search/story.js", "search/search_lab.js")
     styles = ("search/search_lab.css",)
     commands = (
         *("set_weight", "set_pin", "clear_arguments", "set_own_strategy", "take"),
@@ -76,9 +76,11 @@ class SearchLab(WritesCode, RunsOneThing):
         cluster: str = "laptop",
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._begin(net=net, devices=devices, mode=mode, costs=costs, cluster=cluster)
         self._bandwidth = self._latency = 1.0
         self._capacity, self._operator, self._point, self._at = 0, "", WINNER, 0

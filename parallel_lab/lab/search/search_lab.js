@@ -14,7 +14,7 @@ function top(s, ui) {
     <span class="pl-se-run">${going ? button("stop", "Stop", ui, { title: "end it after the present step" })
     : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
     ${predictSwitch(s, ui)}</div>${arguments_(s, ui)}
-    ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
+    ${asksOrTells(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
@@ -118,7 +118,7 @@ function why(c, unit) {
 function candidates(s, ui) {
   const pinned = s.candidates.some((c) => c.pinned);
   const pin = (c) => {
-    const call = c.pinned ? null : c.strategy, said = c.pinned ? "take the pin out" : `pin ${s.operator} to it: the search must take it`;
+    const call = c.pinned ? null : c.strategy, said = c.pinned ? "unpin: the search is free again" : `pin ${s.operator} to it: the search must take it`;
     return html`<button type="button" class="pl-link" data-key="pin" data-pin="${c.pinned ? "" : c.strategy}" aria-pressed="${c.pinned}"
       title="${said}" aria-label="${c.strategy}: ${said}"${flag("disabled", !ui.can("set_pin", s.operator, call))}>${c.pinned ? "unpin" : "pin"}</button>`;
   };
@@ -177,6 +177,7 @@ function leads(settings, [command, name, value]) {
 
 const { render, mountPage } = lab({
   classes: ["pl-se"],
+  story: STORY,
   parts: { patterns: (s, ui) => patterns(ui.id), head: top, net, cards, plot, candidates, steps, tables },
   skeleton: html`${slot("patterns")}<div class="pl-se-body"><div class="pl-top">${slot("head")}</div>
     <div class="pl-se-main">${["net", "cards", "plot"].map(slot)}</div>${["candidates", "steps"].map(slot)}</div>${slot("tables")}`,

@@ -54,7 +54,8 @@ class Lab(ModelWithFile):
     scale             how much larger than usual its views draw everything (`set_scale`)
     words             a pure function: the text of a snapshot
 
-    Every lab takes controls="-preset,-run": what a teacher hides in it (`hide`).
+    Every lab takes controls="-preset,-run": what a teacher hides in it (`hide`); and story=True: it begins with a few
+    steps that a reader takes, one after the other, and ends for ever with one click (`shared/story.js`).
     """
 
     scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
@@ -65,6 +66,7 @@ class Lab(ModelWithFile):
     apart: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
     scale: float = 1.0
+    story: bool = False
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __repr__(self) -> str:
@@ -96,7 +98,8 @@ class Lab(ModelWithFile):
 
     def how_shown(self) -> dict[str, Any]:
         """What views get in addition to the snapshot."""
-        return {"scale": self.scale, "hidden": self.hidden} if self.hidden else {"scale": self.scale}
+        shown: dict[str, Any] = {"scale": self.scale} | ({"story": True} if self.story else {})
+        return shown | ({"hidden": self.hidden} if self.hidden else {})
 
     def to_text(self) -> str:
         """Everything shown, in words."""

@@ -171,7 +171,7 @@ const lead = (result, selected = "") => html`<p class="pl-status" role="status">
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
 function head(s, controls, ui) {
   return html`<div class="pl-head"><h2 class="pl-title">${s.title}</h2>${controls}${predictSwitch(s, ui)}</div>
-    ${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status, s.selected)}${notices({ n0: s.last_error, n1: s.run.error })}`;
+    ${asksOrTells(s, ui)}${openQuestion(s) ? "" : lead(s.status, s.selected)}${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
 
 // A number as people type it; any other text stays one: the model says what is wrong with it.
@@ -241,6 +241,7 @@ function followTheme(root, scale, changed) {
 //               that it leads to) => what is looked at there
 //   numbers     commands that take a number, besides those of `choice` and `segments`
 //   tab         which of the tabs is open at first
+//   story       {name, steps, end}, see story.js
 //   commit      (name, text, view): what was typed into the field `name`
 //   handlers    (view) => {event: handler}; one that returns true has dealt with the event
 //   acts        (view): called before a command is sent, or a tab opened
@@ -250,7 +251,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
   const id = `pl${mounted}-${Math.random().toString(36).slice(2, 7)}`;
   const hides = (command) => view.snapshot?.hidden?.includes(command);
   const free = (command, ...given) => !hides(command) && ui.able(command, ...given);
-  const ui = { live, able: can, can: free, whatIf, id, width: 940, drafts: new Map(), tab: spec.tab ?? null };
+  const ui = { live, able: can, can: free, whatIf, id, width: 940, drafts: new Map(), tab: spec.tab ?? null, tells: spec.story };
   const curves = { parallel: new Float32Array(0), single: new Float32Array(0) };
   const drawn = new Map();
   let asked = 0, dirty = false, seen = root.clientWidth;
@@ -268,7 +269,6 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
     if (dirty) {
       dirty = false;
       root.setAttribute("aria-label", view.snapshot.title);
-      style.textContent = hiding(id, view.snapshot.hidden ?? []);
       if (root.clientWidth || !ui.measured) (spec.measure ?? measureWidth)(ui, root); // out of sight: the old one stays
       ui.measured = true;
       const tried = ui.preview && ui.whatIf(ui.preview, spec.previews);
@@ -283,6 +283,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         next.innerHTML = text;
         morph(slots[name], next.content);
       }
+      style.textContent = `${hiding(id, view.snapshot.hidden ?? [])}${framing(id, ui)}`;
       spec.drawn?.(view);
     }
     drawFigures(view);
@@ -329,6 +330,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
       }
       const copy = event.target.closest("[data-copy]");
       if (copy) { navigator.clipboard?.writeText(copy.closest("[role=group]").querySelector("pre").textContent); return; }
+      if (event.target.closest("[data-story-off]")) { endStory(view); return; }
       const node = event.target.closest("[data-command]");
       if (!node || ["SELECT", "INPUT", "TEXTAREA"].includes(node.nodeName)) return;
       if (node.nodeName === "g") node.focus();

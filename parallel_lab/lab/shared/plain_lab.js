@@ -9,6 +9,7 @@ const plainTabs = (s, ui) => {
 };
 
 const { render, mountPage } = lab({
+  story: typeof STORY === "undefined" ? undefined : STORY,
   parts: {
     head: (s, ui) => head(s, html`${fieldsOf(s).map(([name, field]) => control(`set_${name}`, field, ui))}`, ui),
     sections: (s, ui) => html`${Object.keys(s.sections).filter((name) => !s.sections[name].tab)

@@ -29,7 +29,7 @@ function asks(s, ui) {
     <b>${last.right.map(amount).join(" or ")}</b>: ${micro(last.why)}. ${s.predict.more
     ? html`<button type="button" class="pl-link pl-skip" data-key="ask" data-command="ask"${disabledUnless(ui, "ask")}>
     another question</button>` : ""}`;
-  return html`<p class="pl-predict" role="group" aria-label="predict first">${q ? open() : told()}</p>`;
+  return html`<p class="pl-predict ${q ? "" : "pl-told"}" role="group" aria-label="predict first">${q ? open() : told()}</p>`;
 }
 
 // On a page of its own (alone.js): the same, with the answers that the page carries.

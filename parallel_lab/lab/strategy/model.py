@@ -53,7 +53,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
              default: its first
     steps    training steps of one run;  speed: "slow", "medium" or "full"
     simple   for a first lesson: head, one operator's strategy, the picture and the loss; nothing else is shown
-    tour     whether the page begins with a tour, which a reader ends for ever with one click (`tour.js`)
+    tour     whether the page begins with a tour, which a reader ends for ever with one click (`story.js`)
 
     Listeners (`on_change`) receive "picture", "run" or "loss". `close()` ends a running training and forgets all
     listeners.
@@ -61,7 +61,13 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
 
     scripts = (
         *("shared/transport.js", "shared/scrub.js", "pictures/slices.js", "pictures/moves.js"),
-        *("strategy/graph.js", "strategy/operators.js", "strategy/pairs.js", "strategy/numbers.js", "strategy/tour.js"),
+        *(
+            "strategy/graph.js",
+            "strategy/operators.js",
+            "strategy/pairs.js",
+            "strategy/numbers.js",
+            "strategy/story.js",
+        ),
         "strategy/strategy_lab.js",
     )
     styles = ("shared/transport.css", "pictures/moves.css", "strategy/strategy_lab.css", "strategy/pairs.css")
@@ -91,7 +97,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     ) -> None:
         super().__init__(steps, speed)
         self.hide(controls)
-        self._simple, self._tour = simple, tour
+        self._simple, self.story = simple, tour
         self._fusion, self._optimizer = "alone", "whole"
         self._plans = Plans()
         self._pictures = Pictures(self._plans)
@@ -168,7 +174,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
         self._resettle(optimizer=name)
 
     def options(self) -> dict[str, Any]:
-        return {"simple": self._simple, "tour": self._tour}
+        return {"simple": self._simple, "tour": self.story}
 
     def calls(self) -> list[list[Any]]:
         """Those of the choices: also the preset that strategies were changed from; then what was changed."""
@@ -380,7 +386,6 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
                 "version": 1,
                 "title": "Strategy Lab",
                 "simple": self._simple,
-                "tour": self._tour,
                 "steps": self._steps,
                 "earlier": [run.curve() for run in self._earlier],
                 "said": self._said,

@@ -108,7 +108,8 @@ const COLUMNS = 4; // always four to a row: a rank keeps its place when the stra
 
 function picture(s, ui) {
   const dims = plane(s.picture), mine = s.cards.find((c) => c.rank === s.rank) ?? s.cards[0];
-  const side = Math.max(40, Math.min(s.cards.length > COLUMNS ? 40 : 86, ui.centre / COLUMNS - 40));
+  const long = s.cards.some((c) => c.text.length > 14); // two lines below the picture
+  const side = Math.max(26, Math.min(s.cards.length > COLUMNS ? (long ? 26 : 40) : 86, ui.centre / COLUMNS - 40));
   const team = addendsOf(s.cards, mine), copies = replicasOf(s.cards, mine);
   const ring = (rank) => (rank === s.rank ? "" : team.includes(rank) ? "team" : copies.includes(rank) ? "copy" : "");
   const phase = (name) => html`<option value="${name}" data-key="${name}"${flag("selected", name === s.phase)}
@@ -381,11 +382,12 @@ function measure(ui, root) {
 }
 
 const { render, mountPage } = lab({
+  story: STORY,
   parts: {
     patterns: (s, ui) => patterns(ui.id),
     head: header,
-    tour: (s, ui) => html`${tour(s, ui)}`,
-    ...inPast({ status: (s, ui) => html`${asks(s, ui)}${openQuestion(s) ? "" : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
+    story: (s, ui) => html`${openQuestion(s) ? "" : asksOrTells(s, ui)}`,
+    ...inPast({ status: (s, ui) => html`${openQuestion(s) ? asks(s, ui) : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, ...inPast({ picture, loss }), ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
       .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(past(s, ui), ui))])),
@@ -393,7 +395,7 @@ const { render, mountPage } = lab({
   skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">
     <div class="pl-shown">${["picture", "rank"].map(slot)}</div>
-    <div class="pl-live">${["loss", "timeline"].map(slot)}</div>${slot("tour")}</div></div>${slot("tables")}${sky}`,
+    <div class="pl-live">${["loss", "timeline"].map(slot)}</div>${slot("story")}</div></div>${slot("tables")}${sky}`,
   measure,
   ...movesAir,
   previews: ["picture", "cards", "rank_detail", "status_tensor", "status_rank", "status_message"],
@@ -403,7 +405,7 @@ const { render, mountPage } = lab({
     if (numberOf(text) !== snapshot.steps) send("set_steps", [numberOf(text)]);
     forget("head");
   },
-  handlers: (view) => withScrub(view, withTour(view, withCode(view, withNumbers(view, withMoves(view, strategyHandlers(view)))))),
+  handlers: (view) => withScrub(view, withCode(view, withNumbers(view, withMoves(view, strategyHandlers(view))))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);
