@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from parallel_lab.base.units import bytes_text
+from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.memory.puzzle import fullest
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import StrategyLabWidget
-from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
+from tests.browser.lab_page import MARKS, axe_faults, browser, live, page_of, sync_api
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 pytestmark = MARKS
+LAB_PX = 655
 CARDS = ".pl-cards .pl-card-text"
 
 
@@ -54,3 +62,51 @@ def test_a_list_of_strategies_shows_what_each_leads_to_and_previews_it(page_of, 
     option.nth(1).click()
     expect(texts).to_have_text([card["text"] for card in tried.snapshot()["cards"]])
     expect(page.locator(".pl-previewing")).to_have_count(0)
+
+
+# a lab, a choice that is pointed at, what opens its list, and a text that only the picture with that choice has
+LISTS: dict[str, tuple[Any, str, str, Any]] = {
+    "memory": (MemoryLab, "level3", "", lambda lab: f"fullest: {bytes_text(fullest(lab.ranks()).peak_bytes)}"),
+    "fusion": (FusionLab, "each", "", lambda lab: "message 10: "),
+    "pipeline": (PipelineLab, "gpipe", "[data-do=weigh]", lambda lab: "at most 8 micro-batches"),
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("form", ["page", "kernel"])
+@pytest.mark.parametrize("name", LISTS)
+def test_a_row_of_choices_has_bars_and_previews_the_one_pointed_at(page_of, live, name, form):
+    make, choice, opener, text = LISTS[name]
+    lab, tried = make(), make()
+    (command,) = lab.weighed
+    getattr(tried, command)(choice)
+    if form == "page":
+        page = page_of(lab.to_html(limits=Limits(14, 60)), width=904)
+    else:
+        page, _ = live(widget_of(make)(lab), width=848)
+    if opener:
+        page.locator(opener).click()
+    others = [call[-1] for call in lab.replays() if call[0] == command][:6]
+    rows = [page.locator(f"button[data-command={command}][data-value='{one}']") for one in others]
+    for row in rows:
+        expect(row.locator(".pl-weights i")).to_have_count(3)
+    share = "(e) => [...e.querySelectorAll('.pl-weights i')].map((i) => parseFloat(i.style.width))"
+    weights = [[value for value, _ in lab.weigh(command, one).values()] for one in others]
+    drawn = [row.evaluate(share) for row in rows]
+    for n in range(3):
+        expected = [weight[n] / (weights[0][n] or 1) for weight in weights]
+        assert [bars[n] / (drawn[0][n] or 1) for bars in drawn] == pytest.approx(expected, abs=0.03)
+    before, height = page.locator(".pl-status").inner_text(), page.locator(".pl-lab").bounding_box()["height"]
+    row = page.locator(f"button[data-command={command}][data-value={choice}]")
+    row.hover()
+    expect(page.locator(".pl-previewing")).to_have_count(1)
+    expect(page.locator(".pl-status")).to_contain_text(tried.snapshot()["status"].replace(" us", " µs"))
+    expect(page.locator(".pl-lab")).to_contain_text(text(tried))
+    assert height <= LAB_PX or form == "page"
+    assert lab.snapshot() == make().snapshot() and not axe_faults(page, ".pl-lab")
+    page.mouse.move(2, 2)
+    expect(page.locator(".pl-previewing")).to_have_count(0)
+    assert page.locator(".pl-status").inner_text() == before
+    row.click()
+    expect(page.locator(".pl-status")).to_contain_text(tried.snapshot()["status"].replace(" us", " µs"))
+    expect(row).to_have_attribute("aria-checked", "true")

@@ -1,5 +1,5 @@
-"""The story of each lab: it frames what is next, waits for the reader's own action, says what changed, and ends for ever
-with one click. A lab fits a laptop with it at every step.
+"""The story of each lab: it frames what is next, waits for the reader's own action, says what changed, and ends for
+ever with one click. A lab fits a laptop with it at every step.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ STEPS: dict[str, list[tuple[Act, str]]] = {
         (click("[data-tab=traffic]"), ""),
     ],
     "PipelineLab": [
-        (take("set_schedule", "gpipe"), "Ranks wait 27 % of the step (before 27 %) and keep at most 8 results (before 4)."),
+        (take("set_schedule", "gpipe"), "27 % of the step (before 27 %) and keep at most 8 results (before 4)."),
         (take("set_micro_batches", "16"), "With 16 micro-batches ranks wait 16 %, before 27 %."),
         (click("[data-item]", 1), ""),
         (click("[data-command=run_measured]"), "Their lanes are measured"),

@@ -247,14 +247,16 @@ function controls(s, ui) {
   const several = lanesOf(s).boxes.length > s.cuts.length + 1;
   const wordings = { inclusive: "ends a message", first_n: "counts what comes before" };
   const wording = () => choice("wording", "an index", s.wording, "set_wording", ui, { text: (c) => wordings[c] });
+  const weighed = consequencesOf(s, ui, s.mode, "set_mode"), pointed = ui.preview && weighed.key;
+  const roomy = s.config.hint.length * 6.4 + 360 < ui.width; // for the hint and the numbers, in pixels
   return html`<div class="pl-fu-controls">
-    ${segments("m", "fusion", s.mode, "set_mode", ui, { text: (c) => c.value, title: (c) => c.label })}
+    ${segments("m", "fusion", s.mode, "set_mode", ui, { text: (c) => c.value, title: (c) => c.label, weighed })}
     ${label ? html`<span class="pl-fu-config">${typed(`config-${mode}`, label, s.config.text, ui)}</span>` : ""}
     ${mode === "index" ? wording() : ""}
     <span class="pl-fu-buttons"><button type="button" data-key="split" class="pl-button" data-split="1"
       ${flag("disabled", !ui.live || !several)} title="cut the largest bucket in two">Split</button>
     ${button("show_best", "Show par", ui, { title: "the grouping that an exact search finds, after a try of your own" })}</span></div>
-    <p class="pl-fu-hint">${s.config.hint}</p>`;
+    <div class="pl-fu-hint"><p>${pointed ? "" : s.config.hint}</p>${pointed || roomy ? weighed.key : ""}</div>`;
 }
 
 const RUNS = { simulated: ["run_simulated", "Simulate"], measured: ["run_measured", "Measure"] };
@@ -383,6 +385,7 @@ const { render, mountPage } = lab({
   classes: ["pl-fu"],
   story: STORY,
   parts: { head: top, controls, picture, below, tables },
+  previews: ["status", "sections", "cuts", "tried", "source"],
   numbers: ["set_devices"],
   commit,
   handlers: (view) => withCode(view, handlers(view)),

@@ -33,6 +33,7 @@ from ..code.lab_code import WritesCode
 from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import ComparesRuns
+from ..shared.what_if import WeighsChoices, Weight
 from .case import MODES, Score, Settings
 from .code import PARALLEL_MODES, codes_of, mindspore_lines, numbers_in, settings_in
 from .compiled import Plans, Setup
@@ -44,7 +45,7 @@ from .subjects import SUBJECTS, Subject, get_subject
 DEVICES = (2, 4, 8)
 
 
-class FusionLab(ComparesRuns, WritesCode):
+class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
     """The gradients of one training step, and the messages they travel in.
 
     subject        one of SUBJECTS: "golf" (the puzzle, on paper), "chain", "dense", "convnet", "transformer"
@@ -64,7 +65,7 @@ class FusionLab(ComparesRuns, WritesCode):
     paste_example = 'net.comm_fusion({"allreduce": {"mode": "size", "config": 8}})'
     replayed = ("mode", "devices", "parallel_mode", "wording")
     free = ("devices", "parallel_mode", "wording")
-    also_kept = ("set_line", "set_config")
+    also_kept, weighed = ("set_line", "set_config"), ("set_mode",)
     against = ("with this fusion", "without")
     steps, result_type = 8, RunResult
 
@@ -281,6 +282,11 @@ class FusionLab(ComparesRuns, WritesCode):
         """The predicted step."""
         return self._lanes
 
+    def weight(self) -> Weight:
+        """Of the predicted step: its time, the part of it in which a rank only waits for messages, and how many."""
+        step: Weight = {"step": (self._lanes.step_s, "time"), "exposed": (self._lanes.exposed_s, "time")}
+        return step | {"messages": (len(self._lanes.messages), "count")}
+
     @property
     def plan(self) -> Plan | None:
         """The compiled plan; None for the puzzle."""
@@ -363,6 +369,7 @@ class FusionLab(ComparesRuns, WritesCode):
                 "axis_s": self._axis_s(),
                 "tried": self._tried and tried_view(self._tried),
                 "predict": self.asked(),
+                "weight": self.weight(),
                 "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
                 "run": {**run, "can": not on_paper and not self._run.goes_on},
             }

@@ -24,7 +24,8 @@ function top(s, ui) {
 function controls(s, ui) {
   const semi = s.parallel_mode.value === "semi_auto_parallel";
   const shared = (n) => (n < 0 ? "all with the same slice" : plural(n, "rank"));
-  const level = { text: (c) => c.value, title: (c) => c.label };
+  const weighed = consequencesOf(s, ui, s.level, "set_level");
+  const level = { text: valueOf, title: (c) => c.label ?? "", weighed };
   const size = { options: 'class="pl-mm-size-field" placeholder="no line"' };
   const run = (command, text, title) => button(command, text, ui, { on: s.run.can, title });
   return html`<div class="pl-mm-controls">
@@ -41,7 +42,7 @@ function controls(s, ui) {
       ${flag("checked", s.accumulation_shard)}${disabledUnless(ui, "set_accumulation_shard")}>
       <span>sums in slices</span></label>` : ""}</div>
     <div class="pl-mm-runs">${equalities(s).length && s.run.can ? equalities(s).map((name) => html`<p class="pl-mm-run" title="${s.run.text}">
-      ${s.sections[name].title.split(":")[0]}: ${s.sections[name].notes.map(verdictText)}</p>`) : runLine(s.run, "pl-mm-run", ui)}</div>`;
+      ${s.sections[name].title.split(":")[0]}: ${s.sections[name].notes.map(verdictText)}</p>`) : runLine(s.run, "pl-mm-run", ui) || weighed.key}</div>`;
 }
 
 const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWith("equality_"));
@@ -158,6 +159,7 @@ const { render, mountPage } = lab({
     measureWidth(ui, root);
     ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
   },
+  previews: ["status", "selected", "sections", "steps_of", "source"],
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],
   commit,
   handlers: (view) => withCode(view),

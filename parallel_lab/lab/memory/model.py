@@ -27,13 +27,14 @@ from ..pictures.charts import Chart, memory_chart, zero_chart
 from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import ComparesRuns
+from ..shared.what_if import WeighsChoices, Weight
 from .code import codes_of, settings_in
 from .compiled import compiled, every_level, job_of, ranks_of
 from .count import MOMENTS, Count
 from .facts import ParameterFact, parameter_facts
 from .puzzle import Par, Score, find_par, fullest
 from .run import RunResult, check_result, counted
-from .sections import KINDS, fit_text, memory_sections, notes, status_text, steps_of
+from .sections import KINDS, busiest, fit_text, memory_sections, notes, status_text, steps_of
 from .subjects import (
     ACCUMULATIONS,
     DEVICES,
@@ -51,7 +52,7 @@ from .zero import parse_count, zero_table
 _Key = tuple[str, int, Settings]
 
 
-class MemoryLab(ComparesRuns, WritesCode):
+class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     """One training step of a network, and what every rank holds of it.
 
     subject        one of SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
@@ -68,7 +69,7 @@ class MemoryLab(ComparesRuns, WritesCode):
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
     paste_example = 'net.hsdp(optimizer_level="level2")'
     replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
-    also_kept = ("set_zero",)
+    also_kept, weighed = ("set_zero",), ("set_level",)
     against = ("with these settings", "without optimizer parallel")
     steps, result_type = 20, RunResult
 
@@ -248,6 +249,13 @@ class MemoryLab(ComparesRuns, WritesCode):
         """Per level of the mode what every rank would hold and send; for an impossible level, the reason."""
         return every_level(*self._key())
 
+    def weight(self) -> Weight:
+        """Of the fullest rank between steps and at its fullest moment, and what the busiest one sends per step."""
+        ranks = self.ranks()
+        resident, peak = sum(fullest(ranks).at("resident").values()), fullest(ranks).peak_bytes
+        held: Weight = {"between steps": (resident, "bytes"), "fullest moment": (peak, "bytes")}
+        return held | {"sent": (busiest(ranks).sent_bytes, "bytes")}
+
     @property
     def score(self) -> Score:
         """The puzzle's score: (parameters, whether they fit). Raises ArgumentError for another network or no line."""
@@ -349,6 +357,7 @@ class MemoryLab(ComparesRuns, WritesCode):
                 "zero": self._zero,
                 "par": self.subject.width and self._pars.get(self._par_key()) is not None,
                 "predict": self.asked(),
+                "weight": self.weight(),
                 "sections": {**memory_sections(self), **self.code_sections()},
                 "run": {**run, "can": run["state"] != "running"},
             }

@@ -29,6 +29,7 @@ from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.lab import Choice, setting
 from ..shared.questions import COMMANDS, Question
+from ..shared.what_if import WeighsChoices, Weight
 from ..strategy.training_lab import ShowsTraining
 from . import drawing
 from .code import codes_of, settings_in
@@ -42,7 +43,7 @@ from .waits import why_waiting
 HISTORY = 200  # settings that can be gone back to
 
 
-class PipelineLab(ShowsTraining, WritesCode):
+class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     """A pipeline's schedule: chosen or drawn, timed, checked, and run.
 
     net            one of SUBJECTS: "stack", "gpt"
@@ -69,7 +70,7 @@ class PipelineLab(ShowsTraining, WritesCode):
     earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
     replayed = ("schedule", "stages", "micro_batches", "chunks")
     also_kept = ("set_typed", "toggle_recompute", "load")
-    often = ("run", "loss")
+    often, weighed = ("run", "loss"), ("set_schedule",)
     frame_height_px = 860
     steps = 20
 
@@ -366,6 +367,12 @@ class PipelineLab(ShowsTraining, WritesCode):
 
     # ---- forms ----
 
+    def weight(self) -> Weight:
+        """Of the predicted step: its ticks, the percentage that ranks wait, the results that the fullest rank keeps."""
+        s = self._settings
+        found = {"ticks": s.timed.timing.makespan, "wait, %": 100 * s.bubble, "results kept": max(s.peaks)}
+        return {name: (float(f"{value:.3g}"), "number") for name, value in found.items()}
+
     def snapshot(self) -> dict[str, Any]:
         """Everything the views show, as plain data."""
         with self._lock:
@@ -384,6 +391,7 @@ class PipelineLab(ShowsTraining, WritesCode):
                 "earlier": [one.curve() for one in self._earlier if one.losses],
                 "said": self._said,
                 "predict": self.asked(),
+                "weight": self.weight(),
                 **schedule_view(s),
                 "sections": {
                     **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),

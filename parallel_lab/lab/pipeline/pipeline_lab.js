@@ -74,7 +74,9 @@ function top(s, ui) {
   return html`<div class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}${s.puzzle?.locked ? "" : [choice("stages", "stages", s.stages, "set_stages", ui),
     choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui),
-    choice("schedule", "schedule", s.schedule, "set_schedule", ui, { help: SCHEDULES })]}
+    choice("schedule", "schedule", s.schedule, "set_schedule", ui, { help: SCHEDULES }),
+    html`<button type="button" class="pl-button" data-key="weigh" data-do="weigh" aria-expanded="${Boolean(ui.weighs)}"
+    title="what each schedule would lead to">▤<span class="pl-hidden">: compare schedules</span></button>`]}
     ${choice("cores", "cores", s.cores, "set_cores", ui, { help: CORES })}
     <span class="pl-pi-run">${run}${other}</span></div>`;
 }
@@ -147,7 +149,22 @@ const COMPARED = "Run trains with this very schedule; every tensor is compared w
 const ALONE = "This page runs nothing. ◀ and ▶ step through the drawn order; an action or a gap that is selected says " +
   "when it runs or what it waits for. In a notebook, Run trains with this very schedule.";
 
+// Every schedule with its bars, in the room of the loss: the lanes above show the one that is pointed at.
+function schedules(s, ui) {
+  const weighed = consequencesOf(s, ui, s.schedule, "set_schedule");
+  const one = (c, n) => {
+    const value = valueOf(c), on = value === s.schedule.value;
+    return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on || (n === 0 && !s.schedule.value) ? 0 : -1}"
+      data-key="${value}" data-command="set_schedule" data-value="${value}" data-if="${JSON.stringify(["set_schedule", value])}"
+      title="${[SCHEDULES[value], weighed.said(n)].filter(Boolean).join("; ")}"${disabledUnless(ui, "set_schedule", value)}
+      ><span>${choiceText(c)}</span>${weighed.bars(n)}</button>`;
+  };
+  return html`<div class="pl-pi-schedules"><div role="radiogroup" aria-label="schedules" data-roving="5">
+    ${s.schedule.choices.map(one)}</div>${weighed.key}</div>`;
+}
+
 function below(s, ui) {
+  if (ui.weighs && !s.puzzle?.locked) return schedules(s, ui);
   const { equality } = s.sections;
   return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(s, "bubble", ui)}
     <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : ui.live ? COMPARED : ALONE}</p></div></div>`;
@@ -197,6 +214,7 @@ function handlers(view) {
     clear_rank() { const rank = ui.item?.rank ?? 0; ui.sel = null; ask("clear_rank", [rank], rank, 0, 0); },
     clear() { ui.sel = null; ask("clear", [], 0, 0, 0); },
     all() { ui.all = !ui.all; view.ask(); },
+    weigh() { ui.weighs = !ui.weighs; view.preview(null); },
     whole() { ui.at = null; view.ask(); },
     back() { ui.at = (ui.at ?? momentsOf(view.snapshot).length - 1) - 1; ui.sel = null; view.ask(); },
     on() { ui.at = ui.at === null ? 0 : ui.at + 1; ui.sel = null; view.ask(); },
@@ -337,6 +355,7 @@ const { render, mountPage } = lab({
     ui.sel ??= null;
     ui.all ??= false;
   },
+  previews: ["status", "complete", "lanes", "waits", "span", "axis", "nominal", "again", "parts", "twice", "ran", "sections"],
   numbers: NUMBERS_OF,
   commit(name, text, { snapshot, send, ui, forget }) {
     ui.tried = ui.told = null;

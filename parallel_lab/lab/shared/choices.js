@@ -37,6 +37,9 @@ function askIf(model, live, changed) {
   return { whatIf, heard };
 }
 
+// The same for all values of a setting.
+const consequencesOf = (s, ui, field, command) => consequences(s, ui, field.choices.map((c) => [command, valueOf(c)]));
+
 // The bars of a list of calls, each as long as its share of the largest in the list, and what the one that is pointed
 // at would lead to, compared with what is in force.
 function consequences(s, ui, calls) {

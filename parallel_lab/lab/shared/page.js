@@ -114,12 +114,13 @@ function choice(key, label, field, command, ui, { text = choiceText, first = "",
 
 // One of few, as a row of buttons.  name: for a screen reader
 function segments(key, label, field, command, ui, options = {}) {
-  const { text = choiceText, name = () => "", title = () => "" } = options;
-  const button = (c) => {
-    const value = valueOf(c), on = value === field.value, said = name(c);
+  const { text = choiceText, name = () => "", title = () => "", weighed } = options;
+  const button = (c, n) => {
+    const value = valueOf(c), on = value === field.value, said = name(c), about = [title(c), weighed?.said(n)];
     return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
       data-key="${key}${value}" data-command="${command}" data-value="${value}"${numeric(field)}${disabledUnless(ui, command, value)}
-      ${said ? html`aria-label="${said}"` : ""} title="${title(c)}">${text(c)}</button>`;
+      ${said ? html`aria-label="${said}"` : ""} title="${about.filter(Boolean).join("; ")}"
+      ${weighed ? html`data-if="${JSON.stringify([command, value])}"` : ""}>${text(c)}${weighed?.bars(n)}</button>`;
   };
   return html`<fieldset class="pl-field pl-segments" role="radiogroup" aria-label="${label}">
     <span aria-hidden="true">${label}</span>

@@ -47,7 +47,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "verdict": lambda verdict: verdict[0],
     "share": lambda share: share[1],
     "count": lambda n: f"{n:,}",
-    "number": str,
+    "number": lambda n: f"{n:g}" if isinstance(n, float) else str(n),
     "hue": str,
 }
 PAGE_ONLY = ("stack",)  # formats that only a page can show
