@@ -3,7 +3,7 @@
 import pytest
 
 from parallel_lab.base.cluster import get_cluster
-from parallel_lab.lab.shared.step_times import FAR
+from parallel_lab.lab.shared.step_times import FAR, Term, apart_text
 from parallel_lab.lab.strategy.machine import gap_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.processes.shm import close_all
@@ -27,11 +27,18 @@ def test_far_apart_one_line_says_how_many_share_how_few_cores_and_which_term_is_
     assert found["ratio"] == pytest.approx(100)
     assert found["text"] == (
         "100 times the predicted 100 us: 2 Python processes share 1 core; messages and waits take 10 ms, "
-        "by profile 'laptop' 40 us"
+        "for which profile 'laptop' has 40 us"
     )
     assert "share" not in gap_of(1e-4, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
     text = gap_of(0.5, lanes(10_000, 8_000), MESSAGES, 1, get_cluster("laptop"), 2)["text"]
-    assert "1/50 of the predicted 500 ms" in text and "computing takes 1 us, by profile 'laptop' 500 ms" in text
+    assert (
+        "1/50 of the predicted 500 ms" in text and "computing takes 1 us, for which profile 'laptop' has 500 ms" in text
+    )
+
+
+def test_a_term_that_the_profile_does_not_count_is_said_to_be_nothing():
+    terms = (Term("computing", 1e-3, 1e-3), Term("messages and waits", 9e-3, 0.0))
+    assert apart_text(1e-3, 1e-2, 2, 2, "laptop", terms).endswith("take 9 ms, for which profile 'laptop' has nothing")
 
 
 def test_near_each_other_and_before_anything_was_measured_nothing_is_said():

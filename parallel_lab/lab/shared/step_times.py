@@ -53,8 +53,8 @@ def apart_text(
 
     >>> terms = (Term("computing", 2e-3, 1e-3), Term("messages and waits", 7e-3, 1e-3))
     >>> apart_text(2e-3, 9e-3, 8, 2, "laptop", terms)
-    "4.5 times the predicted 2 ms: 8 Python processes share 2 cores; messages and waits take 7 ms, by profile 'laptop' \
-1 ms"
+    "4.5 times the predicted 2 ms: 8 Python processes share 2 cores; messages and waits take 7 ms, for which \
+profile 'laptop' has 1 ms"
     """
     ratio = measured_s / predicted_s if min(predicted_s, measured_s) > 0 else 1.0
     if max(ratio, 1 / ratio) < FAR:
@@ -63,7 +63,8 @@ def apart_text(
     here = f"{ranks} Python processes" + f" share {plural(cores, 'core')}" * (ranks > cores)
     off = max(terms, key=lambda term: abs(term.measured_s - term.predicted_s))
     text = f"{times} the predicted {time_text(predicted_s)}: {here}; {off.name} take{'s' * (off.name == 'computing')} "
-    return f"{text}{time_text(off.measured_s)}, by profile {profile!r} {time_text(off.predicted_s)}"
+    known = "nothing" if off.predicted_s <= 0 else time_text(off.predicted_s)
+    return f"{text}{time_text(off.measured_s)}, for which profile {profile!r} has {known}"
 
 
 @dataclass(frozen=True)
