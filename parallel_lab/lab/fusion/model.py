@@ -283,7 +283,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
         return self._lanes
 
     def weight(self) -> Weight:
-        """Of the predicted step: its time, the part of it in which a rank only waits for messages, and how many."""
+        """The predicted step: its time, the part of it in which a rank only waits for messages, and how many."""
         step: Weight = {"step": (self._lanes.step_s, "time"), "exposed": (self._lanes.exposed_s, "time")}
         return step | {"messages": (len(self._lanes.messages), "count")}
 
@@ -369,7 +369,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
                 "axis_s": self._axis_s(),
                 "tried": self._tried and tried_view(self._tried),
                 "predict": self.asked(),
-                "weight": self.weight(),
+                "weight": {name: list(found) for name, found in self.weight().items()},
                 "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
                 "run": {**run, "can": not on_paper and not self._run.goes_on},
             }

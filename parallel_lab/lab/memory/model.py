@@ -250,7 +250,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
         return every_level(*self._key())
 
     def weight(self) -> Weight:
-        """Of the fullest rank between steps and at its fullest moment, and what the busiest one sends per step."""
+        """The fullest rank between steps and at its fullest moment, and what the busiest one sends per step."""
         ranks = self.ranks()
         resident, peak = sum(fullest(ranks).at("resident").values()), fullest(ranks).peak_bytes
         held: Weight = {"between steps": (resident, "bytes"), "fullest moment": (peak, "bytes")}
@@ -357,7 +357,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
                 "zero": self._zero,
                 "par": self.subject.width and self._pars.get(self._par_key()) is not None,
                 "predict": self.asked(),
-                "weight": self.weight(),
+                "weight": {name: list(found) for name, found in self.weight().items()},
                 "sections": {**memory_sections(self), **self.code_sections()},
                 "run": {**run, "can": run["state"] != "running"},
             }

@@ -368,7 +368,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     # ---- forms ----
 
     def weight(self) -> Weight:
-        """Of the predicted step: its ticks, the percentage that ranks wait, the results that the fullest rank keeps."""
+        """The predicted step: its ticks, the percentage that ranks wait, the results that the fullest rank keeps."""
         s = self._settings
         found = {"ticks": s.timed.timing.makespan, "wait, %": 100 * s.bubble, "results kept": max(s.peaks)}
         return {name: (float(f"{value:.3g}"), "number") for name, value in found.items()}
@@ -391,7 +391,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
                 "earlier": [one.curve() for one in self._earlier if one.losses],
                 "said": self._said,
                 "predict": self.asked(),
-                "weight": self.weight(),
+                "weight": {name: list(found) for name, found in self.weight().items()},
                 **schedule_view(s),
                 "sections": {
                     **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),

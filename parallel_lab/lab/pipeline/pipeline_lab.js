@@ -74,9 +74,7 @@ function top(s, ui) {
   return html`<div class="pl-head pl-pi-head"><h2 class="pl-title">${s.title}</h2>
     ${choice("net", "net", s.net, "set_net", ui)}${s.puzzle?.locked ? "" : [choice("stages", "stages", s.stages, "set_stages", ui),
     choice("micro", "micro-batches", s.micro_batches, "set_micro_batches", ui),
-    choice("schedule", "schedule", s.schedule, "set_schedule", ui, { help: SCHEDULES }),
-    html`<button type="button" class="pl-button" data-key="weigh" data-do="weigh" aria-expanded="${Boolean(ui.weighs)}"
-    title="what each schedule would lead to">▤<span class="pl-hidden">: compare schedules</span></button>`]}
+    choice("schedule", "schedule", s.schedule, "set_schedule", ui, { help: SCHEDULES })]}
     ${choice("cores", "cores", s.cores, "set_cores", ui, { help: CORES })}
     <span class="pl-pi-run">${run}${other}</span></div>`;
 }
@@ -123,7 +121,7 @@ const lanesPart = (s, ui) => {
 const FIT = "the whole of what ran, or the drawn step over the full width";
 
 function tools(s, ui) {
-  const moments = prepare(s, ui), last = Math.max(0, moments.length - 1), at = ui.at ?? last, { live } = ui;
+  const moments = prepare(s, ui), last = Math.max(0, moments.length - 1), at = ui.at ?? last, { live } = ui, { longer } = geometry(s, ui);
   const tool = (name, text, title, on = true) => html`<button type="button" class="pl-button" data-key="do-${name}"
     data-do="${name}" ${flag("disabled", !on)} title="${title}">${text}</button>`;
   const rank = ui.item?.rank ?? 0, can = (kind) => live && s.lanes[rank].left.some((name) => name.includes(kind));
@@ -141,7 +139,9 @@ function tools(s, ui) {
     <input type="range" data-key="at" data-step="1" min="0" max="${last}" value="${at}"
     aria-label="moment of the step" aria-valuetext="${timeOf(moments[at] ?? 0)} ticks">
     ${tool("on", "▶", "one moment on", ui.at === null || at < last)}
-    ${geometry(s, ui).longer ? tool("all", ui.all ? "Fit drawn" : "Fit all", FIT) : ""}
+    ${longer ? tool("all", ui.all ? "Fit drawn" : "Fit all", FIT) : ""}
+    ${s.puzzle?.locked ? "" : html`<button type="button" class="pl-button" data-key="weigh" data-do="weigh"
+    aria-expanded="${Boolean(ui.weighs)}" title="what each schedule would lead to">▤${longer ? html`<span class="pl-hidden"> Compare</span>` : " Compare"}</button>`}
     <output class="pl-pi-moment">${ui.at === null ? "" : timeOf(ui.time)}</output></span>${live ? edit : ""}</div>`;
 }
 

@@ -19,5 +19,5 @@ const STORY = {
       at: '[data-command="run_measured"]', needs: "run_measured", done: (now) => now.run.state === "running",
       said: () => "Their lanes are measured, and their loss is compared with that of one device." },
   ],
-  end: "A schedule decides who waits and who keeps how much; what is learned stays the same.",
+  end: "A schedule decides how long ranks wait and how much they keep; what is learned stays the same.",
 };

@@ -21,18 +21,9 @@ from typing import Any, NamedTuple
 from ...base.errors import escape
 from .replay import Replay, pack, plain, ready
 
-# The scripts and style sheets of all labs lie in their folders. One module: a page without a network imports nothing.
+# Scripts and style sheets lie in their labs' folders, these in lab/shared/. One module: a page imports nothing.
 FRONT_END = Path(__file__).resolve().parents[1]
-SCRIPTS = (
-    "page.js",
-    "predict.js",
-    "alone.js",
-    "plotly.js",
-    "sections.js",
-    "choices.js",
-    "story.js",
-    "loss.js",
-)  # of lab/shared/
+SCRIPTS = ("page.js", "predict.js", "alone.js", "plotly.js", "sections.js", "choices.js", "story.js", "loss.js")
 LIVE = ("plotly_live.js",)  # what a page of its own, which asks for nothing, does without
 STYLES, PAGE_STYLES = ("lab.css", "sections.css"), ("alone.css",)
 LARGEST_PAGE = 440 * 1024  # bytes, of a lab
