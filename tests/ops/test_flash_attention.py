@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Session, ShapeError, StrategyError, Tensor, compile, nn, ops
+from parallel_lab import Parameter, ParameterTuple, Session, ShapeError, StrategyError, Tensor, compile, nn, ops
 from parallel_lab.base.errors import NotBuiltYet
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.nn.tensor.autograd import gradients
@@ -248,6 +248,57 @@ def test_a_sequence_of_keys_that_is_split_is_refused():
         trained(Net("BSH", strategy), "BSH", device_num=8, dataset_strategy="full_batch")
 
 
+# ---- a ring ----
+
+
+class RingNet(nn.Cell):
+    """Attention of three parameters, in MindSpore's form of a ring."""
+
+    def __init__(self, layout, heads, key_heads, strategy=None, ring=True, **options):
+        super().__init__()
+        rng = np.random.default_rng(2)
+        shapes = [{"BSH": (B, S, n * D), "BNSD": (B, n, S, D)}[layout] for n in (heads, key_heads, key_heads)]
+        self.tensors = ParameterTuple([Parameter(rng.normal(size=s), name=f"p{i}") for i, s in enumerate(shapes)])
+        self.attention = ops.FlashAttentionScore(heads, input_layout=layout, scale_value=0.5, **options)
+        if ring:
+            self.attention.add_prim_attr("enable_ring_attention", True)
+        if strategy is not None:
+            self.attention.shard(strategy)
+
+    def construct(self, x):
+        return ops.mul(self.attention(*self.tensors)[3], x)
+
+
+@each_of("options", {"next_tokens": 0}, {"next_tokens": 0, "pre_tokens": 3}, {"next_tokens": 2, "pre_tokens": 2}, {})
+@pytest.mark.parametrize(("layout", "key_heads"), [("BSH", 4), ("BNSD", 2)])
+def test_a_ring_equals_the_attention_of_one_device(layout, key_heads, options):
+    """`enable_ring_attention` on 8 ranks, against the same without it on one device: losses and parameters."""
+    strategy = {"BSH": (2, 2, 2), "BNSD": (2, 2, 2, 1)}[layout]
+    shape = (B, S, 4 * D) if layout == "BSH" else (B, 4, S, D)
+    inputs, found = np.random.default_rng(3).normal(size=(2, *shape)), []
+    for how in ({"strategy": (strategy,) * 3}, {"ring": False}):
+        net = RingNet(layout, 4, key_heads, **how, **options)
+        optimizer, alone = nn.SGD(net.trainable_params(), 0.3), "ring" in how
+        settings = {"parallel_mode": "stand_alone"} if alone else {"device_num": 8, "dataset_strategy": "full_batch"}
+        plan = compile(net, *inputs, loss=nn.MSELoss(), optimizer=optimizer, **settings)
+        sends = [i for i in plan.stages[0].program("forward") if i.kind == "start"]
+        assert len(sends) == (0 if alone else 2)
+        with Session(plan, net, optimizer) as session:
+            found.append((session.train([tuple(inputs)], 2), session.parameters()))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-10)
+    for name, values in found[1][1].items():
+        np.testing.assert_allclose(found[0][1][name], values, rtol=1e-10, atol=1e-12)
+
+
+def test_kept_values_of_a_ring_make_the_sum_of_exponentials():
+    net = RingNet("BSH", 4, 4, next_tokens=0)
+    largest, sums, _, _ = net.attention(*net.tensors)
+    plain = RingNet("BSH", 4, 4, ring=False, next_tokens=0)
+    wanted = plain.attention(*plain.tensors)
+    logs = [np.log(s.asnumpy()) + x.asnumpy() for x, s in ((largest, sums), wanted[:2])]
+    np.testing.assert_allclose(*logs, atol=1e-12)
+
+
 # ---- refusals ----
 
 Q, K = np.ones((2, 4, 8)), np.ones((2, 6, 8))
@@ -269,8 +320,9 @@ test_what_is_not_there_is_refused_with_what_to_use = refused(
     (lambda: score(input_layout="TND"), NotBuiltYet, "input_layout='TND'.*BSND.*attn_mask"),
     (lambda: score(input_layout="TH"), NotBuiltYet, "input_layout='TH'"),
     (lambda: score(sparse_mode=8), NotBuiltYet, "sparse_mode=8.*sparse_mode=1"),
-    (with_attribute("enable_ring_attention"), NotBuiltYet, "enable_ring_attention.*that of queries may be split"),
-    (with_attribute("enable_flash_sp"), NotBuiltYet, "enable_flash_sp"),
+    (with_attribute("enable_ring_attention"), ShapeError, "4 queries and 6 keys. As many keys as queries"),
+    (with_attribute("enable_flash_sp"), NotBuiltYet, "enable_flash_sp.*placement='zigzag'"),
+    (with_attribute("enable_ring_attention_cp"), NotBuiltYet, "enable_ring_attention_cp.*no version of MindSpore"),
     (
         lambda: ops.FlashAttentionScore(2)(*map(Tensor, (Q, K, K)), None, None, BITS),
         NotBuiltYet,
