@@ -69,10 +69,10 @@ class Node(Written):
     strategy_reason   why a propagated one was chosen, in a sentence
     out_strategy   how partial sums leave the result split: None, as it follows from `strategy`
     by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
-    own_rows     a slice that each rank takes of its own rows, so that nothing moves:
-                 `add_prim_attr("skip_redistribution", True)`
+    own_rows     a slice that each rank takes of its own rows, so that nothing moves (`skip_redistribution`)
     nd_tp        a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
     cross_batch  leave a split reduction as each rank has it
+    scattered    its sums may wait for a reader that splits another dim (`forward_reduce_scatter`)
     sync         in data_parallel mode, average the result over all ranks (True), over groups of them or not (False);
                  None: it does not look across samples
 
@@ -99,6 +99,7 @@ class Node(Written):
     strategy_origin: Origin | None = None
     out_strategy: AnyStrategy | None = None
     cross_batch: bool = False
+    scattered: bool = False
     sync: bool | tuple[tuple[int, ...], ...] | None = None
     phase: str = "forward"
     strategy_reason: str = ""

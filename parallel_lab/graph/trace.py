@@ -35,6 +35,9 @@ from .traced_value import TracedValue, TruthTest
 
 STEP = "training_step"  # name of the graph input that counts steps
 MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
+# fields of a node, and what `add_prim_attr` asks for
+ASKED = {"nd_tp": "enable_nd_tp", "cross_batch": "cross_batch", "own_rows": "skip_redistribution"}
+ASKED |= {"scattered": "forward_reduce_scatter"}
 
 
 class Scope(NamedTuple):
@@ -303,16 +306,14 @@ class Tracer(TracedBranches):
         if primitive is not None:
             self.primitives[id(primitive)] = primitive
             prim_attrs = primitive.prim_attrs
-            nd_tp = prim_attrs.get("enable_nd_tp") is True
+            asked = {field: prim_attrs.get(name) is True for field, name in ASKED.items()}
             choices = {
-                "strategy": as_strategy(primitive.in_strategy, nd_tp),
+                **asked,
+                "strategy": as_strategy(primitive.in_strategy, asked["nd_tp"]),
                 "strategy_source": "user" if primitive.in_strategy is not None else "",
                 "strategy_origin": primitive.strategy_origin,
                 "out_strategy": as_strategy(primitive.out_strategy),
-                "nd_tp": nd_tp,
-                "cross_batch": prim_attrs.get("cross_batch") is True,
                 "sync": prim_attrs.get("sync"),
-                "own_rows": prim_attrs.get("skip_redistribution") is True,
                 "target": "CPU" if prim_attrs.get("primitive_target") == "CPU" else "",
             }
         node = Node(

@@ -36,10 +36,10 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_452,
-    "ops": 12_552,
-    "nn": 8_746,
+    "ops": 12_554,
+    "nn": 8_747,
     "catalog": 14_715,
-    "graph": 9_610,
+    "graph": 9_612,
     "cost": 10_485,
     "run": 1_627,
     "processes": 13_681,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_658, 138_087, 107_982
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_663, 138_092, 107_991
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -276,7 +276,7 @@ def by_layouts(net, dp, mp):
     net.fc1.matmul.shard((grid("dp", "None"), grid("mp", "None")))
     net.fc1.bias_add.shard((grid("dp", "mp"), grid("mp")))
     net.fc1.activation.gelu.shard((grid("dp", "mp"),))
-    net.fc2.matmul.shard((grid("dp", "mp"), grid("None", "mp")))
+    net.fc2.matmul.shard((grid("dp", "mp"), grid("None", "mp"))).add_prim_attr("forward_reduce_scatter", True)
     net.fc2.bias_add.shard((tokens, one))
     net.add.shard((tokens, tokens))
 
@@ -287,7 +287,7 @@ def by_counts(net, dp, mp):
     net.fc1.matmul.shard(((dp, 1), (mp, 1)))
     net.fc1.bias_add.shard(((dp, mp), (mp,)))
     net.fc1.activation.gelu.shard(((dp, mp),))
-    net.fc2.matmul.shard(((dp, mp), (1, mp)))
+    net.fc2.matmul.shard(((dp, mp), (1, mp))).add_prim_attr("forward_reduce_scatter", True)
     net.fc2.bias_add.shard((tokens, (1,)))
     net.add.shard((tokens, tokens))
 
@@ -338,7 +338,7 @@ class Whole(nn.Cell):
 def test_sums_that_all_need_whole_are_reduced(make, kinds):
     net = make()
     if isinstance(net, Whole):
-        net.product.shard(((2, 4), (4, 1)))
+        net.product.shard(((2, 4), (4, 1))).add_prim_attr("forward_reduce_scatter", True)
         net.tanh.shard(((2, 1, 1),))
     else:
         by_counts(net, 2, 4)
@@ -346,6 +346,15 @@ def test_sums_that_all_need_whole_are_reduced(make, kinds):
     x = np.zeros((4 * S, H) if isinstance(net, Whole) else (4, S, H), np.float32)
     plan = compile(net, x, device_num=8, dataset_strategy="full_batch")
     assert [i.kind for _, i in plan.instructions("forward") if i.kind == REDUCE] == kinds
+
+
+def test_as_in_mindspore_nothing_waits_unasked():
+    net = Block()
+    by_counts(net, 2, 4)
+    net.fc2.matmul.del_prim_attr("forward_reduce_scatter")
+    plan = compile(net, np.zeros((4, S, H), np.float32), device_num=8, dataset_strategy="full_batch")
+    kinds = [i.kind for _, i in plan.instructions("forward") if i.message]
+    assert REDUCE in kinds and "reduce_scatter" not in kinds
 
 
 # ---- refusals ----

@@ -5,7 +5,7 @@ the slices, and combine partial results. Each inserted instruction has its reaso
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
 must agree (MindSpore: "has multiple users, but the TensorInfo are different").
-Sums of rows that are reshaped and split along another dim, a sequence, are combined there (`left_partial`).
+Sums of rows that are reshaped and split along another dim are combined there if `forward_reduce_scatter` asks for it.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ class Builder:
         addends. One reduce_scatter then brings what an all_reduce and a slice would, and its gradient an all_gather.
         """
         layout, name, reader = rule.outs[at], "", node
-        if layout.reduce != "sum" or node.opdef.mean or node.out_strategy is not None:
+        if not node.scattered or layout.reduce != "sum" or node.opdef.mean or node.out_strategy is not None:
             return False
         while reader is node or reader.opdef.view:
             name = node.outs[at] if reader is node else reader.name

@@ -21,6 +21,7 @@ from .small import LeNet5, TransformerClassifier, WideDeep
 
 DenseLayers = tuple[nn.Dense, ...]
 Network = TypeVar("Network", bound=nn.Cell)
+SCATTERED = "forward_reduce_scatter"  # sums of an operator wait for the reader of their reshaped rows
 GATHERED_AGAIN = "recompute_comm_op"  # what messages brought for an operator is brought again for backward
 
 
@@ -39,7 +40,7 @@ def data_parallel(net: Network) -> Network:
     """Remove all strategies: operators split along their batch dim, parameters whole. ArgumentTypeError for no Cell."""
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
-            primitive.shard(None).del_prim_attr(GATHERED_AGAIN)
+            primitive.shard(None).del_prim_attr(GATHERED_AGAIN).del_prim_attr(SCATTERED)
     return net
 
 
@@ -146,7 +147,7 @@ def _rows(dense: nn.Dense, dp: int, mp: int, sp: int = 1) -> None:
     """Input features split: every rank has an addend of the whole result, and an all_reduce adds them. Where the
     sequence of the result is split `sp` ways, a reduce_scatter does.
     """
-    dense.matmul.shard(((dp, mp), (1, mp)))
+    dense.matmul.shard(((dp, mp), (1, mp))).add_prim_attr(SCATTERED, sp > 1)
     dense.bias_add.shard(((dp, sp, 1), (1,)) if sp > 1 else ((dp, 1), (1,)))
 
 

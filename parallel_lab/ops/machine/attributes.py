@@ -69,8 +69,9 @@ class Attributed:
     def add_prim_attr(self, name: str, value: Any) -> Any:
         """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a
         reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter, `recompute_comm_op` lets what
-        messages brought it be brought again for backward, `primitive_target` is the older form of `set_device`; others
-        are kept. Returns self. Raises ArgumentTypeError.
+        messages brought it be brought again for backward, `forward_reduce_scatter` lets its sums wait for a reader that
+        splits a dim of their reshaped rows; `primitive_target` is the older form of `set_device`; others are kept.
+        Returns self. Raises ArgumentTypeError.
         """
         where = f"{self.name} add_prim_attr"
         if not isinstance(name, str):

@@ -118,8 +118,9 @@ class Primitive(Attributed):
 
     @property
     def compile_key(self) -> tuple[Any, ...]:
-        """What compiled programs depend on: strategies, target, and whether its operands are gathered again."""
-        return self.in_strategy, self.out_strategy, *map(self.prim_attrs.get, (TARGET, "recompute_comm_op"))
+        """What compiled programs depend on: strategies, target, and what is asked of its messages."""
+        asked = TARGET, "recompute_comm_op", "forward_reduce_scatter"
+        return self.in_strategy, self.out_strategy, *map(self.prim_attrs.get, asked)
 
     @property
     def options(self) -> dict[str, Any]:
