@@ -28,6 +28,7 @@ from .models import TRANSFORMERS, Transformer, get_transformer
 from .outer import Found, Verdict, search_plans, space
 from .point import PlanPoint, Prediction
 from .predict import predict_point
+from .run_messages import RunMessages, run_messages
 from .sequence_messages import (
     AttentionMessages,
     BalancedRing,

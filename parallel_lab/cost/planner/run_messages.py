@@ -1,0 +1,120 @@
+"""Bytes that a rank of a run sends: per layer and micro-batch along each axis of `Degrees`, and per step for gradients.
+
+    >>> from parallel_lab.cost.planner import get_decoder
+    >>> run = Degrees(64, tensor=2, context=2, stages=2, expert=8)
+    >>> found = run_messages(get_decoder("mixtral_8x7b"), run, samples=1, seq_length=8192)
+    >>> found.tensor_bytes, found.context_bytes, found.expert_bytes
+    (83886080, 50331648, 117440512)
+
+    tp        with sequence parallelism 10, or 8, otherwise 8 times (t - 1) / t b s h e / CP; half of it in a layer with
+              experts, whose tokens stay divided
+    cp        keys and values of n_kv / t heads, as a ring, gathered or exchanged (`sequence_messages.py`)
+    ep        4 T k (1 - 1 / EP) h e: T tokens of a rank, there and back, forward and backward; alike experts
+    etp       rows are gathered among the ranks that split an expert, and scattered: 4 T k (ETP - 1) h e
+    pp        b s h e / (CP t) at a border, forward, and as much backward
+    per step  2 (n - 1) / n of a rank's gradients among its n replicas: dp x cp, and edp for experts
+
+All numbers are predicted, for ring or pairwise algorithms; what of them is hidden, no formula of bytes says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...base.checks import checked, choice, flag, integer
+from ...base.errors import ArgumentError
+from .decoders import BFLOAT16, Decoder
+from .degrees import GRADIENT_BYTES, Degrees
+from .sequence_messages import AttentionMessages, sequence_parallel_messages
+
+CONTEXT_WAYS = ("ring", "gathered", "exchanged")
+_COUNT = integer(1, 10**9)
+
+
+@dataclass(frozen=True)
+class RunMessages:
+    """Bytes that a rank sends.
+
+    tensor_bytes, context_bytes, expert_bytes, expert_tensor_bytes   of one layer and micro-batch, both passes
+    border_bytes                  to the next stage, and as much comes back; 0 with one stage
+    dense_gradient_bytes, expert_gradient_bytes   of all layers of a rank, per step
+    """
+
+    tensor_bytes: int
+    context_bytes: int
+    expert_bytes: int
+    expert_tensor_bytes: int
+    border_bytes: int
+    dense_gradient_bytes: float
+    expert_gradient_bytes: float
+
+    @property
+    def layer_bytes(self) -> int:
+        """All axes of one layer and micro-batch together."""
+        return self.tensor_bytes + self.context_bytes + self.expert_bytes + self.expert_tensor_bytes
+
+
+@checked(samples=_COUNT, seq_length=_COUNT, way=choice(*CONTEXT_WAYS), sequence_parallel=flag, gathered_again=flag)
+@checked(dense=flag, number_bytes=_COUNT)
+def run_messages(
+    decoder: Decoder,
+    run: Degrees,
+    samples: int,
+    seq_length: int,
+    *,
+    way: str = "ring",
+    sequence_parallel: bool = True,
+    gathered_again: bool = True,
+    dense: bool = False,
+    number_bytes: int = BFLOAT16,
+) -> RunMessages:
+    """What a rank sends for a layer of a decoder, and for its gradients.
+
+    samples, seq_length   of a micro-batch
+    way                   of context parallelism: one of CONTEXT_WAYS
+    sequence_parallel     norms and residuals are divided among the ranks of tp
+    gathered_again        inputs of products in backward, as Megatron does it
+    dense                 a layer without experts, of a network with some
+
+    Raises ArgumentError where the run does not fit (`Degrees.misfit`), and for experts on ranks of tp without sequence
+    parallelism: all of them would send the same tokens (Megatron-LM issue 1587).
+    """
+    if why := run.misfit(decoder, seq_length):
+        raise ArgumentError(why, where="run_messages", allowed="A run that fits the decoder")
+    t, experts = run.tensor, bool(decoder.experts) and not dense
+    if experts and t > 1 and not sequence_parallel:
+        what = f"experts with tensor={t} and without sequence parallelism"
+        raise ArgumentError(what, where="run_messages", allowed="sequence_parallel=True")
+    own_tokens = seq_length // run.context
+    layer = sequence_parallel_messages(
+        samples, own_tokens, decoder.hidden, t, number_bytes, gathered_again=gathered_again
+    )
+    tensor = layer.sent_bytes if sequence_parallel else layer.tensor_parallel_bytes
+    rows = samples * own_tokens // t * decoder.chosen if experts else 0  # that a rank sends, and receives if balanced
+    row_bytes = decoder.hidden * number_bytes
+    border = samples * own_tokens * row_bytes // (t if sequence_parallel else 1)
+    states = run.states(decoder)
+    n, m = run.gradients.dense_group, run.gradients.expert_group
+    return RunMessages(
+        tensor // 2 if experts else tensor,
+        _context_bytes(decoder, run, samples, seq_length, way, number_bytes),
+        4 * rows * (run.expert - 1) * row_bytes // run.expert,
+        4 * rows * (run.expert_tensor - 1) * row_bytes,
+        border if run.stages > 1 else 0,
+        2 * (n - 1) / n * states.dense_parameters * GRADIENT_BYTES,
+        2 * (m - 1) / m * states.expert_parameters * GRADIENT_BYTES,
+    )
+
+
+def _context_bytes(decoder: Decoder, run: Degrees, samples: int, tokens: int, way: str, number_bytes: int) -> int:
+    """Both passes of one attention with the heads of a rank of tp. Expanded latent keys and values differ in width: two
+    heads of their mean are as wide.
+    """
+    if run.context == 1:
+        return 0
+    heads = decoder.heads // run.tensor
+    kv_heads = heads if decoder.latent else max(1, decoder.kv_heads // run.tensor)
+    size = (decoder.score_width + decoder.value_width) // (2 * decoder.heads)
+    shape = AttentionMessages(samples, tokens, heads, size, run.context, kv_heads, number_bytes)
+    sent = {"ring": shape.ring, "gathered": shape.gathered, "exchanged": shape.exchanged}[way]()
+    return sent.forward_bytes + sent.backward_bytes
