@@ -72,7 +72,7 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "recompute": (RecomputeLab, [partial(ran, command="count"), refused]),
     "redistribution": (RedistributionLab, [refused]),
     "costs": (CostLab, [refused]),
-    "context": (lambda: ContextLab(ranks=8), [refused, lambda view: view.lab.set_way("hybrid")]),
+    "context": (lambda: ContextLab(ranks=8), [ran, refused, lambda view: view.lab.set_way("hybrid")]),
     "stepper": (CollectiveStepper, [refused]),
 }
 

@@ -40,18 +40,18 @@ PACKAGE_LINES = {
     "nn": 8_747,
     "catalog": 14_715,
     "graph": 9_612,
-    "cost": 10_485,
+    "cost": 10_606,
     "run": 1_627,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 35_610,
+    "lab": 35_772,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_663, 138_092, 107_991
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_946, 138_375, 108_107
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

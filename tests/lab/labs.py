@@ -84,7 +84,7 @@ WALKS: dict[str, list[list[Any]]] = {
         *ASKING,
     ],
     "costs": ASKING,
-    "context": [["set_step", 3], ["set_way", "gathered"], ["set_way", "zigzag"], *ASKING],
+    "context": [["set_step", 3], ["set_way", "gathered"], ["set_way", "zigzag"], ["stop"], *ASKING],
     "search": [
         *(["set_weight", "gradients", "2"], ["set_pin", "matmul", "((1, 2), (2, 1))"], ["clear_arguments"]),
         *(["set_own_strategy", "matmul", "((1, 1), (1, 1))"], ["take", "front 1"], ["select_point", "yours"]),

@@ -48,7 +48,15 @@ function cxSquare(s, ui) {
 }
 
 const cxHead = (s, ui) => head(s, html`${["way", "ranks", "mask", "kv_heads", "link"]
-  .map((name) => control(`set_${name}`, s[name], ui))}`, ui);
+  .map((name) => control(`set_${name}`, s[name], ui))}${button("run_measured", "Run on ranks", ui,
+    { on: s.run.state !== "running", title: "train a small GPT this way on worker processes, and on one device" })}`, ui);
+
+// Where a kernel listens the line of the run is always there, so that nothing moves.
+const cxLine = (s, ui) => (s.run.text ? runLine(s.run, "pl-muted", ui)
+  : html`<p class="pl-muted">All numbers are predicted until they are run.</p>`);
+const cxMore = (s, ui) => html`${tabs(ui, sectionTabs(s, ui, ["hides", "steps", "holds", "ran", "python"]
+  .map((name) => [name, s.sections[name]?.title]), false))}
+  ${ui.live || s.run.text ? html`<div class="pl-cx-run">${cxLine(s, ui)}</div>` : ""}`;
 
 const { render, mountPage } = lab({
   classes: ["pl-cx-lab"],
@@ -56,7 +64,7 @@ const { render, mountPage } = lab({
     head: cxHead,
     square: cxSquare,
     ...sectionParts(["ways", "work"]),
-    more: (s, ui) => tabs(ui, sectionTabs(s, ui, ["hides", "steps", "holds", "python"].map((name) => [name, s.sections[name].title]), false)),
+    more: cxMore,
   },
   skeleton: html`<div class="pl-top">${slot("head")}</div><div class="pl-cx-two">${slot("square")}
     <div>${["ways", "work"].map(slot)}</div></div>${slot("more")}`,

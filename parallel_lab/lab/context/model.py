@@ -4,21 +4,26 @@
     print(lab.to_text())            # rank 3 works 228 of 528 pairs: 57.9 % of the time is useful
     lab.set_way("zigzag")           # 100 %
     lab.set_step(2)                 # the pairs of the ring's third step are bright
+    lab.run_measured(); lab.wait()  # a small GPT trains so, on a worker process for each rank, and on one device
 
 A square of 32 x 32 pairs, a row for each query, a column for each key; a pair has the colour and the number of the rank
-that computes it. All numbers are predicted: pairs are counted (`layout/placements.py`), bytes and seconds are formulas
-(`cost/planner/sequence_messages.py`).
+that computes it. Pairs are counted (`layout/placements.py`), bytes and seconds predicted by formula
+(`cost/planner/sequence_messages.py`), until they are run.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
+from ...base.system import without_processes
 from ...base.units import bytes_text
 from ...cost.planner.sequence_messages import least_hidden_tokens
-from ..shared.lab import Lab, LabRun, setting
+from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
+from ..shared.running import RunsOneThing, executor_of
 from ..shared.sections import Section, code, table
+from .run import Key, Ran, run_on_ranks
 from .ways import MASKS, WAYS, Way, visible_of, way_of
 
 TOKENS, HEADS = 32, 8  # of the drawn attention; heads of four float32 numbers
@@ -51,7 +56,7 @@ CODES = {  # how the systems spell it, where they have it
 }
 
 
-class ContextLab(Lab):
+class ContextLab(RunsOneThing):
     """One attention over 32 tokens, 8 heads of 4 float32 numbers, on 2, 4 or 8 ranks.
 
     way       one of WAYS: "contiguous", "zigzag", "striped", "gathered", "ulysses", "hybrid"
@@ -64,7 +69,7 @@ class ContextLab(Lab):
     """
 
     scripts, styles = ("context/context_lab.js",), ("context/context_lab.css",)
-    commands = COMMANDS
+    commands = ("run_simulated", "run_measured", "stop", *COMMANDS)
     free: ClassVar[tuple[str, ...]] = ("way", "ranks", "mask", "kv_heads", "link")
     frame_height_px = 800
 
@@ -81,6 +86,7 @@ class ContextLab(Lab):
         super().__init__()
         self.hide(controls)
         self._step = 0
+        self._ran: dict[Key, Ran] = {}
         self._begin(way=way, ranks=ranks, mask=mask, kv_heads=kv_heads, link=link)
 
     @setting("way", WAYS)
@@ -109,7 +115,38 @@ class ContextLab(Lab):
     def set_step(self, step: int) -> None:
         """The step of the ring, from 0, whose pairs are bright; the last one where a way has fewer."""
 
+    def run_simulated(self) -> None:
+        """Train a small GPT this way on simulated ranks, and on one device. Returns at once; `wait()` waits."""
+        self._run_as("simulated")
+
+    def run_measured(self) -> None:
+        """The same on worker processes, one per rank."""
+        self._run_as("measured")
+
+    def _run_as(self, source: str) -> None:
+        why = without_processes() if source == "measured" else ""
+        source, key = "simulated" if why else source, self.key
+        train = partial(run_on_ranks, key, executor_of(source), source, self._go_on)
+
+        def work() -> str:
+            ran = train()
+            with self._lock:
+                self._ran[key] = ran
+            return f"{source}: {len(ran.losses)} steps on {key[1]} ranks and on one device{'; ' if why else ''}{why}"
+
+        self._start(f"{source}: {WAYS[key[0]]}, {key[1]} ranks", work)
+
     # ---- what there is ----
+
+    @property
+    def key(self) -> Key:
+        """What a run is about: way, ranks, mask, heads of keys."""
+        return self._way, self._ranks, self._mask, self._kv_heads
+
+    @property
+    def ran(self) -> Ran | None:
+        """What the last run of these settings has found."""
+        return self._ran.get(self.key)
 
     @property
     def now(self) -> Way:
@@ -141,9 +178,10 @@ class ContextLab(Lab):
                     "hides": self._hides(way),
                     "steps": _steps(way),
                     "holds": self._holds(way),
+                    **({"ran": _on_ranks(way, self.ran)} if self.ran else {}),
                     "python": code("Code", self._code(), tab=True),
                 },
-                "run": LabRun().to_dict(),
+                "run": self._run.to_dict(),
                 "predict": self.asked(),
             }
 
@@ -245,6 +283,35 @@ class ContextLab(Lab):
     def _placed(self) -> str:
         placement = self.now.placement
         return f'Placement("{placement.kind}", {placement.tokens}, {placement.ranks})'
+
+
+def _on_ranks(way: Way, ran: Ran) -> Section:
+    """What a run has found: losses next to those of one device, bytes next to the formula's."""
+    rows: list[list[Any]] = []
+    for step, (mine, one) in enumerate(zip(ran.losses, ran.single, strict=True), start=1):
+        rows.append([f"loss of step {step}", f"{mine:.7g}", f"{one:.7g} on one device", ""])
+    equal = ran.apart <= ran.bound
+    verdict = ["EQUAL to rounding" if equal else "DIFFERENT", equal]
+    rows.append(["largest difference", f"{ran.apart:.1e}", f"at most {ran.bound:.1e}", verdict])
+    for name, counted, formula in (
+        ("sent forward", ran.forward_bytes, way.forward_bytes),
+        ("sent backward", ran.backward_bytes, way.backward_bytes),
+    ):
+        rows.append([name, f"{counted:,} B", f"{formula:,} B by formula", _compared(counted, formula)])
+    columns = {"": "name", ran.source: "number", "compared with": "text", " ": "verdict"}
+    note = (
+        "Bytes are counted in the compiled plan. Where ranks share heads of keys and there are several of them, a plan "
+    )
+    note += "exchanges twice: among heads, then among the ranks that share one."
+    notes = [note] if way.forward_bytes != ran.forward_bytes else []
+    return table("On ranks", columns, rows, small=f"a GPT of one layer, {ran.source}", notes=notes, tab=True)
+
+
+def _compared(counted: int, formula: int) -> list[Any]:
+    """What a count says of a formula, and whether it is no more."""
+    if counted == formula:
+        return ["as predicted", True]
+    return ["more: in two messages", False] if counted > formula else ["less: no key is in reach", True]
 
 
 def _numbered(steps: int) -> dict[int, str]:

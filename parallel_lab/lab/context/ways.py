@@ -10,7 +10,7 @@ Ulysses has one group of all, U x R groups of two. Numbers are `layout.placement
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ...base.cluster import Link
 from ...base.units import plural
@@ -44,7 +44,7 @@ class Way:
     placement  of the sequence over the groups
     work       pairs of each group, for every head; a rank of it does 1 / together of the heads
     forward_bytes, backward_bytes, held_bytes   that a rank sends, and holds of keys and values at once
-    passes     messages on the way to all keys: passes of a ring, exchanges, a gather
+    passes     messages on the way to all keys: passes of a ring, exchanges, a gather (kept for backward)
     """
 
     name: str
@@ -116,7 +116,8 @@ def way_of(
         own = 2 * (tokens // groups) * max(1, kv_heads // together) * head_size * size
         passes = "4 exchanges" + (f", {plural(groups - 1, 'pass', 'es')}" if groups > 1 else "")
         return Way(name, ranks, together, placement, work, split.sum_bytes, back, min(2, groups) * own, passes, shape)
-    sent = {"gathered": shape.gathered, "ulysses": shape.exchanged}.get(name, shape.ring)()
+    makers = {"gathered": partial(shape.gathered, kept=True), "ulysses": shape.exchanged}
+    sent = makers.get(name, shape.ring)()
     passes = {"gathered": "1 gather", "ulysses": "4 exchanges"}.get(name, plural(sent.forward, "pass", "es"))
     held = sent.held_bytes
     return Way(name, ranks, together, placement, work, sent.forward_bytes, sent.backward_bytes, held, passes, shape)
