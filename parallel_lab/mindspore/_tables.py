@@ -107,7 +107,7 @@ GRADIENTS = {
     **_of(DERIVATIVES, "get_grad jacfwd jacrev jvp vjp vmap"),
 }
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
-SHARD = {"shard": "parallel_lab.nn.cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
+SHARD = {"shard": "parallel_lab.nn.sharded_cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
 
 HELPER = "parallel_lab.mindspore._dataset_helper"

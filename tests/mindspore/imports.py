@@ -79,7 +79,7 @@ SEEDS = {
     **same("", CHECKPOINT, "load_checkpoint load_param_into_net save_checkpoint load_distributed_checkpoint"),
     **same("common.initializer", INITIALIZER, "initializer"),
     ("parallel.auto_parallel", "AutoParallel"): "parallel_lab.train.auto_parallel:AutoParallel",
-    ("ops", "shard"): "parallel_lab.nn.cell:shard",
+    ("ops", "shard"): "parallel_lab.nn.sharded_cell:shard",
 }
 
 # from the sample scripts, where the tutorials do not have it
@@ -147,8 +147,8 @@ SAMPLES = {
     **same("mint.nn.functional", "parallel_lab.mindspore._mint", "gelu"),
     **same("parallel", LAYOUT, "Layout"),
     **same("", LAYOUT, "Layout"),
-    **same("parallel", "parallel_lab.nn.cell", "shard"),
-    **same("parallel.shard", "parallel_lab.nn.cell", "shard"),
+    **same("parallel", "parallel_lab.nn.sharded_cell", "shard"),
+    **same("parallel.shard", "parallel_lab.nn.sharded_cell", "shard"),
     **same("parallel", CONTEXT, "set_algo_parameters"),
     **same("parallel.nn", NN, "GradAccumulation MicroBatchInterleaved Pipeline PipelineGradReducer"),
     **same("parallel", CHECKPOINT, "load_distributed_checkpoint rank_list_for_transform transform_checkpoints"),
