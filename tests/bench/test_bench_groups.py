@@ -57,6 +57,7 @@ def test_every_rank_answers_and_a_case_is_made_once(echo):
     assert [a["made"] for a in again] == [1, 1, 1] and [a["made"] for a in other] == [2, 2, 2]
 
 
+@pytest.mark.exhaustive
 def test_a_batch_takes_as_long_as_its_slowest_rank(echo, monkeypatch):
     with RankGroup("echo", 2, echo) as group:
         monkeypatch.setattr(group, "ask", lambda order: [{"seconds": 0.25}, {"seconds": float(order["iterations"])}])
@@ -87,6 +88,7 @@ def test_a_rank_that_fails_ends_its_group_and_is_named(echo, order, words):
         assert [cpu_seconds(pid) for pid in pids] == [None, None]
 
 
+@pytest.mark.exhaustive
 def test_a_group_that_does_not_start_tells_its_last_words(echo):
     with pytest.raises(BenchError, match=r"bench start: echo: ended while starting: no such thing as a mute rank"):
         RankGroup("echo", 2, echo, ["mute"])

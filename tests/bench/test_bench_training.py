@@ -26,7 +26,7 @@ def test_networks_are_the_same_in_every_process_whatever_its_seed(case):
     assert all(np.array_equal(weights[name], others[name]) for name in weights)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("case", [c for c in TRAINING_CASES if c != "tiny"])
 def test_memory_of_a_step_is_counted_in_full(case):
     """The parts are known from the networks; the peak cannot be below what is alive when the backward pass begins."""
@@ -37,6 +37,7 @@ def test_memory_of_a_step_is_counted_in_full(case):
     assert found["peak"] >= found["parameters"] + found["activations"]
 
 
+@pytest.mark.exhaustive
 def test_activations_of_the_mlp_are_those_the_formula_says():
     """Input; per dense layer product and biased product; ReLU's result; the loss's few numbers: 256 rows of float32."""
     columns = 784 + 2 * (1024 + 1024 + 10) + 1024 + 1024

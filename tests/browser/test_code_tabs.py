@@ -79,6 +79,7 @@ def test_lines_that_are_pasted_set_the_lab_and_a_refusal_names_the_line(live):
     expect(page.locator(".pl-paste + .pl-refused-here")).to_contain_text("line 2: there is no parameter")
 
 
+@pytest.mark.exhaustive
 def test_where_a_page_may_not_use_the_clipboard_the_program_is_selected(page_of):
     lab = LABS["fusion"]()
     page = page_of(lab.to_html(limits=FEW))

@@ -40,6 +40,7 @@ def test_cards_stand_in_order_and_say_what_they_hold(show):
     assert lefts == sorted(lefts)
 
 
+@pytest.mark.exhaustive
 def test_a_partial_sum_is_hatched_and_shows_who_is_in_it(show):
     stepper = CollectiveStepper("all_reduce", "ring", 4)
     stepper.to(3)
@@ -55,6 +56,7 @@ def test_a_partial_sum_is_hatched_and_shows_who_is_in_it(show):
             assert hatched == (len(cell["who"]) < 4)
 
 
+@pytest.mark.exhaustive
 def test_colour_is_the_chunk_and_every_chunk_has_its_own(show):
     page = show(CollectiveStepper("all_reduce", "ring", 8))
     fills = page.eval_on_selector_all(
@@ -92,6 +94,7 @@ def test_arrow_keys_step_and_the_page_says_so(show):
     at(page, 5)
 
 
+@pytest.mark.exhaustive
 def test_the_counters_and_the_bars_meet_the_formula_at_the_last_step(show):
     stepper = CollectiveStepper("all_reduce", "recursive_doubling", 6)
     page = show(stepper)

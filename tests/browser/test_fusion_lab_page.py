@@ -55,6 +55,7 @@ def test_three_step_times_say_their_source_and_unit(page_of):
     assert "equal bit for bit" in page.locator(".pl-section-times .pl-verdict").inner_text()
 
 
+@pytest.mark.exhaustive
 def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     lab = FusionLab("dense", devices=2)
     lab.run_simulated(steps=1)
@@ -67,7 +68,7 @@ def test_the_lanes_of_another_source_can_be_chosen_without_a_kernel(page_of):
     assert label.startswith("backward and its messages, simulated")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("width", [1280, 848, 640])
 @pytest.mark.parametrize("subject", ["golf", "transformer", "convnet"])
 def test_every_cut_has_a_knob_that_a_hand_finds(page_of, subject, width):

@@ -75,7 +75,7 @@ def test_dark_mode_is_dark_and_light_mode_light(page_of, name):
     assert grounds["dark"][0] < 150 and grounds["dark"][1] > 600
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_lab
 def test_focus_is_visible(page_of, name):
     """As an outline, or as the stroke of the ground that it is drawn on."""
@@ -159,7 +159,7 @@ def test_a_lost_kernel_is_reported_at_once_and_its_controls_are_off(recorded, na
     assert page.evaluate("sent.filter((m) => m.command).length") == 1
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_lab
 def test_leaving_leaves_no_listener(recorded, name):
     page = recorded(LABS[name][0]())
@@ -169,7 +169,7 @@ def test_leaving_leaves_no_listener(recorded, name):
     assert page.evaluate("left()") == 0
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @each_lab
 def test_the_head_stays_in_sight_while_a_lab_is_scrolled(page_of, name):
     page = page_of(html_of(LABS[name][0]), width=1280)

@@ -161,6 +161,7 @@ def test_where_lanes_scroll_an_action_is_dragged_to_where_the_pointer_is(live):
     assert first.bounding_box()["x"] >= names["x"] + names["width"] - 3  # its ring is around it
 
 
+@pytest.mark.exhaustive
 def test_fill_is_the_kind_and_nothing_is_hatched(page_of):
     page = page_of(PipelineLab(schedule="zb_h1").to_html(limits=FEW))
     fills = {}
@@ -245,6 +246,7 @@ def test_an_action_is_dragged_and_a_refusal_stands_at_its_cell(live):
     expect(page.locator('[data-command="set_schedule"]')).to_have_value("1f1b")
 
 
+@pytest.mark.exhaustive
 def test_a_bubble_tells_what_it_waits_for_and_shows_the_chain(page_of):
     page = page_of(PipelineLab(stages=4, micro_batches=8).to_html(limits=FEW))
     page.locator('[data-item="g3-0"]').click()
@@ -289,6 +291,7 @@ def test_a_narrow_page_shows_lanes_and_the_numbers_of_a_step_whole(page_of, widt
     assert box["x"] + box["width"] <= numbers["x"] + numbers["width"] + 1
 
 
+@pytest.mark.exhaustive
 def test_the_picture_stays_in_place_while_a_run_says_how_it_goes(live):
     """Guards against a line that pushed the lanes down when a run began, and back when it ended."""
     tops = []
@@ -301,6 +304,7 @@ def test_the_picture_stays_in_place_while_a_run_says_how_it_goes(live):
     assert tops[0] == tops[1]
 
 
+@pytest.mark.exhaustive
 def test_another_schedule_leaves_what_has_run_in_sight(live):
     """It was gone without a word: numbers, lanes and curve."""
     lab = ran(PipelineLab(), 1.2)

@@ -91,6 +91,7 @@ def test_axe_finds_nothing_while_a_run_is_stepped_through(page_of):
     assert axe_faults(page) == []
 
 
+@pytest.mark.exhaustive
 def test_what_is_done_at_a_moment_is_what_the_recording_says(page_of):
     """Each card against the rank's own instructions, computed here from the recording's times."""
     lab = trained_lab()
@@ -129,6 +130,7 @@ def test_the_first_step_at_which_the_rank_differs_is_one_click_away(page_of):
     assert f"step {FAULT} is the first at which rank 3's part of w2 differs" in lab.to_text()
 
 
+@pytest.mark.exhaustive
 def test_the_live_view_steps_through_the_run_without_the_kernel(live):
     page, widget = live(StrategyLabWidget(trained_lab()), width=848)
     slid(page, "step of the recorded run", 3)

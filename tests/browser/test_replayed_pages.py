@@ -156,6 +156,7 @@ def test_a_refusal_is_replayed_with_the_labs_words(page_of):
     expect(page.get_by_role("alert")).to_contain_text(why[:60])
 
 
+@pytest.mark.exhaustive
 def test_several_labs_share_a_page_and_its_script(page_of):
     labs = [FusionLab("golf"), RedistributionLab(), FusionLab("golf")]
     html = pages_of(labs, "three labs", limits=FEW)

@@ -81,6 +81,7 @@ def test_partial_values_are_hatched_and_replicas_are_not(show):
     assert "2 copies" in whole.locator(".pl-card").first.inner_text()
 
 
+@pytest.mark.exhaustive
 def test_colour_is_the_slice(show):
     lab = trained()
     lab.select_tensor("x.for.matmul")
@@ -95,6 +96,7 @@ def test_colour_is_the_slice(show):
     assert len(set.union(*by_slice.values())) == 8
 
 
+@pytest.mark.exhaustive
 def test_the_lit_block_lies_where_the_slice_lies(show):
     lab = trained()
     lab.select_tensor("x.for.matmul")
@@ -392,6 +394,7 @@ def test_a_strategy_is_chosen_from_the_list_by_keyboard(live):
     expect(box).to_have_attribute("aria-expanded", "false")
 
 
+@pytest.mark.exhaustive
 def test_a_typed_strategy_is_sent_once_and_escape_takes_it_back(live):
     page, _ = live
     box = page.get_by_role("combobox", name="matmul", exact=True)
@@ -442,6 +445,7 @@ def test_stop_is_one_press_away(live):
     assert last_command(page) == ("stop", [])
 
 
+@pytest.mark.exhaustive
 def test_a_message_and_its_backward_are_drawn_as_a_pair_and_named(show):
     lab = FakeLab()
     page = show(lab.page_snapshot())

@@ -21,7 +21,7 @@ from tests.processes.launched import started
 # ---- round trips ----
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(18)
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 5), (7,), (2, 3, 5)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_and_shape_comes_back_bit_for_bit(tmp_path, rng, dtype, shape):

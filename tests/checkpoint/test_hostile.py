@@ -135,7 +135,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.quick(47)
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_file_is_refused_in_one_class(tmp_path, monkeypatch, data):
     monkeypatch.chdir(tmp_path)

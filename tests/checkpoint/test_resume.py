@@ -154,6 +154,7 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ran
         assert found[0] == expected
 
 
+@pytest.mark.exhaustive
 def test_every_rank_can_go_on_with_its_own_slices(pools, saved):
     _, slices, expected = saved
     found = on_ranks(pools[8], training, OVER_8, AFTER, load_files(slices, own=True))

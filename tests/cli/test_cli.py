@@ -270,6 +270,7 @@ def test_a_closed_output_is_the_null_device(tmp_path):
     assert log.read_text(encoding="utf-8") == "said\n"
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():
     """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
     command = [sys.executable, "-m", "parallel_lab", "doctor"]

@@ -227,7 +227,6 @@ def test_a_reader_sees_one_version_whole(tmp_path):
 # ---- on the command line ----
 
 
-@pytest.mark.quick(11)
 @pytest.mark.parametrize("option", ["--report", "--trace"])
 @refused
 def test_the_command_refuses_before_the_training(tmp_path, monkeypatch, capsys, option, make, said):

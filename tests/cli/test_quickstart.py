@@ -95,7 +95,6 @@ def test_a_strategy_changes_the_plan(capsys):
     assert not re.search(r"forward +matmul +AllReduce", out)
 
 
-@pytest.mark.quick(15)
 @each_of(
     ("words", "said"),
     (
@@ -185,6 +184,7 @@ def test_every_operator_of_the_table_takes_a_strategy_and_the_example_of_its_ref
         assert (node.strategy, node.strategy_source) == (chosen, "user")
 
 
+@pytest.mark.exhaustive
 def test_a_strategy_of_the_loss_changes_what_its_ranks_hold(capsys):
     code, out, _ = run_cli(capsys, "--executor", "simulator", "--strategy", "loss_fn.sub=((4,2),(4,2))")
     assert code == 0
@@ -201,6 +201,7 @@ def test_a_refused_form_changes_no_operator():
     assert net.relu.in_strategy is None
 
 
+@pytest.mark.exhaustive
 def test_messages_and_slices_are_counted_apart(capsys, result):
     """Wrong before: 12 rows under the title MESSAGES, where 7 messages move."""
     kinds = [i.is_communication for _, i in result.plan.instructions() if i.is_communication or i.kind == "slice"]
@@ -238,6 +239,7 @@ def test_a_run_that_differs_from_one_device_ends_with_1(capsys, monkeypatch):
     assert re.search(r"w2 after step 20 .*DIFFERENT", out)
 
 
+@pytest.mark.exhaustive
 def test_help_and_a_refusal_do_not_load_the_job():
     code = (
         "import sys; from parallel_lab.cli import main as cli\n"

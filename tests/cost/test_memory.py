@@ -182,7 +182,6 @@ CASES = {
 }
 
 
-@pytest.mark.quick(6)
 @pytest.mark.parametrize("name", CASES)
 def test_every_instruction_finds_the_predicted_bytes_on_the_rank(name):
     plan, values, inputs = CASES[name]()

@@ -182,6 +182,7 @@ def test_stages_work_at_the_same_time():
         assert alone.end_s == pytest.approx(timeline.end_s, rel=1e-12) and not list(alone.log)
 
 
+@pytest.mark.exhaustive
 def test_a_recorded_step_has_every_action_of_every_rank():
     plan, net, optimizer = planned((0, 0, 1, 1), 4)
     with Session(plan, net, optimizer) as session:

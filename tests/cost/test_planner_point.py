@@ -214,6 +214,7 @@ def test_recompute_takes_longer_and_keeps_less():
     assert times == sorted(times)
 
 
+@pytest.mark.exhaustive
 def test_more_micro_batches_wait_a_smaller_part_of_the_step():
     bubbles = [at(PlanPoint(1, 1, 4, 1, m)).bubble for m in (4, 8, 16, 64)]
     assert bubbles == sorted(bubbles, reverse=True)

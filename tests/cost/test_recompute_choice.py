@@ -119,7 +119,6 @@ def cheapest(layers, cap):
     return math.inf
 
 
-@pytest.mark.quick(7)
 @pytest.mark.parametrize("seed", range(12))
 def test_no_other_use_of_memory_is_better(seed):
     layers = drawn(seed, 5)

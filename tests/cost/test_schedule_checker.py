@@ -132,7 +132,7 @@ def test_legal_schedules_pass(seed):
 
 
 @pytest.mark.parametrize("seed", range(300))
-@pytest.mark.quick(6)
+@pytest.mark.quick(20)
 def test_illegal_schedules_get_the_right_reason(seed):
     """One change that makes a legal schedule illegal; the reason and the action are known from the change."""
     schedule, rng = drawn(seed)

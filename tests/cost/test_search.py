@@ -425,7 +425,7 @@ def test_recursive_programming_takes_at_most_1024_devices_unless_set():
 # ---- against one device ----
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize("mode", ["dynamic_programming", "recursive_programming"])
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize("seed", range(40))

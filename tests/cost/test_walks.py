@@ -99,6 +99,7 @@ def test_the_reasons_of_the_seed_s_network_by_hand():
     assert walked.compared_text("matmul") == "matmul: given\n  ((2, 4), (4, 1))  chosen"
 
 
+@pytest.mark.exhaustive
 def test_a_walk_and_the_optimum_are_one_search():
     walked = found("chain")
     best = walked.again(method="exact")

@@ -28,7 +28,7 @@ def told(found) -> None:
     assert not found["broken"], "\n".join(found["broken"][:5])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(8)
 @pytest.mark.faults("files", cases=32)
 @pytest.mark.parametrize("kind", READERS)
 def test_a_few_variants_of_every_kind(tmp_path, kind):
@@ -86,7 +86,6 @@ WRONG = {  # kind: [(a part of the file, what stands there instead)]: a type, a 
 }
 
 
-@pytest.mark.quick(16)
 @pytest.mark.parametrize(
     ("kind", "old", "new"),
     [(kind, "{", '{"misspelt":1,') for kind in CLOSED] + [(kind, *pair) for kind in WRONG for pair in WRONG[kind]],

@@ -36,7 +36,6 @@ SPECIAL = {
 }
 
 
-@pytest.mark.quick(10)
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)
 def test_the_good_file_is_read(tmp_path, reader):
     reader.write(tmp_path / reader.name)

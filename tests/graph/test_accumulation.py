@@ -118,6 +118,7 @@ def test_time_counts_every_part():
     assert predict_timeline(compiled(4)[0], get_cluster("laptop")).symmetric
 
 
+@pytest.mark.exhaustive
 def test_fused_gradients_travel_during_the_last_backward():
     settings = {"comm_fusion": {"allreduce": {"mode": "index", "config": [1, 3]}}}
     plan, net, optimizer = compiled(4, **settings)

@@ -150,6 +150,7 @@ def test_two_readers_of_the_same_windows_share_one_exchange():
     assert float(Simulator(plan, {"k": np.ones(KERNEL)}).run_step(np.ones(SHAPE))) == 0.0
 
 
+@pytest.mark.exhaustive
 def test_the_plan_comes_back_from_its_data(plan):
     assert Plan.from_dict(plan.to_dict()) == plan
 

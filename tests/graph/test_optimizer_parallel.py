@@ -99,7 +99,6 @@ def test_the_plan_is_the_recorded_one(compared, check):
 # ---- observations of shapes and groups, 8 devices, float32 ----
 
 
-@pytest.mark.quick(5)
 @each_of(
     ("shape", "strategy", "settings", "local", "gathered", "summed"),
     ((512, 128), DP, {}, (64, 128), WORLD, None),

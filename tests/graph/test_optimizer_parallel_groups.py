@@ -131,6 +131,7 @@ def test_results_are_those_of_plain_data_parallel_to_the_bit(name, device_num):
         assert one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
 
 
+@pytest.mark.exhaustive
 def test_20_steps_equal_one_device_on_the_whole_batch():
     _, found, _, _ = trained(*planned(OPTIMIZERS["lamb"], 4, **ON))
     net = Stack()

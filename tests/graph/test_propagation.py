@@ -258,7 +258,7 @@ class Shared(nn.Cell):
         return self.mm2(self.relu(self.mm1(x, self.w)), self.w)
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("fully", [True, False])
 @pytest.mark.parametrize(
     "given", legal_strategies(OPS["matmul"], ((64, 64), (64, 64)), {"transpose_a": False, "transpose_b": False}, 8)
@@ -392,7 +392,7 @@ def test_an_elementwise_operator_that_was_reached_from_behind_is_cut_as_its_prod
     assert free["softmax"] == follows["softmax"] == ((1, 1),)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(16)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_elementwise_operator_follows_its_producer_if_asked(seed):
     drawn = forgetful(draw_net(seed, 8), seed)

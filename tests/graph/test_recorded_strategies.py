@@ -108,7 +108,7 @@ def assert_same_messages(view, recorded, fusion=True):
 CHECKS = (assert_same_operators, assert_same_slices, assert_same_messages)
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_plan_is_the_recorded_one(compared, check):
     check(*compared)

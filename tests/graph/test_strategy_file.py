@@ -160,7 +160,6 @@ EDITS = {
 }
 
 
-@pytest.mark.quick(14)
 @pytest.mark.parametrize(("change", "said"), EDITS.values(), ids=EDITS)
 def test_a_wrong_field_is_named(plan, tmp_path, change, said):
     path = written(plan, tmp_path / "s.json", change)
@@ -240,6 +239,7 @@ def random_change(rng, value):
     return made
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("count", [300, pytest.param(3000, marks=pytest.mark.exhaustive)])
 def test_changed_files_are_read_or_refused_in_one_class(plan, tmp_path, rng, count):
     """What is read must fit together: every slice shape follows from its layout."""

@@ -224,6 +224,7 @@ def test_a_gradient_that_overflows_on_one_rank_only_stops_all(column):
         assert all((old != new).any() for old, new in zip(before[0], session.slices("w"), strict=True))
 
 
+@pytest.mark.exhaustive
 def test_a_scale_that_is_a_power_of_two_changes_no_bit():
     results = []
     for scaler in (None, nn.StaticLossScaler(1024)):

@@ -69,7 +69,6 @@ def test_there_is_something_to_check():
     assert headings("## One, two `x`\n```python\n## no\n```\n### A-b") == {"one-two-x": "One, two `x`", "a-b": "A-b"}
 
 
-@pytest.mark.quick(44)
 @pytest.mark.parametrize(("page", "link"), cases(links))
 def test_a_link_leads_to_a_file_and_to_a_section_of_it(page, link):
     path, _, anchor = link.partition("#")
@@ -139,7 +138,6 @@ def helps(text: str) -> list[str]:
     return sorted({*re.findall(r"`help\(([\w.]+)\)`", prose(text))})
 
 
-@pytest.mark.quick(4)
 @pytest.mark.parametrize(("page", "name"), cases(helps))
 def test_help_that_a_page_sends_to_is_shown(page, name):
     text = pydoc.plain(pydoc.render_doc(re.sub(r"^pl\b", "parallel_lab", name)))

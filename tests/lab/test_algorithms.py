@@ -64,7 +64,7 @@ def expected(kind, values, n, root=0, **fields):
 # ---- results ----
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(15)
 @pytest.mark.parametrize("n", SIZES)
 @each_algorithm
 def test_every_algorithm_gives_what_its_collective_promises(kind, name, n, rng):
@@ -380,7 +380,6 @@ def test_what_is_not_there_cannot_be_sent():
     assert check_algorithm("all_reduce", [[]] * 5, ranks=2, max_rounds=2).text == "5 rounds; it can be done in 2."
 
 
-@pytest.mark.quick(18)
 @pytest.mark.parametrize(
     ("kind", "name"), [w for w in ALL if w != ("broadcast", "scatter_all_gather")], ids=lambda x: x
 )  # its ring also brings the root what the root has

@@ -86,6 +86,7 @@ def test_a_layout_has_the_time_and_the_memory_of_its_plan(roll):
     assert (bo.time_s, bo.memory_bytes) == (di.time_s, di.memory_bytes) != (ada.time_s, ada.memory_bytes)
 
 
+@pytest.mark.exhaustive
 def test_the_axes_of_the_plot_have_round_numbers(roll):
     page, tick = wall_page(roll), r'<text x="[\d.]+" y="[\d.]+" text-anchor="%s">([\d.]+) (?:us|ms|s|B|KiB|MiB)</text>'
     for anchor in ("middle", "end"):  # times, then sizes

@@ -62,7 +62,7 @@ def test_numbers_are_unique_and_belong_to_their_lesson():
     assert sorted(NUMBERS) == NUMBERS
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(5)
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("answer", JUNK, ids=map(str, range(len(JUNK))))
 def test_no_answer_makes_check_raise(number, answer):
@@ -331,7 +331,7 @@ def test_an_added_exercise_has_a_number_of_its_own():
             Desk().add(wrong)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("number", NUMBERS)
 def test_each_modelled_misconception_is_named_and_hears_its_own_note(number):
     """In its part, by its name and no other's. A note may be a function of the case."""

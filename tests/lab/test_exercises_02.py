@@ -286,6 +286,7 @@ def test_a_wrong_half_size_is_explained(half, words):
     assert words in words_of(wrong["half_size_bytes"])
 
 
+@pytest.mark.exhaustive
 def test_the_line_of_a_fit_is_computed_again_from_its_times():
     forged = dataclasses.replace(FIT, alpha_s=1.0, beta_s_per_byte=1.0)
     assert answered(relative, HALF, forged).passed

@@ -21,6 +21,7 @@ def idle(p, m, v=1):
     return (p - 1) / (v * m + p - 1)  # theory.md 5.1: (p - 1)(F + B)/v idle, next to m(F + B) of work
 
 
+@pytest.mark.exhaustive
 def test_the_formula_passes_in_single_precision_too():
     """Not "found: 0.428571, expected: 0.428571"."""
     assert passes(check("09.1", lambda p, m, v=1: np.float32(p - 1) / np.float32(v * m + p - 1)), 5)
@@ -90,6 +91,7 @@ def test_a_lab_is_taken_for_what_is_drawn_in_it():
     assert "3F0 is never done" in words_of(failed(check("09.2", lab))["legal"])
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_with_a_name_is_recognised_and_worth_half():
     """What was handed in before the border was slow: legal, within the memory, the same bits, not at par."""
     wrong = failed(verdict := check("09.2", make_schedule("1f1b", 4, 8)))

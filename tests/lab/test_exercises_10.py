@@ -95,6 +95,7 @@ def test_a_wrong_bandwidth_is_explained(answer, part, words):
     assert words in told("10.2", answer, part)
 
 
+@pytest.mark.exhaustive
 def test_a_step_that_copies_at_this_bandwidth_is_as_long_as_one_that_recomputes():
     """The engine's clock: copies without overlap, 72 results down and up; the sum of alpha and bytes over bandwidth."""
     sizes, cluster, extra_s = lesson_10._offloaded()

@@ -217,6 +217,7 @@ def test_the_right_answers_are_the_clocks_and_the_plans():
 # ---- the notebook's own calls ----
 
 
+@pytest.mark.exhaustive
 def test_the_lessons_answers_are_those_of_the_plans():
     rows = choose.compare({"times": 25, "speed_up": 2, "micro_batches": 64, "nodes": 1}).rows
     assert [row[2:4] for row in rows] == [(25, 25), (1, 1), (16, 16), (2, 2)]

@@ -91,7 +91,6 @@ def test_golf_by_the_rules(wording):
     assert groups["g0"] == groups["g3"] and len({groups[g] for g in ("g0", "g4", "g5")}) == 3
 
 
-@pytest.mark.quick(8)
 @pytest.mark.parametrize("wording", ["inclusive", "first_n"])
 @pytest.mark.parametrize("seed", range(10))
 def test_cuts_are_what_they_were_set_to(seed, wording):
@@ -282,6 +281,7 @@ def test_a_profile_of_ones_own_is_used_for_prediction_and_simulation():
     assert lab.snapshot()["cluster"]["value"] == "slow"
 
 
+@pytest.mark.exhaustive
 def test_what_was_run_before_a_new_setting_is_listed_as_earlier():
     lab = FusionLab("dense", devices=2)
     for size_mb in range(1, 6):

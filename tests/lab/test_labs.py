@@ -80,7 +80,7 @@ def test_commands_are_methods_with_a_text_and_named_once(name):
     assert set(make.looks) <= set(make.commands) and set(make.looks.values()) <= set(LABS[name]().snapshot())
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(25)
 @pytest.mark.parametrize(
     ("name", "call", "words"), [(name, *case) for name, cases in REFUSED.items() for case in cases]
 )

@@ -209,6 +209,7 @@ def test_capacities_are_read(given, size):
     assert lab.capacity_bytes == size and ("puzzle" in lab.snapshot()["sections"]) == (size > 0)
 
 
+@pytest.mark.exhaustive
 def test_a_defect_in_a_run_ends_it(monkeypatch):
     def broken(*_):
         raise ShapeError("no such thing")
@@ -239,6 +240,7 @@ def elements(shape):
     return int(count) * math.prod(int(n) for n in re.findall(r"\d+", each))
 
 
+@pytest.mark.exhaustive
 def test_equal_parameters_are_one_row_and_a_column_that_says_nothing_is_left_out():
     table = MemoryLab("stack", 4).snapshot()["sections"]["parameters"]
     assert [row[:4] for row in table["rows"]] == [

@@ -169,7 +169,7 @@ def test_the_quickstart_preset_on_8_ranks_is_what_seed_003_prints():
     assert chosen["matmul2"] == (((2, 4), (4, 1)), "user")
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize(
     ("data", "name", "preset"), [(d, n, p) for d, n in PAIRS for p in networks.NETWORKS[n].presets]

@@ -118,7 +118,7 @@ def test_data_has_no_gradient_and_the_picture_says_so():
 # ---- messages ----
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(15)
 @pytest.mark.parametrize(("net", "devices", "data"), CASES)
 def test_the_message_table_is_the_plans_for_every_rank(net, devices, data):
     plan = plan_of(net, devices, data)

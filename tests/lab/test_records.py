@@ -153,6 +153,7 @@ def test_what_was_measured_of_the_last_step_of_a_training_comes_back_and_says_th
     assert lab.snapshot()["timeline"]["source"] == "predicted" and lab.events == ()
 
 
+@pytest.mark.exhaustive
 def test_a_recorded_training_becomes_an_earlier_one_when_settings_change_and_can_be_run_anew():
     lab = pl.StrategyLab.of_state(ran("strategy")[0])
     lab.set_data("digits")
@@ -244,7 +245,7 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
         json.dumps(ready(lab.page_snapshot()), allow_nan=False)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(7)
 @pytest.mark.parametrize(
     ("name", "path", "junk"),
     [

@@ -26,7 +26,7 @@ F32 = 4
 HALVES = ("first", "second")
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(14)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_every_rank_gets_its_slice_and_no_way_beats_the_bound(devices, have, want, copies, steps):
@@ -104,7 +104,7 @@ def test_moves_bring_every_rank_exactly_its_slice_and_send_what_is_counted(devic
     assert received == sum(received_elements(lab.plan, rank) for rank in ranks)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(10)
 @pytest.mark.parametrize(("devices", "have", "want", "copies"), EVERY)
 @pytest.mark.parametrize("steps", STEPS)
 def test_steps_are_counted_alike_wherever_they_are_shown(devices, have, want, copies, steps):

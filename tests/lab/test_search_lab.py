@@ -133,6 +133,7 @@ def test_a_weight_is_so_many_times_what_the_model_counts():
     assert lab.arguments == 0 and lab.argued.whole.terms[1].weight == 400.0
 
 
+@pytest.mark.exhaustive
 def test_slower_links_never_cost_less():
     lab, costs = SearchLab(devices=4), []
     for times in (10, 1, 0.1, 0.01):

@@ -48,6 +48,7 @@ def test_the_table_labels_every_number_and_says_what_it_rests_on(found):
     assert "profile 'slow': alpha 1e+04 us per message, beta 1 ns per byte" in found.text()
 
 
+@pytest.mark.exhaustive
 def test_nothing_of_the_network_changes_and_the_pool_stays(pool):
     net = SeedNet()
     before = {name: p.asnumpy().copy() for name, p in net.parameters_dict().items()}

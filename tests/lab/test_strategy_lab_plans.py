@@ -49,6 +49,7 @@ def test_a_change_compiles_once_and_the_way_back_and_there_again_not_at_all(coun
     assert len(counted) == 1 and lab.snapshot() == there
 
 
+@pytest.mark.exhaustive
 def test_a_new_lab_compiles_its_plan_and_only_the_first_lab_the_names_of_operators(counted):
     plans.facts_of.cache_clear()
     for _ in range(2):

@@ -386,6 +386,7 @@ def test_stop_before_the_workers_are_there(lab):
     assert lab.wait(PATIENCE_S) and state(lab) == "done"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("ended")
 def test_a_change_of_network_while_the_workers_start_does_not_mix_two_networks(lab):
     """Wrong before: the thread compiled its one-device plan from what was chosen by then."""

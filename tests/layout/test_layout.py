@@ -175,7 +175,6 @@ def _all_layouts(ranks: int, ndim: int, partial: bool) -> list[TensorLayout]:
     return found
 
 
-@pytest.mark.quick(5)
 @pytest.mark.parametrize("partial", [False, True], ids=["values", "addends"])
 @pytest.mark.parametrize("ndim", [1, 2])
 @pytest.mark.parametrize("ranks", [8, 12])

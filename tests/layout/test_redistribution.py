@@ -20,7 +20,7 @@ from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
 # ---- random pairs ----
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(14)
 @BOTH
 @pytest.mark.parametrize("seed", range(30))
 @pytest.mark.parametrize("ranks", [1, 2, 4, 6, 8, 12, 16])

@@ -95,6 +95,7 @@ def pieces(world):
     return [one.asnumpy() for one in found], fourth
 
 
+@pytest.mark.exhaustive
 def test_pieces_of_different_sizes_arrive_in_the_order_of_ranks(pool):
     found = on_ranks(pool, pieces)
     for rank, (got, group) in enumerate(found):

@@ -83,7 +83,6 @@ SWITCHES = [
 ]
 
 
-@pytest.mark.quick(49)
 @pytest.mark.parametrize(("path", "name"), SWITCHES)
 def test_a_switch_is_true_or_false(path, name):
     """MindSpore: TypeError. `stable=`, `sorted=` and `training=` took anything. They are looked at first of all: the

@@ -58,7 +58,7 @@ def test_every_name_of_the_tables_leads_somewhere(path):
         assert getattr(module, name) is not None, name
 
 
-@pytest.mark.quick(38)
+@pytest.mark.quick(57)
 @pytest.mark.parametrize("path", PAGES)
 def test_a_star_import_takes_names_and_no_modules(path):
     taken: dict = {}

@@ -103,7 +103,6 @@ def test_helpers_of_tuples():
         ms.jvp(product, (Tensor(A), Tensor(B)), Tensor(V))
 
 
-@pytest.mark.quick(60)
 @each_of("path", *PAGES)
 def test_capital_names_are_classes_and_small_names_are_not(path):
     """ops.Partial was the function ops.partial."""

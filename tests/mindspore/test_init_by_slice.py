@@ -69,7 +69,6 @@ class Net(nn.Cell):
         return self.sum(self.matmul(x, self.w))
 
 
-@pytest.mark.quick(6)
 @each_of("sharded", False, True)
 @each_of("strategy", ((2, 2), (2, 2)), ((1, 2), (2, 1)), ((4, 1), (1, 2)), ((1, 1), (1, 8)), ((8, 1), (1, 1)))
 def test_compiled_layouts_give_each_rank_what_its_plan_says(strategy, sharded):

@@ -148,7 +148,6 @@ CASES = {
 }
 
 
-@pytest.mark.quick(28)
 @pytest.mark.parametrize("name", CASES)
 def test_functions_and_layers_in_pytorchs_words(name):
     call, expected = CASES[name]

@@ -162,7 +162,7 @@ CALLS = public()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers out of a function's range
-@pytest.mark.quick(18)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("path", CALLS)
 def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

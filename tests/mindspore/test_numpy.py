@@ -107,7 +107,6 @@ def as_tensors(value):
     return Tensor(value) if isinstance(value, np.ndarray) else value
 
 
-@pytest.mark.quick(42)
 @pytest.mark.parametrize("name, arguments", [(name, given) for name, rows in SAME.items() for given in rows])
 def test_what_numpy_gives(name, arguments):
     numpy_function = {"array": np.array, "identity": np.identity}.get(name) or getattr(np, name)

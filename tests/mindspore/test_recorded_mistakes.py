@@ -153,7 +153,6 @@ NETWORKS = {
 DIFFERENT = {"semi_auto_on_cpu": "every rank here is a processor of this machine, whatever device_target says"}
 
 
-@pytest.mark.quick(24)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_network_compiles_or_is_refused_as_recorded(name):
     compile_it, kind = NETWORKS[name]

@@ -158,7 +158,7 @@ ARRAYS = {  # what is made of an array, and what that must be for NUMBERS
 HOLD_TEXT = ("a column of slices", "a column of a generator", "a map")
 
 
-@pytest.mark.quick(59)
+@pytest.mark.quick(60)
 @pytest.mark.parametrize(
     ("way", "kind"), [(w, k) for w in ARRAYS for k in REFUSED if w not in HOLD_TEXT or k not in ("text", "bytes")]
 )
@@ -187,7 +187,7 @@ def test_complex_numbers_are_refused_with_what_to_try(way):
         COMPLEX[way](NUMBERS.astype(np.complex64))
 
 
-@pytest.mark.quick(25)
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("kind", TAKEN)
 @pytest.mark.parametrize("way", ARRAYS)
 def test_what_shows_all_its_numbers_counts_as_they_do(way, kind):
@@ -256,7 +256,6 @@ def hidden_on_all(comm, kind, way):
     return message(comm, kind, masked(), way)
 
 
-@pytest.mark.quick(11)
 @pytest.mark.parametrize(("kind", "way"), [(k, w) for k in KINDS for w in WAYS if (k, w) != ("send", "request")])
 def test_messages_carry_no_mask(pool, kind, way):
     with pytest.raises(RankRaised, match="masked elements"):

@@ -55,7 +55,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("split", "net", "options"), CASES, ids=str)
 def test_training_equals_one_device(split, net, options):
     """Tokens in the order of the placement on both sides: losses and parameters after two steps, float64."""
@@ -82,7 +82,7 @@ SPLITS = [
 ]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(60))
 def test_drawn_networks_train_as_on_one_device(seed):
     rng = np.random.default_rng(seed)

@@ -100,6 +100,7 @@ class Volumes(nn.Cell):
         return self.up(self.mean(self.pool(self.conv(x)), 2))
 
 
+@pytest.mark.exhaustive
 def test_volumes_and_transposed_pictures_split_in_space_train_as_on_one_device(rng):
     def shard(net):
         net.conv.conv3d.shard(((2, 1, 2, 2, 1), (1, 1, 1, 1, 1)))

@@ -38,6 +38,7 @@ def test_a_cut_batch_with_unequal_weights_trains_as_on_one_device(make):
     assert [i.kind for i in messages(plan)] == ["all_reduce"] * 2
 
 
+@pytest.mark.exhaustive
 def test_every_loss_trains_as_on_one_device_under_a_cut_batch_and_columns():
     x, y = RNG.normal(size=(8, 8)), RNG.uniform(size=(8, 8))
     losses = {

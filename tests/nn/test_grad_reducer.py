@@ -103,6 +103,7 @@ def test_sizes_are_counted_among_what_is_left_together():
     assert shared_messages(outgoing(3, sizes=[40 * MB] * 3), [1] * 3, setting=("auto", 64)) == ((0, 1), (2,))
 
 
+@pytest.mark.exhaustive
 @given(
     st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from(["float32", "float64"]), st.integers(1, 3 * MB)), max_size=12

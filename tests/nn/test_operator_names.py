@@ -37,7 +37,6 @@ NAMED = (
 )
 
 
-@pytest.mark.quick(9)
 @each_of("make, name, strategy, inputs, operator", *NAMED)
 def test_a_strategy_by_name_is_the_operators(make, name, strategy, inputs, operator):
     layer = make()

@@ -366,7 +366,6 @@ def test_centered_rmsprop_stays_finite_on_gradients_that_are_all_alike():
     assert np.isfinite(values).all()
 
 
-@pytest.mark.quick(10)
 @each_rule
 def test_update_changes_nothing_it_was_given(optimizer):
     given = inputs(optimizer, np.float64)

@@ -66,7 +66,6 @@ NOT_IN_PYTORCH = {
 AROUND_A_NETWORK = ("parallel_lab.nn.wrap", "parallel_lab.nn.optim.grad_reducer", "parallel_lab.catalog.nn.wrap")
 
 
-@pytest.mark.quick(15)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_results_and_gradients_equal_the_recorded_ones(row):
     check_row(row, RECORDED[row.key], lambda tensors: row.ours(*tensors))

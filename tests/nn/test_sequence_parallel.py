@@ -88,6 +88,7 @@ def assert_equal(found, want):
 GRIDS = [(2, 4), (1, 2), (2, 2), (1, 4), (4, 2), (1, 8)]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("form", "grid", "kind"), crossed(SEQUENCE, GRIDS, ["gpt", "classifier", "norm first"]))
 def test_a_split_sequence_trains_as_one_device_does(form, grid, kind):
     """With dropout: each rank drops what one device drops of its tokens, not what its neighbour drops."""
@@ -113,7 +114,7 @@ TOGETHER = [
 ]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("form", SEQUENCE)
 @pytest.mark.parametrize("settings", TOGETHER)
@@ -194,7 +195,7 @@ MESSAGES_OF_A_LAYER = {  # g and g-bar of the paper; gathered again: section 4.2
 SENT = {"tp": 8, "sp": 8, "again": 10}  # times (t - 1) / t M
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("samples", [8, 2])
 @pytest.mark.parametrize("t", [4, 2, 8])
 @pytest.mark.parametrize("form", FORMS)
@@ -233,7 +234,7 @@ def kept_bytes(case, t, form):
     return sum(plan.value(name).slice_bytes for name in kept_blocks(plan, rank=0))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("t", [4, 2, 8])
 @pytest.mark.parametrize("form", FORMS)
 def test_a_layer_keeps_what_the_paper_says(form, t):
@@ -243,6 +244,7 @@ def test_a_layer_keeps_what_the_paper_says(form, t):
     assert layer == numbers * 8 * S * H * 4
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", FORMS)
 def test_ranks_hold_what_the_plan_predicts(form):
     case = Case(dtype="float32")

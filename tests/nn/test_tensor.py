@@ -335,7 +335,7 @@ METHODS = {
 NUMBERS = ("argsort", "max with")  # int32 as in MindSpore, int64 in numpy; argmax and argmin are int64 in both
 
 
-@pytest.mark.quick(28)
+@pytest.mark.quick(40)
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_give_what_numpy_gives_and_are_recorded_while_a_network_is_traced(name):
     method, expected = METHODS[name]

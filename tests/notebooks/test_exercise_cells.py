@@ -78,7 +78,6 @@ def test_a_cell_belongs_to_an_exercise_of_its_lesson(name, cell):
         assert "tags" not in cell.metadata  # as shipped it earns 0 points, and raises nothing
 
 
-@pytest.mark.quick(23)
 @each_exercise
 def test_an_exercise_has_one_cell_for_the_answer_and_one_for_the_grade(exercise):
     answers, tests = of(exercise.number, "exercise"), of(exercise.number, "test")
@@ -98,7 +97,6 @@ def test_there_is_a_right_answer_to_each_exercise():
     assert ANSWERS.keys() == {exercise.number for exercise in all_exercises()}
 
 
-@pytest.mark.quick(16)
 @each_exercise
 def test_the_exercise_is_announced_in_a_heading(exercise):
     (name, _), *_ = of(exercise.number, "exercise")

@@ -248,7 +248,6 @@ def test_a_right_answer_holds_on_drawn_inputs(exercise, seed):
     assert exercise.drawn.keys() <= dict(exercise.parts).keys()
 
 
-@pytest.mark.quick(8)
 @pytest.mark.parametrize("exercise", WITH_DRAWN, ids=lambda e: e.number)
 def test_a_constant_fails_on_drawn_inputs(exercise):
     name = next(iter(exercise.drawn))

@@ -18,7 +18,6 @@ COMMANDS = sorted({text.strip() for text in re.findall(r"(?m)(?:^    |`)(paralle
 ROWS = re.findall(r"(?m)^\| (\d\d) \| (.*?) ?\| (.*?) ?\|$", TEXT)
 
 
-@pytest.mark.quick(5)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_that_is_named_exists(command):
     assert callable(cli._parser().parse_args(shlex.split(command)[1:]).run)

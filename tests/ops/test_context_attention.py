@@ -87,6 +87,7 @@ def test_tiles_that_no_query_sees_are_skipped_without_a_change(tokens):
 # ---- rank programs: any number of ranks ----
 
 
+@pytest.mark.quick(12)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6])
 @pytest.mark.parametrize("kind", ["contiguous", "zigzag", "striped"])
 @pytest.mark.parametrize("visible", [VisibleKeys(), VisibleKeys(causal=False), VisibleKeys(window=5)], ids=str)
@@ -219,6 +220,7 @@ def sent(plan, phase):
     return len(starts), sum(sent_bytes(plan, i) for i in starts)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_a_ring_sends_what_the_formula_says(ranks):
     """Forward 2 (P - 1) (s / P) h_kv e, two messages a pass. Backward the same again, and 2 P c h_kv e_g of gradients,
@@ -235,6 +237,7 @@ def test_a_ring_sends_what_the_formula_says(ranks):
         assert sent(plan, "backward") == (sum(passes), passes[0] * chunk * e + passes[1] * chunk * wide)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("window", "steps"), [(1, 1), (2, 2), (5, 2), (6, 3), (32, 8)])
 def test_a_short_window_ends_a_contiguous_ring_early(window, steps):
     """min(P, ceil((w - 1) / c) + 1) steps with c = 4 tokens a rank; gradients go home in one message."""

@@ -67,7 +67,6 @@ SETTINGS = {
 each_setting = pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 
 
-@pytest.mark.quick(8)
 @each_setting
 def test_the_result_is_the_sum_written_out(setting, rng):
     x, w, *rest = setting
@@ -75,7 +74,6 @@ def test_the_result_is_the_sum_written_out(setting, rng):
     np.testing.assert_allclose(conv_forward(x, w, *rest), written_out(x, w, *rest), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.quick(6)
 @each_setting
 def test_both_gradients_are_the_transposed_maps(setting, rng):
     """<conv(x, w), g> is linear in x and in w, so gradients must give <x, g_x> and <w, g_w>, for any g."""

@@ -158,7 +158,7 @@ def test_arrays_and_tensors_give_the_same_result(op, case_, rng):
     np.testing.assert_array_equal(on_arrays, np.asarray(on_tensors))
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(30)
 @pytest.mark.parametrize(("op", "case_"), [p for p in WITH_GRADIENT if p.values[0].name not in THROUGH_OTHERS])
 def test_gradient_equals_the_finite_difference_along_a_random_direction(op, case_, rng):
     arrays = case_.arrays(rng)
@@ -175,7 +175,7 @@ def test_gradient_equals_the_finite_difference_along_a_random_direction(op, case
     assert np.abs(slopes).sum() > 0
 
 
-@pytest.mark.quick(14)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize(("op", "case_"), WITH_GRADIENT)
 def test_gradients_have_shape_and_dtype_of_their_operands(op, case_, rng, computed):
     tensors = watched(case_.arrays(rng, np.float32))

@@ -69,7 +69,7 @@ def one(prim, given, strategy):
     return cell(lambda net, x: net.prim(x, *given), prim=prim.shard(strategy))
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("name", FORMS)
 def test_a_form_gives_numpys_values_at_once_and_split(name):
     prim, given, strategy, expected = FORMS[name]

@@ -29,7 +29,6 @@ def called(op, case, operands, call=call_operator):
     return several(call(SimpleNamespace(name=op.name, attrs=dict(case.attrs)), operands))
 
 
-@pytest.mark.quick(16)
 @pytest.mark.parametrize("name", NUMPY)
 def test_results_are_numpys(name, rng):
     op = OPS[name]
@@ -47,7 +46,7 @@ def test_results_are_numpys(name, rng):
             np.testing.assert_allclose(ours, want, rtol=bound, atol=bound * np.abs(want).max())
 
 
-@pytest.mark.quick(26)
+@pytest.mark.quick(60)
 @pytest.mark.parametrize(("name", "number"), SMOOTH)
 def test_gradients_are_the_slopes_of_numpy(name, number, rng):
     """Along a random direction, of all float results together: central differences of the formula, not of ours."""

@@ -181,7 +181,6 @@ READERS = {
 OTHERS = {"another collective": 1, "a barrier": 1, "a call that cannot wait": 1, "a send": 2}  # messages of their own
 
 
-@pytest.mark.quick(7)
 @pytest.mark.parametrize("name", READERS)
 def test_it_is_sent_when_a_result_is_read_and_before_other_messages(pool, name):
     own = OTHERS.get(name, 0)

@@ -36,7 +36,6 @@ def call_class(row, tensors):
     return primitive(*(named[n] for n in op.positional))
 
 
-@pytest.mark.quick(23)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 def test_results_and_gradients_equal_the_recorded_ones(row):
     if row.ours is not None:

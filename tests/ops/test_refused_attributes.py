@@ -63,7 +63,6 @@ def called(op, case, by_class=False, **attrs):
     return op(*arrays, **attrs) if op.variadic else op(**dict(zip(op.tensors, arrays, strict=True)), **attrs)
 
 
-@pytest.mark.quick(42)
 @pytest.mark.parametrize("operator", [op.name for op in OPS.values() if op.attrs and examples(op)])
 def test_an_attribute_that_its_check_does_not_take_is_refused_by_function_and_class(operator):
     op = OPS[operator]

@@ -124,7 +124,6 @@ def new_net(construct):
     return cell(construct, w=Parameter(Tensor(W), "w"), mul=ops.Mul().shard(((2, 4), (2, 4))))
 
 
-@pytest.mark.quick(5)
 @each_of("construct", *NETS.values(), ids=list(NETS))
 def test_a_compiled_network_gives_what_one_device_gives(construct):
     (got,) = results(new_net(construct), V, w=W)

@@ -322,7 +322,7 @@ def test_broadcast_and_scatter_need_no_shape_off_the_root(pool):
         np.testing.assert_array_equal(part, full[:, 2 * rank : 2 * rank + 2])
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(8)
 @each_of("size_bytes", 1000, (1 << 20) - 8, 1 << 20, (1 << 20) + 8, 1_500_000, (2 << 20) - 256, 2 << 20, 5_000_000)
 def test_broadcast_of_any_size_comes_to_ranks_that_know_it_and_to_those_that_do_not(pool, size_bytes):
     """Some take the prepared way and some the general one: they must meet equally often."""
@@ -380,7 +380,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(20)
 @with_mpi
 @pytest.mark.parametrize(("call", "cause"), REFUSED.values(), ids=REFUSED)
 def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):

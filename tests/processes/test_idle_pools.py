@@ -59,6 +59,7 @@ def test_idle_workers_end_and_the_next_job_has_new_ones_with_the_same_bits(short
     assert again is not pool and again.run(summed, values) == first == [values[0] * 6] * 3
 
 
+@pytest.mark.exhaustive
 def test_workers_that_keep_values_stay_until_these_are_dropped(short_lives):
     pool = get_pool(2)
     pool.run(lambda comm: comm.state.update(weights=np.ones(3)))
@@ -75,6 +76,7 @@ def test_a_pool_of_ones_own_waits_for_ever_unless_told_otherwise(short_lives):
         assert own.run(lambda comm: comm.rank) == [0, 1]
 
 
+@pytest.mark.exhaustive
 def test_release_spares_workers_at_work_and_values_that_are_kept(short_lives, monkeypatch):
     monkeypatch.setenv("PARALLEL_LAB_IDLE_S", "inf")
     busy, keeping, unused = get_pool(2), get_pool(3), get_pool(1)

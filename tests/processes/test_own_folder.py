@@ -89,6 +89,7 @@ def test_what_the_dead_have_left_is_removed_by_many_at_once(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_the_next_folder_removes_what_the_dead_have_left(temporary):
     owner = Owner("one", temporary)
     owner.kill()

@@ -92,7 +92,6 @@ def card(**changes):
     return table((), server_list=[{"server_id": "10.0.0.1", "device": cards}])
 
 
-@pytest.mark.quick(14)
 @each_of(
     ("content", "words"),
     ("{", "invalid JSON"),

@@ -106,6 +106,7 @@ def test_memory_comes_back_when_the_last_view_is_gone(heap):
     assert heap.used_bytes == 0
 
 
+@pytest.mark.exhaustive
 def test_random_arrays_never_overlap_keep_their_contents_and_leave_nothing(heap):
     rng = np.random.default_rng(SEED)
     print(f"seed {SEED}")
@@ -128,6 +129,7 @@ def test_random_arrays_never_overlap_keep_their_contents_and_leave_nothing(heap)
     assert heap.used_bytes == 0
 
 
+@pytest.mark.exhaustive
 def test_threads_that_ask_at_once_get_places_of_their_own(heap):
     """Each of four had its numbers overwritten by another's hundreds of times."""
     wrong, start, interval = [], threading.Barrier(4), sys.getswitchinterval()

@@ -235,6 +235,7 @@ def test_mismatch_names_the_started_call_and_not_what_was_asked_for_since(pool):
         pool.run(program)
 
 
+@pytest.mark.exhaustive
 def test_a_rank_whose_started_one_waits_for_a_slow_rank_is_not_deadlocked():
     """Rank 0 waits for rank 1, which is blocked by rank 0; what rank 1 has started waits for rank 2, which computes."""
 

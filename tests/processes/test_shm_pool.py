@@ -101,6 +101,7 @@ def test_workers_use_one_blas_thread(pool):
     assert pool.run(threads) == [({1}, "1")] * 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 def test_environment_of_the_notebook_is_not_changed():
     code = (
@@ -110,6 +111,7 @@ def test_environment_of_the_notebook_is_not_changed():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30).stdout == "True\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 def test_large_arguments_and_results(pool):
     x = np.arange(3_000_000.0)

@@ -210,7 +210,6 @@ def test_the_value_may_be_the_place_of_the_reply_and_others_may_be_under_way(poo
     assert pool.run(program) == [[(True, {1.0 + i}) for i in range(4)]] * 3
 
 
-@pytest.mark.quick(6)
 @pytest.mark.parametrize("near", [False, True], ids=["private", "heap"])
 @pytest.mark.parametrize("size", [10, 5000, 300_000])
 def test_out_of_a_start_takes_the_reply_in_place_or_not(pool, size, near):

@@ -287,7 +287,7 @@ def test_nothing_follows_once_it_is_closed():
     assert acted(supervisor, 110.0, 120.0, fault=True, dead=[0], queued=True) == []
 
 
-@pytest.mark.quick(11)
+@pytest.mark.quick(20)
 @pytest.mark.parametrize("seed", range(200))
 def test_every_run_is_settled_once_whatever_happens(seed):
     """Ranks that end, die, fail, hang in any order: the run is settled within the longest limit, and only then."""

@@ -96,7 +96,7 @@ def sample(devices, count, seed):
     return list(zip(*map(column, pools), strict=True))
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(12)
 @pytest.mark.parametrize(
     ("devices", "triple"), [(d, t) for d in (1, 2, 4, 8) for t in sample(d, 40 if d > 1 else 1, seed=22)]
 )

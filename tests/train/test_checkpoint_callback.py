@@ -33,7 +33,6 @@ def train(folder, epochs=2, model=None, more=(), clock=None, **config):
 # ---- when, and which ----
 
 
-@pytest.mark.quick(4)
 @each_of(
     ("config", "files"),
     ({"keep_checkpoint_max": 20}, ["1_1", "1_2", "1_3", "1_4", "2_1", "2_2", "2_3", "2_4"]),

@@ -97,6 +97,7 @@ def test_processes_give_the_simulator_s_bits(name, settings, pools):
     assert {a.shape for a in slices} == {(16, 16) if "optimizer_weight_shard_size" in settings else (8, 16)}
 
 
+@pytest.mark.exhaustive
 def test_eight_ranks_too(pools):
     net, data = net_and_data(LAYOUTS["one split, one not"], np.float32)
     optimizer = nn.Adam(net.trainable_params(), 0.01)

@@ -329,6 +329,7 @@ def test_without_record_there_are_no_events(ready):
     assert session.events == []
 
 
+@pytest.mark.exhaustive
 def test_recording_does_not_change_the_numbers(ready):
     make, data = ready
     for executor in ("processes", "simulator"):

@@ -158,6 +158,7 @@ def schedule_and_adam(net):
     return nn.AdamWeightDecay(net.trainable_params(), learning_rate=nn.CosineDecayLR(0.0, 0.05, 12), weight_decay=0.1)
 
 
+@pytest.mark.exhaustive
 def test_states_rates_and_the_order_of_batches_go_on():
     check_states_rates_and_order({})
 
