@@ -400,3 +400,11 @@ def test_settings_that_were_there_before_and_other_costs_compile_nothing(monkeyp
     assert lab.plan is first and lab.groups != grouped
     lab.set_mode("ids")
     assert len(compiled) == 5 and lab.groups == grouped
+
+
+def test_what_is_compared_with_par_has_the_name_of_what_it_is():
+    """Golf is the puzzle. A bound of 0 MiB fuses nothing: it was "best size, 0 MiB"."""
+    chain, golf = (FusionLab(name).snapshot()["sections"]["golf"] for name in ("chain", "golf"))
+    assert (chain["title"], golf["title"]) == ("Compared with par", "Fusion golf")
+    times = dict(chain["rows"])
+    assert times["best size: each alone"] == times["each alone"]

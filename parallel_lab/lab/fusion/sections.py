@@ -29,10 +29,11 @@ def fusion_sections(lab: Any, case: Case, lanes_of: Mapping[str, dict[str, Any]]
     score, results = lab.score, lab.results
     verdicts = [[_verdict(lab.said(name), result), result.equal] for name, result in results.items()]
     small = "par" if score.ratio <= 1 + 1e-9 else f"{score.ratio:.3g} x par"
+    golf = "Fusion golf" if lab.plan is None else "Compared with par"
     return {
         "lanes": {"kind": "lanes", "by": ["source"], "of": lanes},
         "times": table("Step time", times, _times(lab, case, results), notes=verdicts),
-        "golf": table("Fusion golf", {"": "name", " ": "time bar"}, _golf(case, score), small=small, on="yours"),
+        "golf": table(golf, {"": "name", " ": "time bar"}, _golf(case, score), small=small, on="yours"),
         "messages": table("Messages", columns, by=["source"], of=messages),
         **earlier_runs(lab.earlier),
         "cost": {
@@ -86,7 +87,8 @@ def _verdict(source: str, result: RunResult) -> str:
 def _golf(case: Case, score: Score) -> list[list[Any]]:
     size_mb, best_size_s = score.best_size
     rows = [["nothing set", case.off.step_s], ["each alone", case.each.step_s]]
-    return [*rows, [f"best size, {size_mb} MiB", best_size_s], ["yours", score.step_s], ["par", score.par_s]]
+    best = f"best size, {size_mb} MiB" if size_mb else "best size: each alone"
+    return [*rows, [best, best_size_s], ["yours", score.step_s], ["par", score.par_s]]
 
 
 def tried_view(lanes: Lanes) -> dict[str, Any]:
