@@ -94,3 +94,58 @@ def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
         assert height <= LAB_PX
         assert not moved
     lab.close()
+
+
+# further labs, each asked, answered and asked again
+ASKED: dict[str, Callable[[], Any]] = {
+    **{name: make for name, (make, _) in STATES.items() if name not in ("strategy", "strategy with its tour")},
+    **{f"strategy of {net}": partial(StrategyLab, net) for net in ("quickstart", "dense", "convnet", "embedding")},
+    "memory of an embedding": partial(MemoryLab, "embedding"),
+    "pipeline of 8 stages": partial(PipelineLab, stages=8),
+    "pipeline of 6 stages": partial(PipelineLab, stages=6),
+}
+
+
+def answer(lab: Any) -> bool:
+    """Give some answer to what is asked, if anything is; whether more can be asked."""
+    asked = lab.snapshot()["predict"]["open"]
+    if asked and asked["choices"]:
+        lab.answer(asked["key"], asked["choices"][-1])
+    elif asked and isinstance(asked["right"][0], (int, float)):
+        lab.answer(asked["key"], 12345)
+    elif asked:
+        lab.skip(asked["key"])
+    return bool(asked) and lab.snapshot()["predict"]["more"]
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_lab_that_asks_fits_a_laptop_before_and_after_the_answer(live, name):
+    """What was answered took 30 to 60 pixels more: the Strategy Lab was 750 high."""
+    lab = ASKED[name]()
+    page, _ = live(widget_of(type(lab))(lab), width=848)
+    lab.set_predict(True)
+    more = True
+    while more:
+        page.evaluate("tellAll()")
+        page.wait_for_timeout(60)
+        assert page.evaluate(PLACES)[0] <= LAB_PX
+        more = answer(lab)
+        page.evaluate("tellAll()")
+        page.wait_for_timeout(60)
+        assert page.locator(".pl-told").count() == 1 and page.evaluate(PLACES)[0] <= LAB_PX
+        lab.ask()
+    lab.close()
+
+
+def test_the_search_lab_that_has_trained_both_fits_a_laptop(live):
+    """It was 1123 pixels high. Another operator brings its candidates back."""
+    lab = SearchLab()
+    page, _ = live(widget_of(SearchLab)(lab), width=848)
+    lab.run()
+    assert lab.wait(120)
+    page.evaluate("tellAll()")
+    page.locator(".pl-section-runs").wait_for()
+    assert page.evaluate(PLACES)[0] <= LAB_PX and not page.locator(".pl-se-candidates").count()
+    page.locator("[data-command=select_operator][data-value=matmul2]").click()
+    assert page.evaluate(PLACES)[0] <= LAB_PX and page.locator(".pl-se-candidates").count()
+    lab.close()

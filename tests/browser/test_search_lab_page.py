@@ -131,5 +131,7 @@ def test_controls_are_commands_and_a_run_of_both_opens_its_tables(live):
     assert lab.wait(120) and lab.result is not None and widget.last_error is None
     page.locator("[data-command=set_mode][data-value=recursive_programming]").click()  # the page asks what there is
     expect(page.locator(".pl-section-runs tbody tr")).to_have_count(2)
+    page.locator("[data-tab=equality]").click()
+    expect(page.locator(".pl-section-equality .pl-good")).not_to_have_count(0)
     expect(page.locator(".pl-section-equality .pl-wrong")).to_have_count(0)
     lab.close()

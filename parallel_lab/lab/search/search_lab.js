@@ -146,14 +146,15 @@ function steps(s) {
       aria-valuetext="${now}"></label><p aria-live="polite">${micro(now)}</p></div>`;
 }
 
+// What both runs have shown takes the room of the candidates, until another operator or another tab is looked at.
+const unlessRan = (part) => (s, ui) => (ui.tab === "runs" && s.sections.runs ? html`` : part(s, ui));
+
 // ---- what is looked at one at a time ----
 
 // Texts made for terminals, in the cells of a table.
 function tables(s, ui) {
-  const both = () => html`${section(s, "runs", ui)}${section(s, "equality", ui)}`;
   return tabs(ui, {
-    ...(s.sections.runs ? { runs: ["Both trained", rowsOf(s, "runs"), both] } : {}),
-    ...sectionTabs(s, ui, [["flips", "What would flip it"]]), ...earlierTab(s, ui),
+    ...sectionTabs(s, ui, [["runs", "Both trained"], ["equality", "Same numbers?"], ["flips", "What would flip it"]]), ...earlierTab(s, ui),
     ...sectionTabs(s, ui, [["terms", "Terms"]], false), ...codeTabs(s, ui),
   });
 }
@@ -178,7 +179,7 @@ function leads(settings, [command, name, value]) {
 const { render, mountPage } = lab({
   classes: ["pl-se"],
   story: STORY,
-  parts: { patterns: (s, ui) => patterns(ui.id), head: top, net, cards, plot, candidates, steps, tables },
+  parts: { patterns: (s, ui) => patterns(ui.id), head: top, net, cards, plot, candidates: unlessRan(candidates), steps: unlessRan(steps), tables },
   skeleton: html`${slot("patterns")}<div class="pl-se-body"><div class="pl-top">${slot("head")}</div>
     <div class="pl-se-main">${["net", "cards", "plot"].map(slot)}</div>${["candidates", "steps"].map(slot)}</div>${slot("tables")}`,
   measure(ui, root) {
@@ -190,6 +191,7 @@ const { render, mountPage } = lab({
   // A run that has ended is shown.
   shown({ ui, snapshot }, before) {
     if (before && !before.sections.runs && snapshot.sections.runs) ui.tab = "runs";
+    else if (ui.tab === "runs" && before?.operator !== snapshot.operator) ui.tab = null;
   },
   handlers: (view) => withCode(view, {
     click({ target }) {
