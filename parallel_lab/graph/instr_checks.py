@@ -146,8 +146,8 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         expected = tuple(size // n if d == cut else size for d, size in enumerate(have))
     if expected != gives or (cut is not None and have[cut] % n):
         return f"{instr.kind} of a slice {have} over {n} ranks gives {expected}, the table says {gives}"
-    if instr.attr("of_slices"):
-        return ""  # the step itself calls it, on whatever each rank has
+    if instr.attr("of_slices") or instr.kind == "all_to_all_v":
+        return ""  # the step itself calls it, on whatever each rank has; or which rows come is known at run time
     reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
     if source.layout is not None and source.layout.is_partial and reduce not in (None, source.layout.reduce):
         return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"
@@ -156,8 +156,7 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"%{instr.ins[0] if source.layout is None else instr.out} has no layout" if phase == "forward" else ""
     if source.layout.device_num > MOST_RANKS or math.prod(source.shape) > MOST_ELEMENTS:
         return ""
-    dims = tuple((name, value) for name, value in instr.attrs if name.endswith("dim") or name == "route")
-    kind = instr.kind
+    kind, dims = instr.kind, tuple((name, v) for name, v in instr.attrs if name.endswith("dim") or name == "route")
     if kind == "exchange_reduce":  # is right if the exchange that it takes back is
         kind, (out, source) = "exchange", (replace(v, layout=v.placed.whole()) for v in (source, out))
     return _elements_fault(kind, dims, instr.axes, instr.device_matrix, source, out)

@@ -127,8 +127,9 @@ def _exchange_words(instr: Instr, rank: int) -> str:
     me = group.index(rank)
     taken = definition.block_exchange(dict(instr.attrs), len(group)).taken[me]
     came = [f"{box_size(box)} from rank {group[j]}" for j, box in taken.items() if j != me] or ["nothing from others"]
-    own = f"{box_size(taken[me]) if me in taken else 0} elements of its own"
-    return f"this rank {'adds up' if definition.adds else 'keeps'} {own} and gets {', '.join(came)}"
+    what, does = ("rows", "keeps, if all are alike,") if definition.operands == 2 else ("elements", "keeps")
+    own = f"{box_size(taken[me]) if me in taken else 0} {what} of its own"
+    return f"this rank {'adds up' if definition.adds else does} {own} and gets {', '.join(came)}"
 
 
 def printed_text(plan: Any, instr: Instr, rank: int, array: np.ndarray) -> str:

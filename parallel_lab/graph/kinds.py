@@ -240,6 +240,7 @@ def kind_of_message(definition: CollectiveDef) -> KindDef:
         verify=window_fault if definition.windowed else message_fault,
         shown=shown_message,
         vjp=(lambda back, instr, gradients: back.message_back(instr, gradients)) if definition.adjoint else None,
+        operands=definition.operands,
         message=definition,
     )
 

@@ -39,12 +39,12 @@ from .redistribution_steps import (
     Slice,
     Step,
     gathered,
+    narrowed,
     reduced,
     sliced,
     with_entry,
 )
 from .refinement import Refinement, common_factors, common_refinement, flat_placement, join_axes, on_device_matrix
-from .route import narrowed
 from .tensor_layout import Shape, TensorLayout
 
 

@@ -16,6 +16,7 @@ Two ranks gather columns, which MindSpore's AllGather (always along dim 0) can o
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,11 +27,32 @@ import numpy as np
 
 from ..base.errors import LayoutError
 from .refinement import flat_placement, on_device_matrix
-from .route import Route, narrowed
+from .route import Route
 from .slices import REDUCERS
 from .tensor_layout import Shape, TensorLayout, ranks_along
 
 WORLD_GROUP = "WORLD_GROUP"  # MindSpore's name of the group of all ranks
+
+
+def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[int, ...], Route]:
+    """(axes of the groups within which pieces travel, the route within one of them).
+
+    Axes that hold copies in both, or split the same dim in front of all others in both, separate groups that have
+    nothing to give each other: what data parallel ranks do with their own rows concerns no other rows. Over two device
+    matrices: all axes of the first.
+    """
+    if src.device_matrix != dst.device_matrix:
+        return tuple(reversed(range(len(src.device_matrix)))), Route(src, dst, shape)
+    entries = zip(src.tensor_map, dst.tensor_map, strict=True)
+    # how many axes come first in both
+    own = [sum(itertools.takewhile(bool, (a == b for a, b in zip(*both, strict=False)))) for both in entries]
+    maps = [[entry[n:] for entry, n in zip(layout.tensor_map, own, strict=True)] for layout in (src, dst)]
+    axes = sorted({a for entries in maps for entry in entries for a in entry}, reverse=True)
+    matrix, number = tuple(map(src.axis_size, axes)), {a: len(axes) - 1 - at for at, a in enumerate(axes)}
+    dims = zip(shape, src.tensor_map, own, strict=True)
+    parts = tuple(size // math.prod(map(src.axis_size, entry[:n])) for size, entry, n in dims)
+    old, new = (TensorLayout(matrix, tuple(tuple(number[a] for a in entry) for entry in entries)) for entries in maps)
+    return tuple(axes), Route(old, new, parts)
 
 
 # ---- what steps do to layouts ----

@@ -105,27 +105,6 @@ def route_of(attr: tuple[Any, ...]) -> Route:
     return Route(TensorLayout(*attr[:2]), TensorLayout(*attr[2:4]), *attr[4:])
 
 
-def narrowed(src: TensorLayout, dst: TensorLayout, shape: Shape) -> tuple[tuple[int, ...], Route]:
-    """(axes of the groups within which pieces travel, the route within one of them).
-
-    Axes that hold copies in both, or split the same dim in front of all others in both, separate groups that have
-    nothing to give each other: what data parallel ranks do with their own rows concerns no other rows. Over two device
-    matrices: all axes of the first.
-    """
-    if src.device_matrix != dst.device_matrix:
-        return tuple(reversed(range(len(src.device_matrix)))), Route(src, dst, shape)
-    entries = zip(src.tensor_map, dst.tensor_map, strict=True)
-    # how many axes come first in both
-    own = [sum(itertools.takewhile(bool, (a == b for a, b in zip(*both, strict=False)))) for both in entries]
-    maps = [[entry[n:] for entry, n in zip(layout.tensor_map, own, strict=True)] for layout in (src, dst)]
-    axes = sorted({a for entries in maps for entry in entries for a in entry}, reverse=True)
-    matrix, number = tuple(map(src.axis_size, axes)), {a: len(axes) - 1 - at for at, a in enumerate(axes)}
-    dims = zip(shape, src.tensor_map, own, strict=True)
-    parts = tuple(size // math.prod(map(src.axis_size, entry[:n])) for size, entry, n in dims)
-    old, new = (TensorLayout(matrix, tuple(tuple(number[a] for a in entry) for entry in entries)) for entries in maps)
-    return tuple(axes), Route(old, new, parts)
-
-
 def box_size(box: Box) -> int:
     """Elements in a part."""
     return math.prod(s.stop - s.start for s in box)

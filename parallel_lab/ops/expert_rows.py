@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import choice, flag, integer
+from .collectives.block_exchange import row_splits
 from .expert_balance import load_of
 from .expert_capacity import ORDERS, kept_choices, turns
 from .machine.operand_checks import floats, ints
@@ -303,9 +304,10 @@ def _whole_groups(signature, cuts, sizes, **_):
     check=_check_exchange,
     dtype=0,
     sizes=lambda shapes, *, rows, **_: {"m": rows},
-    whole="pnaem",
+    whole="naem",
     restrict=_whole_groups,
     axes="opnhaem",
+    exchanges="p",
     flops=0,
     example=(
         case((2, 2, 6, 4), (2, 2, 2), ints={1: 3}, rows=10),
@@ -338,12 +340,6 @@ def _(g, out, x, counts, *, back, **_):
     return exchange_rows(g, counts, rows=int(x.shape[2]), back=not back), None
 
 
-def row_splits(counts, back=False):
-    """Rows that each of p places gives each.  counts: (p, e) -> (p, p); back: those that return."""
-    splits = counts.reshape(len(counts), len(counts), -1).sum(axis=-1)
-    return splits.T if back else splits
-
-
 def starts(splits):
     """Where each part begins.  splits: (p, p), counts of parts along each row -> (p, p)."""
     return np.cumsum(splits, axis=1) - splits
@@ -352,70 +348,88 @@ def starts(splits):
 # ---- what experts compute on packed rows ----
 
 
-def _rows_of_experts(counts, place):
-    """The rows of each expert at a place, givers in order.  counts: (p, e) -> e / p arrays of row numbers."""
-    own = counts.reshape(len(counts), len(counts), -1)[:, place]
-    first = (np.cumsum(own.reshape(-1)) - own.reshape(-1)).reshape(own.shape)
-    pairs = (zip(first[:, e], own[:, e], strict=True) for e in range(own.shape[1]))
-    return [np.concatenate([np.arange(start, start + count) for start, count in each]) for each in pairs]
+def _each_expert(counts, experts, offset, *arrays):
+    """Every expert here: (group, its number here, its rows, the arrays of its place).
+
+    counts: (o, p, e), experts: so many are here, from number `offset` on;  arrays: (o, experts, r, ...), packed rows
+    """
+    own = counts.shape[2] // counts.shape[1]  # of a place
+    for o, of_groups in enumerate(counts.reshape(*counts.shape[:2], -1, own)):
+        for place in range(experts // own):
+            here = of_groups[:, offset // own + place]
+            first = np.cumsum(here).reshape(here.shape) - here
+            packed = [x[o, place * own : (place + 1) * own].reshape(-1, x.shape[-1]) for x in arrays]
+            for expert in range(own):
+                pairs = zip(first[:, expert], here[:, expert], strict=True)
+                rows = np.concatenate([np.arange(start, start + count) for start, count in pairs])
+                yield o, place * own + expert, rows, packed
 
 
-def _each_expert(x, counts, offset):
-    """(group, place here, expert here, its rows) of what lies on this rank, from place `offset` on."""
-    for o, own_counts in enumerate(counts):
-        for place in range(x.shape[1]):
-            for expert, rows in enumerate(_rows_of_experts(own_counts, offset + place)):
-                yield o, place, expert, rows
+def _check_product(operands, **_):
+    x, counts = (each.shape for each in operands[:2])
+    if counts[2] != x[1] or counts[2] % counts[1]:
+        return f"x has shape {x}, counts {counts}", "(o, e, r, h) and (o, p, e), where p divides e"
+    return ints(operands[1], "counts")
+
+
+def _whole_places(signature, cuts, sizes, **_):
+    """A rank has all experts of a place, or of several."""
+    if sizes["a"] % cuts["e"] == 0:
+        return None
+    what = f"splits {sizes['e']} experts {cuts['e']} ways, whose rows lie at {sizes['a']} places"
+    return what, "A count that divides the places"
 
 
 _PLACED = {"dtype": 0, "part_size": lambda shapes, attrs: shapes[0][1]}
 
 
 @op(
-    "opmh,oae,pchf->opmf",
+    "oerh,oag,ehf->oerf",
     name="ExpertProduct",
-    check=lambda operands, **_: ints(operands[1], "counts"),
-    whole="aemc",
-    axes="opmhfaec",
-    offset="p",
-    flops=lambda s: 2 * s.o * s.p * s.m * s.h * s.f,
+    check=_check_product,
+    whole="agr",
+    restrict=_whole_places,
+    axes="oerhfag",
+    offset="e",
+    flops=lambda s: 2 * s.o * s.e * s.r * s.h * s.f,
     example=(
-        case((2, 2, 8, 4), (2, 2, 4), (2, 2, 4, 6), ints={1: 3}),
-        case((1, 1, 8, 4), (1, 1, 2), (1, 2, 4, 6), ints={1: 5}),
+        case((2, 4, 8, 4), (2, 4, 4), (4, 4, 6), ints={1: 3}),
+        case((2, 4, 6, 4), (2, 2, 4), (4, 4, 6), ints={1: 3}),
+        case((1, 2, 4, 4), (1, 1, 2), (2, 4, 6), ints={1: 5}),
     ),
     **_PLACED,
 )
 def expert_product(x, counts, weight, *, offset=0):
-    """Every row times the matrix of its expert.  x: (o, p, m, h), weight: (p, e / p, h, f) -> (o, p, m, f).
+    """Every row times the matrix of its expert.  x: (o, e, r, h), weight: (e, h, f) -> (o, e, r, f).
 
-    counts  (o, p, e) ints: rows of every group for every expert
+    counts  (o, p, e) ints: rows of every group for every expert; 0 behind the last row
 
-    Rows as `exchange_rows` brings them: at each place those of group 0, sorted by expert, then those of group 1. The
-    rows of an expert are multiplied together, in the order of the tokens. 0 behind the last row.
+    Rows as `exchange_rows` brings them, (o, p, rows, h), in the shape (o, e, rows p / e, h), so that the dim that is
+    split is that of the experts. At each place lie those of group 0, sorted by expert, then those of group 1; the rows
+    of an expert are multiplied together, in the order of the tokens.
     """
-    made = np.zeros((*x.shape[:3], weight.shape[3]), np.result_type(x, weight))
-    for o, p, expert, rows in _each_expert(x, counts, offset):
-        made[o, p, rows] = x[o, p, rows] @ weight[p, expert]
+    made = np.zeros((*x.shape[:3], weight.shape[2]), np.result_type(x, weight))
+    for _, expert, rows, (own, result) in _each_expert(counts, x.shape[1], offset, x, made):
+        result[rows] = own[rows] @ weight[expert]
     return made.astype(x.dtype, copy=False)
 
 
-@op(result_shape=lambda shapes: (*shapes[0][:3], shapes[2][2]), **_PLACED)
+@op(result_shape=lambda shapes: (*shapes[0][:3], shapes[2][1]), **_PLACED)
 def expert_product_grad(g, counts, weight, *, offset=0):
-    """Gradient for the rows.  g: (o, p, m, f), counts: (o, p, e), weight: (p, e / p, h, f) -> (o, p, m, h)."""
-    made = np.zeros((*g.shape[:3], weight.shape[2]), g.dtype)
-    for o, p, expert, rows in _each_expert(g, counts, offset):
-        made[o, p, rows] = g[o, p, rows] @ weight[p, expert].T
+    """Gradient for the rows.  g: (o, e, r, f), counts: (o, p, e), weight: (e, h, f) -> (o, e, r, h)."""
+    made = np.zeros((*g.shape[:3], weight.shape[1]), g.dtype)
+    for _, expert, rows, (own, result) in _each_expert(counts, g.shape[1], offset, g, made):
+        result[rows] = own[rows] @ weight[expert].T
     return made
 
 
-@op(result_shape=lambda shapes: (shapes[0][1], shapes[2][2] // shapes[2][1], shapes[1][3], shapes[0][3]), **_PLACED)
+@op(result_shape=lambda shapes: (shapes[0][1], shapes[1][3], shapes[0][3]), **_PLACED)
 def expert_product_weight_grad(g, x, counts, *, offset=0):
-    """Gradient for the weight; 0 of an expert without a row.  g: (o, p, m, f), x: (o, p, m, h) -> (p, e / p, h, f)."""
-    experts = counts.shape[2] // counts.shape[1]
-    made = np.zeros((g.shape[1], experts, x.shape[3], g.shape[3]), g.dtype)
-    for o, p, expert, rows in _each_expert(x, counts, offset):
+    """Gradient for the weight; 0 of an expert without a row.  g: (o, e, r, f), x: (o, e, r, h) -> (e, h, f)."""
+    made = np.zeros((g.shape[1], x.shape[3], g.shape[3]), g.dtype)
+    for _, expert, rows, (own_g, own) in _each_expert(counts, g.shape[1], offset, g, x):
         if len(rows):
-            made[p, expert] += x[o, p, rows].T @ g[o, p, rows]
+            made[expert] += own[rows].T @ own_g[rows]
     return made
 
 

@@ -180,6 +180,10 @@ class Calls:
         """What was taken of this rank's slice comes back and is added up: exchange's adjoint, new slice to old."""
         return self._ask("exchange_reduce", group, tag, value=x, route=route)
 
+    def all_to_all_v(self, x: ArrayLike, route: tuple[Any, ...], group: Group = None, *, tag: str = "") -> np.ndarray:
+        """Rows to every member, as many as `route` (`rows_route`) says: (..., rows_in, h) -> (..., rows_out, h)."""
+        return self._ask("all_to_all_v", group, tag, value=x, route=route)
+
     def broadcast(
         self, x: ArrayLike | None = None, root: int = 0, group: Group = None, *, out: Out = None, tag: str = ""
     ) -> np.ndarray:

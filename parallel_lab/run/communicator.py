@@ -47,7 +47,7 @@ class Request:
     dim         all_gather, reduce_scatter, gather, scatter: the tensor dim that is joined or split
     split_dim, concat_dim   all_to_all: the dims split among members, and along which pieces are joined
     window      halo_exchange, halo_reduce: (step, origin, length, part) along `dim`, see `ops/collectives/halo.py`
-    route       exchange, exchange_reduce: two layouts and a shape, `Route.attr` of `layout/route.py`
+    route       exchange, exchange_reduce: `Route.attr` of `layout/route.py`; all_to_all_v: `rows_route`
     root        broadcast, reduce, gather, scatter: a rank (not a position in the group)
     shape, dtype   recv, and broadcast/scatter off the root: what will arrive (for scatter: this rank's part)
     sr_tag      send, recv: which of the queues between the two ranks
@@ -312,9 +312,8 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
 def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
     first = requests[0]
     definition, group = MESSAGES[first.kind], first.group
-    sends, receives = (
-        [side == "all" or rank == first.root for rank in group] for side in (definition.sender, definition.receiver)
-    )
+    sides = definition.sender, definition.receiver
+    sends, receives = ([side == "all" or rank == first.root for rank in group] for side in sides)
     values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
     assert definition.answer is not None, f"a {first.kind} is delivered, not answered"
     replies = definition.answer(values, vars(first))

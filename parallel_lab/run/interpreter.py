@@ -121,16 +121,14 @@ def _ended(request: Request | None, handle: Any) -> tuple[float, int, float | No
     """(when an instruction ended, bytes that it handed over, when the message arrived that it has waited for)."""
     end_s = time.perf_counter()
     handed_over = 0 if request is None or request.value is None else request.value.nbytes
-    arrived_s = None if handle is None else end_s if handle.end_s is None else handle.end_s
-    return end_s, handed_over, arrived_s
+    return end_s, handed_over, None if handle is None else end_s if handle.end_s is None else handle.end_s
 
 
 def half_done(step: int, replaced: Iterable[str]) -> str:
     """What is wrong after a step that failed when some parameters and states had their new values; "" if none had."""
     names = list(dict.fromkeys(replaced))
-    some = ", ".join(map(repr, names[:MOST_NAMES])) + (
-        f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
-    )
+    more = f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES)
+    some = ", ".join(map(repr, names[:MOST_NAMES])) + more
     return f"failed in the middle of step {step}, when {some} had new values already" if names else ""
 
 
@@ -143,6 +141,7 @@ def request_of(instr: Instr, rank: int, env: Env, micro_batch: int = 0) -> Reque
     fields = {name: value for name, value in instr.attrs if name in definition.attributes and value is not None}
     if instr.attr("shift") is not None:
         fields["sr_tag"] = instr.attr("sr_tag") * MOST_MICRO_BATCHES + (0 if instr.once else micro_batch + 1)
+    fields |= {"route": definition.counted(fields["route"], env[instr.ins[1]])} if len(instr.ins) > 1 else {}
     place, value = instr.origin.place, env[instr.ins[0]] if definition.gives(rank, fields.get("root")) else None
     # ranks that trace for themselves may name their values in their own ways
     origin = (class_name(instr) if instr.by_hand else instr.out) + (f" ({place})" if place else "")

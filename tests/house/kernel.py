@@ -91,6 +91,7 @@ KERNEL = (
             "Builder.left_partial": "sums that wait for the reader of their reshaped rows: one reduce_scatter",
             "Builder.there": "what was made before for the same layout, on this side of an if",
             "Builder.windowed": "a halo_exchange, where a slice does not suffice",
+            "Builder.exchange": "rows of experts, sent where their counts say",
             "Builder.scatter": "partial sums are scattered, not left with every rank",
             "Builder.check_nested": "rows split twice cannot be gathered",
             "step_attrs": "a step of a redistribution as attributes of a message",

@@ -35,23 +35,23 @@ PACKAGE_LINES = {
     "__init__.py": 297,
     "__main__.py": 8,
     "base": 4_842,
-    "layout": 2_452,
-    "ops": 12_554,
-    "nn": 8_747,
+    "layout": 2_453,
+    "ops": 12_560,
+    "nn": 8_750,
     "catalog": 14_715,
-    "graph": 9_612,
+    "graph": 9_625,
     "cost": 10_606,
-    "run": 1_627,
+    "run": 1_629,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 35_774,
+    "lab": 35_800,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_948, 138_377, 108_197
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 113_999, 138_428, 108_512
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -122,7 +122,8 @@ def test_what_is_sent_is_received_and_is_what_the_windows_share(kind, members):
                 (a, b), (c, d) = halo.given(kind, i, j), halo.taken(kind, j, i)
                 assert b - a == d - c == shared, (window, i, j)
         extent = part if kind == "halo_exchange" else length
-        sizes = [sum(halo.sent(kind, i)) for i in range(members)]
+        ranges = [[halo.given(kind, i, j) for j in halo.neighbours(i)] for i in range(members)]
+        sizes = [sum(stop - start for start, stop in given) for given in ranges]
         payload_bytes = MESSAGES[kind].payload_bytes
         assert [payload_bytes(12 * extent, members, window, i) for i in range(members)] == [12 * s for s in sizes]
         assert payload_bytes(12 * extent, members, window) == 12 * max(sizes)

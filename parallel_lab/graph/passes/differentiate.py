@@ -305,10 +305,10 @@ class Backward:
         **fields: Any,
     ) -> TracedValue:
         """A message that makes `value` of `gradient`, over the ranks of message `over` or the `axes` of a layout."""
-        axes, sent = (over.axes, over.out) if isinstance(over, Instr) else ((), "")
-        fields = {"axes": axes, "device_matrix": over.device_matrix, **fields}
-        out = out or f"{sent}.grad.{kind}"
-        return self.rec.emit(kind, value, (gradient.name,), out, attrs=attr_pairs(attrs), reason=reason, **fields)
+        axes, sent, counts = (over.axes, over.out, over.ins[1:]) if isinstance(over, Instr) else ((), "", ())
+        fields = {"axes": axes, "device_matrix": over.device_matrix, "attrs": attr_pairs(attrs), **fields}
+        ins, out = (gradient.name, *counts), out or f"{sent}.grad.{kind}"
+        return self.rec.emit(kind, value, ins, out, reason=reason, **fields)
 
     def message_back(self, instr: Instr, gradients: Sequence[TracedValue | Uniform]) -> None:
         """Through a message: see `message_gradients.py`."""

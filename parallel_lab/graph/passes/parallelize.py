@@ -22,6 +22,7 @@ from ...layout.redistribution import plan_redistribution
 from ...layout.redistribution_steps import Step, apply
 from ...layout.refinement import common_factors
 from ...layout.tensor_layout import TensorLayout
+from ...ops.collectives.block_exchange import rows_route
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.collectives.halo import Halo
 from ...ops.machine.result_layouts import result_layouts
@@ -308,10 +309,11 @@ class Builder:
     def compute(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
         """The operator itself, on slices, and what combines its partial result."""
         op = node.opdef
+        if op.exchanges and rule.axes_of(op.exchanges):
+            return self.exchange(node, rule, ins)
         if rule.windows:
             ins = (self.windowed(node, rule, ins[0]), *ins[1:])
-        attrs = dict(node.attrs)
-        parts = dict(rule.cuts)
+        attrs, parts = dict(node.attrs), dict(rule.cuts)
         if op.localize is not None:
             attrs = op.localize(attrs, parts)
         places: tuple[tuple[int, ...], ...] = ()
@@ -364,6 +366,16 @@ class Builder:
         steps = plan_redistribution(layout, want, node.shapes[at], dst_shape=target, alltoall=True)
         scattered = [step.kind for step in steps if step.kind != "reshape"] == ["reduce_scatter"]
         return scattered and want.splits[0] == layout.splits[0]
+
+    def exchange(self, node: Node, rule: ShardingRule, ins: tuple[str, ...]) -> None:
+        """An operator that is a message where the label `exchanges` is split: rows go where its counts say."""
+        axes, matrix = rule.axes_of(node.opdef.exchanges), rule.out.device_matrix
+        n, given, taken = dict(rule.cuts)[node.opdef.exchanges], self.graph.operand_shapes(node)[0][2], node.shape[2]
+        route = rows_route(given, taken, [[min(given, taken) // n] * n] * n, dict(node.attrs)["back"])  # all alike
+        reason = f"{node.name!r} sends rows to the {n} ranks of their experts, as many as {ins[1]!r} says"
+        place = {"axes": axes, "device_matrix": matrix, "attrs": attr_pairs({"route": route, "fusion": 0})}
+        instr = Instr("all_to_all_v", node.outs, ins, node.name, reason=reason, **place)
+        self.add(replace(instr, origin=node.origin.made("parallelize")), Value(node.shape, node.dtype, rule.out))
 
     def combine(self, node: Node, rule: ShardingRule, at: int, label: str) -> None:
         """all_reduce of the partial result number `at`, or reduce_scatter if asked for; a mean: of the parts' means,

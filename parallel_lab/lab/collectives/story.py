@@ -17,9 +17,8 @@ from typing import Any
 
 from ...base.cluster import Cluster, Link
 from ...base.units import time_text
-from ...ops.collectives.definitions import MESSAGES
 from .algorithms.algorithm import Algorithm
-from .algorithms.rounds import REDUCING, ROOTED
+from .algorithms.rounds import REDUCING, ROOTED, STORIES
 from .algorithms.table import formula_texts
 from .algorithms.walk import Arrival, goal
 from .words import cell_text, chunk_label, goal_text, round_text, start_text
@@ -62,7 +61,7 @@ class Machine:
 
 def story(a: Algorithm, machine: Machine) -> dict[str, Any]:
     """What does not depend on the place in the algorithm."""
-    columns = a.ranks if MESSAGES[a.kind].chunks == "pair" else 1
+    columns = a.ranks if STORIES[a.kind].moves == "pair" else 1
     verdict = a.check()
     return {
         "machine": machine.text,

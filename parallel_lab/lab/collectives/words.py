@@ -11,27 +11,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...base.units import bytes_text, table_lines, time_text
-from ...ops.collectives.definitions import MESSAGES
 from ..shared.sections import last_answer, open_question
 from .algorithms.algorithm import Algorithm
-from .algorithms.rounds import REDUCING, Send
+from .algorithms.rounds import REDUCING, STORIES, Send
 
 LISTED = 8  # messages of a round that are named one by one
 
 
 def start_text(algorithm: Algorithm) -> str:
     """What lies where before the first round."""
-    return MESSAGES[algorithm.kind].starts.format(root=algorithm.root)
+    return STORIES[algorithm.kind].starts.format(root=algorithm.root)
 
 
 def goal_text(algorithm: Algorithm) -> str:
     """What the collective promises."""
-    return MESSAGES[algorithm.kind].goal.format(root=algorithm.root)
+    return STORIES[algorithm.kind].goal.format(root=algorithm.root)
 
 
 def chunk_label(kind: str, chunk: int, ranks: int) -> str:
     """What a chunk is called: its number; of all_to_all, from whom to whom."""
-    return f"{chunk // ranks}→{chunk % ranks}" if MESSAGES[kind].chunks == "pair" else str(chunk)
+    return f"{chunk // ranks}→{chunk % ranks}" if STORIES[kind].moves == "pair" else str(chunk)
 
 
 def round_text(algorithm: Algorithm, number: int, chunk_bytes: int) -> str:

@@ -40,11 +40,12 @@ from ...ops.expert_rows import (
 from ...ops.linalg import matmul
 from ...ops.reduce import reduce_mean, reduce_sum
 from ...ops.routing import ROUTERS, check_routing, route_tokens
-from ...ops.shape import fill, reshape, shape as shape_of
+from ...ops.shape import reshape, shape as shape_of
 from ...ops.writes import assign
 from ..cell import Cell
 from ..initializer import HeUniform, initializer
 from ..tensor.parameter import Parameter
+from ..tensor.tensor import Tensor
 from .activation import get_activation
 
 
@@ -114,9 +115,11 @@ class MoE(Cell):
         self.route = route_tokens.primitive(k=k, router=router, scale=scale, **limits)
         self.load = expert_load.primitive(expert_num=experts, per_sequence=False)
         self.balance = _Balance(self) if balance_factor or z_factor else None
+        self.no_loss = Tensor(np.zeros((), router_type))
         self.bias_step, self.assign = bias_step.primitive(rate=bias_rate, centred=centred), assign.primitive()
         # dispatch, experts, combine
-        self.into_groups, self.out_of_groups, self.split_weights = (reshape.primitive() for _ in range(3))
+        self.into_groups, self.out_of_groups = reshape.primitive(), reshape.primitive()
+        self.apart, self.together = reshape.primitive(), reshape.primitive()
         self.dispatch, self.combine = dispatch_rows.primitive(), combine_rows.primitive()
         self.activation = get_activation(activation)
         if capacity_factor is None:
@@ -125,7 +128,6 @@ class MoE(Cell):
             self.first, self.second = expert_product.primitive(), expert_product.primitive()
         else:
             self.place = slot_rows.primitive(expert_num=experts, order=drop_order)
-            self.apart, self.together = reshape.primitive(), reshape.primitive()
             self.first, self.second = slot_product.primitive(), slot_product.primitive()
 
     def construct(self, x: Any) -> tuple[Any, Any]:
@@ -133,9 +135,7 @@ class MoE(Cell):
         grid, n = self._grid(b * s)
         logits = self._logits(x)
         experts, weights = self.route(logits, self.bias)
-        loss = fill(shape=(), value=0.0, dtype=str(logits.dtype)) if self.balance is None else None
-        if self.balance is not None:
-            loss = self.balance(logits, experts)
+        loss = self.no_loss if self.balance is None else self.balance(logits, experts)
         if self.bias_rate and self.training:
             self.assign(self.bias, self.bias_step(self.bias, self.load(experts)))
         tokens = self.into_groups(x, (*grid, n, self.hidden))
@@ -147,15 +147,18 @@ class MoE(Cell):
 
     def _packed(self, tokens: Any, experts: Any, weights: Any, n: int) -> Any:
         """Every copy travels: as many rows as the counts say."""
-        ep, own = self.expert_parallel, self.experts // self.expert_parallel
+        ep = self.expert_parallel
+        copies, own = self.groups // ep, self.experts // ep  # of all experts; experts of a rank
+        share = math.ceil(ep * n * min(self.k, own) / own)  # all tokens of the ep ranks may come to one
+        sent = n * self.k if ep > 1 else share * own
+        self.dispatch.given["rows"] = self.exchange_back.given["rows"] = sent
+        self.exchange.given["rows"] = share * own
         row_of, counts = self.place(experts)
-        self.dispatch.given["rows"] = self.exchange_back.given["rows"] = n * self.k
-        self.exchange.given["rows"] = ep * n * min(self.k, own)  # all tokens of the ranks may come
         rows = self.dispatch(tokens, row_of)
         rows = self.exchange(rows, counts) if ep > 1 else rows
-        up = self.split_weights(self.up, (ep, own, self.hidden, self.inner))
-        down = self.split_weights(self.down, (ep, own, self.inner, self.hidden))
-        rows = self.second(self.activation(self.first(rows, counts, up)), counts, down)
+        rows = self.apart(rows, (copies, self.experts, share, self.hidden))
+        rows = self.second(self.activation(self.first(rows, counts, self.up)), counts, self.down)
+        rows = self.together(rows, (copies, ep, share * own, self.hidden))
         rows = self.exchange_back(rows, counts) if ep > 1 else rows
         return self.combine(rows, weights, row_of)
 

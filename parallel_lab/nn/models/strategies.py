@@ -236,8 +236,8 @@ def _moe(moe: nn.MoE, copies: int, ep: int, mp: int) -> None:
         moe.exchange.shard((tokens, counts))
         moe.exchange_back.shard((tokens, counts))
         inner = (copies, ep, 1, mp)
-        moe.first.shard((tokens, counts, (ep, 1, 1, mp)))
-        moe.second.shard((inner, counts, (ep, 1, mp, 1)))
+        moe.first.shard((tokens, counts, (ep, 1, mp)))
+        moe.second.shard((inner, counts, (ep, mp, 1)))
     else:
         moe.place.shard((tokens, tokens))
         inner = (copies, 1, ep, 1, mp)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -29,7 +29,7 @@ from ...base.checks import INTS, is_int
 from ...base.errors import ArgumentError, ParallelLabError, ShapeError, shorten
 from ...layout.route import route_of
 from ...layout.slices import REDUCERS
-from .block_exchange import BLOCK_EXCHANGES, BlockExchange, block_exchange
+from .block_exchange import BLOCK_EXCHANGES, BlockExchange, block_exchange, row_splits, rows_fit, rows_route
 from .halo import Halo
 
 REDUCTIONS = (*REDUCERS, "mean")  # the mean is the sum, divided by the members once it is complete
@@ -95,13 +95,8 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """What a message costs on n ranks, from terms in n: counts, and the time alpha, beta and gamma terms add up to.
-
-    rounds     steps one after the other;  messages: that a rank sends, by default one a round
-    sent       bytes that a rank sends, as a share of the value's
-    alphas     how often alpha (starting a message) is paid, by default `rounds`
-    betas      bytes that pay beta, by default `sent`;  gammas: bytes that are added up, by default none
-    time_text  the time in words, which is only shown
+    """What a message costs on n ranks, from terms in n: see `Formula`. By default a message a round, alphas as rounds,
+    betas as sent, and nothing is added.
     """
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
@@ -144,10 +139,8 @@ class CollectiveDef:
     together      whether S of the formula is what all members hand over together; False: what one hands over
     payload       what a rank must send in the bandwidth-optimal form, as a fraction of its operand m (Chan et al. 2007)
     adjoint, why  the kind of message that brings its gradient back, and why, of operator {name}; "" without a gradient
-    chunks        what the Collective Stepper moves: "chunk" (the value split as one likes), "piece" (one per rank) or
-                  "pair" (one per pair of ranks); "" if it does not show it
-    starts, goal  what lies where before and after, for the stepper
     fault_of      of an exchange of blocks (`block_exchange.py`):  (shape, attributes, n) -> what is wrong, or None
+    operands      of its instruction: 2 where the second, counts, says at run time which pieces are sent
     """
 
     kind: str
@@ -165,10 +158,8 @@ class CollectiveDef:
     payload: Term = ZERO
     adjoint: str = ""
     why: str = ""
-    chunks: str = ""
-    starts: str = ""
-    goal: str = ""
     fault_of: Callable[[Shape, Attrs, int], tuple[str, str] | None] | None = None
+    operands: int = 1
 
     @property
     def rooted(self) -> bool:
@@ -221,8 +212,13 @@ class CollectiveDef:
     def block_exchange(self, attrs: Attrs, n: int, shape: Shape | None = None) -> BlockExchange:
         """Who hands whom which part, of a kind that is sent piece by piece.  shape: a member's value"""
         if "route" in self.attributes:
-            return block_exchange(self.kind, attrs["route"], n)
+            return block_exchange(self.kind, attrs["route"], n, shape if self.operands == 2 else None)
         return block_exchange(self.kind, attrs["window"], n, shape, attrs["dim"] if shape else 0)
+
+    @staticmethod
+    def counted(route: tuple[Any, ...], counts: np.ndarray) -> tuple[Any, ...]:
+        """The route of the rows that there are, where the plan knows how many there may be.  counts: (1, n, e)."""
+        return rows_route(*route[:2], row_splits(counts[0], route[2]), route[2])
 
     def payload_bytes(self, operand_bytes: int, n: int, how: Any = None, position: int | None = None) -> int:
         """Bytes that a rank must send, where it hands over `operand_bytes` in a group of n, whichever algorithm moves
@@ -263,6 +259,9 @@ class CollectiveDef:
     def adjoint_attrs(self, attrs: Attrs) -> dict[str, Any]:
         """Attributes of the message that brings the gradient back: joined dims are split, split ones joined."""
         back = MESSAGES[self.adjoint]
+        if self.operands == 2:
+            given, taken, is_back, splits = attrs["route"]
+            return {"route": rows_route(taken, given, zip(*splits, strict=True), not is_back)}
         turned = {back.cut: attrs.get(self.join), back.join: attrs.get(self.cut)}
         return {a: "sum" if a == "reduce" else turned.get(a, attrs.get(a)) for a in back.attributes}
 
@@ -345,19 +344,23 @@ def _halo_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) ->
     return _piecewise_def(kind, class_name, adjoint, reply, why, ("dim", "window"), fault_of)
 
 
-def _exchange_def(kind: str, class_name: str, adjoint: str, reply: str, why: str) -> CollectiveDef:
+def _exchange_def(kind: str, class_name: str, adjoint: str, reply: str, why: str, operands: int = 1) -> CollectiveDef:
     def fault_of(shape: Shape, attrs: Attrs, n: int) -> tuple[str, str] | None:
-        route = attrs["route"]
+        route, allowed = attrs["route"], f"Route(src, dst, shape).attr of two layouts of the group's {n} ranks"
         try:
-            fits = {layout.device_num for layout in (route_of(route).src, route_of(route).dst)} == {n}
+            if operands == 2:
+                allowed = f"rows_route(rows_in, rows_out, splits), {n} x {n} counts whose sums are rows that there are"
+                shape, fits = shape[-2:-1], rows_fit(route, n)
+            else:
+                fits = {layout.device_num for layout in (route_of(route).src, route_of(route).dst)} == {n}
             has = block_exchange(kind, route, n).operand if fits else ()
         except (ParallelLabError, TypeError, ValueError, IndexError):
             fits = False
         if not fits:
-            return f"route={shorten(route)}", f"Route(src, dst, shape).attr of two layouts of the group's {n} ranks"
+            return f"route={shorten(route)}", allowed
         return None if shape == has else (f"a value of shape {shape}", f"A slice of shape {has}, as its route says")
 
-    return _piecewise_def(kind, class_name, adjoint, reply, why, ("route",), fault_of)
+    return replace(_piecewise_def(kind, class_name, adjoint, reply, why, ("route",), fault_of), operands=operands)
 
 
 def _piecewise_def(
@@ -391,9 +394,6 @@ _DEFS = (
         adjoint="all_reduce",
         why="backward of the all_reduce of {name!r}: the gradient of its replicated result lies in partial sums on its "
         "{n} holders",
-        chunks="chunk",
-        starts="every rank has a partial sum of each chunk (hatched)",
-        goal="every rank has the sum of every chunk",
     ),
     CollectiveDef(
         "all_gather",
@@ -409,9 +409,6 @@ _DEFS = (
         adjoint="reduce_scatter",
         why="backward of the all_gather for {name!r}: each rank needs the sum of all gradients of the part it had "
         "given",
-        chunks="piece",
-        starts="every rank has one chunk",
-        goal="every rank has every chunk",
     ),
     CollectiveDef(
         "reduce_scatter",
@@ -425,9 +422,6 @@ _DEFS = (
         payload=of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·m"),
         adjoint="all_gather",
         why="backward of the reduce_scatter for {name!r}: every partial sum of a part has that part's gradient",
-        chunks="piece",
-        starts="every rank has a partial sum of each chunk (hatched)",
-        goal="every rank has the sum of its own chunk",
     ),
     CollectiveDef(
         "all_to_all",
@@ -443,9 +437,6 @@ _DEFS = (
         payload=of_n(lambda n: Fraction(n - 1, n), "(n-1)/n·m"),
         adjoint="all_to_all",
         why="backward of the all_to_all for {name!r}: gradients go back the way the values came",
-        chunks="pair",
-        starts="every rank has a chunk for each rank",
-        goal="every rank has the chunks that are for it",
     ),
     CollectiveDef(
         "broadcast",
@@ -459,9 +450,6 @@ _DEFS = (
         payload=of_n(lambda n: 1, "m"),
         adjoint="reduce",
         why="backward of the broadcast for {name!r}: the root needs the sum of all gradients",
-        chunks="chunk",
-        starts="rank {root} has everything",
-        goal="every rank has everything",
     ),
     CollectiveDef(
         "reduce",
@@ -475,9 +463,6 @@ _DEFS = (
         payload=of_n(lambda n: 1, "m"),
         adjoint="broadcast",
         why="backward of the reduce for {name!r}: every partial sum has the gradient of the sum",
-        chunks="chunk",
-        starts="every rank has a partial sum of each chunk (hatched)",
-        goal="rank {root} has the sum of every chunk",
     ),
     CollectiveDef(
         "gather",
@@ -499,9 +484,6 @@ _DEFS = (
         payload=of_n(lambda n: 1, "m"),
         adjoint="scatter",
         why="backward of the gather for {name!r}: each rank gets the gradient of the piece it had given",
-        chunks="piece",
-        starts="every rank has one chunk",
-        goal="rank {root} has every chunk",
     ),
     CollectiveDef(
         "scatter",
@@ -518,9 +500,6 @@ _DEFS = (
         payload=of_n(lambda n: 1, "m"),
         adjoint="gather",
         why="backward of the scatter for {name!r}: the root gets the gradients of all pieces",
-        chunks="piece",
-        starts="rank {root} has everything",
-        goal="every rank has its own chunk",
     ),
     CollectiveDef(
         "barrier",
@@ -561,6 +540,14 @@ _DEFS = (
         "exchange",
         "rank i: its slice of the old layout, all pieces that were taken of it added to zeros in group order",
         "backward of the exchange_reduce of {name!r}: every piece of a sum has the sum's gradient",
+    ),
+    _exchange_def(
+        "all_to_all_v",
+        "AlltoAllV",
+        "all_to_all_v",
+        "rank i: the rows that every member gives it, in group order, zeros behind them",
+        "backward of the all_to_all_v for {name!r}: gradients of rows go back to where the rows came from",
+        2,
     ),
     CollectiveDef(
         "send",

@@ -18,7 +18,6 @@ added). Windows reach no further than the neighbouring slices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 HALOS = ("halo_exchange", "halo_reduce")
 _ADJOINT = dict(zip(HALOS, reversed(HALOS), strict=True))  # what one takes, the other gives
@@ -82,19 +81,6 @@ class Halo:
         """Extent of the dim in the operand and in the result."""
         return (self.part, self.length) if kind == "halo_exchange" else (self.length, self.part)
 
-    def sent(self, kind: str, i: int) -> tuple[int, ...]:
-        """Elements along the dim in each message that member i sends; what is empty is not sent.
-
-        >>> Halo(4, -1, 6, 4, 3).sent("halo_exchange", 0), Halo(4, -1, 6, 4, 3).sent("halo_exchange", 1)
-        ((1,), (1, 1))
-        """
-        ranges = (self.given(kind, i, j) for j in self.neighbours(i))
-        return tuple(stop - start for start, stop in ranges if stop > start)
-
-    def received(self, kind: str, i: int) -> tuple[int, ...]:
-        """Elements along the dim in each message that member i receives."""
-        return self.sent(_ADJOINT[kind], i)
-
     def reach(self) -> Interval:
         """The most elements that any window takes of the slice before, and of the slice after its own.
 
@@ -107,15 +93,6 @@ class Halo:
             return max(stop - start for start, stop in pairs)
 
         return (most(-1), most(1)) if self.members > 1 else (0, 0)
-
-    def sent_bytes(self, kind: str, operand_bytes: int, i: int | None = None) -> int:
-        """Bytes that member i sends, where an operand has `operand_bytes`; without i: the member that sends most.
-
-        >>> Halo(4, -1, 6, 4, 3).sent_bytes("halo_exchange", 4000)
-        2000
-        """
-        elements = _most_sent(self, kind) if i is None else sum(self.sent(kind, i))
-        return operand_bytes * elements // self.extents(kind)[0]
 
     def fault(self) -> str:
         """Why these windows cannot be filled by neighbours, or "".
@@ -133,8 +110,3 @@ class Halo:
             if start < stop and (start < low or stop > high):
                 return f"slice {i} needs the elements [{start}, {stop}), but it and its neighbours hold [{low}, {high})"
         return ""
-
-
-@lru_cache(maxsize=1024)
-def _most_sent(halo: Halo, kind: str) -> int:
-    return max(sum(halo.sent(kind, i)) for i in range(halo.members))

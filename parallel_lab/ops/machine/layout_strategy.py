@@ -169,12 +169,13 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
             does = f"what {op.class_name} does along that dim"
             return what, f"A layout is the input's; {does} is split by a tuple of counts"
     rule = splits.rule(strategy, matrix, axes)
-    for dim, cutting, _ in rule.windows:
+    sent = [(dim, cutting, "a halo") for dim, cutting, _ in rule.windows]
+    sent += [(signature.ins[0].index(c), axes[c], "an exchange") for c in op.exchanges]
+    for dim, cutting, of in sent:
         if list(cutting) != sorted(cutting, reverse=True):
             listed = tuple(strategy[0].alias_name[-1 - a] for a in cutting)
-            needs = "every rank needs elements of the slices next to its own"
-            what = f"splits dim {dim} of input 0 by {listed}, and {needs}"
-            allowed = "The ranks of a halo stand in ascending order: axes in the order in which the Layout names them"
+            what = f"splits dim {dim} of input 0 by {listed}, and every rank needs elements of other slices"
+            allowed = f"The ranks of {of} stand in ascending order: axes in the order in which the Layout names them"
             return what, allowed
     if named_cuts.stored is not None:
         rule = replace(rule, stored=tuple(TensorLayout(matrix, entries) for entries in named_cuts.stored))

@@ -113,6 +113,7 @@ class OpDef:
     offset: str | Callable[..., Any] | None = None
     part_size: Callable[..., Any] | None = None
     window: Callable[..., Any] | None = None
+    exchanges: str = ""  # label whose split makes it an all_to_all_v among the ranks that have its parts
     localize: Callable[..., Any] | None = None
     unfold: Callable[..., Any] | None = None
 

@@ -108,7 +108,6 @@ def default_strategy(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]
     batch = op.batch if op.batch is not None else splits.names[0] if splits.names else ""
     free = batch and batch not in splits.whole and batch not in splits.held
     cut = device_num if free and splits.sizes[batch] % device_num == 0 else 1
-    chosen, ones = (
-        tuple(tuple(n if c == batch else 1 for c in labels) for labels in splits.operands) for n in (cut, 1)
-    )
+    counts = [tuple(tuple(n if c == batch else 1 for c in labels) for labels in splits.operands) for n in (cut, 1)]
+    chosen, ones = counts
     return chosen if isinstance(_rule(op.name, shapes, key, chosen, device_num), ShardingRule) else ones

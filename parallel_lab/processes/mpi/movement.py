@@ -389,7 +389,7 @@ class Movement:
                 parts.put(out[box], value[given[me]] if j == me else targets[j][0])
         return out
 
-    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _piecewise
+    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _all_to_all_v = _piecewise
 
 
 def _divided(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:

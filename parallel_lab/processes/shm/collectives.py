@@ -315,7 +315,7 @@ class Collectives:
                 parts.put(out[box], value[parts.given[me][me]] if j == me else came[j])
         return delivered(out, request)
 
-    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _piecewise
+    _halo_exchange = _halo_reduce = _exchange = _exchange_reduce = _all_to_all_v = _piecewise
 
 
 def result_array(request: Request, dtype: np.dtype, empty: Callable = np.empty) -> np.ndarray:

@@ -32,7 +32,7 @@ from ....ops.collectives.definitions import MESSAGES, Formula, combine
 from ....run.communicator import Request, check_request
 from ....run.simulator import simulate
 from ....train.program import drive
-from .rounds import ROOTED, Phase, Send
+from .rounds import ROOTED, STORIES, Phase, Send
 from .table import algorithm_names, formula_texts, recipe_of, rounds_of
 from .walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
 
@@ -252,7 +252,7 @@ class Algorithm:
 
     @property
     def _flat(self) -> bool:
-        return MESSAGES[self.kind].chunks == "chunk"
+        return STORIES[self.kind].moves == "chunk"
 
     def _pieces(self, me: int, whole: Request) -> dict[int, np.ndarray]:
         """The chunks that lie on this rank at the start. They may be views: nothing is ever written into them."""
@@ -264,7 +264,7 @@ class Algorithm:
             return {c: flat[a:b] for c, (a, b) in enumerate(self._bounds(flat.size))}
         if not definition.cut:
             return {me: value}
-        first = me * n if definition.chunks == "pair" else 0
+        first = me * n if STORIES[self.kind].moves == "pair" else 0
         return dict(enumerate(np.split(value, n, axis=getattr(whole, definition.cut)), first))
 
     def _packed(self, pieces: list[np.ndarray]) -> np.ndarray:
@@ -298,7 +298,7 @@ class Algorithm:
         elif not definition.join:
             joined = np.array(data[me], order="C")
         else:
-            numbers = [i * n + me for i in range(n)] if definition.chunks == "pair" else list(range(n))
+            numbers = [i * n + me for i in range(n)] if STORIES[self.kind].moves == "pair" else list(range(n))
             axis = getattr(whole, definition.join)
             joined = np.ascontiguousarray(np.concatenate([data[c] for c in numbers], axis=axis))
         if definition.reducing and whole.reduce == "mean":

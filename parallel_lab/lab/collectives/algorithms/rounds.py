@@ -24,11 +24,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ....base.checks import flag, integer, sequence_of
 from ....ops.collectives.definitions import MESSAGES, ceil_log2
 
-KINDS = tuple(kind for kind, definition in MESSAGES.items() if definition.chunks)
+
+class Story(NamedTuple):
+    """What moves: "chunk" (the value split as one likes), "piece" (one per rank) or "pair" (one per pair of ranks), and
+    what lies where before and after.
+    """
+
+    moves: str
+    starts: str
+    goal: str
+
+
+STORIES = {
+    "all_reduce": Story(
+        "chunk", "every rank has a partial sum of each chunk (hatched)", "every rank has the sum of every chunk"
+    ),
+    "all_gather": Story("piece", "every rank has one chunk", "every rank has every chunk"),
+    "reduce_scatter": Story(
+        "piece", "every rank has a partial sum of each chunk (hatched)", "every rank has the sum of its own chunk"
+    ),
+    "all_to_all": Story("pair", "every rank has a chunk for each rank", "every rank has the chunks that are for it"),
+    "broadcast": Story("chunk", "rank {root} has everything", "every rank has everything"),
+    "reduce": Story(
+        "chunk", "every rank has a partial sum of each chunk (hatched)", "rank {root} has the sum of every chunk"
+    ),
+    "gather": Story("piece", "every rank has one chunk", "rank {root} has every chunk"),
+    "scatter": Story("piece", "rank {root} has everything", "every rank has its own chunk"),
+}
+KINDS = tuple(STORIES)
 ROOTED = tuple(kind for kind in KINDS if MESSAGES[kind].rooted)
 REDUCING = tuple(kind for kind in KINDS if MESSAGES[kind].reducing)
 RANK, CHUNKS = integer(), sequence_of(integer(), "The number of a chunk, or several of them", one=True)

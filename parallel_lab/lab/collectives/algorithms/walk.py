@@ -19,7 +19,7 @@ from ....base.checks import integer
 from ....base.errors import ArgumentError, ArgumentTypeError, shorten
 from ....base.units import plural
 from ....ops.collectives.definitions import MESSAGES
-from .rounds import KINDS, REDUCING, ROOTED, Send
+from .rounds import KINDS, REDUCING, ROOTED, STORIES, Send
 
 Term = int | tuple  # a rank's addend, or terms that were combined in this order
 
@@ -80,13 +80,13 @@ class Verdict(Fault):
 
 def usual_chunks(kind: str, ranks: int) -> int:
     """One per rank; of all_to_all, one per pair."""
-    return ranks * ranks if MESSAGES[kind].chunks == "pair" else ranks
+    return ranks * ranks if STORIES[kind].moves == "pair" else ranks
 
 
 def _owner(kind: str, chunk: int, ranks: int, root: int) -> int:
     """The rank on which a chunk that is never added starts."""
     definition = MESSAGES[kind]
-    return root if definition.sender == "root" else chunk // ranks if definition.chunks == "pair" else chunk
+    return root if definition.sender == "root" else chunk // ranks if STORIES[kind].moves == "pair" else chunk
 
 
 def start(kind: str, ranks: int, chunks: int, root: int = 0) -> tuple[tuple[Held | None, ...], ...]:
@@ -107,7 +107,7 @@ def goal(kind: str, ranks: int, chunks: int, root: int = 0) -> tuple[tuple[int |
     def mask(rank: int, chunk: int) -> int | None:
         if definition.receiver == "root" and rank != root:
             return None
-        if definition.cut and rank != (chunk % ranks if definition.chunks == "pair" else chunk):
+        if definition.cut and rank != (chunk % ranks if STORIES[kind].moves == "pair" else chunk):
             return None
         return (1 << ranks) - 1 if definition.reducing else 1 << _owner(kind, chunk, ranks, root)
 
@@ -154,7 +154,7 @@ def check_algorithm(
     ranks, root = check_ranks(kind, ranks, root)
     usual = usual_chunks(kind, ranks)
     chunks = usual if chunks is None else integer(1)(kind, "chunks", chunks)
-    if chunks != usual and MESSAGES[kind].chunks != "chunk":
+    if chunks != usual and STORIES[kind].moves != "chunk":
         allowed = f"{usual}: chunks are the pieces of the ranks"
         raise ArgumentError(f"chunks={chunks} on {ranks} ranks", where=kind, allowed=allowed)
     try:
