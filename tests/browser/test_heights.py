@@ -65,6 +65,10 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "strategy with its tour": (lambda: StrategyLab(tour=True), [refused]),
     "strategy of GPT": (lambda: StrategyLab("transformer"), [refused]),
     "memory": (MemoryLab, [going, ran, refused]),
+    "memory of a GPT": (
+        lambda: MemoryLab("transformer", 4, level="off"),
+        [lambda view: view.lab.set_split("again"), going, ran, refused],
+    ),
     "pipeline": (PipelineLab, [going, refused]),
     "fusion": (FusionLab, [refused, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
     "fusion of a network": (partial(FusionLab, "chain"), [going, ran, refused]),

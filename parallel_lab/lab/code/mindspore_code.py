@@ -53,7 +53,10 @@ def cell(program: Program, name: str, steps: Sequence[Step], inputs: Sequence[st
         if step.op == "batch_norm":
             made += [f"{op}_{name}" for name in _moving(step)]
         if form.mindspore != FUNCTION:
-            made.append(f"{op} = ops.{form.mindspore or step.class_name}({form.made(step.attrs)}){_sharded(step)}")
+            # MindSpore's BiasAdd splits no dim behind the channels: along a last dim a bias is added by Add
+            last = step.op == "bias_add" and dict(step.attrs).get("data_format") == "NHWC"
+            class_name = "Add" if last else form.mindspore or step.class_name
+            made.append(f"{op} = ops.{class_name}({form.made(step.attrs)}){_sharded(step)}")
         lines.append(f"{out} = {form.called(op, ins, step.attrs)}")
     return CellText(name, made, [names[name] for name in inputs], lines[:-1], lines[-1].split(" = ", 1)[1])
 

@@ -8,7 +8,7 @@ from typing import Any
 from ...base.checks import flag
 from ...base.settings.checks import integer
 from ..code.data import DATA, stack_of_memory
-from ..code.exports import code_of_memory
+from ..code.exports import code_of_memory, code_of_strategies
 from ..code.pasted import read_code
 from ..code.program import program_of
 from ..shared.lab import Lab
@@ -60,6 +60,8 @@ def codes_of(name: str, width: int, settings: Settings) -> dict[str, str]:
         return program_of(compiled(name, width, settings)[0], job.optimizer(s.optimizer), data, title)
 
     of_ranks = program(s)
+    if s.split != "batch":
+        return code_of_strategies(of_ranks, sliced=s.level != "off")
     plain = s.parallel_mode == "data_parallel" and s.level == "off"
     whole = program(s.replaced(parallel_mode="semi_auto_parallel")) if plain else of_ranks
     return code_of_memory(of_ranks, whole, s, export_line(s))

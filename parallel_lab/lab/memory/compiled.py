@@ -7,6 +7,7 @@ from functools import lru_cache
 from ...base.errors import ParallelLabError
 from ...graph.plan import Plan
 from .count import Count, predicted_ranks
+from .splits import Block, block_of, splits_of
 from .subjects import LEVELS, Job, Settings, get_subject
 
 KEPT_JOBS = 4  # the widest holds some 40 MB
@@ -31,6 +32,15 @@ def compiled(subject: str, width: int, settings: Settings) -> tuple[Plan, Counts
 def ranks_of(subject: str, width: int, settings: Settings) -> Counts:
     """What every rank holds and sends."""
     return compiled(subject, width, settings.without() if settings.level == "off" else settings)[1]
+
+
+@lru_cache(maxsize=KEPT)
+def every_split(subject: str, width: int, settings: Settings) -> dict[str, Block]:
+    """Per split of the network what its block keeps and sends, without optimizer parallel; empty for no GPT."""
+    known = splits_of(job_of(subject, width).net, settings.parallel_mode)
+    plain = settings.without()
+    found = {name: compiled(subject, width, plain.replaced(split=name))[0] for name in known if len(known) > 1}
+    return {name: block_of(plan) for name, plan in found.items()}
 
 
 def every_level(subject: str, width: int, settings: Settings) -> dict[str, Counts | ParallelLabError]:

@@ -38,6 +38,7 @@ function controls(s, ui) {
     ${typed("threshold", "threshold", s.threshold_kb, ui, { unit: "KiB", options: NUMBER })}
     ${choice("set_shard_size", "shared by", s.shard_size, "set_shard_size", ui, { text: shared })}` : ""}
     ${segments("set_accumulation-", "micro-batches", s.accumulation, "set_accumulation", ui)}
+    ${s.split.choices.length > 1 ? segments("set_split-", "split", s.split, "set_split", ui, level) : ""}
     ${semi ? html`<label class="pl-field" title="keep added-up gradients in slices"><input type="checkbox" data-key="acc" data-command="set_accumulation_shard"
       ${flag("checked", s.accumulation_shard)}${disabledUnless(ui, "set_accumulation_shard")}>
       <span>sums in slices</span></label>` : ""}</div>
@@ -132,7 +133,7 @@ CELLS.stack = (parts, { rows }, ui) => {
 
 function tables(s, ui) {
   return tabs(ui, {
-    ...sectionTabs(s, ui, [["levels", "Every level"], ["traffic", "Messages"]]),
+    ...sectionTabs(s, ui, [["levels", "Every level"], ["splits", "Every split"], ["traffic", "Messages"]]),
     ...(ranksAlike(s, ui) ? {} : { step: ["One step", null, () => step(s, ui)] }),
     ...sectionTabs(s, ui, [["parameters", "Parameters"]]), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),

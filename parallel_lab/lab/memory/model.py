@@ -29,12 +29,13 @@ from ..shared.questions import COMMANDS, Question
 from ..shared.running import ComparesRuns
 from ..shared.what_if import WeighsChoices, Weight
 from .code import codes_of, settings_in
-from .compiled import compiled, every_level, job_of, ranks_of
+from .compiled import compiled, every_level, every_split, job_of, ranks_of
 from .count import MOMENTS, Count
 from .facts import ParameterFact, parameter_facts
 from .puzzle import Par, Score, find_par, fullest
 from .run import RunResult, check_result, counted
 from .sections import KINDS, busiest, fit_text, memory_sections, notes, status_text, steps_of
+from .splits import Block, splits_of
 from .subjects import (
     ACCUMULATIONS,
     DEVICES,
@@ -43,6 +44,7 @@ from .subjects import (
     SHARD_SIZES,
     SUBJECTS,
     WIDTHS,
+    Job,
     Settings,
     Subject,
     get_subject,
@@ -68,7 +70,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
     paste_example = 'net.hsdp(optimizer_level="level2")'
-    replayed = ("level", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
+    replayed = ("level", "split", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
     also_kept, weighed = ("set_zero",), ("set_level",)
     against = ("with these settings", "without optimizer parallel")
     steps, result_type = 20, RunResult
@@ -103,7 +105,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     @setting("network", SUBJECTS, only_new=True)
     def set_subject(self, name: str) -> dict[str, Any]:
         """Another network, with the width and the capacity line that go with it."""
-        return {"width": SUBJECTS[name].width, "capacity": SUBJECTS[name].capacity_bytes}
+        return {"width": SUBJECTS[name].width, "capacity": SUBJECTS[name].capacity_bytes, "split": "batch"}
 
     @setting(typed=True, value=lambda lab: lab._width or None)
     def set_width(self, width: int | float | str) -> dict[str, Any]:
@@ -121,9 +123,16 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
 
     @setting("mode", tuple(LEVELS))
     def set_parallel_mode(self, mode: str) -> dict[str, Any]:
-        """ "data_parallel" or "semi_auto_parallel". A level that the mode does not have becomes "off"."""
-        level = self._settings.level
-        return {"level": level if level in LEVELS[mode] else "off"}
+        """ "data_parallel" or "semi_auto_parallel". A level or a split that it does not have becomes "off", "batch"."""
+        level, known = self._settings.level, splits_of(self.job.net, mode)
+        return {
+            "level": level if level in LEVELS[mode] else "off",
+            "split": self._settings.split if self._settings.split in known else "batch",
+        }
+
+    @setting("split", lambda lab: splits_of(lab.job.net, lab.settings.parallel_mode))
+    def set_split(self, how: str) -> None:
+        """How the GPT is split: "batch", "tensor", "sequence", or "again" (and gathered again for backward)."""
 
     @setting("optimizer", tuple(OPTIMIZERS))
     def set_optimizer(self, name: str) -> None:
@@ -231,6 +240,11 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
         return self._zero
 
     @property
+    def job(self) -> Job:
+        """The network and its data."""
+        return job_of(self._subject, self._width)
+
+    @property
     def parameter_count(self) -> int:
         """Elements of all trainable parameters."""
         return job_of(self._subject, self._width).parameter_count
@@ -244,6 +258,10 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     def ranks_without(self) -> tuple[Count, ...]:
         """As predicted `ranks`, without optimizer parallel."""
         return ranks_of(*self._key(self._settings.without()))
+
+    def splits(self) -> dict[str, Block]:
+        """Per split of a GPT what its block keeps for backward and sends, predicted; empty for another network."""
+        return every_split(*self._key())
 
     def levels(self) -> dict[str, tuple[Count, ...] | ParallelLabError]:
         """Per level of the mode what every rank would hold and send; for an impossible level, the reason."""

@@ -17,6 +17,7 @@ from .count import MOMENTS, PURPOSES, Count
 from .facts import ParameterFact, formulas
 from .puzzle import Score, fullest
 from .run import RunResult
+from .splits import split_text, splits_section
 from .subjects import Settings
 
 # In the order in which the bars are stacked, from below. The first four are what memory is discussed in
@@ -42,6 +43,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
     sections = {
         "memory": _memory(lab, ranks_of, off),
         "levels": _levels(lab),
+        **_splits(lab),
         "traffic": _traffic(lab, ranks_of, off),
         "parameters": _parameters(facts, settings.level),
         **{f"equality_{source}": _equality(lab.said(source), result) for source, result in lab.results.items()},
@@ -126,6 +128,15 @@ def _levels(lab: Any) -> Section:
         resident = sum(full.at("resident").values())
         rows.append([level, resident, full.peak_bytes, busy.sent_bytes, busy.messages, verdict])
     return table("Every level", columns, rows, small="fullest rank, predicted", on=lab.settings.level)
+
+
+def _splits(lab: Any) -> dict[str, Section]:
+    """Every split of a GPT."""
+    found, settings = lab.splits(), lab.settings
+    if not found:
+        return {}
+    samples = len(lab.job.batches[0][0]) // settings.accumulation
+    return {"splits": splits_section(found, settings.split, lab.job.net, samples, settings.devices)}
 
 
 def busiest(counts: Sequence[Count]) -> Count:
@@ -276,6 +287,8 @@ HOLDS |= {"training": "before the update", "resident": "between steps"}
 def status_text(lab: Any, moment: str, source: str) -> str:
     """What the fullest rank holds at a moment, and sends, against no optimizer parallel (predicted)."""
     now, off, level = lab.ranks(source), lab.ranks_without(), lab.settings.level
+    if level == "off" and (text := split_text(lab.splits(), lab.settings.split)):
+        return text
     held, held_off = (most_held(counts, moment) for counts in (now, off))
     sent, sent_off = (busiest(counts).sent_bytes for counts in (now, off))
     amount = f"{bytes_text(held)} {HOLDS[moment]} ({lab.said(source)})"

@@ -24,6 +24,7 @@ from ...nn.tensor.parameter import Parameter
 from ..shared import jobs
 from ..shared.jobs import JOBS, named
 from ..shared.networks import NETWORKS
+from .splits import split
 
 LEVELS = {
     "data_parallel": {
@@ -62,6 +63,7 @@ class Settings:
     threshold_kb  parallel_optimizer_threshold;  shard_size: optimizer_weight_shard_size, -1 for all that hold the same
                   slice
     accumulation  grad_accumulation_step;  accumulation_shard: gradient_accumulation_shard
+    split         how the network's operators are split, one of `splits.SPLITS`
     """
 
     devices: int = 8
@@ -72,6 +74,7 @@ class Settings:
     shard_size: int = -1
     accumulation: int = 1
     accumulation_shard: bool = True
+    split: str = "batch"
 
     def replaced(self, **fields: Any) -> Settings:
         """The same with other fields."""
@@ -88,7 +91,7 @@ class Settings:
         return {
             "device_num": self.devices,
             "parallel_mode": self.parallel_mode,
-            "dataset_strategy": "data_parallel",
+            "dataset_strategy": "data_parallel" if self.split == "batch" else "full_batch",
             # the loss is the mean over the whole batch, no matter which ranks compute it: of one rank's rows in
             # data_parallel, of all rows where operators are split
             "gradients_mean": self.parallel_mode == "data_parallel",
@@ -124,9 +127,10 @@ class Job:
 
     def compile(self, settings: Settings) -> Plan:
         """The plan, the batch split among the ranks. Raises as `compile` does for settings that do not go together."""
-        rows = len(self.batches[0][0]) // settings.devices
+        rows = len(self.batches[0][0]) // (settings.devices if settings.split == "batch" else 1)
         inputs = tuple(part[:rows] for part in self.batches[0])
         how = {"loss": self.loss, "optimizer": self.optimizer(settings.optimizer), **settings.config()}
+        split(self.net, settings.split, settings.devices)
         with default_settings():
             return compile_network(self.net, *inputs, **how)
 

@@ -178,8 +178,12 @@ def _gpt(p: Problem) -> GPT:
     return GPT(p.in_dim, hidden=p.hidden_dim, layers=1, heads=4, seq_length=sequence, inner=2 * p.hidden_dim)
 
 
-def _gpt_preset(devices: int) -> dict[str, Strategy]:
-    return _of_cells(lambda: tensor_parallel(_gpt(get_problem("text")), *_inner_splits(devices)))
+def _gpt_preset(*, sequence: bool = False) -> Callable[[int], dict[str, Strategy]]:
+    def preset(devices: int) -> dict[str, Strategy]:
+        net = _gpt(get_problem("text"))
+        return _of_cells(lambda: tensor_parallel(net, *_inner_splits(devices), sequence=sequence))
+
+    return preset
 
 
 def _wide_deep(p: Problem) -> WideDeep:
@@ -239,7 +243,14 @@ NETWORKS: dict[str, Network] = {
         "pictures",
     ),
     "transformer": Network(
-        "GPT, one block", _gpt, {"tensor parallel": _gpt_preset, "data parallel": _data_parallel}, "text"
+        "GPT, one block",
+        _gpt,
+        {
+            "tensor parallel": _gpt_preset(),
+            "sequence parallel": _gpt_preset(sequence=True),
+            "data parallel": _data_parallel,
+        },
+        "text",
     ),
     "embedding": Network(
         "Wide & Deep",
