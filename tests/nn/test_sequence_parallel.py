@@ -172,6 +172,47 @@ def test_two_steps_of_a_training_go_on_under_another_split():
     np.testing.assert_allclose(losses, want, rtol=BOUND)
 
 
+MESHES = [  # of 8 ranks: copies, ranks that split a layer, stages, optimizer level
+    (2, 2, 2, 1),
+    (1, 4, 2, 0),
+    (2, 4, 1, 3),
+    (1, 2, 4, 2),
+    (4, 2, 1, 2),
+    (1, 8, 1, 0),
+    (2, 2, 2, 3),
+]
+
+
+def mesh_plan(case, mesh, form):
+    dp, mp, stages, level = mesh
+    for at, block in enumerate(case.net.blocks):
+        block.pipeline_stage = at * stages // len(case.net.blocks) if stages > 1 else None
+    settings = {"pipeline_stages": stages, "grad_accumulation_step": 4}
+    if level:
+        on = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+        settings |= {**on, "optimizer_level": f"level{level}"}
+    return case.plan(dp, mp, form, **settings)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first_mesh", range(len(MESHES)))
+def test_one_training_goes_through_all_meshes(first_mesh):
+    """Each of eight steps runs on another mesh, into which parameters and states are moved while it goes on."""
+    case = Case(samples=16, layers=4)
+    steps = 8
+    with Session(case.plan(parallel_mode="stand_alone", grad_accumulation_step=4), case.net, case.optimizer) as alone:
+        want = {"losses": np.array(alone.train(case.batches, steps)), **alone.parameters()}
+    order = [(first_mesh + step) % len(MESHES) for step in range(steps)]
+    plans = [mesh_plan(case, MESHES[at], SEQUENCE[step % 2]) for step, at in enumerate(order)]
+    with Session(plans[0], case.net, case.optimizer) as running:
+        losses = []
+        for step, plan in enumerate(plans):
+            if step:
+                running.switch(plan)
+            losses += running.train([case.batches[step % 3]], 1)
+        assert_equal({"losses": np.array(losses), **running.parameters()}, want)
+
+
 # ---- messages ----
 
 
