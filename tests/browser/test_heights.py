@@ -59,16 +59,19 @@ def training(view: Any) -> None:
     view.lab._changed("run")
 
 
+def split_gpt() -> Any:
+    lab = MemoryLab("transformer", 4, level="off")
+    lab.set_split("again")
+    return lab
+
+
 # per lab: a model; what brings it into its further states, one after the other
 STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "strategy": (FakeLab, [training, lambda view: view.lab.stop(), refused]),
     "strategy with its tour": (lambda: StrategyLab(tour=True), [refused]),
     "strategy of GPT": (lambda: StrategyLab("transformer"), [refused]),
     "memory": (MemoryLab, [going, ran, refused]),
-    "memory of a GPT": (
-        lambda: MemoryLab("transformer", 4, level="off"),
-        [lambda view: view.lab.set_split("again"), going, ran, refused],
-    ),
+    "memory of a GPT": (split_gpt, [going, ran, refused]),
     "pipeline": (PipelineLab, [going, refused]),
     "fusion": (FusionLab, [refused, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
     "fusion of a network": (partial(FusionLab, "chain"), [going, ran, refused]),
