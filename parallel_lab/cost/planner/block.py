@@ -40,12 +40,16 @@ FLOAT_BYTES = 4  # of the compiled network's numbers
 
 @dataclass(frozen=True)
 class Message:
-    """kind, bytes of the operand, ranks that split a layer among its members, whether all copies are members."""
+    """kind, bytes of the operand, ranks that split a layer among its members, whether all copies are members.
+
+    hidden  it travels while the product that reads it computes another gradient, as in Megatron-LM, and takes no time
+    """
 
     kind: str
     size_bytes: float
     tensor: int
     copies: bool
+    hidden: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,7 @@ def compile_gpt(
     micro_batches: int = 1,
     recompute: str = "none",
     sequence: bool = False,
+    gather_again: bool = True,
     layers: int | None = None,
     chunks: int = 1,
     schedule: str = "1f1b",
@@ -182,12 +187,12 @@ def compile_gpt(
 ) -> Plan:
     """The whole plan of a model with Adam, for data * tensor * stages devices.
 
-    sequence  split the sequence outside of the products, and gather again for backward, as Megatron-LM does
+    sequence  split the sequence outside of the products;  gather_again: for backward, as Megatron-LM does
     layers    other than the model's;  settings: further ones of `compile_network`
     """
     layers = model.layers if layers is None else layers
     sizes = {"hidden": model.hidden, "heads": model.heads, "seq_length": model.seq_length}
-    split = {"sequence": sequence and tensor > 1, "gather_again": sequence and tensor > 1}
+    split = {"sequence": sequence and tensor > 1, "gather_again": sequence and tensor > 1 and gather_again}
     net = tensor_parallel(GPT(model.vocab_size, layers=layers, **sizes), data, tensor, **split)
     options = dict(settings)
     for at, block in enumerate(net.blocks):
@@ -256,14 +261,18 @@ def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
 
 def _work(plan: Plan, instrs: Iterable[Instr], stage: Stage, tensor: int) -> Work:
     rows, messages = [], []
+    again = {node.name for node in plan.graph.nodes if dict(node.recompute).get("operands")}
     for instr in instrs:
         if is_border(instr) or not instr.runs_on(stage.first) or instr.kind == "wait":
             continue
         if instr.is_communication:
             group = [rank - stage.first for rank in instr.group(stage.first)]
             within, copies = len({rank % tensor for rank in group}), len({rank // tensor for rank in group}) > 1
-            messages.append(Message(instr.message, message_bytes(plan, instr), within, copies))
+            hidden = instr.name in again and instr.origin.made_by == "recompute"
+            messages.append(Message(instr.message, message_bytes(plan, instr), within, copies, hidden))
             continue
+        if instr.name in again and instr.origin.made_by == "recompute":
+            continue  # the gathered rows in another shape
         rows.append((instr_flops(plan, instr), touched_bytes(plan, instr)))
     flops, touched = np.array(rows, float).reshape(-1, 2).T
     return Work(flops, touched, tuple(messages))

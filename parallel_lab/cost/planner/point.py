@@ -48,7 +48,7 @@ class PlanPoint:
     level              ZeRO: 0 nothing is divided among copies, 1 optimizer states, 2 gradients too, 3 parameters too
     recompute          "none", "attention", "full"
     sequence_parallel  norms, sums and what they keep are divided among the ranks of a layer, which gather the inputs
-                       of products again for backward: 10 (t - 1) / t b s h numbers a block for 8
+                       of products again for backward, while one runs: 10 (t - 1) / t b s h numbers a block for 8
     overlap            messages between copies travel during the last backward, one per block
     """
 

@@ -79,7 +79,7 @@ class _Rates:
         return message_time_s(message.kind, message.size_bytes * self.scale, self.members(message), link, gamma)
 
     def messages(self, messages: Sequence[Message]) -> Seconds:
-        within = math.fsum(self.message_s(m) for m in messages if not m.copies)
+        within = math.fsum(self.message_s(m) for m in messages if not (m.copies or m.hidden))
         return Seconds(0.0, within, math.fsum(self.message_s(m) for m in messages if m.copies))
 
     def of(self, work: Work, scale: float | None = None) -> Seconds:
