@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_629,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 35_987,
+    "lab": 35_992,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_195, 138_624, 108_644
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_200, 138_629, 108_655
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

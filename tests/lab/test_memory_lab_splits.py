@@ -8,6 +8,7 @@ from parallel_lab.lab.memory.count import simulated_ranks
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.memory.splits import SPLITS
 from parallel_lab.lab.shared.equality import compare_plans
+from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.train.session import initial_values
 
 SAMPLES, TOKENS, HIDDEN = 16, 16, 32  # of "counting in words"; the MLP is twice as wide inside
@@ -62,6 +63,16 @@ def test_ranks_hold_what_is_predicted_and_train_as_the_batch_split_does(split):
     batch, _ = compiled("transformer", 0, lab.settings.replaced(split="batch"))
     how = {"executors": ("simulator", "simulator")}
     assert compare_plans(lab.plan, batch, lab.job.net, optimizer, lab.job.batches, 3, **how).equal
+
+
+def test_the_preset_of_the_strategy_lab_scatters_and_gathers():
+    """It has strategies only, and reduced the sums whole where nothing asked the products to wait."""
+    lab = StrategyLab("transformer", 8)
+    wanted = {"sequence parallel": ["all_gather", "reduce_scatter"] * 2, "tensor parallel": ["all_reduce"] * 2}
+    for preset, kinds in wanted.items():
+        lab.set_preset(preset)
+        inside = (i for _, i in lab.plan.instructions("forward") if i.is_communication and i.name.startswith("blocks"))
+        assert [i.kind for i in inside] == kinds
 
 
 def test_other_networks_and_modes_have_no_splits():

@@ -21,6 +21,7 @@ from ... import nn
 from ...base.errors import StrategyError, StrategyTypeError, shorten
 from ...nn.initializer import initializer
 from ...nn.models import GPT, WideDeep, split_embeddings, tensor_parallel
+from ...nn.models.strategies import SCATTERED
 from ...nn.tensor.parameter import Parameter
 from ...ops.activation import gelu, relu
 from ...ops.elementwise import add
@@ -175,7 +176,11 @@ def _of_cells(make: Callable[[], nn.Cell]) -> dict[str, Strategy]:
 
 def _gpt(p: Problem) -> GPT:
     sequence = p.batches[0][0].shape[1]
-    return GPT(p.in_dim, hidden=p.hidden_dim, layers=1, heads=4, seq_length=sequence, inner=2 * p.hidden_dim)
+    net = GPT(p.in_dim, hidden=p.hidden_dim, layers=1, heads=4, seq_length=sequence, inner=2 * p.hidden_dim)
+    for block in net.blocks:
+        for dense in (block.attention.out, block.mlp.fc2):  # a preset has strategies only; without a split sequence
+            dense.matmul.add_prim_attr(SCATTERED, True)  # this has no effect
+    return net
 
 
 def _gpt_preset(*, sequence: bool = False) -> Callable[[int], dict[str, Strategy]]:
