@@ -214,22 +214,22 @@ def ring_back(block, operands, attrs):
     """
     g, inner, lse, q, k, v, *step = operands
     parts, last = attrs["parts"][1], _last(q, attrs)
-    of_q, behind, dtypes = None, [], [str(x.dtype) for x in (q, k, v)]
+    of_q, behind, dtypes = (), [], [str(x.dtype) for x in (q, k, v)]
     for turn in range(last + 1):
         coming = []
         if turn < last:
             coming = yield from _sent(parts, 1, NEXT, k, v)
-        to_q, *mine = block(g, inner, lse, q, k, v, *step, turn=turn, **attrs)
-        of_q = to_q if of_q is None else add(of_q, to_q)
-        if behind:
-            earlier = yield from _arrived(behind)
-            mine = [add(sum_, own) for sum_, own in zip(earlier, mine, strict=True)]
+        *of_q, to_k, to_v = block(g, inner, lse, q, k, v, *of_q, *step, turn=turn, **attrs)
+        mine = [to_k, to_v]
+        for at, sent in enumerate(behind):
+            mine[at] = add((yield Wait(sent)), mine[at])
         if last:
             behind = yield from _sent(parts, *((1, BEHIND) if turn < last else (parts - last, HOME)), *mine)
         if coming:
             k, v = yield from _arrived(coming)
     home = (yield from _arrived(behind)) if last else mine
-    return tuple(x if str(x.dtype) == own else cast(x, dtype=own) for x, own in zip((of_q, *home), dtypes, strict=True))
+    made = zip((*of_q, *home), dtypes, strict=True)
+    return tuple(x if str(x.dtype) == own else cast(x, dtype=own) for x, own in made)
 
 
 # ---- operators ----
@@ -352,8 +352,13 @@ def attention_block(*operands, turn, **attrs):
     return attend(q, k, v, _view(q, k, *(step or (0,)), turn, **attrs), _scale(q, attrs["scale"]), state)
 
 
+def _block_grad_labels(shapes, *, p, **_):
+    sum_ = ",bsgrd" if len(shapes) - (p > 0) > 6 else ""
+    return f"bsgre,bsgr,bsgr,bsgrd,btgd,btgd{sum_}{',' if p else ''}->bsgrd,btgd,btgd"
+
+
 @op(
-    lambda shapes, *, p, **_: f"bsgre,bsgr,bsgr,bsgrd,btgd,btgd{',' if p else ''}->bsgrd,btgd,btgd",
+    _block_grad_labels,
     shown="AttentionBlockGrad",
     dtype=lambda dtypes, **_: (_wide(dtypes[3:6]),) * 3,
     flops=_work(10),
@@ -361,9 +366,13 @@ def attention_block(*operands, turn, **attrs):
 )
 @with_settings(**_BLOCK)
 def attention_block_grad(*operands, turn, **attrs):
-    """Gradients from one block.  g: (b, s, g, r, d), inner, lse: (b, s, g, r), q, k, v: (b, t, g, d), perhaps step ->
-    like q, k, v, float32 at least.
+    """Gradients from one block, that of q added to those of blocks before.
+
+    g: (b, s, g, r, d), inner, lse: (b, s, g, r), q, k, v: (b, t, g, d), perhaps the sum so far, perhaps step -> like q,
+    k, v, float32 at least
     """
-    g, inner, lse, q, k, v, *step = operands
-    view = _view(q, k, *(step or (0,)), turn, **attrs)
-    return attend_back(g, inner, lse, q, k, v, view, _scale(q, attrs["scale"]))
+    g, inner, lse, q, k, v, *others = operands
+    step = others[-1] if attrs["p"] else 0
+    of_q = others[0] if len(others) > (attrs["p"] > 0) else None
+    view = _view(q, k, step, turn, **attrs)
+    return attend_back(g, inner, lse, q, k, v, view, _scale(q, attrs["scale"]), of_q)

@@ -111,11 +111,11 @@ def ring_attention_back(
     """
     mistake = choice("", MISTAKES[1])("ring_attention_back", "mistake", mistake)
 
-    def block(g: Array, inner: Array, lse: Array, q: Array, k: Array, v: Array, *step: Array, **attrs: Any) -> Any:
+    def block(g: Array, inner: Array, lse: Array, q: Array, k: Array, v: Array, *of_q: Array, **attrs: Any) -> Any:
         if mistake:
-            out, lse = attention_block.compute(q, k, v, *step, **attrs)
+            out, lse = attention_block.compute(q, k, v, **attrs)
             inner = (g * out).sum(axis=-1)
-        return attention_block_grad.compute(g, inner, lse, q, k, v, *step, **attrs)
+        return attention_block_grad.compute(g, inner, lse, q, k, v, *of_q, **attrs)
 
     inner = (g * out).sum(axis=-1)
     program = ring_back(block, (g, inner, lse, q, k, v), _attrs(rank, ranks, settings))

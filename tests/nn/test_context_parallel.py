@@ -16,12 +16,14 @@ TOKENS, VOCABULARY = 16, 12
 IDS = np.random.default_rng(0).integers(0, VOCABULARY, (4, TOKENS + 1)).astype(np.int32)
 
 
-def trained(split=None, *, steps=2, executor="simulator", net=(), dtype=np.float64, accumulate=1, **settings):
+def trained(split=None, *, steps=2, executor="simulator", net=(), dtype=np.float64, recompute=False, **settings):
     """(losses, {parameter: values}, plan) of some steps; without `split` on one device."""
     set_seed(1)
     attention = {"heads": 4, "kv_heads": 2, "placement": "contiguous", "ranks": 1, **dict(net)}
     model = ContextGPT(VOCABULARY, hidden=16, layers=1, dtype=dtype, **attention)
     model.set_train()
+    if recompute:
+        model.blocks[0].recompute()
     loss, devices = nn.CrossEntropyLoss(), 1
     if split is not None:
         context_parallel(model, loss, **split)
@@ -63,7 +65,6 @@ def test_training_equals_one_device(split, net, options):
     net = {**net, "compute_all": options.pop("compute_all", False)}
     if "optimizer_level" in options:
         options |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
-    options.pop("recompute", None)
     check_equal(trained(net=net), trained(split, net=net, **options))
 
 

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -131,17 +130,28 @@ def attend(
 
 
 def attend_back(
-    g: Array, inner: Array, lse: Array, q: Array, k: Array, v: Array, view: View, scale: float
+    g: Array,
+    inner: Array,
+    lse: Array,
+    q: Array,
+    k: Array,
+    v: Array,
+    view: View,
+    scale: float,
+    of_q: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """What these keys add to the gradient of the queries, and the gradients of keys and values from these queries.
+    """The gradients of queries, keys and values that these keys and queries give each other.
 
     g      gradient of out;  inner: (b, s, g, r), the sum over columns of g * out;  lse: of all keys, not of these
+    of_q   what other keys have given the queries, to which these add
 
     weights = exp(score - lse), dv = weights' g, ds = weights * (g v' - inner), dq = scale ds k, dk = scale ds' q
     """
     dtype = wide(q, k, v)
-    grads: list[Any] = [np.zeros(x.shape, dtype) for x in (q, k, v)]
-    of_q, of_k, of_v = (np.moveaxis(x, 1, -2) for x in grads)
+    grads = [np.zeros(x.shape, dtype) for x in (q, k, v)]
+    if of_q is not None:
+        grads[0] += of_q
+    to_q, to_k, to_v = (np.moveaxis(x, 1, -2) for x in grads)
     q, k, v, g = (_heads_first(x, dtype) for x in (q, k, v, g))
     inners, lses = (np.moveaxis(x.astype(dtype, copy=False), 1, -1)[..., None] for x in (inner, lse))
     lses = np.where(lses > -np.inf, lses, np.inf)  # a row that sees no key has weights 0
@@ -153,12 +163,12 @@ def attend_back(
             weights -= lses[..., rows, :]
             np.exp(weights, out=weights)
             kept = weights if view.drop is None else view.drop(weights, rows, columns)
-            of_v[..., columns, :] += np.matmul(kept.swapaxes(-1, -2), to_out).sum(axis=2)
+            to_v[..., columns, :] += np.matmul(kept.swapaxes(-1, -2), to_out).sum(axis=2)
             grad = np.matmul(to_out, v[:, :, None, columns].swapaxes(-1, -2))
             grad = grad if view.drop is None else view.drop(grad, rows, columns)
             grad -= inners[..., rows, :]
             grad *= weights
             grad *= factor
-            of_q[..., rows, :] += np.matmul(grad, k[:, :, None, columns])
-            of_k[..., columns, :] += np.matmul(grad.swapaxes(-1, -2), queries).sum(axis=2)
-    return tuple(grads)
+            to_q[..., rows, :] += np.matmul(grad, k[:, :, None, columns])
+            to_k[..., columns, :] += np.matmul(grad.swapaxes(-1, -2), queries).sum(axis=2)
+    return grads[0], grads[1], grads[2]
