@@ -109,8 +109,13 @@ STEPS: dict[str, list[tuple[Act, str]]] = {
 }  # fmt: skip
 
 
+ELSEWHERE = {"StrategyLab"}  # walked through in JupyterLab: test_tour_notebook.py
+UNTOLD = {"ContextLab"}  # TODO when its views are settled: a story, and a place for its two lines
+
+
 def test_every_lab_has_a_story():
-    assert {*STEPS, "StrategyLab"} == LABS.keys()  # the Strategy Lab's is walked through in JupyterLab
+    assert STEPS.keys() | ELSEWHERE | UNTOLD == LABS.keys()
+    assert all("story.js" not in script for name in UNTOLD for script in getattr(pl, name).scripts)
 
 
 @pytest.fixture
