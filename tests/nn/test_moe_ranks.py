@@ -174,7 +174,7 @@ def test_experts_copied_on_ranks_get_the_sum_of_all_tokens_gradients():
 # ---- a network that trains ----
 
 
-def trained(dp, ep, mp=1, steps=4, level=None, executor="simulator", pool=None, **moe):
+def trained(dp, ep, mp=1, steps=4, sharded=False, executor="simulator", pool=None, **moe):
     """Losses of a small transformer with experts."""
     set_seed(3)
     own = {"expert_parallel": ep, "groups": dp, "balance_factor": 0.01, "bias_rate": 0.01, **moe}
@@ -186,17 +186,17 @@ def trained(dp, ep, mp=1, steps=4, level=None, executor="simulator", pool=None, 
     batch = ids[:, :-1], ids[:, 1:]
     optimizer = nn.Adam(net.trainable_params(), 1e-2)
     how = {"loss": models.MoELanguageModelLoss(), "optimizer": optimizer, "dataset_strategy": "full_batch"}
-    if level is not None:
-        how["optimizer_sharding"] = level
+    how["enable_parallel_optimizer"] = sharded
     plan = compile(net, *batch, device_num=dp * mp, **how)
     with Session(plan, net, optimizer, executor=executor, pool=pool) as session:
         return session.train([batch], steps=steps), session.parameters()
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["states_on_every_rank", "states_shared_out"])
 @pytest.mark.parametrize(("dp", "ep", "mp"), [(2, 2, 1), (4, 2, 1), (4, 4, 2), (8, 8, 1)])
-def test_a_transformer_of_experts_trains_as_on_one_device(dp, ep, mp):
+def test_a_transformer_of_experts_trains_as_on_one_device(dp, ep, mp, sharded):
     wanted, parameters = trained(1, 1)
-    losses, found = trained(dp, ep, mp)
+    losses, found = trained(dp, ep, mp, sharded=sharded)
     np.testing.assert_allclose(losses, wanted, rtol=2e-6)
     assert losses[-1] < losses[0]
     for name, value in parameters.items():
