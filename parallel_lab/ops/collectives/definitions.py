@@ -95,8 +95,12 @@ def formula(
     betas: Term | None = None,
     gammas: Term | None = None,
 ) -> Formula:
-    """What a message costs on n ranks, from terms in n: see `Formula`. By default a message a round, alphas as rounds,
-    betas as sent, and nothing is added.
+    """What a message costs on n ranks, from terms in n, as a `Formula` says.
+
+    rounds, sent   steps one after the other; bytes that a rank sends, as a share of the value's
+    messages       that a rank sends, by default one a round
+    alphas, betas, gammas   how often alpha is paid, bytes that pay beta, bytes added: `rounds`, `sent` and none
+    time_text      the time in words, which is only shown
     """
     messages, alphas, betas = messages or rounds, alphas or rounds, betas or sent
     return Formula(*rounds, *messages, *sent, alphas.of, betas.of, (gammas or ZERO).of, time_text)
