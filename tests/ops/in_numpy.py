@@ -18,6 +18,27 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
+def rotary_positions(x, base=10000.0, placement="contiguous", ranks=1):
+    """Halves of the elements as real and imaginary parts, turned by position."""
+    s, d = x.shape[1], x.shape[-1]
+    positions = np.arange(s)
+    if placement == "zigzag":
+        chunks = positions.reshape(2 * ranks, -1)
+        positions = np.concatenate([c for r in range(ranks) for c in (chunks[r], chunks[-1 - r])])
+    turns = np.exp(1j * positions[:, None] * base ** (-2 * np.arange(d // 2) / d))
+    turned = (x[..., : d // 2] + 1j * x[..., d // 2 :]) * turns.reshape(s, *[1] * (x.ndim - 3), d // 2)
+    return np.concatenate([turned.real, turned.imag], -1)
+
+
+def balanced(scores):
+    return scores / scores.sum(-1, keepdims=True)
+
+
+def bias_after_step(bias, load, rate=1e-3, centred=False):
+    change = rate * np.sign(load.mean() - load)
+    return bias + change - (change.mean() if centred else 0)
+
+
 def each(function):
     """A function of numbers, element by element."""
     return lambda x: np.array([function(v) for v in x.ravel().tolist()]).reshape(x.shape)
@@ -231,6 +252,11 @@ NUMPY = {
     **{f"scatter_nd_{how}": by_coordinates(way) for how, way in WAYS.items()},
     **{f"tensor_scatter_{how}": by_coordinates(way) for how, way in WAYS.items()},
     **{f"inplace_{how}": by_attribute(WAYS[how]) for how in ("add", "sub", "update")},
+    "rotary_positions": rotary_positions,
+    # of routers
+    "expert_scores": lambda x, scores="softmax": balanced(np.exp(x) if scores == "softmax" else sigmoid(x)),
+    "squared_log_sum_exp": lambda x: np.log(np.exp(x).sum(-1)) ** 2,
+    "bias_step": bias_after_step,
 }
 
 BY_HAND = {
@@ -255,4 +281,9 @@ BY_HAND = {
     **dict.fromkeys(("feed_forward", "grouped_product", "moe_init_routing"), "test_served_models.py"),
     **dict.fromkeys(("moe_compute_expert_tokens", "moe_gating_top_k_softmax"), "test_served_models.py"),
     **dict.fromkeys(("moe_finalize_routing", "quantize", "rescale", "quantized_product"), "test_served_models.py"),
+    **dict.fromkeys(
+        ("route_tokens", "sorted_rows", "slot_rows", "dispatch_rows", "combine_rows", "exchange_rows"),
+        "tests/nn/test_moe.py: a loop over tokens; recorded rows of tests/recorded/five_d.json",
+    ),
+    **dict.fromkeys(("expert_product", "slot_product", "expert_load"), "tests/nn/test_moe.py: a loop over tokens"),
 }

@@ -17,8 +17,6 @@ from ..collectives.algorithms.algorithm import algorithm, check_algorithm, run_a
 from ..collectives.all_reduce_menu import AllReduceMenu
 from ..exercises import check, hint, par
 from ..exercises.running import run_programs
-from ..pictures.charts import fit_chart
-from ..pictures.plotted import plotted
 from ..shared.prediction import Comparison
 
 NAMES = ("ring", "recursive_doubling", "direct")

@@ -21,7 +21,7 @@ from ..exercises import check, hint, par
 from ..fusion.case import Settings
 from ..fusion.model import FusionLab
 from ..fusion.subjects import get_subject
-from ..pictures.charts import bar_chart, fit_chart
+from ..pictures.charts import bar_chart
 from ..pictures.plotted import Plotted, plotted
 from ..shared.equality import Equality, bits_of, compare_sessions
 from ..shared.jobs import ChainNet
