@@ -30,9 +30,10 @@ from typing import Any
 import numpy as np
 
 from ..base.checks import choice, flag, integer
+from ..base.errors import ArgumentError
 from .collectives.block_exchange import row_splits
 from .expert_balance import load_of
-from .expert_capacity import ORDERS, kept_choices, turns
+from .expert_capacity import ORDERS, kept_choices, mindspore_v1_choices, turns
 from .machine.operand_checks import floats, ints
 from .machine.registry import case, op
 from .routing import choose
@@ -74,10 +75,19 @@ class Dispatch:
         order: str = "choice_major",
         router: str = "softmax_topk",
     ) -> Dispatch:
-        """From the logits of each rank's tokens, (ranks, t, e). room, order: see `kept_choices`; None: dropless."""
-        experts, weights = choose(logits, k, router)
-        pairs = zip(experts, weights, strict=True)
-        kept = [kept_choices(e, logits.shape[-1], room, order, w if order == "weight" else None) for e, w in pairs]
+        """From the logits of each rank's tokens, (ranks, t, e). room, order: see `kept_choices`; None: dropless. Order
+        "mindspore_v1": as `mindspore_v1_choices` chooses and drops, which needs a room.
+        """
+        if logits.shape[-1] % len(logits):
+            allowed = "As many experts on each rank"
+            raise ArgumentError(f"{logits.shape[-1]} experts on {len(logits)} ranks", where="Dispatch", allowed=allowed)
+        if order == "mindspore_v1" and room is not None:
+            made = [mindspore_v1_choices(own, k, room) for own in logits]
+            experts, kept = np.stack([e for e, _ in made]), [mine for _, mine in made]
+        else:
+            experts, weights = choose(logits, k, router)
+            pairs = zip(experts, weights, strict=True)
+            kept = [kept_choices(e, logits.shape[-1], room, order, w if order == "weight" else None) for e, w in pairs]
         counts = [kept_load(e, mine, logits.shape[-1]) for e, mine in zip(experts, kept, strict=True)]
         return cls(experts, np.stack(kept), np.stack(counts))
 
@@ -107,8 +117,10 @@ def exchange_splits(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def busiest_over_mean(received: np.ndarray) -> float:
-    """How much longer the layer takes than if balanced: rows of the busiest rank over the mean.  received: (ranks,)."""
-    return float(received.max() / received.mean())
+    """How much longer the layer takes than if balanced: rows of the busiest rank over the mean.  received: (ranks,).
+    Without any row nobody waits: 1.
+    """
+    return float(received.max() / received.mean()) if received.any() else 1.0
 
 
 def kept_load(experts: np.ndarray, kept: np.ndarray, count: int) -> np.ndarray:

@@ -75,28 +75,6 @@ ROUTERS = {
 }
 
 
-def router_named(name: str) -> str:
-    """The name in `ROUTERS` of a router that is named by its words in another order, or with more of them.
-
-    >>> router_named("pre_softmax"), router_named("sigmoid_bias_norm"), router_named("topk_softmax")
-    ('softmax_topk', 'sigmoid_norm', 'topk_softmax')
-    """
-    words = name.lower().replace("-", "_").split("_")
-    if name in ROUTERS:
-        return name
-    if "sigmoid" in words:
-        found = "sigmoid"
-    elif "softmax" in words:
-        return "topk_softmax" if words[0] in ("topk", "post") else _with_norm("softmax_topk", words)
-    else:
-        raise ArgumentError(f"router={name!r}", where="route", allowed=f"One of {', '.join(ROUTERS)}")
-    return _with_norm(found, words)
-
-
-def _with_norm(name: str, words: list[str]) -> str:
-    return f"{name}_norm" if any(word.startswith("norm") for word in words) else name
-
-
 # ---- scores and choices, on arrays ----
 
 

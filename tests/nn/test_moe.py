@@ -12,7 +12,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_choice, z_loss
 from parallel_lab.ops.expert_capacity import capacity, expected_drop_share, kept_choices, mindspore_v1_choices
 from parallel_lab.ops.expert_rows import Dispatch
-from parallel_lab.ops.routing import ROUTERS, choose, expert_choice, gshard_second, router_named
+from parallel_lab.ops.routing import ROUTERS, choose, expert_choice, gshard_second
 
 HIDDEN, INNER, EXPERTS = 6, 10, 4
 
@@ -114,15 +114,6 @@ def test_an_expert_outside_of_the_best_groups_is_never_chosen_even_with_a_negati
     experts, _ = choose(logits, 2, "sigmoid", bias=np.full(6, -2.0), groups=3, best_groups=1, group_sum=1)
     assert experts.tolist() == [[2, 3]]
     assert choose(logits, 2, "sigmoid", groups=2, best_groups=1, group_sum=1)[0].tolist() == [[2, 0]]
-
-
-def test_names_of_routers_by_their_words():
-    names = ("pre_softmax", "softmax_norm", "post-softmax", "sigmoid_bias", "sigmoid_bias_norm")
-    assert [router_named(name) for name in names] == [
-        *("softmax_topk", "softmax_topk_norm", "topk_softmax", "sigmoid", "sigmoid_norm")
-    ]
-    with pytest.raises(ArgumentError, match="router='tanh'"):
-        router_named("tanh")
 
 
 def test_expert_choice_fills_every_expert_and_the_second_of_gshard_is_drawn():

@@ -32,6 +32,46 @@ ROWS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("five_d.json").
 FAMILIES: dict[str, Callable[..., Any]] = {}
 
 
+# what libraries call the same thing (section 8 and 9 of the sources: Megatron, MindFormers, DeepSpeed, GShard, ...)
+SPELLINGS = {
+    "order": {
+        "choice_major": "kdrop gshard deepspeed",
+        "token_major": "sdrop position",
+        "weight": "weights probs probability megatron",
+        "mindspore_v1": "mindspore",
+    },
+    "convention": {
+        "switch": "switch_paper",
+        "mesh_tf": "gshard mesh_tensorflow mesh_tf_v1",
+        "megatron": "megatron_core",
+        "mindspore": "mindspore_v1 mindformers mindformers_v1 mindspore_nn_transformer",
+    },
+    "router": {
+        "softmax_topk": "softmax pre_softmax softmax_then_topk topk_of_softmax switch",
+        "softmax_topk_norm": "softmax_norm softmax_topk_normalised softmax_topk_normalized softmax_topk_renorm "
+        "normalised norm_topk_prob mixtral qwen3 gshard",
+        "topk_softmax": "post_softmax softmax_post topk_then_softmax softmax_after_topk softmax_of_topk softmax_after",
+        "sigmoid": "sigmoid_topk sigmoid_bias",
+        "sigmoid_norm": "sigmoid_topk_norm sigmoid_bias_norm sigmoid_norm_bias deepseek_v3",
+    },
+    "recompute": {"attention": "selective", "full": "layer whole all"},
+    "kind": {
+        "norms": "norm",
+        "mlp": "dense dense_mlp feed_forward",
+        "router": "routers",
+        "experts": "routed_experts expert",
+        "shared_experts": "shared shared_expert",
+        "embedding": "embeddings table table_of_tokens tokens",
+    },
+}
+
+
+def spelled(what: str, name: str) -> str:
+    """Our name of an option that a row may spell as another library does; a name that nobody has stays."""
+    word = name.lower().replace(" ", "_").replace("-", "_")
+    return next((ours for ours, others in SPELLINGS[what].items() if word in others.split()), word)
+
+
 def family(function: Callable[..., Any]) -> Callable[..., Any]:
     """Enter a function under its own name."""
     FAMILIES[function.__name__] = function
@@ -84,11 +124,11 @@ def all_gather_cp_bytes(
 
 @family
 def balance_loss(logits: Rows, k: int, how: str, ranks: int) -> float:
-    if how in ("mindspore", "mindspore_v1", "per_choice"):
+    if "choice" in how or "mindspore" in how:
         return expert_balance.loss_per_choice(np.array(logits), k)
-    scores = "sigmoid" if how.startswith("sigmoid") else "softmax"
-    parts = ranks if how in ("mean_of_ranks", "mindformers", "per_rank") else 1
-    return expert_balance.balance_loss(np.array(logits), k, scores, parts=parts)
+    scores = "sigmoid" if "sigmoid" in how else "softmax"
+    of_ranks = any(word in how for word in ("mean", "local", "per_rank", "mindformers"))
+    return expert_balance.balance_loss(np.array(logits), k, scores, parts=ranks if of_ranks else 1)
 
 
 # ---- bias_update ----
@@ -104,7 +144,10 @@ def bias_update(load: list[int], rate: float, centred: bool = False) -> list[flo
 
 @family
 def capacity(tokens: int, experts: int, k: int, factor: float, convention: str, **further: int) -> int | None:
-    return expert_capacity.capacity(tokens, experts, k, factor, convention, **further)
+    further = {"minimum" if name == "min_capacity" else name: value for name, value in further.items()}
+    if convention == "mesh_tf_v2":
+        convention, further = "mesh_tf", {"minimum": 4, **further}
+    return expert_capacity.capacity(tokens, experts, k, factor, spelled("convention", convention), **further)
 
 
 # ---- cp_index ----
@@ -142,7 +185,7 @@ def cp_masked_share(P: int, c: int) -> float:
 @family
 def cp_rank_work(placement: str, n: int, P: int) -> Answer:
     work = attention_work(Placement(placement, n, P))
-    return {"per_rank": work.per_rank, "longest_per_step": work.longest_per_step, "time": work.time}
+    return {"per_rank": [*work.per_rank], "longest_per_step": [*work.longest_per_step], "time": work.time}
 
 
 # ---- cp_useful_share ----
@@ -160,7 +203,8 @@ def cp_useful_share(placement: str, P: int, c: int) -> Answer:
 @family
 def dispatch_bytes(tokens: int, h: int, k: int, experts: int, ep: int, how: str) -> float:
     row, copies = how.split("_", 1)
-    return planner.dispatch_bytes(tokens, h, experts, k, ep, row=row, copies="choice" if copies == "rows" else "rank")
+    each_choice = any(word in copies for word in ("rows", "choice"))
+    return planner.dispatch_bytes(tokens, h, experts, k, ep, row=row, copies="choice" if each_choice else "rank")
 
 
 # ---- dispatch_splits ----
@@ -172,7 +216,7 @@ def dispatch_splits(
 ) -> Answer:
     logits = np.stack([np.array(logits_sets["abc"[r % 3]]) + 0.01 * r for r in range(ep)])
     dropless = order == "dropless"
-    made = Dispatch.of_logits(logits, k, *(() if dropless else (capacity, order)))
+    made = Dispatch.of_logits(logits, k, *(() if dropless else (capacity, spelled("order", order))))
     return {
         "input_splits": made.sent.tolist(),
         "output_splits": made.sent.T.tolist(),
@@ -194,9 +238,10 @@ def distinct_places(experts: int, k: int, places: int) -> float:
 
 @family
 def document_balance(documents: list[int], P: int, placement: str) -> Answer:
-    work = attention_work(Placement.packed(placement, documents, P), VisibleKeys(documents=documents))
+    kind = "per_document" if "document" in placement else "zigzag" if "zigzag" in placement else placement
+    work = attention_work(Placement.packed(kind, documents, P), VisibleKeys(documents=documents))
     over_mean = float(work.longest_over_mean)
-    return {"pairs": work.per_rank, "max_over_mean": over_mean, "share": float(work.useful_share)}
+    return {"pairs": [*work.per_rank], "max_over_mean": over_mean, "share": float(work.useful_share)}
 
 
 # ---- drops ----
@@ -205,9 +250,7 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
 @family
 def drops(logits: Rows, k: int, capacity: int, order: str) -> Answer:
     rows = np.array(logits)
-    if order not in expert_capacity.ORDERS:
-        return drops_of(*expert_capacity.mindspore_v1_choices(rows, k, capacity), rows.shape[1])
-    made = Dispatch.of_logits(rows[None], k, capacity, order)
+    made = Dispatch.of_logits(rows[None], k, capacity, spelled("order", order))
     return drops_of(made.experts[0], made.kept[0], rows.shape[1])
 
 
@@ -250,7 +293,11 @@ def flops_per_token(model: str, s: int, causal: bool) -> int:
 @family
 def gates(logits: Rows, k: int, router: str, bias: list[float] | None = None, **further: Any) -> Answer:
     own = None if bias is None else np.array(bias)
-    experts, weights = routing.choose(np.array(logits), k, routing.router_named(router), bias=own, **further)
+    scales = ("scaling", "route_scale", "routed_scaling_factor")
+    further = {"scale" if name in scales else name: value for name, value in further.items()}
+    if router == "deepseek_v3":
+        further = {"scale": 2.5, **further}
+    experts, weights = routing.choose(np.array(logits), k, spelled("router", router), bias=own, **further)
     return {"experts": experts.tolist(), "weights": weights.tolist()}
 
 
@@ -360,7 +407,7 @@ def padded_exchange(tokens: int, h: int, experts: int, k: int, factor: float, ep
 @family
 def parameter_parts(question: str, **shape: Any) -> int:
     kind = question.rsplit(": ", 1)[-1]
-    return _decoder(**shape).part({"shared experts": "shared_experts", "shared": "shared_experts"}.get(kind, kind))
+    return _decoder(**shape).part(spelled("kind", kind))
 
 
 # ---- parameters ----
@@ -487,7 +534,8 @@ def seq_loss(sequences: list[Rows], k: int, scores: str) -> Answer:
 @family
 def sp_memory(model: str, b: int, s: int, h: int, heads: int, t: int, sequence_parallel: bool, recompute: str) -> float:
     layer = planner.Transformer(model, 1, h, heads, s)
-    return layer.layer_activation_bytes(b, t, sequence_parallel=sequence_parallel, recompute=recompute)
+    recomputed = spelled("recompute", recompute)
+    return layer.layer_activation_bytes(b, t, sequence_parallel=sequence_parallel, recompute=recomputed)
 
 
 # ---- sp_messages ----
