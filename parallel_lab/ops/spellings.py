@@ -38,7 +38,7 @@ FURTHER = frozenset(  # and of functions: those that come along with one of thes
     (
         *("other", "tensor1", "tensor2", "mat", "mat1", "mat2", "vec", "vec1", "vec2", "batch1", "batch2", "x1", "x2"),
         *("y", "weight", "pos_weight", "bias", "mask", "index", "indices", "src", "updates", "values", "grid"),
-        *("sorted_sequence", "running_mean", "running_var"),
+        *("sorted_sequence", "running_mean", "running_var", "tokens", "permuted_tokens", "sorted_indices", "probs"),
     )
 )
 SPELLINGS = ("also", "method", "operator", "ufunc", "numpy", "mint")  # keywords of a declaration

@@ -281,6 +281,7 @@ BY_HAND = {
     **dict.fromkeys(("feed_forward", "grouped_product", "moe_init_routing"), "test_served_models.py"),
     **dict.fromkeys(("moe_compute_expert_tokens", "moe_gating_top_k_softmax"), "test_served_models.py"),
     **dict.fromkeys(("moe_finalize_routing", "quantize", "rescale", "quantized_product"), "test_served_models.py"),
+    "token_places": "test_served_models.py",
     **dict.fromkeys(
         ("route_tokens", "sorted_rows", "slot_rows", "dispatch_rows", "combine_rows", "exchange_rows"),
         "tests/nn/test_moe.py: a loop over tokens; recorded rows of tests/recorded/five_d.json",

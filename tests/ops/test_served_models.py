@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.base.errors import NotBuiltYet, ShapeError
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.run.simulator import Simulator
@@ -217,6 +217,44 @@ def test_routing_there_and_back_is_the_weighted_sum_of_the_experts():
     expected = skip + (s[..., None] * ((1 + e[..., None]) * x[:, None] + bias[e])).sum(axis=1)
     tensors = (Tensor(given.astype(np.float32)), Tensor(skip), None, Tensor(bias), scores, places, experts)
     np.testing.assert_allclose(ops.MoeFinalizeRouting()(*tensors).asnumpy(), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("cut", [None, 7, 1])
+def test_tokens_are_sorted_by_expert_and_come_back_with_their_gradients(cut):
+    tokens, experts, weights = drawn(6, 4), RNG.integers(0, 3, (6, 2)), RNG.random((6, 2)).astype(np.float32)
+    pairs = [(token, choice) for token in range(6) for choice in range(2)]
+    copies = sorted(pairs, key=lambda pair: experts[pair])  # stably
+    rows, places = ops.moe_token_permute(Tensor(tokens), Tensor(experts), cut)
+    np.testing.assert_array_equal(rows.asnumpy(), tokens[[token for token, _ in copies[:cut]]])
+    assert [copies[row] for row in places.asnumpy()] == pairs
+    stays = np.zeros((6, 2))
+    for token, choice in copies[:cut]:
+        stays[token, choice] = 1
+
+    def there_and_back(x, probs):
+        rows, places = ops.moe_token_permute(x, Tensor(experts), cut)
+        return ops.moe_token_unpermute(rows, places, probs)
+
+    back = there_and_back(Tensor(tokens), Tensor(weights))
+    np.testing.assert_allclose(back.asnumpy(), tokens * (weights * stays).sum(1, keepdims=True), rtol=1e-5)
+    total = grad(lambda x, probs: ops.reduce_sum(there_and_back(x, probs)), (0, 1))
+    of_tokens, of_weights = total(Tensor(tokens), Tensor(weights))
+    np.testing.assert_allclose(of_tokens.asnumpy(), np.tile((weights * stays).sum(1, keepdims=True), 4), rtol=1e-5)
+    np.testing.assert_allclose(of_weights.asnumpy(), stays * tokens.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+def test_sorted_tokens_without_weights_are_put_back_and_padding_is_refused():
+    tokens, experts = drawn(5, 2), np.array([2, 0, 1, 0, 2])
+    rows, places = ops.moe_token_permute(Tensor(tokens), Tensor(experts))
+    np.testing.assert_array_equal(ops.moe_token_unpermute(rows, places).asnumpy(), tokens)
+    with pytest.raises(ShapeError, match="padded_mode=True"):
+        ops.moe_token_permute(Tensor(tokens), Tensor(experts), padded_mode=True)
+    with pytest.raises(ShapeError, match="restore_shape"):
+        ops.moe_token_unpermute(rows, places, restore_shape=(5, 2))
+    with pytest.raises(ShapeError, match=r"indices \(5,\)"):
+        ops.moe_token_unpermute(rows, places, Tensor(np.ones((5, 2), np.float32)))
+    with pytest.raises(ShapeError, match="must be ints"):
+        ops.moe_token_permute(Tensor(tokens), Tensor(drawn(5)))
 
 
 # ---- 8 bits ----

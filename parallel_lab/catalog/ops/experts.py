@@ -4,6 +4,7 @@
     MoeInitRouting          rows in the order of their experts;   MoeComputeExpertTokens: where each expert's end
     FFN, GroupedMatmul      what experts compute on rows that lie behind each other
     MoeFinalizeRouting      the weighted sum of what the k experts of a row gave
+    moe_token_permute       tokens sorted by expert, and back (moe_token_unpermute), in training
 
 Which expert has a row depends on all rows: where they are counted nothing may be split (MindSpore's rules). Inside an
 expert the hidden dim may be, which leaves sums. Forms and formulas: mindspore.ops.auto_generate, f_f_n_info,
@@ -18,9 +19,12 @@ import numpy as np
 
 from ...base.checks import choice, flag, integer
 from ...base.errors import ShapeError, shorten
+from ...ops.expert_rows import combine_rows, dispatch_rows
+from ...ops.logic import less, select
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
-from ...ops.spellings import tensor_operand
+from ...ops.shape import as_array, reshape
+from ...ops.spellings import function, tensor_operand
 from .flash_attention import optional_form, primitive_for, refuse_given, refuse_gradient
 
 # ---- what experts compute ----
@@ -324,6 +328,75 @@ def _(self, given):
     """
     skip = given["x2"] is not None
     return self.run(*(x for name, x in given.items() if name != "x2" or skip), skip=skip)
+
+
+# ---- tokens sorted by expert, and back, with gradients ----
+
+
+@op(
+    "tk->tk",
+    name="TokenPlaces",
+    check=lambda operands: ints(operands[0], "indices"),
+    dtype="int32",
+    whole="tk",
+    flops=4,
+    example=case((6, 2), ints={0: 3}),
+)
+def token_places(indices):
+    """Where each copy comes to lie, sorted by expert, equal ones in order.  indices: (t, k) -> (t, k) int32."""
+    order = np.argsort(indices, axis=None, kind="stable")
+    return np.argsort(order, kind="stable").reshape(indices.shape).astype(np.int32)
+
+
+def _not_padded(where, padded_mode):
+    if flag(where, "padded_mode", padded_mode):
+        raise ShapeError("padded_mode=True", where=where, allowed="False: rows of equal experts lie without gaps")
+
+
+def _within(places, rows):
+    """Places among so many rows; -1 for those behind them."""
+    return select(less(places, rows), places, -1)
+
+
+@function(mint="")
+def moe_token_permute(tokens, indices, num_out_tokens=None, padded_mode=False):
+    """Copies of tokens sorted by expert, and the row of each (token, choice), int32.
+
+    tokens: (t, h), indices: (t, k) or (t,) ints -> (r, h), (t k,).  num_out_tokens: only so many rows, r; None: t k
+
+    Nothing may be split. MindSpore, ops.moe_token_permute; equal experts stay in order.
+    """
+    where, tokens, indices = "moe_token_permute", as_array(tokens), as_array(indices)
+    _not_padded(where, padded_mode)
+    if len(tokens.shape) != 2 or len(indices.shape) not in (1, 2) or tokens.shape[0] != indices.shape[0]:
+        what = f"tokens of shape {tuple(tokens.shape)} and indices of shape {tuple(indices.shape)}"
+        raise ShapeError(what, where=where, allowed="(t, h), and (t, k) or (t,)")
+    places = token_places(reshape(indices, (indices.shape[0], -1)))
+    copies = int(np.prod(places.shape))
+    rows = copies if num_out_tokens is None else min(integer(1)(where, "num_out_tokens", num_out_tokens), copies)
+    return dispatch_rows(tokens, _within(places, rows), rows=rows), reshape(places, (copies,))
+
+
+@function(mint="")
+def moe_token_unpermute(permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+    """Tokens from their copies, each times its probability, added.
+
+    permuted_tokens: (r, h), sorted_indices: (t k,) ints, probs: (t, k) -> (t, h); without probs k is 1.
+    A copy that num_out_tokens has cut off gives nothing. MindSpore, ops.moe_token_unpermute.
+    """
+    where, rows, places = "moe_token_unpermute", as_array(permuted_tokens), as_array(sorted_indices)
+    _not_padded(where, padded_mode)
+    if restore_shape is not None:
+        raise ShapeError(f"restore_shape={shorten(restore_shape)}", where=where, allowed="None without padded_mode")
+    if probs is None:
+        probs = np.ones((places.shape[0], 1), rows.dtype)
+    probs = as_array(probs)
+    if len(probs.shape) != 2 or len(rows.shape) != 2 or tuple(places.shape) != (int(np.prod(probs.shape)),):
+        shapes = ", ".join(
+            f"{name} {tuple(x.shape)}" for name, x in (("rows", rows), ("indices", places), ("probs", probs))
+        )
+        raise ShapeError(shapes, where=where, allowed="(r, h), (t k,) and (t, k)")
+    return combine_rows(rows, probs, _within(reshape(places, tuple(probs.shape)), rows.shape[0]))
 
 
 refuse_gradient(feed_forward, moe_init_routing, moe_gating_top_k_softmax, moe_finalize_routing)
