@@ -36,22 +36,22 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_453,
-    "ops": 12_583,
+    "ops": 12_573,
     "nn": 8_750,
-    "catalog": 14_715,
+    "catalog": 14_788,
     "graph": 9_625,
     "cost": 10_615,
     "run": 1_629,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 35_992,
+    "lab": 35_990,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_223, 138_652, 108_699
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_211, 138_713, 108_821
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

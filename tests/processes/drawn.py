@@ -10,7 +10,7 @@ import numpy as np
 
 from parallel_lab.base.dtypes import load_bfloat16
 from parallel_lab.layout.route import Route
-from parallel_lab.ops.collectives.block_exchange import EXCHANGES
+from parallel_lab.ops.collectives.block_exchange import EXCHANGES, rows_route
 from parallel_lab.ops.collectives.definitions import COLLECTIVES
 from parallel_lab.ops.collectives.halo import HALOS
 from parallel_lab.run.communicator import Request, answer
@@ -65,6 +65,14 @@ def fields_and_shape(kind: str, n: int, root: int, big: bool) -> list[tuple[dict
             size = window[3] if kind == "halo_exchange" else window[2]
             made.append(({"dim": dim, "window": window}, {0: (size, rows), 1: (rows, size, 2), -1: (rows, size)}[dim]))
         return [*made, ({"dim": 1, "window": window}, (0, size, 2))]
+    if kind == "all_to_all_v":
+        made = []
+        for seed, (before, width) in enumerate((((), 3), ((2,), rows), ((), 1))):
+            rng = np.random.default_rng([SEED, n, seed])
+            splits = rng.integers(0, 4, (n, n)) * rng.integers(0, 2, (n, n))  # many give nothing
+            room = int(splits.sum(axis=1).max()) + seed, int(splits.sum(axis=0).max()) + 1
+            made += [({"route": rows_route(*room, splits, back)}, (*before, room[0], width)) for back in (False, True)]
+        return made
     if kind in EXCHANGES:
         made = []
         for seed in range(6):
