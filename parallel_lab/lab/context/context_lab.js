@@ -60,6 +60,7 @@ const cxMore = (s, ui) => html`${tabs(ui, sectionTabs(s, ui, ["hides", "steps", 
 
 const { render, mountPage } = lab({
   classes: ["pl-cx-lab"],
+  story: STORY,
   parts: {
     head: cxHead,
     square: cxSquare,

@@ -68,7 +68,7 @@ class ContextLab(RunsOneThing):
     Raises ArgumentError for values that are not offered.
     """
 
-    scripts, styles = ("context/context_lab.js",), ("context/context_lab.css",)
+    scripts, styles = ("context/story.js", "context/context_lab.js"), ("context/context_lab.css",)
     commands = ("run_simulated", "run_measured", "stop", *COMMANDS)
     free: ClassVar[tuple[str, ...]] = ("way", "ranks", "mask", "kv_heads", "link")
     frame_height_px = 800
@@ -82,9 +82,11 @@ class ContextLab(RunsOneThing):
         link: int = 300,
         *,
         controls: str = "",
+        story: bool = False,
     ) -> None:
         super().__init__()
         self.hide(controls)
+        self.story = story
         self._step = 0
         self._ran: dict[Key, Ran] = {}
         self._begin(way=way, ranks=ranks, mask=mask, kv_heads=kv_heads, link=link)
@@ -193,7 +195,7 @@ class ContextLab(RunsOneThing):
             ("square", "work", "ways", "more"),
         )
         share = way.work.useful_share
-        text = f"{WAYS[self._way]}: how many percent of the ranks' time are useful?"
+        text = f"{WAYS[self._way]}: what percentage of the ranks' time is useful?"
         why = f"{way.work.useful} visible pairs, {way.groups} times {way.work.time} in which all could compute"
         asks = [Question(f"{about}, {self._way}", text, (float(100 * share),), why, unit="%", within=0.02, hides=hides)]
         least = [n for n, pairs in zip(way.names, way.work.per_rank, strict=True) if pairs == min(way.work.per_rank)]
