@@ -19,7 +19,7 @@ from ..base.errors import ArgumentError
 
 
 @dataclass(frozen=True)
-class Placement:
+class ExpertPlacement:
     """Where the copies of experts lie.
 
     copies          of each expert
@@ -53,7 +53,9 @@ def packed(weights: Sequence[float], packs: int) -> list[list[int]]:
     return made
 
 
-def place_experts(load: Sequence[float], replicas: int, devices: int, *, groups: int = 1, nodes: int = 1) -> Placement:
+def place_experts(
+    load: Sequence[float], replicas: int, devices: int, *, groups: int = 1, nodes: int = 1
+) -> ExpertPlacement:
     """Copies of experts on devices, by their loads.
 
     load       rows of each expert;  replicas: copies in all, a multiple of `devices`
@@ -88,7 +90,7 @@ def place_experts(load: Sequence[float], replicas: int, devices: int, *, groups:
             placed.append(tuple(slots[i] for i in pack))
             loads.append(sum(shares[i] for i in pack))
     in_order = np.array_split(np.asarray(load, float), devices)
-    return Placement(tuple(copies), tuple(placed), _over_mean(loads), _over_mean([p.sum() for p in in_order]))
+    return ExpertPlacement(tuple(copies), tuple(placed), _over_mean(loads), _over_mean([p.sum() for p in in_order]))
 
 
 def _over_mean(loads: Sequence[float]) -> float:

@@ -39,7 +39,8 @@ import numpy as np
 from ..base.checks import INT_LIMIT, Errors, choice, flag, integer, sequence_of
 from ..base.errors import LayoutError, LayoutTypeError
 
-PLACEMENTS = ("contiguous", "zigzag", "striped", "per_document", "head_tail")
+TOKEN_ORDERS = ("contiguous", "zigzag", "striped", "per_document")  # in which a sequence may be given to ranks
+PLACEMENTS = (*TOKEN_ORDERS, "head_tail")  # which exchanges queries instead
 _ERRORS = Errors(LayoutTypeError, LayoutError)
 _COUNT = integer(1, INT_LIMIT)
 _LENGTHS = sequence_of(_COUNT, "A list or tuple of lengths, each at least 1", empty=True)

@@ -110,6 +110,17 @@ def softmax_of(x, axis=-1):
     return shifted / shifted.sum(axis=axis, keepdims=True)
 
 
+def softmax_gradient_of(g, p, axis=-1):
+    """Gradient for the numbers whose softmax is p."""
+    return p * (g - (g * p).sum(axis=axis, keepdims=True))
+
+
+def sigmoid_of(x):
+    """1 / (1 + exp(-x)) of an array of floats, without overflow."""
+    small = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
+
+
 def log_softmax_of(x, axis=-1):
     """log(softmax(x)) of an array."""
     x = floats(x)
@@ -150,4 +161,4 @@ def softmax(x, *, axis=-1):
 @gradient(softmax)
 def softmax_grad(g, out, *, axis):
     """Gradient of softmax.  g, out: (...) -> (...)."""
-    return out * (g - (g * out).sum(axis=axis, keepdims=True))
+    return softmax_gradient_of(g, out, axis)

@@ -33,7 +33,7 @@ import numpy as np
 from ..base.checks import choice, flag, integer, number
 from ..base.dtypes import promoted
 from ..base.errors import LayoutError
-from ..layout.placements import PLACEMENTS, VisibleKeys, attention_work
+from ..layout.placements import TOKEN_ORDERS, VisibleKeys, attention_work
 from .dropout import KEY, kept_at
 from .elementwise import add, cast
 from .kernels.attention_blocks import View, attend, attend_back
@@ -243,7 +243,7 @@ def ring_back(block, operands, attrs):
         "scale": number() | None,
         "causal": flag,
         "window": integer(1) | None,
-        "placement": choice(*PLACEMENTS[:4]),
+        "placement": choice(*TOKEN_ORDERS),
         "ranks": integer(1),
         "p": number(0, 1),
         "key": KEY,

@@ -16,9 +16,10 @@ import numpy as np
 
 from ..base.checks import integer
 from ..base.errors import ArgumentError
+from .activation import sigmoid_of, softmax_gradient_of, softmax_of
 from .machine.operand_checks import floats, ints
 from .machine.registry import case, gradient, op
-from .routing import choose, sigmoid, softmax
+from .routing import choose
 
 # ---- on arrays ----
 
@@ -32,8 +33,8 @@ def load_of(experts: np.ndarray, count: int) -> np.ndarray:
 def normalised_scores(logits: np.ndarray, scores: str) -> np.ndarray:
     """Scores that add up to 1 over the experts: the softmax, or the sigmoids over their sum.  (..., e) -> (..., e)."""
     if scores == "softmax":
-        return softmax(logits)
-    each = sigmoid(logits)
+        return softmax_of(logits)
+    each = sigmoid_of(logits)
     return each / each.sum(axis=-1, keepdims=True)
 
 
@@ -60,7 +61,7 @@ def loss_per_choice(logits: np.ndarray, k: int) -> float:
     logits: (t, e). Alike experts give k, not 1 (mindspore.nn.transformer).
     """
     t, count = logits.shape
-    rest, total = softmax(logits), 0.0
+    rest, total = softmax_of(logits), 0.0
     for _ in range(k):
         rest = rest / rest.sum(axis=-1, keepdims=True)
         chosen = np.argmax(rest, axis=-1)
@@ -146,8 +147,8 @@ def expert_scores_grad(g, logits, *, scores):
     """Gradient for the logits.  g, logits: (..., e) -> (..., e)."""
     p = normalised_scores(logits, scores)
     if scores == "softmax":
-        return p * (g - (g * p).sum(axis=-1, keepdims=True))
-    each = sigmoid(logits)
+        return softmax_gradient_of(g, p)
+    each = sigmoid_of(logits)
     return (g - (g * p).sum(axis=-1, keepdims=True)) / each.sum(axis=-1, keepdims=True) * each * (1 - each)
 
 
@@ -168,7 +169,7 @@ def squared_log_sum_exp(logits):
 @gradient(squared_log_sum_exp, result_shape=1)
 def squared_log_sum_exp_grad(g, logits):
     """Gradient for the logits.  g: (...), logits: (..., e) -> (..., e)."""
-    return (2 * g * log_sum_exp(logits))[..., None] * softmax(logits)
+    return (2 * g * log_sum_exp(logits))[..., None] * softmax_of(logits)
 
 
 @op(

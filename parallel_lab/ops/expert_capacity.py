@@ -18,7 +18,8 @@ from collections.abc import Callable
 import numpy as np
 
 from ..base.errors import ArgumentError
-from .routing import largest, softmax
+from .activation import softmax_of
+from .routing import largest
 
 CONVENTIONS: dict[str, Callable[..., float]] = {
     "switch": lambda t, e, k, factor: math.ceil(t / e * factor),
@@ -126,7 +127,7 @@ def mindspore_v1_choices(logits: np.ndarray, k: int, room: int) -> tuple[np.ndar
     What is hidden before the next choice are the experts that *kept* the token. One whose first choice was dropped
     chooses the same expert again, is dropped again and is lost whole, where GShard's second choice would survive.
     """
-    scores = softmax(logits)
+    scores = softmax_of(logits)
     taken = np.zeros(scores.shape[-1], int)
     experts, kept = np.zeros((len(scores), k), np.int32), np.zeros((len(scores), k), bool)
     for choice in range(k):

@@ -15,7 +15,7 @@ import numpy as np
 from ..base.checks import choice, flag, integer, number
 from ..base.dtypes import promoted
 from ..base.errors import LayoutError
-from ..layout.placements import PLACEMENTS, Placement
+from ..layout.placements import TOKEN_ORDERS, Placement
 from .machine.operand_checks import floats
 from .machine.registry import case, op
 from .machine.signature import letters
@@ -45,7 +45,7 @@ def _labels(shapes, **_):
 @op(
     _labels,
     name="RotaryPositions",
-    attrs={"base": number(0, above=True), "placement": choice(*PLACEMENTS[:4]), "ranks": integer(1), "back": flag},
+    attrs={"base": number(0, above=True), "placement": choice(*TOKEN_ORDERS), "ranks": integer(1), "back": flag},
     check=_check,
     dtype=lambda dtypes, **_: promoted(dtypes),
     whole=lambda signature, **_: signature.ins[0][-1],

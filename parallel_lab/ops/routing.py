@@ -21,6 +21,7 @@ import numpy as np
 
 from ..base.checks import choice, integer, number
 from ..base.errors import ArgumentError
+from .activation import sigmoid_of, softmax_gradient_of, softmax_of
 from .machine.operand_checks import floats
 from .machine.registry import case, op
 
@@ -42,12 +43,12 @@ class Router:
 
     def of_all(self, logits: np.ndarray) -> np.ndarray:
         """What the choice compares.  logits: (..., e) -> (..., e)."""
-        return logits if self.after else softmax(logits) if self.scores == "softmax" else sigmoid(logits)
+        return logits if self.after else softmax_of(logits) if self.scores == "softmax" else sigmoid_of(logits)
 
     def of_chosen(self, scores: np.ndarray) -> np.ndarray:
         """The weights.  scores: of the chosen, (..., k) -> (..., k)."""
         if self.after:
-            return softmax(scores)
+            return softmax_of(scores)
         return scores / (scores.sum(axis=-1, keepdims=True) + TINY) if self.normalised else scores
 
     def gradient(self, g: np.ndarray, logits: np.ndarray, experts: np.ndarray) -> np.ndarray:
@@ -56,14 +57,14 @@ class Router:
         chosen = np.take_along_axis(scores, experts, axis=-1)
         weights = self.of_chosen(chosen)
         if self.after:
-            g = weights * (g - (g * weights).sum(axis=-1, keepdims=True))
+            g = softmax_gradient_of(g, weights)
         elif self.normalised:
             g = (g - (g * weights).sum(axis=-1, keepdims=True)) / (chosen.sum(axis=-1, keepdims=True) + TINY)
         spread = np.zeros_like(scores)
         np.put_along_axis(spread, experts, g, axis=-1)
         if self.after:
             return spread
-        return softmax_gradient(spread, scores) if self.scores == "softmax" else spread * scores * (1 - scores)
+        return softmax_gradient_of(spread, scores) if self.scores == "softmax" else spread * scores * (1 - scores)
 
 
 ROUTERS = {
@@ -76,23 +77,6 @@ ROUTERS = {
 
 
 # ---- scores and choices, on arrays ----
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    """The softmax along the last dim, in the dtype of z.  z: (..., e) -> (..., e)."""
-    raised = np.exp(z - z.max(axis=-1, keepdims=True))
-    return raised / raised.sum(axis=-1, keepdims=True)
-
-
-def softmax_gradient(g: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """Gradient for the logits of a softmax.  g, p (the softmax): (..., e) -> (..., e)."""
-    return p * (g - (g * p).sum(axis=-1, keepdims=True))
-
-
-def sigmoid(z: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-z)), without an overflow.  z: (...) -> (...)."""
-    small = np.exp(-np.abs(z))
-    return np.where(z >= 0, 1 / (1 + small), small / (1 + small)).astype(z.dtype, copy=False)
 
 
 def largest(values: np.ndarray, k: int) -> np.ndarray:
@@ -193,7 +177,7 @@ def expert_choice(logits: np.ndarray, capacity: int) -> tuple[np.ndarray, np.nda
     if not 1 <= capacity <= len(logits):
         what = f"capacity={capacity} of {len(logits)} tokens"
         raise ArgumentError(what, where="expert_choice", allowed=f"From 1 to {len(logits)}")
-    wanted = softmax(logits).T
+    wanted = softmax_of(logits).T
     tokens = largest(wanted, capacity)
     return tokens.astype(np.int32), np.take_along_axis(wanted, tokens, axis=-1)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.checks import number
 from ...base.errors import shorten
-from ...ops.activation import EXAMPLE, SOFTMAX, log_softmax_of, relu, relu_grad, softmax, tanh
+from ...ops.activation import EXAMPLE, SOFTMAX, log_softmax_of, relu, relu_grad, sigmoid_of, softmax, tanh
 from ...ops.elementwise import SHAPE, UNARY, a_dtype, cast, float_result, mul, neg, sub
 from ...ops.join import split_parts
 from ...ops.machine.operand_checks import filled_dim
@@ -137,14 +137,14 @@ def _check_halves(operands, *, dim):
 def swiglu(x, dim=-1):
     """silu of the first half along `dim`, which stays whole, times the second.  x: (..., 2n, ...) -> (..., n, ...)."""
     first, second = np.split(floats(x), 2, axis=dim)
-    return first * _sigmoid(first) * second
+    return first * sigmoid_of(first) * second
 
 
 @gradient(swiglu)
 def swiglu_grad(g, x, *, dim):
     """Gradient of swiglu.  g: (..., n, ...), x: (..., 2n, ...) -> like x."""
     first, second = np.split(x, 2, axis=dim)
-    s = _sigmoid(first)
+    s = sigmoid_of(first)
     return np.concatenate([g * second * s * (1 + first * (1 - s)), g * first * s], axis=dim)
 
 
@@ -284,13 +284,13 @@ def leaky_relu_grad(g, x, *, negative_slope):
 def silu(x):
     """x times sigmoid(x), also called swish.  x: (...) -> (...)."""
     x = floats(x)
-    return x * _sigmoid(x)
+    return x * sigmoid_of(x)
 
 
 @gradient(silu, shown="SiLUGrad")
 def silu_grad(g, x):
     """Gradient of silu: g * s * (1 + x (1 - s)) with s = sigmoid(x).  g, x: (...) -> (...)."""
-    s = _sigmoid(x)
+    s = sigmoid_of(x)
     return g * s * (1 + x * (1 - s))
 
 
@@ -305,7 +305,7 @@ def mish(x):
 def mish_grad(g, x):
     """Gradient of mish: g * (t + x (1 - t^2) sigmoid(x)) with t = tanh(softplus(x)).  g, x: (...) -> (...)."""
     t = np.tanh(np.logaddexp(x, np.zeros((), x.dtype)))
-    return g * (t + x * (1 - t * t) * _sigmoid(x))
+    return g * (t + x * (1 - t * t) * sigmoid_of(x))
 
 
 @_activation("Softsign", flops=3)
@@ -325,14 +325,14 @@ def softsign_grad(g, x):
 def fast_gelu(x):
     """x times sigmoid(1.702 x), which is near GeLU (MindSpore: FastGeLU).  x: (...) -> (...)."""
     x = floats(x)
-    return x * _sigmoid(x.dtype.type(1.702) * x)
+    return x * sigmoid_of(x.dtype.type(1.702) * x)
 
 
 @gradient(fast_gelu, shown="FastGeLUGrad")
 def fast_gelu_grad(g, x):
     """Gradient of fast_gelu.  g, x: (...) -> (...)."""
     slope = x.dtype.type(1.702)
-    s = _sigmoid(slope * x)
+    s = sigmoid_of(slope * x)
     return g * s * (1 + slope * x * (1 - s))
 
 
@@ -440,14 +440,9 @@ def _(self, input, dim=-1, dtype=None):
 # ---- sigmoid and softplus ----
 
 
-def _sigmoid(x):
-    small = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small)).astype(x.dtype, copy=False)
-
-
 sigmoid = fractional(
     "sigmoid",
-    _sigmoid,
+    sigmoid_of,
     "1 / (1 + exp(-x)), without overflow",
     lambda g, out, x: sigmoid_grad(g, out),
     mint="sigmoid functional.sigmoid",

@@ -19,7 +19,7 @@ import numpy as np
 
 from ...base.checks import choice, flag, integer
 from ...base.errors import ShapeError, shorten
-from ...ops.expert_rows import combine_rows, dispatch_rows
+from ...ops.expert_rows import combine_rows, dispatch_rows, permutation
 from ...ops.logic import less, select
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
@@ -344,8 +344,7 @@ def _(self, given):
 )
 def token_places(indices):
     """Where each copy comes to lie, sorted by expert, equal ones in order.  indices: (t, k) -> (t, k) int32."""
-    order = np.argsort(indices, axis=None, kind="stable")
-    return np.argsort(order, kind="stable").reshape(indices.shape).astype(np.int32)
+    return permutation(indices)[2].reshape(indices.shape).astype(np.int32)
 
 
 def _not_padded(where, padded_mode):

@@ -13,7 +13,7 @@ from typing import Any
 from ...base.checks import checked, choice, flag, integer, kept, number, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
-from ...layout.placements import PLACEMENTS
+from ...layout.placements import TOKEN_ORDERS
 from ...ops.context_attention import METHODS, context_attention
 from ...ops.dropout import dropout_key
 from ...ops.elementwise import add
@@ -56,7 +56,7 @@ class ContextParallelAttention(Cell):
     (n, s, g, r, d) and twice (n, s, g, d): g key heads, each read by r query heads.
     """
 
-    @checked(method=choice(*METHODS), placement=choice(*PLACEMENTS[:4]), ranks=integer(1), causal=flag)
+    @checked(method=choice(*METHODS), placement=choice(*TOKEN_ORDERS), ranks=integer(1), causal=flag)
     @checked(window=integer(1) | None, rotary=number(0, above=True) | None, compute_all=flag)
     @kept(hidden=integer(1), heads=integer(1), kv_heads=integer(1) | None, dropout=probability)
     def __init__(
