@@ -37,21 +37,21 @@ PACKAGE_LINES = {
     "base": 4_842,
     "layout": 2_454,
     "ops": 12_570,
-    "nn": 8_750,
+    "nn": 8_751,
     "catalog": 14_782,
     "graph": 9_625,
-    "cost": 10_617,
+    "cost": 10_630,
     "run": 1_629,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 35_992,
+    "lab": 35_989,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_213, 138_709, 108_826
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_224, 138_720, 108_826
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

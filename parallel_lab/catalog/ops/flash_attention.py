@@ -442,7 +442,7 @@ def _attend(primitive, tensors, settings, refused):
 
 
 def _who_sees_whom(settings, tensors, strategy, where):
-    """(causal, window) of a ring. Raises ShapeError and StrategyError where there is no such ring."""
+    """(causal, window) of a ring. Raises ShapeError and StrategyError for what a ring cannot do."""
     (query, key, _, *others), layout = tensors, settings["input_layout"]
     mode, keep = settings["sparse_mode"], settings["keep_prob"]
     if layout not in ("BSH", "BNSD") or mode != 0 or keep != 1 or any(x is not None for x in others):

@@ -102,14 +102,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Hybrid:
-    """Bytes that a rank sends forward: in the exchange, and in the ring."""
+    """Bytes that a rank sends forward, in the exchange and in the ring; backward in all; held of keys and values."""
 
     exchange_bytes: int
     ring_bytes: int
+    backward_bytes: int
+    held_bytes: int
 
     @property
     def sum_bytes(self) -> int:
-        """Both."""
+        """Forward, both."""
         return self.exchange_bytes + self.ring_bytes
 
 
@@ -239,9 +241,12 @@ class AttentionMessages:
         held = 2 * self.samples * self.tokens * max(1, travel // self.ranks) * self.head_size * self.number_bytes
         return Sent(sent, sent, 4, 4, held, travel)
 
-    @checked("AttentionMessages.hybrid", ulysses=_COUNT)
-    def hybrid(self, ulysses: int) -> Hybrid:
-        """Exchange among `ulysses` neighbours, ring among the P / ulysses groups (Fang and Zhao 2024, USP)."""
+    @checked("AttentionMessages.hybrid", ulysses=_COUNT, gradient_bytes=_COUNT)
+    def hybrid(self, ulysses: int, *, gradient_bytes: int = FLOAT32) -> Hybrid:
+        """Exchange among `ulysses` neighbours, ring among the P / ulysses groups (Fang and Zhao 2024, USP).
+
+        gradient_bytes  of a number of dk and dv in the ring, where they start at home (see `ring`)
+        """
         if self.ranks % ulysses:
             what = f"ulysses={ulysses} of {self.ranks} ranks"
             raise ArgumentError(what, where="AttentionMessages.hybrid", allowed="A divisor of the ranks")
@@ -249,8 +254,16 @@ class AttentionMessages:
         rings = self.ranks // ulysses
         numbers = 2 * self.samples * self.rank_tokens * (self.heads + travel) * self.head_size
         exchange = numbers * self.number_bytes * (ulysses - 1) // ulysses
-        chunk = self.samples * (self.tokens // rings) * (travel // ulysses) * self.head_size
-        return Hybrid(exchange, 2 * (rings - 1) * chunk * self.number_bytes)
+        inside = AttentionMessages(
+            samples=self.samples,
+            tokens=self.tokens,
+            heads=self.heads // ulysses,
+            head_size=self.head_size,
+            ranks=rings,
+            kv_heads=travel // ulysses,
+            number_bytes=self.number_bytes,
+        ).ring(gradient_bytes=gradient_bytes)
+        return Hybrid(exchange, inside.forward_bytes, exchange + inside.backward_bytes, inside.held_bytes)
 
     @checked("AttentionMessages.head_tail_bytes", rank=integer(0))
     def head_tail_bytes(self, rank: int) -> int:

@@ -338,7 +338,7 @@ class Builder:
 
     @cached_property
     def readers(self) -> dict[str, list[Node]]:
-        """The operators that read a value, once per operand; nothing for what others than operators read, too."""
+        """The operators that read a value, once per operand; () if it is also a result or printed."""
         found: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             for name in node.ins:

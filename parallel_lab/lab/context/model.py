@@ -24,9 +24,8 @@ from ..shared.questions import COMMANDS, Question
 from ..shared.running import RunsOneThing, executor_of
 from ..shared.sections import Section, code, table
 from .run import Key, Ran, run_on_ranks
-from .ways import MASKS, WAYS, Way, visible_of, way_of
+from .ways import HEADS, MASKS, TOKENS, WAYS, Way, visible_of, way_of
 
-TOKENS, HEADS = 32, 8  # of the drawn attention; heads of four float32 numbers
 RANKS = (2, 4, 8)
 KV_HEADS = {8: "8 of 8", 4: "4 of 8", 2: "2 of 8", 1: "1 of 8"}
 PEAK = 312e12  # operations per second: an A100 in half precision, data sheet
@@ -190,10 +189,7 @@ class ContextLab(RunsOneThing):
     def questions(self) -> list[Question]:
         """The useful share; which rank waits most; whether a ring or Ulysses sends less."""
         way, ring, ulysses = self.now, self.way("zigzag"), self.way("ulysses")
-        about, hides = (
-            f"{self._ranks} ranks, {self._mask}, {self._kv_heads} kv heads",
-            ("square", "work", "ways", "more"),
-        )
+        about, hides = f"{self._ranks} ranks, {self._mask}, {self._kv_heads} kv heads", PARTS
         share = way.work.useful_share
         text = f"{WAYS[self._way]}: what percentage of the ranks' time is useful?"
         why = f"{way.work.useful} visible pairs, {way.groups} times {way.work.time} in which all could compute"
@@ -259,10 +255,8 @@ class ContextLab(RunsOneThing):
             name: least_hidden_tokens(PEAK, BYTES_PER_S[self._link], REAL_HEADS, kv, direction=name)
             for name in ("forward", "forward_zigzag", "backward")
         }
-        note = (
-            f"A step of a ring hides its message from {least['forward']:,.0f} tokens of a rank on, zigzag, with half "
-        )
-        note += f"the pairs, from {least['forward_zigzag']:,.0f}; backward, with gradients in float32, from "
+        note = f"A step of a ring hides its message from {least['forward']:,.0f} tokens of a rank on, zigzag, with "
+        note += f"half the pairs, from {least['forward_zigzag']:,.0f}; backward, with gradients in float32, from "
         note += f"{least['backward']:,.0f}. Gathers and exchanges hide behind nothing of attention."
         small = f"{REAL_HEADS} heads of {REAL_HEAD_SIZE}, bfloat16, 312 TFLOP/s, {LINKS[self._link]}; predicted"
         return table("Hidden or exposed", columns, rows, small=small, notes=[note], tab=True)
@@ -301,16 +295,14 @@ def _on_ranks(way: Way, ran: Ran) -> Section:
     ):
         rows.append([name, f"{counted:,} B", f"{formula:,} B by formula", _compared(counted, formula)])
     columns = {"": "name", ran.source: "number", "compared with": "text", " ": "verdict"}
-    note = (
-        "Bytes are counted in the compiled plan. Where ranks share heads of keys and there are several of them, a plan "
-    )
-    note += "exchanges twice: among heads, then among the ranks that share one."
+    note = "Bytes are counted in the compiled plan. Where ranks share heads of keys and there are several of them, a "
+    note += "plan exchanges twice: among heads, then among the ranks that share one."
     notes = [note] if way.forward_bytes != ran.forward_bytes else []
     return table("On ranks", columns, rows, small=f"a GPT of one layer, {ran.source}", notes=notes, tab=True)
 
 
 def _compared(counted: int, formula: int) -> list[Any]:
-    """What a count says of a formula, and whether it is no more."""
+    """How bytes counted in a plan compare with the formula, and whether they are at most as many."""
     if counted == formula:
         return ["as predicted", True]
     return ["more: in two messages", False] if counted > formula else ["less: no key is in reach", True]

@@ -19,9 +19,9 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.models.context import ContextGPT, context_parallel, placed
 from ...train.session import Session
-from .ways import visible_of, way_of
+from .ways import HEAD_SIZE, HEADS, TOKENS, visible_of, way_of
 
-VOCABULARY, HIDDEN, HEADS, TOKENS = 12, 32, 8, 32
+VOCABULARY, HIDDEN = 12, HEADS * HEAD_SIZE
 STEPS, RATE = 3, 0.3
 Key = tuple[str, int, str, int]  # way, ranks, mask, heads of keys
 
@@ -53,7 +53,7 @@ class Ran:
 
 
 def run_on_ranks(key: Key, executor: str, source: str, go_on: Callable[[], None]) -> Ran:
-    """Train on ranks and on one device.  go_on: raises when the result is no longer wanted"""
+    """Train on ranks, then on one device.  go_on: raises once nobody wants the result any longer"""
     plan, net, optimizer, inputs = compiled(key, True)
     losses = _trained(plan, net, optimizer, inputs, executor)
     go_on()

@@ -27,6 +27,7 @@ WAYS = {
 }
 MASKS = {"causal": "causal", "full": "full", "window": "window s / 4", "documents": "documents s / 4, 3 s / 4"}
 TOGETHER = 2  # ranks that exchange heads in U x R
+TOKENS, HEADS, HEAD_SIZE, FLOAT = 32, 8, 4, 4  # of the attention that is drawn and run, in float32
 
 
 def visible_of(mask: str, tokens: int) -> VisibleKeys:
@@ -99,7 +100,14 @@ def pairs_of(kind: str, tokens: int, groups: int, mask: str, gathered: bool) -> 
 
 
 def way_of(
-    name: str, ranks: int, tokens: int, mask: str, kv_heads: int, heads: int = 8, head_size: int = 4, size: int = 4
+    name: str,
+    ranks: int,
+    tokens: int,
+    mask: str,
+    kv_heads: int,
+    heads: int = HEADS,
+    head_size: int = HEAD_SIZE,
+    size: int = FLOAT,
 ) -> Way:
     """One of WAYS.  heads, head_size: of the queries;  size: bytes of a number. Gradients of keys travel in float32."""
     together = {"ulysses": ranks, "hybrid": TOGETHER}.get(name, 1)
@@ -110,14 +118,11 @@ def way_of(
     placement = Placement(kind, tokens, groups)
     if name == "hybrid":
         split = shape.hybrid(together)
-        chunk = split.ring_bytes // max(1, groups - 1)
-        # the ring's backward: keys again, and gradients of four bytes, which need one pass more to come home
-        back = split.sum_bytes + (groups * chunk * 4 // size if groups > 1 else 0)
-        own = 2 * (tokens // groups) * max(1, kv_heads // together) * head_size * size
         passes = "4 exchanges" + (f", {plural(groups - 1, 'pass', 'es')}" if groups > 1 else "")
-        return Way(name, ranks, together, placement, work, split.sum_bytes, back, min(2, groups) * own, passes, shape)
+        counts = split.sum_bytes, split.backward_bytes, split.held_bytes
+        return Way(name, ranks, together, placement, work, *counts, passes, shape)
     makers = {"gathered": partial(shape.gathered, kept=True), "ulysses": shape.exchanged}
     sent = makers.get(name, shape.ring)()
     passes = {"gathered": "1 gather", "ulysses": "4 exchanges"}.get(name, plural(sent.forward, "pass", "es"))
-    held = sent.held_bytes
-    return Way(name, ranks, together, placement, work, sent.forward_bytes, sent.backward_bytes, held, passes, shape)
+    counts = sent.forward_bytes, sent.backward_bytes, sent.held_bytes
+    return Way(name, ranks, together, placement, work, *counts, passes, shape)

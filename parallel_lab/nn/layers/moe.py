@@ -60,7 +60,8 @@ class MoE(Cell):
     expert_parallel  over how many ranks next to each other the experts are split;  groups: of tokens, as many as ranks
                      that split them, a multiple of expert_parallel (default: expert_parallel)
     balance_factor, z_factor   of the balance loss, over all tokens or (per_sequence) of each sequence, and the z-loss
-    bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`)
+    bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`); with
+                     micro-batches each of them adds its own, by its own counts
 
     Parameters: `gate` (experts, hidden), `up` (experts, hidden, inner), `down` (experts, inner, hidden), and `bias`
     (experts,), which has no gradient. The router computes in float32 at least. Raises ArgumentError for counts that do

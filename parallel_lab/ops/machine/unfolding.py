@@ -3,7 +3,7 @@
 A rank program is a generator. It computes with operators, and yields `Start` and `Wait` where it needs other ranks:
 
     def shifted_sum(x):
-        coming = yield Start("exchange", x, {"route": to_the_next(x.shape, 4)})
+        coming = yield Start("exchange", x, {"route": around_the_ring(x.shape, 4)})
         mine = square(x)                          the message travels meanwhile
         return add(mine, (yield Wait(coming)))
 
