@@ -162,7 +162,8 @@ def _sent(parts, shift, reason, *values):
     """Start handing these values on, every rank to the one `shift` places after it."""
     handles = []
     for x in values:
-        handles.append((yield Start("exchange", x, {"route": around_the_ring(tuple(x.shape), parts, shift)}, reason)))
+        route = around_the_ring(tuple(x.shape), parts, shift)
+        handles.append((yield Start("exchange", x, {"route": route}, reason, "NeighborExchange")))
     return handles
 
 

@@ -28,12 +28,15 @@ from .opdef import dtype_name
 
 @dataclass(frozen=True)
 class Start:
-    """Start a message of this kind with `value`; its attributes, and why it is sent. The answer is a handle."""
+    """Start a message of this kind with `value`; its attributes, why it is sent, and MindSpore's operator where it is
+    not the kind's. The answer is a handle.
+    """
 
     kind: str
     value: Any
     attrs: dict[str, Any]
     reason: str = ""
+    class_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,8 @@ def _started(recorder: Any, asked: Start, place: dict[str, Any]) -> tuple[Any, d
     members = math.prod(matrix[-1 - axis] for axis in place["axes"])
     attrs = {**asked.attrs, "message": asked.kind, "fusion": 0, "of_slices": True}
     shape = MESSAGES[asked.kind].reply_shape(tuple(x.shape), attrs, members)
-    fields = {**place, "attrs": tuple(sorted(attrs.items())), "op_class": "NeighborExchange"}
+    op_class = asked.class_name or MESSAGES[asked.kind].class_name
+    fields = {**place, "attrs": tuple(sorted(attrs.items())), "op_class": op_class}
     value = dataclasses.replace(recorder.values[x.name], shape=shape, dtype=dtype_name(x.dtype), layout=None)
     return recorder.emit("start", value, (x.name,), f"{_base(x)}.sent", reason=asked.reason, **fields), fields
 
