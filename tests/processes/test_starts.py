@@ -276,9 +276,14 @@ print("right" if get_pool(3).run(lambda comm: float(comm.all_reduce(np.ones(2))[
 """
 
 
+# Python leaves the file of a module's compiled form open when an interrupt falls into its writing
+WARNINGS = "error,ignore:unclosed file <_io.FileIO:ResourceWarning"
+
+
 def run_cells(tmp_path, send=None, cut="", how="raise KeyboardInterrupt"):
     """Both cells in a fresh Python; `send(run)` interrupts the first. The lines that were printed."""
-    with started(sys.executable, "-c", CELL.format(cut=cut, how=how), cwd=tmp_path) as run:
+    cell = CELL.format(cut=cut, how=how)
+    with started(sys.executable, "-c", cell, cwd=tmp_path, PYTHONWARNINGS=WARNINGS) as run:
         if send is not None:
             assert run.process.stdout.readline() == "begun\n"
             send(run)
