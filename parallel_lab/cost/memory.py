@@ -10,7 +10,7 @@ A value lives from the instruction that makes it to its last use (`Plan.last_use
 value replaces it (`Plan.replacements`); a reshape is a view of its operand and takes no bytes; while an instruction
 runs, its operands and its result are both there. A gradient that a schedule makes out of turn is held until its turn.
 The step starts without gradients of the step before. Buffers inside a collective and the allocator's rounding are not
-counted.
+counted: what an exchange brings counts from its wait on, and takes the memory of what was sent if nothing reads that.
 
 What lies on the host (`Plan.host`) is counted apart: a MemoryPoint's `live` is the device's, its `host` the host's.
 
@@ -206,6 +206,8 @@ class _Memory:
             buckets.update([instr.out] if _puts_together(instr) else [])
             for name in instr.kept:
                 self._add_block(plan, name, "gathered" if together else "workspace")
+            over = [(name, instr.ins[at]) for name, at in zip(instr.outs, instr.attr("over", ()), strict=False) if name]
+            self.block.update((name, self.block[operand]) for name, operand in over)
             if instr.kind == "start" and instr.message == "recv":
                 self.sizes[instr.out] = 0  # what another stage sends counts from its wait on
             if phase == "forward":
@@ -225,9 +227,14 @@ class _Memory:
         """(action, position, instruction) in the order of a step, each when what it makes is there as well."""
         stage = plan.stage_of(rank)
         for action in stage.actions:
-            dead = plan.last_uses(rank)[action]
+            last_uses = plan.last_uses(rank)[action]
             self.micro_batch = action.micro_batch
             for position, instr in stage.part(action):
+                dead = {name for name in last_uses.get(position, ()) if name in self.block}
+                if instr.kind == "wait" and instr.attr("message") == "exchange":
+                    for name in dead.intersection(instr.ins):
+                        self.drop(name)
+                    dead.difference_update(instr.ins)
                 if instr.runs_on(rank):
                     for name in instr.kept if instr.kind != "accumulate" else self.add(instr):
                         self.make(name)
@@ -236,9 +243,8 @@ class _Memory:
                 for target, source in pairs:
                     if plan.held_by(target, rank):
                         self.replace(target, source)
-                for name in dead.get(position, ()):
-                    if name in self.block:
-                        self.drop(name)
+                for name in dead:
+                    self.drop(name)
 
     def held(self) -> dict[str, int]:
         """Bytes of every block that is on the device now, of all micro-batches that have it."""

@@ -44,7 +44,8 @@ Env = dict[str, np.ndarray]
 class OnRank:
     """What an instruction runs with: plan, rank, its arrays by name; what prints (`show`), what allocates buckets
     (`empty`); the micro-batch, sums over earlier ones (how many, the sum), by name what waits for its turn to be
-    added; by (loop, micro-batch) what each turn has made that backward reads.
+    added; by (loop, micro-batch) what each turn has made that backward reads; whether all values
+    stay as they were made.
     """
 
     plan: Any
@@ -56,6 +57,7 @@ class OnRank:
     sums: dict[str, tuple[int, np.ndarray | None]] = field(default_factory=dict)
     early: dict[str, dict[int, np.ndarray]] = field(default_factory=dict)
     turns: dict[tuple[str, int], list[Env]] = field(default_factory=dict)
+    keep_all: bool = False
 
 
 def _no_bytes(plan: Any, instr: Instr) -> int:
@@ -113,6 +115,8 @@ class KindDef:
 def _run_compute(on: OnRank, instr: Instr) -> Any:
     """The operator's results. What it refuses for its numbers (an index outside) is said with place and rank."""
     op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
+    if on.keep_all and "over" in attrs:
+        attrs["over"] = ()
     if instr.offset_axes:
         shapes = tuple(a.shape for a in arrays)
         labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.result_shape is None else ""

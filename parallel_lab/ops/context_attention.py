@@ -35,7 +35,7 @@ from ..base.dtypes import promoted
 from ..base.errors import LayoutError
 from ..layout.placements import TOKEN_ORDERS, VisibleKeys, attention_work
 from .dropout import KEY, kept_at
-from .elementwise import add, cast
+from .elementwise import cast
 from .kernels.attention_blocks import View, attend, attend_back
 from .machine.operand_checks import floats
 from .machine.registry import case, op
@@ -195,7 +195,7 @@ def ring(block, operands, attrs):
         coming = []
         if turn < last:
             coming = yield from _sent(parts, 1, NEXT, k, v)
-        state = block(q, k, v, *state, *step, turn=turn, **attrs)
+        state = block(q, k, v, *state, *step, turn=turn, over=(3, 4) if state else (), **attrs)
         if coming:
             k, v = yield from _arrived(coming)
     out, lse = state
@@ -211,7 +211,7 @@ def _ring_back(operands, attrs):
 def ring_back(block, operands, attrs):
     """The rank program of the backward pass.  operands: g, inner, lse, q, k, v, and perhaps step -> dq, dk, dv.
 
-    In each step the block's part of (dk, dv) is computed while those of the rank before arrive, to which it is added.
+    In each step the block's part of (dk, dv) is computed while those of the rank before arrive, which are added to it.
     """
     g, inner, lse, q, k, v, *step = operands
     parts, last = attrs["parts"][1], _last(q, attrs)
@@ -220,10 +220,10 @@ def ring_back(block, operands, attrs):
         coming = []
         if turn < last:
             coming = yield from _sent(parts, 1, NEXT, k, v)
-        *of_q, to_k, to_v = block(g, inner, lse, q, k, v, *of_q, *step, turn=turn, **attrs)
+        *of_q, to_k, to_v = block(g, inner, lse, q, k, v, *of_q, *step, turn=turn, over=(6,) if of_q else (), **attrs)
         mine = [to_k, to_v]
         for at, sent in enumerate(behind):
-            mine[at] = add((yield Wait(sent)), mine[at])
+            mine[at] = added_to((yield Wait(sent)), mine[at], over=(1,))
         if last:
             behind = yield from _sent(parts, *((1, BEHIND) if turn < last else (parts - last, HOME)), *mine)
         if coming:
@@ -330,7 +330,8 @@ def _(g, out, *operands, **attrs):
 
 # ---- blocks of a ring ----
 
-_BLOCK = {key: value for key, value in SETTINGS.items() if key != "method"} | {"turn": 0}
+# over: numbers of the operands whose memory the first results take; what was there is gone, and nothing reads it again
+_BLOCK = {key: value for key, value in SETTINGS.items() if key != "method"} | {"turn": 0, "over": ()}
 
 
 def _block_labels(shapes, *, p, **_):
@@ -342,7 +343,7 @@ def _block_labels(shapes, *, p, **_):
     _block_labels, shown="AttentionBlock", dtype=lambda dtypes, **_: (_wide(dtypes[:3]),) * 2, flops=_work(4), **_SHARED
 )
 @with_settings(**_BLOCK)
-def attention_block(*operands, turn, **attrs):
+def attention_block(*operands, turn, over, **attrs):
     """Attention to the keys of the rank `turn` places before, merged with what there was.
 
     q: (b, s, g, r, d), k, v: (b, t, g, d), perhaps out and lse so far, perhaps step -> out: (b, s, g, r, d),
@@ -350,7 +351,8 @@ def attention_block(*operands, turn, **attrs):
     """
     q, k, v, *others = operands
     state, step = (tuple(others[:2]) or None, others[2:]) if len(others) > 1 else (None, others)
-    return attend(q, k, v, _view(q, k, *(step or (0,)), turn, **attrs), _scale(q, attrs["scale"]), state)
+    view = _view(q, k, *(step or (0,)), turn, **attrs)
+    return attend(q, k, v, view, _scale(q, attrs["scale"]), state, over=bool(over))
 
 
 def _block_grad_labels(shapes, *, p, **_):
@@ -366,7 +368,7 @@ def _block_grad_labels(shapes, *, p, **_):
     **_SHARED,
 )
 @with_settings(**_BLOCK)
-def attention_block_grad(*operands, turn, **attrs):
+def attention_block_grad(*operands, turn, over, **attrs):
     """Gradients from one block, that of q added to those of blocks before.
 
     g: (b, s, g, r, d), inner, lse: (b, s, g, r), q, k, v: (b, t, g, d), perhaps the sum so far, perhaps step -> like q,
@@ -376,4 +378,10 @@ def attention_block_grad(*operands, turn, **attrs):
     step = others[-1] if attrs["p"] else 0
     of_q = others[0] if len(others) > (attrs["p"] > 0) else None
     view = _view(q, k, step, turn, **attrs)
-    return attend_back(g, inner, lse, q, k, v, view, _scale(q, attrs["scale"]), of_q)
+    return attend_back(g, inner, lse, q, k, v, view, _scale(q, attrs["scale"]), of_q, over=bool(over))
+
+
+@op("btgd,btgd->btgd", flops=1)
+def added_to(arrived, mine, *, over=()):
+    """arrived + mine, both (b, t, g, d), in the memory of `mine` where `over` says so."""
+    return np.add(arrived, mine, out=mine if over else None)

@@ -78,8 +78,8 @@ class Frame(OnRank):
         replaced: list[str] | None = None,
         **others: Any,
     ) -> None:
-        super().__init__(plan, rank, arrays, **others)
-        self.arrays, self.step, self.keep_all = arrays, step, keep_all
+        super().__init__(plan, rank, arrays, keep_all=keep_all, **others)
+        self.arrays, self.step = arrays, step
         self.env: Any = arrays
         self.replaced: list[str] = [] if replaced is None else replaced
         self.stage = plan.stage_of(rank)

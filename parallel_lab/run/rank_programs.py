@@ -83,7 +83,7 @@ def ring_attention(
         else:
             result = attention_block.compute(*operands, turn=turn, **attrs)
         if turn == last:
-            kept.extend(result)
+            kept.extend(x.copy() for x in result)  # the next block works in their memory
         return result
 
     out, lse = yield from as_requests(ring(block, (q, k, v), _attrs(rank, ranks, settings)), tuple(range(ranks)))

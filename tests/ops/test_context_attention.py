@@ -265,36 +265,60 @@ def test_messages_travel_while_a_rank_computes():
 # ---- memory ----
 
 
-def peak_chunks(ranks, backward):
-    """The largest number of chunks that a rank holds, a chunk being its part of k; counted from the plan."""
-    sizes = [(1, 64, 2, *more, 8) for more in ((1,), (), ())]
-    chunk = 4 * 64 * 2 * 8 // ranks
-    if backward:
-        plan, *_ = planned([np.ones(s, np.float32) for s in sizes], np.ones(sizes[0], np.float32), ranks, RING[ranks])
-        # of the weights, which come whole, a rank's part counts
-        return predict_memory(plan).peak.total_bytes / chunk - (ranks - 1)
-    attention = ops.ContextAttention()
-    if ranks > 1:
-        attention.shard(RING[ranks])
+class Weighted(nn.Cell):
+    """(sum(weights * attention), lse), all of it split as the queries are."""
 
-    def net(q, k, v):
-        return attention(q, k, v)[0]
+    def __init__(self, sizes, strategy):
+        super().__init__()
+        self.q, self.k, self.v = (Parameter(np.ones(s, np.float32), name=n) for n, s in zip("qkv", sizes, strict=True))
+        self.attention, self.mul, self.sum = ops.ContextAttention(), ops.Mul(), ops.ReduceSum()
+        if strategy is not None:
+            self.attention.shard(strategy)
+            self.mul.shard((strategy[0],) * 2)
+            self.sum.shard((strategy[0],))
 
-    cuts = {"dataset_strategy": RING[ranks] if ranks > 1 else "full_batch", "device_num": ranks}
-    plan = compile(net, *(np.ones((1, 64 // ranks, *s[2:]), np.float32) for s in sizes), **cuts)
-    return predict_memory(plan).peak.total_bytes / chunk
+    def construct(self, weights):
+        out, lse = self.attention(self.q, self.k, self.v)
+        return self.sum(self.mul(weights, out)), lse
 
 
-RING = {1: None, 4: ((1, 4, 1, 1, 1), (1, 4, 1, 1), (1, 4, 1, 1))}
-LSE = 1 / 8  # of a chunk: one float32 for each head's 8
+def peak_bytes(ranks, size, phase):
+    """The most bytes that a rank holds at once in this phase, counted from the plan; size: (tokens, heads, d)."""
+    tokens, heads, d = size
+    sizes = [(1, tokens, heads, *more, d) for more in ((1,), (), ())]
+    strategy = strategy_of(1, ranks, 1, 1) if ranks > 1 else None
+    weights = np.empty((1, tokens // ranks, *sizes[0][2:]), np.float32)  # of a rank
+    cuts = {"dataset_strategy": strategy[:1] if ranks > 1 else "full_batch", "device_num": ranks}
+    plan = compile(Weighted(sizes, strategy), weights, passes=PASSES, **cuts)
+    plan.verify()
+    return max(p.total_bytes for p in predict_memory(plan).timeline if p.phase == phase)
 
 
-def test_a_ring_holds_two_chunks_of_keys_more_than_its_share():
-    """Forward: q, k, v and the result, two more of k and v, and the result before the merge, next to the new one.
-    Backward: two of k and v and two of their gradients on the way, and the sum for q before the new one.
+@pytest.mark.parametrize("size", [(64, 2, 8), (32_768, 8, 64)], ids=str)
+@pytest.mark.parametrize(("phase", "chunks"), [("forward", 2), ("backward", 4)])
+def test_a_ring_holds_two_chunks_of_keys_more_than_its_share(phase, chunks, size):
+    """A chunk is a rank's part of k. Forward: two that travel, of k and v. Backward: two of their gradients, too. The
+    loss and its gradient, one number each, are whole on every rank.
     """
-    assert peak_chunks(4, backward=False) <= peak_chunks(1, backward=False) + 2 + 1 + 2 * LSE
-    assert peak_chunks(4, backward=True) <= peak_chunks(1, backward=True) + 2 + 2 + 1 + LSE
+    ranks, chunk = 4, 4 * size[0] // 4 * size[1] * size[2]
+    assert peak_bytes(ranks, size, phase) <= peak_bytes(1, size, phase) / ranks + chunks * chunk + 2 * 4
+
+
+def test_stepping_through_a_ring_keeps_every_value():
+    """Blocks work in the memory of the result so far, but not where it can be looked at."""
+    rng = np.random.default_rng(0)
+    arrays, weights = rng.normal(size=(3, 1, 8, 1, 2)), np.ones((1, 8, 1, 1, 2))
+    arrays = [arrays[0][..., None, :], *arrays[1:]]
+    plan, loss, _ = planned(arrays, weights, 4, strategy_of(1, 4, 1, 1), causal=False)
+    sim = Simulator(plan, dict(zip("qkv", arrays, strict=True)))
+    sim.begin(weights)
+    while sim.next_instruction() is not None:
+        pass
+    assert float(sim.value(plan.outputs[0], 0)) == loss
+    blocks = [i for i in plan.stages[0].program("forward") if i.op == "attention_block"]
+    own = attention_block.compute(*(x[:, :2] for x in arrays), causal=False)
+    np.testing.assert_array_equal(sim.value(blocks[0].outs[0], 0), own[0])
+    assert len(blocks) == 4 and (sim.value(blocks[-1].outs[0], 0) != own[0]).any()
 
 
 # ---- processes, JSON ----

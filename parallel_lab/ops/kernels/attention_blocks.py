@@ -96,15 +96,22 @@ def _scores(q: Array, k: Array, scale: float, seen: Array | bool) -> Array:
 
 
 def attend(
-    q: Array, k: Array, v: Array, view: View, scale: float, state: tuple[Array, Array] | None = None
+    q: Array,
+    k: Array,
+    v: Array,
+    view: View,
+    scale: float,
+    state: tuple[Array, Array] | None = None,
+    *,
+    over: bool = False,
 ) -> tuple[Array, Array]:
-    """(out, lse) of attention to these keys and, with `state`, to those that have made it."""
+    """(out, lse) of attention to these keys and, with `state`, to those that have made it; over: in its memory."""
     dtype = wide(q, k, v)
     b, s, g, r, _ = q.shape
     if state is None:
         out, lse = np.zeros((b, s, g, r, v.shape[3]), dtype), np.full((b, s, g, r), -np.inf, dtype)
     else:
-        out, lse = (np.array(x, dtype) for x in state)
+        out, lse = state if over else (np.array(x, dtype) for x in state)
     q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
     outs, lses = np.moveaxis(out, 1, -2), np.moveaxis(lse, 1, -1)
     for rows, tiles in view.tiles():
@@ -139,18 +146,19 @@ def attend_back(
     view: View,
     scale: float,
     of_q: Array | None = None,
+    *,
+    over: bool = False,
 ) -> tuple[Array, Array, Array]:
     """The gradients of queries, keys and values that these keys and queries give each other.
 
     g      gradient of out;  inner: (b, s, g, r), the sum over columns of g * out;  lse: of all keys, not of these
-    of_q   what other keys have given the queries, to which these add
+    of_q   what other keys have given the queries, to which these add; over: in its memory
 
     weights = exp(score - lse), dv = weights' g, ds = weights * (g v' - inner), dq = scale ds k, dk = scale ds' q
     """
     dtype = wide(q, k, v)
-    grads = [np.zeros(x.shape, dtype) for x in (q, k, v)]
-    if of_q is not None:
-        grads[0] += of_q
+    grads = [np.zeros(x.shape, dtype) for x in (k, v)]
+    grads.insert(0, np.zeros(q.shape, dtype) if of_q is None else of_q if over else np.array(of_q, dtype))
     to_q, to_k, to_v = (np.moveaxis(x, 1, -2) for x in grads)
     q, k, v, g = (_heads_first(x, dtype) for x in (q, k, v, g))
     inners, lses = (np.moveaxis(x.astype(dtype, copy=False), 1, -1)[..., None] for x in (inner, lse))
