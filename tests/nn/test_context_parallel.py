@@ -16,27 +16,44 @@ TOKENS, VOCABULARY = 16, 12
 IDS = np.random.default_rng(0).integers(0, VOCABULARY, (4, TOKENS + 1)).astype(np.int32)
 
 
+class Case:
+    """A GPT of one layer, or of one for each stage; `plan` splits it, as often as one likes."""
+
+    def __init__(self, layers=1, dtype=np.float64, recompute=False, **net):
+        set_seed(1)
+        attention = {"heads": 4, "kv_heads": 2, "placement": "contiguous", "ranks": 1, **net}
+        self.net = ContextGPT(VOCABULARY, hidden=16, layers=layers, dtype=dtype, **attention)
+        self.net.set_train()
+        if recompute:
+            self.net.blocks[0].recompute()
+        order = {name: attention[name] for name in ("placement", "ranks")}
+        self.inputs = placed(IDS[:, :-1], IDS[:, 1:], **order)  # labels were shifted before
+        self.optimizer = nn.Momentum(self.net.trainable_params(), 0.3, 0.9)
+
+    def plan(self, split=None, level=0, **settings):
+        """A plan for the ranks of `split`; without it for one device."""
+        loss, stages = nn.CrossEntropyLoss(), settings.get("pipeline_stages", 1)
+        if split is not None:
+            context_parallel(self.net, loss, **split)
+        for at, block in enumerate(self.net.blocks):
+            block.pipeline_stage = at * stages // len(self.net.blocks) if stages > 1 else None
+        if level:
+            settings |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+            settings["optimizer_level"] = f"level{level}"
+        devices = stages * int(np.prod([n for name, n in (split or {}).items() if name != "ulysses"]))
+        how = {"optimizer": self.optimizer, "dataset_strategy": "full_batch", "enable_alltoall": True, **settings}
+        plan = compile(self.net, *self.inputs, loss=loss, device_num=devices, **how)
+        plan.verify()
+        return plan
+
+
 def trained(split=None, *, steps=2, executor="simulator", net=(), dtype=np.float64, recompute=False, **settings):
     """(losses, {parameter: values}, plan) of some steps; without `split` on one device."""
-    set_seed(1)
-    attention = {"heads": 4, "kv_heads": 2, "placement": "contiguous", "ranks": 1, **dict(net)}
-    model = ContextGPT(VOCABULARY, hidden=16, layers=1, dtype=dtype, **attention)
-    model.set_train()
-    if recompute:
-        model.blocks[0].recompute()
-    loss, devices = nn.CrossEntropyLoss(), 1
-    if split is not None:
-        context_parallel(model, loss, **split)
-        devices = np.prod([n for name, n in split.items() if name != "ulysses"])
-    order = {name: attention[name] for name in ("placement", "ranks")}
-    inputs = placed(IDS[:, :-1], IDS[:, 1:], **order)  # labels were shifted before
-    optimizer = nn.Momentum(model.trainable_params(), 0.3, 0.9)
-    how = {"loss": loss, "optimizer": optimizer, "dataset_strategy": "full_batch", "enable_alltoall": True, **settings}
-    plan = compile(model, *inputs, device_num=int(devices), **how)
-    plan.verify()
-    pool = {"pool": shared_pool(int(devices))} if executor == "processes" else {}
-    with Session(plan, model, optimizer, executor=executor, **pool) as session:
-        return session.train([inputs], steps), session.parameters(), plan
+    case = Case(settings.pop("layers", 1), dtype, recompute, **dict(net))
+    plan = case.plan(split, **settings)
+    pool = {"pool": shared_pool(plan.device_num)} if executor == "processes" else {}
+    with Session(plan, case.net, case.optimizer, executor=executor, **pool) as session:
+        return session.train([case.inputs], steps), session.parameters(), plan
 
 
 def check_equal(one, other, bound=1e-10):
@@ -49,10 +66,10 @@ CASES = [
     ({"cp": 4}, {"placement": "zigzag", "ranks": 4}, {}),
     ({"dp": 2, "cp": 2, "mp": 2}, {"placement": "striped", "ranks": 2, "dropout": 0.3}, {}),
     ({"cp": 4, "mp": 2, "ulysses": 2}, {"placement": "zigzag", "ranks": 2, "heads": 8}, {"recompute": True}),
-    ({"cp": 8}, {"window": 3}, {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}),
-    ({"cp": 4, "ulysses": 4}, {"dropout": 0.2}, {"optimizer_level": "level3"}),
+    ({"cp": 8}, {"window": 3}, {"level": 1}),
+    ({"cp": 4, "ulysses": 4}, {"dropout": 0.2}, {"level": 3}),
     ({"dp": 2, "cp": 4, "ulysses": 2}, {"placement": "zigzag", "ranks": 2, "method": "gather"}, {}),
-    ({"dp": 4, "cp": 2}, {"causal": False, "placement": "striped", "ranks": 4}, {"optimizer_level": "level2"}),
+    ({"dp": 4, "cp": 2}, {"causal": False, "placement": "striped", "ranks": 4}, {"level": 2}),
     ({"cp": 2, "mp": 4}, {"documents": (6, 10)}, {"compute_all": True}),
 ]
 
@@ -63,8 +80,6 @@ def test_training_equals_one_device(split, net, options):
     """Tokens in the order of the placement on both sides: losses and parameters after two steps, float64."""
     options = dict(options)
     net = {**net, "compute_all": options.pop("compute_all", False)}
-    if "optimizer_level" in options:
-        options |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
     check_equal(trained(net=net), trained(split, net=net, **options))
 
 
@@ -93,10 +108,57 @@ def test_drawn_networks_train_as_on_one_device(seed):
     net |= {"placement": str(rng.choice(["contiguous", "zigzag", "striped"])), "ranks": split["cp"]}
     net |= {"causal": bool(rng.integers(3)), "dropout": float(rng.choice([0.0, 0.25]))}
     net |= {"window": [None, 3, 9][int(rng.integers(3))], "rotary": [None, 100.0][int(rng.integers(2))]}
-    levels = ({}, {"optimizer_level": "level1"}, {"optimizer_level": "level2"}, {"optimizer_level": "level3"})
-    level = levels[int(rng.integers(4))]
-    settings = level and {**level, "enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
-    check_equal(trained(net=net), trained(split, net=net, **settings))
+    check_equal(trained(net=net), trained(split, net=net, level=int(rng.integers(4))))
+
+
+MICRO_BATCHES = {"grad_accumulation_step": 2}
+FUSION = {"comm_fusion": {kind: {"mode": "auto", "config": None} for kind in ("allreduce", "allgather")}}
+IN_STAGES = [
+    ({"cp": 2, "mp": 2}, {"placement": "zigzag", "ranks": 2}, {"level": 3, "recompute": True}),
+    ({"dp": 2, "cp": 2}, {"dropout": 0.3, "window": 3}, {"level": 2, **FUSION}),
+    ({"cp": 4}, {"placement": "striped", "ranks": 4}, {"schedule": "zb_h1"}),
+    ({"cp": 4, "ulysses": 2}, {"documents": (6, 10)}, {"level": 1, "schedule": "gpipe", "recompute": True}),
+    ({"cp": 2}, {"method": "gather", "dropout": 0.2}, {"pipeline_interleave": True, "layers": 4}),
+]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("split", "net", "options"), IN_STAGES, ids=str)
+def test_a_ring_inside_a_stage_equals_one_device(split, net, options):
+    """Two stages, two micro-batches: each has messages of its own, whose order is the schedule's."""
+    layers = options.get("layers", 2)
+    one = trained(net=net, layers=layers, **MICRO_BATCHES)
+    check_equal(one, trained(split, net=net, pipeline_stages=2, **{"layers": 2, **MICRO_BATCHES, **options}))
+
+
+MESHES = [
+    ({"cp": 2, "mp": 2}, 2),
+    ({"cp": 8}, 1),
+    ({"dp": 2, "cp": 2}, 2),
+    ({"cp": 4, "mp": 2}, 1),
+    ({"dp": 2, "cp": 2, "mp": 2}, 1),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("first_level", range(4))
+def test_one_training_goes_through_all_meshes_of_eight_ranks(first_level):
+    """A step on each, at one optimizer level after another: parameters and states move while it goes on. All four first
+    levels are each mesh at each level.
+    """
+    net = {"placement": "zigzag", "ranks": 8, "dropout": 0.2}
+    *one, _ = trained(net=net, layers=2, steps=len(MESHES), **MICRO_BATCHES)
+    case, losses = Case(layers=2, **net), []
+    plans = [
+        case.plan(split, (first_level + at) % 4, pipeline_stages=stages, **MICRO_BATCHES)
+        for at, (split, stages) in enumerate(MESHES)
+    ]
+    with Session(plans[0], case.net, case.optimizer) as session:
+        for plan in plans:
+            if plan is not plans[0]:
+                session.switch(plan)
+            losses += session.train([case.inputs], 1)
+        check_equal(one, (losses, session.parameters()))
 
 
 @pytest.mark.exhaustive
