@@ -44,8 +44,7 @@ Env = dict[str, np.ndarray]
 class OnRank:
     """What an instruction runs with: plan, rank, its arrays by name; what prints (`show`), what allocates buckets
     (`empty`); the micro-batch, sums over earlier ones (how many, the sum), by name what waits for its turn to be
-    added; by (loop, micro-batch) what each turn has made that backward reads; whether all values
-    stay as they were made.
+    added; by (loop, micro-batch) what each turn has made that backward reads; whether all values stay.
     """
 
     plan: Any
@@ -114,22 +113,19 @@ class KindDef:
 
 def _run_compute(on: OnRank, instr: Instr) -> Any:
     """The operator's results. What it refuses for its numbers (an index outside) is said with place and rank."""
-    op, attrs, arrays = instr.opdef, dict(instr.attrs), [on.env[name] for name in instr.ins]
-    if on.keep_all and "over" in attrs:
-        attrs["over"] = ()
+    op, arrays = instr.opdef, [on.env[name] for name in instr.ins]
+    attrs = dict(instr.attrs) | ({"over": ()} if on.keep_all and instr.attr("over") else {})
     if instr.offset_axes:
         shapes = tuple(a.shape for a in arrays)
         labels = op.offset_labels(op.signature_for(shapes, attrs)) if op.result_shape is None else ""
-        sizes = op.part_sizes(shapes, attrs, labels)
-        parts = zip(instr.offset_axes, sizes, strict=True)
+        parts = zip(instr.offset_axes, op.part_sizes(shapes, attrs, labels), strict=True)
         starts = tuple(instr.position(on.rank, axes) * size for axes, size in parts)
         attrs["offset"] = starts if len(starts) > 1 else starts[0]
     try:
         return op.compute(*arrays, **attrs)
     except (ArithmeticError, IndexError, TypeError, ValueError) as error:
-        place = instr.origin.place
-        where = f"{instr.name!r} on rank {on.rank}" + (f" ({place})" if place else "")
-        raise ShapeError(str(error), where=where) from error
+        place = f" ({instr.origin.place})" if instr.origin.place else ""
+        raise ShapeError(str(error), where=f"{instr.name!r} on rank {on.rank}{place}") from error
 
 
 def _flops(plan: Any, instr: Instr) -> int:
