@@ -1,4 +1,4 @@
-"""The twenty misconceptions: each that predicts a number or a choice is modelled by an exercise or a prediction, and
+"""The misconceptions: each that predicts a number or a choice is modelled by an exercise or a prediction, and
 told for its number alone; the others are met by a broken run in a notebook.
 """
 
@@ -19,11 +19,12 @@ BROKEN = {  # the notebook, and words of the cell that shows it
     "no crash, no fault": ("05", "A run that does not fail need not be right"),
     "a hang is the network's": ("13", "one rank does something else, and the others wait for it"),
     "a checkpoint loads anywhere": ("10", "One file of four"),
+    "positions begin at 0": ("15", "Positions that begin at 0"),
 }
 
 
 def test_every_misconception_is_met():
-    assert len(MISCONCEPTIONS) == 24
+    assert len(MISCONCEPTIONS) == 27
     assert MISCONCEPTIONS.keys() - MODELLED - PREDICTED - BROKEN.keys() == set()
     assert (PREDICTED | BROKEN.keys()) <= MISCONCEPTIONS.keys()
 

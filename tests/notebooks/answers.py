@@ -197,6 +197,26 @@ def nodes(strategy, per_node):
 best = {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "level": "level1", "recompute": [0, 1]}
 work = train([best])
 """,
+    "15.1": """
+def positions(n, ranks, rank):
+    half = n // (2 * ranks)
+    late = n - (rank + 1) * half
+    return [*range(rank * half, (rank + 1) * half), *range(late, late + half)]
+""",
+    "15.2": """
+def merge(o1, l1, o2, l2):
+    most = np.maximum(l1, l2)
+    most = np.where(most > -np.inf, most, 0)
+    first, second = np.exp(l1 - most), np.exp(l2 - most)
+    both = np.where(first + second > 0, first + second, 1)
+    l = np.where(first + second > 0, most + np.log(both), -np.inf)
+    return (o1 * first[:, None] + o2 * second[:, None]) / both[:, None], l
+""",
+    "15.3": """
+def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
+    return number_bytes * kv_heads / heads * flops_per_s / bytes_per_s
+""",
+    "15.4": "owners = [0, 1, 2, 3, 0, 1, 2, 1, 3, 3, 2, 0]",
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-LESSONS = tuple(f"{number:02}" for number in range(1, 13))
+LESSONS = (*(f"{number:02}" for number in range(1, 13)), "15")
 TARGETS = ("MindSpore", "PyTorch", "JAX")
 
 
@@ -289,6 +289,23 @@ wanted = jax.grad(lambda weights: block(weights, x).sum())(weights)
         """
 placed = {name: jax.device_put(w, jax.sharding.NamedSharding(axes, layouts[name])) for name, w in weights.items()}
 jax.tree.map(same, jax.jit(jax.grad(lambda weights: block(weights, x).sum()))(placed), wanted)
+""",
+    ),
+    ("15", "PyTorch"): (
+        4,
+        """
+q, k, v = torch.randn(3, 16, 8, 4).unbind()
+wanted = nn.functional.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v)), is_causal=True)
+q, k, v = (x.chunk(world_size)[rank].clone() for x in (q, k, v))
+""",
+        "same(attended, wanted.transpose(0, 1).chunk(world_size)[rank])\n",
+    ),
+    ("15", "JAX"): (
+        8,
+        JAX_LINE.format("cp") + "q, k, v = normal(1, 3, 32, 4)\n",
+        """
+scores = jnp.where(jnp.tril(jnp.ones((32, 32), bool)), q @ k.T, -jnp.inf)
+same(attended, jax.nn.softmax(scores) @ v)
 """,
     ),
 }

@@ -50,6 +50,9 @@ MISCONCEPTIONS = {
     "recompute sends nothing": "With slices of the network, each recomputed block adds up its activations once more.",
     "every ZeRO level sends as much": "Level 1 sends as much as none; levels 2 and 3 send for every micro-batch.",
     "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
+    "slices in order are fair": "Late tokens see more keys, and every step of a ring waits for its longest rank.",
+    "blocks count alike": "Each block counts as much as its sum of exponentials, e to the power of its l.",
+    "positions begin at 0": "A slice's tokens have the positions that they have in the sequence.",
 }
 
 
@@ -188,7 +191,7 @@ def by_cases(right: Callable[..., Any], *parts: Cases, gives: str = "") -> dict[
     return {
         "parts": tuple((part.name, part.points) for part in parts),
         "grader": grader,
-        "ideas": tuple(replace(idea, part=part.name) for part in parts for idea in part.ideas),
+        "ideas": tuple(replace(idea, part=part.name) for part in parts for idea in part.ideas if idea.name),
         "drawn": {
             part.name: lambda answer, rng, draw=part.draw: compare_calls(answer, draw(rng), right)
             for part in parts

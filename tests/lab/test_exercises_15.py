@@ -1,0 +1,88 @@
+"""Lesson 15's exercises: right answers by the engine, wrong ones hear what they are, par is the least of all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parallel_lab.lab.exercises import lesson_15
+from parallel_lab.lab.lessons import context_parallel
+from parallel_lab.ops.kernels.attention_blocks import View, attend
+from tests.crossed import each_of
+from tests.lab.verdicts import check, failed, told
+
+ALL = {"a list", "fits", "beats striped", "par"}
+
+
+def test_merged_blocks_are_the_attention_to_all_their_keys():
+    q, k, v = (np.random.default_rng(1).normal(size=s) for s in ((1, 6, 1, 1, 4), (1, 8, 1, 4), (1, 8, 1, 4)))
+    stop = np.array([0, 2, 4, 5, 7, 8])  # the first row sees no key, the next two none of the second block
+
+    def seen(keys):
+        out, lse = attend(q, k[:, keys], v[:, keys], View(np.zeros(6, int), stop, keys, np.arange(6)), 0.5)
+        return out[0, :, 0, 0], lse[0, :, 0, 0]
+
+    merged = lesson_15.merge(*seen(np.arange(4)), *seen(np.arange(4, 8)))
+    for found, wanted in zip(merged, seen(np.arange(8)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+@each_of(
+    ("number", "answer", "part", "words"),
+    # the pairs of the busiest of 4 ranks with 8 of 32 tokens: 3 x 64 + 36; 36 + 3 x 36; 2 x 64 + 4
+    ("15.1", lambda n, p, r: range(r * n // p, (r + 1) * n // p), "32 tokens, 4 ranks", "228 of the pairs"),
+    ("15.1", lambda n, p, r: range(r, n, p), "32 tokens, 4 ranks", "144 of the pairs of 32 tokens, in zigzag 132"),
+    ("15.1", lambda n, p, r: np.zeros((2, 2)), "32 tokens, 4 ranks", ""),
+    ("15.2", lambda o1, l1, o2, l2: ((o1 + o2) / 2, np.logaddexp(l1, l2)), "two blocks", "blocks count alike"),
+    ("15.2", lambda o1, l1, o2, l2: (o1 + o2, np.logaddexp(l1, l2)), "two blocks", "divided by its own sum"),
+    ("15.2", lambda o1, l1, o2, l2: (o1 * np.nan, l1), "rows that see no key", ""),
+    ("15.3", lambda f, b, n, kv, e: e / 2 * f / b, "tokens", "1040"),
+    ("15.3", lambda f, b, n, kv, e: e / 2 * kv / n * f / b, "tokens", "260"),
+    ("15.3", lambda f, b, n, kv, e: e * f / b, "tokens", "2080"),
+    ("15.3", lambda f, b, n, kv, e: float("nan"), "tokens", "nan"),
+)
+def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
+    found = failed(check(number, answer))[part]
+    assert words in f"{told(number, answer, part)} {found.idea}"
+
+
+@each_of(
+    ("owners", "parts", "words"),
+    ([0] * 12, ALL - {"a list"}, "24 of 9 chunks"),
+    ([chunk // 3 for chunk in range(12)], {"beats striped", "par"}, "exposed 2240"),
+    ([chunk % 4 for chunk in range(12)], {"beats striped", "par"}, "exposed 704"),
+    ([2, 1, 0, 3, 0, 1, 2, 1, 3, 3, 2, 0], {"par"}, "exposed 512"),
+    ([0.0] * 12, ALL, "A list of 12 ranks"),
+    ([4] * 12, ALL, "A list of 12 ranks"),
+    ([True] * 12, ALL, "A list of 12 ranks"),
+)
+def test_owners_of_chunks_are_scored(owners, parts, words):
+    wrong = failed(check("15.4", owners))
+    assert set(wrong) == parts and any(words in f"{part.found} {part.form}" for part in wrong.values())
+
+
+@pytest.mark.exhaustive
+def test_no_way_to_give_chunks_to_ranks_exposes_less_than_par():
+    """All 4^11 of them, the first chunk on rank 0 (a ring looks alike from every rank), by blocks of 16 x 16 pairs."""
+    document = np.repeat([0, 1, 2], lesson_15.DOCUMENTS)
+    pairs = np.where(document[:, None] == document, np.tri(12) * 256 - np.eye(12) * 120, 0).astype(np.float32)
+    ranks, least = np.arange(4), np.inf
+    for start in range(0, 4**11, 1 << 17):
+        owners = (np.arange(start, start + (1 << 17))[:, None] // 4 ** np.arange(11)) % 4
+        has = (np.pad(owners, ((0, 0), (1, 0)))[:, None] == ranks[:, None]).astype(np.float32)
+        work, count = has @ pairs @ has.swapaxes(1, 2), has.sum(2)
+        steps = [work[:, ranks, (ranks - i) % 4].max(1) for i in ranks]
+        held = [count + count[:, (ranks - i) % 4] + (count[:, (ranks - i - 1) % 4] if i < 3 else 0) for i in ranks]
+        time = sum(np.maximum(step, 192 * count.max(1)) for step in steps[:3]) + steps[3]
+        least = min(least, time[np.max(held, axis=(0, 2)) <= lesson_15.CAP].min())
+    assert least - pairs.sum() / 4 == lesson_15.PAR
+
+
+def test_predictions_are_compared_with_counts():
+    rows = context_parallel.compare({"share": 50, "waits": 0, "two": "a ring", "four": "a ring"})._cells()
+    assert [row[2:5] for row in rows] == [
+        ("57.9", "57.9", "not yet"),
+        ("0", "0", "right"),
+        ("a ring", "a ring", "right"),
+        ("Ulysses", "Ulysses", "not yet"),
+    ]
