@@ -252,6 +252,14 @@ class Tracer(TracedBranches):
         self.once, self.fed = "last", (call, result)
         return result
 
+    def step_total(self, x: Any) -> Any:
+        """x, added up if it is a micro-batch's: what reads the sum runs once in a step."""
+        if self.micro_batches == 1 or self.once:
+            return x
+        total = OPS["accumulate"](x)
+        self.totals.add(total.name)
+        return total
+
     def differentiated(self, fn: Callable[..., Any], inputs: Sequence[Any]) -> Any:
         """What `fn`, which is differentiated, returns: with `parts` the sums over so many micro-batches."""
         fn = self.staged(fn)
@@ -327,7 +335,7 @@ class Tracer(TracedBranches):
             dtypes=results.dtypes,
             origin=origin,
             phase=self.phase_of(values, variable),
-            once=self.once,
+            once=self.once or ("last" if self.totals.intersection(v.name for v in values) else ""),
             stage=self.scopes[-1].stage,
             by_batch=choices.get("strategy") is None and self.scopes[-1].by_batch,
             recompute=option_of(primitive, self.scopes[-1].region),

@@ -56,6 +56,8 @@ class TracedStep:
         self.updates: tuple[tuple[str, str], ...] = ()
         self.updated: dict[str, str] = {}
         self.renewed: dict[str, str] = {}  # {that name: the Parameter}
+        # sums over micro-batches, and what is made of them while these are fed
+        self.totals: set[str] = set()
         # the loss scaler that was asked for its scale, and the input that holds it
         self.scaler: Any = None
         self.scale_name = ""
@@ -127,6 +129,8 @@ class TracedStep:
         """Which values an operator has made, and the Parameter that it gave a value."""
         if node.phase != "forward":
             self.late.update(node.outs)
+        if node.once == "last":
+            self.totals.update(node.outs)
         if node.phase == "after":
             self.after.update(node.outs)
         if node.when:

@@ -36,10 +36,10 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_454,
-    "ops": 12_591,
-    "nn": 8_751,
+    "ops": 12_597,
+    "nn": 8_842,
     "catalog": 14_782,
-    "graph": 9_625,
+    "graph": 9_637,
     "cost": 10_636,
     "run": 1_629,
     "processes": 13_681,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_576, 139_072, 109_044
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_685, 139_181, 109_299
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

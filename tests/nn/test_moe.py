@@ -182,8 +182,9 @@ def test_copies_in_nodes_stay_with_their_groups():
     ("options", "words"),
     [
         ({"k": 5}, "k=5 of 4 experts"),
-        ({"expert_parallel": 3}, "experts=4 and groups=3 with expert_parallel=3"),
-        ({"expert_parallel": 2, "groups": 3}, "groups=3 with expert_parallel=2"),
+        ({"expert_parallel": 3}, "experts=4 and groups=None with expert_parallel=3"),
+        ({"expert_parallel": 2, "groups": 3}, r"groups=\(3,\) with expert_parallel=2"),
+        ({"groups": (2, 2, 2)}, "groups="),
         ({"route_groups": 3}, "groups=3 of 4 experts"),
         ({"route_groups": 4, "best_groups": 1}, "k=2 with 1 groups of 1 experts"),
         ({"router": "tanh"}, "router='tanh'"),
@@ -202,5 +203,5 @@ def test_no_room_is_refused_where_a_convention_gives_it_no_meaning(factor, conve
 
 
 def test_tokens_that_do_not_divide_by_the_groups_are_refused():
-    with pytest.raises(ShapeError, match="6 tokens in 4 groups"):
+    with pytest.raises(ShapeError, match="1 samples of 6 tokens in 1 x 4 groups"):
         layer(expert_parallel=4)(Tensor(np.ones((1, 6, HIDDEN))))

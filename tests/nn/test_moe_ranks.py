@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops, set_seed
-from parallel_lab.base.errors import ArgumentError, StrategyError
+from parallel_lab.base.errors import ArgumentError, ShapeError, StrategyError
 from parallel_lab.cost.time import sent_bytes
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.nn import models
 from parallel_lab.ops.expert_capacity import capacity
 from parallel_lab.ops.routing import ROUTERS
 from parallel_lab.run.simulator import Simulator
+from tests.refusals import refused
 
 SEED = 20261129
 HIDDEN, NEAREST = 8, 1e-9  # scores that differ by less are drawn again
@@ -206,14 +207,31 @@ def test_a_transformer_of_experts_trains_as_on_one_device(dp, ep, mp, sharded):
 # ---- refusals ----
 
 
-def test_a_layer_for_other_ranks_is_refused():
-    moe = nn.MoE(HIDDEN, 12, 4, 2, expert_parallel=2)
-    with pytest.raises(ArgumentError, match="expert_parallel=2, groups=2 with dp=4, ep=4"):
-        models.expert_parallel(Net(moe), 4, 4)
-    with pytest.raises(ArgumentError, match="A network with an"):
-        models.expert_parallel(nn.Dense(2, 2), 2, 2)
-    with pytest.raises(StrategyError, match="mp=8 with inner=12"):
-        models.expert_parallel(Net(moe), 2, 2, 8)
+test_what_cannot_be_is_refused_in_words = refused(
+    (lambda: models.expert_parallel(nn.Dense(2, 2), 2, 2), ArgumentError, "A network with an"),
+    (lambda: models.expert_parallel(experts_of(4), 2, 2, 8), StrategyError, "mp=8 with inner=12"),
+    (lambda: models.expert_parallel(experts_of(4), 8, 8), StrategyError, "ep=8 with 4 experts"),
+    (lambda: models.expert_parallel(experts_of(8), 2, 4, 2), StrategyError, "ep=4 with tokens split 2 x 1 ways"),
+    (lambda: models.expert_parallel(experts_of(8), 2, 4, 2, expert_mp=4), StrategyError, "expert_mp=4 with mp=2"),
+    (
+        lambda: models.expert_parallel(models.MoEGPT(8), 2, 2, 32, sequence=True),
+        StrategyError,
+        "mp=32 with seq_length=16",
+    ),
+)
+
+
+def experts_of(count, **options):
+    return Net(nn.MoE(HIDDEN, 12, count, 2, **options))
+
+
+def test_groups_with_capacity_are_those_that_the_layer_was_made_for():
+    """More ranks than groups: a rank would have a part of one, and other choices would be dropped."""
+    net = models.expert_parallel(experts_of(4, capacity_factor=1.0, groups=2), 4, 2)
+    net.mul.shard(((4, 1, 1),) * 2)
+    x = np.ones((4, 4, HIDDEN), np.float32)
+    with pytest.raises(ShapeError, match=r"2 x 1 groups of tokens on 4 x 1 ranks.*groups=\(4, 1\)"):
+        compile(net, x, x, device_num=4, dataset_strategy="full_batch")
 
 
 def test_groups_that_are_split_by_halves_are_refused():

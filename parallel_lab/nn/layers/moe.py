@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import choice, flag, integer, kept, number
+from ...base.checks import choice, flag, integer, integers, kept, number
 from ...base.dtypes import as_dtype
 from ...base.errors import ArgumentError, ShapeError
 from ...ops.elementwise import add, cast, mul
@@ -38,9 +38,10 @@ from ...ops.expert_rows import (
     sorted_rows,
 )
 from ...ops.linalg import matmul
+from ...ops.machine.state import step_total
 from ...ops.reduce import reduce_mean, reduce_sum
 from ...ops.routing import ROUTERS, check_routing, route_tokens
-from ...ops.shape import reshape, shape as shape_of
+from ...ops.shape import reshape, shape as shape_of, transpose
 from ...ops.writes import assign
 from ..cell import Cell
 from ..initializer import HeUniform, initializer
@@ -57,11 +58,12 @@ class MoE(Cell):
     route_groups, best_groups, group_sum   experts outside of a token's best groups are left out
     capacity_factor  None: dropless. Otherwise slots of an expert for each group, by a `convention` of `capacity`,
                      and which choices get them by `drop_order`
-    expert_parallel  over how many ranks next to each other the experts are split;  groups: of tokens, as many as ranks
-                     that split them, a multiple of expert_parallel (default: expert_parallel)
+    expert_parallel  over how many ranks next to each other the experts are split; `models.expert_parallel` says it anew
+    groups           of tokens: (of samples, of the tokens of a sequence), or a number that samples share as far as it
+                     divides; with capacity a rank has whole ones. Default: expert_parallel; dropless: a rank has one
     balance_factor, z_factor   of the balance loss, over all tokens or (per_sequence) of each sequence, and the z-loss
-    bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`); with
-                     micro-batches each of them adds its own, by its own counts
+    bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`): by the
+                     counts of all ranks and micro-batches, once. Outside of a compiled step every call adds its own
 
     Parameters: `gate` (experts, hidden), `up` (experts, hidden, inner), `down` (experts, inner, hidden), and `bias`
     (experts,), which has no gradient. The router computes in float32 at least. Raises ArgumentError for counts that do
@@ -70,7 +72,7 @@ class MoE(Cell):
 
     @kept(hidden=integer(1), inner=integer(1), experts=integer(1), k=integer(1), router=choice(*ROUTERS))
     @kept(convention=choice(*CONVENTIONS), drop_order=choice(*ORDERS), expert_parallel=integer(1))
-    @kept(capacity_factor=number() | None, groups=integer(1) | None, per_sequence=flag)
+    @kept(capacity_factor=number() | None, groups=integers(1) | None, per_sequence=flag)
     @kept(balance_factor=number(0), z_factor=number(0), bias_rate=number(0))
     def __init__(
         self,
@@ -88,7 +90,7 @@ class MoE(Cell):
         convention: str = "megatron",
         drop_order: str = "choice_major",
         expert_parallel: int = 1,
-        groups: int | None = None,
+        groups: int | tuple[int, int] | None = None,
         balance_factor: float = 0.0,
         per_sequence: bool = False,
         z_factor: float = 0.0,
@@ -100,9 +102,10 @@ class MoE(Cell):
     ) -> None:
         super().__init__()
         check_routing(experts, k, router, route_groups, best_groups, group_sum)
-        self.groups = expert_parallel if groups is None else groups
-        if experts % expert_parallel or self.groups % expert_parallel:
-            what = f"experts={experts} and groups={self.groups} with expert_parallel={expert_parallel}"
+        self.groups: tuple[int, ...] = (expert_parallel,) if groups is None else self.groups
+        self.ranks: tuple[int, int] | None = None  # that split samples, and the tokens of a sequence
+        if experts % expert_parallel or math.prod(self.groups) % expert_parallel or len(self.groups) > 2:
+            what = f"experts={experts} and groups={groups} with expert_parallel={expert_parallel}"
             raise ArgumentError(what, where="MoE", allowed="expert_parallel divides both: ranks have equal shares")
         rule, router_type = weight_init or HeUniform(math.sqrt(5)), np.promote_types(as_dtype(dtype), np.float32)
         self.gate = Parameter(initializer(rule, (experts, hidden), router_type))
@@ -110,16 +113,16 @@ class MoE(Cell):
         self.up = Parameter(initializer(rule, (experts, hidden, inner), dtype))
         self.down = Parameter(initializer(rule, (experts, inner, hidden), dtype))
         # router
-        self.as_rows, self.as_tokens, self.cast = reshape.primitive(), reshape.primitive(), cast.primitive()
-        self.scores = matmul.primitive(transpose_b=True)
+        self.cast, self.scores = cast.primitive(), matmul.primitive(transpose_b=True)
         limits = {"groups": route_groups, "best_groups": best_groups, "group_sum": group_sum or 0}
         self.route = route_tokens.primitive(k=k, router=router, scale=scale, **limits)
-        self.load = expert_load.primitive(expert_num=experts, per_sequence=False)
+        self.load = _load(experts)
         self.balance = _Balance(self) if balance_factor or z_factor else None
         self.no_loss = Tensor(np.zeros((), router_type))
         self.bias_step, self.assign = bias_step.primitive(rate=bias_rate, centred=centred), assign.primitive()
         # dispatch, experts, combine
-        self.into_groups, self.out_of_groups = reshape.primitive(), reshape.primitive()
+        self.into_groups, self.out_of_groups, self.as_blocks = (reshape.primitive() for _ in range(3))
+        self.by_groups, self.by_samples = transpose.primitive(), transpose.primitive()
         self.apart, self.together = reshape.primitive(), reshape.primitive()
         self.dispatch, self.combine = dispatch_rows.primitive(), combine_rows.primitive()
         self.activation = get_activation(activation)
@@ -133,23 +136,33 @@ class MoE(Cell):
 
     def construct(self, x: Any) -> tuple[Any, Any]:
         b, s, _ = shape_of(x)
-        grid, n = self._grid(b * s)
+        blocks, grid, n = self._grid(b, s)
         logits = self._logits(x)
         experts, weights = self.route(logits, self.bias)
         loss = self.no_loss if self.balance is None else self.balance(logits, experts)
         if self.bias_rate and self.training:
-            self.assign(self.bias, self.bias_step(self.bias, self.load(experts)))
-        tokens = self.into_groups(x, (*grid, n, self.hidden))
-        experts, weights = (self.into_groups(each, (*grid, n, self.k)) for each in (experts, weights))
+            self.assign(self.bias, self.bias_step(self.bias, step_total(self.load(experts))))
         if str(weights.dtype) != str(x.dtype):
             weights = self.cast(weights, str(x.dtype))
         work = self._packed if self.capacity_factor is None else self._in_slots
-        return self.out_of_groups(work(tokens, experts, weights, n), (b, s, self.hidden)), loss
+        y = work(*(self._grouped(each, blocks, (*grid, n)) for each in (x, experts, weights)), grid)
+        if blocks[3] * blocks[4] > 1:
+            dp, of_samples, samples, sp, of_tokens, tokens = blocks
+            y = self.as_blocks(y, (dp, sp, of_samples, of_tokens, samples, tokens, self.hidden))
+            y = self.by_samples(y, (0, 2, 4, 1, 3, 5, 6))
+        return self.out_of_groups(y, (b, s, self.hidden)), loss
 
-    def _packed(self, tokens: Any, experts: Any, weights: Any, n: int) -> Any:
+    def _grouped(self, x: Any, blocks: tuple[int, ...], grid: tuple[int, ...]) -> Any:
+        """Tokens by groups, those of a rank next to each other.  x: (b, s, ...) -> (*grid, ...)."""
+        width = shape_of(x)[-1]
+        if blocks[3] * blocks[4] > 1:
+            x = self.by_groups(self.as_blocks(x, (*blocks, width)), (0, 3, 1, 4, 2, 5, 6))
+        return self.into_groups(x, (*grid, width))
+
+    def _packed(self, tokens: Any, experts: Any, weights: Any, grid: tuple[int, int]) -> Any:
         """Every copy travels: as many rows as the counts say."""
-        ep = self.expert_parallel
-        copies, own = self.groups // ep, self.experts // ep  # of all experts; experts of a rank
+        (copies, ep), n = grid, shape_of(tokens)[2]
+        own = self.experts // ep  # experts of a rank
         share = math.ceil(ep * n * min(self.k, own) / own)  # all tokens of the ep ranks may come to one
         sent = n * self.k if ep > 1 else share * own
         self.dispatch.given["rows"] = self.exchange_back.given["rows"] = sent
@@ -163,32 +176,50 @@ class MoE(Cell):
         rows = self.exchange_back(rows, counts) if ep > 1 else rows
         return self.combine(rows, weights, row_of)
 
-    def _in_slots(self, tokens: Any, experts: Any, weights: Any, n: int) -> Any:
+    def _in_slots(self, tokens: Any, experts: Any, weights: Any, grid: tuple[int, int]) -> Any:
         """Slots travel, empty ones too: where groups were split experts are, and the other way."""
-        room = capacity(n, self.experts, self.k, self.capacity_factor, self.convention)
+        room = capacity(shape_of(tokens)[2], self.experts, self.k, self.capacity_factor, self.convention)
         self.place.given["room"], self.dispatch.given["rows"] = room, self.experts * room
         row_of, _ = self.place(experts, weights)
-        grid = (self.groups // self.expert_parallel, self.expert_parallel)
         slots = self.apart(self.dispatch(tokens, row_of), (*grid, self.experts, room, self.hidden))
         slots = self.second(self.activation(self.first(slots, self.up)), self.down)
         return self.combine(self.together(slots, (*grid, self.experts * room, self.hidden)), weights, row_of)
 
-    def _grid(self, tokens: int) -> tuple[tuple[int, int], int]:
-        """Groups of tokens as (copies of the experts, ranks that split them), and tokens of each."""
-        if tokens % self.groups:
-            what = f"{tokens} tokens in {self.groups} groups"
+    def _grid(self, b: int, s: int) -> tuple[tuple[int, ...], tuple[int, int], int]:
+        """(ranks that split b, groups of each, samples of a group, the same three of s); groups as (copies of the
+        experts, groups that share them); tokens of a group.
+        """
+        ranks = self.ranks or (1, 1)
+        if self.ranks and self.capacity_factor is None:
+            groups = ranks
+        else:
+            both = math.gcd(self.groups[0], b)
+            groups = self.groups if self.groups[1:] else (both, self.groups[0] // both)
+        if b % groups[0] or s % groups[1]:
+            what = f"{b} samples of {s} tokens in {groups[0]} x {groups[1]} groups"
             raise ShapeError(what, where=self._where(), allowed="Groups of equal size: their number divides the tokens")
-        return (self.groups // self.expert_parallel, self.expert_parallel), tokens // self.groups
+        if groups[0] % ranks[0] or groups[1] % ranks[1]:
+            what = f"{groups[0]} x {groups[1]} groups of tokens on {ranks[0]} x {ranks[1]} ranks"
+            hint = f"nn.MoE(groups={tuple(map(math.lcm, groups, ranks))}): which choices are dropped depends on them"
+            raise ShapeError(what, where=self._where(), allowed="A rank has whole groups", hint=hint)
+        sizes = zip(ranks, groups, (b, s), strict=True)
+        blocks = tuple(n for r, g, size in sizes for n in (r, g // r, size // g))
+        copies = math.prod(self.ranks or groups) // self.expert_parallel
+        return blocks, (copies, math.prod(groups) // copies), b * s // math.prod(groups)
 
     def _logits(self, x: Any) -> Any:
         """What the router compares.  x: (b, s, hidden) -> (b, s, experts), float32 at least."""
         shape = shape_of(x)
         if len(shape) != 3 or shape[2] != self.hidden:
             raise ShapeError(f"an input of shape {shape}", where=self._where(), allowed=f"(b, s, {self.hidden})")
-        rows = self.as_rows(x, (-1, self.hidden))
-        if str(rows.dtype) != str(self.gate.dtype):
-            rows = self.cast(rows, str(self.gate.dtype))
-        return self.as_tokens(self.scores(rows, self.gate), (*shape[:2], self.experts))
+        if str(x.dtype) != str(self.gate.dtype):
+            x = self.cast(x, str(self.gate.dtype))
+        return self.scores(x, self.gate)
+
+
+def _load(experts: int, per_sequence: bool = False) -> Any:
+    """Choices of each expert. Ranks that each run the whole layer (data_parallel) use the mean of theirs."""
+    return expert_load.primitive(expert_num=experts, per_sequence=per_sequence).add_prim_attr("sync", not per_sequence)
 
 
 class _Balance(Cell):
@@ -198,7 +229,7 @@ class _Balance(Cell):
         super().__init__()
         self.factor, self.z_factor, self.k, self.experts = moe.balance_factor, moe.z_factor, moe.k, moe.experts
         self.per_sequence = moe.per_sequence
-        self.load = expert_load.primitive(expert_num=moe.experts, per_sequence=moe.per_sequence)
+        self.load = _load(moe.experts, moe.per_sequence)
         self.scores = expert_scores.primitive(scores=ROUTERS[moe.router].scores)
         self.mean_scores, self.mul, self.sum = reduce_mean.primitive(), mul.primitive(), reduce_sum.primitive()
         self.scale, self.squared, self.mean_square = (

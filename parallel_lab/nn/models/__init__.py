@@ -2,7 +2,7 @@
 
 # ruff: noqa: F401 - imported for others: this is a public face
 
-from .context import ContextGPT, context_parallel, placed
+from .context import ContextGPT, ContextMoELoss, context_parallel, placed
 from .gpt import GPT, LanguageModelLoss
 from .moe_gpt import MoEGPT, MoELanguageModelLoss
 from .resnet import ResNet, resnet18, resnet50

@@ -15,6 +15,7 @@ Only attention needs keys of other ranks; every other operator works on a rank's
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from .. import initializer
 from ..layers.context_attention import ContextParallelAttention, TokenDense
 from ..tensor.parameter import Parameter
 from .gpt import INITIAL
-from .strategies import POWER_OF_TWO, data_parallel
+from .strategies import POWER_OF_TWO, data_parallel, split_experts
 
 
 def placed(
@@ -52,25 +53,36 @@ def placed(
 
 
 class ContextBlock(nn.Cell):
-    """Attention and two dense layers, each added to what it was given.  x: (n, s, hidden) -> (n, s, hidden)."""
+    """Attention and two dense layers, each added to what it was given.  x: (n, s, hidden) -> (n, s, hidden). With
+    experts instead of the layers also their loss.
+    """
 
-    def __init__(self, hidden: int, heads: int, inner: int, dtype: Any, **attention: Any) -> None:
+    def __init__(
+        self, hidden: int, heads: int, inner: int, dtype: Any, moe: Mapping[str, Any] | None, **attention: Any
+    ) -> None:
         super().__init__()
         how = {"weight_init": initializer.Normal(INITIAL), "bias_init": "zeros", "dtype": dtype}
         self.norm1, self.norm2 = (nn.LayerNorm((hidden,), epsilon=1e-5, dtype=dtype) for _ in range(2))
         self.attention = ContextParallelAttention(hidden, heads, **attention, **how)
-        self.fc1, self.fc2 = TokenDense(hidden, inner, activation="gelu", **how), TokenDense(inner, hidden, **how)
+        self.fc1 = TokenDense(hidden, inner, activation="gelu", **how) if moe is None else None
+        self.fc2 = TokenDense(inner, hidden, **how) if moe is None else None
+        own = {"inner": inner, "weight_init": initializer.Normal(INITIAL), "dtype": dtype, **(moe or {})}
+        self.moe = None if moe is None else nn.MoE(hidden, **own)
         self.add1, self.add2 = add.primitive(), add.primitive()
 
     def construct(self, x: Any) -> Any:
         x = self.add1(x, self.attention(self.norm1(x)))
-        return self.add2(x, self.fc2(self.fc1(self.norm2(x))))
+        if self.moe is None:
+            return self.add2(x, self.fc2(self.fc1(self.norm2(x))))
+        y, loss = self.moe(self.norm2(x))
+        return self.add2(x, y), loss
 
 
 class ContextGPT(nn.Cell):
     """Scores for the next token at every position, with rotary positions.  ids: (n, s) int -> (n, vocab_size, s).
 
     inner      width inside the blocks (default 4 * hidden)
+    moe        arguments of `nn.MoE`: its experts instead of the MLPs, and the sum of their losses is a second result
     attention  keywords of `nn.ContextParallelAttention`: kv_heads, method, placement, ranks, window, dropout, ...
     """
 
@@ -84,35 +96,59 @@ class ContextGPT(nn.Cell):
         heads: int = 4,
         inner: int | None = None,
         dtype: Any = np.float32,
+        moe: Mapping[str, Any] | None = None,
         **attention: Any,
     ) -> None:
         super().__init__()
-        rule, how = initializer.Normal(INITIAL), {"rotary": 10000.0, "dtype": dtype, **attention}
+        rule, how = initializer.Normal(INITIAL), {"rotary": 10000.0, "dtype": dtype, "moe": moe, **attention}
         tables = (initializer.initializer(rule, (vocab_size, hidden), dtype) for _ in range(2))
         self.token_table, self.head = map(Parameter, tables)
         self.embed, self.scores = gather.primitive(), matmul.primitive(transpose_b=True)
         inner = 4 * hidden if inner is None else inner
         self.blocks = nn.CellList([ContextBlock(hidden, heads, inner, **how) for _ in range(layers)])
-        self.norm = nn.LayerNorm((hidden,), epsilon=1e-5, dtype=dtype)
+        self.norm, self.add_loss = nn.LayerNorm((hidden,), epsilon=1e-5, dtype=dtype), add.primitive()
 
     def construct(self, ids: Any) -> Any:
-        x = self.embed(self.token_table, ids, 0)
+        x, total = self.embed(self.token_table, ids, 0), None
         for block in self.blocks:
-            x = block(x)
-        return self.scores(self.head, self.norm(x))  # (V, h) (n, s, h)' -> (n, V, s)
+            x, loss = block(x) if self.moe is not None else (block(x), None)
+            total = loss if total is None else self.add_loss(total, loss)
+        scores = self.scores(self.head, self.norm(x))  # (V, h) (n, s, h)' -> (n, V, s)
+        return scores if total is None else (scores, total)
+
+
+class ContextMoELoss(nn.CrossEntropyLoss):
+    """Mean cross-entropy, plus the experts' losses.  (scores (n, V, s), losses ()), next_ids: (n, s) int -> ()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add = add.primitive()
+
+    def construct(self, scores: Any, next_ids: Any) -> Any:
+        return self.add(super().construct(scores[0], next_ids), scores[1])
 
 
 # ---- strategies ----
 
 
-@checked(dp=POWER_OF_TWO, cp=POWER_OF_TWO, mp=POWER_OF_TWO, ulysses=POWER_OF_TWO)
+@checked(dp=POWER_OF_TWO, cp=POWER_OF_TWO, mp=POWER_OF_TWO, ulysses=POWER_OF_TWO, ep=POWER_OF_TWO)
+@checked(expert_mp=POWER_OF_TWO | None)
 def context_parallel(
-    net: ContextGPT, loss: nn.CrossEntropyLoss | None = None, *, dp: int = 1, cp: int = 1, mp: int = 1, ulysses: int = 1
+    net: ContextGPT,
+    loss: nn.CrossEntropyLoss | None = None,
+    *,
+    dp: int = 1,
+    cp: int = 1,
+    mp: int = 1,
+    ulysses: int = 1,
+    ep: int = 1,
+    expert_mp: int | None = None,
 ) -> ContextGPT:
     """Split samples `dp` ways, tokens `cp` ways and heads and columns `mp` ways, for dp * cp * mp devices.
 
     ulysses  how many of the cp ranks exchange heads against tokens; the other factor is a ring (or gathers keys, as the
              net's `method` says). Heads travel by all_to_all where `enable_alltoall` is set
+    ep, expert_mp   of experts, as in `expert_parallel`: ep is at most dp * cp * mp / expert_mp
 
     Key heads are used up first; where there are fewer than ranks that split heads, several ranks hold the same one, and
     their gradients are added up. Device matrix: (dp, ring, ulysses, mp), neighbours last.
@@ -126,6 +162,8 @@ def context_parallel(
         parts = block.attention
         split = _Split(dp, cp, mp, ulysses, parts.heads, parts.groups)
         split.block(block)
+        if block.moe is not None:
+            split_experts(block.moe, dp, cp, ep, mp, expert_mp)
     split = _Split(dp, cp, mp, ulysses, net.heads, net.heads)
     net.embed.shard((split.layout("None", "None"), split.layout("dp", split.tokens)))
     split.norm(net.norm)
@@ -178,11 +216,11 @@ class _Split:
             self.norm(norm)
         for residual in (block.add1, block.add2):
             residual.shard((self.rows(), self.rows()))
-        for dense in (attention.query, block.fc1):
+        for dense in filter(None, (attention.query, block.fc1)):
             self.dense(dense, "None", self.columns)
         for dense in (attention.key, attention.value):  # of fewer heads: as many parts as there are heads
             self.dense(dense, "None", "mg")
-        for dense in (attention.out, block.fc2):
+        for dense in filter(None, (attention.out, block.fc2)):
             self.dense(dense, self.columns, "None")
         if attention.rotary_query is not None:
             attention.rotary_query.shard((layout("dp", tokens, "mg", "mr", "None"),))

@@ -41,6 +41,8 @@ def data_parallel(net: Network) -> Network:
     for _, cell in net.cells_and_names():
         for primitive in cell._primitives.values():
             primitive.shard(None).del_prim_attr(GATHERED_AGAIN).del_prim_attr(SCATTERED)
+        if isinstance(cell, nn.MoE):
+            cell.ranks, cell.expert_parallel = None, 1
     return net
 
 
@@ -87,27 +89,34 @@ def tensor_parallel(net: Network, dp: int, mp: int, *, sequence: bool = False, g
     return net
 
 
-@checked(dp=POWER_OF_TWO, ep=POWER_OF_TWO, mp=POWER_OF_TWO)
-def expert_parallel(net: Network, dp: int, ep: int, mp: int = 1) -> Network:
+@checked(dp=POWER_OF_TWO, ep=POWER_OF_TWO, mp=POWER_OF_TWO, sequence=flag, expert_mp=POWER_OF_TWO | None)
+def expert_parallel(
+    net: Network, dp: int, ep: int, mp: int = 1, *, sequence: bool = False, expert_mp: int | None = None
+) -> Network:
     """Split tokens `dp` ways and the experts of every nn.MoE in `net` `ep` ways, for dp * mp devices.
 
-    The ranks of ep are among those of dp: ep next to each other hold all experts, dp / ep times the same. `mp` splits
-    the width inside experts and, of a MoEGPT, attention by heads. Other operators stay data parallel.
+    The ranks of ep are among those that split the layer's tokens: ep next to each other hold all experts, which are
+    the same on the next ep ranks. Other operators stay data parallel.
 
-    Raises ArgumentError unless every nn.MoE was made for `ep` and for `dp` groups of tokens, StrategyError where mp
-    does not divide heads or width.
+    mp         splits attention of a MoEGPT by heads
+    expert_mp  how many of the mp ranks split the width inside experts (default: mp). The others split sequences: each
+               routes tokens of its own, and ep may be up to dp * mp / expert_mp
+    sequence   of a MoEGPT: as in `tensor_parallel`
+
+    Raises ArgumentError for a network without experts, StrategyError where counts do not divide heads, width, experts,
+    the sequence or the ranks that split tokens.
     """
     data_parallel(net)
     layers = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.MoE)]
     for moe in layers:
-        if (moe.expert_parallel, moe.groups) != (ep, dp):
-            what = f"an nn.MoE of expert_parallel={moe.expert_parallel}, groups={moe.groups} with dp={dp}, ep={ep}"
-            raise ArgumentError(what, where="expert_parallel", allowed=f"nn.MoE(expert_parallel={ep}, groups={dp})")
-        _moe(moe, dp // ep, ep, mp)
+        split_experts(moe, dp, 1, ep, mp, expert_mp)
     if not layers:
         raise ArgumentError(f"net is {shorten(net)}", where="expert_parallel", allowed="A network with an nn.MoE")
     if isinstance(net, MoEGPT):
-        _moe_gpt(net, dp, mp)
+        if sequence and net.seq_length % mp:
+            what, allowed = f"mp={mp} with seq_length={net.seq_length}", "mp divides the length of the sequence"
+            raise StrategyError(what, where="expert_parallel", allowed=allowed)
+        _moe_gpt(net, dp, mp, mp if sequence else 1)
     return net
 
 
@@ -219,47 +228,60 @@ def _classifier(net: TransformerClassifier, dp: int, mp: int, sp: int = 1) -> No
     _rows(net.head, dp, mp)
 
 
-def _moe(moe: nn.MoE, copies: int, ep: int, mp: int) -> None:
-    """Groups of tokens (copies, ep) by rank; packed rows and slots lie with the experts while these work."""
-    if moe.inner % mp:
-        allowed = "mp divides the width inside experts"
-        raise StrategyError(f"mp={mp} with inner={moe.inner}", where="expert_parallel", allowed=allowed)
-    dp, tokens, counts = copies * ep, (copies, ep, 1, 1), (copies, 1, 1)
-    moe.scores.shard(((dp, 1), (1, 1)))
-    moe.route.shard(((dp, 1, 1), (1,)))
-    moe.load.shard(((dp, 1, 1),))
+def split_experts(moe: nn.MoE, dp: int, cp: int, ep: int, mp: int, expert_mp: int | None = None) -> None:
+    """Groups of tokens by rank; packed rows and slots lie with the experts while these work. cp: parts of a sequence;
+    mp: other ranks; expert_mp of them split the width of experts, and so many groups of these further parts of a
+    sequence.
+    """
+    inside = mp if expert_mp is None else expert_mp
+    sp = cp * mp // inside
+    for fault, what, allowed in (
+        (mp % inside, f"expert_mp={inside} with mp={mp}", "expert_mp divides mp"),
+        (moe.inner % inside, f"mp={inside} with inner={moe.inner}", "mp divides the width inside experts"),
+        (moe.experts % ep, f"ep={ep} with {moe.experts} experts", "ep divides the experts"),
+        (dp * sp % ep, f"ep={ep} with tokens split {dp} x {sp} ways", "ep divides the ranks that split tokens"),
+    ):
+        if fault:
+            raise StrategyError(what, where="expert_parallel", allowed=allowed)
+    moe.ranks, moe.expert_parallel, copies = (dp, sp), ep, dp * sp // ep
+    tokens, counts = (copies, ep, 1, 1), (copies, 1, 1)
+    moe.scores.shard(((dp, sp, 1), (1, 1)))
+    moe.route.shard(((dp, sp, 1), (1,)))
+    moe.load.shard(((dp, sp, 1),))
     moe.bias_step.shard(((1,), (1,)))
+    moe.by_groups.shard(((dp, 1, 1, sp, 1, 1, 1),))
+    moe.by_samples.shard(((dp, sp, 1, 1, 1, 1, 1),))
     moe.dispatch.shard((tokens, tokens))
     moe.combine.shard((tokens,) * 3)
     if moe.capacity_factor is None:
         moe.place.shard((tokens,))
         moe.exchange.shard((tokens, counts))
         moe.exchange_back.shard((tokens, counts))
-        inner = (copies, ep, 1, mp)
-        moe.first.shard((tokens, counts, (ep, 1, mp)))
-        moe.second.shard((inner, counts, (ep, mp, 1)))
+        inner = (copies, ep, 1, inside)
+        moe.first.shard((tokens, counts, (ep, 1, inside)))
+        moe.second.shard((inner, counts, (ep, inside, 1)))
     else:
         moe.place.shard((tokens, tokens))
-        inner = (copies, 1, ep, 1, mp)
-        moe.first.shard(((copies, 1, ep, 1, 1), (ep, 1, mp)))
-        moe.second.shard((inner, (ep, mp, 1)))
+        inner = (copies, 1, ep, 1, inside)
+        moe.first.shard(((copies, 1, ep, 1, 1), (ep, 1, inside)))
+        moe.second.shard((inner, (ep, inside, 1)))
     for primitive in _primitives(moe.activation):
         primitive.shard((inner,))
     if moe.balance is not None:
         for primitive in (moe.balance.load, moe.balance.scores, moe.balance.mean_scores, moe.balance.squared):
-            primitive.shard(((dp, 1, 1),))
+            primitive.shard(((dp, sp, 1),))
         means = (dp, 1) if moe.per_sequence else (1,)
         moe.balance.mul.shard((means, means))
         moe.balance.sum.shard((means,))
-        moe.balance.mean_square.shard(((dp, 1),))
+        moe.balance.mean_square.shard(((dp, sp),))
 
 
-def _moe_gpt(net: MoEGPT, dp: int, mp: int) -> None:
-    _embedded(net, dp, 1)
+def _moe_gpt(net: MoEGPT, dp: int, mp: int, sp: int) -> None:
+    _embedded(net, dp, sp)
     for block in net.blocks:
         parts, around = block.attention, ((block.norm1, block.norm2), (block.add1, block.add2), ())
         columns = (parts.query, parts.key, parts.value)
-        _transformer_layer(dp, mp, 1, net.heads, columns, (parts.out,), parts.attention, around)
+        _transformer_layer(dp, mp, sp, net.heads, columns, (parts.out,), parts.attention, around)
     net.norm.layer_norm.shard(((dp, 1, 1), (1,), (1,)))
     net.scores.shard(((dp * mp, 1), (1, 1)))
 

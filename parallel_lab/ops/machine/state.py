@@ -21,6 +21,12 @@ def training_step() -> Any:
     return None if running is None else np.asarray(running.number, np.int64)
 
 
+def step_total(x: Any) -> Any:
+    """x, added up over the micro-batches of a step that is compiled; what is made of the sum is made once."""
+    tracer = current_tracer.get()
+    return x if tracer is None else tracer.step_total(x)
+
+
 class StepNumber:
     """A step that is taken at once; `number` steps were taken before it, those before a checkpoint included."""
 

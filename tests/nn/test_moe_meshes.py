@@ -1,0 +1,236 @@
+"""Experts with everything else: samples, tokens, heads, stages, levels, recompute; ten meshes, one training."""
+
+import math
+
+import numpy as np
+import pytest
+
+from parallel_lab import Session, compile, nn, set_seed
+from parallel_lab.mindspore._checkpoint import (
+    TensorRecord,
+    load_checkpoint,
+    read_checkpoint,
+    save_strategy,
+    transform_checkpoints,
+    write_checkpoint,
+)
+from parallel_lab.nn import models
+from parallel_lab.ops.routing import ROUTERS
+from tests.pools import shared_pool
+
+VOCABULARY, TOKENS, SAMPLES = 12, 16, 16
+BOUND = 1e-10  # float64; a missing or doubled addend is off by a tenth at least
+IDS = np.random.default_rng(0).integers(0, VOCABULARY, (3, SAMPLES, TOKENS + 1)).astype(np.int32)
+BATCHES = [(ids[:, :-1].copy(), ids[:, 1:].copy()) for ids in IDS]
+EXPERTS = {"experts": 8, "k": 2, "balance_factor": 0.1, "z_factor": 0.01, "bias_rate": 0.05}
+
+
+class Case:
+    """A network of two blocks with experts; its tokens are in the order of a ring of 8 (context) or not split by one
+    (gpt). recompute: nothing, the experts, or whole blocks.
+    """
+
+    def __init__(self, kind="context", recompute="", dtype=np.float64, **moe):
+        set_seed(1)
+        moe, sizes = {**EXPERTS, **moe}, {"hidden": 16, "inner": 12, "heads": 4}
+        if kind == "context":
+            self.net = models.ContextGPT(VOCABULARY, **sizes, moe=moe, placement="zigzag", ranks=8, dtype=dtype)
+            self.loss, self.split = models.ContextMoELoss(), models.context_parallel
+        else:
+            experts, k = moe.pop("experts"), moe.pop("k")
+            self.net = models.MoEGPT(VOCABULARY, seq_length=TOKENS, experts=experts, k=k, moe=moe, **sizes)
+            self.loss = models.MoELanguageModelLoss()
+            for p in self.net.get_parameters():
+                p._initial, p._data = None, p.asnumpy().astype(dtype)
+        for block in self.net.blocks:
+            if recompute:
+                (block.moe if recompute == "experts" else block).recompute()
+        self.net.set_train()
+        self.optimizer = nn.Momentum(self.net.trainable_params(), 0.3, 0.9)
+
+    def plan(self, mesh=None, stages=1, level=0, **settings):
+        for at, block in enumerate(self.net.blocks):
+            block.pipeline_stage = at if stages > 1 else None
+        for net in (self.net, self.loss):
+            models.data_parallel(net)
+        if mesh is None:
+            settings["parallel_mode"] = "stand_alone"
+        elif isinstance(self.net, models.ContextGPT):
+            models.context_parallel(self.net, self.loss, **mesh)
+        else:
+            models.expert_parallel(self.net, **{"dp": 1, "ep": 1, **mesh})
+        if level:
+            settings |= {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+            settings["optimizer_level"] = f"level{level}"
+        count = math.prod((mesh or {}).get(name, 1) for name in ("dp", "cp", "mp")) * stages
+        how = {"device_num": count, "pipeline_stages": stages, "dataset_strategy": "full_batch", **settings}
+        plan = compile(self.net, *BATCHES[0], loss=self.loss, optimizer=self.optimizer, **how)
+        plan.verify()
+        return plan
+
+    def trained(self, plan, steps=2, **session):
+        """{"losses", parameters, "gradient of ..." the last step}."""
+        with Session(plan, self.net, self.optimizer, **session) as running:
+            losses = np.array(running.train(BATCHES, steps))
+            gradients = {f"gradient of {name}": value for name, value in running.gradients().items()}
+            return {"losses": losses, **running.parameters(), **gradients}
+
+
+def assert_equal(found, want):
+    for name, value in found.items():
+        far = np.abs(value - want[name]).max() / max(np.abs(want[name]).max(), 1e-3)
+        assert far <= BOUND, f"{name} is {far:.3g} off"
+
+
+def check(mesh, case=(), **how):
+    """Two steps against one device: losses, the last gradients, parameters and selection biases."""
+    parts = {name: how[name] for name in ("grad_accumulation_step",) if name in how}
+    one, many = Case(**dict(case)), Case(**dict(case))
+    assert_equal(many.trained(many.plan(mesh, **how)), one.trained(one.plan(**parts)))
+
+
+MICRO, STAGES = {"grad_accumulation_step": 2}, {"stages": 2, "grad_accumulation_step": 4}
+FUSED = {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}
+GPT, SEQUENCE = {"kind": "gpt"}, {"dp": 2, "mp": 2, "ep": 4, "sequence": True, "expert_mp": 1}
+PAIRS = [
+    ({"dp": 2, "cp": 2, "mp": 2, "ep": 4}, {"recompute": "experts"}, MICRO),
+    (SEQUENCE, {**GPT, "recompute": "blocks"}, {**STAGES, "level": 2}),
+    ({"dp": 2, "mp": 2, "ep": 2}, GPT, {**STAGES, "level": 3}),
+    ({"dp": 4, "mp": 2, "ep": 8, "expert_mp": 1}, GPT, {**FUSED, "level": 1}),
+    (
+        {"cp": 4, "mp": 2, "ep": 8, "expert_mp": 1},
+        {"capacity_factor": 0.8, "groups": (1, 8)},
+        {"redistribution": "exact"},
+    ),
+    ({"cp": 2, "mp": 2, "ep": 2}, {"recompute": "blocks", "per_sequence": True}, {**STAGES, **FUSED}),
+]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("mesh", "case", "how"), PAIRS, ids=str)
+def test_experts_train_as_on_one_device_with_everything_that_may_be_around_them(mesh, case, how):
+    check(mesh, case, **how)
+
+
+def drawn(number):
+    """(mesh, case, settings) of one network and its ranks."""
+    rng = np.random.default_rng([20261130, number])
+    pick = lambda *values: values[int(rng.integers(len(values)))]  # noqa: E731
+    kind, how = pick("context", "gpt"), {"stages": pick(1, 1, 2), "level": pick(0, 1, 2, 3)}
+    cp = pick(1, 2, 4, 8 // how["stages"]) if kind == "context" else 1
+    dp = pick(*(n for n in (1, 2, 4, 8) if n * cp * how["stages"] <= 8))
+    mp = pick(*(n for n in (1, 2, 4) if n * cp * dp * how["stages"] <= 8))
+    inside = pick(*(n for n in (1, 2, 4) if mp % n == 0))
+    sp = cp * mp // inside
+    ep = pick(*(n for n in (1, 2, 4, 8) if dp * sp % n == 0))
+    mesh = {"dp": dp, "mp": mp, "ep": ep, "expert_mp": inside}
+    mesh |= (
+        {"cp": cp, "ulysses": pick(*(n for n in (1, 2, 4) if cp % n == 0 and mp * n <= 4))} if kind == "context" else {}
+    )
+    mesh |= {"sequence": pick(True, False)} if kind == "gpt" else {}
+    how["grad_accumulation_step"] = pick(2, 4) if how["stages"] > 1 else pick(1, 2)
+    how |= pick({}, {}, FUSED, {"redistribution": "exact"})
+    experts = ep * pick(1, 2, 3)
+    case = {"kind": kind, "recompute": pick("", "experts", "blocks"), "experts": experts, "router": pick(*ROUTERS)}
+    case |= {"k": int(rng.integers(1, min(experts, 4) + 1)), "per_sequence": pick(True, False), "scale": pick(1.0, 2.5)}
+    case |= {"balance_factor": pick(0.0, 0.1), "z_factor": pick(0.0, 0.01), "bias_rate": pick(0.0, 0.05)}
+    if pick(True, False):
+        case |= {"capacity_factor": pick(0.75, 1.0, 1.5), "convention": pick("megatron", "mindspore", "deepspeed")}
+        case |= {"drop_order": pick("choice_major", "token_major", "weight")}
+        samples = SAMPLES // how["grad_accumulation_step"]
+        case["groups"] = tuple(pick(*(n * m for m in (1, 2) if n * m <= most)) for n, most in ((dp, samples), (sp, 16)))
+    return mesh, case, how
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("number", range(15))
+def test_a_drawn_network_trains_as_on_one_device(number):
+    mesh, case, how = drawn(number)
+    print(f"number {number}: {mesh}, {case}, {how}")
+    check(mesh, case, **how)
+
+
+# ---- ten meshes of 8 ranks ----
+
+MESHES = [
+    ({"dp": 2, "cp": 2, "mp": 2, "ep": 2}, 1),
+    ({"cp": 2, "mp": 2}, 2),
+    ({"dp": 2, "cp": 2, "mp": 2, "ep": 8, "expert_mp": 1}, 1),
+    ({"dp": 2, "cp": 2, "ep": 4}, 2),
+    ({"cp": 8}, 1),
+    ({"dp": 2, "cp": 2, "mp": 2, "ep": 4}, 1),
+    ({"dp": 2, "mp": 2, "ep": 2}, 2),
+    ({"mp": 2, "cp": 4}, 1),
+    ({"dp": 8, "ep": 8}, 1),
+    ({"dp": 2, "cp": 4, "ep": 8}, 1),
+]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("moe", [{}, {"capacity_factor": 1.0, "groups": (8, 8)}], ids=["dropless", "capacity"])
+@pytest.mark.parametrize("level", range(4))
+def test_one_training_goes_through_ten_meshes(level, moe):
+    """Each step runs on another mesh, into which parameters and states are moved while it goes on."""
+    one, case = Case(**moe), Case(**moe)
+    want = one.trained(one.plan(**MICRO), len(MESHES))
+    plans = [case.plan(mesh, stages, level, **MICRO) for mesh, stages in MESHES]
+    losses, first = [], 3 * level
+    with Session(plans[first], case.net, case.optimizer) as running:
+        for step in range(len(MESHES)):
+            if step:
+                running.switch(plans[(first + step) % len(MESHES)])
+            losses += running.train([BATCHES[step % 3]], 1)
+        assert_equal({"losses": np.array(losses), **running.parameters()}, want)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("at", [0, 2, 3, 9])
+def test_processes_give_the_bits_of_the_simulator(at):
+    case, (mesh, stages) = Case(dtype=np.float32), MESHES[at]
+    plan = case.plan(mesh, stages, 2, **MICRO)
+    measured = case.trained(plan, executor="processes", pool=shared_pool(8))
+    for name, value in case.trained(plan).items():
+        np.testing.assert_array_equal(measured[name], value, err_msg=name)
+
+
+# ---- one step of the bias, and checkpoints ----
+
+
+def test_the_bias_moves_once_in_a_step_by_the_counts_of_all_micro_batches_and_ranks():
+    """The first step's choices do not depend on how the batch is cut: every expert's bias moves by the rate, up or down
+    or not at all. Each micro-batch by itself would move it up to four times.
+    """
+    case = Case()
+    moved = [
+        case.trained(case.plan(*how, **parts), 1) for how, parts in (((), {}), (({"dp": 2, "cp": 2, "ep": 4},), STAGES))
+    ]
+    for block in range(2):
+        whole, parts = (each[f"blocks.{block}.moe.bias"] for each in moved)
+        np.testing.assert_array_equal(parts, whole)
+        assert set(np.abs(whole)) <= {0.0, float(np.float32(0.05))} and whole.any()
+
+
+def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path):
+    """Files of 8 ranks become files of 4 others: each rank's experts are those of the training, and so is the whole."""
+    case = Case()
+    plans = {
+        "src": case.plan({"dp": 2, "cp": 2, "mp": 2, "ep": 8, "expert_mp": 1}),
+        "dst": case.plan({"dp": 2, "mp": 2, "ep": 2}),
+    }
+    with Session(plans["src"], case.net, case.optimizer) as running:
+        running.train(BATCHES, 1)
+        want, slices = running.parameters(), {p.name: running.slices(p.name) for p in plans["src"].parameters}
+    for name, plan in plans.items():
+        save_strategy(plan, tmp_path / f"{name}.ckpt", only_trainable_params=False)
+    for rank in range(8):
+        (tmp_path / f"src/rank_{rank}").mkdir(parents=True)
+        own = {name: TensorRecord(parts[rank]) for name, parts in slices.items()}
+        write_checkpoint(tmp_path / f"src/rank_{rank}/net.ckpt", own)
+    transform_checkpoints(tmp_path / "src", tmp_path / "dst", "net", tmp_path / "src.ckpt", tmp_path / "dst.ckpt")
+    transform_checkpoints(tmp_path / "dst", tmp_path / "whole", "net", tmp_path / "dst.ckpt")
+    for rank in range(4):
+        found = read_checkpoint(tmp_path / f"dst/rank_{rank}/net{rank}.ckpt").tensors["blocks.1.moe.up"].array
+        experts, inside = divmod(rank, 2)  # ranks (dp, mp): four of eight experts, half of their width
+        np.testing.assert_array_equal(found, want["blocks.1.moe.up"][experts * 4 :][:4, :, inside * 6 :][..., :6])
+    for name, value in load_checkpoint(tmp_path / "whole/rank_0/net0.ckpt").items():
+        np.testing.assert_array_equal(value.asnumpy(), want[name], err_msg=name)
