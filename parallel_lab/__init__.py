@@ -100,6 +100,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.collectives.model import CollectiveStepper
     from .lab.context.model import ContextLab
     from .lab.costs.model import CostLab
+    from .lab.experts.model import ExpertLab
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
     from .lab.pipeline.model import PipelineLab
@@ -166,6 +167,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.recompute.model": ("RecomputeLab",),
             "lab.context.model": ("ContextLab",),
             "lab.costs.model": ("CostLab",),
+            "lab.experts.model": ("ExpertLab",),
             "lab.redistribution.model": ("RedistributionLab",),
             "lab.search.model": ("SearchLab",),
             "lab.shared.lab": ("pages_of",),

@@ -26,6 +26,7 @@ LABS = {
     "CostLab": "costs",
     "SearchLab": "search",
     "ContextLab": "context",
+    "ExpertLab": "experts",
 }
 
 

@@ -32,7 +32,7 @@ def test_axe_finds_no_fault_in_any_lab(opened, theme):
     book.page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
     book.run_all()
     sync_api.expect(book.page.locator(".pl-lab[data-painted]")).to_have_count(len(labs), timeout=120_000)
-    assert len(labs) == 10 and axe_faults(book.page, ".jp-OutputArea") == []
+    assert len(labs) == 11 and axe_faults(book.page, ".jp-OutputArea") == []
 
 
 def shown_by_plotly(opened, name, kind):

@@ -11,6 +11,7 @@ import pytest
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -80,6 +81,7 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "redistribution": (RedistributionLab, [refused]),
     "costs": (CostLab, [refused]),
     "context": (lambda: ContextLab(ranks=8), [ran, refused, lambda view: view.lab.set_way("hybrid")]),
+    "experts": (partial(ExpertLab, bias_rate="0.05"), [going, ran, refused, lambda view: view.lab.set_factor("1")]),
     "stepper": (CollectiveStepper, [refused]),
 }
 

@@ -11,6 +11,7 @@ import pytest
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -42,6 +43,12 @@ LABS = {
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
     "costs": (CostLab, "[data-command=set_kind][data-value=all_gather]", "[data-key=set_size]", "Time over size"),
+    "experts": (
+        ExpertLab,
+        "[data-command=set_experts][data-value='4']",
+        "[data-key=set_step-24]",
+        "Rows of each expert",
+    ),
     "context": (ContextLab, "[data-command=set_ranks][data-value='8']", "[data-key=set_step-0]", "Rank of each pair"),
     "search": (
         lambda: SearchLab(devices=4),

@@ -14,6 +14,7 @@ from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -44,6 +45,7 @@ LABS = {
     "pipeline": (lambda: PipelineLab(stages=2), ["set_schedule", "gpipe"], "[data-command=run_measured]"),
     "costs": (CostLab, ["set_ranks", 16], None),
     "context": (ContextLab, ["set_way", "zigzag"], None),
+    "experts": (ExpertLab, ["set_ep", 2], "[data-command=run_measured]"),
     "search": (lambda: SearchLab(devices=2), ["set_mode", "recursive_programming"], "[data-key=run]"),
     "redistribution": (RedistributionLab, ["set_steps", "all_to_all"], None),
 }
@@ -105,7 +107,7 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
     html = lab.to_html(limits=SOME)
     getattr(lab, call[0])(*call[1:])
     look, part = list(lab.looks.items())[-1]
-    value = {"rank": 1, "follow": 1, "source": "predicted", "at": 1, "size": 1024, "step": 1}[part]
+    value = {"rank": 1, "follow": 1, "source": "predicted", "at": 1, "size": 1024, "step": 1, "way": "back"}[part]
     getattr(lab, look)(value)
     page = page_of(html)
     page.evaluate("(link) => { location.hash = link; }", lab.link())

@@ -107,6 +107,12 @@ STEPS: dict[str, list[tuple[Act, str]]] = {
         (press("set_kv_heads", "8"), "A ring sends 6 KiB forward, before 3 KiB."),
         (click("[data-tab=hides]"), ""),
     ],
+    "ExpertLab": [
+        (press("set_step", "0"), "after 24 steps: nobody has asked for balance."),
+        (press("set_balance_factor", "1"), "It takes "),
+        (take("set_factor", "1"), "dropped: no expert sees them."),
+        (click("[data-tab=messages]"), ""),
+    ],
     "CollectiveStepper": [
         (click("[data-act=next]"), ""),
         (click("[data-chunk]", 1), ""),

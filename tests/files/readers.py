@@ -241,6 +241,7 @@ READERS |= {
     for kind in (
         "ContextLab",
         "CostLab",
+        "ExpertLab",
         "FusionLab",
         "MemoryLab",
         "PipelineLab",

@@ -32,26 +32,26 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 297,
+    "__init__.py": 299,
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_454,
     "ops": 12_597,
-    "nn": 8_842,
+    "nn": 8_846,
     "catalog": 14_782,
     "graph": 9_637,
     "cost": 10_636,
     "run": 1_629,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 36_314,
+    "lab": 37_059,
     "mindspore": 9_714,
     "cli": 2_686,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 114_685, 139_181, 109_299
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 115_436, 139_932, 109_496
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

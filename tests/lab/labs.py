@@ -11,6 +11,7 @@ from typing import Any
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -39,6 +40,7 @@ LABS: dict[str, Callable[[], Lab]] = {
     "costs": CostLab,
     "search": lambda: SearchLab(devices=2),
     "context": ContextLab,
+    "experts": ExpertLab,
 }
 ASKING = [["set_predict", True], ["ask"], ["set_predict", False]]
 # commands in turn, of which each one is possible where it stands
@@ -85,6 +87,11 @@ WALKS: dict[str, list[list[Any]]] = {
     ],
     "costs": ASKING,
     "context": [["set_step", 3], ["set_way", "gathered"], ["set_way", "zigzag"], ["stop"], *ASKING],
+    "experts": [
+        *(["pick", 7], ["pick", 0], ["set_hand", "0 1 2 3 4 5 6 7"], ["set_placement", "eplb"], ["set_step", 0]),
+        *(["set_token", 31], ["set_factor", "1"], ["set_convention", "tutel"], ["set_way", "back"], ["stop"]),
+        *ASKING,
+    ],
     "search": [
         *(["set_weight", "gradients", "2"], ["set_pin", "matmul", "((1, 2), (2, 1))"], ["clear_arguments"]),
         *(["set_own_strategy", "matmul", "((1, 1), (1, 1))"], ["take", "front 1"], ["select_point", "yours"]),
@@ -164,6 +171,13 @@ REFUSED: dict[str, list[tuple[list[Any], str]]] = {
     "recompute": [(["toggle", 12], "One of 0, 1, 2"), (["show_par"], "no choice of your own under the cap 40")],
     "costs": [],
     "context": [(["set_step", 4], "One of 0, 1, 2, 3"), (["set_ranks", 3], "One of 2, 4, 8")],
+    "experts": [
+        (["set_k", 3], "One of 1, 2, 4, 8"),
+        (["set_factor", "0"], "a capacity of 0 (megatron)"),
+        (["set_experts", 6], "expert_parallel divides both"),
+        (["set_hand", "0 1 2 3 4 5 6 6"], "Each number from 0 to 7 once"),
+        (["pick", 8], "One of 0, 1, 2"),
+    ],
     "search": [
         (["set_pin", "matmul", "((3, 1), (1, 1))"], "One of"),
         (["set_capacity", "1 B"], "no choice of strategies needs at most 1 bytes"),

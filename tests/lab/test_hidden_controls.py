@@ -21,6 +21,7 @@ HIDDEN = {  # of each lab a setting, and one of its other commands with argument
     "RecomputeLab": ("cap", ["set_cap", 30], ["toggle", 1]),
     "CostLab": ("ranks", ["set_ranks", 4], ["set_size", 1024]),
     "SearchLab": ("mode", ["set_mode", "beam"], ["run"]),
+    "ExpertLab": ("ep", ["set_ep", 2], ["pick", 1]),
     "ContextLab": ("way", ["set_way", "zigzag"], ["set_step", 1]),
 }
 

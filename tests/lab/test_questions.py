@@ -8,6 +8,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
+from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
@@ -21,7 +22,7 @@ from tests.crossed import each_of
 LABS = {"strategy": StrategyLab, "stepper": CollectiveStepper}
 LABS |= {"fusion": lambda: FusionLab("golf"), "memory": lambda: MemoryLab("stack", 4), "costs": CostLab}
 LABS |= {"pipeline": PipelineLab, "recompute": RecomputeLab, "redistribution": RedistributionLab, "search": SearchLab}
-LABS |= {"context": ContextLab}
+LABS |= {"context": ContextLab, "experts": ExpertLab}
 each_lab = pytest.mark.parametrize("make", LABS.values(), ids=LABS)
 
 

@@ -137,8 +137,7 @@ class MoE(Cell):
     def construct(self, x: Any) -> tuple[Any, Any]:
         b, s, _ = shape_of(x)
         blocks, grid, n = self._grid(b, s)
-        logits = self._logits(x)
-        experts, weights = self.route(logits, self.bias)
+        logits, experts, weights = self.routed(x)
         loss = self.no_loss if self.balance is None else self.balance(logits, experts)
         if self.bias_rate and self.training:
             self.assign(self.bias, self.bias_step(self.bias, step_total(self.load(experts))))
@@ -158,6 +157,11 @@ class MoE(Cell):
         if blocks[3] * blocks[4] > 1:
             x = self.by_groups(self.as_blocks(x, (*blocks, width)), (0, 3, 1, 4, 2, 5, 6))
         return self.into_groups(x, (*grid, width))
+
+    def routed(self, x: Any) -> tuple[Any, Any, Any]:
+        """What the router says.  x: (b, s, hidden) -> logits (b, s, experts), choices and weights (b, s, k)."""
+        logits = self._logits(x)
+        return logits, *self.route(logits, self.bias)
 
     def _packed(self, tokens: Any, experts: Any, weights: Any, grid: tuple[int, int]) -> Any:
         """Every copy travels: as many rows as the counts say."""
