@@ -40,7 +40,9 @@ from .kernels.attention_blocks import View, attend, attend_back
 from .machine.operand_checks import floats
 from .machine.registry import case, op
 from .machine.unfolding import Start, Wait, around_the_ring, unfolding
+from .reduce import reduce_sum
 from .rotary import placed_tokens
+from .shape import reshape
 
 METHODS = ("ring", "gather")
 NEXT = "ring attention: keys and values for the next rank, while this one works on them"
@@ -326,6 +328,26 @@ def _(g, out, *operands, **attrs):
     inner = inner if to_lse is None else inner - to_lse  # d lse / d score is the weight, too
     found = context_attention_grad(to_out, inner, out[1], *operands, **attrs)
     return (*found, *(None,) * (len(operands) - 3))
+
+
+@op(
+    "bsgd->bsgd",
+    name="RepeatHeads",
+    axes="bsgd",
+    attrs={"repeats": integer(1)},
+    out_sizes=lambda shapes, *, repeats: {"g": shapes[0][2] * repeats},
+    flops=0,
+    example=case((2, 4, 8, 3), repeats=2),
+)
+def repeat_heads(x, *, repeats=1):
+    """Each key head `repeats` times, its copies side by side.  x: (b, s, g, d) -> (b, s, g repeats, d)."""
+    return np.repeat(x, repeats, 2)
+
+
+@repeat_heads.vjp
+def _(g, out, x, *, repeats):
+    b, s, heads, d = x.shape
+    return (reduce_sum(reshape(g, (b, s, heads, repeats, d)), 3),)
 
 
 # ---- blocks of a ring ----

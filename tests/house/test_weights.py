@@ -36,8 +36,8 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_842,
     "layout": 2_454,
-    "ops": 12_597,
-    "nn": 8_846,
+    "ops": 12_619,
+    "nn": 8_854,
     "catalog": 14_782,
     "graph": 9_637,
     "cost": 10_636,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 115_436, 139_932, 109_496
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 115_466, 139_962, 109_497
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

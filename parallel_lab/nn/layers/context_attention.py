@@ -14,7 +14,7 @@ from ...base.checks import checked, choice, flag, integer, kept, number, probabi
 from ...base.errors import ArgumentError, ShapeError
 from ...base.seeds import get_seed
 from ...layout.placements import TOKEN_ORDERS
-from ...ops.context_attention import METHODS, context_attention
+from ...ops.context_attention import METHODS, context_attention, repeat_heads
 from ...ops.dropout import dropout_key
 from ...ops.elementwise import add
 from ...ops.machine.state import StepCalls
@@ -52,8 +52,9 @@ class ContextParallelAttention(Cell):
     dropout            of the attention weights, in training: a function of the positions, however tokens are split
     compute_all        blocks that are hidden are computed, too: to see what it costs
 
-    Parts: `query`, `key`, `value`, `out` (TokenDense), `rotary_query`, `rotary_key`, `attention`, whose operands are
-    (n, s, g, r, d) and twice (n, s, g, d): g key heads, each read by r query heads.
+    Parts: `query`, `key`, `value`, `out` (TokenDense), `rotary_query`, `rotary_key`, `repeat_key`, `repeat_value`,
+    `attention`, whose operands are (n, s, g, r, d) and twice (n, s, g, d): g key heads, each read by r query heads.
+    `models.context_parallel` may ask for key heads to be repeated, for as many ranks: then g is larger, and r less.
     """
 
     @checked(method=choice(*METHODS), placement=choice(*TOKEN_ORDERS), ranks=integer(1), causal=flag)
@@ -91,17 +92,20 @@ class ContextParallelAttention(Cell):
         if rotary is not None:
             self.rotary_query, self.rotary_key = (rotary_positions.primitive(base=rotary, **where) for _ in range(2))
         seen = {"causal": causal, "window": window, "compute_all": compute_all}
+        self.repeat_key, self.repeat_value = (repeat_heads.primitive(repeats=1) for _ in range(2))
         self.attention = context_attention.primitive(method=method, **where, **seen)
         self._calls = StepCalls()
 
     def construct(self, x: Any) -> Any:
         n, s, hidden = self._shape(x)
         size, of_key = hidden // self.heads, (n, s, self.groups, hidden // self.heads)
-        of_query = (n, s, self.groups, self.heads // self.groups, size)
+        of_query = (n, s, groups := self.groups * self.repeat_key.given["repeats"], self.heads // groups, size)
         q = self.split_query(self.query(x), of_query)
         k, v = self.split_key(self.key(x), of_key), self.split_value(self.value(x), of_key)
         if self.rotary_query is not None:
             q, k = self.rotary_query(q), self.rotary_key(k)
+        if groups > self.groups:
+            k, v = self.repeat_key(k), self.repeat_value(v)
         step = ()
         self.attention.given["p"] = self.dropout if self.training else 0.0
         if self.training and self.dropout:

@@ -150,8 +150,8 @@ def context_parallel(
              net's `method` says). Heads travel by all_to_all where `enable_alltoall` is set
     ep, expert_mp   of experts, as in `expert_parallel`: ep is at most dp * cp * mp / expert_mp
 
-    Key heads are used up first; where there are fewer than ranks that split heads, several ranks hold the same one, and
-    their gradients are added up. Device matrix: (dp, ring, ulysses, mp), neighbours last.
+    Key heads are used up first; where there are fewer than ranks that split heads, each is repeated before it travels,
+    and its gradients are added up. Device matrix: (dp, ring, ulysses, mp), neighbours last.
 
     Raises ArgumentError for another network, StrategyError where ulysses does not divide cp, or heads do not divide.
     """
@@ -177,8 +177,8 @@ def context_parallel(
 
 
 class _Split:
-    """Names of the axes: dp; ring; ur and ug, the ulysses ranks that share a key head, and that have others; mg and mr,
-    the same of mp.
+    """Names of the axes: dp; ring; u, the ulysses ranks; mg and mr, the ranks of mp that have other key heads, and that
+    share one. repeats: how often a key head is there; 1 where only mp shares it, whose ranks made it themselves.
     """
 
     def __init__(self, dp: int, cp: int, mp: int, ulysses: int, heads: int, groups: int) -> None:
@@ -192,8 +192,8 @@ class _Split:
             what = f"ulysses={ulysses} and mp={mp} for {heads} heads that read {groups} key heads"
             allowed = "Their product divides the key heads, or is a multiple of them that divides the heads"
             raise StrategyError(what, where=where, allowed=allowed)
-        self.layout = Layout((dp, cp // ulysses, ur, ug, mg, mr), ("dp", "ring", "ur", "ug", "mg", "mr"))
-        self.tokens, self.columns = ("ring", "ur", "ug"), ("mg", "mr")
+        self.layout = Layout((dp, cp // ulysses, ulysses, mg, mr), ("dp", "ring", "u", "mg", "mr"))
+        self.tokens, self.columns, self.repeats = ("ring", "u"), ("mg", "mr"), mr * ur if ur > 1 else 1
 
     def rows(self, columns: Any = "None") -> Any:
         return self.layout("dp", self.tokens, columns)
@@ -222,9 +222,13 @@ class _Split:
             self.dense(dense, "None", "mg")
         for dense in filter(None, (attention.out, block.fc2)):
             self.dense(dense, self.columns, "None")
+        groups, shared = (("mg", "mr"), "None") if self.repeats > 1 else (("mg",), "mr")
         if attention.rotary_query is not None:
-            attention.rotary_query.shard((layout("dp", tokens, "mg", "mr", "None"),))
+            attention.rotary_query.shard((layout("dp", tokens, groups, shared, "None"),))
             attention.rotary_key.shard((layout("dp", tokens, "mg", "None"),))
-        groups, shared = ("mg", "ug"), ("mr", "ur")
+        for repeat in (attention.repeat_key, attention.repeat_value):
+            repeat.shard((layout("dp", tokens, "mg", "None"),))
+            repeat.given["repeats"] = self.repeats
+        groups = (*groups, "u")
         keys = layout("dp", "ring" if attention.attention.given["method"] == "ring" else "None", groups, "None")
         attention.attention.shard((layout("dp", "ring", groups, shared, "None"), keys, keys))
