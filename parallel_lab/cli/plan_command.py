@@ -4,6 +4,8 @@
     parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json
     parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes
     parallel-lab plan --net gpt3_175b --devices 1024 --html plan.html --json plan.json
+    parallel-lab plan --net llama3_8b --seq-length 131072 --devices 64 --batch 64 --context 8,16 --ways zigzag,ulysses
+    parallel-lab plan --net mixtral_8x7b --devices 64 --point d=16,p=4,e=8,m=16
 
 Without --point: the outer search (`cost/planner/outer.py`). With it: one prediction, number by number with its formula.
 """
@@ -25,7 +27,7 @@ from ..base.units import time_text
 from .options import option, subcommand, whole_number
 
 if TYPE_CHECKING:
-    from ..cost.planner import Machine, PlanPoint, Transformer
+    from ..cost.planner import Decoder, DecoderPoint, Machine, PlanPoint, Transformer
 
 _COUNT = whole_number(1)
 _SIZES = {"layers": 24, "hidden": 2048, "heads": None, "seq_length": 2048, "vocab_size": 51200}
@@ -44,15 +46,29 @@ _WORDS: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "sequence": ("sequence_parallel", _SWITCH.__getitem__, "yes or no"),
     "overlap": ("overlap", _SWITCH.__getitem__, "yes or no"),
 }
+_OF_DECODERS: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    **{word: _WORDS[word] for word in ("d", "t", "p", "b", "m", "zero", "recompute", "sequence")},
+    "c": ("context", int, "a whole number"),
+    "e": ("expert", int, "a whole number"),
+    "et": ("expert_tensor", int, "a whole number"),
+    "u": ("exchange", int, "a whole number"),
+    "way": ("way", str, ""),
+}
+_SEARCHED = ("context", "expert", "expert_tensor", "ways")  # of decoders only
+_TOKENS = 4096  # of a decoder's sequence, where nobody says
 _PRINT = "-"  # where --json names no file
-_NET = "gpt, with sizes, or a known model: gpt3_175b, gpt_22b, ... (default gpt)"
+_NET = (
+    "gpt, with sizes, or a known model: gpt3_175b, gpt_22b, ...; decoders: llama3_8b, mixtral_8x7b, ... (default gpt)"
+)
+_ONLY = "decoders:"
+_HOW = "zigzag, ring, gathered, ulysses, hybrid"
 _JSON = "also write all numbers to FILE; without FILE print one JSON object instead of lines"
 _DEVICES = "how many, in whole nodes (default: 1024; of a cluster file and of a machine by itself all that it has)"
 _POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ..."
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from ..cost.planner import predict_point, search_plans
+    from ..cost.planner import Decoder, predict_point, search_plans
     from .plan_page import point_page, search_page
 
     for file in (args.json, args.html):
@@ -61,13 +77,18 @@ def _plan(args: argparse.Namespace) -> int:
     if args.html and args.json and args.json != _PRINT and Path(args.html).resolve() == Path(args.json).resolve():
         args.parser.error(f"--html and --json: both would write {args.html}")
     model, machine = _model(args), _machine(args)
+    tokens = (args.seq_length or _TOKENS) if isinstance(model, Decoder) else None
+    options = {name: getattr(args, name) for name in _SEARCHED if getattr(args, name) is not None}
+    if options and tokens is None:
+        args.parser.error(f"--{next(iter(options)).replace('_', '-')}: only of a decoder, such as llama3_8b")
     if args.point is not None:
-        point = predict_point(model, _point(args.point), machine, precision=args.precision)
+        point = predict_point(model, _point(args.point, tokens), machine, precision=args.precision)
         return _give(args, point.explain(), point.to_dict(), lambda: point_page(point))
     cap = None if args.memory_gb is None else args.memory_gb * 1e9
     batch = args.batch or machine.cluster.device_num
+    how = {"precision": args.precision, **options}
     with shown("looking at plans") as progress:
-        result = search_plans(model, machine, batch, memory_bytes=cap, precision=args.precision, progress=progress)
+        result = search_plans(model, machine, batch, seq_length=tokens, memory_bytes=cap, progress=progress, **how)
     best = result.winner
     fastest = f"The fastest takes {time_text(best.step_s)} a step, at {best.mfu:.1%} of the devices' peak"
     text = f"{fastest}: {best.point.in_words()}.\n{result.text(args.rows)}\n\n{result.winner.explain()}"
@@ -85,15 +106,16 @@ def _give(args: argparse.Namespace, text: str, numbers: dict, made: Callable[[],
     return 0
 
 
-def _model(args: argparse.Namespace) -> Transformer:
-    from ..cost.planner import Transformer, get_transformer
+def _model(args: argparse.Namespace) -> Transformer | Decoder:
+    from ..cost.planner import Decoder, Transformer, get_model
 
     given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
     if args.net != "gpt":
-        if given:
+        model = get_model(args.net)
+        if given and not (isinstance(model, Decoder) and list(given) == ["seq_length"]):
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
             args.parser.error(f"{names}: only with --net gpt; {args.net} has its own")
-        return get_transformer(args.net)
+        return model
     sizes = {**_SIZES, **given}
     if sizes["heads"] is None:  # heads of 128, as most models have
         sizes["heads"] = max(1, sizes["hidden"] // 128)
@@ -110,18 +132,24 @@ def _machine(args: argparse.Namespace) -> Machine:
     return machine
 
 
-def _point(text: str) -> PlanPoint:
-    from ..cost.planner import PlanPoint
+def _point(text: str, tokens: int | None) -> PlanPoint | DecoderPoint:
+    """tokens  of a decoder's sequence"""
+    from ..cost.planner import DecoderPoint, PlanPoint
 
+    words = _WORDS if tokens is None else _OF_DECODERS
     fields: dict[str, Any] = {}
     for part in text.split(","):
         word, _, value = part.strip().partition("=")
-        name, read, allowed = _WORDS[choice(*_WORDS)("--point", "word", word)]
+        name, read, allowed = words[choice(*words)("--point", "word", word)]
         try:
             fields[name] = read(value)
         except (ValueError, KeyError):
             raise ArgumentError(f"{word}={value}", where="--point", allowed=allowed.capitalize()) from None
-    return PlanPoint(**fields)
+    return PlanPoint(**fields) if tokens is None else DecoderPoint(tokens, **fields)
+
+
+def _counts(text: str) -> list[int]:
+    return [_COUNT(part) for part in text.split(",")]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -135,14 +163,24 @@ def add_parser(subparsers: Any) -> None:
             option("--layers", type=_COUNT, help="of gpt (default 24)"),
             option("--hidden", type=_COUNT, help="of gpt (default 2048)"),
             option("--heads", type=_COUNT, help="of gpt (default: hidden / 128)"),
-            option("--seq-length", type=_COUNT, help="of gpt, in tokens (default 2048)"),
+            option("--seq-length", type=_COUNT, help="of gpt (default 2048) or of a decoder (default 4096), in tokens"),
             option("--vocab-size", type=_COUNT, help="of gpt (default 51200)"),
             option("--devices", type=_COUNT, help=_DEVICES),
             option("--cluster", default="dgx_a100", metavar="NAME|FILE", help="known, or JSON (default dgx_a100)"),
             option("--batch", type=_COUNT, help="sequences of a step (default: as many as devices)"),
             option("--memory-gb", type=_COUNT, help="of a rank, 1e9 bytes each (default: the device's)"),
             option("--precision", choices=("mixed", "float32"), default="mixed", help="mixed: 2 bytes a number"),
-            option("--point", metavar="d=8,t=8,...", help=f"{_POINT} Words: {', '.join(_WORDS)}"),
+            option(
+                "--context", type=_counts, metavar="N,N", help=f"{_ONLY} ranks that share a sequence, to choose from"
+            ),
+            option("--ways", type=lambda text: text.split(","), metavar="WAY,WAY", help=f"{_ONLY} how: {_HOW}"),
+            option("--expert", type=_counts, metavar="N,N", help=f"{_ONLY} ranks that hold different experts"),
+            option("--expert-tensor", type=_counts, metavar="N,N", help=f"{_ONLY} ranks that split one (default 1)"),
+            option(
+                "--point",
+                metavar="d=8,t=8,...",
+                help=f"{_POINT} Words: {', '.join(_WORDS)}; of decoders {', '.join(_OF_DECODERS)}",
+            ),
             option("--rows", type=_COUNT, default=12, help="of the line of time against memory (default 12)"),
             option("--json", nargs="?", const=_PRINT, metavar="FILE", help=_JSON),
             option("--html", metavar="FILE", help="also write picture and tables to FILE, one self-contained page"),
@@ -150,10 +188,13 @@ def add_parser(subparsers: Any) -> None:
         help="predict and choose how to train a transformer on thousands of devices",
         description="Predicts step time, utilization, memory per rank, traffic per link and the bubble of plans for a "
         "transformer on a cluster, and finds the fastest under the memory: copies, ranks of a layer, stages, "
-        "micro-batches, ZeRO level, recompute. A block is compiled, the rest follows from it; no device is needed.",
+        "micro-batches, ZeRO level, recompute; for decoders also ranks of a sequence and of experts. A block is "
+        "compiled, or a decoder's formulas are evaluated, and the rest follows; no device is needed.",
         epilog="examples:\n  parallel-lab plan --net gpt3_175b --devices 1024 --batch 1536\n"
         "  parallel-lab plan --net gpt --layers 96 --hidden 12288 --devices 4096 --cluster cluster.json\n"
         "  parallel-lab plan --net gpt_22b --devices 8 --point t=8,b=4,m=1,recompute=attention,sequence=yes\n"
+        "  parallel-lab plan --net llama3_8b --seq-length 131072 --devices 64 --context 8,16 --ways zigzag,ulysses\n"
+        "  parallel-lab plan --net mixtral_8x7b --devices 64 --point d=16,p=4,e=8,m=16\n"
         "  parallel-lab plan --net gpt3_175b --devices 1024 --batch 1536 --html plan.html --json plan.json\n\n"
         "a cluster file is a known cluster with changes, or all of it:\n"
         '  {"preset": "dgx_a100", "node_link": {"alpha_s": 1e-5, "beta_s_per_byte": 4e-11}}\n',

@@ -9,7 +9,7 @@ import pytest
 
 from parallel_lab.cli import main as cli, plan_command
 from parallel_lab.cli.plan_page import found_chart
-from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, predict_point, search_plans
+from parallel_lab.cost.planner import DecoderPoint, PlanPoint, Transformer, get_machine, predict_point, search_plans
 
 SIZES = ("--layers", "2", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
 SMALL = ["plan", *SIZES, "--devices", "8"]
@@ -138,3 +138,16 @@ def test_sizes_of_a_known_model_are_its_own(capsys):
         cli.main(["plan", "--devices", "8", "--net", "gpt_22b", "--layers", "3"])
     assert ended.value.code == 2
     assert "gpt_22b has its own" in capsys.readouterr().err
+
+
+def test_a_decoder_is_planned_over_sequence_and_experts(capsys):
+    net = ["plan", "--net", "mixtral_8x7b", "--seq-length", "8192", "--devices", "16", "--cluster", "dgx_h100"]
+    assert cli.main([*net, "--point", "d=4,c=2,p=2,e=8,m=4,way=ulysses,zero=1"]) == 0
+    point = DecoderPoint(8192, 4, context=2, stages=2, expert=8, micro_batches=4, way="ulysses")
+    assert capsys.readouterr().out == predict_point("mixtral_8x7b", point, get_machine("dgx_h100", 16)).explain() + "\n"
+    assert cli.main([*net, "--context", "2", "--expert", "8", "--ways", "gathered", "--batch", "16", "--json"]) == 0
+    won = json.loads(capsys.readouterr().out)["winner"]
+    assert (won["point"]["context"], won["point"]["expert"], won["label"]) == (2, 8, "predicted")
+    with pytest.raises(SystemExit):
+        cli.main([*SMALL, "--context", "2"])
+    assert "--context: only of a decoder" in capsys.readouterr().err

@@ -14,6 +14,7 @@ AttentionMessages(1, 8192, heads=32, head_size=128, ranks=8, kv_heads=8).ring();
 
 from .alpa import StageChoice, alpa_cost, alpa_pipeline_s, choose_stages
 from .clusters import MACHINES, Machine, get_machine, machine_names, read_machine
+from .decoder_point import WAYS, DecoderPoint, decoder_space
 from .decoders import DECODERS, Decoder, LatentAttention, Rate, get_decoder
 from .degrees import Degrees, GradientRule, LossMeans, RankStates, axis_groups, loss_means
 from .expert_messages import (
@@ -27,7 +28,7 @@ from .expert_messages import (
 from .models import TRANSFORMERS, Transformer, get_transformer
 from .outer import Found, Verdict, search_plans, space
 from .point import PlanPoint, Prediction
-from .predict import predict_point
+from .predict import get_model, predict_point
 from .run_messages import RunMessages, run_messages
 from .sequence_messages import (
     AttentionMessages,

@@ -193,7 +193,7 @@ class Decoder:
 
     @checked("Decoder.layer_activation_bytes", samples=_COUNT, seq_length=_COUNT, tensor=_COUNT, context=_COUNT)
     @checked("Decoder.layer_activation_bytes", dense=flag, weighted_after=flag, rows_per_token=number(0) | None)
-    @checked("Decoder.layer_activation_bytes", recompute=choice(*KEPT))
+    @checked("Decoder.layer_activation_bytes", recompute=choice(*KEPT), sequence_parallel=flag)
     def layer_activation_bytes(
         self,
         samples: int,
@@ -205,14 +205,16 @@ class Decoder:
         dense: bool = False,
         rows_per_token: float | None = None,
         weighted_after: bool = False,
+        sequence_parallel: bool = True,
     ) -> float:
-        """Bytes that a rank keeps of a layer from forward to backward: bfloat16, flash attention, sequence parallel.
+        """Bytes that a rank keeps of a layer from forward to backward: bfloat16, flash attention.
 
         tensor, context   ranks that split a layer, and the sequence
         recompute         one of KEPT
         dense             a layer without experts, of a network with some
         rows_per_token    rows that the experts of a rank receive per token of the rank; None: k, balance
         weighted_after    results of experts are kept, too, because their weights multiply them
+        sequence_parallel without it, inputs and results of norms are whole on each of the ranks that split a layer
 
         Numbers of a token: inputs and results of both norms 4 h, q, k, v and attention's result, gate, up and product
         3 f; an expert's row has its own input, too. The log-sum-exp per head and the router's scores are float32.
@@ -227,6 +229,9 @@ class Decoder:
             token -= BFLOAT16 * (2 * h + products)
         elif recompute == "full":
             token = BFLOAT16 * h
+        if not sequence_parallel:
+            whole = {"none": 4, "norms_and_product": 2, "full": 1}[recompute] * BFLOAT16 * h
+            token += (tensor - 1) * whole
         return samples * seq_length * token / (tensor * context)
 
     def _attention(self) -> int:

@@ -29,9 +29,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 
-from ...base.checks import checked, choice, integer, sequence_of
+from ...base.checks import checked, choice, flag, integer, sequence_of
 from ...base.errors import ArgumentError
 from .decoders import Decoder
 
@@ -76,6 +77,11 @@ class GradientRule:
     expert_group: int
     divisor: int
     context: int
+
+    @property
+    def replicas(self) -> tuple[int, int]:
+        """Replicas of dense parameters, and of experts."""
+        return self.dense_group, self.expert_group
 
     @property
     def expert_factor_if_divided_by_own_group(self) -> float:
@@ -162,7 +168,7 @@ class Degrees:
         known = {name for name, _ in self.axes}
         return axis_groups(self.axes if set(axis.split("-")) <= known else self.expert_axes, axis)
 
-    @property
+    @cached_property
     def gradients(self) -> GradientRule:
         """Over whom gradients are summed, and divided by what."""
         copies = self.data * self.context
@@ -180,23 +186,34 @@ class Degrees:
         experts = decoder.parts["experts"]
         dense = (decoder.parameters - experts) / (self.tensor * self.stages)
         own = experts / (self.expert_tensor * self.expert * self.stages)
+        return RankStates(dense, own, sum(self.state_bytes(dense, own, level)))
 
-        def each(replicas: int) -> float:
-            kinds = zip((ADAM_BYTES, GRADIENT_BYTES, WEIGHT_BYTES), (1, 2, 3), strict=True)
-            return sum(size / (replicas if level >= first else 1) for size, first in kinds)
+    def state_bytes(self, dense: float, experts: float, level: int = 0) -> tuple[float, float, float]:
+        """Bytes of weights, gradients and Adam's states, of so many parameters of a rank; level: as in `states`."""
+        n, m = self.gradients.replicas if level else (1, 1)
+        whole, share = dense + experts, dense / n + experts / m
+        weights, gradients = (
+            WEIGHT_BYTES * (share if level == 3 else whole),
+            GRADIENT_BYTES * (share if level >= 2 else whole),
+        )
+        return weights, gradients, ADAM_BYTES * share
 
-        total = dense * each(self.gradients.dense_group) + own * each(self.gradients.expert_group)
-        return RankStates(dense, own, total)
+    @checked("Degrees.misfit", seq_length=_COUNT, zigzag=flag)
+    def misfit(self, decoder: Decoder, seq_length: int, *, zigzag: bool = True) -> str:
+        """Why a decoder cannot be divided so: "" if it can. Sequence parallelism is assumed.
 
-    @checked("Degrees.misfit", seq_length=_COUNT)
-    def misfit(self, decoder: Decoder, seq_length: int) -> str:
-        """Why a decoder cannot be divided so: "" if it can. Zigzag placement and sequence parallelism are assumed."""
+        zigzag  a rank holds an early and a late chunk of the tokens
+        """
         t, c, heads, kv = self.tensor, self.context, decoder.heads, decoder.kv_heads
-        pieces = 2 * c * t if c > 1 else t
+        halves = c > 1 and zigzag
+        pieces = (1 + halves) * c * t
         rules = (
             (heads % t == 0, f"{heads} heads on {t} ranks"),
             (kv % t == 0 or t % kv == 0 or decoder.latent is not None, f"{kv} heads of keys on {t} ranks"),
-            (seq_length % pieces == 0, f"{seq_length} tokens in {pieces} pieces ({'2 cp tp' if c > 1 else 'tp'})"),
+            (
+                seq_length % pieces == 0,
+                f"{seq_length} tokens in {pieces} pieces ({'2 cp tp' if halves else 'cp tp' if c > 1 else 'tp'})",
+            ),
             (self.stages <= decoder.layers, f"{decoder.layers} layers on {self.stages} stages"),
             (
                 self.expert == 1 or (decoder.experts > 0 and decoder.experts % self.expert == 0),

@@ -26,11 +26,12 @@ from ...base.collector import without_collector
 from ...base.errors import ArgumentError
 from ...base.progress import Progress
 from ...base.units import bytes_text, table_lines, time_text
-from ..zero import zero_memory
 from .clusters import Machine, get_machine
-from .models import RECOMPUTE, Transformer, get_transformer
-from .point import PRECISIONS, PlanPoint, Prediction, misfit
-from .predict import Pricing
+from .decoder_point import WAYS, DecoderPoint, decoder_space
+from .decoders import KEPT, Decoder
+from .models import RECOMPUTE, Transformer
+from .point import PRECISIONS, PlanPoint, Prediction
+from .predict import get_model, pricing_of
 
 _TOLD = {
     "misfit": "do not fit the model, the batch or a schedule",
@@ -38,7 +39,6 @@ _TOLD = {
     "memory": "need more memory",
     "slower": "are slower than a point that needs no more memory",
 }
-_TERMS = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s")
 _COUNTS = sequence_of(integer(1), "Whole numbers of at least 1 in a list or tuple")
 _CHECKS = {
     "micro_batch": _COUNTS,
@@ -47,6 +47,12 @@ _CHECKS = {
     "recompute": sequence_of(choice(*RECOMPUTE), f"Some of {', '.join(RECOMPUTE)} in a list or tuple"),
     "sequence_parallel": sequence_of(flag, "True and False in a list or tuple"),
     "overlap": flag,
+}
+_OF_DECODERS = {
+    **{name: _CHECKS[name] for name in ("micro_batch", "levels", "sequence_parallel")},
+    **dict.fromkeys(("context", "expert", "expert_tensor"), _COUNTS),
+    "ways": sequence_of(choice(*WAYS), f"Some of {', '.join(WAYS)} in a list or tuple"),
+    "recompute": sequence_of(choice(*KEPT), f"Some of {', '.join(KEPT)} in a list or tuple"),
 }
 
 
@@ -60,7 +66,7 @@ class Verdict:
     least_s, memory_bytes   no schedule is faster;  of the rank that holds most: 0 where not looked at
     """
 
-    point: PlanPoint
+    point: PlanPoint | DecoderPoint
     kind: str
     reason: str
     least_s: float = 0.0
@@ -72,7 +78,7 @@ class Verdict:
 class Found:
     """Verdicts of all points, in the order of the space."""
 
-    model: Transformer
+    model: Transformer | Decoder
     machine: Machine
     batch: int
     memory_bytes: float
@@ -110,16 +116,19 @@ class Found:
         if verdict.kind in ("misfit", "states"):
             return head
         best = self.winner
-        here = verdict.prediction or Pricing(self.model, verdict.point, self.machine, self.precision).predict()
-        more = {name: getattr(here, name) - getattr(best, name) for name in _TERMS}
+        here = (
+            verdict.prediction
+            or pricing_of(self.model)(self.model, verdict.point, self.machine, self.precision).predict()
+        )
+        more = {name: getattr(here, name) - getattr(best, name) for name in here.terms}
         rows = [("", "this", "winner", "more")]
-        for name in _TERMS:
+        for name in here.terms:
             a, b = (time_text(getattr(p, name)) for p in (here, best))
             rows.append((name.removesuffix("_s"), a, b, f"{more[name]:+.3g} s"))
         rows.append(("memory", bytes_text(here.memory_bytes), bytes_text(best.memory_bytes), ""))
         lines = [head, *table_lines(rows, right=[1, 2, 3])]
         if more["step_s"] > 0:
-            lines.append(f"What it loses most by: {max(_TERMS[1:], key=more.__getitem__).removesuffix('_s')}.")
+            lines.append(f"What it loses most by: {max(here.terms[1:], key=more.__getitem__).removesuffix('_s')}.")
         return "\n".join(lines)
 
     def text(self, most: int = 12) -> str:
@@ -175,13 +184,14 @@ def space(
 
 
 def search_plans(
-    model: Transformer | str,
+    model: Transformer | Decoder | str,
     machine: Machine | Cluster | str,
     batch: int,
     *,
+    seq_length: int | None = None,
     devices: int | None = None,
     memory_bytes: float | None = None,
-    points: Iterable[PlanPoint] | None = None,
+    points: Iterable[PlanPoint] | Iterable[DecoderPoint] | None = None,
     tensor: Sequence[int] | None = None,
     precision: str = "mixed",
     progress: Progress | None = None,
@@ -189,26 +199,38 @@ def search_plans(
 ) -> Found:
     """The fastest way to train a model on a machine with `batch` sequences a step, and all others with their reasons.
 
+    seq_length    of a Decoder, which sets no length itself: tokens of a sequence
     memory_bytes  of a rank; None: of its device
-    points        the space; None: `space` of all devices with `options`, the keywords of `space`
+    points        the space; None: `space` of all devices with `options`, the keywords of `space`; for a Decoder
+                  `decoder_space`: context, expert, expert_tensor, ways, ...
     progress      counts points: each is priced, and then timed or found to be slower
     tensor        None: powers of two up to a node's devices and the heads
 
     Raises ArgumentError for an empty space; `Found.winner` where nothing fits.
     """
     where = "search_plans"
-    model, machine = get_transformer(model), get_machine(machine, devices)
+    model, machine = get_model(model), get_machine(machine, devices)
+    of_decoder = isinstance(model, Decoder)
+    if of_decoder != (seq_length is not None):
+        allowed = "Tokens of a sequence" if of_decoder else f"None: {model.name} has its own"
+        raise ArgumentError(f"seq_length={seq_length} for {model.name}", where=where, allowed=allowed)
     batch = integer(1)(where, "batch", batch)
     choice(*PRECISIONS)(where, "precision", precision)
     cap = machine.cluster.device.memory_bytes if memory_bytes is None else memory_bytes
     cap = number(0, above=True)(where, "memory_bytes", cap)
     if points is None:
+        checks: dict[str, Any] = _OF_DECODERS if of_decoder else _CHECKS
         for name, value in options.items():
-            options[name] = _CHECKS[choice(*_CHECKS)(where, "option", name)](where, name, value)
+            options[name] = checks[choice(*checks)(where, "option", name)](where, name, value)
         most = min(machine.cluster.devices_per_node, machine.cluster.device_num)
         powers = [1 << n for n in range(11) if 1 << n <= most and model.heads % (1 << n) == 0]
         tensor = powers if tensor is None else _COUNTS(where, "tensor", tensor)
-        points = space(model, machine.cluster.device_num, batch, tensor=tensor, **options)
+        options["tensor"] = tensor
+        if isinstance(model, Decoder):
+            own = {"seq_length": integer(1)(where, "seq_length", seq_length), "node": machine.cluster.devices_per_node}
+            points = decoder_space(model, machine.cluster.device_num, batch, **own, **options)
+        else:
+            points = space(model, machine.cluster.device_num, batch, **options)
     listed = tuple(points)
     if not listed:
         what = f"no way to spend {machine.cluster.device_num} devices on {model.layers} layers with batch {batch}"
@@ -224,19 +246,25 @@ _Best = tuple[float, float, int]  # seconds, bytes, place in the space
 
 @without_collector
 def _verdicts(
-    model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str, progress: Progress
+    model: Transformer | Decoder,
+    machine: Machine,
+    points: Sequence[PlanPoint | DecoderPoint],
+    cap: float,
+    precision: str,
+    progress: Progress,
 ) -> tuple[Verdict, ...]:
     verdicts: dict[int, Verdict] = {}
+    price = pricing_of(model)
     priced: list[tuple[float, float, int]] = []
     progress.begin(2 * len(points))
     for at, point in enumerate(points):
         progress.step()
-        if fault := misfit(model, point, machine.cluster):
+        if fault := price.misfit(model, point, machine.cluster):
             verdicts[at] = Verdict(point, "misfit", fault)
-        elif (states := _states_bytes(model, point, precision)) > cap:
+        elif (states := price.states_bytes(model, point, precision)) > cap:
             verdicts[at] = Verdict(point, "states", f"states alone {_over(states, cap)}", memory_bytes=states)
         else:
-            one = Pricing(model, point, machine, precision)
+            one = price(model, point, machine, precision)
             priced.append((one.least_s, one.memory_bytes, at))
             if one.memory_bytes > cap:
                 verdicts[at] = Verdict(point, "memory", _over(one.memory_bytes, cap), *priced.pop()[:2])
@@ -253,7 +281,7 @@ def _verdicts(
         progress.step(len(points) / len(priced))
         better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
         if better is None:
-            one = Pricing(model, points[at], machine, precision)
+            one = price(model, points[at], machine, precision)
             clocked[at] = one.clock(one.borders())
             least_s = clocked[at][0]
             better = next((b for b in best if b[0] <= least_s and b[1] <= size), None)
@@ -265,15 +293,9 @@ def _verdicts(
             refuse(*worse, (least_s, size, at))
         best.append((least_s, size, at))
     for seconds, size, at in best:
-        prediction = Pricing(model, points[at], machine, precision).predict(clocked=clocked[at])
+        prediction = price(model, points[at], machine, precision).predict(clocked=clocked[at])
         verdicts[at] = Verdict(points[at], "", "", seconds, size, prediction)
     return tuple(verdicts[at] for at in range(len(points)))
-
-
-def _states_bytes(model: Transformer, point: PlanPoint, precision: str) -> float:
-    """Every rank holds at least the states of its blocks' matrices."""
-    weights = model.layers // point.stages * 12 * model.hidden**2 / point.tensor
-    return zero_memory(weights, point.data, point.level, **PRECISIONS[precision][1]).total_bytes
 
 
 def _over(size: float, cap: float) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from ...base.checks import choice, flag, integer
 from ...base.cluster import Cluster
@@ -196,6 +196,7 @@ class Prediction:
     step_flops: float
 
     label = "predicted"
+    terms: ClassVar[tuple[str, ...]] = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s")
 
     @property
     def memory_bytes(self) -> float:
@@ -224,7 +225,7 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON; seconds, bytes, operations."""
-        plain = ("step_s", "compute_s", "tensor_s", "copies_s", "update_s", "waiting_s", "border_s", "worst_stage")
+        plain = (*self.terms, "border_s", "worst_stage")
         derived = ("memory", "sent_bytes", "step_flops", "memory_bytes", "fits", "mfu", "bubble", "tokens_per_s")
         numbers = {name: getattr(self, name) for name in (*plain, *derived, "precision", "label")}
         names = {"model": self.model.name, "cluster": self.machine.cluster.name}

@@ -16,11 +16,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from ...base.checks import choice
+from ...base.checks import choice, instance
 from ...base.cluster import Cluster, Link
 from ...base.errors import ArgumentError
 from ...graph.actions import Action
@@ -32,7 +32,10 @@ from ..time import message_time_s
 from ..zero import zero_memory
 from .block import FLOAT_BYTES, Message, Part, Terms, Work, parts_of
 from .clusters import Machine, get_machine
-from .models import Transformer, get_transformer
+from .decoder_point import DecoderPoint
+from .decoder_pricing import DecoderPricing
+from .decoders import DECODERS, Decoder
+from .models import TRANSFORMERS, Transformer
 from .point import MEMORY_PARTS, PRECISIONS, Places, PlanPoint, Prediction, misfit, schedule_of
 
 Often = tuple[tuple[float, Message], ...]  # how often a message is sent
@@ -196,6 +199,8 @@ def _overlapped(seconds: dict[str, Seconds], once: Often, rates: _Rates, blocks:
 class Pricing:
     """A point taken apart: seconds of its parts, its memory, a bound on its time, and its clock, which costs most."""
 
+    misfit = staticmethod(misfit)
+
     def __init__(self, model: Transformer, point: PlanPoint, machine: Machine, precision: str = "mixed") -> None:
         if fault := misfit(model, point, machine.cluster):
             raise ArgumentError(point.text(), where="plan point", allowed=fault)
@@ -213,6 +218,12 @@ class Pricing:
         many = [times["first"], *[times["middle"]] * (count - 2), times["last"]] if count > 1 else []
         self.parts = many or [times["only"]]
         self.scalars_s = self.rates.of(self.parts[0].terms[0][1].scalars, 1.0).compute
+
+    @staticmethod
+    def states_bytes(model: Transformer, point: PlanPoint, precision: str) -> float:
+        """Every rank holds at least the states of its blocks' matrices."""
+        weights = model.layers // point.stages * 12 * model.hidden**2 / point.tensor
+        return zero_memory(weights, point.data, point.level, **PRECISIONS[precision][1]).total_bytes
 
     def held(self, stage: int) -> list[PartTime]:
         """The parts on a stage's ranks."""
@@ -344,14 +355,41 @@ class Pricing:
         return {"in node": sent[False], "between nodes": sent[True]}
 
 
+def pricing_of(model: Transformer | Decoder) -> Any:
+    """The class that prices a plan of a model: Pricing, or DecoderPricing, which has the same methods."""
+    return DecoderPricing if isinstance(model, Decoder) else Pricing
+
+
+def get_model(name: str | Transformer | Decoder) -> Transformer | Decoder:
+    """The model of a name: of TRANSFORMERS or of DECODERS. Raises ArgumentError, with the nearest name, otherwise."""
+    if isinstance(name, Transformer | Decoder):
+        return name
+    by_name = {model.name: model for model in (*TRANSFORMERS, *DECODERS)}
+    return by_name[choice(*by_name)("get_model", "name", name)]
+
+
 def predict_point(
-    model: Transformer | str, point: PlanPoint, machine: Machine | Cluster | str, *, precision: str = "mixed"
+    model: Transformer | Decoder | str,
+    point: PlanPoint | DecoderPoint,
+    machine: Machine | Cluster | str,
+    *,
+    precision: str = "mixed",
+    load: float | None = None,
 ) -> Prediction:
     """The prediction of one way to train a model, for any number of devices; no plan of all of them is compiled.
 
+    point      a PlanPoint of a Transformer, a DecoderPoint of a Decoder
     precision  "mixed": 2 bytes a number, 12 more a parameter for the update;  "float32": as the compiled plan
+    load       of a Decoder: rows of the busiest rank of experts over the mean; None: 1
 
     Raises ArgumentError: a point that does not fit the model or the cluster, unknown names.
     """
-    choice(*PRECISIONS)("predict_point", "precision", precision)
-    return Pricing(get_transformer(model), point, get_machine(machine), precision).predict()
+    where = "predict_point"
+    choice(*PRECISIONS)(where, "precision", precision)
+    model, machine = get_model(model), get_machine(machine)
+    needed = DecoderPoint if isinstance(model, Decoder) else PlanPoint
+    instance(needed, f"A {needed.__name__}: {model.name} is a {type(model).__name__}")(where, "point", point)
+    more = {} if load is None else {"load": load}
+    if more and needed is PlanPoint:
+        raise ArgumentError(f"load={load}", where=where, allowed=f"None: {model.name} has no experts")
+    return pricing_of(model)(model, point, machine, precision, **more).predict()

@@ -55,7 +55,7 @@ class RunMessages:
 
 
 @checked(samples=_COUNT, seq_length=_COUNT, way=choice(*CONTEXT_WAYS), sequence_parallel=flag, gathered_again=flag)
-@checked(dense=flag, number_bytes=_COUNT)
+@checked(dense=flag, number_bytes=_COUNT, exchange=_COUNT)
 def run_messages(
     decoder: Decoder,
     run: Degrees,
@@ -63,6 +63,7 @@ def run_messages(
     seq_length: int,
     *,
     way: str = "ring",
+    exchange: int = 1,
     sequence_parallel: bool = True,
     gathered_again: bool = True,
     dense: bool = False,
@@ -72,6 +73,7 @@ def run_messages(
 
     samples, seq_length   of a micro-batch
     way                   of context parallelism: one of CONTEXT_WAYS
+    exchange              ranks of a hybrid that exchange heads; the others ring or gather
     sequence_parallel     norms and residuals are divided among the ranks of tp
     gathered_again        inputs of products in backward, as Megatron does it
     dense                 a layer without experts, of a network with some
@@ -79,7 +81,7 @@ def run_messages(
     Raises ArgumentError where the run does not fit (`Degrees.misfit`), and for experts on ranks of tp without sequence
     parallelism: all of them would send the same tokens (Megatron-LM issue 1587).
     """
-    if why := run.misfit(decoder, seq_length):
+    if why := run.misfit(decoder, seq_length, zigzag=False):
         raise ArgumentError(why, where="run_messages", allowed="A run that fits the decoder")
     t, experts = run.tensor, bool(decoder.experts) and not dense
     if experts and t > 1 and not sequence_parallel:
@@ -90,6 +92,8 @@ def run_messages(
         samples, own_tokens, decoder.hidden, t, number_bytes, gathered_again=gathered_again
     )
     tensor = layer.sent_bytes if sequence_parallel else layer.tensor_parallel_bytes
+    heads = run.context if way == "exchanged" else exchange
+    inner, outer = context_shapes(decoder, run, samples, seq_length, heads, number_bytes)
     rows = samples * own_tokens // t * decoder.chosen if experts else 0  # that a rank sends, and receives if balanced
     row_bytes = decoder.hidden * number_bytes
     border = samples * own_tokens * row_bytes // (t if sequence_parallel else 1)
@@ -97,7 +101,7 @@ def run_messages(
     n, m = run.gradients.dense_group, run.gradients.expert_group
     return RunMessages(
         tensor // 2 if experts else tensor,
-        _context_bytes(decoder, run, samples, seq_length, way, number_bytes),
+        _context_bytes(inner, outer, way),
         4 * rows * (run.expert - 1) * row_bytes // run.expert,
         4 * rows * (run.expert_tensor - 1) * row_bytes,
         border if run.stages > 1 else 0,
@@ -106,15 +110,25 @@ def run_messages(
     )
 
 
-def _context_bytes(decoder: Decoder, run: Degrees, samples: int, tokens: int, way: str, number_bytes: int) -> int:
-    """Both passes of one attention with the heads of a rank of tp. Expanded latent keys and values differ in width: two
-    heads of their mean are as wide.
+def context_shapes(
+    decoder: Decoder, run: Degrees, samples: int, tokens: int, exchange: int, number_bytes: int = BFLOAT16
+) -> tuple[AttentionMessages, AttentionMessages]:
+    """Attention with the heads of a rank of tp: of `exchange` ranks that exchange heads, and of the rings outside.
+
+    Expanded latent keys and values differ in width: two heads of their mean are as wide.
     """
-    if run.context == 1:
-        return 0
     heads = decoder.heads // run.tensor
     kv_heads = heads if decoder.latent else max(1, decoder.kv_heads // run.tensor)
     size = (decoder.score_width + decoder.value_width) // (2 * decoder.heads)
-    shape = AttentionMessages(samples, tokens, heads, size, run.context, kv_heads, number_bytes)
-    sent = {"ring": shape.ring, "gathered": shape.gathered, "exchanged": shape.exchanged}[way]()
-    return sent.forward_bytes + sent.backward_bytes
+    inner = AttentionMessages(samples, tokens // run.context * exchange, heads, size, exchange, kv_heads, number_bytes)
+    travel = max(kv_heads, exchange) // exchange
+    return inner, AttentionMessages(
+        samples, tokens, heads // exchange, size, run.context // exchange, travel, number_bytes
+    )
+
+
+def _context_bytes(inner: AttentionMessages, outer: AttentionMessages, way: str) -> int:
+    """Both passes of one attention."""
+    rings = outer.gathered() if way == "gathered" else outer.ring()
+    heads = inner.exchanged()
+    return rings.forward_bytes + rings.backward_bytes + heads.forward_bytes + heads.backward_bytes
