@@ -92,3 +92,19 @@ def test_code_of_a_split_sequence_adds_the_bias_along_the_last_dim():
     codes = lab_of(4, "sequence").code_sections()
     text = str(codes)
     assert "ops.Add().shard(((1, 4, 1), (1,)))" in text
+
+
+def test_rows_of_experts_have_a_room_and_those_that_came_are_counted():
+    """4 ranks with 64 tokens each, 2 of 8 experts for each: all copies may come to one rank, none is lost."""
+    lab = MemoryLab("experts", 4, level="off")
+    values = initial_values(lab.plan, lab.job.net, lab.job.optimizer("Adam"))
+    counted, predicted = simulated_ranks(lab.plan, values, lab.job.batches[0]), lab.ranks()
+    row, copies = HIDDEN * 4, 4 * 64 * 2
+    came = [[count.rooms["blocks.0.moe.exchange"] for count in counts] for counts in (predicted, counted)]
+    assert came[0] == [(copies * row, copies // 4 * row)] * 4
+    assert {room for room, _ in came[1]} == {copies * row} and sum(used for _, used in came[1]) == copies * row
+    assert len({used for _, used in came[1]}) > 1
+    assert [c.peak_bytes for c in counted] == [c.peak_bytes for c in predicted]
+    rows = lab.snapshot()["sections"]["rooms"]["of"]["predicted"]["rows"]
+    assert rows[0] == [0, "blocks.0.moe.exchange", copies * row, copies // 4 * row, "25%"]
+    assert "its experts and the rest" in lab.snapshot()["status"]

@@ -1,15 +1,23 @@
 """Rows of experts on real ranks: all_to_all_v by hand, and a layer that trains, bit for bit as simulated."""
 
+import os
+import re
+import signal
+
 import numpy as np
 import pytest
 
-from parallel_lab.base.errors import CollectiveMismatch
+from parallel_lab import Session
+from parallel_lab.base.errors import CollectiveMismatch, CollectiveTimeout, RankDied
 from parallel_lab.ops.collectives.block_exchange import rows_route
 from parallel_lab.processes.mpi.pool import MpiPool
+from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request
 from parallel_lab.run.simulator import simulate
+from tests.nn.test_moe_meshes import BATCHES, Case
 from tests.nn.test_moe_ranks import SEED, trained
-from tests.processes.pools import RARELY_OVER_MPI, lent
+from tests.processes.pools import RARELY_OVER_MPI, assert_usable, lent
+from tests.processes.processes import gone
 
 RANKS, HIDDEN = 4, 3
 
@@ -63,6 +71,58 @@ def test_ranks_that_count_other_rows_get_an_error(pool):
     ones = np.ones((RANKS, RANKS), int)
     with pytest.raises(CollectiveMismatch, match="all_to_all_v"):
         pool.run(program, [rows_route(4, 4, ones), rows_route(4, 4, ones - np.eye(RANKS, dtype=int))])
+    assert_usable(pool)
+
+
+def exchanging(comm, route):
+    comm.report("at work")
+    while True:
+        comm.all_to_all_v(np.ones((route[0], HIDDEN)), route)
+
+
+LOST = [
+    ("SIGKILL", RankDied, r"rank 2 \(pid {pid}\) was killed by SIGKILL \(signal 9\) (in|after) all_to_all_v #\d+"),
+    pytest.param(
+        *("SIGSTOP", CollectiveTimeout),
+        r"rank 2 \(pid {pid}, stopped by a signal; last call all_to_all_v #\d+ .*\) keeps ranks 0, 1, 3 waiting",
+        marks=pytest.mark.exhaustive,
+    ),
+]
+
+
+@pytest.mark.faults("ranks at work")
+@pytest.mark.filterwarnings("ignore:.*keeps ranks:RuntimeWarning")
+@pytest.mark.parametrize(("name", "error", "said"), LOST)
+def test_a_rank_that_is_lost_in_the_middle_of_a_dispatch_is_named_and_nothing_stays(name, error, said):
+    with WorkerPool(RANKS, timeout_s=1.5, warn_after_s=1) as pool:
+        pids, route = pool.pids, rows_route(4, 4, np.ones((RANKS, RANKS), int))
+        job = pool.submit(exchanging, route)
+        while len(job.messages) < RANKS:
+            job.wait_for_change(1)
+        os.kill(pids[2], getattr(signal, name))
+        with pytest.raises(error) as caught:
+            job.result(timeout=60)
+    assert re.search(said.format(pid=pids[2]), str(caught.value)), caught.value
+    assert gone(pids, 5) is not None
+
+
+@pytest.mark.exhaustive
+@pytest.mark.faults("ranks at work")
+@pytest.mark.parametrize("victim", [0, 3])
+def test_a_rank_with_experts_that_dies_ends_the_training(victim):
+    case = Case(dtype=np.float32)
+    plan = case.plan({"dp": 2, "cp": 2, "ep": 4})
+    with WorkerPool(RANKS) as pool:
+        run, pids = (
+            Session(plan, case.net, case.optimizer, executor="processes", pool=pool).start(BATCHES, 10**6),
+            pool.pids,
+        )
+        while len(run.losses) < 2:
+            run.wait_for_change(1)
+        os.kill(pids[victim], signal.SIGKILL)
+        with pytest.raises(RankDied, match=rf"rank {victim} \(pid {pids[victim]}\) was killed by SIGKILL"):
+            run.result(5)
+    assert gone(pids, 5) is not None
 
 
 @pytest.mark.parametrize(

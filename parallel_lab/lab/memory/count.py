@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -42,6 +42,7 @@ _STAYS = ("params", "optimizer", "inputs")  # from the start of the step to its 
 
 Live = tuple[int, ...]
 Traffic = dict[tuple[str, str], tuple[int, int]]
+Rooms = dict[str, tuple[int, int]]
 
 
 class Timeline(tuple[MemoryPoint, ...]):
@@ -68,13 +69,16 @@ class Timeline(tuple[MemoryPoint, ...]):
 class Count:
     """One rank over one step: what it held per instruction, and {(purpose, kind): (messages, bytes to send at best)}.
     grown_bytes: measured only, growth of the worker's resident set from before its arrays came to after the step
-    (pages, allocator and interpreter included); None where the system does not say.
+    (pages, allocator and interpreter included); None where the system does not say. rooms: {result of an all_to_all_v:
+    (bytes reserved for the most that can come, bytes of the rows that came)}, the most of a step; predicted: of alike
+    choices.
     """
 
     rank: int
     timeline: tuple[MemoryPoint, ...]
     traffic: Traffic
     grown_bytes: int | None = None
+    rooms: Rooms = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.timeline, Timeline):
@@ -126,6 +130,15 @@ def _added(traffic: Traffic, phase: str, instr: Instr, size_bytes: int) -> None:
     traffic[key] = (count + 1, total + size_bytes)
 
 
+def _took(rooms: Rooms, plan: Plan, instr: Instr, rank: int, counts: Any = None) -> None:
+    """Note the room and the rows of an all_to_all_v; counts: its second operand, None: as the plan predicts."""
+    if instr.kind == "all_to_all_v":
+        route = instr.attr("route") if counts is None else MESSAGES[instr.kind].counted(instr.attr("route"), counts)
+        member, size = instr.group(rank).index(rank), plan.value(instr.out).slice_bytes
+        came = size // route[1] * sum(row[member] for row in route[3])
+        rooms[instr.out] = size, max(came, rooms.get(instr.out, (0, 0))[1])
+
+
 def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
     """What the formulas say of every rank (`predict_memory`, `sent_bytes`). Without owners all of a stage are alike."""
     counts: list[Count] = []
@@ -135,12 +148,14 @@ def predicted_ranks(plan: Plan) -> tuple[Count, ...]:
             counts.append(replace(counts[-1], rank=rank))
             continue
         traffic: Traffic = {}
+        rooms: Rooms = {}
         for action in stage.actions:
             for _, instr in stage.part(action):
                 if instr.runs_on(rank) and instr.is_communication:
                     size = sent_bytes(plan, instr) if instr.attr("root", rank) == rank else 0
                     _added(traffic, action.program, instr, size)
-        counts.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic))
+                    _took(rooms, plan, instr, rank)
+        counts.append(Count(rank, predict_memory(plan, rank=rank).timeline, traffic, rooms=rooms))
     return tuple(counts)
 
 
@@ -163,6 +178,7 @@ class _Counter:
         self.looked: dict[Any, tuple[weakref.ref, _Held]] = {}
         self.timeline: list[MemoryPoint] = []
         self.traffic: Traffic = {}
+        self.rooms: Rooms = {}
         # of every sum how many parts were added, and by micro-batch those that came before their turn
         self.turn: dict[str, int] = {}
         self.early: dict[str, dict[int, weakref.ref]] = {}
@@ -211,9 +227,11 @@ class _Counter:
         if instr.is_communication:
             message = MESSAGES[instr.message]
             _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, instr.how))
+            own = [self.env.get((name, action.micro_batch), self.env.get(name)) for name in instr.ins[1:]]
+            _took(self.rooms, self.plan, instr, self.rank, *own)
 
     def count(self, grown_bytes: int | None = None) -> Count:
-        return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes)
+        return Count(self.rank, tuple(self.timeline), dict(self.traffic), grown_bytes, dict(self.rooms))
 
 
 def simulated_ranks(plan: Plan, values: Mapping[str, np.ndarray], batch: Sequence[Any]) -> tuple[Count, ...]:

@@ -133,7 +133,8 @@ CELLS.stack = (parts, { rows }, ui) => {
 
 function tables(s, ui) {
   return tabs(ui, {
-    ...sectionTabs(s, ui, [["levels", "Every level"], ["splits", "Every split"], ["traffic", "Messages"]]),
+    ...sectionTabs(s, ui, [["levels", "Every level"], ["splits", "Every split"], ["traffic", "Messages"],
+      ["rooms", "Rows of experts"]]),
     ...(ranksAlike(s, ui) ? {} : { step: ["One step", null, () => step(s, ui)] }),
     ...sectionTabs(s, ui, [["parameters", "Parameters"]]), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),

@@ -57,7 +57,7 @@ _Key = tuple[str, int, Settings]
 class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     """One training step of a network, and what every rank holds of it.
 
-    subject        one of SUBJECTS: "stack", "dense", "convnet", "transformer", "embedding"
+    subject        one of SUBJECTS: "stack", "dense", "convnet", "transformer", "experts", "embedding"
     devices        2, 4 or 8 ranks
     optimizer      "SGD", "Momentum", "Adam", "AdamWeightDecay" or "Lamb"
     parallel_mode  "data_parallel" or "semi_auto_parallel": the optimizer parallel is something else in each

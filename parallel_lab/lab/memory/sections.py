@@ -4,7 +4,7 @@ equality, the puzzle, the ZeRO paper's table, and the lines that ask MindSpore f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -45,6 +45,7 @@ def memory_sections(lab: Any) -> dict[str, Section]:
         "levels": _levels(lab),
         **_splits(lab),
         "traffic": _traffic(lab, ranks_of, off),
+        **rooms_section(ranks_of, lab.said),
         "parameters": _parameters(facts, settings.level),
         **{f"equality_{source}": _equality(lab.said(source), result) for source, result in lab.results.items()},
         **({"puzzle": _puzzle(lab.score, lab.said(lab.score.source))} if lab.width and lab.capacity_bytes else {}),
@@ -137,6 +138,18 @@ def _splits(lab: Any) -> dict[str, Section]:
         return {}
     samples = len(lab.job.batches[0][0]) // settings.accumulation
     return {"splits": splits_section(found, settings.split, lab.job.net, samples, settings.devices)}
+
+
+def rooms_section(ranks_of: Mapping[str, Sequence[Count]], said: Callable[[str], str]) -> dict[str, Section]:
+    """What messages of rows whose number a router decides have reserved, and used; {} without such a message."""
+    columns = {"rank": "count", "result": "name", "reserved": "bytes", "rows that came": "bytes bar", "used": "why"}
+    of = {}
+    for source, counts in ranks_of.items():
+        found = [(count.rank, name, *both) for count in counts for name, both in count.rooms.items()]
+        rows = [[*row, f"{row[3] / row[2]:.0%}"] for row in found]
+        of[source] = {"small": f"{said(source)}; memory is reserved for the most that can come", "rows": rows}
+    some = any(part["rows"] for part in of.values())
+    return {"rooms": table("Rows of experts", columns, by=["source"], of=of)} if some else {}
 
 
 def busiest(counts: Sequence[Count]) -> Count:
@@ -293,7 +306,8 @@ def status_text(lab: Any, moment: str, source: str) -> str:
     sent, sent_off = (busiest(counts).sent_bytes for counts in (now, off))
     amount = f"{bytes_text(held)} {HOLDS[moment]} ({lab.said(source)})"
     if level == "off":
-        return f"Each of the {len(now)} ranks holds everything: {amount}."
+        own = any(lab.plan.value(p.name).slice_shape != p.shape for p in lab.plan.parameters)
+        return f"Each of the {len(now)} ranks holds {'its experts and the rest' if own else 'everything'}: {amount}."
     if (held, sent) == (held_off, sent_off):
         return f"With {level} nothing changes: a rank holds {amount}."
     saved = "as much as" if held == held_off else f"{_difference(held, held_off)} than"

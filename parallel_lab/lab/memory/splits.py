@@ -19,7 +19,7 @@ from ...base.units import bytes_text
 from ...cost.memory import kept_blocks
 from ...cost.time import message_bytes
 from ...graph.plan import Plan
-from ...nn.models import GPT, data_parallel, tensor_parallel
+from ...nn.models import GPT, MoEGPT, data_parallel, expert_parallel, tensor_parallel
 from ...ops.collectives.definitions import MESSAGES
 from ..shared.sections import Section, table
 
@@ -62,6 +62,8 @@ def grid(devices: int) -> tuple[int, int]:
 def split(net: nn.Cell, how: str, devices: int) -> None:
     """Give the operators of a network the strategies of a split. Raises what `tensor_parallel` raises."""
     data_parallel(net)
+    if isinstance(net, MoEGPT):
+        expert_parallel(net, devices, devices)
     if how != "batch":
         tensor_parallel(net, *grid(devices), **FORMS[how])
 

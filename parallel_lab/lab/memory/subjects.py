@@ -20,6 +20,7 @@ from ... import nn
 from ...base.settings.current import default_settings
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
+from ...nn.models import MoEGPT, MoELanguageModelLoss
 from ...nn.tensor.parameter import Parameter
 from ..shared import jobs
 from ..shared.jobs import JOBS, named
@@ -130,7 +131,7 @@ class Job:
         rows = len(self.batches[0][0]) // (settings.devices if settings.split == "batch" else 1)
         inputs = tuple(part[:rows] for part in self.batches[0])
         how = {"loss": self.loss, "optimizer": self.optimizer(settings.optimizer), **settings.config()}
-        split(self.net, settings.split, settings.devices)
+        split(self.net, settings.split, settings.devices if settings.parallel_mode != "data_parallel" else 1)
         with default_settings():
             return compile_network(self.net, *inputs, **how)
 
@@ -159,12 +160,22 @@ def _network(name: str, data: str, note: str) -> Subject:
     return Subject(name, NETWORKS[name].label, note, lambda width: Job.of(JOBS[name](data)), data)
 
 
+def _experts(width: int) -> Job:
+    """A GPT of 8 experts; where operators are split, each rank has its share of them."""
+    job = JOBS["transformer"]("text")
+    sizes = {"seq_length": job.net.seq_length, "hidden": job.net.hidden, "inner": job.net.hidden, "layers": 1}
+    with default_settings():
+        net = MoEGPT(job.net.vocab_size, heads=4, experts=max(DEVICES), moe={"balance_factor": 0.01}, **sizes)
+    return Job(net, MoELanguageModelLoss(), job.batches)
+
+
 _STACK = "eight Dense layers without bias, tanh between them, 512 rows"
 _SUBJECTS = (
     Subject("stack", "eight equal layers", _STACK, _stack, width=jobs.STACK_WIDTH, capacity_bytes=4 * 1024 * 1024),
     _network("dense", "digits", "two Dense layers on handwritten digits; 8 ranks cannot share 10 classes"),
     _network("convnet", "pictures", "two convolutions with batch norm on colour digits: small weights"),
     _network("transformer", "text", "a one-block GPT that learns to count in words: many small parameters"),
+    Subject("experts", "GPT of experts", "a one-block GPT whose tokens travel to 8 experts", _experts, "text"),
     _network("embedding", "clicks", "tables of features and two dense layers"),
 )
 SUBJECTS = {subject.name: subject for subject in _SUBJECTS}
