@@ -117,6 +117,7 @@ LESSONS = {
     "10": (17, ("10.2",), 5),
     "11": (18, ("11.3", "11.4", "11.5"), 9),
     "12": (13, ("12.1",), 11),
+    "14": (9, ("14.1", "14.2"), 5),
     "15": (16, ("15.1", "15.2"), 8),
 }
 # An answer that is right in part, for lessons with a single exercise: four columns fit 2 x 4 alone, 1 of 4 points. A

@@ -197,6 +197,18 @@ def nodes(strategy, per_node):
 best = {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "level": "level1", "recompute": [0, 1]}
 work = train([best])
 """,
+    "14.1": """
+def sent(b, s, h, t, e):
+    return 10 * b * s * h * e * (t - 1) / t
+""",
+    "14.2": """
+def norm_inputs(b, s, h, t, e):
+    return 2 * b * s * h * e / t
+""",
+    "14.3": """
+norms = [f"norm{n}.{name}" for n in (1, 2) for name in ("gamma", "beta")]
+summed = [*norms, "attention.out.bias", "mlp.fc2.bias"]
+""",
     "15.1": """
 def positions(n, ranks, rank):
     half = n // (2 * ranks)

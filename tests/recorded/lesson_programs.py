@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-LESSONS = (*(f"{number:02}" for number in range(1, 13)), "15")
+LESSONS = (*(f"{number:02}" for number in range(1, 13)), "14", "15")
 TARGETS = ("MindSpore", "PyTorch", "JAX")
 
 
@@ -290,6 +290,37 @@ wanted = jax.grad(lambda weights: block(weights, x).sum())(weights)
 placed = {name: jax.device_put(w, jax.sharding.NamedSharding(axes, layouts[name])) for name, w in weights.items()}
 jax.tree.map(same, jax.jit(jax.grad(lambda weights: block(weights, x).sum()))(placed), wanted)
 """,
+    ),
+    ("14", "PyTorch"): (
+        4,
+        """
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.fc1, self.fc2 = nn.LayerNorm(16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x):
+        return self.fc2(torch.relu(self.fc1(self.norm(x))))
+
+mesh, mlp, x = init_device_mesh("cpu", (4,)), MLP(), torch.randn(2, 8, 16)
+wanted = mlp(x).detach().chunk(world_size, dim=1)[rank]
+""",
+        "result = mlp(x.chunk(world_size, dim=1)[rank]).detach()\nassert result.shape == (2, 2, 16)\n"
+        "same(result, wanted)\n",
+    ),
+    ("14", "JAX"): (
+        8,
+        JAX_LINE.format("tp")
+        + """
+weights, x = {"fc1": normal(1, 16, 64), "fc2": normal(2, 64, 16)}, normal(3, 2, 8, 16)
+
+def norm(x):
+    x = x - x.mean(-1, keepdims=True)
+    return x / jnp.sqrt((x**2).mean(-1, keepdims=True) + 1e-5)
+
+wanted = x + jax.nn.relu(norm(x) @ weights["fc1"]) @ weights["fc2"]
+""",
+        "same(result, wanted)\nassert {part.data.shape for part in result.addressable_shards} == {(2, 1, 16)}\n",
     ),
     ("15", "PyTorch"): (
         4,

@@ -50,6 +50,7 @@ MISCONCEPTIONS = {
     "recompute sends nothing": "With slices of the network, each recomputed block adds up its activations once more.",
     "every ZeRO level sends as much": "Level 1 sends as much as none; levels 2 and 3 send for every micro-batch.",
     "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
+    "gathered once is enough": "Only a slice of a product's input is kept: it is gathered again, for 5/4 of the bytes.",
     "slices in order are fair": "Late tokens see more keys, and every step of a ring waits for its longest rank.",
     "blocks count alike": "Each block counts as much as its sum of exponentials, e to the power of its l.",
     "positions begin at 0": "A slice's tokens have the positions that they have in the sequence.",

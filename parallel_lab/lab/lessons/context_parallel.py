@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from ...graph.instr import Instr
@@ -17,7 +16,7 @@ from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
 
 __all__ = ["WAYS", "Placement", "attention_bytes", "attention_work", "check", "compare", "compiled", "hint", "par"]
-__all__ += ["prove", "replace", "ring_results", "way_of"]
+__all__ += ["prove", "ring_results", "way_of"]
 
 
 def prove(way: str, mistake: Callable[[Instr], Instr] = lambda instr: instr) -> Equality:
