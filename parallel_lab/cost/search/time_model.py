@@ -29,6 +29,7 @@ from ...graph.draft import Draft
 from ...graph.instr import Instr, Value
 from ...graph.ir import Graph, GraphInput, Node
 from ...graph.passes.differentiate import differentiate
+from ...graph.passes.local_recorder import unfold
 from ...graph.passes.parallelize import Builder
 from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution import plan_redistribution
@@ -88,6 +89,7 @@ class TimeModel(CostModel):
         super().__init__(graph, replace(config, enable_parallel_optimizer=False), also)
         self.cluster, self.copies_of_parameters = on_shared_cores(cluster, config.device_num), 2 + states
         self.last = {*graph.outputs, *graph.seeds}  # where the way back begins, with one number
+        self.read = self.last | {name for node in graph.nodes for name in node.ins}
         self.links: dict[tuple[Any, ...], Link] = {}  # of a device matrix and axes
         self.further = self.further_reads()
         self.summed: dict[tuple[Any, ...], np.ndarray] = {}
@@ -116,7 +118,7 @@ class TimeModel(CostModel):
         parameters = tuple(self.root(name) is not None for name in node.ins)
         further = tuple((node.name, at) in self.further for at in range(len(node.ins)))
         facts = (node.op, node.attrs, node.shapes, node.dtypes, node.out_strategy, node.cross_batch)
-        ends = tuple(out in self.last for out in node.outs)
+        ends = tuple((out in self.last, out in self.read) for out in node.outs)
         key = (facts, tuple(inputs), parameters, further, ends, id(rules))
         if key not in self.priced:
             listed = [self.price(node, inputs, rule) for rule in rules]
@@ -145,7 +147,8 @@ class TimeModel(CostModel):
         """(terms, bytes) of one operator under one strategy."""
         names = tuple(i.name for i in inputs)
         alone = replace(node, ins=names, strategy=rule.strategy, recompute=(), once="", stage=-1)
-        floats = [out for out, dtype in zip(node.outs, node.dtypes, strict=True) if kind_of(dtype) == "f"]
+        outs = [pair for pair in zip(node.outs, node.dtypes, strict=True) if pair[0] in self.read]
+        floats = [out for out, dtype in outs if kind_of(dtype) == "f"]
         weighed = [out for out in floats if out not in self.last]
         behind = tuple(GraphInput(f"{WEIGH}.{out}", "constant", (), self.graph.dtypes()[out]) for out in weighed)
         draft = Draft(Graph((*inputs, *behind), (alone,), tuple(floats), name=node.name), self.config)
@@ -170,7 +173,8 @@ class TimeModel(CostModel):
         done = draft.with_program("forward", tuple(build.instrs), build.values, outputs=tuple(outs))
         if outs and any(i.trainable for i in inputs):
             done = differentiate(done)
-        terms = self.timed(done, {names[at] for at in self.charged(node)}, node.name)
+        sent = unfold(done) if node.opdef.unfold else done  # with the messages that an operator sends itself
+        terms = self.timed(sent, {names[at] for at in self.charged(node)}, node.name)
         for at, name in enumerate(node.ins):
             if self.root(name) is not None and (node.name, at) in self.further:
                 terms[0] += self.sum_s(inputs[at].shape, inputs[at].dtype, rule.operand_layouts[at])
