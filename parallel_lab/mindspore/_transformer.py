@@ -10,6 +10,7 @@ Each layer gets its pipeline stage, its fusion number and its recomputation from
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -29,11 +30,11 @@ from ._transformer_configs import (
     OF_ALL,
     MoEConfig,
     check_config,
-    check_experts,
     default_dpmp_config,
     default_moe_config,
     default_transformer_config,
 )
+from ._transformer_experts import MoE
 from ._transformer_layers import (
     RATE,
     SIZE,
@@ -103,17 +104,18 @@ class _Layer(Cell):
         where, config = type(self).__name__, self.parallel_config
         _check_mode(where)
         check_config(where, config)
-        check_experts(where, self.moe_config.expert_num)
         dp, mp = config.data_parallel, config.model_parallel
         sizes = {name: getattr(self, name) for name in ("num_heads", "hidden_size", "ffn_hidden_size")}
         check_divides(where, mp, **sizes)
-        self.dtype, self.use_moe = "float16", False
+        self.dtype, self.use_moe = "float16", self.moe_config.expert_num > 1
         for name in ("layernorm1", "layernorm2", *(["cross_attention_layernorm"] if self.crossed else [])):
             norm = _LayerNorm((self.hidden_size,)).to_float(self.layernorm_compute_type)
             setattr(self, name, norm if propagates() else norm.shard(((dp, 1),)))
         how = {"param_init_type": self.param_init_type, "parallel_config": config}
         sizes = self.hidden_size, self.ffn_hidden_size
-        self.output = FeedForward(*sizes, self.hidden_dropout_rate, self.hidden_act, **how)
+        of_experts = {"moe_config": self.moe_config} if self.use_moe else {}
+        kind = MoE if self.use_moe else FeedForward
+        self.output = kind(*sizes, self.hidden_dropout_rate, self.hidden_act, **of_experts, **how)
         self.add = ops.Add().shard(((dp, 1), (dp, 1))) if not (propagates() and self.crossed) else ops.Add()
         self.add_3d = ops.Add().shard(((dp, 1, 1),) * 2) if not (propagates() and self.crossed) else ops.Add()
         self.reshape, self.cast = ops.Reshape(), cut(ops.Cast(), (dp, 1))
@@ -123,20 +125,20 @@ class _Layer(Cell):
         how = {name: getattr(self, name) for name in _OF_ATTENTION}
         return MultiHeadAttention(src_seq_length=source, tgt_seq_length=target, **how)
 
-    def _finished(self, x: Any, shape: tuple[int, ...]) -> Any:
-        """Norm, dense layers and addition, in the shape of the input."""
+    def _finished(self, x: Any, shape: tuple[int, ...], present: Any) -> Any:
+        """Norm, dense layers and addition, in the shape of the input; present; of experts their loss, too."""
         normed = in_dtype(self.cast, self.layernorm2(x), self.dtype)
-        logit = self.output(normed)
+        logit, *loss = self.output(normed) if self.use_moe else (self.output(normed),)
         rest = normed if self.post_layernorm_residual else x
         if len(shape) == 3:
-            return self.add_3d(self.reshape(rest, shape), self.reshape(logit, shape))
-        return self.add(rest, logit)
+            return self.add_3d(self.reshape(rest, shape), self.reshape(logit, shape)), present, *loss
+        return self.add(rest, logit), present, *loss
 
 
 class TransformerEncoderLayer(_Layer):
     """Attention and two dense layers, each with a norm before it and an addition behind.  x: (batch, seq_length,
     hidden_size) or (batch * seq_length, hidden_size), input_mask: (batch, seq_length, seq_length), 1 where attention is
-    allowed -> x's shape, and key and value as MultiHeadAttention gives them.
+    allowed -> x's shape, and key and value as MultiHeadAttention gives them; of experts also their balance loss.
 
     post_layernorm_residual  what is added is the norm's result instead of its input
     use_past                 one token at a time, see MultiHeadAttention; also called with init_reset ((1,) bools, False
@@ -182,7 +184,7 @@ class TransformerEncoderLayer(_Layer):
         if self.use_past:
             for past, now in zip((self.key_past, self.value_past), present, strict=True):
                 x = ops.depend(x, self.assign(past, now))
-        return self._finished(x, shape), present
+        return self._finished(x, shape, present)
 
 
 class TransformerDecoderLayer(_Layer):
@@ -234,7 +236,7 @@ class TransformerDecoderLayer(_Layer):
             looked, more = self.cross_attention(middle, memory, memory, memory_mask)
             present += more
             x = self.add(middle if self.post_layernorm_residual else x, looked)
-        return self._finished(x, shape), present
+        return self._finished(x, shape, present)
 
 
 def _get_lambda_func(total_layer: int | None = None) -> Callable[..., None]:
@@ -271,20 +273,27 @@ class _Stack(Cell):
         where = type(self).__name__
         _check_mode(where)
         check_config(where, parallel_config)
-        self.num_layers, self.use_moe = num_layers, False
+        self.num_layers, self.use_moe = num_layers, how["moe_config"].expert_num > 1
+        config = parallel_config.moe_parallel_config if self.use_moe else parallel_config.dp_mp_config
         self.blocks = nn.CellList()
         place = lambda_func or _get_lambda_func()
         for i in range(num_layers):
-            block = self.kind(parallel_config=parallel_config.dp_mp_config, **how)
+            block = self.kind(parallel_config=config, **how)
             place(block, layer_id=i, layers=num_layers, offset=offset, parallel_config=parallel_config)
             self.blocks.append(block)
 
     def construct(self, hidden_states: Any, *others: Any, **named: Any) -> Any:
-        presents = []
+        presents, losses = [], []
         for block in self.blocks:
-            hidden_states, present = block(hidden_states, *others, **named)
+            hidden_states, present, *loss = block(hidden_states, *others, **named)
             presents.append(present)
-        return hidden_states, tuple(presents)
+            losses += loss
+        return hidden_states, tuple(presents), *_added(losses)
+
+
+def _added(losses: Any) -> tuple[Any, ...]:
+    """Losses of layers of experts, added; () without any."""
+    return (functools.reduce(lambda a, b: a + b, losses),) if losses else ()
 
 
 def _stacked(names: str) -> Any:
@@ -328,7 +337,7 @@ class Transformer(Cell):
     """A TransformerEncoder and a TransformerDecoder; with decoder_layers=0 the encoder alone.  encoder_inputs: (batch,
     src_seq_length, hidden_size), encoder_masks, decoder_inputs: (batch, tgt_seq_length, hidden_size), decoder_masks,
     memory_mask: (batch, tgt_seq_length, src_seq_length) -> the last result, the encoder's keys and values, the
-    decoder's, or None.
+    decoder's, or None; of experts also the balance losses of all layers, added.
 
     lambda_func  None: the layers of both count together for stages and fusion;  the other arguments: of the layers
     """
@@ -369,12 +378,12 @@ class Transformer(Cell):
         memory_mask: Any = None,
         init_reset: Any = True,
         batch_valid_length: Any = None,
-    ) -> tuple[Any, Any, Any]:
-        output, of_encoder = self.encoder(encoder_inputs, encoder_masks, init_reset, batch_valid_length)
+    ) -> tuple[Any, ...]:
+        output, of_encoder, *losses = self.encoder(encoder_inputs, encoder_masks, init_reset, batch_valid_length)
         if self.decoder is None:
-            return output, of_encoder, None
-        output, of_decoder = self.decoder(decoder_inputs, decoder_masks, output, memory_mask)
-        return output, of_encoder, of_decoder
+            return output, of_encoder, None, *losses
+        output, of_decoder, *more = self.decoder(decoder_inputs, decoder_masks, output, memory_mask)
+        return output, of_encoder, of_decoder, *_added(losses + more)
 
 
 # ---- loss ----

@@ -185,12 +185,12 @@ class _Default(TransformerOpParallelConfig):
 
 
 class MoEConfig:
-    """Experts of a layer. `expert_num` above 1 is refused where a layer reads it (`check_experts`)."""
+    """Experts of a layer where `expert_num` is above 1; the balance loss is multiplied by `aux_loss_factor`."""
 
     @checked(
         expert_num=integer(1),
-        capacity_factor=number(0, above=True),
-        aux_loss_factor=number(0, 1, above=True),
+        capacity_factor=number(1),
+        aux_loss_factor=number(0, 1, above=True, below=True),
         num_experts_chosen=integer(1),
         expert_group_size=integer(1) | None,
         group_wise_a2a=flag,
@@ -208,14 +208,17 @@ class MoEConfig:
         comp_comm_parallel: bool = False,
         comp_comm_parallel_degree: int = 2,
     ) -> None:
-        vars(self).update({name: value for name, value in locals().items() if name != "self"})
+        if num_experts_chosen > expert_num:
+            what = f"num_experts_chosen={num_experts_chosen} of expert_num={expert_num}"
+            raise ArgumentError(what, where="MoEConfig", allowed="At most all of them")
+        vars(self).update({name: value for name, value in locals().items() if name not in ("self", "what")})
 
 
 def check_experts(where: str, expert_num: int) -> None:
-    """Raise NotBuiltYet for more than one expert."""
+    """Raise NotBuiltYet for more than one expert, of a layer that is not itself told how they are chosen."""
     if expert_num > 1:
-        hint = "Use expert_num=1; the lesson on experts has routers and experts over ranks"
-        raise NotBuiltYet(f"{expert_num} experts", where=where, allowed="MoEConfig(expert_num=1)", hint=hint)
+        hint = "Give moe_config=MoEConfig(expert_num=...) to the layer around it"
+        raise NotBuiltYet(f"{expert_num} experts", where=where, allowed="expert_num=1", hint=hint)
 
 
 default_dpmp_config = OpParallelConfig()
