@@ -76,9 +76,15 @@ class Stage:
                 by_action[action] = parts[now]
         return by_action
 
-    def ends(self, action: Action) -> bool:
-        """Whether this is the last time that its part of the program runs in a step."""
-        return self._last[action.program, action.stage] is action
+    def ends(self, action: Action, name: str = "") -> bool:
+        """Whether this is the last time that its part of the program runs in a step, and no other part makes `name`."""
+        return (
+            self._last[action.program, action.stage] is action and self._makers.get(name, action.stage) == action.stage
+        )
+
+    @cached_property
+    def _makers(self) -> dict[str, int]:
+        return {name: instr.stage for instr in self.program("forward") for name in instr.kept}
 
     def ends_micro_batch(self, action: Action) -> bool:
         """Whether this is the last thing done with a micro-batch."""

@@ -94,8 +94,8 @@ class _Cut:
             name, source = self.draft.forward_assignments[0]
             maker = next(i for i in self.draft.program("forward") if source in i.kept)
             what = f"{name!r} goes on from micro-batch to micro-batch, and copies on two stages run them side by side"
-            allowed = "Running statistics in a schedule with one copy of the network"
-            hint = "Take 1f1b or a zero-bubble schedule, or a norm without running statistics (nn.LayerNorm)"
+            allowed = "Running statistics and selection biases in a schedule with one copy of the network"
+            hint = "Take 1f1b or a zero-bubble schedule, nn.LayerNorm, nn.MoE without bias_rate"
             raise StrategyError(what, where=self.draft.graph.operator(maker.name).where, allowed=allowed, hint=hint)
         return late
 

@@ -162,9 +162,9 @@ class Frame(OnRank):
         within = self.env is not self.arrays
         pairs = self.plan.forward_assignments
         if pairs and (action.program == "forward" if within else action is self._last_early):
-            ends = self.stage.ends(action)
             left = [pair for pair in pairs if (action.micro_batch, pair[0]) not in self._written]
-            held = [(t, s) for t, s in left if s in self.env or (ends and self.plan.held_by(s, self.rank))]
+            ended = [p for p in left if self.stage.ends(action, p[1]) and self.plan.held_by(p[1], self.rank)]
+            held = [*(pair for pair in left if pair[1] in self.env), *ended]
             self._written.update((action.micro_batch, t) for t, _ in held)
             self.arrays.update({target: self.env[source] for target, source in held})
             self.replaced += dict(held)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import Session, compile, nn, set_seed
+from parallel_lab import Session, StrategyError, compile, nn, set_seed
 from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
     load_checkpoint,
@@ -30,9 +30,9 @@ class Case:
     (gpt). recompute: nothing, the experts, or whole blocks.
     """
 
-    def __init__(self, kind="context", recompute="", dtype=np.float64, **moe):
+    def __init__(self, kind="context", recompute="", dtype=np.float64, layers=2, **moe):
         set_seed(1)
-        moe, sizes = {**EXPERTS, **moe}, {"hidden": 16, "inner": 12, "heads": 4}
+        moe, sizes = {**EXPERTS, **moe}, {"hidden": 16, "inner": 12, "heads": 4, "layers": layers}
         if kind == "context":
             self.net = models.ContextGPT(VOCABULARY, **sizes, moe=moe, placement="zigzag", ranks=8, dtype=dtype)
             self.loss, self.split = models.ContextMoELoss(), models.context_parallel
@@ -48,9 +48,9 @@ class Case:
         self.net.set_train()
         self.optimizer = nn.Momentum(self.net.trainable_params(), 0.3, 0.9)
 
-    def plan(self, mesh=None, stages=1, level=0, **settings):
+    def plan(self, mesh=None, stages=1, level=0, parts=(0, 1), **settings):
         for at, block in enumerate(self.net.blocks):
-            block.pipeline_stage = at if stages > 1 else None
+            block.pipeline_stage = parts[at] if stages > 1 else None
         for net in (self.net, self.loss):
             models.data_parallel(net)
         if mesh is None:
@@ -92,7 +92,9 @@ def check(mesh, case=(), **how):
 MICRO, STAGES = {"grad_accumulation_step": 2}, {"stages": 2, "grad_accumulation_step": 4}
 FUSED = {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}}
 GPT, SEQUENCE = {"kind": "gpt"}, {"dp": 2, "mp": 2, "ep": 4, "sequence": True, "expert_mp": 1}
+PARTS = {"parts": (0, 1, 1, 0), "schedule": "v_half"}  # a rank of stage 0 has the first and the last block
 PAIRS = [
+    ({"cp": 2, "ep": 2}, {"layers": 4}, {**STAGES, **PARTS}),
     ({"dp": 2, "cp": 2, "mp": 2, "ep": 4}, {"recompute": "experts"}, MICRO),
     (SEQUENCE, {**GPT, "recompute": "blocks"}, {**STAGES, "level": 2}),
     ({"dp": 2, "mp": 2, "ep": 2}, GPT, {**STAGES, "level": 3}),
@@ -194,6 +196,11 @@ def test_processes_give_the_bits_of_the_simulator(at):
 
 
 # ---- one step of the bias, and checkpoints ----
+
+
+def test_a_bias_that_moves_by_all_counts_is_refused_where_two_copies_of_the_network_count():
+    with pytest.raises(StrategyError, match=r"moe.bias' goes on .* nn.MoE without bias_rate"):
+        Case("gpt", layers=4).plan({"dp": 2, "ep": 2}, **STAGES, parts=(0, 0, 1, 1), schedule="dualpipe")
 
 
 def test_the_bias_moves_once_in_a_step_by_the_counts_of_all_micro_batches_and_ranks():
