@@ -67,8 +67,8 @@ def rank_step(
     empty    gives the memory of buckets: a communicator's, where other ranks can read them without a copy
     progress called after every local instruction while a message is on its way
     observe  called after every instruction with (action, instruction, start, end, bytes, arrived): perf_counter
-             seconds; the bytes of the array handed over to a message (0 for local work); of a wait when its message was
-             complete, None of all others
+             seconds; the bytes of the array handed over to a message, of its pieces or rows those for others (0 for
+             local work); of a wait when its message was complete, None of all others
     replaced receives names of parameters and states with new values: what a failed step has changed
 
     Values that nothing reads any more are dropped at once, so memory follows the plan.
@@ -106,7 +106,7 @@ def rank_step(
             if travelling and progress is not None:
                 progress()
             if observe is not None and runs:
-                observe(action, instr, start_s, *_ended(request, handle))
+                observe(action, instr, start_s, *_ended(request, handle, rank))
             if goes_on:
                 at = frame.next_turn(part, at)
             else:
@@ -117,10 +117,13 @@ def rank_step(
     return frame.close()
 
 
-def _ended(request: Request | None, handle: Any) -> tuple[float, int, float | None]:
+def _ended(request: Request | None, handle: Any, rank: int) -> tuple[float, int, float | None]:
     """(when an instruction ended, bytes that it handed over, when the message arrived that it has waited for)."""
     end_s = time.perf_counter()
     handed_over = 0 if request is None or request.value is None else request.value.nbytes
+    if handed_over and request is not None and (definition := MESSAGES[request.kind]).piecewise:
+        how, members = request.window or request.route, request.group
+        handed_over = definition.payload_bytes(handed_over, len(members), how, members.index(rank))
     return end_s, handed_over, None if handle is None else end_s if handle.end_s is None else handle.end_s
 
 

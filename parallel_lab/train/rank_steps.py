@@ -70,7 +70,7 @@ def ran_events(
         overlapped = instr.kind == "start"
         end_s = max(start_s, arrivals.get((action, instr.out), end_s)) if overlapped else end_s
         group = () if kind == "compute" else instr.group(rank)
-        facts = {"bytes": instr.handed_bytes(handed_over, rank), "source": source, "overlapped": overlapped}
+        facts = {"bytes": handed_over, "source": source, "overlapped": overlapped}
         facts["micro_batch"] = action.micro_batch
         if kind == "compute" and on_core_s is not None:
             facts["busy_s"] = on_core_s

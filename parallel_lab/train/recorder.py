@@ -105,7 +105,7 @@ class _Kept:
         loss = float(env[self._plan.outputs[0]].reshape(-1)[0])
         sums, sizes = [checksum(a) for a in slices], [size_of_values(a) for a in slices]
         held = sum(value.nbytes for value in env.values() if isinstance(value, np.ndarray))
-        sent = sum(i.handed_bytes(size, self._rank) for _, i, _, _, size, _ in ran if i.is_communication)
+        sent = sum(size for _, _, _, _, size, _ in ran)
         self._rows.append((number, loss, sums, sizes, held, sent, times))
 
     def taken(self) -> RankSteps:

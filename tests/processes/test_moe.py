@@ -7,15 +7,17 @@ import signal
 import numpy as np
 import pytest
 
-from parallel_lab import Session
+from parallel_lab import Session, Tensor, compile, nn
 from parallel_lab.base.errors import CollectiveMismatch, CollectiveTimeout, RankDied
+from parallel_lab.graph.passes import PASSES
+from parallel_lab.nn import models
 from parallel_lab.ops.collectives.block_exchange import rows_route
 from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request
 from parallel_lab.run.simulator import simulate
 from tests.nn.test_moe_meshes import BATCHES, Case
-from tests.nn.test_moe_ranks import SEED, trained
+from tests.nn.test_moe_ranks import SEED, Net, trained
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, lent
 from tests.processes.processes import gone
 
@@ -140,3 +142,25 @@ def test_training_on_processes_gives_the_bits_of_the_simulator(pool, moe):
     assert on_ranks == losses and len(set(losses)) == 3
     for name, value in parameters.items():
         np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+def test_events_have_the_bytes_of_the_rows_that_travel(pool):
+    """They had those of a balanced router. A token goes to the expert of its one number, 8 numbers of 8 bytes."""
+    experts = np.array([[3, 3, 1], [3, 3, 3], [0, 3, 3], [3, 2, 2]])  # of the tokens of each rank
+    x, weight = np.eye(8)[experts], np.ones((4, 3, 8))
+    net = Net(nn.MoE(8, 12, RANKS, expert_parallel=RANKS, dtype=np.float64))
+    net.moe.gate.set_data(Tensor(np.eye(RANKS, 8)))
+    models.expert_parallel(net, RANKS, RANKS)
+    net.mul.shard(((RANKS, 1, 1), (RANKS, 1, 1)))
+    net.move.shard(((RANKS, 1, 1), (1,)))
+    net.sum.shard(((RANKS, 1, 1),))
+    plan = compile(net, x, weight, device_num=RANKS, dataset_strategy="full_batch", passes=PASSES)
+    rows = np.stack([np.bincount(own, minlength=RANKS) for own in experts])
+    there, back = ((rows.sum(axis=axis) - np.diag(rows)) * 8 * 8 for axis in (1, 0))
+    executor = "mpi" if isinstance(pool, MpiPool) else "processes"
+    for how in ({}, {"executor": executor, "pool": pool}):
+        with Session(plan, net, **how) as session:
+            session.train([(x, weight)], 1, record=1)
+            events = [e for e in session.events if e.op == "all_to_all_v" and e.phase == "forward"]
+        for rank in range(RANKS):
+            assert [e.bytes for e in events if e.rank == rank] == [there[rank], back[rank]]

@@ -226,7 +226,8 @@ class _Counter:
         self.timeline.append(MemoryPoint(action.program, len(self.timeline), instr.out, *both))
         if instr.is_communication:
             message = MESSAGES[instr.message]
-            _added(self.traffic, action.program, instr, message.payload_bytes(handed_over, instr.group_size, instr.how))
+            size = handed_over if message.piecewise else message.payload_bytes(handed_over, instr.group_size)
+            _added(self.traffic, action.program, instr, size)
             own = [self.env.get((name, action.micro_batch), self.env.get(name)) for name in instr.ins[1:]]
             _took(self.rooms, self.plan, instr, self.rank, *own)
 
