@@ -13,15 +13,13 @@ that computes it. Pairs are counted (`layout/placements.py`), bytes and seconds 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, ClassVar
 
-from ...base.system import without_processes
 from ...base.units import bytes_text
 from ...cost.planner.sequence_messages import least_hidden_tokens
 from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
-from ..shared.running import RunsOneThing, executor_of
+from ..shared.running import RunsOnRanks
 from ..shared.sections import Section, code, table
 from .run import Key, Ran, run_on_ranks
 from .ways import HEADS, MASKS, TOKENS, WAYS, Way, visible_of, way_of
@@ -55,7 +53,7 @@ CODES = {  # how the systems spell it, where they have it
 }
 
 
-class ContextLab(RunsOneThing):
+class ContextLab(RunsOnRanks):
     """One attention over 32 tokens, 8 heads of 4 float32 numbers, on 2, 4 or 8 ranks.
 
     way       one of WAYS: "contiguous", "zigzag", "striped", "gathered", "ulysses", "hybrid"
@@ -71,6 +69,7 @@ class ContextLab(RunsOneThing):
     commands = ("run_simulated", "run_measured", "stop", *COMMANDS)
     free: ClassVar[tuple[str, ...]] = ("way", "ranks", "mask", "kv_heads", "link")
     frame_height_px = 800
+    train = staticmethod(run_on_ranks)
 
     def __init__(
         self,
@@ -87,7 +86,6 @@ class ContextLab(RunsOneThing):
         self.hide(controls)
         self.story = story
         self._step = 0
-        self._ran: dict[Key, Ran] = {}
         self._begin(way=way, ranks=ranks, mask=mask, kv_heads=kv_heads, link=link)
 
     @setting("way", WAYS)
@@ -116,26 +114,11 @@ class ContextLab(RunsOneThing):
     def set_step(self, step: int) -> None:
         """The step of the ring, from 0, whose pairs are bright; the last one where a way has fewer."""
 
-    def run_simulated(self) -> None:
-        """Train a small GPT this way on simulated ranks, and on one device. Returns at once; `wait()` waits."""
-        self._run_as("simulated")
+    def _in_words(self) -> str:
+        return f"{WAYS[self._way]}, {self._ranks} ranks"
 
-    def run_measured(self) -> None:
-        """The same on worker processes, one per rank."""
-        self._run_as("measured")
-
-    def _run_as(self, source: str) -> None:
-        why = without_processes() if source == "measured" else ""
-        source, key = "simulated" if why else source, self.key
-        train = partial(run_on_ranks, key, executor_of(source), source, self._go_on)
-
-        def work() -> str:
-            ran = train()
-            with self._lock:
-                self._ran[key] = ran
-            return f"{source}: {len(ran.losses)} steps on {key[1]} ranks and on one device{'; ' if why else ''}{why}"
-
-        self._start(f"{source}: {WAYS[key[0]]}, {key[1]} ranks", work)
+    def _done_of(self, ran: Ran) -> str:
+        return f"{len(ran.losses)} steps on {self._ranks} ranks and on one device"
 
     # ---- what there is ----
 
@@ -143,11 +126,6 @@ class ContextLab(RunsOneThing):
     def key(self) -> Key:
         """What a run is about: way, ranks, mask, heads of keys."""
         return self._way, self._ranks, self._mask, self._kv_heads
-
-    @property
-    def ran(self) -> Ran | None:
-        """What the last run of these settings has found."""
-        return self._ran.get(self.key)
 
     @property
     def now(self) -> Way:
@@ -283,12 +261,7 @@ class ContextLab(RunsOneThing):
 
 def _on_ranks(way: Way, ran: Ran) -> Section:
     """What a run has found: losses next to those of one device, bytes next to the formula's."""
-    rows: list[list[Any]] = []
-    for step, (mine, one) in enumerate(zip(ran.losses, ran.single, strict=True), start=1):
-        rows.append([f"loss of step {step}", f"{mine:.7g}", f"{one:.7g} on one device", ""])
-    equal = ran.apart <= ran.bound
-    verdict = ["EQUAL to rounding" if equal else "DIFFERENT", equal]
-    rows.append(["largest difference", f"{ran.apart:.1e}", f"at most {ran.bound:.1e}", verdict])
+    rows = ran.rows(*range(1, len(ran.losses) + 1))
     for name, counted, formula in (
         ("sent forward", ran.forward_bytes, way.forward_bytes),
         ("sent backward", ran.backward_bytes, way.backward_bytes),

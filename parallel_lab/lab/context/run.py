@@ -19,6 +19,7 @@ from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...nn.models.context import ContextGPT, context_parallel, placed
 from ...train.session import Session
+from ..shared.running import RanOnRanks
 from .ways import HEAD_SIZE, HEADS, TOKENS, visible_of, way_of
 
 VOCABULARY, HIDDEN = 12, HEADS * HEAD_SIZE
@@ -27,29 +28,11 @@ Key = tuple[str, int, str, int]  # way, ranks, mask, heads of keys
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What a run has found.
+class Ran(RanOnRanks):
+    """What a run has found: bytes that a rank sends for its attention in a step, too, counted in the plan."""
 
-    source          "simulated" or "measured"
-    losses, single  of each step, on ranks and on one device
-    forward_bytes, backward_bytes   that a rank sends for its attention in a step, counted in the plan
-    """
-
-    source: str
-    losses: tuple[float, ...]
-    single: tuple[float, ...]
     forward_bytes: int
     backward_bytes: int
-
-    @property
-    def apart(self) -> float:
-        """The largest difference of two losses, as a share."""
-        return max(abs(a - b) / abs(b) for a, b in zip(self.losses, self.single, strict=True))
-
-    @property
-    def bound(self) -> float:
-        """What rounding may make of it: a hundred units in the last place of float32."""
-        return 100 * float(np.finfo(np.float32).eps)
 
 
 def run_on_ranks(key: Key, executor: str, source: str, go_on: Callable[[], None]) -> Ran:

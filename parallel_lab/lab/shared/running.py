@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from ...base.checks import integer
@@ -195,6 +196,93 @@ class RunsOneThing(Lab):
         """What has changed, if the run is still the one that is shown."""
         if run is self._run:
             self._changed(what)
+
+
+@dataclass(frozen=True)
+class RanOnRanks:
+    """What a training on ranks has found.
+
+    source          "simulated" or "measured"
+    losses, single  of each step, on ranks and on one device
+    ulps            how many units in the last place of float32 rounding may make of their difference
+    """
+
+    source: str
+    losses: tuple[float, ...]
+    single: tuple[float, ...]
+    ulps: ClassVar[int] = 100
+
+    @property
+    def apart(self) -> float:
+        """The largest difference of two losses, as a share."""
+        return max(abs(a - b) / abs(b) for a, b in zip(self.losses, self.single, strict=True))
+
+    @property
+    def bound(self) -> float:
+        """What rounding may make of it."""
+        return self.ulps * 2.0**-23
+
+    @property
+    def verdict(self) -> list[Any]:
+        """Whether the losses are those of one device."""
+        return ["EQUAL to rounding", True] if self.apart <= self.bound else ["DIFFERENT", False]
+
+    def rows(self, *steps: int) -> list[list[Any]]:
+        """Losses of these steps next to one device's, and how far all of them are apart at most."""
+        losses = [(step, self.losses[step - 1], self.single[step - 1]) for step in steps]
+        rows: list[list[Any]] = [[f"loss of step {n}", f"{a:.7g}", f"{b:.7g} on one device", ""] for n, a, b in losses]
+        return [*rows, ["largest difference", f"{self.apart:.1e}", f"at most {self.bound:.1e}", self.verdict]]
+
+
+class RunsOnRanks(RunsOneThing):
+    """Trains with its settings on ranks, and on one device.
+
+    train   (settings, executor, source, go_on) -> a RanOnRanks; go_on raises once nobody wants it any longer
+    """
+
+    train: ClassVar[Callable[[Any, str, str, Callable[[], None]], RanOnRanks]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ran: dict[Any, Any] = {}
+
+    @property
+    def key(self) -> Any:
+        """What a run is about."""
+        raise NotImplementedError
+
+    @property
+    def ran(self) -> Any:
+        """What the last run of these settings has found; None: nothing has run."""
+        return self._ran.get(self.key)
+
+    def run_simulated(self) -> None:
+        """Train on simulated ranks, and on one device. Returns at once; `wait()` waits."""
+        self._run_as("simulated")
+
+    def run_measured(self) -> None:
+        """The same on worker processes, one per rank."""
+        self._run_as("measured")
+
+    def _run_as(self, source: str) -> None:
+        why = without_processes() if source == "measured" else ""
+        source, key = "simulated" if why else source, self.key
+
+        def work() -> str:
+            ran = type(self).train(key, executor_of(source), source, self._go_on)
+            with self._lock:
+                self._ran[key] = ran
+            return f"{source}: {self._done_of(ran)}{'; ' if why else ''}{why}"
+
+        self._start(f"{source}: {self._in_words()}", work)
+
+    def _in_words(self) -> str:
+        """What is run."""
+        raise NotImplementedError
+
+    def _done_of(self, ran: Any) -> str:
+        """What is said of a run that has ended."""
+        raise NotImplementedError
 
 
 class ComparesRuns(RunsOneThing):
