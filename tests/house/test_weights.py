@@ -41,17 +41,17 @@ PACKAGE_LINES = {
     "catalog": 14_782,
     "graph": 9_643,
     "cost": 11_317,
-    "run": 1_629,
+    "run": 1_632,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 37_386,
+    "lab": 37_388,
     "mindspore": 9_896,
     "cli": 2_727,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 116_521, 141_199, 110_085
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 116_526, 141_204, 110_157
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

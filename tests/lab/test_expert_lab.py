@@ -146,7 +146,7 @@ def test_a_run_on_ranks_equals_one_device_wherever_the_experts_lie(ep, placement
     assert lab.wait(60) and lab.snapshot()["run"]["error"] is None
     assert lab.ran.apart <= lab.ran.bound and lab.ran.same == RANKS * TOKENS * 2
     verdicts = [row[3] for row in lab.snapshot()["sections"]["ran"]["rows"] if row[3]]
-    assert verdicts == [["EQUAL to rounding", True], ["EQUAL", True]]
+    assert verdicts == [["EQUAL to rounding", True], ["EQUAL", True], *[["as predicted", True]] * RANKS]
 
 
 def test_worker_processes_lose_nothing_against_the_simulator():
@@ -156,7 +156,7 @@ def test_worker_processes_lose_nothing_against_the_simulator():
     measured = lab.ran
     lab.run_simulated()
     assert lab.wait(60) and measured.losses == lab.ran.losses and np.array_equal(measured.experts, lab.ran.experts)
-    lab._ran[lab.key] = Ran("simulated", (1.0,) * STEPS, (2.0,) * STEPS, measured.experts, 63)
+    lab._ran[lab.key] = Ran("simulated", (1.0,) * STEPS, (2.0,) * STEPS, measured.experts, 63, (1, 2, 3, 4))
     assert "DIFFERENT" in lab.to_text() and "63 as on one device" in lab.to_text()
     lab.set_skew(2)
     assert lab.ran is None and "ran" not in lab.snapshot()["sections"]

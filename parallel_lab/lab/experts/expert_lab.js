@@ -59,10 +59,10 @@ function exHomes(now, s, ui) {
 function exExperts(now, s, ui) {
   const boxes = exBoxes(now), rows = Array(now.ranks).fill(0), per = now.columns_of.length / now.ranks;
   now.columns_of.forEach(([rank, , kept]) => { rows[rank] += kept.length; });
-  const most = Math.max(...rows), narrow = boxes[0][1] < 13;
+  const most = Math.max(...rows), narrow = boxes[0][1] < 13, wide = boxes[0][1] > 50;
   const one = ([rank, expert, kept], n) => html`<button type="button" class="pl-ex-expert" data-key="pick${rank}-${expert}" data-command="pick" data-value="${expert}"
     data-number="1" aria-pressed="${s.held === expert}" aria-label="expert ${expert} on rank ${rank}, ${plural(kept.length, "row")}" title="expert ${expert}: click two, and they change places"
-    style="left:${round(boxes[n][0] - boxes[n][1] / 2)}px;width:${round(boxes[n][1])}px"${flag("disabled", now.ep === 1 || !ui.can("pick", expert))}>${narrow ? "" : expert}</button>`;
+    style="left:${round(boxes[n][0] - boxes[n][1] / 2)}px;width:${round(boxes[n][1])}px"${flag("disabled", now.ep === 1 || !ui.can("pick", expert))}>${narrow ? "" : `${wide ? "expert " : ""}${expert}`}</button>`;
   const rank = (count, r) => html`<span class="${count === most && rows.some((c) => c < most) ? "pl-ex-most" : ""}"
     style="left:${round(boxes[r * per][0] - boxes[r * per][1] / 2)}px">rank ${r}: ${plural(count, "row")}</span>`;
   const tick = ([, expert], n) => { const [bias, sign] = now.bias[expert]; return html`<span style="left:${round(boxes[n][0] - 25)}px">${boxes[n][1] > 33
@@ -105,8 +105,18 @@ const exSet = (s, ui) => html`<div class="pl-ex-set">${Object.entries(SET).map((
     : html`<p class="pl-muted">Rows are counted, bytes predicted, until they are run.</p>`}</div>` : ""}</div>`;
 const exHead = (s, ui) => head({ ...s, status: s.leads[s.step.value] }, button("run_measured", "Run on ranks", ui,
   { on: s.run.state !== "running", title: "train the net on four worker processes, and on one device" }), ui);
-const exMore = (s, ui) => tabs(ui, sectionTabs(s, ui, [["router", `Router of token ${s.token.value}`], ["messages", "Messages"], ["places", "Placement"],
-  ["gradients", "Gradients"], ["ran", "On ranks"], ["python", "Code"]], false));
+// What the router says of the chosen token: a page without a kernel has the numbers of all.
+function exRouter(s) {
+  const now = forChoices(s.sections.router, s), flow = forChoices(s.sections.flow, s), t = s.token.value, three = (x) => x.toFixed(3);
+  const rows = now.z[t].map((z, e) => {
+    const at = flow.chosen[t].indexOf(e), said = at < 0 ? ["", ""] : [`choice ${at + 1}${flow.kept[t][at] ? "" : ", dropped"}`, three(flow.weights[t][at])];
+    return [`expert ${e}`, three(z), three(now.p[t][e]), `${now.bias[e] < 0 ? "" : "+"}${three(now.bias[e])}`, ...said];
+  });
+  const small = now.small.replace(/of rank \d+/, `of rank ${Math.floor(t / flow.tokens)}`);
+  return { ...s, sections: { ...s.sections, router: { ...now, by: undefined, title: `Router of token ${t}`, small, rows } } };
+}
+const exMore = (s, ui) => tabs(ui, sectionTabs(exRouter(s), ui, [["router", `Router of token ${s.token.value}`], ["messages", "Messages"], ["places", "Placement"],
+  ["ran", "On ranks"], ["python", "Code"]], false));
 
 const { render, mountPage } = lab({
   classes: ["pl-ex-lab"],

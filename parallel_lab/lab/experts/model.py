@@ -12,23 +12,23 @@ Rows are counted from what it chooses; bytes are predicted from them by formula,
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
 
 from ...base.errors import ArgumentError, shorten
 from ...base.settings.current import default_settings
-from ...base.system import without_processes
 from ...base.units import plural
 from ...ops.expert_balance import bias_change, load_of
 from ...ops.expert_capacity import CONVENTIONS
 from ...ops.expert_rows import busiest_over_mean, bytes_leaving
 from ..shared.lab import setting
 from ..shared.questions import COMMANDS, Question
-from ..shared.running import RunsOneThing, executor_of
+from ..shared.running import RunsOnRanks
 from ..shared.sections import Section, code, table
-from .net import HIDDEN, RANKS, ROW_BYTES, STEPS, TOKENS, Order, Routing, Shape, routings, trained
+from .net import HIDDEN, RANKS, ROW_BYTES, STEPS, TOKENS, Order, Routing, Shape, trained
 from .run import Key, Ran, run_on_ranks
 
 EXPERTS, KS, EPS = (4, 6, 8, 16), (1, 2, 4, 8), (1, 2, 4)
@@ -49,7 +49,7 @@ WAYS = {"there": "dispatch", "back": "combine"}
 PARTS = ("flow", "exchange", "over", "more")  # of the view
 
 
-class ExpertLab(RunsOneThing):
+class ExpertLab(RunsOnRanks):
     """One layer of experts over 32 tokens of 16 float32 numbers, 8 on each of 4 ranks.
 
     experts, k, router   4, 6, 8 or 16; of each token 1, 2, 4 or 8; one of `ops.routing.ROUTERS`
@@ -66,6 +66,7 @@ class ExpertLab(RunsOneThing):
     commands = ("pick", "run_simulated", "run_measured", "stop", *COMMANDS)
     replayed: ClassVar[tuple[str, ...]] = ("ep", "placement", "balance_factor", "factor", "bias_rate", "skew")
     frame_height_px = 800
+    train = staticmethod(run_on_ranks)
 
     def __init__(
         self,
@@ -89,7 +90,6 @@ class ExpertLab(RunsOneThing):
         self._step, self._token, self._way = STEPS, 5, "there"
         self._hand: Order = tuple(range(EXPERTS[0]))
         self._held: int | None = None  # the expert that was picked first
-        self._ran: dict[Key, Ran] = {}
         self._begin(
             experts=experts, k=k, router=router, factor=factor, convention=convention, ep=ep, skew=skew,
             bias_rate=bias_rate, balance_factor=balance_factor, placement=placement,
@@ -172,28 +172,12 @@ class ExpertLab(RunsOneThing):
         order[here], order[there] = held, expert
         self._change(hand=tuple(order), placement="hand", held=None)
 
-    def run_simulated(self) -> None:
-        """Train the net on 4 simulated ranks, and on one device. Returns at once; `wait()` waits."""
-        self._run_as("simulated")
+    def _in_words(self) -> str:
+        return f"{STEPS} steps on {RANKS} ranks, EP {self._ep}"
 
-    def run_measured(self) -> None:
-        """The same on worker processes, one per rank."""
-        self._run_as("measured")
-
-    def _run_as(self, source: str) -> None:
-        why = without_processes() if source == "measured" else ""
-        source, key = "simulated" if why else source, self.key
-        train = partial(run_on_ranks, key, executor_of(source), source, self._go_on)
-
-        def work() -> str:
-            ran = train()
-            with self._lock:
-                self._ran[key] = ran
-            equal = "EQUAL to rounding" if ran.apart <= ran.bound else "DIFFERENT"
-            text = f"{source}: {STEPS} steps on {RANKS} ranks and on one device: losses {equal}, "
-            return f"{text}{ran.same} of {ran.experts.size} choices the same{'; ' if why else ''}{why}"
-
-        self._start(f"{source}: {STEPS} steps on {RANKS} ranks, EP {self._ep}", work)
+    def _done_of(self, ran: Ran) -> str:
+        text = f"{STEPS} steps on {RANKS} ranks and on one device: losses {ran.verdict[0]}"
+        return f"{text}, {ran.same} of {ran.experts.size} choices the same"
 
     def _update(self) -> None:
         if len(self._hand) != self._experts:
@@ -215,14 +199,9 @@ class ExpertLab(RunsOneThing):
         """What a run is about: the training, EP, and where the experts lie."""
         return self.shape, self._ep, self.order(self._step)
 
-    @property
-    def ran(self) -> Ran | None:
-        """What the last run of these settings has found."""
-        return self._ran.get(self.key)
-
     def routing(self, step: int) -> Routing:
         """What the router says after so many steps."""
-        return routings(self.shape)[step]
+        return trained(self.shape)[1][step]
 
     def order(self, step: int) -> Order:
         """The experts in the order of their places: the first E / EP lie on the first rank of each group."""
@@ -268,7 +247,6 @@ class ExpertLab(RunsOneThing):
                     "router": self._scores(),
                     "messages": self._messages(),
                     "places": self._places(),
-                    "gradients": self._gradients(),
                     **({"ran": self._on_ranks(self.ran)} if self.ran else {}),
                     "python": code("Code", self._code(), tab=True),
                 },
@@ -278,21 +256,21 @@ class ExpertLab(RunsOneThing):
 
     def questions(self) -> list[Question]:
         """Rows of the busiest rank; bytes that leave a rank if balanced; slots of an expert."""
-        shape, step, hides = self.shape, self._step, PARTS
-        about = f"{self.shape}, EP {self._ep}, {self._placement}"
-        rows = self.sent(step).sum(axis=0)
-        text = f"How many rows does the busiest of the 4 ranks get after {plural(step, 'step')}? "
-        text += f"The mean is {rows.mean():g}."
-        why = f"the ranks get {', '.join(map(str, rows))}"
-        asks = [Question(f"{about}, rows {step}", text, (int(rows.max()),), why, unit="rows", within=0.1, hides=hides)]
-        leaving = 2 * bytes_leaving(self.balanced, ROW_BYTES)[0]
+        about, rows = f"{self.shape}, EP {self._ep}, {self._placement}", self.sent(self._step).sum(axis=0)
+
+        def asked(key: str, text: str, right: int, why: str, unit: str) -> Question:
+            return Question(f"{about}, {key}", text, (right,), why, unit=unit, within=0.05, hides=PARTS)
+
+        text = f"How many rows does the busiest of the 4 ranks get after {plural(self._step, 'step')}? "
+        text, why = f"{text}The mean is {rows.mean():g}.", f"the ranks get {', '.join(map(str, rows))}"
+        asks = [asked(f"rows {self._step}", text, int(rows.max()), why, "rows")]
         text = "If all experts were chosen alike: how many bytes leave a rank forward, dispatch and combine, dropless?"
         why = f"2 x {TOKENS * self._k} rows of {ROW_BYTES} B; a share of 1 / {self._ep} stays on the rank"
-        asks.append(Question(f"{about}, bytes", text, (leaving,), why, unit="B", hides=hides))
-        if (room := shape.room) is not None:
+        asks.append(asked("bytes", text, 2 * bytes_leaving(self.balanced, ROW_BYTES)[0], why, "B"))
+        if (room := self.shape.room) is not None:
             text = f"How many slots has an expert for the {TOKENS} tokens of a rank, by {self._convention}?"
             why = f"{TOKENS * self._k} choices, {self._experts} experts, factor {self._factor}, as it counts and rounds"
-            asks.append(Question(f"{about}, slots", text, (room,), why, unit="slots", hides=hides))
+            asks.append(asked("slots", text, room, why, "slots"))
         return asks
 
     def _lead(self, step: int) -> str:
@@ -307,178 +285,161 @@ class ExpertLab(RunsOneThing):
         slots = self._experts * room
         return f"{rows_of}; {drops}; each computes {slots} slots, {_times(slots / (TOKENS * self._k))}."
 
+    def _by_step(self, title: str, columns: str, rows: Callable[[int], list[list[Any]]], **more: Any) -> Section:
+        """A table of rows for each step that can be looked at.  columns: "rows: count bar, dropped: count" """
+        heads = dict(column.split(": ") for column in columns.split(", "))
+        of = {str(step): {"rows": rows(step)} for step in LOOKED_AT}
+        return table(title, {"": "name", **heads}, by=["step"], of=of, **more)
+
+    def _boxes(self, step: int) -> list[tuple[int, int, list[int], list[int]]]:
+        """Each expert on each rank that has it: rank, expert, the tokens that it keeps, and those that it drops."""
+        routing, order, each, boxes = self.routing(step), self.order(step), self._experts // self._ep, []
+        for rank in range(RANKS):
+            first, place = rank // self._ep * self._ep, rank % self._ep
+            group = slice(first, first + self._ep)
+            for expert in order[place * each : (place + 1) * each]:
+                mine, kept = routing.experts[group] == expert, routing.kept[group]
+                lists = (np.flatnonzero((mine & of).any(axis=-1)) + first * TOKENS for of in (kept, ~kept))
+                boxes.append((rank, expert, *(numbers.tolist() for numbers in lists)))
+        return boxes
+
     def _flow(self) -> Section:
-        """A row for each expert on each rank; for the picture: the tokens that it keeps, and those that it drops."""
-        of = {}
-        for step in LOOKED_AT:
-            routing, order, columns, rows = self.routing(step), self.order(step), [], []
-            each = self._experts // self._ep
-            change = bias_change(load_of(routing.experts, self._experts), 1.0) if float(self._bias_rate) else None
-            biases = zip(routing.bias, () if change is None else change, strict=change is not None)
-            for rank in range(RANKS):
-                first, place = rank // self._ep * self._ep, rank % self._ep
-                for expert in order[place * each : (place + 1) * each]:
-                    kept, dropped = [], []
-                    for home in range(first, first + self._ep):
-                        token, choice = np.nonzero(routing.experts[home] == expert)
-                        for t, c in zip(token.tolist(), choice.tolist(), strict=True):
-                            (kept if routing.kept[home, t, c] else dropped).append(home * TOKENS + t)
-                    columns.append([rank, expert, kept, dropped])
-                    bias = f"{routing.bias[expert]:+.2f}" if change is not None else None
-                    rows.append([f"expert {expert} on rank {rank}", len(kept), len(dropped) or "", bias or ""])
-            of[str(step)] = {
-                "rows": rows,
-                "columns_of": columns,
-                "weights": [[float(f"{w:.3g}") for w in own] for own in routing.weights.reshape(-1, self._k)],
-                "chosen": routing.experts.reshape(-1, self._k).tolist(),
-                "kept": routing.kept.reshape(-1, self._k).astype(int).tolist(),
-                "bias": [[round(float(b), 3), int(c)] for b, c in biases],
-                "small": f"after {plural(step, 'step')}" if step else "untrained",
-            }
-        room, own = self.shape.room, self._experts // self._ep
-        more = {"room": room, "ep": self._ep, "experts": self._experts, "tokens": TOKENS, "ranks": RANKS}
-        heads = {"": "name", "rows": "count bar", "dropped": "count", "bias": "text"}
+        """A row for each expert on each rank, and what the picture is drawn from."""
+        biased, own, room = float(self._bias_rate) > 0, self._experts // self._ep, self.shape.room
+
+        def rows(step: int) -> list[list[Any]]:
+            bias = [f"{each:+.2f}" if biased else "" for each in self.routing(step).bias]
+            boxes = self._boxes(step)
+            return [[f"expert {e} on rank {r}", len(kept), len(out) or "", bias[e]] for r, e, kept, out in boxes]
+
         note = f"Line: {plural(room or 0, 'slot')} of an expert for each rank's tokens; hatched above it: dropped. "
         note += f"To each rank {own} x {room} rows travel, empty ones too." if self._ep > 1 else ""
-        notes = [] if room is None else [note]
-        return {**table("Rows of each expert", heads, by=["step"], of=of, notes=notes), **more}
+        heads, notes = "rows: count bar, dropped: count, bias: text", [] if room is None else [note]
+        made = self._by_step("Rows of each expert", heads, rows, notes=notes)
+        for step in LOOKED_AT:
+            now = self.routing(step)
+            change = bias_change(load_of(now.experts, self._experts), 1.0).astype(int)
+            made["of"][str(step)] |= {
+                "columns_of": self._boxes(step),
+                "weights": [[float(f"{w:.3g}") for w in weights] for weights in now.weights.reshape(-1, self._k)],
+                "chosen": now.experts.reshape(-1, self._k).tolist(),
+                "kept": now.kept.reshape(-1, self._k).astype(int).tolist(),
+                "bias": [[round(float(b), 3), int(c)] for b, c in zip(now.bias, change, strict=True)] if biased else [],
+                "small": f"after {plural(step, 'step')}" if step else "untrained",
+            }
+        return {**made, "room": room, "ep": self._ep, "tokens": TOKENS, "ranks": RANKS}
 
     def _exchange(self) -> Section:
         """Rows of the two messages: a row sends, a column receives."""
         of = {}
-        for step in LOOKED_AT:
-            for way in WAYS:
-                sent = self.sent(step) if way == "there" else self.sent(step).T
-                rows = [[f"rank {r}", *map(int, row), int(row.sum())] for r, row in enumerate(sent)]
-                received = sent.sum(axis=0)
-                rows.append(["receives", *map(int, received), ""])
-                of[f"{step}|{way}"] = {"rows": rows}
+        for step, way in product(LOOKED_AT, WAYS):
+            sent = self.sent(step) if way == "there" else self.sent(step).T
+            rows = [[f"rank {rank}", *row, sum(row)] for rank, row in enumerate(sent.tolist())]
+            of[f"{step}|{way}"] = {"rows": [*rows, ["receives", *sent.sum(axis=0).tolist(), ""]]}
         columns = {"": "name", **{f"to {r}": "number" for r in range(RANKS)}, "sends": "number"}
         return table("Rows that travel", columns, by=["step", "way"], of=of, small="from a row to a column")
 
     def _over(self) -> Section:
         """The balance at every step, of ranks and of experts."""
         losses, steps = trained(self.shape)
-        ranks = [busiest_over_mean(self.sent(step).sum(axis=0)) for step in range(STEPS + 1)]
-        experts = [busiest_over_mean(load_of(routing.experts, self._experts)) for routing in steps]
-        dropped = [int((~routing.kept).sum()) for routing in steps]
-        rows = [
-            [str(s), f"{ranks[s]:.3g}", f"{experts[s]:.3g}", dropped[s], f"{losses[s]:.3g}" if s < STEPS else "-"]
-            for s in LOOKED_AT
-        ]
-        columns = {
-            "step": "name",
-            "busiest rank": "number",
-            "busiest expert": "number",
-            "dropped": "count",
-            "loss": "text",
-        }
-        lines = {"ranks": [round(x, 3) for x in ranks], "chosen": [round(x, 3) for x in experts], "dropped": dropped}
-        return {**table("Busiest over mean, step by step", columns, rows), "lines": lines}
+        ranks = [round(busiest_over_mean(self.sent(step).sum(axis=0)), 3) for step in range(STEPS + 1)]
+        experts = [round(busiest_over_mean(load_of(routing.experts, self._experts)), 3) for routing in steps]
+        lost = [int((~routing.kept).sum()) for routing in steps]
+        said = [*(f"{loss:.3g}" for loss in losses), "-"]
+        columns = {"step": "name", "busiest rank": "number", "busiest expert": "number", "dropped": "count"}
+        rows = [[str(s), f"{ranks[s]:.3g}", f"{experts[s]:.3g}", lost[s], said[s]] for s in LOOKED_AT]
+        made = table("Busiest over mean, step by step", {**columns, "loss": "text"}, rows)
+        return {**made, "lines": {"ranks": ranks, "chosen": experts}}
 
     def _scores(self) -> Section:
         """What the router says of one token: logits z, scores p, the chosen and their weights."""
-        of, home, t = {}, self._token // TOKENS, self._token % TOKENS
-        for step in LOOKED_AT:
-            now, rows = self.routing(step), []
-            chosen, weights = now.experts[home, t].tolist(), now.weights[home, t].tolist()
-            for expert in range(self._experts):
-                at = chosen.index(expert) if expert in chosen else None
-                z, p, bias = (
-                    float(each) for each in (now.logits[home, t, expert], now.scores[home, t, expert], now.bias[expert])
-                )
-                said = (
-                    "" if at is None else f"choice {at + 1}" if now.kept[home, t, at] else f"choice {at + 1}, dropped"
-                )
-                weight = "" if at is None else f"{weights[at]:.3f}"
-                rows.append([f"expert {expert}", f"{z:.3f}", f"{p:.3f}", f"{bias:+.3f}", said, weight])
-            of[str(step)] = {"rows": rows}
-        columns = {"": "name", "z": "number", "p": "number", "bias": "number", "chosen": "text", "weight": "number"}
+        home, t = divmod(self._token, TOKENS)
+
+        def rows(step: int) -> list[list[Any]]:
+            now = self.routing(step)
+            numbers = zip(now.logits[home, t], now.scores[home, t], now.bias, strict=True)
+            made = [[f"expert {e}", f"{z:.3f}", f"{p:.3f}", f"{b:+.3f}", "", ""] for e, (z, p, b) in enumerate(numbers)]
+            for at, expert in enumerate(now.experts[home, t]):
+                said = f"choice {at + 1}" if now.kept[home, t, at] else f"choice {at + 1}, dropped"
+                made[expert][4:] = [said, f"{now.weights[home, t, at]:.3f}"]
+            return made
+
         small = f"of rank {home}; {ROUTER_NAMES[self._router]}; the bias counts for the choice alone"
-        return table(f"Router of token {self._token}", columns, by=["step"], of=of, small=small, tab=True)
+        heads = "z: number, p: number, bias: number, chosen: text, weight: number"
+        made = self._by_step(f"Router of token {self._token}", heads, rows, small=small, tab=True)
+        for step in LOOKED_AT:  # of all tokens, for a page without a kernel
+            now = self.routing(step)
+            z, p, bias = (each.astype(float).round(3) for each in (now.logits, now.scores, now.bias))
+            flat = {"z": z.reshape(-1, self._experts).tolist(), "p": p.reshape(-1, self._experts).tolist()}
+            made["of"][str(step)] |= {**flat, "bias": bias.tolist()}
+        return made
+
+    def _leaving(self, step: int) -> tuple[list[int], list[int]]:
+        """Bytes that leave each rank for others: dispatch and combine."""
+        rows = self.travelling(step)
+        return bytes_leaving(rows, ROW_BYTES), bytes_leaving(rows.T, ROW_BYTES)
 
     def _messages(self) -> Section:
         """Bytes that leave each rank in the four messages of a step."""
-        balanced = bytes_leaving(self.balanced, ROW_BYTES)
-        columns = {"": "name", **{f"rank {r}": "bytes" for r in range(RANKS)}, "if balanced": "bytes"}
-        of = {}
-        for step in LOOKED_AT:
-            there, back = (bytes_leaving(rows, ROW_BYTES) for rows in (self.travelling(step), self.travelling(step).T))
-            kind = "all_to_all_v" if self.shape.room is None else "all_to_all"
-            names = f"dispatch, {kind}", "combine", "gradient of combine", "gradient of dispatch"
-            rows = [[name, *sizes, balanced[0]] for name, sizes in zip(names, (there, back, there, back), strict=True)]
-            of[str(step)] = {"rows": rows}
-        note = (
-            "Counts of all ranks travel first: 4 B for each expert."
-            if self.shape.room is None
-            else "Slots travel, empty ones too."
-        )
-        notes = [note] if self._ep > 1 else ["With EP 1 every rank has all experts: no row travels."]
+        balanced, slots = bytes_leaving(self.balanced, ROW_BYTES)[0], self.shape.room is not None
+        names = f"dispatch, all_to_all{'' if slots else '_v'}", "combine", "gradient of combine", "gradient of dispatch"
+
+        def rows(step: int) -> list[list[Any]]:
+            there, back = self._leaving(step)
+            return [[name, *sizes, balanced] for name, sizes in zip(names, (there, back) * 2, strict=True)]
+
+        note = "Slots travel, empty ones too." if slots else "Counts of all ranks travel first: 4 B for each expert."
+        note += " The tokens here need no gradient: the last message is one of a layer inside a network."
+        notes = [note if self._ep > 1 else "With EP 1 every rank has all experts: no row travels."]
+        heads = ", ".join([*(f"rank {r}: bytes" for r in range(RANKS)), "if balanced: bytes"])
         small = "bytes that leave a rank, predicted from these counts"
-        return table("Messages", columns, by=["step"], of=of, small=small, notes=notes, tab=True)
+        return self._by_step("Messages", heads, rows, small=small, notes=notes, tab=True)
 
     def _places(self) -> Section:
         """The experts on the ranks of a group, and how unequal that makes them: in order, by hand, by EPLB."""
-        of, each = {}, self._experts // self._ep
-        for step in LOOKED_AT:
-            now, rows = self.routing(step), []
-            known = {"in order": tuple(range(self._experts)), PLACEMENTS[self._placement]: self.order(step)}
-            for name, order in known.items():
-                ranks = " | ".join(" ".join(map(str, order[p * each : (p + 1) * each])) for p in range(self._ep))
-                rows.append([name, f"{busiest_over_mean(now.sent(self._ep, order).sum(axis=0)):.3g}", ranks])
-            for more, name in enumerate(("EPLB, one copy each", "EPLB, a copy more on each rank")):
-                placed = now.placed(self._ep, more)
-                ranks = " | ".join(" ".join(map(str, sorted(rank))) for rank in placed.devices)
-                rows.append([name, f"{placed.max_over_mean:.3g}", ranks])
-            of[str(step)] = {"rows": rows}
-        columns = {"": "name", "busiest over mean": "number", "experts of each rank": "text"}
-        note = (
-            "Two copies of an expert have half of its rows each. Click two experts in the picture: they change places."
-        )
-        small = f"on {plural(self._ep, 'rank')}"
-        return table("Placement", columns, by=["step"], of=of, small=small, notes=[note], tab=True)
+        each = self._experts // self._ep
 
-    def _gradients(self) -> Section:
-        """Whose gradients are summed over which ranks."""
-        copies = RANKS // self._ep
-        groups = [tuple(range(place, RANKS, self._ep)) for place in range(self._ep)]
-        said = "no message: one rank has it" if copies == 1 else " and ".join(map(str, groups))
-        everyone = str(tuple(range(RANKS)))
-        rows = [["gate", everyone, "1"], ["up, down", said, "1"], ["bias", "none: it follows from the loads", ""]]
-        rows[1][2] = f"{RANKS}, not {copies}" if copies != RANKS else f"{RANKS}"
-        rows[0][2] = f"{RANKS}"
-        note = (
-            "The loss here is the mean over all 32 tokens, so gradients are summed and nothing is divided; where each "
+        def rows(step: int) -> list[list[Any]]:
+            now, made = self.routing(step), []
+            one, more = (now.placed(self._ep, copies) for copies in (0, 1))
+            known = {"in order": tuple(range(self._experts)), PLACEMENTS[self._placement]: self.order(step)}
+            known["EPLB, one copy each"] = tuple(expert for rank in one.devices for expert in rank)
+            for name, order in known.items():
+                ranks = [order[first : first + each] for first in range(0, self._experts, each)]
+                made.append([name, busiest_over_mean(now.sent(self._ep, order).sum(axis=0)), ranks])
+            made.append(["EPLB, a copy more on each rank", more.max_over_mean, more.devices])
+            shown = (" | ".join(" ".join(map(str, sorted(rank))) for rank in ranks) for *_, ranks in made)
+            return [[name, f"{over:.3g}", ranks] for (name, over, _), ranks in zip(made, shown, strict=True)]
+
+        note = "Two copies of an expert have half of its rows each"
+        note += ", rows of all groups added" if self._ep < RANKS else ""
+        heads, small = "busiest over mean: number, experts of each rank: text", f"on {plural(self._ep, 'rank')}"
+        return self._by_step(
+            "Placement", heads, rows, small=small, notes=[f"{note}. By hand: click two experts."], tab=True
         )
-        note += "rank's loss is the mean over its own tokens, all are divided by the 4 ranks, those of experts too."
-        columns = {"": "name", "summed over ranks": "text", "divided, if losses are local means, by": "text"}
-        return table("Gradients", columns, rows, notes=[note], tab=True)
 
     def _on_ranks(self, ran: Ran) -> Section:
-        """What a run has found, next to one device."""
-        rows: list[list[Any]] = []
-        for step in (0, STEPS - 1):
-            rows.append(
-                [f"loss of step {step + 1}", f"{ran.losses[step]:.7g}", f"{ran.single[step]:.7g} on one device", ""]
-            )
-        equal = ran.apart <= ran.bound
-        verdict = ["EQUAL to rounding" if equal else "DIFFERENT", equal]
-        rows.append(["largest difference", f"{ran.apart:.1e}", f"at most {ran.bound:.1e}", verdict])
-        count, equal = ran.experts.size, ran.same == ran.experts.size
-        verdict = ["EQUAL" if equal else "DIFFERENT", equal]
-        rows.append([f"choices after step {STEPS}", f"{count}", f"{ran.same} as on one device", verdict])
+        """What a run has found, next to one device, and bytes next to those of the counts."""
+        rows, count = ran.rows(1, STEPS), ran.experts.size
+        equal = ["EQUAL" if ran.same == count else "DIFFERENT", ran.same == count]
+        rows.append([f"choices after step {STEPS}", f"{count}", f"{ran.same} as on one device", equal])
+        for rank, (sent, *both) in enumerate(zip(ran.sent, *self._leaving(STEPS), strict=True)):
+            said = ["as predicted" if sent == sum(both) else "DIFFERENT", sent == sum(both)]
+            rows.append([f"rank {rank} sends forward", f"{sent:,} B", f"{sum(both):,} B predicted from counts", said])
         columns = {"": "name", ran.source: "number", "compared with": "text", " ": "verdict"}
         return table("On ranks", columns, rows, small=f"{STEPS} steps on 4 ranks, {ran.source}", tab=True)
 
     def _code(self) -> str:
         factor = None if self._factor == "dropless" else float(self._factor)
-        lines = [
-            f"moe = nn.MoE({HIDDEN}, {HIDDEN}, {self._experts}, {self._k}, router={self._router!r},",
-            f"             capacity_factor={factor}, convention={self._convention!r}, expert_parallel={self._ep},",
-            f"             groups=4, balance_factor={self._balance_factor}, bias_rate={self._bias_rate})",
-            f"models.expert_parallel(net, dp=4, ep={self._ep})",
-        ]
-        return "\n".join(lines)
+        own = RANKS // self._ep
+        return (
+            f"moe = nn.MoE({HIDDEN}, {HIDDEN}, {self._experts}, {self._k}, router={self._router!r},\n"
+            f"             capacity_factor={factor}, convention={self._convention!r}, expert_parallel={self._ep},\n"
+            f"             groups={RANKS}, balance_factor={self._balance_factor}, bias_rate={self._bias_rate})\n"
+            f"models.expert_parallel(net, dp={RANKS}, ep={self._ep})\n"
+            f"# gradients: of the gate summed over {RANKS} ranks, of experts over the {own} with the same ones; the\n"
+            f"# loss is the mean over all tokens: nothing is divided. Of local means both are divided by {RANKS}."
+        )
 
 
 def _times(ratio: float) -> str:

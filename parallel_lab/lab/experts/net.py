@@ -1,6 +1,6 @@
 """A small net with a layer of experts, and what its router says before and after every step of a training.
 
-    steps = routings(Shape(experts=8, k=2, skew=1))
+    losses, steps = trained(Shape(experts=8, k=2, skew=1))
     steps[0].counts, steps[24].counts     rows of each rank for each expert, (4, 8): untrained, and after 24 steps
     steps[24].sent(ep=4)                  rows that each rank gives each, (4, 4)
 
@@ -58,9 +58,8 @@ class Shape:
             return None
         if self.factor <= 0 and self.convention in AS_NEEDED:
             what = f"factor={self.factor:g} by {self.convention} is as many slots as the busiest expert needs"
-            hint = "Dropless sends what comes, without slots"
-            allowed = "Above 0: the plan reserves slots before the router has chosen"
-            raise ArgumentError(what, where="capacity", allowed=allowed, hint=hint)
+            allowed = "Above 0: the plan reserves slots before the router has chosen. Dropless has none"
+            raise ArgumentError(what, where="capacity", allowed=allowed)
         return capacity(TOKENS, self.experts, self.k, self.factor, self.convention)
 
     def layer(self, ep: int = 1) -> nn.MoE:
@@ -190,8 +189,3 @@ def trained(shape: Shape) -> tuple[tuple[float, ...], tuple[Routing, ...]]:
                 steps.append(Routing.of(shape, net.moe, now["moe.gate"], now["moe.bias"]))
                 losses += session.train([tokens(shape.skew)], 1) if step < STEPS else []
     return tuple(losses), tuple(steps)
-
-
-def routings(shape: Shape) -> tuple[Routing, ...]:
-    """Before each of 24 steps, and after the last."""
-    return trained(shape)[1]
