@@ -203,15 +203,6 @@ class Instr(Written):
         """What says which pieces a message sends: the window of a halo, the route of an exchange; None of others."""
         return self.attr("window") or self.attr("route")
 
-    def handed_bytes(self, operand_bytes: int, rank: int) -> int:
-        """Bytes of an operand that `rank` hands over: all; the pieces for others; off a root nothing."""
-        definition = MESSAGES.get(self.message)
-        if definition is not None and not definition.gives(rank, self.attr("root")):
-            return 0
-        if definition is None or not definition.piecewise:
-            return operand_bytes
-        return definition.payload_bytes(operand_bytes, self.group_size, self.how, self.position(rank))
-
     def group(self, rank: int) -> tuple[int, ...]:
         """The ranks `rank` communicates with here, itself included, ascending; of a border (source, destination)."""
         shift = self.attr("shift")

@@ -17,6 +17,7 @@ from ..base.dtypes import as_dtype
 from ..base.origin import short_file
 from ..layout.named_layout import LayoutStrategy, strategy_counts
 from ..layout.tensor_layout import slice_text
+from ..ops.collectives.definitions import MESSAGES
 from .actions import Action
 from .copies import COPIES, runs_on_host
 from .instr import Instr, Value, attr_pairs
@@ -161,6 +162,16 @@ def _bucket_entry(instr: Instr, source: Value, phase: str, rank: int) -> dict[st
     }
 
 
+def _handed_bytes(instr: Instr, operand_bytes: int, rank: int) -> int:
+    """Bytes of an operand that `rank` hands over: all; the pieces for others; off a root nothing."""
+    definition = MESSAGES.get(instr.message)
+    if definition is not None and not definition.gives(rank, instr.attr("root")):
+        return 0
+    if definition is None or not definition.piecewise:
+        return operand_bytes
+    return definition.payload_bytes(operand_bytes, instr.group_size, instr.how, instr.position(rank))
+
+
 def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: int, bucket: str = "") -> dict[str, Any]:
     have, gives = message_shapes(instr, ins[0], out)
     itemsize = as_dtype(ins[0].dtype).itemsize
@@ -172,7 +183,7 @@ def _comm_entry(instr: Instr, ins: list[Value], out: Value, phase: str, rank: in
         "in_shape": list(have),
         "out_shape": list(gives),
         "dtype": ins[0].dtype,
-        "bytes": instr.handed_bytes(math.prod(have) * itemsize, rank) if instr.is_communication else 0,
+        "bytes": _handed_bytes(instr, math.prod(have) * itemsize, rank) if instr.is_communication else 0,
         "phase": phase,
         "fusion": instr.attr("fusion", 0),
         "reduce": instr.attr("reduce"),

@@ -438,7 +438,7 @@ class ExpertLab(RunsOnRanks):
             f"             groups={RANKS}, balance_factor={self._balance_factor}, bias_rate={self._bias_rate})\n"
             f"models.expert_parallel(net, dp={RANKS}, ep={self._ep})\n"
             f"# gradients: of the gate summed over {RANKS} ranks, of experts over the {own} with the same ones; the\n"
-            f"# loss is the mean over all tokens: nothing is divided. Of local means both are divided by {RANKS}."
+            f"# loss is the mean over all tokens: nothing is divided. Local means would be divided by {RANKS}."
         )
 
 

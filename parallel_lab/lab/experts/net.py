@@ -58,7 +58,7 @@ class Shape:
             return None
         if self.factor <= 0 and self.convention in AS_NEEDED:
             what = f"factor={self.factor:g} by {self.convention} is as many slots as the busiest expert needs"
-            allowed = "Above 0: the plan reserves slots before the router has chosen. Dropless has none"
+            allowed = "Above 0: the plan reserves slots before the router has chosen. Dropless needs no slots"
             raise ArgumentError(what, where="capacity", allowed=allowed)
         return capacity(TOKENS, self.experts, self.k, self.factor, self.convention)
 
