@@ -119,6 +119,7 @@ LESSONS = {
     "12": (13, ("12.1",), 11),
     "14": (9, ("14.1", "14.2"), 5),
     "15": (16, ("15.1", "15.2"), 8),
+    "16": (19, ("16.1", "16.2"), 7),
 }
 # An answer that is right in part, for lessons with a single exercise: four columns fit 2 x 4 alone, 1 of 4 points. A
 # layout within both budgets whose step is 1.15 times par: all but par's 2 of 13.

@@ -229,6 +229,21 @@ def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
     return number_bytes * kv_heads / heads * flops_per_s / bytes_per_s
 """,
     "15.4": "owners = [0, 1, 2, 3, 0, 1, 2, 1, 3, 3, 2, 0]",
+    "16.1": """
+def room(tokens, experts, k, factor):
+    return int(np.ceil(tokens * k / experts * factor))
+""",
+    "16.2": """
+def splits(rank, counts):
+    sent = counts.reshape(len(counts), len(counts), -1).sum(axis=2)
+    return sent[rank], sent[:, rank]
+""",
+    "16.3": """
+def divisor(tp, cp, dp, ep, experts):
+    return cp * dp
+""",
+    "16.4": "devices = [[1, 4, 7], [0, 4, 6], [3, 4, 5], [2, 4, 5]]",
+    "16.5": 'run = {"tensor": 2, "context": 4, "stages": 2, "expert": 8}',
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-LESSONS = (*(f"{number:02}" for number in range(1, 13)), "14", "15")
+LESSONS = (*(f"{number:02}" for number in range(1, 13)), "14", "15", "16")
 TARGETS = ("MindSpore", "PyTorch", "JAX")
 
 
@@ -338,5 +338,30 @@ q, k, v = (x.chunk(world_size)[rank].clone() for x in (q, k, v))
 scores = jnp.where(jnp.tril(jnp.ones((32, 32), bool)), q @ k.T, -jnp.inf)
 same(attended, jax.nn.softmax(scores) @ v)
 """,
+    ),
+    ("16", "PyTorch"): (
+        4,
+        """
+k, everybody = 2, [nn.Linear(6, 6) for _ in range(8)]
+all_x, all_weights = torch.randn(16, 6), torch.rand(16, k)
+all_experts = torch.stack([torch.randperm(8)[:k] for _ in range(16)])
+wanted = sum(
+    torch.stack([everybody[e](t) for e, t in zip(all_experts[:, j].tolist(), all_x)]) * all_weights[:, j, None]
+    for j in range(k)
+).detach().chunk(world_size)[rank]
+mine = everybody[2 * rank : 2 * rank + 2]
+x, weights, experts = (each.chunk(world_size)[rank] for each in (all_x, all_weights, all_experts))
+torch.set_grad_enabled(False)
+""",
+        "same(y, wanted)\n",
+    ),
+    ("16", "JAX"): (
+        8,
+        JAX_LINE.format("ep")
+        + """
+room, x, gate, up = 4, normal(1, 32, 6), normal(2, 6, 16), normal(3, 16, 6, 6)
+wanted = jnp.einsum("th,thg->tg", x, up[jnp.argmax(x @ gate, axis=1)])
+""",
+        "same(y, wanted)\n",
     ),
 }

@@ -53,6 +53,9 @@ MISCONCEPTIONS = {
     "gathered once is enough": "Only a slice of a product's input is kept: it is gathered again, for 5/4 of the bytes.",
     "slices in order are fair": "Late tokens see more keys, and every step of a ring waits for its longest rank.",
     "blocks count alike": "Each block counts as much as its sum of exponentials, e to the power of its l.",
+    "a capacity factor counts tokens": "It counts choices, k of each token; only GShard's code counts tokens.",
+    "an expert is averaged over its copies": "Each token is there once: divide by dp x cp, as everywhere.",
+    "context parallel shares out the weights": "It shares out activations: every rank of a sequence has all weights.",
     "positions begin at 0": "A slice's tokens have the positions that they have in the sequence.",
 }
 
@@ -101,8 +104,8 @@ def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
             return False
     if isinstance(wanted, list | tuple):
         try:
-            items = listed(found)
-        except Exception:  # the same
+            items = listed(found, len(wanted))
+        except Exception:  # the same; and more of them
             return False
         return len(items) == len(wanted) and all(same_value(*pair, close) for pair in zip(items, wanted, strict=True))
     try:

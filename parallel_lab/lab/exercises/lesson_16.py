@@ -1,0 +1,281 @@
+"""Lesson 16, expert parallel: capacity, splits, the divisor of experts' gradients, copies of experts, letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from ...base.units import bytes_text
+from ...cost.expert_placement import place_experts
+from ...cost.planner.clusters import get_machine
+from ...cost.planner.degrees import Degrees, GradientRule
+from ...cost.planner.outer import Found, search_plans
+from ...cost.planner.predict import predict_point
+from ...ops.expert_capacity import capacity
+from ...ops.expert_rows import exchange_splits
+from .book import Exercise
+from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, slip
+from .reading import another_form, read_dict, reading, whole_numbers
+from .running import listed
+from .verdict import Part, reached
+
+# ---- 16.1: capacity ----
+
+TOKENS_ALONE = "a capacity factor counts tokens"
+ROOMS = (
+    Idea(TOKENS_ALONE, MISCONCEPTIONS[TOKENS_ALONE], lambda t, e, k, f: max(int(t * f / e), 0)),
+    slip("Rounded up, but without k: a token makes k choices.", lambda t, e, k, f: int(np.ceil(t * f / e))),
+    slip(
+        "That is Tutel's: it rounds the slots of one choice, and multiplies by k.", lambda *of: capacity(*of, "tutel")
+    ),
+    slip("Rounded down: a slot is missing where it does not divide.", lambda t, e, k, f: int(t * k / e * f)),
+)
+FACTORS = [(8, 8, 2, 1.0), (8, 8, 2, 1.25), (32, 8, 1, 1.1), (100, 16, 4, 1.5)]
+
+
+def _factors(rng: np.random.Generator) -> list[tuple[int, int, int, float]]:
+    return [(int(rng.integers(8, 99)), 8, int(rng.integers(2, 5)), float(rng.integers(5, 9)) / 4) for _ in range(4)]
+
+
+# ---- 16.2: splits ----
+
+
+def splits(rank: int, counts: np.ndarray) -> tuple[list[int], list[int]]:
+    """Rows that a rank gives each, and gets of each.  counts: (ranks, experts), rows of each rank for each expert."""
+    sent, received = exchange_splits(np.asarray(counts))
+    return sent[rank].tolist(), received[rank].tolist()
+
+
+def _without_own(rank: int, counts: np.ndarray) -> tuple[list[int], ...]:
+    return tuple([n * (r != rank) for r, n in enumerate(each)] for each in splits(rank, counts))
+
+
+SPLITS = (
+    slip("The two are exchanged: input_splits are the rows that this rank gives.", lambda *of: splits(*of)[::-1]),
+    slip("Rows for a rank's own experts are in the exchange, too: they go to itself.", _without_own),
+    slip(
+        "A rank has several experts: add up the columns that are its own.",
+        lambda rank, counts: (counts[rank].tolist(), counts[:, rank].tolist()),
+    ),
+)
+
+
+def _counted(rng: np.random.Generator, ranks: int, empty: bool = False) -> list[tuple[int, np.ndarray]]:
+    """Each rank's call; empty: nobody's tokens choose an expert of the last rank."""
+    counts = rng.integers(0, 5, (ranks, 2 * ranks))
+    counts[:, -2:] *= not empty
+    return [(rank, counts) for rank in range(ranks)]
+
+
+def _splits(name: str, points: int, ideas: tuple[Idea, ...], ranks: int, empty: bool) -> Cases:
+    cases, rule = _counted(np.random.default_rng(4), ranks, empty), "rows for the experts of each rank; rows from each"
+    return Cases(name, points, cases, rule, ideas, lambda rng: _counted(rng, ranks, empty))
+
+
+# ---- 16.3: the divisor ----
+
+
+def _rule(tp: int, cp: int, dp: int, ep: int, experts: int) -> GradientRule:
+    return Degrees(tp * cp * dp, tensor=tp, context=cp, expert=ep).gradients
+
+
+def divisor(*degrees: int) -> int:
+    """What an expert's gradient is divided by, summed over its copies."""
+    return _rule(*degrees).divisor
+
+
+OWN_GROUP = "an expert is averaged over its copies"
+DIVISORS = (
+    Idea(
+        OWN_GROUP,
+        lambda *of: (
+            f"{MISCONCEPTIONS[OWN_GROUP]} {_rule(*of).expert_factor_if_divided_by_own_group:g} x one device's gradient."
+        ),
+        lambda *of: _rule(*of).expert_group,
+    ),
+    slip(
+        lambda *of: f"By the experts: {divisor(*of) / of[4]:g} x one device's gradient. They do not make the mean.",
+        lambda *of: of[4],
+    ),
+    slip(
+        "Ranks of tp have the same tokens, and the same loss: only those of dp and cp differ.",
+        lambda *of: of[0] * of[1] * of[2],
+    ),
+    slip("Ranks of cp have tokens of their own, too, and a mean of their own.", lambda *of: of[2]),
+)
+DEGREES = [(1, 1, 4, 4, 8), (2, 1, 4, 4, 8), (1, 2, 4, 8, 16), (2, 2, 2, 4, 32)]
+
+
+def _degrees(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    tp, cp, dp, ep = (2 ** int(n) for n in rng.integers((0, 1, 1, 1), (3, 3, 4, 3)))
+    return [(tp, cp, dp, ep, 4 * ep)]
+
+
+# ---- 16.4: copies of experts ----
+
+LOAD, DEVICES, ROOM = (35, 35, 31, 31, 28, 13, 2, 2), 4, 3  # rows of each expert; experts that a device has room for
+LEAST_ROWS = 44.5  # of the busiest device: the least there is; a test tries every number of copies and every packing
+PLACED_FORM = "A list of 4 lists of 3 experts, 0 to 7, each expert in it once at least: [[0, 1, 2], ...]"
+
+
+def busiest_rows(devices: Any) -> float:
+    """Rows of the busiest device: the copies of an expert share its rows."""
+    copies = [sum(device.count(expert) for device in devices) for expert in range(len(LOAD))]
+    return max(sum(LOAD[expert] / copies[expert] for expert in device) for device in devices)
+
+
+def _placed(answer: Any) -> Iterator[Part]:
+    with reading(answer, PLACED_FORM, "no list yet"):
+        devices = [list(whole_numbers(device, ROOM + 1, flags=False)) for device in listed(answer)]
+    if list(map(len, devices)) != [ROOM] * DEVICES or {e for device in devices for e in device} != {*range(len(LOAD))}:
+        raise another_form(answer, PLACED_FORM)
+    rows, greedy = busiest_rows(devices), busiest_rows(place_experts(LOAD, DEVICES * ROOM, DEVICES).devices)
+    text = f"the busiest device gets {rows:.4g} rows: {rows / LEAST_ROWS:.3f} x par"
+    yield Part("places", True, f"the busiest device gets {rows:.4g} rows")
+    note = "EPLB gives copies to the largest load per copy, then packs. A copy more of a smaller one may pack better."
+    yield reached("beats EPLB", rows < greedy - 1e-9, text, f"less than EPLB's {greedy:.4g}", note)
+    yield reached("par", rows < LEAST_ROWS + 1e-9, text, f"{LEAST_ROWS}: no placement has less, by exact search", note)
+
+
+# ---- 16.5: which letter first ----
+
+MODEL, RANKS, TOKENS, BATCH, CAP = (
+    "mixtral_8x7b",
+    64,
+    32_768,
+    64,
+    60e9,
+)  # tokens of a sequence; sequences; bytes of a rank
+LETTERS = ("tensor", "context", "stages", "expert")
+LETTERS_FORM = f"A dict with {', '.join(LETTERS)}: powers of two whose product, without expert, divides {RANKS}"
+WEIGHTS = "context parallel shares out the weights"
+CONTEXT_ALONE = Idea(WEIGHTS, MISCONCEPTIONS[WEIGHTS], dict(zip(LETTERS, (1, 32, 1, 1), strict=True)), "fits")
+
+
+@lru_cache(maxsize=1)
+def _found() -> Found:
+    """Every run of the puzzle, priced by the planner."""
+    space = {"ways": ("zigzag",), "recompute": ("none",), "micro_batch": (1,), "levels": (1,)}
+    return search_plans(MODEL, get_machine("dgx_h100", RANKS), BATCH, seq_length=TOKENS, memory_bytes=CAP, **space)
+
+
+def _letters(answer: Any) -> Iterator[Part]:
+    with reading(answer, LETTERS_FORM, "no run yet"):
+        chosen = whole_numbers([read_dict(answer, LETTERS_FORM)[name] for name in LETTERS], flags=False)
+    found = _found()
+    of = {tuple(getattr(v.point, name) for name in LETTERS): v for v in found.verdicts}
+    if set(answer) != set(LETTERS) or chosen not in of:
+        raise another_form(answer, LETTERS_FORM)
+    verdict, par_s = of[chosen], found.winner.step_s
+    yield Part("a run", True, verdict.point.text())
+    fits = verdict.kind not in ("misfit", "states", "memory")
+    over = CONTEXT_ALONE.told if chosen[1] > 1 and {*chosen} == {1, chosen[1]} else ""
+    yield reached("fits", fits, verdict.reason or "it fits", f"at most {bytes_text(CAP)} on every rank", over)
+    if fits:
+        step_s = predict_point(MODEL, verdict.point, found.machine).step_s
+        text = f"a step of {step_s:.3f} s, predicted: {step_s / par_s:.3f} x par"
+        note = found.why(verdict).rpartition("\n")[2]
+        yield reached("near par", step_s <= 1.1 * par_s, text, f"{1.1 * par_s:.3f} s", note)
+        yield reached(
+            "par", step_s <= par_s * (1 + 1e-9), text, f"{par_s:.3f} s: the planner has priced all runs", note
+        )
+
+
+EXERCISES = (
+    Exercise(
+        "16.1",
+        "capacity",
+        hints=(
+            "How many choices do the tokens make, and how many would each expert get if all were alike?",
+            "Set a capacity factor in the Expert Lab, and look at the line: where is it for factors of 1 and 1.25?",
+            "Megatron and MindSpore count choices, k of each token, and round up.",
+            "Tokens times k over experts, times the factor, rounded up to a whole number.",
+        ),
+        **by_cases(
+            lambda *of: capacity(*of, "megatron"),
+            Cases("slots", 3, FACTORS, "choices over experts, times the factor, rounded up", ROOMS, _factors),
+        ),
+        start="""\
+def room(tokens, experts, k, factor):
+    return int(tokens * factor / experts)
+
+
+check("16.1", room)
+""",
+    ),
+    Exercise(
+        "16.2",
+        "splits",
+        hints=(
+            "Which numbers of the counts, added up, are what this rank gives to rank 2?",
+            "Print the exchange of the Expert Lab: a row of it is what a rank gives, a column what it gets.",
+            "Experts of a rank lie next to each other: reshape the counts so that they have a dim of their own.",
+            "Add up the experts of each rank. In that table input_splits is this rank's row, output_splits its column.",
+        ),
+        **by_cases(
+            splits,
+            _splits("4 ranks", 2, SPLITS, 4, False),
+            _splits("a rank gets nothing", 1, (), 4, True),
+            _splits("other ranks", 1, (), 3, False),
+        ),
+        start="""\
+def splits(rank, counts):
+    input_splits = [0] * len(counts)
+    output_splits = [0] * len(counts)
+    return input_splits, output_splits
+
+
+check("16.2", splits)
+""",
+    ),
+    Exercise(
+        "16.3",
+        "the divisor of an expert",
+        hints=(
+            "How many means are there, of how many different groups of tokens?",
+            "Run the broken training below: which parameters are divided by something else than the others?",
+            "The loss is a mean over all tokens. How many there are does not depend on where experts lie.",
+            "The same as for every other parameter: dp times cp.",
+        ),
+        **by_cases(divisor, Cases("divisor", 3, DEGREES, "dp x cp, as for dense parameters", DIVISORS, _degrees)),
+        start='def divisor(tp, cp, dp, ep, experts):\n    return tp * cp * dp // ep\n\n\ncheck("16.3", divisor)\n',
+    ),
+    Exercise(
+        "16.4",
+        "copies of experts",
+        (("places", 1), ("beats EPLB", 1), ("par", 2)),
+        (
+            "What does a second copy of an expert do to the rows of the device that has the first?",
+            "How many rows should each device get, and which experts have nearly as many alone?",
+            "Four places are spare. Give copies to experts so that the parts can be packed into four equal sums.",
+            "Try numbers of copies, and pack each by hand or by a loop: three to a device, sums next to 44.25.",
+        ),
+        _placed,
+        lambda: f"{LEAST_ROWS} rows on the busiest device, by exact search over copies and packings",
+        "beats EPLB",
+        start='devices = [[0, 0, 1], [1, 2, 3], [4, 5, 6], [7, 2, 3]]\n\ncheck("16.4", devices)\n',
+    ),
+    Exercise(
+        "16.5",
+        "which letter first",
+        (("a run", 1), ("fits", 1), ("near par", 1), ("par", 2)),
+        (
+            "Which letters make a rank's weights fewer, and which its activations?",
+            "Try one letter at a time with check: does it fit, and which term is larger than the winner's?",
+            "Experts are nine tenths of the weights: begin there, then activations. Each letter has a price.",
+            "All eight experts apart, then a few ranks for the sequence, and two each of the others.",
+        ),
+        _letters,
+        lambda: f"a step of {_found().winner.step_s:.3f} s, the fastest of {len(_found().verdicts)} runs",
+        "near par",
+        ideas=(CONTEXT_ALONE,),
+        start="""\
+run = {"tensor": 1, "context": 1, "stages": 1, "expert": 1}
+
+check("16.5", run)
+""",
+    ),
+)

@@ -1,0 +1,106 @@
+"""Lesson 16's exercises: right answers pass, wrong ones hear what they are; pars are the least that there is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from parallel_lab.cost.expert_placement import place_experts
+from parallel_lab.lab.exercises import lesson_16
+from parallel_lab.lab.exercises.lesson_16 import DEVICES, LEAST_ROWS, LOAD, ROOM
+from parallel_lab.lab.lessons import expert_parallel
+from tests.crossed import each_of
+from tests.lab.verdicts import check, failed, passes, told
+
+
+def own_sum(table, rank):
+    return table.reshape(len(table), len(table), -1).sum(2)[rank]
+
+
+@each_of(
+    ("number", "answer", "part", "words"),
+    # 8 tokens, 8 experts, 2 for each: 2 slots for a factor of 1; Mesh-TF's rule gives 1
+    ("16.1", lambda t, e, k, f: int(t * f / e), "slots", "a capacity factor counts tokens"),
+    ("16.1", lambda t, e, k, f: int(t * k / e * f), "slots", "Rounded down"),
+    ("16.1", lambda t, e, k, f: k * int(f * -(-t // e)), "slots", "Tutel"),
+    ("16.1", lambda t, e, k, f: float("nan"), "slots", "nan"),
+    (
+        "16.2",
+        lambda rank, counts: (own_sum(counts, slice(None))[:, rank], own_sum(counts, rank)),
+        "4 ranks",
+        "exchanged",
+    ),
+    ("16.2", lambda rank, counts: (counts[rank], counts[:, rank]), "4 ranks", "add up the columns"),
+    ("16.2", lambda rank, counts: np.zeros((3, 3)), "4 ranks", ""),
+    # dp 4, ep 4: one device's is a mean over 4 ranks, an expert has one copy: 4 times too large; by 8 experts half
+    ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "4 x one device's"),
+    ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "an expert is averaged over its copies"),
+    ("16.3", lambda tp, cp, dp, ep, e: e, "divisor", "0.5 x one device's"),
+    ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp, "divisor", "same tokens"),
+    ("16.3", lambda tp, cp, dp, ep, e: dp, "divisor", "a mean of their own"),
+    ("16.4", [[0, 1, 2]] * 4, "places", "A list of 4 lists"),
+    ("16.4", [[0, 1, 2, 3], [4, 5], [6, 7, 0], [1, 2, 3]], "places", "A list of 4 lists"),
+    ("16.4", [[0.0] * 3] * 4, "places", "A list of 4 lists"),
+    ("16.4", place_experts(LOAD, 12, 4).devices, "beats EPLB", "48.5 rows"),
+    (
+        "16.5",
+        {"tensor": 1, "context": 32, "stages": 1, "expert": 1},
+        "fits",
+        "every rank of a sequence has all weights",
+    ),
+    ("16.5", {"tensor": 8, "context": 1, "stages": 2, "expert": 8}, "par", "What it loses most by"),
+    ("16.5", {"tensor": 1, "context": 3, "stages": 1, "expert": 8}, "a run", "powers of two"),
+    ("16.5", {"tensor": 2, "context": 4, "stages": 2, "expert": 8, "step_s": 0}, "a run", "powers of two"),
+    ("16.5", {"tensor": True, "context": 4, "stages": 2, "expert": 8}, "a run", "powers of two"),
+)
+def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
+    assert words in f"{told(number, answer, part)} {failed(check(number, answer))[part].idea}"
+
+
+def test_no_copies_and_no_packing_make_the_busiest_device_better_than_par():
+    """For every number of copies (12 places, 8 experts) a search for four sums of three parts each below par."""
+
+    def copies(places, experts):
+        if experts == 1:
+            yield (places,)
+        for own in range(1, places - experts + 2) if experts > 1 else ():
+            yield from ((own, *rest) for rest in copies(places - own, experts - 1))
+
+    def packs(parts, sums, room, most):
+        if not parts:
+            return True
+        for at in {(sums[d], room[d]): d for d in range(DEVICES) if room[d]}.values():
+            if sums[at] + parts[0] <= most:
+                more, less = ([*values] for values in (sums, room))
+                more[at], less[at] = sums[at] + parts[0], room[at] - 1
+                if packs(parts[1:], more, less, most):
+                    return True
+        return False
+
+    def reached(most):
+        every = (
+            sorted(np.repeat(np.divide(LOAD, own), own), reverse=True) for own in copies(DEVICES * ROOM, len(LOAD))
+        )
+        return any(parts[0] <= most and packs(parts, [0.0] * DEVICES, [ROOM] * DEVICES, most) for parts in every)
+
+    assert reached(LEAST_ROWS + 1e-9) and not reached(LEAST_ROWS - 1e-6)
+
+
+def test_par_of_the_letters_is_the_fastest_run_that_fits():
+    """The planner says of each other run that fits that it is slower, or that it needs less memory and more time."""
+    found = lesson_16._found()
+    best = found.winner
+    assert best.memory_bytes <= lesson_16.CAP and all(other.step_s >= best.step_s for other in found.line)
+    assert all(
+        v.least_s >= best.step_s or v.memory_bytes >= best.memory_bytes for v in found.verdicts if v.kind == "slower"
+    )
+    chosen = {name: getattr(best.point, name) for name in lesson_16.LETTERS}
+    assert passes(check("16.5", chosen), 5) and min(chosen.values()) > 1
+
+
+def test_predictions_are_compared_with_counts():
+    rows = expert_parallel.compare({"sent": 2048, "places": 1.857, "dropped": 0})._cells()
+    assert [row[2:5] for row in rows] == [
+        ("1536", "1536", "not yet"),
+        ("1.857", "1.857", "right"),
+        ("23", "23", "not yet"),
+    ]
