@@ -13,6 +13,7 @@ from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.placements import Placement, VisibleKeys
 from parallel_lab.ops.context_attention import attention_block
+from parallel_lab.run.computing import rows_keep_their_bits
 from parallel_lab.run.rank_programs import ring_results
 from parallel_lab.run.simulator import Simulator
 from tests.pools import shared_pool
@@ -260,6 +261,66 @@ def test_messages_travel_while_a_rank_computes():
     kinds = ["block" if i.op == "attention_block" else i.kind for i in plan.stages[0].program("forward")]
     step = ["start", "start", "block", "wait", "wait"]
     assert [k for k in kinds if k in step] == step * 3 + ["block"]
+
+
+# ---- the bits of one device ----
+
+# tokens, ranks, placement, rows that one device computes at once, rows that a rank does
+SPREAD = [
+    (16, 2, "contiguous", 16, 8),
+    (64, 4, "striped", 64, 16),
+    (1024, 2, "contiguous", 512, 512),
+    (1024, 8, "striped", 512, 128),
+    (1024, 4, "zigzag", 128, 128),
+]
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("method", ["ulysses", "gather"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("tokens", "ranks", "placement", "tile", "rows"), SPREAD)
+def test_whole_keys_give_the_bits_of_one_device_where_its_blas_keeps_them(
+    method, dtype, tokens, ranks, placement, tile, rows
+):
+    """No sum is made in another order. Ulysses' ranks compute heads as one device does; ranks that gather keys compute
+    fewer rows at once, which have the same bits if the probe says so, and are the same to rounding if not.
+    """
+    shape, heads = (1, tokens, 8, 2, 64), method == "ulysses"
+    rng = np.random.default_rng(tokens)
+    inputs = [rng.standard_normal(s).astype(dtype) for s in (shape, *[(*shape[:3], 64)] * 2)]
+    attrs = {"placement": placement, "ranks": ranks, "method": "ring" if heads else "gather"}
+
+    def run(devices, strategy):
+        attention = ops.ContextAttention(**attrs)
+        if strategy is not None:
+            attention.shard(strategy)
+        plan = compile(lambda *x: attention(*x), *inputs, device_num=devices, dataset_strategy="full_batch")
+        sim = Simulator(plan, {})
+        sim.run_step(*inputs)
+        return [sim.full(name) for name in plan.outputs]
+
+    found = run(ranks, strategy_of(1, 1, ranks, 1) if heads else strategy_of(1, ranks, 1, 1, "gather"))
+    one, rows = run(1, None), tile if heads else rows
+    stable = rows_keep_their_bits([rows] * (tile // rows), tile, 64, dtype)
+    print(f"{dtype}: {tile} rows in blocks of {rows} {'keep' if stable else 'do not keep'} their bits")
+    assert stable or rows < tile
+    for mine, whole in zip(found, one, strict=True):
+        if stable:
+            np.testing.assert_array_equal(mine, whole)
+        np.testing.assert_allclose(mine, whole, atol=64 * np.finfo(dtype).eps * np.abs(whole).max())
+
+
+def test_the_probe_tells_blocks_of_other_bits_from_those_of_the_same(monkeypatch):
+    """All rows at once are themselves; a product that is rounded as the number of its rows says is found out."""
+    assert rows_keep_their_bits([24], 16, 8)
+
+    class Rounded(np.ndarray):
+        def __matmul__(self, other):
+            return (np.asarray(self) @ np.asarray(other)).astype(np.float16 if len(self) < 24 else np.float32)
+
+    split = np.split
+    monkeypatch.setattr(np, "split", lambda x, at: [part.view(Rounded) for part in split(x, at)])
+    assert not rows_keep_their_bits([8, 16], 16, 8)
 
 
 # ---- memory ----
