@@ -5,6 +5,7 @@ parallel-lab bench training               one training step on one device next t
 parallel-lab bench training --parallel    the data-parallel step of 2 and 4 ranks next to DistributedDataParallel
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
 parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
+parallel-lab bench context                useful shares of causal rings: counted, measured
 parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
 parallel-lab bench labs                   what each lab predicts on this machine, fitted, and what it measures
 
@@ -99,6 +100,15 @@ def _pipeline(args: argparse.Namespace) -> Measured:
     return Measured(pipeline_text(results), {"pipeline": numbers, "goals": goal_dicts(pipeline_goals(results))})
 
 
+def _context(args: argparse.Namespace) -> Measured:
+    from tests.bench.context import context_goals, context_text, measure_context
+    from tests.bench.goals import goal_dicts
+
+    found = measure_context(*((64, 1) if args.quick else (args.tokens, args.rounds)), tell=_tell)
+    numbers = {"context": [dataclasses.asdict(f) for f in found], "goals": goal_dicts(context_goals(found))}
+    return Measured(context_text(found), numbers)
+
+
 def _search(args: argparse.Namespace) -> Measured:
     from tests.bench.searched import measure_searched, searched_dict, searched_page, searched_text
 
@@ -181,6 +191,18 @@ BENCHMARKS = (
         "not compute: predicted by the cost model, simulated, and measured on workers; the first two know how many "
         "cores there are.",
         "  parallel-lab bench pipeline\n  parallel-lab bench pipeline --stages 2 --schedules 1f1b\n",
+    ),
+    Benchmark(
+        "context",
+        _context,
+        (
+            option("--tokens", type=_POSITIVE, default=8192, help="tokens of a rank (default 8192)"),
+            option("--rounds", type=_POSITIVE, default=8, help="runs of each, in turns (default 8)"),
+        ),
+        "useful shares of causal rings: counted, measured",
+        "Runs an attention whose tokens are split over 2, 4, ... workers, up to the number of cores, in every "
+        "placement, and compares the share of a ring's time that is useful with the formula's, within 10 points.",
+        "  parallel-lab bench context\n  parallel-lab bench context --tokens 16384 --json shares.json\n",
     ),
     Benchmark(
         "search",
