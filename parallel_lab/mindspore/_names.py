@@ -63,7 +63,7 @@ NAMES: dict[str, str] = {
         matrix_exp matrix_set_diag matrix_solve MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp
         MatrixLogarithm MatrixPower MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d
         max_unpool3d MaxPool3DWithArgmax MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median
-        Meshgrid mirror_pad moe_distribute_combine moe_distribute_dispatch MoeTokenPermute MoeTokenUnpermute
+        Meshgrid mirror_pad MoeTokenPermute MoeTokenUnpermute
         Morph move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
         MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd
         Mvlgamma mvlgamma nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3
