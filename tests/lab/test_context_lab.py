@@ -118,7 +118,6 @@ def test_it_asks_for_the_share_the_waiting_rank_and_the_bytes(ranks, kv_heads, r
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_on_simulated_ranks_equals_one_device_and_sends_what_was_predicted(way, mask, kv_heads):
-    """Four ranks. Where two share one of two heads of keys, a plan exchanges in two messages, and sends more."""
     lab = ContextLab(way, 4, mask, kv_heads)
     lab.run_simulated()
     assert lab.wait(60) and lab.snapshot()["run"]["error"] is None
@@ -129,7 +128,7 @@ def test_a_run_on_simulated_ranks_equals_one_device_and_sends_what_was_predicted
         (lab.now.forward_bytes, lab.now.backward_bytes),
     )
     if mask in ("causal", "full"):  # a window may end a ring early
-        assert counted >= predicted if way == "ulysses" and kv_heads == 2 else counted == predicted
+        assert counted == predicted
 
 
 def test_worker_processes_lose_nothing_against_the_simulator():
@@ -148,4 +147,4 @@ def test_a_difference_is_said():
     lab = ContextLab("zigzag", 2)
     lab._ran[lab.key] = Ran("simulated", (1.0, 1.1), (1.0, 1.0), 10**6, 2)
     text = lab.to_text()
-    assert all(said in text for said in ("DIFFERENT", "more: in two messages", "less: no key is in reach"))
+    assert all(said in text for said in ("DIFFERENT", "less: no key is in reach"))

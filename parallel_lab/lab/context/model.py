@@ -268,17 +268,15 @@ def _on_ranks(way: Way, ran: Ran) -> Section:
     ):
         rows.append([name, f"{counted:,} B", f"{formula:,} B by formula", _compared(counted, formula)])
     columns = {"": "name", ran.source: "number", "compared with": "text", " ": "verdict"}
-    note = "Bytes are counted in the compiled plan. Where ranks share heads of keys and there are several of them, a "
-    note += "plan exchanges twice: among heads, then among the ranks that share one."
-    notes = [note] if way.forward_bytes != ran.forward_bytes else []
-    return table("On ranks", columns, rows, small=f"a GPT of one layer, {ran.source}", notes=notes, tab=True)
+    small = f"a GPT of one layer, {ran.source}; bytes are counted in its plan"
+    return table("On ranks", columns, rows, small=small, tab=True)
 
 
 def _compared(counted: int, formula: int) -> list[Any]:
     """How bytes counted in a plan compare with the formula, and whether they are at most as many."""
     if counted == formula:
         return ["as predicted", True]
-    return ["more: in two messages", False] if counted > formula else ["less: no key is in reach", True]
+    return ["DIFFERENT", False] if counted > formula else ["less: no key is in reach", True]
 
 
 def _numbered(steps: int) -> dict[int, str]:

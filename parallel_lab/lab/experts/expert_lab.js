@@ -13,7 +13,7 @@ function exBoxes({ columns_of: columns, ranks }) {
 const exSlots = ({ room, ep }) => (room === null ? 0 : room * ep);
 const exHigh = (now, [, , kept, dropped]) => Math.max(exSlots(now), kept.length) + (dropped.length ? dropped.length + 1 : 0);
 
-function exPicture(section, now, token, status) {
+function exPicture(section, now, token, back, status) {
   const steps = Object.values(section.of), all = steps.flatMap(({ columns_of: of }) => of.map((one) => exHigh(now, one)));
   const unit = Math.min(EX.unit, EX.bars / Math.max(...all)), ground = EX.ways + EX.bars, boxes = exBoxes(now), slots = exSlots(now);
   const y = (row) => round(ground - row * unit), home = (t) => Math.floor(t / now.tokens), tall = round(Math.max(1, unit - (unit > 3 ? 1 : 0.4)));
@@ -34,15 +34,17 @@ function exPicture(section, now, token, status) {
     const n = now.columns_of.findIndex(([rank, e]) => e === expert && Math.floor(rank / now.ep) === Math.floor(home(t) / now.ep)
       && (now.ep > 1 || rank === home(t)));
     const from = exToken(t, now), [to] = boxes[n], end = y(top(now.columns_of[n]) + (kept ? 0 : now.columns_of[n][3].length + 1)), bend = Math.min(50, end * 0.6);
+    const head = back ? `M${from - 4} 7l4 -7l4 7z` : `M${round(to - 4)} ${end - 7}l4 7l4 -7z`; // where it arrives
     return html`<path class="pl-ex-way ${hue(home(t))}${kept ? "" : " pl-ex-lost"}${t === token ? " pl-ex-on" : ""}"
-      d="M${from} 0C${from} ${bend} ${round(to)} ${round(end - bend)} ${round(to)} ${end}"/>`;
+      d="M${from} 0C${from} ${bend} ${round(to)} ${round(end - bend)} ${round(to)} ${end}"/>${t === token && (kept || !back) ? html`<path
+      class="pl-ex-head" d="${head}"/>` : ""}`;
   };
   const ways = now.chosen.flatMap((experts, t) => experts.map((e, j) => [t, e, now.kept[t][j]]));
-  const back = [...ways.filter(([t]) => t !== token), ...ways.filter(([t]) => t === token)];
+  const ordered = [...ways.filter(([t]) => t !== token), ...ways.filter(([t]) => t === token)];
   return html`<svg class="pl-ex" width="${EX.width}" height="${ground + 2}" viewBox="0 0 ${EX.width} ${ground + 2}" role="img"
     aria-label="rows of each expert, ${now.small}. ${status}"><defs><pattern id="pl-ex-hatch" width="5" height="5" patternUnits="userSpaceOnUse"
     patternTransform="rotate(45)"><path d="M0 0V5" class="pl-ex-stripe"/></pattern></defs>
-    ${back.map((one) => way(...one))}${now.columns_of.map(box)}<path class="pl-outline" d="M0 ${ground + 1}H${EX.width}"/></svg>`;
+    ${ordered.map((one) => way(...one))}${now.columns_of.map(box)}<path class="pl-outline" d="M0 ${ground + 1}H${EX.width}"/></svg>`;
 }
 
 // One token is chosen, as in a row of buttons.
@@ -77,8 +79,8 @@ function exFlow(s, ui) {
   const said = now.chosen[t].map((e, j) => `${e} (${now.kept[t][j] ? now.weights[t][j].toFixed(2) : "dropped"})`).join(", ");
   return html`<div role="group" class="pl-section pl-ex-flow" data-key="flow" aria-label="Tokens and experts">
     <div class="pl-ex-step">${segments("set_step-", "after step", s.step, "set_step", ui)}
-      <small>token ${t} to ${now.chosen[t].length > 4 ? now.chosen[t].join(", ") : said}</small></div>
-    <div class="pl-ex-figure"><div class="pl-ex-inner">${exHomes(now, s, ui)}${exPicture(section, now, t, s.leads[s.step.value])}${exExperts(now, s, ui)}</div></div></div>`;
+      <small>token ${t} ${s.way.value === "back" ? "from" : "to"} ${now.chosen[t].length > 4 ? now.chosen[t].join(", ") : said}</small></div>
+    <div class="pl-ex-figure"><div class="pl-ex-inner">${exHomes(now, s, ui)}${exPicture(section, now, t, s.way.value === "back", s.leads[s.step.value])}${exExperts(now, s, ui)}</div></div></div>`;
 }
 
 // How unequal ranks and experts are, step by step.

@@ -209,14 +209,14 @@ class ExpertLab(RunsOnRanks):
             return tuple(expert for rank in self.routing(step).placed(self._ep).devices for expert in rank)
         return self._hand if self._placement == "hand" else tuple(range(self._experts))
 
-    def sent(self, step: int) -> np.ndarray:
-        """Rows that each rank gives each on the way to the experts, (4, 4)."""
-        return self.routing(step).sent(self._ep, self.order(step))
+    def sent(self, step: int, order: Order | None = None) -> np.ndarray:
+        """Rows that each rank gives each on the way to the experts, (4, 4).  order: of the experts"""
+        return self.routing(step).sent(self._ep, order or self.order(step))
 
-    def travelling(self, step: int) -> np.ndarray:
+    def travelling(self, step: int, order: Order | None = None) -> np.ndarray:
         """The same with what the message really carries: where there are slots, empty ones, too."""
         room = self.shape.room
-        return self.sent(step) if room is None else self._even(self._experts // self._ep * room)
+        return self.sent(step, order) if room is None else self._even(self._experts // self._ep * room)
 
     def _even(self, rows: int) -> np.ndarray:
         """(4, 4): so many rows from each rank to each of its group."""
@@ -275,15 +275,14 @@ class ExpertLab(RunsOnRanks):
 
     def _lead(self, step: int) -> str:
         rows, routing = self.sent(step).sum(axis=0), self.routing(step)
-        most, mean, dropped = int(rows.max()), rows.mean(), int((~routing.kept).sum())
+        most, mean, count = int(rows.max()), rows.mean(), routing.kept.size
         who = f"Rank {int(rows.argmax())} gets" if (rows == most).sum() == 1 else "Ranks get up to"
         rows_of = f"{who} {most} rows, mean {mean:.3g}" if most > mean else f"Every rank gets {most} rows"
-        drops = f"{dropped} of {routing.kept.size} choices {'is' if dropped == 1 else 'are'} dropped"
-        drops = drops if dropped else "no choice is dropped"
         if (room := self.shape.room) is None:
-            return f"{rows_of}: the layer takes {_times(most / mean)}; {drops}."
+            return f"{rows_of}: the layer takes {_times(most / mean)}; no choice is dropped."
+        drops = f"{int((~routing.kept).sum()) or 'none'} of {count} choices dropped"
         slots = self._experts * room
-        return f"{rows_of}; {drops}; each computes {slots} slots, {_times(slots / (TOKENS * self._k))}."
+        return f"{rows_of}; {drops}; all compute {slots} slots, {_times(slots / (TOKENS * self._k))}."
 
     def _by_step(self, title: str, columns: str, rows: Callable[[int], list[list[Any]]], **more: Any) -> Section:
         """A table of rows for each step that can be looked at.  columns: "rows: count bar, dropped: count" """
@@ -312,8 +311,10 @@ class ExpertLab(RunsOnRanks):
             boxes = self._boxes(step)
             return [[f"expert {e} on rank {r}", len(kept), len(out) or "", bias[e]] for r, e, kept, out in boxes]
 
-        note = f"Line: {plural(room or 0, 'slot')} of an expert for each rank's tokens; hatched above it: dropped. "
-        note += f"To each rank {own} x {room} rows travel, empty ones too." if self._ep > 1 else ""
+        note = (
+            f"Line: {plural(room or 0, 'slot')} of an expert for a rank's tokens; hatched: dropped, choice by choice."
+        )
+        note += f" To each rank {own} x {room} rows travel, empty ones too." if self._ep > 1 else ""
         heads, notes = "rows: count bar, dropped: count, bias: text", [] if room is None else [note]
         made = self._by_step("Rows of each expert", heads, rows, notes=notes)
         for step in LOOKED_AT:
@@ -374,9 +375,9 @@ class ExpertLab(RunsOnRanks):
             made["of"][str(step)] |= {**flat, "bias": bias.tolist()}
         return made
 
-    def _leaving(self, step: int) -> tuple[list[int], list[int]]:
+    def _leaving(self, step: int, order: Order | None = None) -> tuple[list[int], list[int]]:
         """Bytes that leave each rank for others: dispatch and combine."""
-        rows = self.travelling(step)
+        rows = self.travelling(step, order)
         return bytes_leaving(rows, ROW_BYTES), bytes_leaving(rows.T, ROW_BYTES)
 
     def _messages(self) -> Section:
@@ -406,7 +407,7 @@ class ExpertLab(RunsOnRanks):
             known["EPLB, one copy each"] = tuple(expert for rank in one.devices for expert in rank)
             for name, order in known.items():
                 ranks = [order[first : first + each] for first in range(0, self._experts, each)]
-                made.append([name, busiest_over_mean(now.sent(self._ep, order).sum(axis=0)), ranks])
+                made.append([name, busiest_over_mean(self.sent(step, order).sum(axis=0)), ranks])
             made.append(["EPLB, a copy more on each rank", more.max_over_mean, more.devices])
             shown = (" | ".join(" ".join(map(str, sorted(rank))) for rank in ranks) for *_, ranks in made)
             return [[name, f"{over:.3g}", ranks] for (name, over, _), ranks in zip(made, shown, strict=True)]
@@ -423,7 +424,7 @@ class ExpertLab(RunsOnRanks):
         rows, count = ran.rows(1, STEPS), ran.experts.size
         equal = ["EQUAL" if ran.same == count else "DIFFERENT", ran.same == count]
         rows.append([f"choices after step {STEPS}", f"{count}", f"{ran.same} as on one device", equal])
-        for rank, (sent, *both) in enumerate(zip(ran.sent, *self._leaving(STEPS), strict=True)):
+        for rank, (sent, *both) in enumerate(zip(ran.sent, *self._leaving(STEPS, self.key[2]), strict=True)):
             said = ["as predicted" if sent == sum(both) else "DIFFERENT", sent == sum(both)]
             rows.append([f"rank {rank} sends forward", f"{sent:,} B", f"{sum(both):,} B predicted from counts", said])
         columns = {"": "name", ran.source: "number", "compared with": "text", " ": "verdict"}

@@ -14,7 +14,7 @@ const STORY = {
       said: (now, then) => `It takes ${busiestOf(now)}, before ${busiestOf(then)}.` },
     { text: "Choose a capacity, such as 1: every expert has then so many slots, and no rank waits for another.",
       at: commandAt("set_factor"), needs: "set_factor", done: (now, then) => now.factor.value !== then.factor.value,
-      said: (now) => `${/\S+ of \d+ choices (?:is|are) dropped/.exec(now.leads[now.step.value])?.[0]}: no expert sees them.` },
+      said: (now) => `${/\S+ of \d+ choices/.exec(now.leads[now.step.value])?.[0]} are dropped: no expert sees them.` },
     { text: "Open Messages: what leaves each rank, there and back?",
       at: '[data-tab="messages"]', done: (now) => now.tab === "messages" },
   ],
