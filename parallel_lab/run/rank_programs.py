@@ -1,4 +1,4 @@
-"""Ring attention as rank programs: generators that yield requests, for any number of ranks, 3 and 6 too.
+"""Ring attention, and Ulysses, as rank programs: generators of requests, for any number of ranks, 3 and 6 too.
 
     def program(rank):
         out, lse = yield from ring_attention(rank, 3, *mine[rank], placement="zigzag")
@@ -6,6 +6,7 @@
 
     simulate([program(rank) for rank in range(3)])
     ring_results(q, k, v, Placement("zigzag", 12, 3))           the same from whole arrays
+    exchange_attention(rank, 3, *mine[rank], g=g[rank])         heads exchanged against tokens
 
 What runs is what a compiled plan unfolds to (`ops/context_attention.py`), on this rank's arrays, with its messages as
 requests. Two mistakes that people make can be switched on.
@@ -13,14 +14,24 @@ requests. Two mistakes that people make can be switched on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
 from ..base.checks import choice, integer
+from ..base.errors import ShapeError
 from ..layout.placements import Placement
-from ..ops.context_attention import SETTINGS, attention_block, attention_block_grad, ring, ring_back
+from ..ops.context_attention import (
+    SETTINGS,
+    attention_block,
+    attention_block_grad,
+    context_attention,
+    context_attention_grad,
+    ring,
+    ring_back,
+)
 from ..ops.machine import unfolding
 from .communicator import Request, Start, Wait
 from .simulator import simulate
@@ -120,6 +131,40 @@ def ring_attention_back(
     inner = (g * out).sum(axis=-1)
     program = ring_back(block, (g, inner, lse, q, k, v), _attrs(rank, ranks, settings))
     return (yield from as_requests(program, tuple(range(ranks))))
+
+
+def exchange_attention(
+    rank: int, ranks: int, q: Array, k: Array, v: Array, *, g: Array | None = None, **settings: Any
+) -> RankProgram:
+    """The same by DeepSpeed-Ulysses: heads are exchanged against tokens, and results come back. Operands and results as
+    in `ring_attention`; with g, the gradient of out, it returns (out, lse, dq, dk, dv).
+
+    Where ranks are more than key heads each head is repeated, and the gradients of its copies are added up.
+
+    Raises ShapeError unless ranks divide the heads, and key heads divide ranks or are divided by them.
+    """
+    group, (b, c, groups, shared, d) = tuple(range(ranks)), q.shape
+    repeats = ranks // math.gcd(groups, ranks)
+    if shared % repeats or repeats not in (1, ranks // groups):
+        given = f"{ranks} ranks for {groups * shared} heads that read {groups} key heads"
+        allowed = "Ranks that divide the key heads, or are a multiple of them that divides the heads"
+        raise ShapeError(given, where="exchange_attention", allowed=allowed)
+    settings = {"ranks": ranks, **settings}
+    mine = [q.reshape(b, c, groups * repeats, -1, d), *(np.repeat(x, repeats, 2) for x in (k, v))]
+    if g is not None:
+        mine.append(g.reshape(mine[0].shape))
+    whole = []
+    for x in mine:
+        whole.append((yield Request("all_to_all", group, x, split_dim=2, concat_dim=1)))
+    results = context_attention.compute(*whole[:3], **settings)
+    if g is not None:
+        of_out, (out, lse) = whole.pop(), results
+        results += context_attention_grad.compute(of_out, (of_out * out).sum(-1), lse, *whole, **settings)
+    home = []
+    for x in results:
+        home.append((yield Request("all_to_all", group, x, split_dim=1, concat_dim=2)))
+    of_queries = (x.reshape(b, c, groups, shared, *x.shape[4:]) for x in home[:3])
+    return (*of_queries, *(x.reshape(b, c, groups, repeats, d).sum(axis=3) for x in home[3:]))
 
 
 def ring_results(

@@ -14,8 +14,8 @@ from parallel_lab.graph.plan import Plan
 from parallel_lab.layout.placements import Placement, VisibleKeys
 from parallel_lab.ops.context_attention import attention_block
 from parallel_lab.run.computing import rows_keep_their_bits
-from parallel_lab.run.rank_programs import ring_results
-from parallel_lab.run.simulator import Simulator
+from parallel_lab.run.rank_programs import exchange_attention, ring_results
+from parallel_lab.run.simulator import Simulator, simulate
 from tests.pools import shared_pool
 from tests.refusals import refused
 
@@ -102,6 +102,28 @@ def test_a_ring_of_any_number_of_ranks_equals_the_formula(kind, ranks, visible):
     wanted = dict(zip(("out", "lse", "dq", "dk", "dv"), (out, lse, *grads), strict=True))
     for name, values in found.items():
         np.testing.assert_allclose(values, wanted[name].reshape(values.shape), atol=1e-12, err_msg=name)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("kind", ["contiguous", "zigzag", "striped"])
+@pytest.mark.parametrize(
+    ("ranks", "groups", "shared"), [(2, 2, 1), (3, 3, 2), (3, 1, 3), (6, 6, 1), (6, 2, 3), (6, 3, 2)]
+)
+def test_an_exchange_of_any_number_of_ranks_equals_the_formula(ranks, groups, shared, kind):
+    """Key heads as many as ranks, or repeated for them."""
+    rng, order = np.random.default_rng(ranks), Placement(kind, 24, ranks).order
+    shape = (2, 24, groups, shared, 3)
+    q, g, k, v = (rng.normal(size=s) for s in (shape, shape, *[(*shape[:3], 3)] * 2))
+    placed = [np.split(x[:, order], ranks, axis=1) for x in (q, k, v, g)]
+
+    def program(rank):
+        mine, of_out = [x[rank] for x in placed[:3]], placed[3][rank]
+        return exchange_attention(rank, ranks, *mine, g=of_out, placement=kind, window=9)
+
+    out, lse, grads = undivided(q, k, v, VisibleKeys(window=9), np.arange(24), g)
+    found = zip(*simulate([program(rank) for rank in range(ranks)]), strict=True)
+    for of_ranks, wanted in zip(found, (out, lse, *grads), strict=True):
+        np.testing.assert_allclose(np.concatenate(of_ranks, axis=1), wanted[:, order], atol=1e-12)
 
 
 # ---- plans ----
@@ -431,4 +453,10 @@ test_what_does_not_fit_is_refused_with_the_reason = refused(
     ({"window": 0}, ShapeError, "window=0"),
     ({"p": 0.5}, ShapeError, "the number of the step"),
     by=lambda attrs: of_eight(**attrs),
+)
+
+test_an_exchange_needs_heads_for_its_ranks = refused(
+    (4, ShapeError, "4 ranks for 6 heads that read 6 key heads"),
+    (12, ShapeError, "A multiple of them|a multiple of them"),
+    by=lambda ranks: next(exchange_attention(0, ranks, np.ones((1, 2, 6, 1, 2)), *np.ones((2, 1, 2, 6, 2)))),
 )
