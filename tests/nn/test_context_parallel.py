@@ -71,6 +71,8 @@ CASES = [
     ({"dp": 2, "cp": 4, "ulysses": 2}, {"placement": "zigzag", "ranks": 2, "method": "gather"}, {}),
     ({"dp": 4, "cp": 2}, {"causal": False, "placement": "striped", "ranks": 4}, {"level": 2}),
     ({"cp": 2, "mp": 4}, {"documents": (6, 10)}, {"compute_all": True}),
+    ({"dp": 2, "cp": 2, "mp": 2, "sequence": True}, {"placement": "zigzag", "ranks": 2}, {"recompute": True}),
+    ({"cp": 4, "mp": 2, "ulysses": 2, "sequence": True}, {}, {"optimizer_level": "level3"}),
     ({"cp": 4, "mp": 2, "ulysses": 2}, {"heads": 4, "kv_heads": 1, "dropout": 0.2}, {}),
     ({"cp": 4, "ulysses": 4, "dp": 2}, {"heads": 8, "kv_heads": 2, "dropout": 0.2}, {}),
 ]
@@ -219,6 +221,15 @@ def test_gathered_keys_send_as_many_bytes_as_a_ring(ranks):
     wanted = 2 * (ranks - 1) * 4 * (TOKENS // ranks) * 8 * 8
     assert sent(plan, "forward", ("all_gather",)) == (wanted, 2)
     assert sent(plan, "backward", ("reduce_scatter",)) == (wanted, 2)
+
+
+@pytest.mark.parametrize("mp", [2, 4])
+def test_a_sequence_split_by_mp_sends_in_two_messages_what_sums_send_in_one(mp):
+    """Before qkv and the MLP an all_gather, behind them a reduce_scatter: (mp - 1) / mp of b (s / P) h numbers each."""
+    _, _, plan = trained({"cp": 2, "mp": mp, "sequence": True}, net={"placement": "zigzag", "ranks": 2}, steps=1)
+    each = (mp - 1) * 4 * (TOKENS // 2) * 16 * 8 // mp
+    for phase in ("forward", "backward"):
+        assert sent(plan, phase, ("all_gather", "reduce_scatter")) == (4 * each, 4)
 
 
 # ---- refusals ----

@@ -115,7 +115,7 @@ PAIRS = [
         {"capacity_factor": 0.8, "groups": (1, 8)},
         {"redistribution": "exact"},
     ),
-    ({"cp": 2, "mp": 2, "ep": 2}, {"recompute": "blocks", "per_sequence": True}, {**STAGES, **FUSED}),
+    ({"cp": 2, "mp": 2, "ep": 2, "sequence": True}, {"recompute": "blocks", "per_sequence": True}, {**STAGES, **FUSED}),
 ]
 
 

@@ -5,7 +5,7 @@ the slices, and combine partial results. Each inserted instruction has its reaso
 
 Inputs get the layout of `dataset_strategy`; a parameter gets the layout its first operator wants, and all its operators
 must agree (MindSpore: "has multiple users, but the TensorInfo are different").
-Sums of rows that are reshaped and split along another dim are combined there if `forward_reduce_scatter` asks for it.
+Sums that are read split along another dim than their rows are combined there if `forward_reduce_scatter` asks for it.
 """
 
 from __future__ import annotations
@@ -347,7 +347,7 @@ class Builder:
         return {**found, **{name: [] for name in late}}
 
     def left_partial(self, node: Node, rule: ShardingRule, at: int) -> bool:
-        """Whether sums wait for the only reader of their reshaped rows: it splits another dim by the axes that hold the
+        """Whether sums wait for their only reader, behind reshapes: it splits another dim by the axes that hold the
         addends. One reduce_scatter then brings what an all_reduce and a slice would, and its gradient an all_gather.
         """
         layout, name, reader = rule.outs[at], "", node
@@ -359,7 +359,7 @@ class Builder:
                 return False
             (reader,) = self.readers[name]
         target, strategy = self.graph.shapes()[name], cast(AnyStrategy, reader.strategy)
-        if len(target) <= layout.ndim or reader.follows or strategy is None or reader.stage != node.stage:
+        if len(target) < max(layout.ndim, 3) or reader.follows or strategy is None or reader.stage != node.stage:
             return False
         given = self.graph.operand_shapes(reader), dict(reader.attrs), strategy, self.config.device_num
         want = sharding_rule(reader.opdef, *given).operand_layouts[reader.ins.index(name)]

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.checks import checked, integer, kept
+from ...base.checks import checked, flag, integer, kept
 from ...base.errors import ArgumentError, StrategyError, shorten
 from ...layout.named_layout import Layout
 from ...layout.placements import Placement
@@ -32,7 +32,7 @@ from .. import initializer
 from ..layers.context_attention import ContextParallelAttention, TokenDense
 from ..tensor.parameter import Parameter
 from .gpt import INITIAL
-from .strategies import POWER_OF_TWO, data_parallel, split_experts
+from .strategies import POWER_OF_TWO, SCATTERED, data_parallel, split_experts
 
 
 def placed(
@@ -132,7 +132,7 @@ class ContextMoELoss(nn.CrossEntropyLoss):
 
 
 @checked(dp=POWER_OF_TWO, cp=POWER_OF_TWO, mp=POWER_OF_TWO, ulysses=POWER_OF_TWO, ep=POWER_OF_TWO)
-@checked(expert_mp=POWER_OF_TWO | None)
+@checked(sequence=flag, expert_mp=POWER_OF_TWO | None)
 def context_parallel(
     net: ContextGPT,
     loss: nn.CrossEntropyLoss | None = None,
@@ -141,6 +141,7 @@ def context_parallel(
     cp: int = 1,
     mp: int = 1,
     ulysses: int = 1,
+    sequence: bool = False,
     ep: int = 1,
     expert_mp: int | None = None,
 ) -> ContextGPT:
@@ -148,6 +149,7 @@ def context_parallel(
 
     ulysses  how many of the cp ranks exchange heads against tokens; the other factor is a ring (or gathers keys, as the
              net's `method` says). Heads travel by all_to_all where `enable_alltoall` is set
+    sequence        what lies outside of the products is split by the mp ranks, too, as in `tensor_parallel`
     ep, expert_mp   of experts, as in `expert_parallel`: ep is at most dp * cp * mp / expert_mp
 
     Key heads are used up first; where there are fewer than ranks that split heads, each is repeated before it travels,
@@ -160,17 +162,16 @@ def context_parallel(
     data_parallel(net)
     for block in net.blocks:
         parts = block.attention
-        split = _Split(dp, cp, mp, ulysses, parts.heads, parts.groups)
+        split = _Split(dp, cp, mp, ulysses, parts.heads, parts.groups, sequence)
         split.block(block)
         if block.moe is not None:
             split_experts(block.moe, dp, cp, ep, mp, expert_mp)
-    split = _Split(dp, cp, mp, ulysses, net.heads, net.heads)
-    net.embed.shard((split.layout("None", "None"), split.layout("dp", split.tokens)))
+    split = _Split(dp, cp, mp, ulysses, net.heads, net.heads, sequence)
+    net.embed.shard((split.layout("None", "None"), split.layout("dp", split.outside)))
     split.norm(net.norm)
-    rows = split.layout("dp", split.tokens, "None")
-    net.scores.shard((split.layout("None", "None"), rows))
+    net.scores.shard((split.layout("None", "None"), split.residual))
     if loss is not None:
-        scores, labels = split.layout("dp", "None", split.tokens), split.layout("dp", split.tokens)
+        scores, labels = split.layout("dp", "None", split.outside), split.layout("dp", split.outside)
         loss.class_cross_entropy.shard((scores, labels, split.layout("None")))
         loss.reduce_mean.shard((labels,))
     return net
@@ -181,7 +182,7 @@ class _Split:
     share one. repeats: how often a key head is there; 1 where only mp shares it, whose ranks made it themselves.
     """
 
-    def __init__(self, dp: int, cp: int, mp: int, ulysses: int, heads: int, groups: int) -> None:
+    def __init__(self, dp: int, cp: int, mp: int, ulysses: int, heads: int, groups: int, sequence: bool) -> None:
         where = "context_parallel"
         if cp % ulysses:
             raise StrategyError(f"ulysses={ulysses} with cp={cp}", where=where, allowed="ulysses divides cp")
@@ -195,16 +196,22 @@ class _Split:
         self.layout = Layout((dp, cp // ulysses, ulysses, mg, mr), ("dp", "ring", "u", "mg", "mr"))
         self.tokens, self.columns, self.repeats = ("ring", "u"), ("mg", "mr"), mr * ur if ur > 1 else 1
 
+        self.outside = (*self.tokens, *self.columns) if sequence else self.tokens
+        self.residual = self.layout("dp", self.outside, "None")
+
     def rows(self, columns: Any = "None") -> Any:
         return self.layout("dp", self.tokens, columns)
 
     def norm(self, norm: nn.LayerNorm) -> None:
-        norm.layer_norm.shard((self.rows(), self.layout("None"), self.layout("None")))
+        norm.layer_norm.shard((self.residual, self.layout("None"), self.layout("None")))
 
     def dense(self, dense: TokenDense, inputs: Any, outputs: Any) -> None:
-        """A dense layer with its input or output columns split."""
-        dense.matmul.shard((self.rows(inputs), self.layout(outputs, inputs)))
-        dense.add.shard((self.rows(outputs), self.layout(outputs)))
+        """A dense layer with its input or output columns split. Sums over inputs go where the residual lies."""
+        result = self.residual if outputs == "None" else self.rows(outputs)
+        dense.matmul.shard((self.rows(inputs), self.layout(outputs, inputs))).add_prim_attr(
+            SCATTERED, outputs == "None"
+        )
+        dense.add.shard((result, self.layout(outputs)))
         if dense.activation is not None:
             for _, cell in dense.activation.cells_and_names():
                 for primitive in cell._primitives.values():
@@ -215,7 +222,7 @@ class _Split:
         for norm in (block.norm1, block.norm2):
             self.norm(norm)
         for residual in (block.add1, block.add2):
-            residual.shard((self.rows(), self.rows()))
+            residual.shard((self.residual, self.residual))
         for dense in filter(None, (attention.query, block.fc1)):
             self.dense(dense, "None", self.columns)
         for dense in (attention.key, attention.value):  # of fewer heads: as many parts as there are heads

@@ -21,7 +21,7 @@ from .small import LeNet5, TransformerClassifier, WideDeep
 
 DenseLayers = tuple[nn.Dense, ...]
 Network = TypeVar("Network", bound=nn.Cell)
-SCATTERED = "forward_reduce_scatter"  # sums of an operator wait for the reader of their reshaped rows
+SCATTERED = "forward_reduce_scatter"  # sums of an operator wait for the reader that splits them
 GATHERED_AGAIN = "recompute_comm_op"  # what messages brought for an operator is brought again for backward
 
 
@@ -229,9 +229,9 @@ def _classifier(net: TransformerClassifier, dp: int, mp: int, sp: int = 1) -> No
 
 
 def split_experts(moe: nn.MoE, dp: int, cp: int, ep: int, mp: int, expert_mp: int | None = None) -> None:
-    """Groups of tokens by rank; packed rows and slots lie with the experts while these work. cp: parts of a sequence;
-    mp: other ranks; expert_mp of them split the width of experts, and so many groups of these further parts of a
-    sequence.
+    """Groups of tokens by rank; packed rows and slots lie with the experts while these work.
+
+    cp   parts of a sequence;  mp: other ranks: expert_mp split the width inside experts, the others a sequence further
     """
     inside = mp if expert_mp is None else expert_mp
     sp = cp * mp // inside
