@@ -10,7 +10,7 @@ from parallel_lab.lab.exercises import lesson_14
 from parallel_lab.lab.lessons import sequence_parallel
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
-from tests.lab.verdicts import check, failed, told
+from tests.lab.verdicts import check, failed, passes, told
 
 RIGHT = {f"norm{n}.{name}" for n in (1, 2) for name in ("gamma", "beta")} | {"attention.out.bias", "mlp.fc2.bias"}
 
@@ -46,12 +46,17 @@ def test_the_parts_of_the_ranks_are_one_devices_gradient():
     ("14.3", [], "norms", "replicated value, replicated gradient"),
     ("14.3", sorted(RIGHT - {"norm2.beta"}), "norms", "norm2.beta is not added up: a rank's gradient is off by"),
     ("14.3", sorted(RIGHT - {"mlp.fc2.bias"}), "biases", "after the reduce_scatter"),
-    ("14.3", [*RIGHT, "blocks.0.mlp.fc1.weight"], "nothing else", "slices of different columns"),
+    ("14.3", [*RIGHT, "blocks.0.mlp.fc1.weight"], "norms", "slices of different columns"),
     ("14.3", "norm1.gamma", "norms", "A list of names"),
+    ("14.3", [None], "norms", "A list of names"),
     ("14.3", ["norm9"], "norms", "A list of names"),
 )
 def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
     assert words in f"{told(number, answer, part)} {failed(check(number, answer))[part].idea}"
+
+
+def test_all_names_earn_nothing():
+    assert check("14.3", list(lesson_14._parts()[0])).points == 0 and passes(check("14.3", sorted(RIGHT)), 4)
 
 
 @pytest.mark.exhaustive

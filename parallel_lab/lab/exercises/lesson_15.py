@@ -161,7 +161,7 @@ EXERCISES = (
         ),
         **by_cases(
             zigzag,
-            Cases("32 tokens, 4 ranks", 2, [(32, 4, r) for r in range(4)], "positions, in order", PLACED),
+            Cases("32 tokens, 4 ranks", 2, [(32, 4, r) for r in range(4)], "positions, in order", PLACED, _sizes),
             Cases("other sizes", 2, [(12, 3, 1), (16, 2, 0), (64, 8, 7)], "positions, in order", (), _sizes),
         ),
         start="""\
