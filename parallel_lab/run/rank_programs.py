@@ -39,7 +39,7 @@ from .simulator import simulate
 MISTAKES = ("mean_of_blocks", "local_lse_in_backward")
 NAMES = ("out", "lse", "dq", "dk", "dv")
 Array = np.ndarray
-RankProgram = Generator[Start | Wait, Any, tuple[Array, ...]]
+RankProgram = Generator[Request | Start | Wait, Any, tuple[Array, ...]]
 
 
 def as_requests(program: unfolding.Program, group: tuple[int, ...]) -> RankProgram:
