@@ -14,6 +14,7 @@ expect = sync_api.expect
 pytestmark = MARKS
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("factor", ["dropless", "0.5"])
 def test_a_page_without_a_kernel_shows_the_numbers_of_every_token_at_every_step(page_of, factor):
     lab = ExpertLab(factor=factor, bias_rate="0.05")

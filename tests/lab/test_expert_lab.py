@@ -162,3 +162,11 @@ def test_worker_processes_lose_nothing_against_the_simulator():
     lab.set_skew(2)
     assert lab.ran is None and "ran" not in lab.snapshot()["sections"]
     lab.close()
+
+
+def test_it_asks_for_the_busiest_rank_the_bytes_and_the_slots():
+    lab = ExpertLab(factor="1.25")
+    busiest, leaving, slots = lab.questions()
+    assert busiest.right == (rows_of(lab, STEPS).max(),) and busiest.is_right(1.2 * busiest.right[0])
+    assert leaving.right == (2 * 8 * 2 * 64 * 3 // 4,) and not leaving.is_right(2048)  # 1,536; 2,048 with its own rows
+    assert slots.right == (3,) and len(list(ExpertLab().questions())) == 2

@@ -258,12 +258,12 @@ class ExpertLab(RunsOnRanks):
         """Rows of the busiest rank; bytes that leave a rank if balanced; slots of an expert."""
         about, rows = f"{self.shape}, EP {self._ep}, {self._placement}", self.sent(self._step).sum(axis=0)
 
-        def asked(key: str, text: str, right: int, why: str, unit: str) -> Question:
-            return Question(f"{about}, {key}", text, (right,), why, unit=unit, within=0.05, hides=PARTS)
+        def asked(key: str, text: str, right: int, why: str, unit: str, within: float = 0.0) -> Question:
+            return Question(f"{about}, {key}", text, (right,), why, unit=unit, within=within, hides=PARTS)
 
         text = f"How many rows does the busiest of the 4 ranks get after {plural(self._step, 'step')}? "
         text, why = f"{text}The mean is {rows.mean():g}.", f"the ranks get {', '.join(map(str, rows))}"
-        asks = [asked(f"rows {self._step}", text, int(rows.max()), why, "rows")]
+        asks = [asked(f"rows {self._step}", text, int(rows.max()), why, "rows", 0.25)]
         text = "If all experts were chosen alike: how many bytes leave a rank forward, dispatch and combine, dropless?"
         why = f"2 x {TOKENS * self._k} rows of {ROW_BYTES} B; a share of 1 / {self._ep} stays on the rank"
         asks.append(asked("bytes", text, 2 * bytes_leaving(self.balanced, ROW_BYTES)[0], why, "B"))
@@ -311,9 +311,8 @@ class ExpertLab(RunsOnRanks):
             boxes = self._boxes(step)
             return [[f"expert {e} on rank {r}", len(kept), len(out) or "", bias[e]] for r, e, kept, out in boxes]
 
-        note = (
-            f"Line: {plural(room or 0, 'slot')} of an expert for a rank's tokens; hatched: dropped, choice by choice."
-        )
+        note = "Line: " + plural(room or 0, "slot")
+        note += " of an expert for the tokens of each rank; hatched: dropped, choice by choice."
         note += f" To each rank {own} x {room} rows travel, empty ones too." if self._ep > 1 else ""
         heads, notes = "rows: count bar, dropped: count, bias: text", [] if room is None else [note]
         made = self._by_step("Rows of each expert", heads, rows, notes=notes)
