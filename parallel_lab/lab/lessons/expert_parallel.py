@@ -15,24 +15,17 @@ from ...ops.expert_rows import bytes_leaving, exchange_splits
 from ...processes.shm import WorkerPool
 from ...train.session import Session
 from ..exercises import check, hint, par
-from ..experts.net import ROW_BYTES, Shape, compiled, routings, tokens
+from ..experts.net import ROW_BYTES, Routing, Shape, compiled, tokens, trained
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
 
-__all__ = [
-    "Shape",
-    "check",
-    "compare",
-    "compiled",
-    "exchanged",
-    "factors",
-    "hint",
-    "par",
-    "prove",
-    "routings",
-    "tokens",
-]
+__all__ = ["Shape", "check", "compare", "compiled", "exchanged", "factors", "hint", "par", "prove", "tokens"]
+
+
+def routings(shape: Shape) -> tuple[Routing, ...]:
+    """What the router says before each of 24 steps of a training, and after the last."""
+    return trained(shape)[1]
 
 
 def prove(ep: int) -> Equality:
