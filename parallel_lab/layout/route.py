@@ -24,13 +24,14 @@ from typing import Any
 from .tensor_layout import Shape, TensorLayout
 
 Box = tuple[slice, ...]  # a part of a tensor: an index for numpy
+MIRROR = -1
 
 
 @dataclass(frozen=True)
 class Route:
     """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending.
 
-    shift  every rank takes what `dst` gives the rank so many places before it, around a ring
+    shift  every rank takes what `dst` gives the rank so many places before it in a ring, or (MIRROR) its mirror image
     """
 
     src: TensorLayout
@@ -49,7 +50,7 @@ class Route:
         """Per rank where its old and where its new slice lies."""
         ranks = range(self.src.device_num)
         old, new = ([layout.slice_index(self.shape, rank) for rank in ranks] for layout in (self.src, self.dst))
-        return old, [new[rank - self.shift] for rank in ranks]
+        return old, [new[-1 - rank if self.shift == MIRROR else rank - self.shift] for rank in ranks]
 
     @cached_property
     def _boxes(self) -> list[dict[int, Box]]:

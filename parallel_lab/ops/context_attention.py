@@ -33,9 +33,11 @@ import numpy as np
 from ..base.checks import choice, flag, integer, number
 from ..base.dtypes import promoted
 from ..base.errors import LayoutError
-from ..layout.placements import TOKEN_ORDERS, VisibleKeys, attention_work
+from ..layout.placements import TOKEN_ORDERS, Placement, VisibleKeys, attention_work
+from ..layout.route import MIRROR
 from .dropout import KEY, kept_at
 from .elementwise import cast
+from .join import concat, split_parts
 from .kernels.attention_blocks import View, attend, attend_back
 from .machine.operand_checks import floats
 from .machine.registry import case, op
@@ -48,6 +50,7 @@ METHODS = ("ring", "gather")
 NEXT = "ring attention: keys and values for the next rank, while this one works on them"
 BEHIND = "ring attention: the gradients so far follow their keys and values to the next rank"
 HOME = "ring attention: the gradients of keys and values go home"
+TAIL = "flash attention load balance: second halves are exchanged with the rank that mirrors this one"
 
 
 # ---- who sees whom ----
@@ -69,13 +72,14 @@ def _last_step(tokens, parts, placement, ranks, causal, window, documents):
     return max(step for step, pairs in enumerate(longest) if pairs or not step)
 
 
-def _view(q, k, step, turn, *, causal, window, documents, placement, ranks, p, key, compute_all, parts, offset, **_):
+def _view(q, k, step, turn, *, causal, window, documents, placement, ranks, p, key, compute_all, parts, offset, **own):
     """What the queries of this rank see of the keys of the rank `turn` places before it; None: of all keys."""
     place = offset if isinstance(offset, tuple) else (0, 0, 0, 0)
     b, s, g, r = q.shape[:4]
     total, at = s * parts[1], place[1]
     order = placed_tokens(placement, total, ranks, documents).order
-    queries = order[at * s : (at + 1) * s]
+    places = Placement("head_tail", total, parts[1]).order if own.get("head_tail") and parts[1] > 1 else order
+    queries = places[at * s : (at + 1) * s]
     owner = 0 if turn is None else (at - turn) % parts[1]
     keys = order[owner * s :][: k.shape[1]]
     first, stop = (each[queries] for each in _bounds(total, causal, window, documents))
@@ -114,6 +118,7 @@ def with_settings(**settings):
 
 SETTINGS = {"scale": None, "causal": True, "window": None, "documents": (), "placement": "contiguous", "ranks": 1}
 SETTINGS |= {"p": 0.0, "key": 0, "compute_all": False, "method": "ring", "parts": (1, 1, 1, 1)}
+SETTINGS["head_tail"] = False
 
 
 def _scale(q, scale):
@@ -128,7 +133,7 @@ def _work(factor):
     return lambda s: factor * s.b * s.s * s.g * s.r * s.d * getattr(s, "t", s.s)
 
 
-def _check(operands, *, placement, ranks, documents, p, **_):
+def _check(operands, *, placement, ranks, documents, p, **more):
     q, k, v, *step = operands
     for name, x, dims in (("q", q, 5), ("k", k, 4), ("v", v, 4)):
         if len(x.shape) != dims or floats(x, name):
@@ -138,6 +143,8 @@ def _check(operands, *, placement, ranks, documents, p, **_):
         return f"k {k.shape} and v {v.shape} for q {q.shape}", f"({b}, {s}, {g}, {d}), both"
     if len(step) != (p > 0):
         return f"{len(operands)} operands with p={p}", "q, k, v, and with dropout the number of the step"
+    if more["head_tail"] and (more["method"], placement) != ("gather", "contiguous"):
+        return f"head_tail with method={more['method']!r}, placement={placement!r}", "'gather' and 'contiguous'"
     try:
         placed_tokens(placement, s, ranks, documents)
         _bounds(s, True, None, documents)
@@ -184,8 +191,10 @@ def _last(q, attrs):
 
 def _ring(operands, attrs):
     """(out, lse): queries stay, keys and values go round; None if tokens are not split."""
-    if attrs.pop("method") != "ring" or attrs["parts"][1] == 1:
+    if attrs["parts"][1] == 1 or not (attrs["method"] == "ring" or attrs["head_tail"]):
         return None
+    if attrs.pop("method") != "ring":
+        return _exchanged(operands, attrs)
     return ring(attention_block, operands, attrs)
 
 
@@ -205,8 +214,10 @@ def ring(block, operands, attrs):
 
 
 def _ring_back(operands, attrs):
-    if attrs.pop("method") != "ring" or attrs["parts"][1] == 1:
+    if attrs["parts"][1] == 1 or not (attrs["method"] == "ring" or attrs["head_tail"]):
         return None
+    if attrs.pop("method") != "ring":
+        return _exchanged_back(operands, attrs)
     return ring_back(attention_block_grad, operands, attrs)
 
 
@@ -235,6 +246,33 @@ def ring_back(block, operands, attrs):
     return tuple(x if str(x.dtype) == own else cast(x, dtype=own) for x, own in made)
 
 
+# ---- head and tail: gathered keys, and a half of the queries is worked on by the rank that mirrors their own ----
+
+
+def _swapped(parts, *values):
+    """Values with their second halves exchanged; once more, and they are as they were."""
+    halves = [split_parts(x, axis=1, output_num=2) for x in values]
+    tails = yield from _arrived((yield from _sent(parts, MIRROR, TAIL, *(tail for _, tail in halves))))
+    return [concat(head, tail, axis=1) for (head, _), tail in zip(halves, tails, strict=True)]
+
+
+def _exchanged(operands, attrs):
+    parts = attrs["parts"][1]
+    Placement("head_tail", operands[0].shape[1] * parts, parts)  # refuses tokens that do not make 2 P halves
+    (q,) = yield from _swapped(parts, operands[0])
+    out, lse = attention_block(q, *operands[1:], turn=None, **attrs)
+    out = out if out.dtype == q.dtype else cast(out, dtype=str(q.dtype))
+    return tuple((yield from _swapped(parts, out, lse)))
+
+
+def _exchanged_back(operands, attrs):
+    own = yield from _swapped(attrs["parts"][1], *operands[:4])
+    of_q, *made = attention_block_grad(*own, *operands[4:], turn=None, **attrs)
+    made = (*(yield from _swapped(attrs["parts"][1], of_q)), *made)
+    pairs = zip(made, operands[3:6], strict=True)
+    return tuple(x if x.dtype == like.dtype else cast(x, dtype=str(like.dtype)) for x, like in pairs)
+
+
 # ---- operators ----
 
 
@@ -252,6 +290,7 @@ def ring_back(block, operands, attrs):
         "key": KEY,
         "compute_all": flag,
         "method": choice(*METHODS),
+        "head_tail": flag,
     },
     check=_check,
     dtype=lambda dtypes, **_: (promoted(dtypes[:3]), _wide(dtypes[:3])),
@@ -282,6 +321,7 @@ def context_attention(*operands, **attrs):
     placement, ranks   how the sequence was permuted, and for how many ranks: `Placement`
     p, key         dropout of the weights: a function of (key, step, sample, head, both positions), on whichever rank
     method         of split tokens: "ring", or "gather": the strategy splits those of q, and k and v are gathered
+    head_tail      with method="gather" and a contiguous placement: ranks exchange second halves of queries, and results
     compute_all    hidden blocks are computed, too, and thrown away
     parts          how often b, s, g, r of the whole are split; set by the compiler
     """

@@ -35,10 +35,10 @@ PACKAGE_LINES = {
     "__init__.py": 299,
     "__main__.py": 8,
     "base": 4_842,
-    "layout": 2_454,
-    "ops": 12_619,
+    "layout": 2_455,
+    "ops": 12_661,
     "nn": 8_861,
-    "catalog": 14_954,
+    "catalog": 15_016,
     "graph": 9_645,
     "cost": 11_317,
     "run": 1_695,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 116_973, 141_823, 110_784
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_016, 141_928, 110_841
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -5,11 +5,23 @@ import itertools
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, ParameterTuple, Session, ShapeError, StrategyError, Tensor, compile, nn, ops
-from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab import (
+    Parameter,
+    ParameterTuple,
+    Session,
+    ShapeError,
+    StrategyError,
+    Tensor,
+    compile,
+    nn,
+    ops,
+    set_context,
+)
+from parallel_lab.base.errors import NotBuiltYet, ParallelLabError
 from parallel_lab.layout.named_layout import Layout
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops import OPS
+from parallel_lab.ops.context_attention import SETTINGS, _view
 from tests.crossed import each_of
 from tests.nets import cell
 from tests.nn.one_device import messages
@@ -297,6 +309,51 @@ def test_kept_values_of_a_ring_make_the_sum_of_exponentials():
     wanted = plain.attention(*plain.tensors)
     logs = [np.log(s.asnumpy()) + x.asnumpy() for x, s in ((largest, sums), wanted[:2])]
     np.testing.assert_allclose(*logs, atol=1e-12)
+
+
+# ---- halves of queries are exchanged ----
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("layout", "key_heads"), [("BSH", 4), ("BNSD", 2)])
+def test_load_balance_exchanges_halves_of_queries_and_equals_one_device(layout, key_heads, tmp_path):
+    """`enable_flash_attention_load_balance` in the JSON file; the strategy splits the queries alone."""
+    file = tmp_path / "speed_up.json"
+    file.write_text('{"enable_flash_attention_load_balance": true}')
+    cuts = [(1, n, 2) if layout == "BSH" else (1, 2, n, 1) for n in (4, 1, 1)]
+    shape = (B, S, 4 * D) if layout == "BSH" else (B, 4, S, D)
+    inputs, found = np.random.default_rng(3).normal(size=(2, *shape)), []
+    for alone in (False, True):
+        set_context(ascend_config={} if alone else {"parallel_speed_up_json_path": str(file)})
+        net = RingNet(layout, 4, key_heads, strategy=None if alone else tuple(cuts), ring=False, next_tokens=0)
+        optimizer = nn.SGD(net.trainable_params(), 0.3)
+        settings = {"parallel_mode": "stand_alone"} if alone else {"device_num": 8, "dataset_strategy": "full_batch"}
+        plan = compile(net, *inputs, loss=nn.MSELoss(), optimizer=optimizer, **settings)
+        sent = [plan.value(i.out).shape for i in plan.stages[0].program("forward") if i.kind == "start"]
+        half = (B, S // 8, key_heads // 2, 4 // key_heads)  # of queries and of results, and a number per query
+        assert sent == ([] if alone else [(*half, D), (*half, D), half])
+        with Session(plan, net, optimizer) as session:
+            found.append((session.train([tuple(inputs)], 2), session.parameters()))
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-10)
+    for name, values in found[1][1].items():
+        np.testing.assert_allclose(found[0][1][name], values, rtol=1e-10, atol=1e-12)
+
+
+def test_with_halves_exchanged_all_ranks_see_as_many_keys():
+    q, k = np.ones((1, 4, 1, 1, 2)), np.ones((1, 16, 1, 2))
+    for on, want in ((True, [34] * 4), (False, [10, 26, 42, 58])):  # of 136 pairs
+        how = {**SETTINGS, "head_tail": on, "parts": (1, 4, 1, 1)}
+        views = [_view(q, k, 0, None, **{**how, "offset": (0, rank, 0, 0)}) for rank in range(4)]
+        assert [int((v.stop - v.first).sum()) for v in views] == want
+
+
+@each_of("text", "[]", "{", '{"enable_flash_attention_load_balance": 1}')
+def test_a_file_that_says_something_else_is_refused(text, tmp_path):
+    (tmp_path / "speed_up.json").write_text(text)
+    set_context(ascend_config={"parallel_speed_up_json_path": str(tmp_path / "speed_up.json")})
+    net = RingNet("BSH", 4, 4, strategy=((1, 2, 1), (1, 1, 1), (1, 1, 1)), ring=False, next_tokens=0)
+    with pytest.raises(ParallelLabError):
+        compile(net, np.ones((B, S, 4 * D)), device_num=2, dataset_strategy="full_batch")
 
 
 # ---- refusals ----

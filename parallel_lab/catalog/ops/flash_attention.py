@@ -18,27 +18,25 @@ import numpy as np
 
 from ...base.checks import choice, integer, number
 from ...base.dtypes import promoted
-from ...base.errors import NotBuiltYet, ShapeError, StrategyError
+from ...base.errors import NotBuiltYet, ShapeError
 from ...base.origin import caller
 from ...base.seeds import get_seed
 from ...layout.named_layout import Layout
-from ...ops.context_attention import context_attention, with_settings
+from ...ops.context_attention import with_settings
 from ...ops.dropout import dropout_key, dropped
-from ...ops.elementwise import mul
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats
-from ...ops.machine.primitive import Primitive
 from ...ops.machine.registry import PRIMITIVES, case, form, op
 from ...ops.machine.state import training_step
-from ...ops.shape import reshape, transpose
+from ...ops.shape import reshape
 from ...ops.spellings import function, tensor_operand
+from .flash_attention_rings import COLUMNS, RING, balances, primitive_for, ring_of
 
 # with heads apart: labels of query, and of key and value. b samples, n heads, s queries, t keys, d elements of a head
 LAYOUTS = {"BNSD": ("bnsd", "bntd"), "BSND": ("bsnd", "btnd"), "SBND": ("sbnd", "tbnd")}
 FLAT = {"BSH": "BSND", "SBH": "SBND"}  # heads lie next to each other in one dim
 MODES = (0, 1, 2, 3, 4)
 MOST = 2147483647
-COLUMNS = 8  # of softmax_max and softmax_sum, all alike
 STEP = "step"  # of `given`: the number of the step, for dropout
 
 
@@ -317,8 +315,10 @@ def _(g, out, *operands, **attrs):
 # ---- MindSpore's forms ----
 
 _PAD = "Pad to one length, in the layout BSND, and hide padding by attn_mask"
-_BALANCED = "For a balanced ring: nn.ContextParallelAttention(..., placement='zigzag', ranks=...)"
-RING = "enable_ring_attention"  # attribute of the primitive
+_BALANCED = (
+    "cost.planner.AttentionMessages(...).balanced_ring(rank) counts its messages; a balanced ring that runs is "
+    "nn.ContextParallelAttention(..., placement='zigzag', ranks=...)"
+)
 _INSTEAD = {
     "padding_mask": "Hide padding by attn_mask",
     "prefix": "Hide keys by attn_mask, with sparse_mode=0",
@@ -327,14 +327,6 @@ _INSTEAD = {
     "enable_flash_sp": _BALANCED,
     "enable_ring_attention_cp": "It is in no version of MindSpore: add_prim_attr('enable_ring_attention', True)",
 }
-
-
-def primitive_for(primitive, of):
-    """A Primitive of another operator, with the name, the strategy and the attributes of `primitive`."""
-    inner = type(primitive.name, (Primitive,), {"op": of})()
-    for name in ("instance_name", "in_strategy", "out_strategy", "strategy_origin", "prim_attrs"):
-        setattr(inner, name, getattr(primitive, name))
-    return inner
 
 
 def optional_form(of, name, tensors, read=None, **settings):
@@ -438,67 +430,7 @@ def _attend(primitive, tensors, settings, refused):
     return (*kept, reshape(made, shape) if layout in FLAT else made)
 
 
-# ---- a ring (MindSpore, flash_sp.cc, as of about 2.4) ----
-
-
-def _who_sees_whom(settings, tensors, strategy, where):
-    """(causal, window) of a ring. Raises ShapeError and StrategyError for what a ring cannot do."""
-    (query, key, _, *others), layout = tensors, settings["input_layout"]
-    mode, keep = settings["sparse_mode"], settings["keep_prob"]
-    if layout not in ("BSH", "BNSD") or mode != 0 or keep != 1 or any(x is not None for x in others):
-        masks = "with masks" if any(x is not None for x in others) else "without masks"
-        given = f"{RING} with input_layout={layout!r}, sparse_mode={mode}, keep_prob={keep}, {masks}"
-        allowed = "BSH or BNSD, sparse_mode 0, keep_prob 1.0, no masks: pre_tokens and next_tokens say who sees whom"
-        raise ShapeError(given, where=where, allowed=allowed)
-    if strategy is not None and len({tuple(each) for each in strategy}) > 1:
-        what, allowed = f"{RING} with strategy {strategy}", "Query, key and value split alike, the sequence, too"
-        raise StrategyError(what, where=where, allowed=allowed)
-    if {len(x.shape) for x in tensors[:3]} != {len(layout)}:
-        shapes = ", ".join(str(tuple(x.shape)) for x in tensors[:3])
-        raise ShapeError(
-            f"query, key and value of shapes {shapes}", where=where, allowed=f"{len(layout)} dims, {layout}"
-        )
-    tokens, keys = (x.shape[1 if layout == "BSH" else 2] for x in (query, key))
-    before, after = settings["pre_tokens"], settings["next_tokens"]
-    longest = tokens - 1
-    if tokens != keys or not 0 <= after <= before or (after and after < longest and after != before):
-        what = f"{RING} with pre_tokens={before}, next_tokens={after} for {tokens} queries and {keys} keys"
-        allowed = "As many keys as queries; next_tokens 0 (causal), as many as pre_tokens, or the whole sequence"
-        raise ShapeError(what, where=where, allowed=allowed)
-    return after == 0, None if before >= longest else before + 1
-
-
-def _with_strategy(primitive, of, *strategy):
-    inner = primitive_for(primitive, of)
-    inner.in_strategy, inner.out_strategy = (strategy if primitive.in_strategy is not None else None), None
-    return inner
-
-
-def _ring(primitive, tensors, settings):
-    """The results of FlashAttentionScore with `enable_ring_attention`: contiguous, and every block is computed."""
-    where = primitive.name
-    three = [tensor_operand(where, name, x) for name, x in zip(("query", "key", "value"), tensors, strict=False)]
-    causal, window = _who_sees_whom(settings, [*three, *tensors[3:]], primitive.in_strategy, where)
-    heads, in_heads = settings["head_num"], settings["input_layout"] == "BNSD"
-    query, key, value = three
-    given = tuple((primitive.in_strategy or ((1, 1, 1, 1),))[0])
-    if in_heads:
-        turn = _with_strategy(primitive, transpose, given)
-        query, key, value = (transpose.call((x, (0, 2, 1, 3)), {}, turn) for x in (query, key, value))
-    (b, s), d = query.shape[:2], query.shape[-1] // (1 if in_heads else heads)
-    groups = key.shape[2] // (1 if in_heads else d)
-    cuts = (given[0], given[2], given[1]) if in_heads else given[:3]  # samples, tokens, heads
-    inner = _with_strategy(primitive, context_attention, (*cuts, 1, 1), (*cuts, 1), (*cuts, 1))
-    seen = {"scale": settings["scale_value"], "causal": causal, "window": window, "compute_all": True}
-    of_keys = (b, s, groups, d)
-    operands = reshape(query, (*of_keys[:3], heads // groups, d)), reshape(key, of_keys), reshape(value, of_keys)
-    made, lse = context_attention.call(operands, seen, inner)
-    back = _with_strategy(primitive, transpose, (*cuts, 1))
-    made = reshape(made, (b, s, heads, d) if in_heads else (b, s, heads * d))
-    made = transpose.call((made, (0, 2, 1, 3)), {}, back) if in_heads else made
-    largest = transpose.call((reshape(lse, (b, s, heads, 1)), (0, 2, 1, 3)), {}, back)
-    largest = mul(largest, np.ones(COLUMNS, str(lse.dtype)))  # e^lse = e^largest * sums, with sums 1
-    return largest, mul(largest, 0.0) + 1.0, np.zeros(1, str(made.dtype)), made
+# ---- FlashAttentionScore ----
 
 
 @optional_form(
@@ -531,13 +463,19 @@ def _(self, given):
     add_prim_attr("enable_ring_attention", True): the sequence of query, key and value is split alike, and keys go round
     a ring; every block is computed, hidden or not (BSH or BNSD, sparse_mode 0, keep_prob 1, no masks). softmax_max is
     the log of the sum of exponentials then, softmax_sum 1.
+
+    {"enable_flash_attention_load_balance": true} in the file that parallel_speed_up_json_path names: where the strategy
+    splits the queries of BSH or BNSD, with next_tokens=0 and no masks, rank r exchanges the second half of its queries
+    with rank P - 1 - r, and the results back. All ranks compute as many pairs then; softmax_max and _sum as in a ring.
     """
     refused = {name: given[name] for name in ("padding_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen")}
     refused |= {name: self.prim_attrs.get(name) for name in ("enable_flash_sp", "enable_ring_attention_cp")}
     settings = {name: given[name] for name in self.settings if name != "inner_precise"}
     tensors = [given[name] for name in ("query", "key", "value", "real_shift", "drop_mask", "attn_mask")]
     ring = self.prim_attrs.get(RING) and not any(value for value in refused.values() if isinstance(value, bool))
-    return _ring(self, tensors, settings) if ring else _attend(self, tensors, settings, refused)
+    if not ring and balances(self, tensors, settings):
+        return ring_of(self, tensors, settings, gathered=True)
+    return ring_of(self, tensors, settings) if ring else _attend(self, tensors, settings, refused)
 
 
 @function()

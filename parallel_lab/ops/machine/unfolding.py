@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from ...layout.route import Route
+from ...layout.route import MIRROR, Route
 from ...layout.tensor_layout import TensorLayout
 from ..collectives.definitions import MESSAGES
 from .opdef import dtype_name
@@ -50,9 +50,11 @@ Program = Generator[Start | Wait, Any, tuple[Any, ...]]
 
 
 def around_the_ring(shape: tuple[int, ...], ranks: int, shift: int = 1) -> tuple[Any, ...]:
-    """The route by which every one of `ranks` hands its whole value, of this shape, `shift` ranks on."""
+    """The route by which every one of `ranks` hands its whole value, of this shape, `shift` ranks on, or to the rank
+    that mirrors it (MIRROR).
+    """
     rows = TensorLayout((ranks,), ((0,), *((),) * (len(shape) - 1)))
-    return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift % ranks).attr
+    return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift if shift == MIRROR else shift % ranks).attr
 
 
 def unfolding(label: int, program: Callable[..., Program | None]) -> Callable[[Any, Any], bool]:
