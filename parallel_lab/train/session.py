@@ -5,7 +5,7 @@
         session.parameters()["w"]            # the full tensor, from the ranks' slices
 
 All executors run the same interpreter on the same plan: losses and parameters are equal bit for bit. Two sessions can
-be compared step by step (`single_device` gives the plan of the undivided computation).
+be compared step by step (`parallel_mode="stand_alone"` compiles the undivided computation).
 """
 
 from __future__ import annotations

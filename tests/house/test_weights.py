@@ -37,21 +37,21 @@ PACKAGE_LINES = {
     "base": 4_842,
     "layout": 2_455,
     "ops": 12_661,
-    "nn": 8_861,
+    "nn": 8_864,
     "catalog": 15_016,
     "graph": 9_645,
     "cost": 11_317,
     "run": 1_695,
     "processes": 13_681,
     "train": 11_062,
-    "lab": 37_763,
+    "lab": 37_764,
     "mindspore": 9_896,
     "cli": 2_727,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_016, 141_928, 110_841
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_020, 141_932, 110_864
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

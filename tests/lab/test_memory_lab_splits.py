@@ -108,3 +108,11 @@ def test_rows_of_experts_have_a_room_and_those_that_came_are_counted():
     rows = lab.snapshot()["sections"]["rooms"]["of"]["predicted"]["rows"]
     assert rows[0] == [0, "blocks.0.moe.exchange", copies * row, copies // 4 * row, "25%"]
     assert "its experts and the rest" in lab.snapshot()["status"]
+
+
+@pytest.mark.exhaustive
+def test_other_rows_than_predicted_are_not_the_doing_of_a_level():
+    lab = MemoryLab("experts", 2, level="level2")  # nothing is as large as the threshold
+    lab.run_simulated()
+    lab.wait()
+    assert "nothing changes" in lab.snapshot()["status"]

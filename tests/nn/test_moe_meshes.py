@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import Session, StrategyError, compile, nn, set_seed
+from parallel_lab import Session, StrategyError, Tensor, compile, nn, set_seed
 from parallel_lab.cost.time import sent_bytes
 from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
     load_checkpoint,
+    merge_sliced_parameter,
     read_checkpoint,
     save_strategy,
     transform_checkpoints,
@@ -152,6 +153,7 @@ def drawn(number):
         case |= {"drop_order": pick("choice_major", "token_major", "weight")}
         samples = SAMPLES // how["grad_accumulation_step"]
         case["groups"] = tuple(pick(*(n * m for m in (1, 2) if n * m <= most)) for n, most in ((dp, samples), (sp, 16)))
+    mesh["sequence"] = mesh.get("sequence", False) or (kind == "context" and pick(True, False))
     return mesh, case, how
 
 
@@ -233,13 +235,18 @@ def test_the_bias_moves_once_in_a_step_by_the_counts_of_all_micro_batches_and_ra
         assert set(np.abs(whole)) <= {0.0, float(np.float32(0.05))} and whole.any()
 
 
-def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path):
+@pytest.mark.parametrize(
+    ("mesh", "how"),
+    [
+        ({"dp": 2, "cp": 2, "mp": 2, "ep": 8, "expert_mp": 1}, {}),
+        pytest.param({"dp": 2, "cp": 2, "ep": 4}, {**STAGES, "level": 2}, marks=pytest.mark.exhaustive),
+        pytest.param({"dp": 4, "ep": 2, "cp": 2}, {"level": 3}, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path, mesh, how):
     """Files of 8 ranks become files of 4 others: each rank's experts are those of the training, and so is the whole."""
     case = Case()
-    plans = {
-        "src": case.plan({"dp": 2, "cp": 2, "mp": 2, "ep": 8, "expert_mp": 1}),
-        "dst": case.plan({"dp": 2, "mp": 2, "ep": 2}),
-    }
+    plans = {"src": case.plan(mesh, **how), "dst": case.plan({"dp": 2, "mp": 2, "ep": 2})}
     with Session(plans["src"], case.net, case.optimizer) as running:
         running.train(BATCHES, 1)
         want, slices = running.parameters(), {p.name: running.slices(p.name) for p in plans["src"].parameters}
@@ -247,7 +254,7 @@ def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path):
         save_strategy(plan, tmp_path / f"{name}.ckpt", only_trainable_params=False)
     for rank in range(8):
         (tmp_path / f"src/rank_{rank}").mkdir(parents=True)
-        own = {name: TensorRecord(parts[rank]) for name, parts in slices.items()}
+        own = {name: TensorRecord(parts[rank]) for name, parts in slices.items() if parts[rank] is not None}
         write_checkpoint(tmp_path / f"src/rank_{rank}/net.ckpt", own)
     transform_checkpoints(tmp_path / "src", tmp_path / "dst", "net", tmp_path / "src.ckpt", tmp_path / "dst.ckpt")
     transform_checkpoints(tmp_path / "dst", tmp_path / "whole", "net", tmp_path / "dst.ckpt")
@@ -255,5 +262,12 @@ def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path):
         found = read_checkpoint(tmp_path / f"dst/rank_{rank}/net{rank}.ckpt").tensors["blocks.1.moe.up"].array
         experts, inside = divmod(rank, 2)  # ranks (dp, mp): four of eight experts, half of their width
         np.testing.assert_array_equal(found, want["blocks.1.moe.up"][experts * 4 :][:4, :, inside * 6 :][..., :6])
-    for name, value in load_checkpoint(tmp_path / "whole/rank_0/net0.ckpt").items():
+    whole = load_checkpoint(tmp_path / "whole/rank_0/net0.ckpt")
+    assert whole.keys() == want.keys()
+    for name, value in whole.items():
         np.testing.assert_array_equal(value.asnumpy(), want[name], err_msg=name)
+    if "stages" not in how:
+        parts = [nn.Parameter(Tensor(part), name="blocks.0.moe.down") for part in slices["blocks.0.moe.down"]]
+        layout = plans["src"].value("blocks.0.moe.down").layout
+        merged = merge_sliced_parameter(parts, {"blocks.0.moe.down": layout})
+        np.testing.assert_array_equal(merged.asnumpy(), want["blocks.0.moe.down"])

@@ -209,6 +209,7 @@ def test_a_transformer_of_experts_trains_as_on_one_device(dp, ep, mp, sharded):
 
 test_what_cannot_be_is_refused_in_words = refused(
     (lambda: models.expert_parallel(nn.Dense(2, 2), 2, 2), ArgumentError, "A network with an"),
+    (lambda: models.expert_parallel(experts_of(4), 2, 2, sequence=True), ArgumentError, "of a ContextGPT"),
     (lambda: models.expert_parallel(experts_of(4), 2, 2, 8), StrategyError, "mp=8 with inner=12"),
     (lambda: models.expert_parallel(experts_of(4), 8, 8), StrategyError, "ep=8 with 4 experts"),
     (lambda: models.expert_parallel(experts_of(8), 2, 4, 2), StrategyError, "ep=4 with tokens split 2 x 1 ways"),

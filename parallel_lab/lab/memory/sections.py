@@ -303,7 +303,8 @@ def status_text(lab: Any, moment: str, source: str) -> str:
     if level == "off" and (text := split_text(lab.splits(), lab.settings.split)):
         return text
     held, held_off = (most_held(counts, moment) for counts in (now, off))
-    sent, sent_off = (busiest(counts).sent_bytes for counts in (now, off))
+    alike = lab.ranks() if now[0].rooms else now  # a router's rows are the same under each level: as predicted in both
+    sent, sent_off = (busiest(counts).sent_bytes for counts in (alike, off))
     amount = f"{bytes_text(held)} {HOLDS[moment]} ({lab.said(source)})"
     if level == "off":
         own = any(lab.plan.value(p.name).slice_shape != p.shape for p in lab.plan.parameters)

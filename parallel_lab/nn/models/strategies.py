@@ -103,9 +103,12 @@ def expert_parallel(
                routes tokens of its own, and ep may be up to dp * mp / expert_mp
     sequence   of a MoEGPT: as in `tensor_parallel`
 
-    Raises ArgumentError for a network without experts, StrategyError where counts do not divide heads, width, experts,
-    the sequence or the ranks that split tokens.
+    Raises ArgumentError for a network without experts, or another one with sequence=True; StrategyError where counts do
+    not divide heads, width, experts, the sequence or the ranks that split tokens.
     """
+    if sequence and not isinstance(net, MoEGPT):
+        what = f"sequence=True of {shorten(net)}"
+        raise ArgumentError(what, where="expert_parallel", allowed="A MoEGPT; of a ContextGPT: context_parallel")
     data_parallel(net)
     layers = [cell for _, cell in net.cells_and_names() if isinstance(cell, nn.MoE)]
     for moe in layers:
