@@ -31,7 +31,7 @@ MIRROR = -1
 class Route:
     """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending.
 
-    shift  every rank takes what `dst` gives the rank so many places before it in a ring, or (MIRROR) its mirror image
+    shift  every rank takes what `dst` gives the one so many slices before it in a ring, or (MIRROR) its mirror image
     """
 
     src: TensorLayout
@@ -48,9 +48,9 @@ class Route:
     @cached_property
     def _slices(self) -> tuple[list[Box], list[Box]]:
         """Per rank where its old and where its new slice lies."""
-        ranks = range(self.src.device_num)
-        old, new = ([layout.slice_index(self.shape, rank) for rank in ranks] for layout in (self.src, self.dst))
-        return old, [new[-1 - rank if self.shift == MIRROR else rank - self.shift] for rank in ranks]
+        old, new = ([each.slice_index(self.shape, r) for r in range(each.device_num)] for each in (self.src, self.dst))
+        ring = sorted(range(len(new)), key=lambda r: new[r][0].start) if self.shift > 0 else []
+        return old, [new[ring[ring.index(r) - self.shift]] for r in range(len(ring))] or new[:: self.shift or 1]
 
     @cached_property
     def _boxes(self) -> list[dict[int, Box]]:

@@ -11,6 +11,7 @@ from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.time import sent_bytes
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.graph.plan import Plan
+from parallel_lab.layout.named_layout import Layout
 from parallel_lab.layout.placements import Placement, VisibleKeys
 from parallel_lab.ops.context_attention import attention_block
 from parallel_lab.run.computing import rows_keep_their_bits
@@ -205,6 +206,23 @@ def test_drawn_combinations_equal_one_device(seed):
             # an error of one device that happens to be below the rounding of such numbers counts as that
             allowed = 4 * max(np.abs(ones - wanted).max(), 2 * EPS * size)
         assert np.abs(mine - wanted).max() <= allowed, attrs
+
+
+@pytest.mark.parametrize("axes", [("dp", "mp"), ("mp", "dp"), ("mp", "sp")])
+def test_a_ring_follows_the_order_of_the_axes_that_split_tokens(axes):
+    """Chunks lie as the layout says, ranks of a group as the device matrix does: keys were taken for those of others
+    where the two differ.
+    """
+    attrs = {"method": "ring", "placement": "zigzag", "ranks": 4}
+    q, k = np.random.default_rng(1).normal(size=(2, 1, 16, 1, 1, 4))
+    layout = Layout((2, 2, 2), ("dp", "sp", "mp"))
+    of_keys = layout("None", axes, "None", "None")
+    arrays, strategy = (q, k[:, :, 0], k[:, :, 0] * 2), (layout("None", axes, *["None"] * 3), of_keys, of_keys)
+    _, loss, found = planned(arrays, q, 8, strategy, **attrs)
+    _, one_loss, one = planned(arrays, q, 1, None, **attrs)
+    assert loss == pytest.approx(one_loss, rel=1e-12)
+    for name, want in one.items():
+        np.testing.assert_allclose(found[name], want, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dropped_by", ["ring", "gather"])

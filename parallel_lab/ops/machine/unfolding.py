@@ -103,7 +103,13 @@ def _started(recorder: Any, asked: Start, place: dict[str, Any]) -> tuple[Any, d
     """The instruction that starts a message: (what was sent, the fields that its wait has, too)."""
     x, matrix = asked.value, place["device_matrix"]
     members = math.prod(matrix[-1 - axis] for axis in place["axes"])
-    attrs = {**asked.attrs, "message": asked.kind, "fusion": 0, "of_slices": True}
+    attrs: dict[str, Any] = {**asked.attrs, "message": asked.kind, "fusion": 0, "of_slices": True}
+    outer_first = sorted(place["axes"], reverse=True)
+    if "route" in attrs and list(place["axes"]) != outer_first:  # slices follow the layout, members the device matrix
+        rows = tuple(matrix[-1 - axis] for axis in outer_first)
+        first = tuple(len(rows) - 1 - outer_first.index(axis) for axis in place["axes"])
+        maps = (first, *attrs["route"][1][1:])
+        attrs["route"] = (rows, maps, rows, maps, *attrs["route"][4:])
     shape = MESSAGES[asked.kind].reply_shape(tuple(x.shape), attrs, members)
     op_class = asked.class_name or MESSAGES[asked.kind].class_name
     fields = {**place, "attrs": tuple(sorted(attrs.items())), "op_class": op_class}
