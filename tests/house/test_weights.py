@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_842,
     "layout": 2_455,
     "ops": 12_667,
-    "nn": 8_864,
+    "nn": 8_865,
     "catalog": 15_016,
     "graph": 9_645,
     "cost": 11_317,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_026, 141_938, 110_884
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_027, 141_939, 110_884
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

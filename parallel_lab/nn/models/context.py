@@ -145,7 +145,8 @@ def context_parallel(
     ep: int = 1,
     expert_mp: int | None = None,
 ) -> ContextGPT:
-    """Split samples `dp` ways, tokens `cp` ways and heads and columns `mp` ways, for dp * cp * mp devices.
+    """Split samples `dp` ways, tokens `cp` ways and heads and columns `mp` ways, for dp * cp * mp devices, all or
+    those of a pipeline stage (`pipeline_stage` of the blocks).
 
     ulysses  how many of the cp ranks exchange heads against tokens; the other factor is a ring (or gathers keys, as the
              net's `method` says). Heads travel by all_to_all where `enable_alltoall` is set
