@@ -64,7 +64,8 @@ _ONLY = "decoders:"
 _HOW = "zigzag, ring, gathered, ulysses, hybrid"
 _JSON = "also write all numbers to FILE; without FILE print one JSON object instead of lines"
 _DEVICES = "how many, in whole nodes (default: 1024; of a cluster file and of a machine by itself all that it has)"
-_POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ..."
+_POINT = "predict this one: d copies, t ranks of a layer, p stages, m micro-batches of b, v chunks, ...; decoders: "
+_POINT += "c ranks of a sequence, u of them exchange heads, e ranks with different experts, et of one."
 
 
 def _plan(args: argparse.Namespace) -> int:
