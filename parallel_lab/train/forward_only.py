@@ -20,7 +20,9 @@ from ..graph.plan import Plan
 
 
 def forward_only(plan: Plan) -> Plan:
-    """The plan without gradients and update. Raises PlanError where an output is made of gradients."""
+    """The plan without gradients and update; nothing that the network writes is kept (running statistics, selection
+    biases). Raises PlanError where an output is made of gradients.
+    """
     forward = [i for stage in plan.stages for i in stage.program("forward")]
     later = [(phase, i) for stage in plan.stages for phase, program in stage.programs for i in program]
     later = [(phase, i) for phase, i in later if phase != "forward"]
@@ -35,7 +37,8 @@ def forward_only(plan: Plan) -> Plan:
             taken |= _taken([instr])
             needed.add(id(instr))
     stages = tuple(_stage(stage, needed, taken) for stage in plan.stages)
-    return replace(plan, stages=stages, gradients=(), value_gradients=(), assignments=()).verify()
+    left_out = dict.fromkeys(("gradients", "value_gradients", "assignments", "forward_assignments"), ())
+    return replace(plan, stages=stages, **left_out).verify()
 
 
 def _stage(stage: Stage, needed: set[int], taken: set[int]) -> Stage:
