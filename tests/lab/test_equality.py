@@ -79,6 +79,7 @@ def test_one_perturbed_parameter_makes_the_proof_fail(perturbed):
     found = {r.tensor: r.verdict for r in proof.rows}
     assert not proof.equal and found[f"{perturbed} after step 1"] == "different"
     assert "DIFFERENT" in str(proof) and "Different" in proof._repr_html_()
+    assert proof.verdict == f"DIFFERENT: {list(found.values()).count('different')} of {len(found)} tensors"
 
 
 def test_a_wrong_step_makes_the_proof_fail():

@@ -51,6 +51,12 @@ def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
     ([0] * 12, ALL - {"a list"}, "24 of 9 chunks"),
     ([chunk // 3 for chunk in range(12)], {"beats striped", "par"}, "exposed 2240"),
     ([chunk % 4 for chunk in range(12)], {"beats striped", "par"}, "exposed 704"),
+    # rank 1 sees chunk 0 from 1, 0 and 4 from 5, 8 from 9 in the second step: 4 x 256 pairs; a message is 3 x 192
+    (
+        [chunk % 4 for chunk in range(12)],
+        {"beats striped", "par"},
+        "Step 2 lasts longest: pairs of the longest rank 1024, message 576",
+    ),
     ([2, 1, 0, 3, 0, 1, 2, 1, 3, 3, 2, 0], {"par"}, "exposed 512"),
     ([0.0] * 12, ALL, "A list of 12 ranks"),
     ([4] * 12, ALL, "A list of 12 ranks"),
@@ -58,7 +64,7 @@ def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
 )
 def test_owners_of_chunks_are_scored(owners, parts, words):
     wrong = failed(check("15.4", owners))
-    assert set(wrong) == parts and any(words in f"{part.found} {part.form}" for part in wrong.values())
+    assert set(wrong) == parts and any(words in f"{part.found} {part.form} {part.note}" for part in wrong.values())
 
 
 @pytest.mark.exhaustive

@@ -30,10 +30,12 @@ def own_sum(table, rank):
         "exchanged",
     ),
     ("16.2", lambda rank, counts: (counts[rank], counts[:, rank]), "4 ranks", "add up the columns"),
+    ("16.2", lambda rank, counts: (own_sum(counts, rank),) * 2, "4 ranks", "gets a column"),
     ("16.2", lambda rank, counts: np.zeros((3, 3)), "4 ranks", ""),
     # dp 4, ep 4: one device's is a mean over 4 ranks, an expert has one copy: 4 times too large; by 8 experts half
     ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "4 x one device's"),
     ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "an expert is averaged over its copies"),
+    ("16.3", lambda tp, cp, dp, ep, e: cp * dp // ep, "divisor", "Those are copies"),
     ("16.3", lambda tp, cp, dp, ep, e: e, "divisor", "0.5 x one device's"),
     ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp, "divisor", "same tokens"),
     ("16.3", lambda tp, cp, dp, ep, e: dp, "divisor", "a mean of their own"),
@@ -95,6 +97,12 @@ def test_par_of_the_letters_is_the_fastest_run_that_fits():
     )
     chosen = {name: getattr(best.point, name) for name in lesson_16.LETTERS}
     assert passes(check("16.5", chosen), 5) and min(chosen.values()) > 1
+
+
+def test_a_run_that_fits_does_not_name_a_better_one():
+    """The planner leaves runs out because a better one bounds them, and says which: that would be the answer."""
+    found = check("16.5", {"tensor": 1, "context": 8, "stages": 8, "expert": 2})
+    assert [part.found for part in found.parts if part.name == "fits"] == ["it fits"]
 
 
 def test_predictions_are_compared_with_counts():

@@ -50,11 +50,11 @@ MISCONCEPTIONS = {
     "recompute sends nothing": "With slices of the network, each recomputed block adds up its activations once more.",
     "every ZeRO level sends as much": "Level 1 sends as much as none; levels 2 and 3 send for every micro-batch.",
     "a checkpoint loads anywhere": "Files of slices need the strategy that made them.",
-    "gathered once is enough": "Only a slice of a product's input is kept: it is gathered again, for 5/4 of the bytes.",
+    "gathered once is enough": "Only a slice of a product's input is kept: the backward pass gathers it again.",
     "slices in order are fair": "Late tokens see more keys, and every step of a ring waits for its longest rank.",
     "blocks count alike": "Each block counts as much as its sum of exponentials, e to the power of its l.",
     "a capacity factor counts tokens": "It counts choices, k of each token; only GShard's code counts tokens.",
-    "an expert is averaged over its copies": "Each token is there once: divide by dp x cp, as everywhere.",
+    "an expert is averaged over its copies": "Divide by the number of means: it does not depend on where experts lie.",
     "context parallel shares out the weights": "It shares out activations: every rank of a sequence has all weights.",
     "positions begin at 0": "A slice's tokens have the positions that they have in the sequence.",
 }

@@ -143,7 +143,8 @@ def _ring_puzzle(answer: Any) -> Iterator[Part]:
     yield reached("fits", held <= CAP, f"{held} of {CAP} chunks", f"at most {CAP}", over)
     if held <= CAP:
         slow = max(range(RANKS), key=lambda i: max(steps[i]))
-        note = f"Step {slow} lasts longest, {max(steps[slow])}: the longest rank computes {steps[slow][0]} pairs in it."
+        pairs, message = steps[slow]
+        note = f"Step {slow + 1} lasts longest: pairs of the longest rank {pairs}, message {message}."
         text = f"exposed {exposed}: {exposed / PAR:.3f} x par"
         yield reached("beats striped", exposed < striped, text, f"less than striped, {striped}", note)
         yield reached("par", exposed <= PAR, text, f"{PAR}: no other way is less, by trying all", note)
@@ -179,7 +180,7 @@ check("15.1", positions)
             "The result of each block is divided by its own sum of exponentials. By what should it be divided?",
             "What is the log-sum-exp of both blocks together, and how much of that sum is each block's?",
             "Each block's share is e to the power of its l minus the new l. The shares add up to 1.",
-            "The new l is np.logaddexp of both. Weigh each result with its share, and add; two minus infinities: 0.",
+            "The new l is np.logaddexp of both. Weight each result by its share, and add; if both l are -inf, o is 0.",
         ),
         **by_cases(
             merge,
@@ -195,7 +196,7 @@ check("15.1", positions)
         hints=(
             "What must take at least as long as the message of a step?",
             "With c tokens on a rank, which of operations and bytes of a step grows with c squared?",
-            "A pair takes 4 operations a head and number; zigzag has half of c squared pairs. Keys and values travel.",
+            "A zigzag step has half of c squared pairs, of 4 operations a head and number. Keys and values travel.",
             "Set 2 c squared heads over the device's rate equal to 2 c kv_heads bytes over the link's; solve for c.",
         ),
         **by_cases(

@@ -55,6 +55,7 @@ def _without_own(rank: int, counts: np.ndarray) -> tuple[list[int], ...]:
 
 SPLITS = (
     slip("The two are exchanged: input_splits are the rows that this rank gives.", lambda *of: splits(*of)[::-1]),
+    slip("A rank gives a row of the table, and gets a column.", lambda *of: (splits(*of)[0],) * 2),
     slip("Rows for a rank's own experts are in the exchange, too: they go to itself.", _without_own),
     slip(
         "A rank has several experts: add up the columns that are its own.",
@@ -96,6 +97,7 @@ DIVISORS = (
         ),
         lambda *of: _rule(*of).expert_group,
     ),
+    slip("Those are copies. How many ranks' tokens reach one copy?", lambda tp, cp, dp, ep, _: cp * dp // ep),
     slip(
         lambda *of: f"By the experts: {divisor(*of) / of[4]:g} x one device's gradient. They do not make the mean.",
         lambda *of: of[4],
@@ -173,7 +175,8 @@ def _letters(answer: Any) -> Iterator[Part]:
     yield Part("a run", True, verdict.point.text())
     fits = verdict.kind not in ("misfit", "states", "memory")
     over = CONTEXT_ALONE.told if chosen[1] > 1 and {*chosen} == {1, chosen[1]} else ""
-    yield reached("fits", fits, verdict.reason or "it fits", f"at most {bytes_text(CAP)} on every rank", over)
+    # the reason of a run that fits names a better one
+    yield reached("fits", fits, "it fits" if fits else verdict.reason, f"at most {bytes_text(CAP)} on every rank", over)
     if fits:
         step_s = predict_point(MODEL, verdict.point, found.machine).step_s
         text = f"a step of {step_s:.3f} s, predicted: {step_s / par_s:.3f} x par"
@@ -189,7 +192,7 @@ EXERCISES = (
         "16.1",
         "capacity",
         hints=(
-            "How many choices do the tokens make, and how many would each expert get if all were alike?",
+            "How many choices do the tokens make, and how many would each expert get if all got the same?",
             "Set a capacity factor in the Expert Lab, and look at the line: where is it for factors of 1 and 1.25?",
             "Megatron and MindSpore count choices, k of each token, and round up.",
             "Tokens times k over experts, times the factor, rounded up to a whole number.",
@@ -211,7 +214,7 @@ check("16.1", room)
         "splits",
         hints=(
             "Which numbers of the counts, added up, are what this rank gives to rank 2?",
-            "Print the exchange of the Expert Lab: a row of it is what a rank gives, a column what it gets.",
+            "Look at the exchange in the Expert Lab: a row of it is what a rank gives, a column what it gets.",
             "Experts of a rank lie next to each other: reshape the counts so that they have a dim of their own.",
             "Add up the experts of each rank. In that table input_splits is this rank's row, output_splits its column.",
         ),
@@ -264,7 +267,7 @@ check("16.2", splits)
         (("a run", 1), ("fits", 1), ("near par", 1), ("par", 2)),
         (
             "Which letters make a rank's weights fewer, and which its activations?",
-            "Try one letter at a time with check: does it fit, and which term is larger than the winner's?",
+            "No letter fits alone: try several, with check. A verdict on a run that fits names what it loses most by.",
             "Experts are nine tenths of the weights: begin there, then activations. Each letter has a price.",
             "All eight experts apart, then a few ranks for the sequence, and two each of the others.",
         ),

@@ -68,9 +68,9 @@ class Equality:
 
     @property
     def verdict(self) -> str:
-        """How many tensors are equal."""
-        equal = sum(row.equal for row in self.rows)
-        return f"{'EQUAL' if self.equal else 'DIFFERENT'}: {equal} of {len(self.rows)} tensors"
+        """How many tensors are equal, or how many differ if any does."""
+        number = len(self.rows) if self.equal else sum(not row.equal for row in self.rows)
+        return f"{'EQUAL' if self.equal else 'DIFFERENT'}: {number} of {len(self.rows)} tensors"
 
     def _cells(self) -> list[tuple[str, str, str, str]]:
         return [(r.tensor, f"{r.largest_difference:.2e}", f"{r.bound:.2e}", r.verdict) for r in self.rows]
