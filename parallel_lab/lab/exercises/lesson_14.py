@@ -34,12 +34,11 @@ FORMS = {"tensor": {}, "sequence": {"sequence": True}, "gathered again": {"seque
 
 @dataclass(frozen=True)
 class Trained:
-    """What a run has found.  summed: parameters whose gradients ranks add up; slices: of each parameter, by rank."""
+    """What a run has found.  slices: of each parameter, by rank."""
 
     losses: tuple[float, ...]
     gradients: dict[str, np.ndarray]
     slices: dict[str, list[np.ndarray]]
-    summed: tuple[str, ...]
 
 
 def job(form: str) -> tuple[Plan, GPT, nn.Optimizer, tuple[np.ndarray, np.ndarray]]:
@@ -74,8 +73,12 @@ def trained(
         gradients = session.gradients()
         losses += session.train([batch], steps - 1) if steps > 1 else []
         slices = {p.name: session.slices(p.name) for p in net.trainable_params()}
-    summed = tuple(str(i.attr("parameter")) for _, i in plan.instructions() if i.attr("parameter"))
-    return Trained(tuple(map(float, losses)), gradients, slices, summed)
+    return Trained(tuple(map(float, losses)), gradients, slices)
+
+
+def summed_parameters() -> set[str]:
+    """Names of the parameters whose gradients ranks add up in the form "sequence"; not in Trained, which is shown."""
+    return {str(i.attr("parameter")) for _, i in job("sequence")[0].instructions() if i.attr("parameter")}
 
 
 # ---- 14.1 and 14.2: bytes ----
@@ -130,12 +133,12 @@ def unsummed(instr: Instr) -> Instr:
 def _parts() -> tuple[dict[str, list[np.ndarray]], set[str]]:
     """By name in the block each rank's own part of its gradient, and which of them are added up."""
     start = {p.name: p.asnumpy() for p in job("one device")[1].trainable_params()}
-    run, right = trained("sequence", unsummed), trained("sequence")
+    run = trained("sequence", unsummed)
     return {
         name.removeprefix(BLOCK): [(x - y) / RATE for x, y in zip(_cut(start[name], after), after, strict=True)]
         for name, after in run.slices.items()
         if name.startswith(BLOCK)
-    }, {name.removeprefix(BLOCK) for name in right.summed if name.startswith(BLOCK)}
+    }, {name.removeprefix(BLOCK) for name in summed_parameters() if name.startswith(BLOCK)}
 
 
 def _cut(whole: np.ndarray, slices: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -8,7 +8,7 @@ from typing import Any
 from ...cost.planner.sequence_messages import sequence_parallel_messages
 from ...graph.instr import Instr
 from ..exercises import check, hint
-from ..exercises.lesson_14 import BLOCK, FORMS, SIZES, job, layer_messages, trained
+from ..exercises.lesson_14 import BLOCK, FORMS, SIZES, job, layer_messages, summed_parameters, trained
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
@@ -53,7 +53,7 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         ),
         partial=(
             *("partial gradients", "norms"),
-            lambda: "norms" if any("norm1" in name for name in trained("sequence").summed) else "products",
+            lambda: "norms" if any("norm1" in name for name in summed_parameters()) else "products",
             "each rank sees a quarter of the tokens of a norm; a product has its slice of the weights, and all tokens",
         ),
     )
