@@ -29,7 +29,15 @@ EVERY = (
     option("--quick", action="store_true", help="a few small cases once, to see that it works"),
 )
 HTML = option("--html", metavar="FILE", help="also write tables and figures to FILE, one self-contained page")
-DEVELOPERS = ("collectives", "training", "startup", "pipeline", "search", "labs")  # as in tests/bench/command.py
+DEVELOPERS = (
+    "collectives",
+    "training",
+    "startup",
+    "pipeline",
+    "context",
+    "search",
+    "labs",
+)  # as in tests/bench/command.py
 _FITTED = "what is fitted (default send: half of a round trip)"
 
 

@@ -445,5 +445,5 @@ def attention_block_grad(*operands, turn, over, **attrs):
 
 @op("btgd,btgd->btgd", flops=1)
 def added_to(arrived, mine, *, over=()):
-    """arrived + mine, both (b, t, g, d), in the memory of `mine` where `over` says so."""
+    """arrived + mine, in the memory of `mine` where `over` says so.  Both (b, t, g, d) -> (b, t, g, d)."""
     return np.add(arrived, mine, out=mine if over else None)

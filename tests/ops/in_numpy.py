@@ -240,6 +240,7 @@ NUMPY = {
     "cumulative_logsumexp": running(np.logaddexp, None),
     "invert_permutation": np.argsort,
     "repeat_element": np.repeat,
+    "repeat_heads": lambda x, repeats: x[:, :, np.arange(x.shape[2] * repeats) // repeats],
     **{f"tensor_inplace{name}": way for name, way in IN_PLACE.items()},
     # by number
     "index_select": lambda x, i, axis: np.take(x, i, axis),
