@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import numpy as np
 
 from parallel_lab.cost.expert_placement import place_experts
+from parallel_lab.cost.planner.predict import predict_point
 from parallel_lab.lab.exercises import lesson_16
 from parallel_lab.lab.exercises.lesson_16 import DEVICES, LEAST_ROWS, LOAD, ROOM
 from parallel_lab.lab.lessons import expert_parallel
@@ -49,7 +52,7 @@ def own_sum(table, rank):
         "fits",
         "every rank of a sequence has all weights",
     ),
-    ("16.5", {"tensor": 8, "context": 1, "stages": 2, "expert": 8}, "par", "What it loses most by"),
+    ("16.5", {"tensor": 2, "context": 4, "stages": 8, "expert": 4}, "near par", "What it loses most by"),
     ("16.5", {"tensor": 1, "context": 3, "stages": 1, "expert": 8}, "a run", "powers of two"),
     ("16.5", {"tensor": 2, "context": 4, "stages": 2, "expert": 8, "step_s": 0}, "a run", "powers of two"),
     ("16.5", {"tensor": True, "context": 4, "stages": 2, "expert": 8}, "a run", "powers of two"),
@@ -87,22 +90,28 @@ def test_no_copies_and_no_packing_make_the_busiest_device_better_than_par():
     assert reached(LEAST_ROWS + 1e-9) and not reached(LEAST_ROWS - 1e-6)
 
 
-def test_par_of_the_letters_is_the_fastest_run_that_fits():
-    """The planner says of each other run that fits that it is slower, or that it needs less memory and more time."""
-    found = lesson_16._found()
-    best = found.winner
-    assert best.memory_bytes <= lesson_16.CAP and all(other.step_s >= best.step_s for other in found.line)
-    assert all(
-        v.least_s >= best.step_s or v.memory_bytes >= best.memory_bytes for v in found.verdicts if v.kind == "slower"
-    )
-    chosen = {name: getattr(best.point, name) for name in lesson_16.LETTERS}
-    assert passes(check("16.5", chosen), 5) and min(chosen.values()) > 1
+def test_par_of_the_letters_is_the_fastest_run_within_both_budgets():
+    """Every run that the planner's space has, priced one by one; the planner's own winner sends too much."""
+    found, right = lesson_16._found(), []
+    for verdict in found.verdicts:
+        if verdict.kind not in ("misfit", "states"):
+            run = predict_point(lesson_16.MODEL, verdict.point, found.machine)
+            if run.memory_bytes <= lesson_16.CAP and sum(run.sent_bytes.values()) <= lesson_16.SENT:
+                right.append((run.step_s, {name: getattr(run.point, name) for name in lesson_16.LETTERS}))
+    right.sort(key=itemgetter(0))
+    assert passes(check("16.5", right[0][1]), 5) and not failed(check("16.5", right[0][1]))
+    assert "par" in failed(check("16.5", right[1][1])) and right[1][0] > right[0][0]
+    for run in (found.winner, *found.line):  # what search_plans gives
+        letters = {name: getattr(run.point, name) for name in lesson_16.LETTERS}
+        assert letters == right[0][1] or {"fits", "par"} & {*failed(check("16.5", letters))}
+    assert "fits" in failed(check("16.5", {name: getattr(found.winner.point, name) for name in lesson_16.LETTERS}))
 
 
-def test_a_run_that_fits_does_not_name_a_better_one():
+def test_a_run_that_sends_too_much_does_not_name_a_better_one():
     """The planner leaves runs out because a better one bounds them, and says which: that would be the answer."""
-    found = check("16.5", {"tensor": 1, "context": 8, "stages": 8, "expert": 2})
-    assert [part.found for part in found.parts if part.name == "fits"] == ["it fits"]
+    found = check("16.5", {"tensor": 8, "context": 1, "stages": 2, "expert": 8})
+    # sent inside and between nodes: 360.8 and 17.5 of 1e9 bytes
+    assert [p.found for p in found.parts if p.name == "fits"] == ["it needs 54 GiB, and sends 352 GiB"]
 
 
 def test_predictions_are_compared_with_counts():

@@ -243,7 +243,7 @@ def divisor(tp, cp, dp, ep, experts):
     return cp * dp
 """,
     "16.4": "devices = [[1, 4, 7], [0, 4, 6], [3, 4, 5], [2, 4, 5]]",
-    "16.5": 'run = {"tensor": 2, "context": 4, "stages": 2, "expert": 8}',
+    "16.5": 'run = {"tensor": 2, "context": 4, "stages": 4, "expert": 8}',
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):
