@@ -40,7 +40,7 @@ PACKAGE_LINES = {
     "nn": 8_865,
     "catalog": 15_016,
     "graph": 9_645,
-    "cost": 11_317,
+    "cost": 11_316,
     "run": 1_695,
     "processes": 13_681,
     "train": 11_065,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_062, 141_974, 110_917
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_061, 141_973, 110_920
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

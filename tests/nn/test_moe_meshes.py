@@ -130,7 +130,10 @@ def test_experts_train_as_on_one_device_with_everything_that_may_be_around_them(
 def drawn(number):
     """(mesh, case, settings) of one network and its ranks."""
     rng = np.random.default_rng([20261130, number])
-    pick = lambda *values: values[int(rng.integers(len(values)))]  # noqa: E731
+
+    def pick(*values):
+        return values[int(rng.integers(len(values)))]
+
     kind, how = pick("context", "gpt"), {"stages": pick(1, 1, 2), "level": pick(0, 1, 2, 3)}
     cp = pick(1, 2, 4, 8 // how["stages"]) if kind == "context" else 1
     dp = pick(*(n for n in (1, 2, 4, 8) if n * cp * how["stages"] <= 8))

@@ -37,6 +37,8 @@ from .sequence_messages import AttentionMessages
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 4, 10  # operations of attention for each pair, head and element (2 a product)
 MOVES = 3  # a kept number is written once, and read in forward and backward
 _TERMS = ("compute_s", "tensor_s", "context_s", "expert_s", "copies_s", "update_s", "waiting_s")
+# a point's way, as `run_messages` calls it
+_BYTES_OF = {"ring": "ring", "zigzag": "ring", "gathered": "gathered", "ulysses": "exchanged", "hybrid": "ring"}
 
 
 class LayerSeconds(NamedTuple):
@@ -385,6 +387,3 @@ class DecoderPricing:
         spans = {axis for axis in size if _spans(self.machine.cluster, p.devices, size[axis])}
         between = sum(count for axis, count in bytes_of.items() if axis in spans)
         return {"in node": sum(bytes_of.values()) - between, "between nodes": between}
-
-
-_BYTES_OF = {"ring": "ring", "zigzag": "ring", "gathered": "gathered", "ulysses": "exchanged", "hybrid": "ring"}

@@ -105,7 +105,7 @@ def same_value(found: Any, wanted: Any, close: float = CLOSE) -> bool:
     if isinstance(wanted, list | tuple):
         try:
             items = listed(found, len(wanted))
-        except Exception:  # the same; and more of them
+        except Exception:  # the same; or a list longer than the right one
             return False
         return len(items) == len(wanted) and all(same_value(*pair, close) for pair in zip(items, wanted, strict=True))
     try:
