@@ -344,8 +344,6 @@ def _read_nothing(value: Any) -> None:
 
 
 NOTHING = Check("None: there are no generators", _read_nothing)
-
-
 flag = Check("True or False", _read_flag)
 SEED = integer(0, 2**64 - 1) | None
 

@@ -31,50 +31,52 @@ MIRROR = -1
 class Route:
     """From layout `src` to layout `dst` of a tensor of `shape`: layouts over the same ranks, nothing pending.
 
-    shift  every rank takes what `dst` gives the one so many slices before it in a ring, or (MIRROR) its mirror image
+    shift    every rank takes what `dst` gives the one so many slices before it in a ring, or (MIRROR) its mirror image
+    wrapped  only ranks take for which the ring begins anew between the other and them (True), or does not (False)
     """
 
     src: TensorLayout
     dst: TensorLayout
     shape: Shape
     shift: int = 0
+    wrapped: bool | None = None
 
     @property
     def attr(self) -> tuple[Any, ...]:
         """The route in plain tuples, as an instruction and a request carry it; `route_of` turns them back."""
         attr = (self.src.device_matrix, self.src.tensor_map, self.dst.device_matrix, self.dst.tensor_map, self.shape)
-        return (*attr, self.shift) if self.shift else attr
+        return (*attr, self.shift, self.wrapped) if self.shift else attr
 
     @cached_property
     def _slices(self) -> tuple[list[Box], list[Box]]:
         """Per rank where its old and where its new slice lies."""
         old, new = ([each.slice_index(self.shape, r) for r in range(each.device_num)] for each in (self.src, self.dst))
         ring = sorted(range(len(new)), key=lambda r: new[r][0].start) if self.shift > 0 else []
-        return old, [new[ring[ring.index(r) - self.shift]] for r in range(len(ring))] or new[:: self.shift or 1]
+        places, nothing = [ring.index(r) - self.shift for r in range(len(ring))], (slice(0, 0),) * len(self.shape)
+        turned = [new[ring[at]] if self.wrapped in (None, at < 0) else nothing for at in places]
+        return old, turned or new[:: self.shift or 1]
 
     @cached_property
     def _boxes(self) -> list[dict[int, Box]]:
         """Per rank, from whom (itself included) it takes which part of the whole tensor."""
         old, new = self._slices
+        part, boxes = self.src.slice_shape(self.shape), [dict[int, Box]() for _ in new]
         if 0 in self.shape:
-            return [{} for _ in new]
+            return boxes
         numbers = [self.src.slice_numbers(rank) for rank in range(len(old))]
-        holders: dict[tuple[int, ...], list[int]] = {}
+        ranks: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # block: holders, ranks that ask for it
         for rank, block in enumerate(numbers):
-            holders.setdefault(block, []).append(rank)
-        asking: dict[tuple[int, ...], list[int]] = {block: [] for block in holders}
-        part, boxes = self.src.slice_shape(self.shape), []
+            ranks.setdefault(block, ([], []))[0].append(rank)
         for rank, box in enumerate(new):
-            boxes.append({})
             crossed = (range(s.start // n, -(-s.stop // n)) for s, n in zip(box, part, strict=True))
             for block in itertools.product(*crossed):
                 if block == numbers[rank]:
                     boxes[rank][rank] = _shared(box, old[rank])
                 else:
-                    asking[block].append(rank)
-        for block, ranks in asking.items():
-            left = dict.fromkeys(holders[block], -(-len(ranks) // len(holders[block])))
-            for rank in ranks:
+                    ranks[block][1].append(rank)
+        for holding, asking in ranks.values():
+            left = dict.fromkeys(holding, -(-len(asking) // len(holding)))
+            for rank in asking:
                 giver = min((h for h, n in left.items() if n), key=lambda h: ((rank ^ h).bit_length(), h))
                 left[giver] -= 1
                 boxes[rank][giver] = _shared(new[rank], old[giver])

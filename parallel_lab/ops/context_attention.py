@@ -167,16 +167,17 @@ _SHARED = {
 # ---- the ring, as a rank program ----
 
 
-def _sent(parts, shift, reason, *values):
-    """Start handing these values on, every rank to the one `shift` places after it."""
+def sent(parts, shift, reason, *values, wrapped=None):
+    """Start handing these values on, every rank to the one `shift` places after it.  wrapped: see `around_the_ring`"""
     handles = []
     for x in values:
-        route = around_the_ring(tuple(x.shape), parts, shift)
+        route = around_the_ring(tuple(x.shape), parts, shift, wrapped)
         handles.append((yield Start("exchange", x, {"route": route}, reason, "NeighborExchange")))
     return handles
 
 
-def _arrived(handles):
+def arrived(handles):
+    """Wait for what `sent` has started."""
     values = []
     for handle in handles:
         values.append((yield Wait(handle)))
@@ -205,10 +206,10 @@ def ring(block, operands, attrs):
     for turn in range(last + 1):
         coming = []
         if turn < last:
-            coming = yield from _sent(parts, 1, NEXT, k, v)
+            coming = yield from sent(parts, 1, NEXT, k, v)
         state = block(q, k, v, *state, *step, turn=turn, over=(3, 4) if state else (), **attrs)
         if coming:
-            k, v = yield from _arrived(coming)
+            k, v = yield from arrived(coming)
     out, lse = state
     return (out if out.dtype == q.dtype else cast(out, dtype=str(q.dtype))), lse
 
@@ -232,16 +233,16 @@ def ring_back(block, operands, attrs):
     for turn in range(last + 1):
         coming = []
         if turn < last:
-            coming = yield from _sent(parts, 1, NEXT, k, v)
+            coming = yield from sent(parts, 1, NEXT, k, v)
         *of_q, to_k, to_v = block(g, inner, lse, q, k, v, *of_q, *step, turn=turn, over=(6,) if of_q else (), **attrs)
         mine = [to_k, to_v]
-        for at, sent in enumerate(behind):
-            mine[at] = added_to((yield Wait(sent)), mine[at], over=(1,))
+        for at, handle in enumerate(behind):
+            mine[at] = added_to((yield Wait(handle)), mine[at], over=(1,))
         if last:
-            behind = yield from _sent(parts, *((1, BEHIND) if turn < last else (parts - last, HOME)), *mine)
+            behind = yield from sent(parts, *((1, BEHIND) if turn < last else (parts - last, HOME)), *mine)
         if coming:
-            k, v = yield from _arrived(coming)
-    home = (yield from _arrived(behind)) if last else mine
+            k, v = yield from arrived(coming)
+    home = (yield from arrived(behind)) if last else mine
     made = zip((*of_q, *home), dtypes, strict=True)
     return tuple(x if str(x.dtype) == own else cast(x, dtype=own) for x, own in made)
 
@@ -252,7 +253,7 @@ def ring_back(block, operands, attrs):
 def _swapped(parts, *values):
     """Values with their second halves exchanged; once more, and they are as they were."""
     halves = [split_parts(x, axis=1, output_num=2) for x in values]
-    tails = yield from _arrived((yield from _sent(parts, MIRROR, TAIL, *(tail for _, tail in halves))))
+    tails = yield from arrived((yield from sent(parts, MIRROR, TAIL, *(tail for _, tail in halves))))
     return [concat(head, tail, axis=1) for (head, _), tail in zip(halves, tails, strict=True)]
 
 
@@ -360,14 +361,21 @@ def output_product(g, out):
     return np.vecdot(g.astype(np.result_type(g, np.float32)), out.astype(np.result_type(out, np.float32)))
 
 
-@context_attention.vjp
-def _(g, out, *operands, **attrs):
-    to_out, to_lse = g
-    to_out = out[0] * 0.0 if to_out is None else to_out
-    inner = output_product(to_out, out[0])
-    inner = inner if to_lse is None else inner - to_lse  # d lse / d score is the weight, too
-    found = context_attention_grad(to_out, inner, out[1], *operands, **attrs)
-    return (*found, *(None,) * (len(operands) - 3))
+def slopes(grad):
+    """The rule of an attention with results (out, lse), from the operator that computes its gradients."""
+
+    def rule(g, out, *operands, **attrs):
+        to_out, to_lse = g
+        to_out = out[0] * 0.0 if to_out is None else to_out
+        inner = output_product(to_out, out[0])
+        inner = inner if to_lse is None else inner - to_lse  # d lse / d score is the weight, too
+        found = grad(to_out, inner, out[1], *operands, **attrs)
+        return (*found, *(None,) * (len(operands) - 3))
+
+    return rule
+
+
+context_attention.vjp(slopes(context_attention_grad))
 
 
 @op(

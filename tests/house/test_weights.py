@@ -34,11 +34,11 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 299,
     "__main__.py": 8,
-    "base": 4_842,
-    "layout": 2_896,
-    "ops": 12_667,
+    "base": 4_840,
+    "layout": 2_898,
+    "ops": 12_675,
     "nn": 8_865,
-    "catalog": 15_016,
+    "catalog": 15_304,
     "graph": 9_645,
     "cost": 11_316,
     "run": 1_695,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_502, 142_414, 111_035
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_510, 142_710, 111_176
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -266,14 +266,14 @@ def test_a_sequence_of_keys_that_is_split_is_refused():
 class RingNet(nn.Cell):
     """Attention of three parameters, in MindSpore's form of a ring."""
 
-    def __init__(self, layout, heads, key_heads, strategy=None, ring=True, **options):
+    def __init__(self, layout, heads, key_heads, strategy=None, ring="enable_ring_attention", **options):
         super().__init__()
         rng = np.random.default_rng(2)
         shapes = [{"BSH": (B, S, n * D), "BNSD": (B, n, S, D)}[layout] for n in (heads, key_heads, key_heads)]
         self.tensors = ParameterTuple([Parameter(rng.normal(size=s), name=f"p{i}") for i, s in enumerate(shapes)])
         self.attention = ops.FlashAttentionScore(heads, input_layout=layout, scale_value=0.5, **options)
         if ring:
-            self.attention.add_prim_attr("enable_ring_attention", True)
+            self.attention.add_prim_attr(ring, True)
         if strategy is not None:
             self.attention.shard(strategy)
 
@@ -281,20 +281,25 @@ class RingNet(nn.Cell):
         return ops.mul(self.attention(*self.tensors)[3], x)
 
 
-@each_of("options", {"next_tokens": 0}, {"next_tokens": 0, "pre_tokens": 3}, {"next_tokens": 2, "pre_tokens": 2}, {})
+CAUSAL = ({"next_tokens": 0}, {"next_tokens": 0, "pre_tokens": 3})
+
+
+@each_of(
+    "options", *CAUSAL, {"next_tokens": 2, "pre_tokens": 2}, {}, *({**one, "ring": "enable_flash_sp"} for one in CAUSAL)
+)
 @pytest.mark.parametrize(("layout", "key_heads"), [("BSH", 4), ("BNSD", 2)])
 def test_a_ring_equals_the_attention_of_one_device(layout, key_heads, options):
-    """`enable_ring_attention` on 8 ranks, against the same without it on one device: losses and parameters."""
+    """Each attribute on 8 ranks, against the same without it on one device: losses and parameters."""
     strategy = {"BSH": (2, 2, 2), "BNSD": (2, 2, 2, 1)}[layout]
     shape = (B, S, 4 * D) if layout == "BSH" else (B, 4, S, D)
     inputs, found = np.random.default_rng(3).normal(size=(2, *shape)), []
-    for how in ({"strategy": (strategy,) * 3}, {"ring": False}):
-        net = RingNet(layout, 4, key_heads, **how, **options)
+    for how in ({"strategy": (strategy,) * 3}, {"ring": ""}):
+        net = RingNet(layout, 4, key_heads, **{**options, **how})
         optimizer, alone = nn.SGD(net.trainable_params(), 0.3), "ring" in how
         settings = {"parallel_mode": "stand_alone"} if alone else {"device_num": 8, "dataset_strategy": "full_batch"}
         plan = compile(net, *inputs, loss=nn.MSELoss(), optimizer=optimizer, **settings)
         sends = [i for i in plan.stages[0].program("forward") if i.kind == "start"]
-        assert len(sends) == (0 if alone else 2)
+        assert len(sends) == (0 if alone else 4 if "ring" in options else 2)  # keys, values; queries, results
         with Session(plan, net, optimizer) as session:
             found.append((session.train([tuple(inputs)], 2), session.parameters()))
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-10)
@@ -305,7 +310,7 @@ def test_a_ring_equals_the_attention_of_one_device(layout, key_heads, options):
 def test_kept_values_of_a_ring_make_the_sum_of_exponentials():
     net = RingNet("BSH", 4, 4, next_tokens=0)
     largest, sums, _, _ = net.attention(*net.tensors)
-    plain = RingNet("BSH", 4, 4, ring=False, next_tokens=0)
+    plain = RingNet("BSH", 4, 4, ring="", next_tokens=0)
     wanted = plain.attention(*plain.tensors)
     logs = [np.log(s.asnumpy()) + x.asnumpy() for x, s in ((largest, sums), wanted[:2])]
     np.testing.assert_allclose(*logs, atol=1e-12)
@@ -325,7 +330,7 @@ def test_load_balance_exchanges_halves_of_queries_and_equals_one_device(layout, 
     inputs, found = np.random.default_rng(3).normal(size=(2, *shape)), []
     for alone in (False, True):
         set_context(ascend_config={} if alone else {"parallel_speed_up_json_path": str(file)})
-        net = RingNet(layout, 4, key_heads, strategy=None if alone else tuple(cuts), ring=False, next_tokens=0)
+        net = RingNet(layout, 4, key_heads, strategy=None if alone else tuple(cuts), ring="", next_tokens=0)
         optimizer = nn.SGD(net.trainable_params(), 0.3)
         settings = {"parallel_mode": "stand_alone"} if alone else {"device_num": 8, "dataset_strategy": "full_batch"}
         plan = compile(net, *inputs, loss=nn.MSELoss(), optimizer=optimizer, **settings)
@@ -351,7 +356,7 @@ def test_with_halves_exchanged_all_ranks_see_as_many_keys():
 def test_a_file_that_says_something_else_is_refused(text, tmp_path):
     (tmp_path / "speed_up.json").write_text(text)
     set_context(ascend_config={"parallel_speed_up_json_path": str(tmp_path / "speed_up.json")})
-    net = RingNet("BSH", 4, 4, strategy=((1, 2, 1), (1, 1, 1), (1, 1, 1)), ring=False, next_tokens=0)
+    net = RingNet("BSH", 4, 4, strategy=((1, 2, 1), (1, 1, 1), (1, 1, 1)), ring="", next_tokens=0)
     with pytest.raises(ParallelLabError):
         compile(net, np.ones((B, S, 4 * D)), device_num=2, dataset_strategy="full_batch")
 
@@ -365,10 +370,11 @@ def score(*given, head_num=2, **options):
     return ops.FlashAttentionScore(head_num, **options)(*map(Tensor, given or (Q, K, K)))
 
 
-def with_attribute(name):
+def with_attribute(*names, key=K):
     primitive = ops.FlashAttentionScore(2)
-    primitive.add_prim_attr(name, True)
-    return lambda: primitive(Tensor(Q), Tensor(K), Tensor(K))
+    for name in names:
+        primitive.add_prim_attr(name, True)
+    return lambda: primitive(Tensor(Q), Tensor(key), Tensor(key))
 
 
 BITS = Tensor(np.ones((2, 2, 4, 1), np.uint8))
@@ -378,7 +384,13 @@ test_what_is_not_there_is_refused_with_what_to_use = refused(
     (lambda: score(input_layout="TH"), NotBuiltYet, "input_layout='TH'"),
     (lambda: score(sparse_mode=8), NotBuiltYet, "sparse_mode=8.*sparse_mode=1"),
     (with_attribute("enable_ring_attention"), ShapeError, "4 queries and 6 keys. As many keys as queries"),
-    (with_attribute("enable_flash_sp"), NotBuiltYet, "enable_flash_sp.*placement='zigzag'"),
+    (with_attribute("enable_flash_sp"), ShapeError, "enable_flash_sp.*4 queries and 6 keys"),
+    (
+        with_attribute("enable_flash_sp", key=Q),
+        ShapeError,
+        "enable_flash_sp with next_tokens=2147483647. next_tokens=0",
+    ),
+    (with_attribute("enable_ring_attention", "enable_flash_sp"), NotBuiltYet, "attention and enable_flash_sp.*one of"),
     (with_attribute("enable_ring_attention_cp"), NotBuiltYet, "enable_ring_attention_cp.*no version of MindSpore"),
     (
         lambda: ops.FlashAttentionScore(2)(*map(Tensor, (Q, K, K)), None, None, BITS),

@@ -30,7 +30,7 @@ from ...ops.machine.registry import PRIMITIVES, case, form, op
 from ...ops.machine.state import training_step
 from ...ops.shape import reshape
 from ...ops.spellings import function, tensor_operand
-from .flash_attention_rings import COLUMNS, RING, balances, primitive_for, ring_of
+from .flash_attention_rings import COLUMNS, RINGS, balances, primitive_for, ring_of
 
 # with heads apart: labels of query, and of key and value. b samples, n heads, s queries, t keys, d elements of a head
 LAYOUTS = {"BNSD": ("bnsd", "bntd"), "BSND": ("bsnd", "btnd"), "SBND": ("sbnd", "tbnd")}
@@ -315,16 +315,12 @@ def _(g, out, *operands, **attrs):
 # ---- MindSpore's forms ----
 
 _PAD = "Pad to one length, in the layout BSND, and hide padding by attn_mask"
-_BALANCED = (
-    "cost.planner.AttentionMessages(...).balanced_ring(rank) counts its messages; a balanced ring that runs is "
-    "nn.ContextParallelAttention(..., placement='zigzag', ranks=...)"
-)
 _INSTEAD = {
     "padding_mask": "Hide padding by attn_mask",
     "prefix": "Hide keys by attn_mask, with sparse_mode=0",
     "actual_seq_qlen": _PAD,
     "actual_seq_kvlen": _PAD,
-    "enable_flash_sp": _BALANCED,
+    " and ".join(RINGS): "Give one of the two: they share the work in different ways",
     "enable_ring_attention_cp": "It is in no version of MindSpore: add_prim_attr('enable_ring_attention', True)",
 }
 
@@ -458,21 +454,23 @@ def _(self, given):
 
     Strategy: a tuple for each tensor that is given. Samples, heads and queries may be split, keys not, and heads of
     keys and masks as those of the query. padding_mask, prefix, actual_seq_qlen, actual_seq_kvlen, the
-    layouts TND and TH, modes 5 to 8, enable_flash_sp: NotBuiltYet, with what to use instead.
+    layouts TND and TH, modes 5 to 8: NotBuiltYet, with what to use instead.
 
     add_prim_attr("enable_ring_attention", True): the sequence of query, key and value is split alike, and keys go round
     a ring; every block is computed, hidden or not (BSH or BNSD, sparse_mode 0, keep_prob 1, no masks). softmax_max is
-    the log of the sum of exponentials then, softmax_sum 1.
+    the log of the sum of exponentials then, softmax_sum 1. add_prim_attr("enable_flash_sp", True): the same with
+    next_tokens=0 on an even number of ranks, where early ranks help late ones, and all compute as many pairs.
 
     {"enable_flash_attention_load_balance": true} in the file that parallel_speed_up_json_path names: where the strategy
     splits the queries of BSH or BNSD, with next_tokens=0 and no masks, rank r exchanges the second half of its queries
     with rank P - 1 - r, and the results back. All ranks compute as many pairs then; softmax_max and _sum as in a ring.
     """
     refused = {name: given[name] for name in ("padding_mask", "prefix", "actual_seq_qlen", "actual_seq_kvlen")}
-    refused |= {name: self.prim_attrs.get(name) for name in ("enable_flash_sp", "enable_ring_attention_cp")}
+    refused["enable_ring_attention_cp"] = self.prim_attrs.get("enable_ring_attention_cp")
+    refused[" and ".join(RINGS)] = all(map(self.prim_attrs.get, RINGS))
     settings = {name: given[name] for name in self.settings if name != "inner_precise"}
     tensors = [given[name] for name in ("query", "key", "value", "real_shift", "drop_mask", "attn_mask")]
-    ring = self.prim_attrs.get(RING) and not any(value for value in refused.values() if isinstance(value, bool))
+    ring = any(map(self.prim_attrs.get, RINGS)) and not any(v for v in refused.values() if isinstance(v, bool))
     if not ring and balances(self, tensors, settings):
         return ring_of(self, tensors, settings, gathered=True)
     return ring_of(self, tensors, settings) if ring else _attend(self, tensors, settings, refused)

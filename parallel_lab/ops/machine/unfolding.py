@@ -49,12 +49,12 @@ class Wait:
 Program = Generator[Start | Wait, Any, tuple[Any, ...]]
 
 
-def around_the_ring(shape: tuple[int, ...], ranks: int, shift: int = 1) -> tuple[Any, ...]:
+def around_the_ring(shape: tuple[int, ...], ranks: int, shift: int = 1, wrapped: bool | None = None) -> tuple[Any, ...]:
     """The route by which every one of `ranks` hands its whole value, of this shape, `shift` ranks on, or to the rank
-    that mirrors it (MIRROR).
+    that mirrors it (MIRROR).  wrapped: only beyond the end of the ring (True), or only up to it; others get zeros
     """
     rows = TensorLayout((ranks,), ((0,), *((),) * (len(shape) - 1)))
-    return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift if shift == MIRROR else shift % ranks).attr
+    return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift if shift == MIRROR else shift % ranks, wrapped).attr
 
 
 def unfolding(label: int, program: Callable[..., Program | None]) -> Callable[[Any, Any], bool]:
