@@ -91,7 +91,7 @@ def test_states_of_all_ranks_hold_every_parameter_as_often_as_it_is_replicated(l
         (Degrees(8, tensor=8), 4096, ""),
         (Degrees(3, tensor=3), 4096, "32 heads on 3 ranks"),
         (Degrees(16, tensor=16), 4096, ""),
-        (Degrees(16, tensor=2, context=8), 4112, "4112 tokens in 32 pieces"),
+        (Degrees(16, tensor=2, context=8), 4104, "4104 tokens in 16 pieces"),
         (Degrees(16, expert=16), 4096, "8 experts on 16 ranks"),
         (Degrees(64, stages=64), 4096, "32 layers on 64 stages"),
     ],

@@ -40,18 +40,18 @@ PACKAGE_LINES = {
     "nn": 8_865,
     "catalog": 15_304,
     "graph": 9_645,
-    "cost": 11_316,
+    "cost": 11_310,
     "run": 1_695,
     "processes": 13_681,
     "train": 11_065,
-    "lab": 37_787,
+    "lab": 37_767,
     "mindspore": 9_896,
     "cli": 2_736,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_510, 142_710, 111_176
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_484, 142_684, 111_078
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -18,7 +18,7 @@ from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request
 from parallel_lab.run.simulator import simulate
 from tests.nn.test_moe_meshes import BATCHES, Case
-from tests.nn.test_moe_ranks import SEED, Net, trained
+from tests.nn.test_moe_ranks import SEED, Net
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, lent
 from tests.processes.processes import gone
 
@@ -138,12 +138,12 @@ def test_a_rank_with_experts_that_dies_ends_the_training(victim):
     ],
 )
 def test_training_on_processes_gives_the_bits_of_the_simulator(pool, moe):
-    losses, parameters = trained(4, 2, steps=3, **moe)
-    executor = "mpi" if isinstance(pool, MpiPool) else "processes"
-    on_ranks, found = trained(4, 2, steps=3, executor=executor, pool=pool, **moe)
-    assert on_ranks == losses and len(set(losses)) == 3
-    for name, value in parameters.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    case = Case("gpt", dtype=np.float32, layers=1, groups=4, **moe)
+    plan, executor = case.plan({"dp": 4, "ep": 2}), "mpi" if isinstance(pool, MpiPool) else "processes"
+    simulated, on_ranks = case.trained(plan, 3), case.trained(plan, 3, executor=executor, pool=pool)
+    assert len(set(simulated["losses"])) == 3
+    for name, value in simulated.items():
+        np.testing.assert_array_equal(on_ranks[name], value, err_msg=name)
 
 
 def test_events_have_the_bytes_of_the_rows_that_travel(pool):

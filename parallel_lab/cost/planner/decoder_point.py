@@ -122,7 +122,7 @@ def _misfit(decoder: Decoder, run: Degrees, tokens: int, way: str, exchange: int
     t, c, u = run.tensor, run.context, exchange
     if run.expert * run.expert_tensor > 1 and not decoder.experts:
         return f"expert={run.expert}: {decoder.name} has no experts to divide"
-    if fault := run.misfit(decoder, tokens, zigzag=False):
+    if fault := run.misfit(decoder, tokens):
         return fault
     heads, keys = decoder.heads // t, decoder.heads // t if decoder.latent else max(1, decoder.kv_heads // t)
     halves = 2 if way in ("zigzag", "gathered", "hybrid") and c > u else 1  # chunks of a rank of a ring

@@ -81,7 +81,7 @@ def run_messages(
     Raises ArgumentError where the run does not fit (`Degrees.misfit`), and for experts on ranks of tp without sequence
     parallelism: all of them would send the same tokens (Megatron-LM issue 1587).
     """
-    if why := run.misfit(decoder, seq_length, zigzag=False):
+    if why := run.misfit(decoder, seq_length):
         raise ArgumentError(why, where="run_messages", allowed="A run that fits the decoder")
     t, experts = run.tensor, bool(decoder.experts) and not dense
     if experts and t > 1 and not sequence_parallel:

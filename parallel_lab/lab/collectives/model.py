@@ -63,9 +63,7 @@ class CollectiveStepper(Stepped):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._elements = ELEMENTS("CollectiveStepper", "elements", elements)
         self._contention = choice(*CONTENTION)("CollectiveStepper", "contention", contention)
         self._cluster = get_cluster(cluster)

@@ -82,9 +82,7 @@ class ContextLab(RunsOnRanks):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._step = 0
         self._begin(way=way, ranks=ranks, mask=mask, kv_heads=kv_heads, link=link)
 

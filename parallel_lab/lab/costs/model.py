@@ -53,9 +53,7 @@ class CostLab(Lab):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._begin(kind=kind, ranks=ranks, alpha_us=alpha_us, gigabytes_per_s=gigabytes_per_s, size=size)
 
     @setting("collective", KINDS)

@@ -84,9 +84,7 @@ class ExpertLab(RunsOnRanks):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._step, self._token, self._way = STEPS, 5, "there"
         self._hand: Order = tuple(range(EXPERTS[0]))
         self._held: int | None = None  # the expert that was picked first

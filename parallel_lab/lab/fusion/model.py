@@ -79,9 +79,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._settings, self._mode = Settings(), "auto"
         self._begin(subject=get_subject(subject).name, devices=devices, parallel_mode=parallel_mode)
         self._cluster = self._checked_cluster(cluster)

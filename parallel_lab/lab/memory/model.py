@@ -86,9 +86,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._subject = get_subject(subject).name
         self._width, self._capacity = self.subject.width, self.subject.capacity_bytes
         levels = LEVELS[self.one_of(parallel_mode, LEVELS, "parallel_mode")]

@@ -90,9 +90,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._past: list[Settings] = []
         self._future: list[Settings] = []
         self._rank = 0

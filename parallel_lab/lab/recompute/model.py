@@ -44,9 +44,7 @@ class RecomputeLab(RunsOneThing):
     frame_height_px = 760
 
     def __init__(self, cap: int = 40, *, controls: str = "", story: bool = False) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._begin(cap=cap)
         self._again = (False,) * len(LAYERS)
         self._own: dict[int, float] = {}  # cap -> the least work of an own choice that fits

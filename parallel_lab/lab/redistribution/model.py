@@ -79,9 +79,7 @@ class RedistributionLab(Stepped):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._begin(devices=devices, have=have, want=want, copies=copies, steps=steps)
         self._rank = 0
         self._update()

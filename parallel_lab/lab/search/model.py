@@ -78,9 +78,7 @@ class SearchLab(WritesCode, RunsOneThing):
         controls: str = "",
         story: bool = False,
     ) -> None:
-        super().__init__()
-        self.hide(controls)
-        self.story = story
+        super().__init__(controls=controls, story=story)
         self._begin(net=net, devices=devices, mode=mode, costs=costs, cluster=cluster)
         self._bandwidth = self._latency = 1.0
         self._capacity, self._operator, self._point, self._at = 0, "", WINNER, 0

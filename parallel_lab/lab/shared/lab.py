@@ -66,7 +66,6 @@ class Lab(ModelWithFile):
     apart: ClassVar[tuple[str, ...]] = ()
     frame_height_px: ClassVar[int] = 900
     scale: float = 1.0
-    story: bool = False
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __repr__(self) -> str:
@@ -192,8 +191,8 @@ class Stepped(Lab):
     looks: ClassVar[Mapping[str, str]] = {"to": "at"}
     step: ClassVar[str] = "round"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shown: Any) -> None:
+        super().__init__(**shown)
         self._at = 0
 
     @property

@@ -102,8 +102,8 @@ class Question:
 class ModelWithQuestions(ModelWithSettings):
     """A model that can ask before it shows; off at first."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shown: Any) -> None:
+        super().__init__(**shown)
         self._predict = asks_at_first()
         self._answers: dict[str, Answer] = {}
         self._asked: dict[str, Question] = {}

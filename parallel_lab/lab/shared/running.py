@@ -49,8 +49,8 @@ class RunsOneThing(Lab):
     earlier_columns: ClassVar[Mapping[str, str]] = COLUMNS
     runs: ClassVar[str] = "run_measured"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shown: Any) -> None:
+        super().__init__(**shown)
         self._run = LabRun()  # the present or last one
         self._earlier: list[EarlierRun] = []
 
@@ -242,8 +242,8 @@ class RunsOnRanks(RunsOneThing):
 
     train: ClassVar[Callable[[Any, str, str, Callable[[], None]], RanOnRanks]]
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shown: Any) -> None:
+        super().__init__(**shown)
         self._ran: dict[Any, Any] = {}
 
     @property
@@ -292,8 +292,8 @@ class ComparesRuns(RunsOneThing):
     steps: ClassVar[int]  # of a run, unless told otherwise
     result_type: ClassVar[type]  # a frozen dataclass with a `source`
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, **shown: Any) -> None:
+        super().__init__(**shown)
         self._results: dict[str, Any] = {}
         self._ran_as = ""  # settings of the results, in words
         self._recorded: set[str] = set()  # sources whose results were read from a file

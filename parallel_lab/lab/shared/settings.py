@@ -153,9 +153,11 @@ class ModelWithSettings:
         # those that the class lists come first, in its own order
         cls.looks = {**cls.looks, **{one.command: one.name for one in declared.values() if one.look}}
 
-    def __init__(self) -> None:
+    def __init__(self, *, controls: str = "", story: bool = False) -> None:
         self._listeners: list[Callable[..., None]] = []
         self._lock = threading.RLock()
+        self.hide(controls)
+        self.story = story
 
     # ---- listeners ----
 

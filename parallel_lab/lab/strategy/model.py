@@ -95,9 +95,8 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
         tour: bool = False,
         controls: str = "",
     ) -> None:
-        super().__init__(steps, speed)
-        self.hide(controls)
-        self._simple, self.story = simple, tour
+        super().__init__(steps, speed, controls=controls, story=tour)
+        self._simple = simple
         self._fusion, self._optimizer = "alone", "whole"
         self._plans = Plans()
         self._pictures = Pictures(self._plans)

@@ -56,8 +56,8 @@ class TrainingLab(ShowsTraining):
 
     runs = "run"
 
-    def __init__(self, steps: int, speed: str) -> None:
-        super().__init__()
+    def __init__(self, steps: int, speed: str, **shown: Any) -> None:
+        super().__init__(**shown)
         self._steps, self._speed, self._said = steps, self.one_of(speed, PACES, "speed"), ""
         self._run = Training(steps=steps)
 
