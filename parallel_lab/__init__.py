@@ -110,6 +110,9 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
     from .lab.widgets import open_lab
+    from .layout.device_mesh import DeviceMesh
+    from .layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
+    from .layout.notations import notations
     from .mindspore import _checkpoint as checkpoint, _communication as communication, _dataset as dataset
     from .nn import models
     from .processes.shm import WorkerPool
@@ -139,6 +142,9 @@ _LATER: dict[str, tuple[str, str]] = {
         for module, names in {
             "base.cluster": ("Link", "get_cluster"),
             "base.events": ("Event", "EventLog"),
+            "layout.device_mesh": ("DeviceMesh",),
+            "layout.mesh_layout": ("MeshLayout", "Partial", "Replicate", "Shard"),
+            "layout.notations": ("notations",),
             "graph.compiler": ("compile_steps",),
             "graph.plan": ("Plan",),
             "run.communicator": ("Request",),

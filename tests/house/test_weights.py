@@ -32,10 +32,10 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 299,
+    "__init__.py": 305,
     "__main__.py": 8,
     "base": 4_840,
-    "layout": 2_898,
+    "layout": 3_997,
     "ops": 12_675,
     "nn": 8_865,
     "catalog": 15_304,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 117_484, 142_684, 111_078
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 118_589, 143_789, 111_432
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern
