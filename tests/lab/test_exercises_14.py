@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ParallelLabError
-from parallel_lab.lab.exercises import lesson_14
+from parallel_lab.cost.planner import sequence_parallel_messages
+from parallel_lab.lab.exercises import get_exercise, judge_drawn, lesson_14
 from parallel_lab.lab.lessons import sequence_parallel
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -36,11 +37,13 @@ def test_the_parts_of_the_ranks_are_one_devices_gradient():
 
 @each_of(
     ("number", "answer", "part", "words"),
-    ("14.1", lambda b, s, h, t, e: 8 * b * s * h * e * (t - 1) / t, "bytes", "6144"),
-    ("14.1", lambda b, s, h, t, e: 8 * b * s * h * e * (t - 1) / t, "bytes", "gathered once is enough"),
-    ("14.1", lambda b, s, h, t, e: 4 * b * s * h * e * (t - 1) / t, "bytes", "forward pass alone"),
-    ("14.1", lambda b, s, h, t, e: 10 * b * s * h * e, "bytes", "keeps its own part"),
-    ("14.1", lambda b, s, h, t, e: "many", "bytes", "many"),
+    ("14.1", lambda b, s, h, t, e, i, r: (i + r) * 2 * b * s * h * e * (t - 1) / t, "bytes", "6144"),
+    ("14.1", lambda b, s, h, t, e, i, r: (i + r) * 2 * b * s * h * e * (t - 1) / t, "bytes", "gathered once is enough"),
+    ("14.1", lambda b, s, h, t, e, i, r: (i + r) * b * s * h * e * (t - 1) / t, "bytes", "forward pass alone"),
+    ("14.1", lambda b, s, h, t, e, i, r: (3 * i + 2 * r) * b * s * h * e, "bytes", "keeps its own part"),
+    ("14.1", lambda b, s, h, t, e, i, r: (2 * i + 3 * r) * b * s * h * e * (t - 1) / t, "bytes", "exchanged with"),
+    ("14.1", lambda *sizes: sequence_parallel_messages(*sizes[:5]).sent_bytes, "bytes", "the lesson's block"),
+    ("14.1", lambda b, s, h, t, e, i, r: "many", "bytes", "many"),
     ("14.2", lambda b, s, h, t, e: 2 * b * s * h * e, "bytes", "Not split"),
     ("14.2", lambda b, s, h, t, e: 2 * b * s * h * e / t**2, "bytes", "128"),
     ("14.3", [], "norms", "replicated value, replicated gradient"),
@@ -53,6 +56,16 @@ def test_the_parts_of_the_ranks_are_one_devices_gradient():
 )
 def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
     assert words in f"{told(number, answer, part)} {failed(check(number, answer))[part].idea}"
+
+
+def test_a_function_of_an_earlier_edition_is_graded():
+    """The lesson's block alone; known by its name."""
+
+    def sent(b, s, h, t, e):
+        return 10 * b * s * h * e * (t - 1) / t
+
+    assert judge_drawn(get_exercise("14.1"), sent, {}, seed=1).points == 3
+    assert not check("14.1", lambda *sizes: sent(*sizes)).passed
 
 
 def test_all_names_earn_nothing():

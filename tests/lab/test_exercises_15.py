@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_lab.lab.exercises import lesson_15
+from parallel_lab.lab.exercises import get_exercise, judge_drawn, lesson_15
 from parallel_lab.lab.lessons import context_parallel
+from parallel_lab.layout.placements import Placement
 from parallel_lab.ops.kernels.attention_blocks import View, attend
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, told
@@ -27,23 +28,58 @@ def test_merged_blocks_are_the_attention_to_all_their_keys():
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
+def of_equation(rate, link, start_s, heads, kv_heads, d, size):
+    """2 c^2 n d / F = a + 2 c kv d e / B, solved for c."""
+    return max(np.roots([2 * heads * d / rate, -2 * kv_heads * d * size / link, -start_s]))
+
+
 @each_of(
     ("number", "answer", "part", "words"),
     # the pairs of the busiest of 4 ranks with 8 of 32 tokens: 3 x 64 + 36; 36 + 3 x 36; 2 x 64 + 4
-    ("15.1", lambda n, p, r: range(r * n // p, (r + 1) * n // p), "32 tokens, 4 ranks", "228 of the pairs"),
-    ("15.1", lambda n, p, r: range(r, n, p), "32 tokens, 4 ranks", "144 of the pairs of 32 tokens, in zigzag 132"),
-    ("15.1", lambda n, p, r: np.zeros((2, 2)), "32 tokens, 4 ranks", ""),
+    ("15.1", lambda n, v, r: range(r * n // len(v), (r + 1) * n // len(v)), "equally fast", "228 of the pairs"),
+    ("15.1", lambda n, v, r: range(r, n, len(v)), "equally fast", "144 of the pairs of 32 tokens, in zigzag 132"),
+    (
+        "15.1",
+        lambda n, v, r: Placement("zigzag", n, len(v)).positions(r),
+        "other speeds",
+        "as if all ranks were equally",
+    ),
+    ("15.1", lambda n, v, r: np.zeros((2, 2)), "equally fast", ""),
     ("15.2", lambda o1, l1, o2, l2: ((o1 + o2) / 2, np.logaddexp(l1, l2)), "two blocks", "blocks count alike"),
     ("15.2", lambda o1, l1, o2, l2: (o1 + o2, np.logaddexp(l1, l2)), "two blocks", "divided by its own sum"),
     ("15.2", lambda o1, l1, o2, l2: (o1 * np.nan, l1), "rows that see no key", ""),
-    ("15.3", lambda f, b, n, kv, e: e / 2 * f / b, "tokens", "1040"),
-    ("15.3", lambda f, b, n, kv, e: e / 2 * kv / n * f / b, "tokens", "260"),
-    ("15.3", lambda f, b, n, kv, e: e * f / b, "tokens", "2080"),
-    ("15.3", lambda f, b, n, kv, e: float("nan"), "tokens", "nan"),
+    ("15.3", lambda f, b, a, n, kv, d, e: of_equation(f / 2, b, a, n, n, d, e), "tokens", "without zigzag"),
+    ("15.3", lambda f, b, a, n, kv, d, e: of_equation(f, b, a, 2 * n, kv, d, e), "tokens", "contiguous ring's"),
+    ("15.3", lambda f, b, a, n, kv, d, e: of_equation(f, b, a, n, kv, d, e / 2), "tokens", "values, too"),
+    ("15.3", lambda f, b, a, n, kv, d, e: of_equation(f, b, a, n, n, d, e), "tokens", "each query head had keys"),
+    ("15.3", lambda f, b, a, n, kv, d, e: e * kv / n * f / b, "tokens", "needs to start"),
+    ("15.3", lambda f, b, a, n, kv, d, e: float("nan"), "tokens", "nan"),
 )
 def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
     found = failed(check(number, answer))[part]
     assert words in f"{told(number, answer, part)} {found.idea}"
+
+
+def test_functions_of_an_earlier_edition_are_graded():
+    """Equally fast ranks, and messages that start at once; known by their names."""
+
+    def positions(n, ranks, rank):
+        late = n - (rank + 1) * (half := n // (2 * ranks))
+        return [*range(rank * half, (rank + 1) * half), *range(late, late + half)]
+
+    def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
+        return number_bytes * kv_heads / heads * flops_per_s / bytes_per_s
+
+    for number, answer, points in (("15.1", positions, 4), ("15.3", least_tokens, 3)):
+        assert judge_drawn(get_exercise(number), answer, {}, seed=1).points == points
+
+
+def test_the_rule_for_unequal_ranks_shares_out_pairs_by_speed():
+    """Pairs of each rank, counted: 16 tokens see 1 to 16 keys, 136 in all, and a rank that is three times as fast
+    computes three times as many.
+    """
+    pairs = [sum(q + 1 for q in lesson_15.shared_out(16, (3, 1), rank)) for rank in range(2)]
+    assert pairs == [102, 34]
 
 
 @each_of(

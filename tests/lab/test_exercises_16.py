@@ -8,15 +8,18 @@ import numpy as np
 
 from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.cost.planner.predict import predict_point
-from parallel_lab.lab.exercises import lesson_16
+from parallel_lab.lab.exercises import get_exercise, judge_drawn, lesson_16
 from parallel_lab.lab.exercises.lesson_16 import DEVICES, LEAST_ROWS, LOAD, ROOM
 from parallel_lab.lab.lessons import expert_parallel
+from parallel_lab.ops.expert_rows import exchange_splits
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, told
 
 
-def own_sum(table, rank):
-    return table.reshape(len(table), len(table), -1).sum(2)[rank]
+def own_sums(table, owners):
+    sums = np.zeros((len(table),) * 2, int)
+    np.add.at(sums.T, owners, table.T)
+    return sums
 
 
 @each_of(
@@ -26,15 +29,11 @@ def own_sum(table, rank):
     ("16.1", lambda t, e, k, f: int(t * k / e * f), "slots", "Rounded down"),
     ("16.1", lambda t, e, k, f: k * int(f * -(-t // e)), "slots", "Tutel"),
     ("16.1", lambda t, e, k, f: float("nan"), "slots", "nan"),
-    (
-        "16.2",
-        lambda rank, counts: (own_sum(counts, slice(None))[:, rank], own_sum(counts, rank)),
-        "4 ranks",
-        "exchanged",
-    ),
-    ("16.2", lambda rank, counts: (counts[rank], counts[:, rank]), "4 ranks", "add up the columns"),
-    ("16.2", lambda rank, counts: (own_sum(counts, rank),) * 2, "4 ranks", "gets a column"),
-    ("16.2", lambda rank, counts: np.zeros((3, 3)), "4 ranks", ""),
+    ("16.2", lambda rank, *of: (own_sums(*of)[:, rank], own_sums(*of)[rank]), "4 ranks", "exchanged"),
+    ("16.2", lambda rank, counts, owners: (counts[rank], counts[:, rank]), "4 ranks", "add up the columns"),
+    ("16.2", lambda rank, *of: (own_sums(*of)[rank],) * 2, "4 ranks", "gets a column"),
+    ("16.2", lambda rank, counts, owners: [x[rank] for x in exchange_splits(counts)], "4 ranks", "next to each other"),
+    ("16.2", lambda rank, counts, owners: np.zeros((3, 3)), "4 ranks", ""),
     # dp 4, ep 4: one device's is a mean over 4 ranks, an expert has one copy: 4 times too large; by 8 experts half
     ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "4 x one device's"),
     ("16.3", lambda tp, cp, dp, ep, e: tp * cp * dp // ep, "divisor", "an expert is averaged over its copies"),
@@ -59,6 +58,16 @@ def own_sum(table, rank):
 )
 def test_a_wrong_answer_hears_what_it_is(number, answer, part, words):
     assert words in f"{told(number, answer, part)} {failed(check(number, answer))[part].idea}"
+
+
+def test_a_function_of_an_earlier_edition_is_graded():
+    """Experts in order, as many on each rank; known by its name."""
+
+    def splits(rank, counts):
+        sent = counts.reshape(len(counts), len(counts), -1).sum(axis=2)
+        return sent[rank], sent[:, rank]
+
+    assert judge_drawn(get_exercise("16.2"), splits, {}, seed=1).points == 4
 
 
 def test_no_copies_and_no_packing_make_the_busiest_device_better_than_par():

@@ -198,8 +198,8 @@ best = {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "level": "level1", "r
 work = train([best])
 """,
     "14.1": """
-def sent(b, s, h, t, e):
-    return 10 * b * s * h * e * (t - 1) / t
+def sent_bytes(b, s, h, t, e, inputs, results):
+    return (3 * inputs + 2 * results) * b * s * h * e * (t - 1) / t
 """,
     "14.2": """
 def norm_inputs(b, s, h, t, e):
@@ -210,10 +210,11 @@ norms = [f"norm{n}.{name}" for n in (1, 2) for name in ("gamma", "beta")]
 summed = [*norms, "attention.out.bias", "mlp.fc2.bias"]
 """,
     "15.1": """
-def positions(n, ranks, rank):
-    half = n // (2 * ranks)
-    late = n - (rank + 1) * half
-    return [*range(rank * half, (rank + 1) * half), *range(late, late + half)]
+def shared_out(n, speeds, rank):
+    unit = n // (2 * sum(speeds))
+    begin, length = unit * sum(speeds[:rank]), unit * speeds[rank]
+    early = list(range(begin, begin + length))
+    return early + sorted(n - 1 - i for i in early)
 """,
     "15.2": """
 def merge(o1, l1, o2, l2):
@@ -225,8 +226,10 @@ def merge(o1, l1, o2, l2):
     return (o1 * first[:, None] + o2 * second[:, None]) / both[:, None], l
 """,
     "15.3": """
-def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
-    return number_bytes * kv_heads / heads * flops_per_s / bytes_per_s
+def enough_tokens(flops_per_s, bytes_per_s, start_s, heads, kv_heads, head_size, number_bytes):
+    of_pairs = 2 * heads * head_size / flops_per_s
+    of_token = 2 * kv_heads * head_size * number_bytes / bytes_per_s
+    return max(np.roots([of_pairs, -of_token, -start_s]))
 """,
     "15.4": "owners = [0, 1, 2, 3, 0, 1, 2, 1, 3, 3, 2, 0]",
     "16.1": """
@@ -234,8 +237,10 @@ def room(tokens, experts, k, factor):
     return int(np.ceil(tokens * k / experts * factor))
 """,
     "16.2": """
-def splits(rank, counts):
-    sent = counts.reshape(len(counts), len(counts), -1).sum(axis=2)
+def row_splits(rank, counts, owners):
+    sent = np.zeros((len(counts), len(counts)), int)
+    for expert, owner in enumerate(owners):
+        sent[:, owner] += counts[:, expert]
     return sent[rank], sent[:, rank]
 """,
     "16.3": """

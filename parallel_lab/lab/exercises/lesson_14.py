@@ -12,7 +12,6 @@ import numpy as np
 from ... import nn
 from ...base.seeds import set_seed
 from ...base.settings.current import default_settings
-from ...cost.planner.sequence_messages import sequence_parallel_messages
 from ...cost.time import sent_bytes
 from ...graph.compiler import compile_network
 from ...graph.instr import Instr
@@ -22,7 +21,7 @@ from ...nn.models.strategies import tensor_parallel
 from ...train.session import Session
 from ..shared.mistakes import with_mistake
 from .book import Exercise
-from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, slip
+from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, earlier_question, slip
 from .reading import another_form, reading
 from .running import listed
 from .verdict import Note, Part, Wrong, judged
@@ -89,17 +88,25 @@ def norm_inputs(b: int, s: int, h: int, t: int, e: int) -> float:
     return 2 * b * s * h * e / t
 
 
+def _messages(of: Callable[[int, int], float], share: bool = True) -> Callable[..., float]:
+    """So many messages of (t - 1) / t M bytes, of M without the share, as a function of inputs and results."""
+    return lambda b, s, h, t, e, *block: of(*block) * b * s * h * e * ((t - 1) / t if share else 1)
+
+
 def _all(of: Callable[..., float]) -> Callable[..., float]:
     """A number of M = b s h e, as a function of the sizes."""
     return lambda b, s, h, t, e: of(b * s * h * e, t)
 
 
+block_bytes = _messages(lambda inputs, results: 3 * inputs + 2 * results)
 GATHERED_ONCE = "gathered once is enough"
 SENT = (
-    Idea(GATHERED_ONCE, MISCONCEPTIONS[GATHERED_ONCE], _all(lambda m, t: 8 * (t - 1) / t * m)),
-    slip("The forward pass alone: backward sends more than as much again.", _all(lambda m, t: 4 * (t - 1) / t * m)),
-    slip("Each rank keeps its own part: of M it sends (t - 1) / t.", _all(lambda m, t: 10 * m)),
-    slip("An all_gather counted as an all_reduce, which sends twice as much.", _all(lambda m, t: 16 * (t - 1) / t * m)),
+    Idea(GATHERED_ONCE, MISCONCEPTIONS[GATHERED_ONCE], _messages(lambda i, r: 2 * i + 2 * r)),
+    slip("The forward pass alone: backward sends more than as much again.", _messages(lambda i, r: i + r)),
+    slip("Each rank keeps its own part: of M it sends (t - 1) / t.", _messages(lambda i, r: 3 * i + 2 * r, False)),
+    slip("An all_gather counted as an all_reduce, which sends twice as much.", _messages(lambda i, r: 5 * i + 3 * r)),
+    slip("Those are the ten messages of the lesson's block, whatever the block.", _messages(lambda i, r: 10)),
+    slip("The results are exchanged with the inputs: which is gathered again?", _messages(lambda i, r: 2 * i + 3 * r)),
 )
 HELD = (
     slip("Not split: the sequence of what a norm gets lies on all ranks.", _all(lambda m, t: 2 * m)),
@@ -116,7 +123,12 @@ def _sizes(rng: np.random.Generator) -> list[tuple[int, ...]]:
     return [(int(rng.integers(1, 9)), t * int(rng.integers(1, 99)), 16 * int(rng.integers(1, 9)), t, 2)]
 
 
+def _blocks(rng: np.random.Generator) -> list[tuple[int, ...]]:
+    return [(*sizes, int(rng.integers(3, 6)), int(rng.integers(1, 3))) for sizes in _sizes(rng)]
+
+
 CASES = [(2, 8, 16, 4, 4), (1, 4096, 4096, 8, 2), (3, 12, 8, 2, 4)]
+BLOCKS = [(*sizes, *block) for sizes, block in zip(CASES, [(2, 2), (1, 1), (4, 3)], strict=True)]
 
 # ---- 14.3: gradients that are partial sums ----
 
@@ -180,22 +192,24 @@ EXERCISES = (
         "14.1",
         "bytes of a layer",
         hints=(
-            "What becomes of each of the four all_reduces of tensor parallel, and which input is gathered once more?",
-            "Print layer_messages of the form gathered again: how many of each kind, and how many bytes each?",
+            "What does the backward pass send where the forward pass gathers, and what where it scatters?",
+            "Print layer_messages of the form gathered again: which of its messages belong to which input or result?",
             "All are equally long: of M bytes in all, each rank sends the part that is not its own.",
-            "Six all_gathers and four reduce_scatters, each of M times t - 1 over t, M the bytes of all activations.",
+            "Three messages for an input, with the second gather, and two for a result, each of M times t - 1 over t.",
         ),
-        **by_cases(
-            lambda *sizes: sequence_parallel_messages(*sizes).sent_bytes,
-            Cases("bytes", 3, CASES, "6 all_gathers and 4 reduce_scatters of (t - 1)/t M", SENT, _sizes),
-        ),
+        **by_cases(block_bytes, Cases("bytes", 3, BLOCKS, "(t - 1)/t M for 3 inputs + 2 results", SENT, _blocks)),
         start="""\
-def sent(b, s, h, t, e):
-    return 4 * 2 * b * s * h * e
+def sent_bytes(b, s, h, t, e, inputs, results):
+    return 2 * (inputs + results) * b * s * h * e
 
 
-check("14.1", sent)
+check("14.1", sent_bytes)
 """,
+        earlier=earlier_question(
+            'def sent(b, s, h, t, e):\n    return 4 * 2 * b * s * h * e\n\n\ncheck("14.1", sent)\n',
+            lambda *sizes: block_bytes(*sizes, 2, 2),
+            Cases("bytes", 3, CASES, "6 all_gathers and 4 reduce_scatters of (t - 1)/t M", (), _sizes),
+        ),
     ),
     Exercise(
         "14.2",

@@ -11,16 +11,25 @@ import numpy as np
 from ...cost.planner.sequence_messages import least_hidden_tokens
 from ...layout.placements import AttentionWork, Placement, VisibleKeys, attention_work
 from .book import Exercise
-from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, slip
+from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, earlier_question, slip
 from .reading import reading, whole_numbers
 from .verdict import Part, Wrong, reached
 
 # ---- 15.1: zigzag ----
 
 
+def shared_out(n: int, speeds: Sequence[int], rank: int) -> list[int]:
+    """The positions of a rank that has an early part and its mirror image, as long as its speed says."""
+    start, stop = (n * sum(speeds[:r]) // (2 * sum(speeds)) for r in (rank, rank + 1))
+    return [*range(start, stop), *range(n - stop, n - start)]
+
+
 def zigzag(n: int, ranks: int, rank: int) -> list[int]:
-    """The positions of a rank."""
-    return Placement("zigzag", n, ranks).positions(rank).tolist()
+    """The positions of one of equally fast ranks."""
+    return shared_out(n, (1,) * ranks, rank)
+
+
+ORDER = "positions, in order"
 
 
 def _longest(kind: str, n: int, ranks: int) -> str:
@@ -30,26 +39,47 @@ def _longest(kind: str, n: int, ranks: int) -> str:
     )
 
 
+SLICES, SLICES_FAIR = "slices in order are fair", MISCONCEPTIONS["slices in order are fair"]
 PLACED = (
     Idea(
-        "slices in order are fair",
-        lambda n, p, r: f"Contiguous: {_longest('contiguous', n, p)}. {MISCONCEPTIONS['slices in order are fair']}",
-        lambda n, p, r: Placement("contiguous", n, p).positions(r).tolist(),
+        SLICES,
+        lambda n, speeds, r: f"Contiguous: {_longest('contiguous', n, len(speeds))}. {SLICES_FAIR}",
+        lambda n, speeds, r: Placement("contiguous", n, len(speeds)).positions(r).tolist(),
     ),
     slip(
-        lambda n, p, r: f"Striped: {_longest('striped', n, p)}. Close to fair, and not exactly.",
-        lambda n, p, r: Placement("striped", n, p).positions(r).tolist(),
+        lambda n, speeds, r: f"Striped: {_longest('striped', n, len(speeds))}. Close to fair, and not exactly.",
+        lambda n, speeds, r: Placement("striped", n, len(speeds)).positions(r).tolist(),
     ),
     slip(
         "Chunks r and r + P: both of the last rank's are the later ones. The second one counts from the end.",
-        lambda n, p, r: [i for i in range(n) if i * 2 * p // n % p == r],
+        lambda n, speeds, r: [i for i in range(n) if i * 2 * len(speeds) // n % len(speeds) == r],
+    ),
+)
+UNEQUAL = (
+    slip("That is zigzag as if all ranks were equally fast.", lambda n, speeds, r: zigzag(n, len(speeds), r)),
+    slip(
+        "Slices in order, as long as the speeds say: a late token still sees more keys than an early one.",
+        lambda n, speeds, r: list(range(*(n * sum(speeds[:i]) // sum(speeds) for i in (r, r + 1)))),
+    ),
+    slip(
+        "The late parts are in the order of the early ones. A late part should be the mirror image of the early one.",
+        lambda n, speeds, r: [i for i in range(n) if i % (n // 2) in shared_out(n, speeds, r)],
     ),
 )
 
 
-def _sizes(rng: np.random.Generator) -> list[tuple[int, int, int]]:
-    ranks = int(rng.integers(2, 9))
-    return [(2 * ranks * int(rng.integers(2, 9)), ranks, int(rng.integers(ranks))) for _ in range(3)]
+def _ranks(speeds: Sequence[int], each: int = 4) -> list[tuple[int, tuple[int, ...], int]]:
+    """The call of every rank, with 2 `each` tokens for a speed of 1."""
+    return [(2 * each * sum(speeds), tuple(speeds), rank) for rank in range(len(speeds))]
+
+
+def _drawn_ranks(rng: np.random.Generator, most: int) -> list[tuple[int, tuple[int, ...], int]]:
+    return _ranks([int(speed) for speed in rng.integers(1, most + 1, rng.integers(2, 7))], int(rng.integers(2, 9)))
+
+
+def _equal_ranks(rng: np.random.Generator) -> list[tuple[int, int, int]]:
+    """As an earlier edition of 15.1 called."""
+    return [(n, len(speeds), rank) for n, speeds, rank in _drawn_ranks(rng, 1)]
 
 
 # ---- 15.2: merge ----
@@ -94,21 +124,52 @@ def _merged(name: str, points: int, ideas: tuple[Idea, ...], rule: str, *how: An
 
 # ---- 15.3: from how many tokens on ----
 
+ENOUGH = "tokens of a rank from which on a zigzag step hides its message"
+
+
+def enough_tokens(
+    flops_per_s: float, bytes_per_s: float, start_s: float, heads: int, kv_heads: int, head_size: int, number_bytes: int
+) -> float:
+    """The c for which half of c^2 pairs, of 4 operations a head and number, take as long as the message of a step."""
+    work_s, sent_s = 2 * heads * head_size / flops_per_s, 2 * kv_heads * head_size * number_bytes / bytes_per_s
+    return (sent_s + (sent_s**2 + 4 * work_s * start_s) ** 0.5) / (2 * work_s)
+
+
+least_tokens = partial(least_hidden_tokens, direction="forward_zigzag")  # without the start of a message
 LEAST = (
     slip(
         "That is without zigzag, and with a key head for each query head.",
-        lambda f, b, n, kv, e: least_hidden_tokens(f, b, n, n, e) if n == 4 * kv else None,
+        lambda f, b, a, n, kv, d, e: enough_tokens(f / 2, b, a, n, n, d, e),
     ),
     slip(
         "That is a contiguous ring's: in zigzag a step has half the pairs, and the message is as long.",
-        lambda f, b, n, kv, e: least_hidden_tokens(f, b, n, kv, e),
+        lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, 2 * n, kv, d, e),
     ),
     slip(
         "As if each query head had keys of its own: what travels are kv_heads, what is computed are heads.",
-        lambda f, b, n, kv, e: least_hidden_tokens(f, b, n, n, e, direction="forward_zigzag"),
+        lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, n, n, d, e),
     ),
-    slip("Keys travel, and values, too.", lambda *of: least_hidden_tokens(*of, direction="forward_zigzag") / 2),
+    slip("Keys travel, and values, too.", lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, n, kv, d, e / 2)),
+    slip(
+        "That is without the time that a message needs to start.",
+        lambda f, b, a, n, kv, d, e: least_tokens(f, b, n, kv, e),
+    ),
 )
+
+
+def _devices(rng: np.random.Generator) -> list[tuple[float, ...]]:
+    return [
+        (
+            float(rng.uniform(1, 9) * 1e14),
+            float(rng.uniform(1, 9) * 1e11),
+            float(rng.uniform(1, 9)) * 1e-6,
+            32,
+            4,
+            64,
+            2,
+        )
+    ]
+
 
 # ---- 15.4: packed documents on a ring ----
 
@@ -155,23 +216,40 @@ EXERCISES = (
         "15.1",
         "zigzag",
         hints=(
-            "Which rank has most to do if the tokens are handed out in order, and which one least?",
-            "Look at the square of the Context Lab with the contiguous ring, then with zigzag.",
-            "Cut the sequence into twice as many chunks as there are ranks. Every rank gets an early and a late one.",
-            "Rank r holds chunk r, and the chunk that is as far from the end as that one is from the beginning.",
+            "How many keys does the first token see, how many the last one, and how many do the two see together?",
+            "Look at the square of the Context Lab with zigzag: which two parts does each rank have?",
+            "A token and its mirror image, as far from the end, see n + 1 keys together, wherever they are: so many of "
+            "these pairs as a rank can compute are its share.",
+            "Cut the first half into parts as long as the speeds say. A rank holds its part and that one's mirror.",
         ),
         **by_cases(
-            zigzag,
-            Cases("32 tokens, 4 ranks", 2, [(32, 4, r) for r in range(4)], "positions, in order", PLACED, _sizes),
-            Cases("other sizes", 2, [(12, 3, 1), (16, 2, 0), (64, 8, 7)], "positions, in order", (), _sizes),
+            shared_out,
+            Cases("equally fast", 1, _ranks([1] * 4), ORDER, PLACED, lambda rng: _drawn_ranks(rng, 1)),
+            Cases(
+                *("other speeds", 3, [*_ranks((2, 1, 3)), *_ranks((1, 3), 2), *_ranks((3, 1, 2, 2))], ORDER, UNEQUAL),
+                lambda rng: _drawn_ranks(rng, 4),
+            ),
         ),
         start="""\
+def shared_out(n, speeds, rank):
+    ranks = len(speeds)
+    return list(range(rank * n // ranks, (rank + 1) * n // ranks))
+
+
+check("15.1", shared_out)
+""",
+        earlier=earlier_question(
+            """\
 def positions(n, ranks, rank):
     return list(range(rank * n // ranks, (rank + 1) * n // ranks))
 
 
 check("15.1", positions)
 """,
+            zigzag,
+            Cases("32 tokens, 4 ranks", 2, [(32, 4, r) for r in range(4)], ORDER, (), _equal_ranks),
+            Cases("other sizes", 2, [(12, 3, 1), (16, 2, 0), (64, 8, 7)], ORDER, (), _equal_ranks),
+        ),
     ),
     Exercise(
         "15.2",
@@ -197,23 +275,37 @@ check("15.1", positions)
             "What must take at least as long as the message of a step?",
             "With c tokens on a rank, which of operations and bytes of a step grows with c squared?",
             "A zigzag step has half of c squared pairs, of 4 operations a head and number. Keys and values travel.",
-            "Set 2 c squared heads over the device's rate equal to 2 c kv_heads bytes over the link's; solve for c.",
+            "Set 2 c squared heads head_size over the device's rate equal to start_s and 2 c kv_heads head_size bytes "
+            "over the link's: a quadratic equation in c with one positive solution.",
         ),
         **by_cases(
-            partial(least_hidden_tokens, direction="forward_zigzag"),
+            enough_tokens,
             Cases(
-                *("tokens", 3, [(312e12, 300e9, 32, 8, 2), (989e12, 50e9, 64, 8, 2), (1e12, 1e9, 8, 8, 4)]),
-                *("tokens of a rank from which on a zigzag step hides its message", LEAST),
-                lambda rng: [(float(rng.uniform(1, 9) * 1e14), float(rng.uniform(1, 9) * 1e11), 32, 4, 2)],
+                *("tokens", 3, [(312e12, 300e9, 0.0, 32, 8, 128, 2), (989e12, 50e9, 2e-5, 64, 8, 128, 2)], ENOUGH),
+                *(LEAST, _devices),
             ),
         ),
         start="""\
+def enough_tokens(flops_per_s, bytes_per_s, start_s, heads, kv_heads, head_size, number_bytes):
+    return 0
+
+
+check("15.3", enough_tokens)
+""",
+        earlier=earlier_question(
+            """\
 def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
     return 0
 
 
 check("15.3", least_tokens)
 """,
+            least_tokens,
+            Cases(
+                *("tokens", 3, [(312e12, 300e9, 32, 8, 2), (1e12, 1e9, 8, 8, 4)], ENOUGH, ()),
+                lambda rng: [(f, b, n, kv, e) for f, b, _, n, kv, _, e in _devices(rng)],
+            ),
+        ),
     ),
     Exercise(
         "15.4",

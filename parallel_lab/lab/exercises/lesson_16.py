@@ -17,7 +17,7 @@ from ...cost.planner.predict import Prediction, predict_point
 from ...ops.expert_capacity import capacity
 from ...ops.expert_rows import exchange_splits
 from .book import Exercise
-from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, slip
+from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, earlier_question, slip
 from .reading import another_form, read_dict, reading, whole_numbers
 from .running import listed
 from .verdict import Part, reached
@@ -43,37 +43,54 @@ def _factors(rng: np.random.Generator) -> list[tuple[int, int, int, float]]:
 # ---- 16.2: splits ----
 
 
-def splits(rank: int, counts: np.ndarray) -> tuple[list[int], list[int]]:
-    """Rows that a rank gives each, and gets of each.  counts: (ranks, experts), rows of each rank for each expert."""
+def row_splits(rank: int, counts: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:
+    """Rows that a rank gives each, and gets of each.  counts: (ranks, experts), rows of each rank for each expert;
+    owners: (experts,), the rank of each."""
+    sent = np.stack([counts[:, owners == r].sum(axis=1) for r in range(len(counts))], axis=1)
+    return sent[rank].tolist(), sent[:, rank].tolist()
+
+
+def _in_order(rank: int, counts: np.ndarray, owners: Any = None) -> tuple[list[int], list[int]]:
     sent, received = exchange_splits(np.asarray(counts))
     return sent[rank].tolist(), received[rank].tolist()
 
 
-def _without_own(rank: int, counts: np.ndarray) -> tuple[list[int], ...]:
-    return tuple([n * (r != rank) for r, n in enumerate(each)] for each in splits(rank, counts))
+def _without_own(rank: int, *of: np.ndarray) -> tuple[list[int], ...]:
+    return tuple([n * (r != rank) for r, n in enumerate(each)] for each in row_splits(rank, *of))
 
 
 SPLITS = (
-    slip("The two are exchanged: input_splits are the rows that this rank gives.", lambda *of: splits(*of)[::-1]),
-    slip("A rank gives a row of the table, and gets a column.", lambda *of: (splits(*of)[0],) * 2),
+    slip("The two are exchanged: input_splits are the rows that this rank gives.", lambda *of: row_splits(*of)[::-1]),
+    slip("A rank gives a row of the table, and gets a column.", lambda *of: (row_splits(*of)[0],) * 2),
     slip("Rows for a rank's own experts are in the exchange, too: they go to itself.", _without_own),
+    slip("As if the experts lay next to each other, as many on each rank: owners says where they lie.", _in_order),
     slip(
         "A rank has several experts: add up the columns that are its own.",
-        lambda rank, counts: (counts[rank].tolist(), counts[:, rank].tolist()),
+        lambda rank, counts, owners: (counts[rank].tolist(), counts[:, rank].tolist()),
     ),
 )
 
 
-def _counted(rng: np.random.Generator, ranks: int, empty: bool = False) -> list[tuple[int, np.ndarray]]:
+def _counted(rng: np.random.Generator, ranks: int, empty: bool = False) -> list[tuple[int, np.ndarray, np.ndarray]]:
     """Each rank's call; empty: nobody's tokens choose an expert of the last rank."""
-    counts = rng.integers(0, 5, (ranks, 2 * ranks))
-    counts[:, -2:] *= not empty
-    return [(rank, counts) for rank in range(ranks)]
+    counts, owners = (
+        rng.integers(0, 5, (ranks, 2 * ranks)),
+        rng.permutation([*range(ranks), *rng.integers(0, ranks, ranks)]),
+    )
+    counts[:, owners == ranks - 1] *= not empty
+    return [(rank, counts, owners) for rank in range(ranks)]
 
 
-def _splits(name: str, points: int, ideas: tuple[Idea, ...], ranks: int, empty: bool) -> Cases:
-    cases, rule = _counted(np.random.default_rng(4), ranks, empty), "rows for the experts of each rank; rows from each"
-    return Cases(name, points, cases, rule, ideas, lambda rng: _counted(rng, ranks, empty))
+def _ordered(rng: np.random.Generator, ranks: int) -> list[tuple[int, np.ndarray]]:
+    """As an earlier edition of 16.2 called."""
+    return [(rank, counts) for rank, counts, _ in _counted(rng, ranks)]
+
+
+ROWS = "rows for the experts of each rank; rows from each"
+
+
+def _splits(name: str, points: int, ideas: tuple[Idea, ...], draw: Any, *how: Any) -> Cases:
+    return Cases(name, points, draw(np.random.default_rng(4), *how), ROWS, ideas, lambda rng: draw(rng, *how))
 
 
 # ---- 16.3: the divisor ----
@@ -231,16 +248,26 @@ check("16.1", room)
         hints=(
             "Which numbers of the counts, added up, are what this rank gives to rank 2?",
             "Look at the exchange in the Expert Lab: a row of it is what a rank gives, a column what it gets.",
-            "Experts of a rank lie next to each other: reshape the counts so that they have a dim of their own.",
+            "Make a table of ranks by ranks: its column r is the sum of the columns of those experts that rank r has.",
             "Add up the experts of each rank. In that table input_splits is this rank's row, output_splits its column.",
         ),
         **by_cases(
-            splits,
-            _splits("4 ranks", 2, SPLITS, 4, False),
-            _splits("a rank gets nothing", 1, (), 4, True),
-            _splits("other ranks", 1, (), 3, False),
+            row_splits,
+            _splits("4 ranks", 2, SPLITS, _counted, 4),
+            _splits("a rank gets nothing", 1, (), _counted, 4, True),
+            _splits("other ranks", 1, (), _counted, 3),
         ),
         start="""\
+def row_splits(rank, counts, owners):
+    input_splits = [0] * len(counts)
+    output_splits = [0] * len(counts)
+    return input_splits, output_splits
+
+
+check("16.2", row_splits)
+""",
+        earlier=earlier_question(
+            """\
 def splits(rank, counts):
     input_splits = [0] * len(counts)
     output_splits = [0] * len(counts)
@@ -249,6 +276,9 @@ def splits(rank, counts):
 
 check("16.2", splits)
 """,
+            _in_order,
+            *(_splits(*each, (), _ordered, ranks) for *each, ranks in (("4 ranks", 2, 4), ("other ranks", 2, 3))),
+        ),
     ),
     Exercise(
         "16.3",

@@ -48,19 +48,23 @@ def factors(ep: int, mistake: Callable[[Instr], Instr] = lambda instr: instr) ->
     return {name: float(np.vdot(g, one[name]) / np.vdot(one[name], one[name])) for name, g in gradients(ep).items()}
 
 
-def exchanged(splits: Callable[..., Any], counts: np.ndarray) -> list[list[int]]:
-    """The experts whose rows each of four processes gets, sent by these splits.  counts: (4, experts), of each rank"""
+def exchanged(splits: Callable[..., Any], counts: np.ndarray, owners: np.ndarray) -> list[list[int]]:
+    """The experts whose rows each of four processes gets, sent by these splits.
 
-    def on_rank(comm: Any, counts: np.ndarray) -> list[int]:
-        given, taken = (np.asarray(each, int) for each in splits(comm.rank, counts))
+    counts: (4, experts), rows of each rank for each expert; owners: (experts,), the rank of each
+    """
+
+    def on_rank(comm: Any, counts: np.ndarray, owners: np.ndarray) -> list[int]:
+        given, taken = (np.asarray(each, int) for each in splits(comm.rank, counts, owners))
         everybody = comm.all_gather(given[None])
         route = rows_route(max(1, everybody.sum(1).max()), max(1, everybody.sum(0).max()), everybody)
-        rows, mine = np.zeros((route[0], 1)), np.repeat(np.arange(counts.shape[1]), counts[comm.rank])
+        order = np.argsort(owners, kind="stable")  # rows go to rank 0 first
+        rows, mine = np.zeros((route[0], 1)), np.repeat(order, counts[comm.rank][order])
         rows[: len(mine), 0] = mine[: route[0]]
         return comm.all_to_all_v(rows, route)[: taken.sum(), 0].astype(int).tolist()
 
     with WorkerPool(4) as pool:
-        return pool.run(on_rank, counts)
+        return pool.run(on_rank, counts, owners)
 
 
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
