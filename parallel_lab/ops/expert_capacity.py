@@ -17,9 +17,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..base.checks import choice, integer, number
 from ..base.errors import ArgumentError
 from .activation import softmax_of
-from .routing import largest
+from .machine.operand_checks import floats
+from .machine.registry import case, op
+from .routing import ROUTERS, largest
 
 CONVENTIONS: dict[str, Callable[..., float]] = {
     "switch": lambda t, e, k, factor: math.ceil(t / e * factor),
@@ -31,7 +34,9 @@ CONVENTIONS: dict[str, Callable[..., float]] = {
     "tutel": lambda t, e, k, factor: k * int(factor * math.ceil(t / e)),
 }
 AS_NEEDED = ("mindformers_v2", "tutel")  # where a factor of 0 or less has a meaning: by the busiest expert
-ORDERS = ("choice_major", "token_major", "weight")
+ORDERS = ("choice_major", "token_major", "weight", "mindspore_v1")  # `kept_choices` explains them
+ORDER_OF = {"megatron": "weight", "mindspore": "mindspore_v1"}  # convention: its default; of others "choice_major"
+ROUTERS_TO_ROOM = ("softmax_topk", "softmax_topk_norm")
 
 
 def capacity(
@@ -93,11 +98,14 @@ def kept_choices(
     room    of each expert; None: all stay
     order   "choice_major": all first choices, token by token, then all second ones (GShard, DeepSpeed, MindFormers)
             "token_major": all choices of the first token, then of the next (MindFormers' sdrop)
-            "weight": the largest weights of an expert stay, the first token of equal ones (Megatron's "probs");
-            weights: (t, k)
+            "weight": the largest weights of an expert stay, the first token of equal ones (Megatron's "probs")
+            "mindspore_v1": as "choice_major", of choices made by `mindspore_v1_choices`; dropped ones have weight 0
+    weights   (t, k), for the last two
     """
-    if order not in ORDERS or (order == "weight") > (weights is not None):
+    if order not in ORDERS or (order in ORDERS[2:]) > (weights is not None):
         raise ArgumentError(f"order={order!r}", where="kept_choices", allowed=f"{', '.join(ORDERS)} (with weights)")
+    if order == "mindspore_v1":
+        experts = np.where(weights, experts, -1)
     if room is None:
         return np.ones(experts.shape, bool)
     turn, numbers = turns(experts, order, weights).reshape(-1), experts.reshape(-1)
@@ -112,7 +120,7 @@ def turns(experts: np.ndarray, order: str, weights: np.ndarray | None = None) ->
     """When each choice asks for room, from 0 on.  experts, weights: (t, k) -> (t, k) ints; see `kept_choices`."""
     t, k = experts.shape
     first = np.arange(t * k).reshape(t, k)
-    if order == "choice_major":
+    if order in ("choice_major", "mindspore_v1"):
         return first.reshape(k, t).T
     if order == "token_major" or weights is None:
         return first
@@ -130,14 +138,52 @@ def mindspore_v1_choices(logits: np.ndarray, k: int, room: int) -> tuple[np.ndar
     scores = softmax_of(logits)
     taken = np.zeros(scores.shape[-1], int)
     experts, kept = np.zeros((len(scores), k), np.int32), np.zeros((len(scores), k), bool)
-    for choice in range(k):
-        experts[:, choice] = largest(scores, 1)[:, 0]
-        for token, expert in enumerate(experts[:, choice]):
+    for turn in range(k):
+        experts[:, turn] = largest(scores, 1)[:, 0]
+        for token, expert in enumerate(experts[:, turn]):
             if taken[expert] < room:
                 taken[expert] += 1
-                kept[token, choice] = True
+                kept[token, turn] = True
                 scores[token, expert] = 0
     return experts, kept
+
+
+@op(
+    "...ne->...nk,...nk",
+    name="RouteToRoom",
+    attrs={"k": integer(1), "room": integer(1), "router": choice(*ROUTERS_TO_ROOM), "scale": number(0, above=True)},
+    check=lambda operands, **_: floats(operands[0]),
+    dtype=("int32", 0),
+    sizes=lambda shapes, *, k, **_: {"k": k},
+    whole="nek",
+    flops=8,
+    example=(case((8, 4), k=2, room=3), case((4, 2, 6, 4), k=2, room=2, router="softmax_topk", scale=2.0)),
+)
+def route_to_room(logits, *, k=1, room=1, router="softmax_topk_norm", scale=1.0):
+    """Experts and weights, chosen by what has room.  logits: (..., n, e) -> (..., n, k) int32, (..., n, k).
+
+    room     of each expert for the n tokens of a group: see `mindspore_v1_choices`. Dropped choices have weight 0
+    router   one of `ROUTERS_TO_ROOM`; the weights of the second are divided by the sum of the kept ones
+    scale    they are multiplied by it
+    """
+    groups = logits.reshape(-1, *logits.shape[-2:])
+    experts, kept = (np.stack(each) for each in zip(*(mindspore_v1_choices(x, k, room) for x in groups), strict=True))
+    scores = np.take_along_axis(softmax_of(groups), experts, axis=-1) * kept
+    weights = ROUTERS[router].of_chosen(scores) * scale
+    return tuple(x.reshape(*logits.shape[:-1], k) for x in (experts, weights.astype(logits.dtype, copy=False)))
+
+
+@route_to_room.vjp
+def _(g, out, logits, *, router, scale, **_):
+    return (None if g[1] is None else route_to_room_grad(g[1], logits, *out, router=router, scale=scale),)
+
+
+@op(result_shape=1, dtype=0)
+def route_to_room_grad(g, logits, experts, weights, *, router, scale):
+    """Gradient for the logits.  g: of the weights, (..., n, k), logits: (..., n, e), experts, weights: (..., n, k) ->
+    (..., n, e).
+    """
+    return ROUTERS[router].gradient(g * scale, logits, experts, weights != 0).astype(g.dtype, copy=False)
 
 
 def expected_drop_share(tokens: int, experts: int, room: int) -> float:

@@ -87,7 +87,7 @@ class Dispatch:
         else:
             experts, weights = choose(logits, k, router)
             pairs = zip(experts, weights, strict=True)
-            kept = [kept_choices(e, logits.shape[-1], room, order, w if order == "weight" else None) for e, w in pairs]
+            kept = [kept_choices(e, logits.shape[-1], room, order, w) for e, w in pairs]
         counts = [kept_load(e, mine, logits.shape[-1]) for e, mine in zip(experts, kept, strict=True)]
         return cls(experts, np.stack(kept), np.stack(counts))
 
@@ -190,9 +190,8 @@ def slot_rows(experts, weights, *, expert_num=1, room=1, order="choice_major"):
     """
 
     def of_group(own, own_weights):
-        by = own_weights if order == "weight" else None
-        kept = kept_choices(own, expert_num, room, order, by)
-        turn, place = turns(own, order, by).reshape(-1), np.zeros(own.size, np.int64)
+        kept = kept_choices(own, expert_num, room, order, own_weights)
+        turn, place = turns(own, order, own_weights).reshape(-1), np.zeros(own.size, np.int64)
         numbers = np.where(kept, own, -1).reshape(-1)
         for expert in range(expert_num):
             mine = np.flatnonzero(numbers == expert)

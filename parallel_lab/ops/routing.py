@@ -16,6 +16,7 @@ Sources: Shazeer et al. 2017 (top-k), Lepikhin et al. 2020 (GShard), Fedus et al
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -51,15 +52,17 @@ class Router:
             return softmax_of(scores)
         return scores / (scores.sum(axis=-1, keepdims=True) + TINY) if self.normalised else scores
 
-    def gradient(self, g: np.ndarray, logits: np.ndarray, experts: np.ndarray) -> np.ndarray:
-        """Gradient for the logits.  g: of the weights, (..., k), experts: (..., k) -> (..., e)."""
-        scores = self.of_all(logits)
-        chosen = np.take_along_axis(scores, experts, axis=-1)
+    def gradient(self, g: np.ndarray, logits: np.ndarray, experts: np.ndarray, kept: Any = True) -> np.ndarray:
+        """Gradient for the logits.  g: of the weights, (..., k), experts: (..., k), kept: bools, others have no weight
+        -> (..., e).
+        """
+        scores, g = self.of_all(logits), g * kept
+        chosen = np.take_along_axis(scores, experts, axis=-1) * kept
         weights = self.of_chosen(chosen)
         if self.after:
             g = softmax_gradient_of(g, weights)
         elif self.normalised:
-            g = (g - (g * weights).sum(axis=-1, keepdims=True)) / (chosen.sum(axis=-1, keepdims=True) + TINY)
+            g = (g - (g * weights).sum(axis=-1, keepdims=True)) * kept / (chosen.sum(axis=-1, keepdims=True) + TINY)
         spread = np.zeros_like(scores)
         np.put_along_axis(spread, experts, g, axis=-1)
         if self.after:

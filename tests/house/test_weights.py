@@ -36,22 +36,22 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_840,
     "layout": 3_997,
-    "ops": 12_675,
-    "nn": 8_865,
+    "ops": 12_723,
+    "nn": 8_887,
     "catalog": 15_304,
     "graph": 9_645,
     "cost": 11_310,
     "run": 1_695,
     "processes": 13_681,
     "train": 11_065,
-    "lab": 37_921,
+    "lab": 37_936,
     "mindspore": 9_896,
     "cli": 2_736,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 118_743, 143_943, 111_495
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 118_828, 144_028, 111_556
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

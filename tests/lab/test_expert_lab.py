@@ -127,6 +127,7 @@ def test_what_does_not_fit_is_refused_with_its_reason():
         ({"experts": 4, "k": 8}, "each expert once at most"),
         ({"experts": 6, "ep": 4}, "equal shares"),
         ({"factor": "0", "convention": "tutel"}, "reserves slots before the router has chosen"),
+        ({"factor": "1", "convention": "mindspore", "bias_rate": "0.01"}, "a token chooses by scores alone"),
         ({"factor": "0", "convention": "deepspeed", "k": 1}, None),  # 4 slots at least
     ):
         if words is None:
@@ -148,6 +149,27 @@ def test_a_run_on_ranks_equals_one_device_wherever_the_experts_lie(ep, placement
     assert lab.ran.apart <= lab.ran.bound and lab.ran.same == RANKS * TOKENS * 2
     verdicts = [row[3] for row in lab.snapshot()["sections"]["ran"]["rows"] if row[3]]
     assert verdicts == [["EQUAL to rounding", True], ["EQUAL", True], *[["as predicted", True]] * RANKS]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    ("convention", "words"),
+    [("mindspore", "tried once more"), ("megatron", "smallest weights first"), ("switch", "all first choices")],
+)
+def test_which_choices_are_dropped_is_said_by_the_convention(convention, words):
+    """On ranks as on one device. MindSpore's older router has tokens that choose one expert twice, and lose both."""
+    lab = ExpertLab(ep=4, factor="1", convention=convention)
+    now = lab.routing(0)
+    for home, t, choice in np.argwhere(~now.kept):
+        rivals = now.kept[home] & (now.experts[home] == now.experts[home, t, choice])
+        assert rivals.sum() == lab.shape.room
+        if convention == "megatron":
+            assert now.weights[home][rivals].min() >= now.weights[home, t, choice]
+    twice = now.experts[..., 0] == now.experts[..., 1]
+    assert twice.any() == (convention == "mindspore") and not now.kept[twice].any()
+    assert words in str(lab.snapshot()["sections"]["flow"]["notes"])
+    lab.run_simulated()
+    assert lab.wait(60) and lab.ran.apart <= lab.ran.bound and lab.ran.same == RANKS * TOKENS * 2
 
 
 def test_worker_processes_lose_nothing_against_the_simulator():

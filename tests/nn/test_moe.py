@@ -10,7 +10,14 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_choice, z_loss
-from parallel_lab.ops.expert_capacity import capacity, expected_drop_share, kept_choices, mindspore_v1_choices
+from parallel_lab.ops.expert_capacity import (
+    ORDERS,
+    ROUTERS_TO_ROOM,
+    capacity,
+    expected_drop_share,
+    kept_choices,
+    mindspore_v1_choices,
+)
 from parallel_lab.ops.expert_rows import Dispatch
 from parallel_lab.ops.routing import ROUTERS, choose, expert_choice, gshard_second
 
@@ -25,11 +32,11 @@ def layer(seed=1, experts=EXPERTS, k=2, **options):
     return moe
 
 
-def by_tokens(moe, x, kept=None):
-    """The layer, token by token and choice by choice."""
+def by_tokens(moe, x, kept=None, routed=None):
+    """The layer, token by token and choice by choice.  routed: experts and weights, where they are not `choose`'s"""
     tokens = x.reshape(-1, HIDDEN)
     logits = tokens @ moe.gate.asnumpy().T
-    experts, weights = choose(logits, moe.k, moe.router, scale=moe.scale)
+    experts, weights = routed or choose(logits, moe.k, moe.router, scale=moe.scale)
     made = np.zeros_like(tokens)
     for t, j in np.ndindex(experts.shape):
         if kept is None or kept[t, j]:
@@ -50,7 +57,7 @@ def test_a_dropless_layer_is_its_experts_token_by_token(router, ep, groups):
     assert loss.item() == pytest.approx(0.1 * balance_loss(logits, 2, scores) + 0.01 * z_loss(logits), rel=1e-6)
 
 
-@pytest.mark.parametrize("order", ["choice_major", "token_major", "weight"])
+@pytest.mark.parametrize("order", ORDERS[:3])
 @pytest.mark.parametrize(("ep", "groups"), [(1, 1), (1, 4), (2, 4), (4, 4)])
 def test_with_capacity_each_group_drops_by_itself(order, ep, groups):
     moe = layer(capacity_factor=0.8, drop_order=order, expert_parallel=ep, groups=groups)
@@ -62,6 +69,32 @@ def test_with_capacity_each_group_drops_by_itself(order, ep, groups):
     )
     assert not made.kept.all()
     np.testing.assert_allclose(moe(Tensor(x))[0].asnumpy(), by_tokens(moe, x, made.kept.reshape(16, 2))[0], atol=1e-12)
+
+
+@pytest.mark.parametrize(("ep", "groups"), [(1, 1), (1, 4), (2, 4), (4, 4)])
+@pytest.mark.parametrize("router", ROUTERS_TO_ROOM)
+def test_in_mindspores_older_order_a_dropped_token_chooses_the_full_expert_again(router, ep, groups):
+    """In each group, choice by choice: the likeliest expert that has not kept the token, if it has room."""
+    moe = layer(
+        capacity_factor=0.8, drop_order="mindspore_v1", expert_parallel=ep, groups=groups, router=router, scale=1.5
+    )
+    x, n = np.random.default_rng(0).normal(size=(4, 4, HIDDEN)), 16 // groups
+    scores = np.exp(x.reshape(-1, HIDDEN) @ moe.gate.asnumpy().T)
+    scores /= scores.sum(-1, keepdims=True)
+    experts, weights = np.zeros((16, 2), int), np.zeros((16, 2))
+    for first in range(0, 16, n):
+        taken = [0] * EXPERTS
+        for j, t in itertools.product(range(2), range(first, first + n)):
+            left = [0 if weights[t, 0] and e == experts[t, 0] else s for e, s in enumerate(scores[t])]
+            experts[t, j] = e = int(np.argmax(left))
+            if taken[e] < capacity(n, EXPERTS, 2, 0.8):
+                taken[e] += 1
+                weights[t, j] = scores[t, e]
+    assert (experts[:, 0] == experts[:, 1]).any() and (weights == 0).any()
+    if router == "softmax_topk_norm":
+        weights = weights / np.maximum(weights.sum(-1, keepdims=True), 1e-9)
+    wanted, _ = by_tokens(moe, x, routed=(experts, 1.5 * weights))
+    np.testing.assert_allclose(moe(Tensor(x))[0].asnumpy(), wanted, atol=1e-12)
 
 
 def test_an_expert_without_a_token_has_a_gradient_of_zeros():
@@ -182,6 +215,7 @@ def test_copies_in_nodes_stay_with_their_groups():
     ("options", "words"),
     [
         ({"k": 5}, "k=5 of 4 experts"),
+        ({"capacity_factor": 1.0, "drop_order": "mindspore_v1", "router": "sigmoid"}, "chooses by scores alone"),
         ({"expert_parallel": 3}, "experts=4 and groups=None with expert_parallel=3"),
         ({"expert_parallel": 2, "groups": 3}, r"groups=\(3,\) with expert_parallel=2"),
         ({"groups": (2, 2, 2)}, "groups="),

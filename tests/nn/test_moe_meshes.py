@@ -17,6 +17,7 @@ from parallel_lab.mindspore._checkpoint import (
     write_checkpoint,
 )
 from parallel_lab.nn import models
+from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM
 from parallel_lab.ops.routing import ROUTERS
 from tests.pools import shared_pool
 
@@ -134,7 +135,9 @@ def drawn(number):
     case |= {"balance_factor": pick(0.0, 0.1), "z_factor": pick(0.0, 0.01), "bias_rate": pick(0.0, 0.05)}
     if pick(True, False):
         case |= {"capacity_factor": pick(0.75, 1.0, 1.5), "convention": pick("megatron", "mindspore", "deepspeed")}
-        case |= {"drop_order": pick("choice_major", "token_major", "weight")}
+        case |= {"drop_order": pick(*ORDERS)}
+        if case["drop_order"] == "mindspore_v1":
+            case |= {"router": pick(*ROUTERS_TO_ROOM), "bias_rate": 0.0}
         samples = SAMPLES // how["grad_accumulation_step"]
         case["groups"] = tuple(pick(*(n * m for m in (1, 2) if n * m <= most)) for n, most in ((dp, samples), (sp, 16)))
     mesh["sequence"] = mesh.get("sequence", False) or (kind == "context" and pick(True, False))

@@ -43,6 +43,11 @@ FACTORS = {"dropless": "dropless", "0": "0", "0.5": "0.5", "1": "1", "1.25": "1.
 SKEWS = {0: "even", 1: "1", 2: "2"}
 BIAS_RATES, BALANCE_FACTORS = ("0", "0.01", "0.05"), ("0", "0.1", "1")
 PLACEMENTS = {"order": "in order", "eplb": "EPLB", "hand": "by hand"}
+DROPPED = {
+    "choice_major": "after all first choices, then second ones, have asked for a slot",
+    "weight": "the smallest weights first",
+    "mindspore_v1": "and tried once more: the next choice is the best expert that has not kept the token",
+}
 LOOKED_AT = {0: "0", 1: "1", 2: "2", 4: "4", 8: "8", 16: "16", STEPS: str(STEPS)}
 WAYS = {"there": "dispatch", "back": "combine"}
 
@@ -310,7 +315,7 @@ class ExpertLab(RunsOnRanks):
             return [[f"expert {e} on rank {r}", len(kept), len(out) or "", bias[e]] for r, e, kept, out in boxes]
 
         note = "Line: " + plural(room or 0, "slot")
-        note += " of an expert for the tokens of each rank; hatched: dropped, choice by choice."
+        note += f" of an expert for the tokens of each rank; hatched: dropped, {DROPPED[self.shape.drop_order]}."
         note += f" To each rank {own} x {room} rows travel, empty ones too." if self._ep > 1 else ""
         heads, notes = "rows: count bar, dropped: count, bias: text", [] if room is None else [note]
         made = self._by_step("Rows of each expert", heads, rows, notes=notes)
@@ -433,7 +438,8 @@ class ExpertLab(RunsOnRanks):
         return (
             f"moe = nn.MoE({HIDDEN}, {HIDDEN}, {self._experts}, {self._k}, router={self._router!r},\n"
             f"             capacity_factor={factor}, convention={self._convention!r}, expert_parallel={self._ep},\n"
-            f"             groups={RANKS}, balance_factor={self._balance_factor}, bias_rate={self._bias_rate})\n"
+            f"             drop_order={self.shape.drop_order!r}, groups={RANKS},\n"
+            f"             balance_factor={self._balance_factor}, bias_rate={self._bias_rate})\n"
             f"models.expert_parallel(net, dp={RANKS}, ep={self._ep})\n"
             f"# gradients: of the gate summed over {RANKS} ranks, of experts over the {own} with the same ones; the\n"
             f"# loss is the mean over all tokens: nothing is divided. Local means would be divided by {RANKS}."

@@ -27,7 +27,7 @@ from ...graph.plan import Plan
 from ...nn.models.strategies import expert_parallel
 from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import add
-from ...ops.expert_capacity import AS_NEEDED, capacity, kept_choices
+from ...ops.expert_capacity import AS_NEEDED, ORDER_OF, capacity, kept_choices
 from ...ops.expert_rows import exchange_splits, kept_load
 from ...ops.routing import ROUTERS
 from ...train.session import Session
@@ -62,11 +62,16 @@ class Shape:
             raise ArgumentError(what, where="capacity", allowed=allowed)
         return capacity(TOKENS, self.experts, self.k, self.factor, self.convention)
 
+    @property
+    def drop_order(self) -> str:
+        """Which choices find slots, as the convention's own library says it."""
+        return ORDER_OF.get(self.convention, "choice_major")
+
     def layer(self, ep: int = 1) -> nn.MoE:
         """The layer of experts. Groups of tokens are the ranks' own on one device, too: drops depend on them."""
         factor = None if self.room is None else self.factor
         how: dict[str, Any] = {"router": self.router, "capacity_factor": factor, "convention": self.convention}
-        how |= {"bias_rate": self.bias_rate, "balance_factor": self.balance_factor}
+        how |= {"bias_rate": self.bias_rate, "balance_factor": self.balance_factor, "drop_order": self.drop_order}
         return nn.MoE(HIDDEN, HIDDEN, self.experts, self.k, expert_parallel=ep, groups=RANKS, **how)
 
 
@@ -140,7 +145,8 @@ class Routing:
         moe.gate.set_data(Tensor(gate))
         moe.bias.set_data(Tensor(bias))
         logits, experts, weights = (each.asnumpy() for each in moe.routed(Tensor(tokens(shape.skew)[0])))
-        kept = np.stack([kept_choices(own, shape.experts, shape.room) for own in experts])
+        pairs, how = zip(experts, weights, strict=True), (shape.experts, shape.room, shape.drop_order)
+        kept = np.stack([kept_choices(own, *how, own_weights) for own, own_weights in pairs])
         return cls(logits, ROUTERS[shape.router].of_all(logits), experts, weights, kept, bias)
 
     @cached_property
@@ -185,7 +191,10 @@ def trained(shape: Shape) -> tuple[tuple[float, ...], tuple[Routing, ...]]:
         losses, steps = [], []
         with Session(plan, net, optimizer) as session:
             for step in range(STEPS + 1):
-                now = session.values(["moe.gate", "moe.bias"])
+                now = {
+                    "moe.bias": np.zeros(shape.experts, np.float32),
+                    **session.parameters(),
+                }  # not all orders have it
                 steps.append(Routing.of(shape, net.moe, now["moe.gate"], now["moe.bias"]))
                 losses += session.train([tokens(shape.skew)], 1) if step < STEPS else []
     return tuple(losses), tuple(steps)

@@ -27,7 +27,7 @@ from ...base.dtypes import as_dtype
 from ...base.errors import ArgumentError, ShapeError
 from ...ops.elementwise import add, cast, mul
 from ...ops.expert_balance import bias_step, expert_load, expert_scores, squared_log_sum_exp
-from ...ops.expert_capacity import CONVENTIONS, ORDERS, capacity
+from ...ops.expert_capacity import CONVENTIONS, ORDERS, ROUTERS_TO_ROOM, capacity, route_to_room
 from ...ops.expert_rows import (
     combine_rows,
     dispatch_rows,
@@ -57,7 +57,8 @@ class MoE(Cell):
     router           one of `ops.routing.ROUTERS`; scale: its weights are multiplied by it
     route_groups, best_groups, group_sum   experts outside of a token's best groups are left out
     capacity_factor  None: dropless. Otherwise slots of an expert for each group, by a `convention` of `capacity`,
-                     and which choices get them by `drop_order`
+                     and which choices get them by `drop_order` (`ops.expert_capacity.kept_choices`); "mindspore_v1"
+                     chooses by what has room, and knows neither bias nor route_groups
     expert_parallel  over how many ranks next to each other the experts are split; `models.expert_parallel` says it anew
     groups           of tokens: (of samples, of the tokens of a sequence), or a number that samples share as far as it
                      divides; with capacity a rank has whole ones. Default: expert_parallel; dropless: a rank has one
@@ -107,6 +108,11 @@ class MoE(Cell):
         if experts % expert_parallel or math.prod(self.groups) % expert_parallel or len(self.groups) > 2:
             what = f"experts={experts} and groups={groups} with expert_parallel={expert_parallel}"
             raise ArgumentError(what, where="MoE", allowed="expert_parallel divides both: ranks have equal shares")
+        self.to_room = drop_order == "mindspore_v1" and capacity_factor is not None
+        if self.to_room and (router not in ROUTERS_TO_ROOM or bias_rate or route_groups > 1):
+            what = f"drop_order={drop_order!r} with router={router!r}, bias_rate={bias_rate}, {route_groups} groups"
+            allowed = f"{' or '.join(ROUTERS_TO_ROOM)}, no bias, one group: a token chooses by scores alone"
+            raise ArgumentError(what, where="MoE", allowed=allowed)
         rule, router_type = weight_init or HeUniform(math.sqrt(5)), np.promote_types(as_dtype(dtype), np.float32)
         self.gate = Parameter(initializer(rule, (experts, hidden), router_type))
         self.bias = Parameter(initializer("zeros", (experts,), router_type), requires_grad=False)
@@ -115,7 +121,8 @@ class MoE(Cell):
         # router
         self.cast, self.scores = cast.primitive(), matmul.primitive(transpose_b=True)
         limits = {"groups": route_groups, "best_groups": best_groups, "group_sum": group_sum or 0}
-        self.route = route_tokens.primitive(k=k, router=router, scale=scale, **limits)
+        of, limits = (route_to_room, {}) if self.to_room else (route_tokens, limits)
+        self.route = of.primitive(k=k, router=router, scale=scale, **limits)
         self.load = _load(experts)
         self.balance = _Balance(self) if balance_factor or z_factor else None
         self.no_loss = Tensor(np.zeros((), router_type))
@@ -145,11 +152,7 @@ class MoE(Cell):
             weights = self.cast(weights, str(x.dtype))
         work = self._packed if self.capacity_factor is None else self._in_slots
         y = work(*(self._grouped(each, blocks, (*grid, n)) for each in (x, experts, weights)), grid)
-        if blocks[3] * blocks[4] > 1:
-            dp, of_samples, samples, sp, of_tokens, tokens = blocks
-            y = self.as_blocks(y, (dp, sp, of_samples, of_tokens, samples, tokens, self.hidden))
-            y = self.by_samples(y, (0, 2, 4, 1, 3, 5, 6))
-        return self.out_of_groups(y, (b, s, self.hidden)), loss
+        return self._in_order(y, blocks, (b, s)), loss
 
     def _grouped(self, x: Any, blocks: tuple[int, ...], grid: tuple[int, ...]) -> Any:
         """Tokens by groups, those of a rank next to each other.  x: (b, s, ...) -> (*grid, ...)."""
@@ -158,10 +161,25 @@ class MoE(Cell):
             x = self.by_groups(self.as_blocks(x, (*blocks, width)), (0, 3, 1, 4, 2, 5, 6))
         return self.into_groups(x, (*grid, width))
 
+    def _in_order(self, x: Any, blocks: tuple[int, ...], sizes: tuple[int, int]) -> Any:
+        """The reverse.  x: (*grid, ...) -> (b, s, ...)."""
+        width = shape_of(x)[-1]
+        if blocks[3] * blocks[4] > 1:
+            dp, of_samples, samples, sp, of_tokens, tokens = blocks
+            x = self.as_blocks(x, (dp, sp, of_samples, of_tokens, samples, tokens, width))
+            x = self.by_samples(x, (0, 2, 4, 1, 3, 5, 6))
+        return self.out_of_groups(x, (*sizes, width))
+
     def routed(self, x: Any) -> tuple[Any, Any, Any]:
         """What the router says.  x: (b, s, hidden) -> logits (b, s, experts), choices and weights (b, s, k)."""
         logits = self._logits(x)
-        return logits, *self.route(logits, self.bias)
+        if not self.to_room:
+            return logits, *self.route(logits, self.bias)
+        sizes = b, s = shape_of(logits)[:2]
+        blocks, grid, n = self._grid(b, s)
+        self.route.given["room"] = self._room(n)
+        made = self.route(self._grouped(logits, blocks, (*grid, n)))
+        return logits, *(self._in_order(each, blocks, sizes) for each in made)
 
     def _packed(self, tokens: Any, experts: Any, weights: Any, grid: tuple[int, int]) -> Any:
         """Every copy travels: as many rows as the counts say."""
@@ -182,12 +200,16 @@ class MoE(Cell):
 
     def _in_slots(self, tokens: Any, experts: Any, weights: Any, grid: tuple[int, int]) -> Any:
         """Slots travel, empty ones too: where groups were split experts are, and the other way."""
-        room = capacity(shape_of(tokens)[2], self.experts, self.k, self.capacity_factor, self.convention)
+        room = self._room(shape_of(tokens)[2])
         self.place.given["room"], self.dispatch.given["rows"] = room, self.experts * room
         row_of, _ = self.place(experts, weights)
         slots = self.apart(self.dispatch(tokens, row_of), (*grid, self.experts, room, self.hidden))
         slots = self.second(self.activation(self.first(slots, self.up)), self.down)
         return self.combine(self.together(slots, (*grid, self.experts * room, self.hidden)), weights, row_of)
+
+    def _room(self, n: int) -> int:
+        """Slots of an expert for a group of n tokens."""
+        return capacity(n, self.experts, self.k, self.capacity_factor, self.convention) or 0
 
     def _grid(self, b: int, s: int) -> tuple[tuple[int, ...], tuple[int, int], int]:
         """(ranks that split b, groups of each, samples of a group, the same three of s); groups as (copies of the

@@ -249,7 +249,7 @@ def split_experts(moe: nn.MoE, dp: int, cp: int, ep: int, mp: int, expert_mp: in
     moe.ranks, moe.expert_parallel, copies = (dp, sp), ep, dp * sp // ep
     tokens, counts = (copies, ep, 1, 1), (copies, 1, 1)
     moe.scores.shard(((dp, sp, 1), (1, 1)))
-    moe.route.shard(((dp, sp, 1), (1,)))
+    moe.route.shard((tokens,) if moe.to_room else ((dp, sp, 1), (1,)))
     moe.load.shard(((dp, sp, 1),))
     moe.bias_step.shard(((1,), (1,)))
     moe.by_groups.shard(((dp, 1, 1, sp, 1, 1, 1),))
