@@ -90,12 +90,13 @@ class _Cut:
                         allowed = "A sum over micro-batches, and what is made of it in the end"
                         hint = "Take a schedule with one copy of the network, and no divided backward"
                         raise at_compile(StrategyError, what, allowed, hint)
-        if copies and self.draft.forward_assignments:
-            name, source = self.draft.forward_assignments[0]
+        going_on = [pair for pair in self.draft.forward_assignments if pair[1] not in late]
+        if copies and going_on:
+            name, source = going_on[0]
             maker = next(i for i in self.draft.program("forward") if source in i.kept)
             what = f"{name!r} goes on from micro-batch to micro-batch, and copies on two stages run them side by side"
-            allowed = "Running statistics and selection biases in a schedule with one copy of the network"
-            hint = "Take 1f1b or a zero-bubble schedule, nn.LayerNorm, nn.MoE without bias_rate"
+            allowed = "Running statistics in a schedule with one copy of the network"
+            hint = "Take 1f1b or a zero-bubble schedule, or nn.LayerNorm"
             raise StrategyError(what, where=self.draft.graph.operator(maker.name).where, allowed=allowed, hint=hint)
         return late
 

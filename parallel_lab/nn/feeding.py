@@ -87,8 +87,12 @@ class MicroBatches(Cell):
                 raise ShapeError(what, where=type(self).__name__, allowed=f"A batch that divides by {count}")
         if tracer is not None and self._one_by_one and count > 1:
             return tracer.micro_batched(network, inputs, count)
+        totals: dict[Any, Any] = {}
         for i in range(self._count):
-            with step_of_micro_batch(i, self._count) if self._one_by_one and self._count > 1 else nullcontext():
+            each = (
+                step_of_micro_batch(i, self._count, totals) if self._one_by_one and self._count > 1 else nullcontext()
+            )
+            with each:
                 result = self.network(*(self._part(x, i) for x in inputs))
             total = result if total is None else _added(total, result)
         return total

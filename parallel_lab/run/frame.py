@@ -88,6 +88,8 @@ class Frame(OnRank):
         self._last_uses, self._replacements = plan.last_uses(rank), plan.replacements(rank)
         self._micro_batches: dict[int, MicroBatch] = {}
         self._new_values: Env = {}
+        made = {name for instr in self.stage.program("reduce") for name in instr.kept}
+        self._assigned = [[p for p in plan.forward_assignments if (p[1] in made) is late] for late in (False, True)]
         self._written: set[tuple[int, str]] = set()  # (micro-batch, Parameter) that `construct` wrote
         arrays.update((name, value) for name, value in plan.scalars.items() if name not in arrays)
         arrays.update((i.name, np.asarray(step, i.dtype)) for i in plan.graph.inputs if i.role == "step")
@@ -146,22 +148,20 @@ class Frame(OnRank):
             if self.env.pop(name, None) is None:
                 self.arrays.pop(name, None)
         if self._new_values:
-            self._take_new_values()
-
-    def _take_new_values(self) -> None:
-        self.arrays.update(self._new_values)
-        self.replaced += self._new_values
-        self._new_values.clear()
+            self.arrays.update(self._new_values)
+            self.replaced += self._new_values
+            self._new_values.clear()
 
     def end(self, action: Action) -> None:
         """All instructions of `action` have run.
 
         Parameters that `construct` writes change when all of forward and backward has run, for backward reads what
         forward has read. With micro-batches each keeps that for itself, and the next reads the new value, written once.
+        What copies of the network add up first is written when "reduce" has run.
         """
-        within = self.env is not self.arrays
-        pairs = self.plan.forward_assignments
-        if pairs and (action.program == "forward" if within else action is self._last_early):
+        within, late = self.env is not self.arrays, action.program == "reduce"
+        pairs = self._assigned[late]
+        if pairs and (late or (action.program == "forward" if within else action is self._last_early)):
             left = [pair for pair in pairs if (action.micro_batch, pair[0]) not in self._written]
             ended = [p for p in left if self.stage.ends(action, p[1]) and self.plan.held_by(p[1], self.rank)]
             held = [*(pair for pair in left if pair[1] in self.env), *ended]

@@ -36,10 +36,10 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_840,
     "layout": 3_997,
-    "ops": 12_723,
-    "nn": 8_887,
+    "ops": 12_750,
+    "nn": 8_891,
     "catalog": 15_304,
-    "graph": 9_645,
+    "graph": 9_646,
     "cost": 11_310,
     "run": 1_695,
     "processes": 13_681,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 118_828, 144_028, 111_556
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 118_860, 144_060, 111_597
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -5,10 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from parallel_lab import ShapeError, Tensor, nn, ops
+from parallel_lab import ShapeError, Tensor, nn, ops, value_and_grad
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.nn.tensor.autograd import gradients
+from parallel_lab.nn.tensor.recompute import recompute
 from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_choice, z_loss
 from parallel_lab.ops.expert_capacity import (
     ORDERS,
@@ -126,6 +127,35 @@ def test_the_bias_moves_towards_balance_in_training_and_not_in_the_weights():
     moe.bias.set_data(Tensor(np.full(EXPERTS, 3.0)))  # alike: no choice differs, and no weight
     np.testing.assert_array_equal(moe(Tensor(x))[0].asnumpy(), before.asnumpy())
     assert np.mean(bias_change(load, 0.1, centred=True)) == pytest.approx(0)
+
+
+class Summed(nn.Cell):
+    """The sum of a layer's results, whose backward pass may compute them again."""
+
+    def __init__(self, moe, again):
+        super().__init__()
+        self.moe, self.again = moe, again
+
+    def construct(self, x):
+        return ops.reduce_sum((recompute(self.moe, x) if self.again else self.moe(x))[0])
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("parts", [(4,), (2, 2), (1,)], ids=str)
+def test_micro_batches_that_run_at_once_move_the_bias_once_by_all_counts(parts, again):
+    """As the whole batch does, whose choices are the same; each by itself would move it up to four times."""
+    moe = layer(k=1, bias_rate=0.5, router="sigmoid")
+    net, x = Summed(moe, again), np.random.default_rng(0).normal(size=(4, 8, HIDDEN))
+    net.set_train()
+    for count in parts:
+        net = nn.GradAccumulation(net, count)
+    step, bias = value_and_grad(net, None, moe.trainable_params()), np.zeros(EXPERTS)
+    for _ in range(2):
+        scores = 1 / (1 + np.exp(-x.reshape(-1, HIDDEN) @ moe.gate.asnumpy().T))
+        load = np.bincount((scores + bias).argmax(-1), minlength=EXPERTS)
+        step(Tensor(x))
+        bias = bias + 0.5 * np.sign(8 - load)
+        np.testing.assert_allclose(moe.bias.asnumpy(), bias)
 
 
 # ---- routers and capacity ----

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from parallel_lab import Session, StrategyError, Tensor, compile, nn, set_seed
+from parallel_lab import Session, Tensor, compile, nn, set_seed
 from parallel_lab.cost.time import sent_bytes
 from parallel_lab.mindspore._checkpoint import (
     TensorRecord,
@@ -208,9 +208,20 @@ def test_processes_give_the_bits_of_the_simulator_before_and_after_an_edit(at):
 # ---- one step of the bias, and checkpoints ----
 
 
-def test_a_bias_that_moves_by_all_counts_is_refused_where_two_copies_of_the_network_count():
-    with pytest.raises(StrategyError, match=r"moe.bias' goes on .* nn.MoE without bias_rate"):
-        Case("gpt", layers=4).plan({"dp": 2, "ep": 2}, **STAGES, parts=(0, 0, 1, 1), schedule="dualpipe")
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("executor", ["simulator", "processes"])
+@pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
+def test_two_copies_of_the_network_add_up_their_counts_before_the_bias_moves(schedule, executor):
+    """On one device the same four micro-batches move it once a step; both copies have it."""
+    one, many, twice = Case("gpt", layers=4), Case("gpt", layers=4), {"parts": (0, 0, 1, 1), "schedule": schedule}
+    plan = many.plan({"dp": 2, "ep": 2}, **STAGES, **twice)
+    how = {"executor": executor, **({"pool": shared_pool(4)} if executor == "processes" else {})}
+    found, want = many.trained(plan, 3, **how), one.trained(one.plan(grad_accumulation_step=4), 3)
+    assert_equal(found, want)
+    for block in range(4):
+        np.testing.assert_array_equal(found[f"blocks.{block}.moe.bias"], want[f"blocks.{block}.moe.bias"])
+        assert want[f"blocks.{block}.moe.bias"].any()
+    assert all(any(i.op == "bias_step" for i in stage.program("reduce")) for stage in plan.stages)
 
 
 def test_the_bias_moves_once_in_a_step_by_the_counts_of_all_micro_batches_and_ranks():

@@ -64,7 +64,7 @@ class MoE(Cell):
                      divides; with capacity a rank has whole ones. Default: expert_parallel; dropless: a rank has one
     balance_factor, z_factor   of the balance loss, over all tokens or (per_sequence) of each sequence, and the z-loss
     bias_rate, centred   what a training step adds to the selection bias (`ops.expert_balance.bias_change`): by the
-                     counts of all ranks and micro-batches, once. Outside of a compiled step every call adds its own
+                     counts of all ranks and micro-batches (nn.GradAccumulation), once
 
     Parameters: `gate` (experts, hidden), `up` (experts, hidden, inner), `down` (experts, inner, hidden), and `bias`
     (experts,), which has no gradient. The router computes in float32 at least. Raises ArgumentError for counts that do
@@ -146,8 +146,8 @@ class MoE(Cell):
         blocks, grid, n = self._grid(b, s)
         logits, experts, weights = self.routed(x)
         loss = self.no_loss if self.balance is None else self.balance(logits, experts)
-        if self.bias_rate and self.training:
-            self.assign(self.bias, self.bias_step(self.bias, step_total(self.load(experts))))
+        if self.bias_rate and self.training and (total := step_total(self.load(experts), self)) is not None:
+            self.assign(self.bias, self.bias_step(self.bias, total))
         if str(weights.dtype) != str(x.dtype):
             weights = self.cast(weights, str(x.dtype))
         work = self._packed if self.capacity_factor is None else self._in_slots
