@@ -48,7 +48,7 @@ def test_the_parts_of_the_ranks_are_one_devices_gradient():
     ("14.2", lambda b, s, h, t, e: 2 * b * s * h * e / t**2, "bytes", "128"),
     ("14.3", [], "norms", "replicated value, replicated gradient"),
     ("14.3", sorted(RIGHT - {"norm2.beta"}), "norms", "norm2.beta is not added up: a rank's gradient is off by"),
-    ("14.3", sorted(RIGHT - {"mlp.fc2.bias"}), "biases", "after the reduce_scatter"),
+    ("14.3", sorted(RIGHT - {"mlp.fc2.bias"}), "behind products", "reduce_scatter leaves"),
     ("14.3", [*RIGHT, "blocks.0.mlp.fc1.weight"], "norms", "slices of different columns"),
     ("14.3", "norm1.gamma", "norms", "A list of names"),
     ("14.3", [None], "norms", "A list of names"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -103,21 +105,48 @@ def test_owners_of_chunks_are_scored(owners, parts, words):
     assert set(wrong) == parts and any(words in f"{part.found} {part.form} {part.note}" for part in wrong.values())
 
 
-@pytest.mark.exhaustive
-def test_no_way_to_give_chunks_to_ranks_exposes_less_than_par():
-    """All 4^11 of them, the first chunk on rank 0 (a ring looks alike from every rank), by blocks of 16 x 16 pairs."""
-    document = np.repeat([0, 1, 2], lesson_15.DOCUMENTS)
+def lists_of_owners():
+    """Every one with three chunks on each of four ranks, the first on rank 0: a ring looks alike from every rank."""
+    kept = [()]
+    for _ in range(12):
+        kept = [(*own, rank) for own in kept for rank in (range(4) if own else (0,)) if own.count(rank) < 3]
+    return np.array(kept)
+
+
+def test_nine_chunks_at_once_leave_three_for_each_rank():
+    """Own chunks, those at work and those that arrive, for every way to divide twelve."""
+    ways = [way for way in itertools.product(range(13), repeat=4) if sum(way) == 12]
+    fit = [
+        way
+        for way in ways
+        if max(way[r] + way[r - i] + way[r - i - 1] * (i < 3) for r in range(4) for i in range(4)) <= 9
+    ]
+    assert fit == [(3, 3, 3, 3)] and lesson_15.CAP == 9
+
+
+PUZZLES = [(documents, message) for documents, pars in lesson_15.PARS.items() for message in pars]
+PATTERNS = {
+    "in order": [chunk // 3 for chunk in range(12)],
+    "striped": [chunk % 4 for chunk in range(12)],
+    "there and back": [0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 2, 3],
+    "back at last": [0, 1, 2, 3, 0, 1, 2, 3, 3, 2, 1, 0],
+}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(("documents", "message"), PUZZLES, ids=str)
+def test_no_way_to_give_chunks_to_ranks_exposes_less_than_par(documents, message):
+    """All 92,400 lists, by blocks of 16 x 16 pairs: no pattern is at par, and a list at par passes."""
+    document = np.repeat(np.arange(len(documents)), documents)
     pairs = np.where(document[:, None] == document, np.tri(12) * 256 - np.eye(12) * 120, 0).astype(np.float32)
-    ranks, least = np.arange(4), np.inf
-    for start in range(0, 4**11, 1 << 17):
-        owners = (np.arange(start, start + (1 << 17))[:, None] // 4 ** np.arange(11)) % 4
-        has = (np.pad(owners, ((0, 0), (1, 0)))[:, None] == ranks[:, None]).astype(np.float32)
-        work, count = has @ pairs @ has.swapaxes(1, 2), has.sum(2)
-        steps = [work[:, ranks, (ranks - i) % 4].max(1) for i in ranks]
-        held = [count + count[:, (ranks - i) % 4] + (count[:, (ranks - i - 1) % 4] if i < 3 else 0) for i in ranks]
-        time = sum(np.maximum(step, 192 * count.max(1)) for step in steps[:3]) + steps[3]
-        least = min(least, time[np.max(held, axis=(0, 2)) <= lesson_15.CAP].min())
-    assert least - pairs.sum() / 4 == lesson_15.PAR
+    owners, ranks, puzzle = lists_of_owners(), np.arange(4), lesson_15.Packed(documents, message)
+    has = (owners[:, None] == ranks[:, None]).astype(np.float32)
+    work = has @ pairs @ has.swapaxes(1, 2)
+    *steps, last = (work[:, ranks, (ranks - i) % 4].max(1) for i in ranks)
+    exposed = sum(np.maximum(step, 3 * message) for step in steps) + last - pairs.sum() / 4
+    assert len(owners) == 92_400 and exposed.min() == puzzle.par
+    assert min(puzzle.ring(own).exposed for own in PATTERNS.values()) > puzzle.par
+    assert puzzle.ring(owners[exposed.argmin()]).exposed == puzzle.par
 
 
 def test_predictions_are_compared_with_counts():

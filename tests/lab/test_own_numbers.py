@@ -28,6 +28,7 @@ from parallel_lab.lab.exercises import (
     lesson_04,
     lesson_08,
     lesson_09,
+    lesson_16,
     probe,
 )
 from parallel_lab.lab.exercises.book import LEARNER, Desk
@@ -109,6 +110,53 @@ def fewest_again(caps):
     return {cap: [n for n, on in enumerate(found.recompute) if on] for cap, found in best.items()}
 
 
+def behind_products(own):
+    """Norms, and what is behind fc2: its bias, and the scale if that is there."""
+    names = [f"{n}.norm.{name}" for n in range(len(own.layers)) for name in ("gamma", "beta")]
+    names += [f"{n}.fc2.bias" for n, (_, bias, _) in enumerate(own.layers) if bias]
+    return names + [f"{n}.scale" for n, (*_, behind) in enumerate(own.layers) if behind == 2]
+
+
+def by_exchanges(puzzle):
+    """As the hint says: from striped on the best exchange of two chunks, as long as it helps."""
+    owners, exchanges = [chunk % 4 for chunk in range(12)], list(itertools.combinations(range(12), 2))
+
+    def exchanged(i, j):
+        return [owners[j if at == i else i if at == j else at] for at in range(12)]
+
+    while True:
+        best = min((exchanged(*pair) for pair in exchanges), key=lambda one: puzzle.ring(one).exposed)
+        if puzzle.ring(best).exposed >= puzzle.ring(owners).exposed:
+            return owners
+        owners = best
+
+
+def packed(load):
+    """Numbers of copies, each packed into four sums of three by going through all places."""
+    best, wanted = None, lesson_16.LOADS[load] + 1e-9
+
+    def placed(parts, devices):
+        if not parts:
+            return devices
+        rows, expert = parts[0]
+        for at in {(sum(r for r, _ in d), len(d)): n for n, d in enumerate(devices) if len(d) < 3}.values():
+            if sum(r for r, _ in devices[at]) + rows <= wanted:
+                more = [[*d, (rows, expert)] if n == at else d for n, d in enumerate(devices)]
+                if found := placed(parts[1:], more):
+                    return found
+        return None
+
+    for copies in itertools.product(range(1, 6), repeat=len(load)):
+        if sum(copies) == 12 and best is None:
+            parts = sorted(((load[e] / n, e) for e, n in enumerate(copies) for _ in range(n)), reverse=True)
+            best = placed(parts, [[], [], [], []])
+    return [[expert for _, expert in device] for device in best]
+
+
+def fastest(budgets):
+    return dict(zip(lesson_16.LETTERS, lesson_16.letters_of(budgets.best.point), strict=True))
+
+
 STYLES = {
     "02.4": (cheapest, cheapest_of_all),
     "04.2": (best_split, lambda line: np.array(best_split(line))),
@@ -118,6 +166,10 @@ STYLES = {
         lambda sizes: {cap: text.splitlines() for cap, text in recorded("09.3", sizes).items()},
     ),
     "10.1": (fewest_again, lambda caps: {cap: set(layers) for cap, layers in fewest_again(caps).items()}),
+    "14.3": (behind_products, lambda own: set(behind_products(own))),
+    "15.4": (by_exchanges, lambda puzzle: np.array(by_exchanges(puzzle))),
+    "16.4": (packed, lambda load: np.array(packed(load)).tolist()),
+    "16.5": (fastest, lambda budgets: {name: np.int64(count) for name, count in fastest(budgets).items()}),
 }
 
 
@@ -188,7 +240,7 @@ def test_an_exercise_with_ones_own_numbers_is_sound(number):
 def test_a_class_has_many_different_numbers():
     """Of 30 students at least 9 different tasks each, and all have their own in the whole course."""
     told = {number: [exercise.of(name).numbers for name in CLASS] for number, exercise in OWN.items()}
-    assert OWN.keys() == {"02.4", "04.2", "08.3", "09.2", "09.3", "10.1"}
+    assert OWN.keys() == {"02.4", "04.2", "08.3", "09.2", "09.3", "10.1", "14.3", "15.4", "16.4", "16.5"}
     assert all(len(set(texts)) >= 9 for texts in told.values()), {n: len(set(t)) for n, t in told.items()}
     assert len(set(zip(*told.values(), strict=True))) == len(CLASS)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from ...graph.compiler import compile_network
 from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...nn.models.gpt import GPT, LanguageModelLoss
-from ...nn.models.strategies import tensor_parallel
+from ...nn.models.strategies import SCATTERED, tensor_parallel
+from ...nn.tensor.parameter import Parameter
+from ...ops.elementwise import add, mul
 from ...train.session import Session
 from ..shared.mistakes import with_mistake
 from .book import Exercise
@@ -40,7 +42,10 @@ class Trained:
     slices: dict[str, list[np.ndarray]]
 
 
-def job(form: str) -> tuple[Plan, GPT, nn.Optimizer, tuple[np.ndarray, np.ndarray]]:
+Job = tuple[Plan, nn.Cell, nn.Optimizer, tuple[np.ndarray, np.ndarray]]
+
+
+def job(form: str) -> Job:
     """Plan, network, optimizer and batch of a GPT of one block, on four ranks in one of FORMS or on "one device"."""
     with default_settings():
         set_seed(1)
@@ -63,10 +68,14 @@ def layer_messages(form: str) -> list[tuple[str, str, int]]:
 
 
 def trained(
-    form: str, mistake: Callable[[Instr], Instr] = lambda instr: instr, executor: str = "simulator", steps: int = 1
+    form: str,
+    mistake: Callable[[Instr], Instr] = lambda instr: instr,
+    executor: str = "simulator",
+    steps: int = 1,
+    made: Callable[[str], Job] = job,
 ) -> Trained:
-    """Train in a form, or on "one device"."""
-    plan, net, optimizer, batch = job(form)
+    """Train what `made` makes in a form, or on "one device"."""
+    plan, net, optimizer, batch = made(form)
     with Session(with_mistake(plan, mistake), net, optimizer, executor=executor) as session:
         losses = session.train([batch], 1)
         gradients = session.gradients()
@@ -75,9 +84,9 @@ def trained(
     return Trained(tuple(map(float, losses)), gradients, slices)
 
 
-def summed_parameters() -> set[str]:
+def summed_parameters(made: Callable[[str], Job] = job) -> set[str]:
     """Names of the parameters whose gradients ranks add up in the form "sequence"; not in Trained, which is shown."""
-    return {str(i.attr("parameter")) for _, i in job("sequence")[0].instructions() if i.attr("parameter")}
+    return {str(i.attr("parameter")) for _, i in made("sequence")[0].instructions() if i.attr("parameter")}
 
 
 # ---- 14.1 and 14.2: bytes ----
@@ -133,7 +142,64 @@ BLOCKS = [(*sizes, *block) for sizes, block in zip(CASES, [(2, 2), (1, 1), (4, 3
 # ---- 14.3: gradients that are partial sums ----
 
 REPLICATED = "replicated value, replicated gradient"
+BEHIND = "behind products"  # biases and scales
 NAMES_FORM = 'A list of names of the block, such as ["norm1.gamma", "mlp.fc1.weight"]'
+
+
+class Layer(nn.Cell):
+    """A norm, two products and a scale of what one of them gives; the sequence is split outside of the products."""
+
+    def __init__(self, first_bias: bool, second_bias: bool, behind: int) -> None:
+        super().__init__()
+        self.behind, self.norm, self.mul, self.add = behind, nn.LayerNorm((16,)), mul.primitive(), add.primitive()
+        self.fc1, self.fc2 = nn.Dense(16, 64, has_bias=first_bias), nn.Dense(64, 16, has_bias=second_bias)
+        self.scale = Parameter(np.linspace(0.5, 1.5, 64 if behind == 1 else 16, dtype=np.float32))
+
+    def construct(self, x: Any) -> Any:
+        y = self.fc1(self.norm(x))
+        y = self.fc2(self.mul(y, self.scale) if self.behind == 1 else y)
+        return self.add(x, y if self.behind == 1 else self.mul(y, self.scale))
+
+    def split(self) -> None:
+        """Strategies of four ranks."""
+        tokens = (1, RANKS, 1)
+        self.norm.layer_norm.shard((tokens, (1,), (1,)))
+        self.add.shard((tokens, tokens))
+        self.mul.shard(((1, 1, RANKS), (RANKS,)) if self.behind == 1 else (tokens, (1,)))
+        self.fc1.matmul.shard(((1, 1), (RANKS, 1)))
+        self.fc2.matmul.shard(((1, RANKS), (1, RANKS))).add_prim_attr(SCATTERED, True)
+        if self.fc1.has_bias:
+            self.fc1.bias_add.shard(((1, RANKS), (RANKS,)))
+        if self.fc2.has_bias:
+            self.fc2.bias_add.shard((tokens, (1,)))
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A learner's own network.  layers: of each whether fc1 and fc2 have biases, and behind which one its scale is"""
+
+    layers: tuple[tuple[bool, bool, int], ...]
+
+    def job(self, form: str) -> Job:
+        """As `job`: on four ranks, or on "one device"."""
+        with default_settings():
+            set_seed(1)
+            net = nn.SequentialCell(*(Layer(*layer) for layer in self.layers))
+            optimizer = nn.SGD(net.trainable_params(), RATE)
+            x, y = np.random.default_rng(0).normal(size=(2, 2, 8, 16)).astype(np.float32)
+            for layer in net if form in FORMS else ():
+                layer.split()
+            how = {"device_num": RANKS if form in FORMS else 1, "dataset_strategy": "full_batch"}
+            return compile_network(net, x, y, loss=nn.MSELoss(), optimizer=optimizer, **how), net, optimizer, (x, y)
+
+    def given(self) -> str:
+        """The network in words."""
+        biases = [f"{n}.fc{at}" for n, layer in enumerate(self.layers) for at in (1, 2) if layer[at - 1]]
+        scales = [f"{n}.fc{layer[2]}" for n, layer in enumerate(self.layers)]
+        return f"""\
+biases of {", ".join(biases)}; scales behind {", ".join(scales)}
+Layers 0, 1 and 2 are x + fc2(fc1(norm(x))); what fc1 or fc2 gives is multiplied by a weight called scale.
+fc1 is split by columns, fc2 by rows, and elsewhere the sequence. Names: 0.norm.gamma, 0.fc1.weight, 0.scale, ..."""
 
 
 def unsummed(instr: Instr) -> Instr:
@@ -141,16 +207,21 @@ def unsummed(instr: Instr) -> Instr:
     return replace(instr, axes=()) if instr.attr("parameter") else instr
 
 
-@lru_cache(maxsize=1)
-def _parts() -> tuple[dict[str, list[np.ndarray]], set[str]]:
+def _own_name(name: str) -> str:
+    return name.removeprefix(BLOCK)
+
+
+@lru_cache(maxsize=16)
+def _parts(own: Layers | None = None) -> tuple[dict[str, list[np.ndarray]], set[str]]:
     """By name in the block each rank's own part of its gradient, and which of them are added up."""
-    start = {p.name: p.asnumpy() for p in job("one device")[1].trainable_params()}
-    run = trained("sequence", unsummed)
+    made, within = (job, BLOCK) if own is None else (own.job, "")
+    start = {p.name: p.asnumpy() for p in made("one device")[1].trainable_params()}
+    run = trained("sequence", unsummed, made=made)
     return {
-        name.removeprefix(BLOCK): [(x - y) / RATE for x, y in zip(_cut(start[name], after), after, strict=True)]
+        _own_name(name): [(x - y) / RATE for x, y in zip(_cut(start[name], after), after, strict=True)]
         for name, after in run.slices.items()
-        if name.startswith(BLOCK)
-    }, {name.removeprefix(BLOCK) for name in summed_parameters() if name.startswith(BLOCK)}
+        if name.startswith(within)
+    }, {_own_name(name) for name in summed_parameters(made) if name.startswith(within)}
 
 
 def _cut(whole: np.ndarray, slices: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -159,18 +230,20 @@ def _cut(whole: np.ndarray, slices: Sequence[np.ndarray]) -> list[np.ndarray]:
     return np.split(whole, RANKS, short[0]) if short else [whole] * RANKS
 
 
-def _summed(answer: Any) -> Iterator[Part]:
-    with reading(answer, NAMES_FORM, "no list yet"):
-        names = [str.__str__(name).removeprefix(BLOCK) for name in listed(answer)]  # TypeError for no text
-    parts, right = _parts()
+def _summed(own: Layers | None, answer: Any, /) -> Iterator[Part]:
+    form = NAMES_FORM if own is None else 'A list of names, such as ["0.norm.gamma", "1.fc1.weight"]'
+    with reading(answer, form, "no list yet"):
+        names = [_own_name(str.__str__(name)) for name in listed(answer)]  # TypeError for no text
+    parts, right = _parts(own)
     if isinstance(answer, str) or (strange := [name for name in names if name not in parts]):
-        raise another_form(answer if isinstance(answer, str) else strange[0], NAMES_FORM)
+        raise another_form(answer if isinstance(answer, str) else strange[0], form)
     if more := sorted({*names} - right):  # not a part of its own: all names would be right in the others
         text = f"{more[0]}: slices of different columns or rows, added up: off by {_off(parts[more[0]]):.0%}"
         raise Wrong(text, "each rank has its slice of the weights, and the gradient of all tokens for it")
-    norms = {name for name in right if name.startswith("norm")}
-    yield judged("norms", _judged, norms, {*names}, Note(MISCONCEPTIONS[REPLICATED], REPLICATED))
-    yield judged("biases", _judged, right - norms, {*names}, "It is added after the reduce_scatter, to a slice.")
+    norms = {name for name in right if "norm" in name}
+    yield judged("norms", _judged, parts, norms, {*names}, Note(MISCONCEPTIONS[REPLICATED], REPLICATED))
+    note = "It works on what the reduce_scatter leaves, a slice of the tokens: behind the product, not inside."
+    yield judged(BEHIND, _judged, parts, right - norms, {*names}, note)
 
 
 def _off(parts: list[np.ndarray]) -> float:
@@ -179,12 +252,43 @@ def _off(parts: list[np.ndarray]) -> float:
     return max(float(np.abs(part - total).max()) for part in parts) / float(np.abs(total).max())
 
 
-def _judged(mine: set[str], names: set[str], note: str) -> str:
+def _judged(parts: Mapping[str, list[np.ndarray]], mine: set[str], names: set[str], note: str) -> str:
     if missing := sorted(mine - names):
-        off = _off(_parts()[0][missing[0]])
+        off = _off(parts[missing[0]])
         text = f"{missing[0]} is not added up: a rank's gradient is off by {off:.0%} of the largest element"
         raise Wrong(text, "every parameter that works on a slice of the tokens", note, None, missing[0])
     return f"{len(mine)} of {len(mine)} parameters"
+
+
+def _without_norms(names: list[str]) -> tuple[Idea, ...]:
+    return (Idea(REPLICATED, MISCONCEPTIONS[REPLICATED], names, "norms"),)
+
+
+def _own_layers(rng: np.random.Generator) -> dict[str, Any]:
+    """Three layers, in each at least a bias of fc2 or a scale behind it."""
+    ends = [((True, 1), (False, 2), (True, 2))[int(n)] for n in rng.integers(0, 3, 3)]
+    own = Layers(tuple((bool(first), *end) for first, end in zip(rng.integers(0, 2, 3), ends, strict=True)))
+    behind = [
+        f"{n}.{name}"
+        for n, (_, bias, at) in enumerate(own.layers)
+        for name in (["fc2.bias"] * bias + ["scale"] * (at == 2))
+    ]
+    return {
+        "numbers": own.given(),
+        "grader": partial(_summed, own),
+        "ideas": _without_norms(behind),
+        "hints": (
+            *PARTIAL_HINTS,
+            "Both parameters of every norm, and the biases and scales behind fc2; those behind fc1 are split.",
+        ),
+    }
+
+
+PARTIAL_HINTS = (
+    "Which parameters meet only a slice of the tokens on each rank?",
+    "Look at the messages: what stands between a reduce_scatter and the next all_gather?",
+    "Norms work on slices of the sequence. Products work on the gathered sequence, with slices of the weights.",
+)
 
 
 EXERCISES = (
@@ -226,15 +330,14 @@ check("14.1", sent_bytes)
     Exercise(
         "14.3",
         "which gradients are partial sums",
-        (("norms", 2), ("biases", 2)),
+        (("norms", 2), (BEHIND, 2)),
         (
-            "Which parameters meet only a slice of the tokens on each rank?",
-            "Look at the messages: what stands between a reduce_scatter and the next all_gather?",
-            "Norms work on slices of the sequence. Products work on the gathered sequence, with slices of the weights.",
+            *PARTIAL_HINTS,
             "Both parameters of both norms, and the biases that are added after a reduce_scatter: of out and of fc2.",
         ),
-        _summed,
-        ideas=(Idea(REPLICATED, MISCONCEPTIONS[REPLICATED], ["attention.out.bias", "mlp.fc2.bias"], "norms"),),
+        partial(_summed, None),
+        ideas=_without_norms(["attention.out.bias", "mlp.fc2.bias"]),
+        own=_own_layers,
         start='summed = []\n\ncheck("14.3", summed)\n',
     ),
 )

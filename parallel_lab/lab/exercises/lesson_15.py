@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ...base.units import plural, table_lines
 from ...cost.planner.sequence_messages import least_hidden_tokens
-from ...layout.placements import AttentionWork, Placement, VisibleKeys, attention_work
+from ...layout.placements import Placement, VisibleKeys, attention_work
 from .book import Exercise
 from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, earlier_question, slip
 from .reading import reading, whole_numbers
@@ -173,42 +175,133 @@ def _devices(rng: np.random.Generator) -> list[tuple[float, ...]]:
 
 # ---- 15.4: packed documents on a ring ----
 
-DOCUMENTS, CHUNK, RANKS = (7, 3, 2), 16, 4  # chunks of each document; tokens of a chunk
-PASS, CAP = 192, 9  # pairs that a rank computes while it passes on a chunk; chunks that it may hold at once
-PAR = 448  # exposed pairs: the least of all ways to give the chunks to the ranks; a test tries them all
-STRIPED = tuple(chunk % RANKS for chunk in range(sum(DOCUMENTS)))
-FORM = f"A list of {sum(DOCUMENTS)} ranks, 0 to {RANKS - 1}: whose each chunk is"
+CHUNK, RANKS, CHUNKS, CAP = 16, 4, 12, 9  # tokens of a chunk; chunks in all, and those that a rank may hold at once
+STRIPED = tuple(chunk % RANKS for chunk in range(CHUNKS))
+FORM = f"A list of {CHUNKS} ranks, 0 to {RANKS - 1}: whose each chunk is"
+# {chunks of each document: {pairs computed while a chunk is passed on: exposed pairs at par}}. CAP leaves three chunks
+# for each rank, so there are 12! / 3!^4 ways; a test tries them all. Chosen from all lists of documents so that no
+# pattern with a name is at par, and that exchanging two chunks, twice at most, leads there from striped
+PARS = {
+    (7, 3, 2): {192: 448, 224: 456, 256: 552},
+    (4, 3, 3, 2): {128: 320, 192: 576, 224: 776},
+    (5, 4, 3): {160: 320, 192: 448, 224: 648},
+    (6, 2, 2, 2): {160: 384, 192: 512, 224: 712},
+    (6, 4, 2): {192: 448, 224: 552, 256: 744},
+    (7, 5): {192: 320, 224: 328, 256: 424},
+}
 
 
-def _ring(owners: Sequence[int]) -> tuple[int, int, list[tuple[int, int]]]:
-    """(exposed, chunks held at most, (pairs of the longest rank, message) of each step) of a ring; time in pairs."""
+@dataclass(frozen=True)
+class PackedRing:
+    """A ring over packed documents.
+
+    pairs    of each rank in each step: [step][rank]
+    message  pairs that are computed while the fullest rank passes its chunks on;  held: chunks of a rank at once
+    """
+
+    pairs: tuple[tuple[int, ...], ...]
+    message: int
+    held: int
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """How long each lasts, in pairs: as long as its longest rank, or its message; the last sends nothing."""
+        *passing, last = (max(step) for step in self.pairs)
+        return (*(max(longest, self.message) for longest in passing), last)
+
+    @property
+    def exposed(self) -> int:
+        """What the steps take beyond the work of an average rank."""
+        return sum(self.steps) - sum(map(sum, self.pairs)) // len(self.pairs[0])
+
+    def __str__(self) -> str:
+        rows = [("step", *(f"rank {r}" for r in range(len(self.pairs[0]))), "message", "lasts")]
+        for at, (pairs, lasts) in enumerate(zip(self.pairs, self.steps, strict=True), 1):
+            numbers = at, *pairs, self.message if at < len(self.pairs) else 0, lasts
+            rows.append(tuple(map(str, numbers)))
+        average = sum(self.steps) - self.exposed
+        total = f"{sum(self.steps)} in all, {average} for an average rank: {self.exposed} exposed"
+        return "\n".join([*table_lines(rows, right=range(9)), f"{total}; a rank holds {self.held} chunks at most"])
+
+
+def packed_ring(owners: Sequence[int], documents: Sequence[int] = (7, 3, 2), message: int = 192) -> PackedRing:
+    """What each rank computes in each step of a ring of four.
+
+    owners     the rank of each chunk of 16 tokens
+    documents  chunks of each document
+    message    pairs that are computed while a rank passes on one chunk
+    """
     ranks, of, counts = range(RANKS), np.repeat(owners, CHUNK), [list(owners).count(r) for r in range(RANKS)]
-    first, stop = VisibleKeys(documents=tuple(n * CHUNK for n in DOCUMENTS)).bounds(len(of))
+    first, stop = VisibleKeys(documents=tuple(n * CHUNK for n in documents)).bounds(len(of))
     before = [np.concatenate([[0], np.cumsum(of == r)]) for r in ranks]  # keys of a rank before each position
-    pairs = tuple(tuple(int((before[j][stop] - before[j][first])[of == r].sum()) for j in ranks) for r in ranks)
-    work, last = AttentionWork(pairs, CHUNK), RANKS - 1
-    steps = [(longest, PASS * max(counts) * (i < last)) for i, longest in enumerate(work.longest_per_step)]
-    held = max(counts[r] + counts[r - i] + counts[r - i - 1] * (i < last) for r in ranks for i in ranks)
-    return sum(map(max, steps)) - work.useful // RANKS, held, steps
+    seen = [[int((before[j][stop] - before[j][first])[of == r].sum()) for j in ranks] for r in ranks]
+    pairs = tuple(tuple(seen[r][r - i] for r in ranks) for i in ranks)
+    held = max(counts[r] + counts[r - i] + counts[r - i - 1] * (i < RANKS - 1) for r in ranks for i in ranks)
+    return PackedRing(pairs, message * max(counts), held)
 
 
-def _ring_puzzle(answer: Any) -> Iterator[Part]:
+@dataclass(frozen=True)
+class Packed:
+    """The puzzle for these documents."""
+
+    documents: tuple[int, ...]
+    message: int
+
+    def ring(self, owners: Sequence[int]) -> PackedRing:
+        """What these owners give."""
+        return packed_ring(owners, self.documents, self.message)
+
+    @property
+    def par(self) -> int:
+        """Exposed pairs, the least that there are."""
+        return PARS[self.documents][self.message]
+
+    def given(self) -> str:
+        """Its numbers, in words."""
+        text = f"documents of {', '.join(map(str, self.documents))} chunks, a message of {self.message} pairs a chunk"
+        return f"{text}\nprint(packed_ring(owners, {self.documents}, {self.message}))"
+
+
+def _ring_puzzle(puzzle: Packed, answer: Any, /) -> Iterator[Part]:
     with reading(answer, FORM, "no list yet"):
-        owners = whole_numbers(answer, sum(DOCUMENTS) + 1, flags=False)
-    if len(owners) != sum(DOCUMENTS) or not set(owners) <= set(range(RANKS)):
+        owners = whole_numbers(answer, CHUNKS + 1, flags=False)
+    if len(owners) != CHUNKS or not set(owners) <= set(range(RANKS)):
         raise Wrong(f"{len(owners)} numbers, {', '.join(map(str, owners))}", form=FORM)
-    exposed, held, steps = _ring(owners)
-    striped = _ring(STRIPED)[0]
-    yield Part("a list", True, f"exposed {exposed}, a rank holds {held} chunks at most")
-    over = f"{held} chunks: a rank's own queries, the keys at work, and those that arrive"
-    yield reached("fits", held <= CAP, f"{held} of {CAP} chunks", f"at most {CAP}", over)
-    if held <= CAP:
-        slow = max(range(RANKS), key=lambda i: max(steps[i]))
-        pairs, message = steps[slow]
+    ring, striped, par = puzzle.ring(owners), puzzle.ring(STRIPED).exposed, puzzle.par
+    yield Part("a list", True, f"exposed {ring.exposed}, a rank holds {ring.held} chunks at most")
+    over = f"{ring.held} chunks: a rank's own queries, the keys at work, and those that arrive"
+    yield reached("fits", ring.held <= CAP, f"{ring.held} of {CAP} chunks", f"at most {CAP}", over)
+    if ring.held <= CAP:
+        slow = max(range(RANKS), key=ring.steps.__getitem__)
+        pairs, message = max(ring.pairs[slow]), ring.message * (slow < RANKS - 1)
         note = f"Step {slow + 1} lasts longest: pairs of the longest rank {pairs}, message {message}."
-        text = f"exposed {exposed}: {exposed / PAR:.3f} x par"
-        yield reached("beats striped", exposed < striped, text, f"less than striped, {striped}", note)
-        yield reached("par", exposed <= PAR, text, f"{PAR}: no other way is less, by trying all", note)
+        text = f"exposed {ring.exposed}: {ring.exposed / par:.3f} x par"
+        yield reached("beats striped", ring.exposed < striped, text, f"less than striped, {striped}", note)
+        yield reached("par", ring.exposed <= par, text, f"{par}: no other way is less, by trying all", note)
+
+
+def _of_documents(puzzle: Packed) -> dict[str, Any]:
+    """What 15.4 is for these documents."""
+    message = puzzle.ring(STRIPED).message
+    free = message // CHUNK**2
+    return {
+        "numbers": puzzle.given(),
+        "grader": partial(_ring_puzzle, puzzle),
+        "par": lambda: f"exposed {puzzle.par} pairs: no way to give {CHUNKS} chunks to {RANKS} ranks is better",
+        "hints": (
+            "Which chunks of the same document meet in which step of the ring?",
+            "Print packed_ring of a striped list: which step lasts longest, on which rank? Which chunks meet?",
+            f"A message takes {message}: in steps 2 and 3 a rank has {plural(free, 'pair')} of chunks, 256 each, for "
+            "nothing. What is too much in one step should move to another one, with one of its two chunks.",
+            "Begin with striped, and exchange those two chunks for which exposed falls most, as long as it falls; a "
+            "loop over all exchanges has a few lines. Where that ends above par, begin with another list.",
+        ),
+    }
+
+
+def _own_documents(rng: np.random.Generator) -> dict[str, Any]:
+    pairs = [Packed(documents, message) for documents, pars in PARS.items() for message in pars]
+    return _of_documents(pairs[int(rng.integers(len(pairs)))])
 
 
 EXERCISES = (
@@ -311,15 +404,9 @@ check("15.3", least_tokens)
         "15.4",
         "packed documents on a ring",
         (("a list", 1), ("fits", 1), ("beats striped", 1), ("par", 2)),
-        (
-            "Which chunks of the same document meet in which step of the ring?",
-            "Which step lasts longest, and is that its pairs or its message? The note of a verdict says so.",
-            "Messages take equally long. Move a pair of chunks that meet in the longest step into another one.",
-            "Three chunks on every rank. Begin with striped; exchange two while that helps; then start elsewhere.",
-        ),
-        _ring_puzzle,
-        lambda: f"exposed {PAR} pairs: no way to give 12 chunks to 4 ranks is better, all of them were tried",
-        "beats striped",
+        attempt="beats striped",
+        own=_own_documents,
+        **_of_documents(Packed((7, 3, 2), 192)),
         start='owners = [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]\n\ncheck("15.4", owners)\n',
     ),
 )

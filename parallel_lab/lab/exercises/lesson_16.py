@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from ...base.units import bytes_text
 from ...cost.expert_placement import place_experts
 from ...cost.planner.clusters import get_machine
+from ...cost.planner.decoder_point import LEAST_TOKENS
 from ...cost.planner.degrees import Degrees, GradientRule
 from ...cost.planner.outer import Found, search_plans
 from ...cost.planner.predict import Prediction, predict_point
@@ -135,81 +137,156 @@ def _degrees(rng: np.random.Generator) -> list[tuple[int, ...]]:
 
 # ---- 16.4: copies of experts ----
 
-LOAD, DEVICES, ROOM = (35, 35, 31, 31, 28, 13, 2, 2), 4, 3  # rows of each expert; experts that a device has room for
-LEAST_ROWS = 44.5  # of the busiest device: the least there is; a test tries every number of copies and every packing
+DEVICES, ROOM = 4, 3  # experts that a device has room for
+# {rows of each expert: rows of the busiest device, the least there is}; a test tries every number of copies and every
+# packing. Chosen from random lists: EPLB is at least 3 % above par, and par above the mean
+LOADS = {
+    (35, 35, 31, 31, 28, 13, 2, 2): 44.5,
+    (33, 31, 23, 22, 22, 18, 15, 5): 42.5,
+    (35, 34, 25, 19, 13, 4, 2, 2): 34,
+    (38, 38, 35, 23, 17, 17, 13, 2): 46,
+    (38, 35, 31, 30, 17, 16, 11, 7): 46.5,
+    (37, 33, 26, 25, 16, 5, 4, 2): 37.5,
+    (37, 30, 26, 22, 15, 10, 6, 4): 38,
+    (39, 35, 34, 29, 25, 23, 15, 7): 52,
+    (39, 39, 32, 30, 25, 21, 9, 9): 51.5,
+    (36, 26, 26, 21, 12, 4, 2, 2): 32.5,
+    (36, 35, 32, 27, 26, 20, 8, 2): 47,
+    (33, 33, 32, 29, 21, 19, 12, 2): 45.5,
+    (36, 31, 27, 15, 11, 7, 5, 2): 34,
+    (39, 37, 26, 19, 14, 14, 9, 8): 42,
+}
 PLACED_FORM = "A list of 4 lists of 3 experts, 0 to 7, each expert in it once at least: [[0, 1, 2], ...]"
 
 
-def busiest_rows(devices: Any) -> float:
+def busiest_rows(devices: Any, load: Sequence[int]) -> float:
     """Rows of the busiest device: the copies of an expert share its rows."""
-    copies = [sum(device.count(expert) for device in devices) for expert in range(len(LOAD))]
-    return max(sum(LOAD[expert] / copies[expert] for expert in device) for device in devices)
+    copies = [sum(device.count(expert) for device in devices) for expert in range(len(load))]
+    return max(sum(load[expert] / copies[expert] for expert in device) for device in devices)
 
 
-def _placed(answer: Any) -> Iterator[Part]:
+def eplb_rows(load: Sequence[int]) -> float:
+    """The same of EPLB's placement."""
+    return busiest_rows(place_experts(load, DEVICES * ROOM, DEVICES).devices, load)
+
+
+def _placed(load: tuple[int, ...], answer: Any, /) -> Iterator[Part]:
     with reading(answer, PLACED_FORM, "no list yet"):
         devices = [list(whole_numbers(device, ROOM + 1, flags=False)) for device in listed(answer)]
-    if list(map(len, devices)) != [ROOM] * DEVICES or {e for device in devices for e in device} != {*range(len(LOAD))}:
+    if list(map(len, devices)) != [ROOM] * DEVICES or {e for device in devices for e in device} != {*range(len(load))}:
         raise another_form(answer, PLACED_FORM)
-    rows, greedy = busiest_rows(devices), busiest_rows(place_experts(LOAD, DEVICES * ROOM, DEVICES).devices)
-    text = f"the busiest device gets {rows:.4g} rows: {rows / LEAST_ROWS:.3f} x par"
+    rows, greedy, least = busiest_rows(devices, load), eplb_rows(load), LOADS[load]
+    text = f"the busiest device gets {rows:.4g} rows: {rows / least:.3f} x par"
     yield Part("places", True, f"the busiest device gets {rows:.4g} rows")
     note = "EPLB gives copies to the largest load per copy, then packs. A copy more of a smaller one may pack better."
     yield reached("beats EPLB", rows < greedy - 1e-9, text, f"less than EPLB's {greedy:.4g}", note)
-    yield reached("par", rows < LEAST_ROWS + 1e-9, text, f"{LEAST_ROWS}: no placement has less, by exact search", note)
+    yield reached("par", rows < least + 1e-9, text, f"{least}: no placement has less, by exact search", note)
+
+
+def _of_load(load: tuple[int, ...]) -> dict[str, Any]:
+    """What 16.4 is for these rows."""
+    mean, listed_rows = sum(load) / DEVICES, ", ".join(map(str, load))
+    return {
+        "numbers": f"experts with {listed_rows} rows\nEPLB comes to {eplb_rows(load):.4g} rows, the mean is {mean:g}",
+        "grader": partial(_placed, load),
+        "par": lambda: f"{LOADS[load]} rows on the busiest device, by exact search over copies and packings",
+        "hints": (
+            "What does a second copy of an expert do to the rows of the device that has the first?",
+            "How many rows should each device get, and which experts have nearly as many alone?",
+            "Four places are spare. Give copies to experts so that the parts can be packed into four equal sums.",
+            f"Try numbers of copies, and pack each by hand or by a loop: three to a device, sums next to {mean:g}.",
+        ),
+    }
 
 
 # ---- 16.5: which letter first ----
 
-MODEL, RANKS, TOKENS, BATCH = "mixtral_8x7b", 64, 32_768, 64  # tokens of a sequence; sequences
-CAP, SENT = 60e9, 175e9  # bytes of a rank: held at once, sent in a step
-LETTERS = ("tensor", "context", "stages", "expert")
-LETTERS_FORM = f"A dict with {', '.join(LETTERS)}: powers of two whose product, without expert, divides {RANKS}"
+MODEL, LETTERS = "mixtral_8x7b", ("tensor", "context", "stages", "expert")
 WEIGHTS = "context parallel shares out the weights"
-CONTEXT_ALONE = Idea(WEIGHTS, MISCONCEPTIONS[WEIGHTS], dict(zip(LETTERS, (1, 32, 1, 1), strict=True)), "fits")
 
 
-@lru_cache(maxsize=1)
-def _found() -> Found:
-    """Every run of the puzzle, held against the memory by the planner."""
+@dataclass(frozen=True)
+class Budgets:
+    """The puzzle for so many devices, tokens of a sequence, sequences of a step, 1e9 bytes held at once and sent."""
+
+    ranks: int
+    tokens: int
+    batch: int
+    held: int
+    sent: int
+
+    @property
+    def form(self) -> str:
+        """The form of an answer."""
+        return f"A dict with {', '.join(LETTERS)}: powers of two whose product, without expert, divides {self.ranks}"
+
+    @property
+    def context_alone(self) -> Idea:
+        """The sequence on as many ranks as there may be, and nothing else."""
+        alone = dict(zip(LETTERS, (1, min(self.ranks, self.tokens // LEAST_TOKENS), 1, 1), strict=True))
+        return Idea(WEIGHTS, MISCONCEPTIONS[WEIGHTS], alone, "fits")
+
+    def fits(self, run: Prediction) -> bool:
+        """Whether it sends no more than it may."""
+        return sent_bytes(run) <= 1e9 * self.sent
+
+    @property
+    def best(self) -> Prediction:
+        """The fastest run within both budgets."""
+        return next(run for run in priced(self).values() if self.fits(run))
+
+
+COMMON = Budgets(64, 32_768, 64, 60, 175)
+# chosen by pricing all runs for many budgets: at least two runs that fit into the memory are faster and send too much,
+# four or more are within both budgets, and the next one is at least 0.4 % slower than par; a test prices them again
+OWN_BUDGETS = (
+    *(Budgets(64, 16_384, 128, *gigabytes) for gigabytes in ((48, 170), (50, 125), (60, 135), (68, 120), (70, 160))),
+    *(Budgets(128, 32_768, 128, *gigabytes) for gigabytes in ((50, 165), (74, 215))),
+    *(Budgets(128, 65_536, 32, *gigabytes) for gigabytes in ((44, 175), (52, 135), (66, 145))),
+    *(Budgets(128, 65_536, 64, *gigabytes) for gigabytes in ((44, 330), (62, 250), (74, 220), (76, 220))),
+)
+
+
+@lru_cache(maxsize=32)
+def found(budgets: Budgets) -> Found:
+    """Every run, held against the memory by the planner."""
     space = {"ways": ("zigzag",), "recompute": ("none",), "micro_batch": (1,), "levels": (1,)}
-    return search_plans(MODEL, get_machine("dgx_h100", RANKS), BATCH, seq_length=TOKENS, memory_bytes=CAP, **space)
+    how = {"seq_length": budgets.tokens, "memory_bytes": 1e9 * budgets.held, **space}
+    return search_plans(MODEL, get_machine("dgx_h100", budgets.ranks), budgets.batch, **how)
 
 
-@lru_cache(maxsize=1)
-def _priced() -> dict[tuple[int, ...], Prediction]:
+@lru_cache(maxsize=32)
+def priced(budgets: Budgets) -> dict[tuple[int, ...], Prediction]:
     """The runs that have room, by their letters, the fastest first."""
-    points = [v.point for v in _found().verdicts if v.kind not in ("misfit", "states", "memory")]
-    runs = sorted((predict_point(MODEL, p, _found().machine) for p in points), key=lambda run: run.step_s)
-    return {_letters_of(run.point): run for run in runs}
+    runs, machine = found(budgets).verdicts, found(budgets).machine
+    kept = [predict_point(MODEL, v.point, machine) for v in runs if v.kind not in ("misfit", "states", "memory")]
+    return {letters_of(run.point): run for run in sorted(kept, key=lambda run: run.step_s)}
 
 
-def _letters_of(point: Any) -> tuple[int, ...]:
+def letters_of(point: Any) -> tuple[int, ...]:
+    """Degrees of a plan's point, in the order of LETTERS."""
     return tuple(getattr(point, name) for name in LETTERS)
 
 
-def _sent(run: Prediction) -> float:
-    """Bytes that a rank sends in a step, inside its node and out of it."""
+def sent_bytes(run: Prediction) -> float:
+    """What a rank sends in a step, inside its node and out of it."""
     return sum(run.sent_bytes.values())
 
 
-def _best() -> Prediction:
-    """The fastest run within both budgets."""
-    return next(run for run in _priced().values() if _sent(run) <= SENT)
-
-
-def _letters(answer: Any) -> Iterator[Part]:
-    with reading(answer, LETTERS_FORM, "no run yet"):
-        chosen = whole_numbers([read_dict(answer, LETTERS_FORM)[name] for name in LETTERS], flags=False)
-    verdicts = {_letters_of(v.point): v for v in _found().verdicts}
+def _letters(budgets: Budgets, answer: Any, /) -> Iterator[Part]:
+    with reading(answer, budgets.form, "no run yet"):
+        chosen = whole_numbers([read_dict(answer, budgets.form)[name] for name in LETTERS], flags=False)
+    verdicts = {letters_of(v.point): v for v in found(budgets).verdicts}
     if set(answer) != set(LETTERS) or chosen not in verdicts:
-        raise another_form(answer, LETTERS_FORM)
-    verdict, run, best = verdicts[chosen], _priced().get(chosen), _best()
+        raise another_form(answer, budgets.form)
+    verdict, run, best = verdicts[chosen], priced(budgets).get(chosen), budgets.best
     yield Part("a run", True, verdict.point.text())
-    over = CONTEXT_ALONE.told if chosen[1] > 1 and {*chosen} == {1, chosen[1]} else ""
-    limits = f"at most {bytes_text(CAP)} on every rank, {bytes_text(SENT)} sent by it"
-    sends = f"it needs {bytes_text(run.memory_bytes)}, and sends {bytes_text(_sent(run))}" if run else verdict.reason
-    fits = run is not None and _sent(run) <= SENT
+    over = budgets.context_alone.told if chosen[1] > 1 and {*chosen} == {1, chosen[1]} else ""
+    limits = f"at most {bytes_text(1e9 * budgets.held)} on every rank, {bytes_text(1e9 * budgets.sent)} sent by it"
+    sends = (
+        f"it needs {bytes_text(run.memory_bytes)}, and sends {bytes_text(sent_bytes(run))}" if run else verdict.reason
+    )
+    fits = run is not None and budgets.fits(run)
     yield reached("fits", fits, sends, limits, over)
     if run and fits:
         text = f"a step of {run.step_s:.3f} s, predicted: {run.step_s / best.step_s:.3f} x par"
@@ -218,6 +295,32 @@ def _letters(answer: Any) -> Iterator[Part]:
         yield reached("near par", run.step_s <= 1.02 * least, text, f"{1.02 * least:.3f} s", note)
         par_text = f"{least:.3f} s: the planner has priced all runs"
         yield reached("par", run.step_s <= least * (1 + 1e-9), text, par_text, note)
+
+
+def _of_budgets(budgets: Budgets, last_hint: str = "") -> dict[str, Any]:
+    """What 16.5 is for these budgets.  last_hint: instead of the one that follows from the best run"""
+    limits = [f"{count} GB ({bytes_text(1e9 * count)})" for count in (budgets.held, budgets.sent)]
+    job = f"{budgets.ranks} H100, {budgets.batch} sequences of {budgets.tokens:,} tokens"
+
+    def par() -> str:
+        count = len(found(budgets).verdicts)
+        return f"a step of {budgets.best.step_s:.3f} s, the fastest within both budgets of {count} runs"
+
+    if not last_hint:
+        tensor, context, stages, expert = letters_of(budgets.best.point)
+        last_hint = f"{expert} ranks share out the experts, {tensor} a product, {context} a sequence; stages: {stages}."
+    return {
+        "numbers": f"{job}, at most {limits[0]} held and {limits[1]} sent",
+        "grader": partial(_letters, budgets),
+        "par": par,
+        "ideas": (budgets.context_alone,),
+        "hints": (
+            "Which letters make a rank's weights fewer, and which its activations?",
+            "No letter fits alone: try several, with check. A verdict on a run that fits names what it loses most by.",
+            "Experts are nine tenths of the weights: begin there, then activations. Each letter has a price.",
+            last_hint,
+        ),
+    }
 
 
 EXERCISES = (
@@ -296,31 +399,20 @@ check("16.2", splits)
         "16.4",
         "copies of experts",
         (("places", 1), ("beats EPLB", 1), ("par", 2)),
-        (
-            "What does a second copy of an expert do to the rows of the device that has the first?",
-            "How many rows should each device get, and which experts have nearly as many alone?",
-            "Four places are spare. Give copies to experts so that the parts can be packed into four equal sums.",
-            "Try numbers of copies, and pack each by hand or by a loop: three to a device, sums next to 44.25.",
-        ),
-        _placed,
-        lambda: f"{LEAST_ROWS} rows on the busiest device, by exact search over copies and packings",
-        "beats EPLB",
+        attempt="beats EPLB",
+        own=lambda rng: _of_load(list(LOADS)[int(rng.integers(len(LOADS)))]),
+        **_of_load(next(iter(LOADS))),
         start='devices = [[0, 0, 1], [1, 2, 3], [4, 5, 6], [7, 2, 3]]\n\ncheck("16.4", devices)\n',
     ),
     Exercise(
         "16.5",
         "which letter first",
         (("a run", 1), ("fits", 1), ("near par", 1), ("par", 2)),
-        (
-            "Which letters make a rank's weights fewer, and which its activations?",
-            "No letter fits alone: try several, with check. A verdict on a run that fits names what it loses most by.",
-            "Experts are nine tenths of the weights: begin there, then activations. Each letter has a price.",
-            "All eight experts apart, two ranks to a product, then a few each for the sequence and the stages.",
+        attempt="near par",
+        own=lambda rng: _of_budgets(OWN_BUDGETS[int(rng.integers(len(OWN_BUDGETS)))]),
+        **_of_budgets(
+            COMMON, "All eight experts apart, two ranks to a product, then a few each for the sequence and the stages."
         ),
-        _letters,
-        lambda: f"a step of {_best().step_s:.3f} s, the fastest within both budgets of {len(_found().verdicts)} runs",
-        "near par",
-        ideas=(CONTEXT_ALONE,),
         start="""\
 run = {"tensor": 1, "context": 1, "stages": 1, "expert": 1}
 

@@ -11,12 +11,13 @@ from ...run.rank_programs import ring_results
 from ..context.run import attention_bytes, compiled
 from ..context.ways import WAYS, way_of
 from ..exercises import check, hint, par
+from ..exercises.lesson_15 import packed_ring
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
 
-__all__ = ["WAYS", "Placement", "attention_bytes", "attention_work", "check", "compare", "compiled", "hint", "par"]
-__all__ += ["prove", "ring_results", "way_of"]
+__all__ = ["WAYS", "Placement", "attention_bytes", "attention_work", "check", "compare", "compiled", "hint"]
+__all__ += ["packed_ring", "par", "prove", "ring_results", "way_of"]
 
 
 def prove(way: str, mistake: Callable[[Instr], Instr] = lambda instr: instr) -> Equality:
