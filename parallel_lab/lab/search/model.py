@@ -19,7 +19,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...base.checks import size_or_none
-from ...base.system import without_processes
 from ...base.units import plural
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
@@ -27,7 +26,7 @@ from ..shared.earlier import EarlierRun
 from ..shared.lab import LabRun, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.records import taken, written
-from ..shared.running import RunsOneThing
+from ..shared.running import RunsOneThing, possible
 from ..strategy.operators import parse_strategy
 from .arguments import BANDWIDTHS, LATENCIES, WEIGHTS, Arguments, candidates_of, checked_factor, checked_pin, factors
 from .code import codes_of, example_line, strategies_in
@@ -328,8 +327,7 @@ class SearchLab(WritesCode, RunsOneThing):
                 if key != self._run_key():
                     return "the settings have changed since: run both again"
                 self._result, self._recorded, self._ran_as = result, False, words
-            why = f"; {why}" if (why := without_processes()) else ""
-            return f"{result.source}: {STEPS} steps of each, compared with one device{why}"
+            return f"{result.source}: {STEPS} steps of each, compared with one device{possible('measured')[1]}"
 
         self._start("training the winner and your choice, and both on one device", work)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...base.settings.current import default_settings
-from ...base.system import cores, without_processes
+from ...base.system import cores
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
@@ -22,7 +22,7 @@ from ...train.session import Session
 from ..shared.equality import Equality, compare_plans
 from ..shared.jobs import Job
 from ..shared.records import require
-from ..shared.running import Stopped, executor_of
+from ..shared.running import Stopped, executor_of, possible
 from ..shared.step_times import WARM_UPS
 
 STEPS = 10  # of a run, after those that warm up, and of the comparison
@@ -72,7 +72,7 @@ def run_both(
     with default_settings():
         how = {"loss": job.loss, "optimizer": job.optimizer, "parallel_mode": "stand_alone"}
         one_device = compile_network(job.net, *job.batches[0], **how)
-    source = "simulated" if without_processes() else "measured"
+    source, _ = possible("measured")
     runs = []
     for done, (name, plan) in enumerate(plans.items()):
         runs.append(

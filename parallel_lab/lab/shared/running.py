@@ -30,9 +30,15 @@ LISTEN_S = 0.1  # how long wait() may not hear an interrupt
 EXECUTORS = {"simulated": "simulator", "measured": "processes"}  # of a Session, by the source of a run
 
 
+def possible(source: str) -> tuple[str, str]:
+    """The source that a run has, and what a lab says of it: what cannot be measured is simulated, and why."""
+    why = without_processes() if source == "measured" else ""
+    return ("simulated", f"; {why}") if why else (source, "")
+
+
 def executor_of(source: str) -> str:
-    """The executor of a Session; what cannot be measured is simulated, and the lab says so (`without_processes`)."""
-    return EXECUTORS["simulated" if without_processes() else source]
+    """The executor of a Session."""
+    return EXECUTORS[possible(source)[0]]
 
 
 class Stopped(Exception):
@@ -265,14 +271,13 @@ class RunsOnRanks(RunsOneThing):
         self._run_as("measured")
 
     def _run_as(self, source: str) -> None:
-        why = without_processes() if source == "measured" else ""
-        source, key = "simulated" if why else source, self.key
+        (source, note), key = possible(source), self.key
 
         def work() -> str:
             ran = type(self).train(key, executor_of(source), source, self._go_on)
             with self._lock:
                 self._ran[key] = ran
-            return f"{source}: {self._done_of(ran)}{'; ' if why else ''}{why}"
+            return f"{source}: {self._done_of(ran)}{note}"
 
         self._start(f"{source}: {self._in_words()}", work)
 
@@ -382,8 +387,7 @@ class ComparesRuns(RunsOneThing):
 
     def _start_run(self, source: str, steps: int | None) -> None:
         steps = self.steps if steps is None else integer(1)(f"{type(self).__name__}.run_{source}", "steps", steps)
-        why = without_processes() if source == "measured" else ""
-        source, note = ("simulated", f"; {why}") if why else (source, "")
+        source, note = possible(source)
         with self._lock:
             settings, work, words = self._settings_now(), self._work_of(source, steps), self._in_words()
 
