@@ -106,6 +106,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.pipeline.model import PipelineLab
     from .lab.recompute.model import RecomputeLab
     from .lab.redistribution.model import RedistributionLab
+    from .lab.rosetta.model import RosettaLab
     from .lab.search.model import SearchLab
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
@@ -175,6 +176,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.costs.model": ("CostLab",),
             "lab.experts.model": ("ExpertLab",),
             "lab.redistribution.model": ("RedistributionLab",),
+            "lab.rosetta.model": ("RosettaLab",),
             "lab.search.model": ("SearchLab",),
             "lab.shared.lab": ("pages_of",),
             "lab.widgets": ("open_lab",),

@@ -27,6 +27,7 @@ LABS = {
     "SearchLab": "search",
     "ContextLab": "context",
     "ExpertLab": "experts",
+    "RosettaLab": "rosetta",
 }
 
 

@@ -17,6 +17,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.rosetta.model import RosettaLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -82,6 +83,8 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "costs": (CostLab, [refused]),
     "context": (lambda: ContextLab(ranks=8), [ran, refused, lambda view: view.lab.set_way("hybrid")]),
     "experts": (partial(ExpertLab, bias_rate="0.05"), [going, ran, refused, lambda view: view.lab.set_factor("1")]),
+    "rosetta": (RosettaLab, [refused, lambda view: view.lab.set_form("torch", "[Partial('max'), Replicate()]")]),
+    "rosetta of three axes": (partial(RosettaLab, "2 x 2 x 2", "8 x 16 x 24", "S0 S0 S2"), [refused]),
     "stepper": (CollectiveStepper, [refused]),
 }
 

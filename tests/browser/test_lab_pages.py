@@ -17,6 +17,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.rosetta.model import RosettaLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.subjects import SUBJECTS
 from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, axe_faults, boxes, browser, page_of, recorded, sync_api
@@ -49,6 +50,7 @@ LABS = {
         "[data-key=set_step-24]",
         "Rows of each expert",
     ),
+    "rosetta": (RosettaLab, "[data-key=set_dp-P]", ".pl-ro-card[tabindex='0']", "More notations"),
     "context": (ContextLab, "[data-command=set_ranks][data-value='8']", "[data-key=set_step-0]", "Rank of each pair"),
     "search": (
         lambda: SearchLab(devices=4),

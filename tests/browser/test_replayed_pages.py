@@ -21,6 +21,7 @@ from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.rosetta.model import RosettaLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab import pages_of
 from parallel_lab.lab.shared.page import LARGEST_PAGE
@@ -46,6 +47,7 @@ LABS = {
     "costs": (CostLab, ["set_ranks", 16], None),
     "context": (ContextLab, ["set_way", "zigzag"], None),
     "experts": (ExpertLab, ["set_ep", 2], "[data-command=run_measured]"),
+    "rosetta": (RosettaLab, ["set_tp", "P"], None),
     "search": (lambda: SearchLab(devices=2), ["set_mode", "recursive_programming"], "[data-key=run]"),
     "redistribution": (RedistributionLab, ["set_steps", "all_to_all"], None),
 }

@@ -113,6 +113,12 @@ STEPS: dict[str, list[tuple[Act, str]]] = {
         (take("set_factor", "1"), "dropped: no expert sees them."),
         (click("[data-tab=messages]"), ""),
     ],
+    "RosettaLab": [
+        (press("set_tp", "S1"), "JAX writes PartitionSpec('dp', 'tp')."),
+        (press("set_tp", "P"), "they reduce at once"),
+        (typed('"form-jax.PartitionSpec"', "P(('tp', 'dp'), None)"), "[_StridedShard(0, split_factor=4), Shard(0)]"),
+        (click("[data-tab=more]"), ""),
+    ],
     "CollectiveStepper": [
         (click("[data-act=next]"), ""),
         (click("[data-chunk]", 1), ""),

@@ -247,6 +247,7 @@ READERS |= {
         "PipelineLab",
         "RecomputeLab",
         "RedistributionLab",
+        "RosettaLab",
         "SearchLab",
         "StrategyLab",
     )

@@ -28,10 +28,10 @@ def test_two_commands_do_all_set_up():
     assert "test" in project["optional-dependencies"]
 
 
-def test_it_is_short_and_has_two_pictures_eleven_labs_and_four_doors():
+def test_it_is_short_and_has_two_pictures_twelve_labs_and_four_doors():
     assert len(TEXT.encode()) <= LIMIT_BYTES
     assert TEXT.count("![") == 2
-    labs = TEXT.partition("## Eleven labs")[2].partition("\n## ")[0]
+    labs = TEXT.partition("## Twelve labs")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?m)^\d+\. \*\*", labs)) == len(widgets.LABS)
     doors = TEXT.partition("## Four doors")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?m)^\*\*You ", doors)) == 4

@@ -17,6 +17,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.rosetta.model import RosettaLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab import Lab
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -41,6 +42,7 @@ LABS: dict[str, Callable[[], Lab]] = {
     "search": lambda: SearchLab(devices=2),
     "context": ContextLab,
     "experts": ExpertLab,
+    "rosetta": RosettaLab,
 }
 ASKING = [["set_predict", True], ["ask"], ["set_predict", False]]
 # commands in turn, of which each one is possible where it stands
@@ -90,6 +92,17 @@ WALKS: dict[str, list[list[Any]]] = {
     "experts": [
         *(["pick", 7], ["pick", 0], ["set_hand", "0 1 2 3 4 5 6 7"], ["set_placement", "eplb"], ["set_step", 0]),
         *(["set_token", 31], ["set_factor", "1"], ["set_convention", "tutel"], ["set_way", "back"], ["stop"]),
+        *ASKING,
+    ],
+    "rosetta": [
+        *(["set_form", "jax.PartitionSpec", "P(('tp', 'dp'), None)"], ["set_form", "mindspore.strategy", "((2, 2),)"]),
+        *(
+            ["set_mesh", "2 x 4"],
+            ["set_dp", "P"],
+            ["set_tp", "S1"],
+            ["set_form", "torch", "[Shard(0), Partial('avg')]"],
+        ),
+        *(["set_form", "torch", "[_StridedShard(1, split_factor=2), Replicate()]"], ["set_rank", 7]),
         *ASKING,
     ],
     "search": [
@@ -177,6 +190,13 @@ REFUSED: dict[str, list[tuple[list[Any], str]]] = {
         (["set_experts", 6], "expert_parallel divides both"),
         (["set_hand", "0 1 2 3 4 5 6 6"], "Each number from 0 to 7 once"),
         (["pick", 8], "One of 0, 1, 2"),
+    ],
+    "rosetta": [
+        (["set_form", "scaling_book", "A[I_Q, J]"], "A[ <-- here: 'I_Q, J]'"),
+        (["set_form", "mindspore.Layout", 'Layout((2, 2), ("a", "b"))("a", "b")'], "A mesh of ranks 0 to 7"),
+        (["set_form", "hebrew", "((2, 4),)"], "One of mindspore.strategy"),
+        (["set_dp", "S2"], "One of R, S0, S1, P"),
+        (["set_cp", "S0"], "cp 'S0'. One of R"),
     ],
     "search": [
         (["set_pin", "matmul", "((3, 1), (1, 1))"], "One of"),

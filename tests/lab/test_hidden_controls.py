@@ -22,6 +22,7 @@ HIDDEN = {  # of each lab a setting, and one of its other commands with argument
     "CostLab": ("ranks", ["set_ranks", 4], ["set_size", 1024]),
     "SearchLab": ("mode", ["set_mode", "beam"], ["run"]),
     "ExpertLab": ("ep", ["set_ep", 2], ["pick", 1]),
+    "RosettaLab": ("mesh", ["set_mesh", "8"], ["set_form", "alpa", "RR"]),
     "ContextLab": ("way", ["set_way", "zigzag"], ["set_step", 1]),
 }
 

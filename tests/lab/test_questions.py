@@ -14,6 +14,7 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
+from parallel_lab.lab.rosetta.model import RosettaLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.questions import VARIABLE, Question
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -22,7 +23,7 @@ from tests.crossed import each_of
 LABS = {"strategy": StrategyLab, "stepper": CollectiveStepper}
 LABS |= {"fusion": lambda: FusionLab("golf"), "memory": lambda: MemoryLab("stack", 4), "costs": CostLab}
 LABS |= {"pipeline": PipelineLab, "recompute": RecomputeLab, "redistribution": RedistributionLab, "search": SearchLab}
-LABS |= {"context": ContextLab, "experts": ExpertLab}
+LABS |= {"context": ContextLab, "experts": ExpertLab, "rosetta": RosettaLab}
 each_lab = pytest.mark.parametrize("make", LABS.values(), ids=LABS)
 
 

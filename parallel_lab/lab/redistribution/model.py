@@ -27,6 +27,7 @@ from ...layout.redistribution_steps import Exchange, Step, move, received_elemen
 from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
+from ..rosetta.section import mesh_layout_of, notation_table
 from ..shared.lab import LabRun, Stepped, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, table
@@ -134,6 +135,9 @@ class RedistributionLab(Stepped):
         """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
         with self._lock:
             sections = {"steps": self._step_table(), "compare": self._compare_table(), "slices": self._slice_table()}
+            both = {"has": self.source, "needs": self.target}
+            named = {head: mesh_layout_of(one, ("rows", "columns", "copies")) for head, one in both.items()}
+            sections["forms"] = notation_table("In five notations", named, SHAPE)
             sections["python"] = self._python()
             small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
             notes = move_lines(self.moves) or ["Nothing moves."]

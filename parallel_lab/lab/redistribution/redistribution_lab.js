@@ -1,7 +1,7 @@
 // The Redistribution Lab: what is chosen, the picture of what moves (pictures/moves.js), and its tables behind tabs.
 
 const FIELDS = ["devices", "have", "want", "copies", "steps", "rank"];
-const TABS = { steps: "Steps", compare: "Three ways", slices: "Slices", moves: "Steps in words", python: "In Python" };
+const TABS = { steps: "Steps", compare: "Three ways", slices: "Slices", moves: "Steps in words", forms: "Notations", python: "In Python" };
 
 const controls = (s, ui) => html`${FIELDS.map((name) => control(`set_${name}`, s[name], ui, 3))}`;
 const placeOf = (s) => movePlace(s.moves, s.at);

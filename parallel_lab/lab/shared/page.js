@@ -196,6 +196,21 @@ function hiding(id, commands) {
   return commands.length ? `[data-view="${id}"] :is(${commands.map(one).join(", ")}) { display: none !important; }` : "";
 }
 
+// Copies the text of a button, or of the lines above it; the button then says so.
+async function copied(button, view) {
+  const code = button.dataset.text === undefined ? button.closest("[role=group]").querySelector("pre") : button.previousElementSibling;
+  const text = button.dataset.text ?? code.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    view.ui.copied = { text, said: "Copied" };
+  } catch { // where a page may not use the clipboard
+    if (code.select) code.select();
+    else getSelection().selectAllChildren(code);
+    view.ui.copied = { text, said: code.select ? "Ctrl+C" : "Selected: press Ctrl+C" };
+  }
+  view.ask();
+}
+
 // ---- one view of a lab ----
 
 const TEXT_PX = 13; // JupyterLab's own size of texts, and ours: where the reader sets another, a lab grows with it
@@ -330,7 +345,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         return;
       }
       const copy = event.target.closest("[data-copy]");
-      if (copy) { navigator.clipboard?.writeText(copy.closest("[role=group]").querySelector("pre").textContent); return; }
+      if (copy) { copied(copy, view); return; }
       if (event.target.closest("[data-story-off]")) { endStory(view); return; }
       const node = event.target.closest("[data-command]");
       if (!node || ["SELECT", "INPUT", "TEXTAREA"].includes(node.nodeName)) return;

@@ -30,6 +30,12 @@ const CELLS = {
   number: (n) => n,
   shape: (list) => html`<code>${shapeText(list)}</code>`,
   verdict: verdictText,
+  form: ([name, text, said], section, ui) => html`<span class="pl-form">${section.command && ui.live ? html`<input type="text"
+    data-key="form-${name}" data-field="form-${name}" aria-label="${name}" placeholder="no form" autocomplete="off" spellcheck="false"
+    value="${ui.drafts.get(`form-${name}`) ?? text ?? ""}"${disabledUnless(ui, section.command)}>` : html`<code>${text ?? "no form"}</code>`}
+    <button type="button" class="pl-button" data-key="copy-${name}" data-copy="1" data-text="${text ?? ""}" aria-label="copy ${name}"
+    ${flag("disabled", text === null)}>${text !== null && ui.copied?.text === text ? ui.copied.said : "Copy"}</button></span>
+    <small class="pl-form-said${text === null ? " pl-wrong" : ""}">${said}</small>`,
   share: ([ways, text]) => html`<span class="pl-slice" aria-hidden="true">
     <i style="width:${round(100 / ways)}%"></i></span>${text}`,
 };
@@ -114,24 +120,13 @@ const paste = (s, ui) => html`<div class="pl-field pl-paste">
   <button type="button" class="pl-button" data-key="take" data-take="1"${flag("disabled", !ui.live)}
   >Set the lab</button></div>${refusedHere(s, ui, "set_code")}`;
 
-// Handlers of a lab with such tabs: a paste is taken by its button and by Ctrl+Enter, too, and a copy says so.
+// Handlers of a lab with such tabs: a paste is taken by its button and by Ctrl+Enter, too.
 function withCode(view, own = {}) {
   const { root, ui } = view, field = () => root.querySelector("textarea[data-command=set_code]");
   const take = () => {
     const text = field()?.value ?? "";
     if (text.trim()) view.send("set_code", [text]);
     ui.taken = text;
-  };
-  const copy = async (node) => {
-    const code = node.closest("[role=group]").querySelector("pre"), text = code.textContent;
-    try {
-      await navigator.clipboard.writeText(text);
-      ui.copied = { text, said: "Copied" };
-    } catch { // where a page may not use the clipboard
-      getSelection().selectAllChildren(code);
-      ui.copied = { text, said: "Selected: press Ctrl+C" };
-    }
-    view.ask();
   };
   // Listened to here: with Ctrl held no handler of a lab hears a key, and JupyterLab would run the cell.
   root.addEventListener("keydown", (event) => {
@@ -143,10 +138,8 @@ function withCode(view, own = {}) {
   return {
     ...own,
     click(event) {
-      const { target } = event, button = target.closest("[data-copy]");
-      if (button) copy(button);
-      else if (target.closest("[data-take]")) take();
-      else return own.click?.(event);
+      if (!event.target.closest("[data-take]")) return own.click?.(event);
+      take();
       return true;
     },
     // the button takes the text itself

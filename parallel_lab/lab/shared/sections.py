@@ -11,7 +11,7 @@ choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows
             itself in every column; a row that ends early lets its last cell run on; "bar" draws a share of the column.
             Formats of texts only style them: "name", "text", "why". Those of values: "bytes", "time" (seconds), "late"
             (red above 0), "count" (thousands), "number" (as it is), "small" (an exponent), "shape", "hue" (a dot),
-            "verdict" (a text and whether it is good), "share" (one of how many, and a text)
+            "verdict" (a text and whether it is good), "share" (one of how many, a text), "form" (rosetta/section.py)
     bars    stacked bars: "kinds" from below, "bars" with "name", "live" (bytes per kind), "total", and "line" across
     lanes   what is computed ("boxes") and sent ("messages") over the time of one step
     loss    two curves, how far they are apart, and how far rounding may take them
@@ -49,6 +49,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "count": lambda n: f"{n:,}",
     "number": lambda n: f"{n:g}" if isinstance(n, float) else str(n),
     "hue": str,
+    "form": lambda form: form[1] or f"- {form[2]}",
 }
 PAGE_ONLY = ("stack",)  # formats that only a page can show
 
@@ -90,10 +91,8 @@ def curves(
 
 def picked(section: Section, shot: Mapping[str, Any]) -> Section:
     """The section as it is chosen."""
-    if "by" not in section:
-        return section
-    values = (shot[name]["value"] if isinstance(shot[name], Mapping) else shot[name] for name in section["by"])
-    return {**section, **section["of"]["|".join(map(str, values))]}
+    values = (shot[name]["value"] if isinstance(shot[name], Mapping) else shot[name] for name in section.get("by", ()))
+    return {**section, **section["of"]["|".join(map(str, values))]} if "by" in section else section
 
 
 # ---- as text ----

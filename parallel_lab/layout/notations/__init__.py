@@ -54,8 +54,14 @@ def _parse(
     if not isinstance(mesh, DeviceMesh | None):
         raise LayoutTypeError(f"mesh={shorten(mesh)}", where=name, allowed="A DeviceMesh, or None")
     reader = Reader(name, text)
-    layout = read(reader, Around(mesh, None if shape is None else _SHAPE(name, "shape", shape, _ERRORS), reduce_op))
-    reader.end()
+    around = Around(mesh, None if shape is None else _SHAPE(name, "shape", shape, _ERRORS), reduce_op)
+    try:
+        layout = read(reader, around)
+        reader.end()
+    except LayoutError as refused:
+        if str(refused).startswith(name):
+            raise
+        raise LayoutError(f"{text}: {refused}", where=name) from None  # it fits the notation, and not the mesh
     return layout
 
 

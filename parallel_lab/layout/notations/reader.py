@@ -58,7 +58,7 @@ class Reader:
         """LayoutError: what stands at `at`, or here, is not allowed there."""
         at = self.at if at is None else at
         at += len(self.text[at:]) - len(self.text[at:].lstrip())
-        before, fault = self.text[max(0, at - 40) : at], self.text[at : at + 20] or "the end"
+        before, fault = self.text[max(0, at - 40) : at].rstrip(), self.text[at : at + 20] or "the end"
         what = f"{'...' if at > 40 else ''}{before} <-- here: {fault!r}" if before else f"{fault!r}"
         raise LayoutError(what, where=self.notation, allowed=allowed, hint=hint)
 
