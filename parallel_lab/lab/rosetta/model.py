@@ -264,7 +264,7 @@ class RosettaLab(Lab):
         return {"down": 0, "across": dims[1], "panels": 2 if parts > 1 else None, "parts": parts}
 
     def _cards(self) -> list[dict[str, Any]]:
-        """A card for each rank, with its slice: a number, its blocks, and as text; who has the same, and who adds up with it."""
+        """A card for each rank: its slice as a number, as blocks and as text; who has the same, who adds up with it."""
         layout, shape = self.layout, self.shape
         runs = [[_runs(held) for held in layout.indices(shape, rank)] for rank in range(RANKS)]
         different: list[Any] = []
