@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from operator import itemgetter
 
 import numpy as np
@@ -72,35 +73,33 @@ def test_a_function_of_an_earlier_edition_is_graded():
     assert judge_drawn(get_exercise("16.2"), splits, {}, seed=1).points == 4
 
 
+def packing(load, most):
+    """Experts of each device, none with more rows than `most`, or None: for every number of copies (12 places, 8
+    experts) a search for four sums of three parts each.
+    """
+
+    def placed(parts, devices):
+        if not parts:
+            return [[expert for _, expert in device] for device in devices]
+        for at in {(sum(rows for rows, _ in d), len(d)): n for n, d in enumerate(devices) if len(d) < ROOM}.values():
+            if sum(rows for rows, _ in devices[at]) + parts[0][0] <= most:
+                more = [[*d, parts[0]] if n == at else d for n, d in enumerate(devices)]
+                if (found := placed(parts[1:], more)) is not None:
+                    return found
+        return None
+
+    for ends in combinations(range(1, DEVICES * ROOM), len(load) - 1):
+        copies = np.diff([0, *ends, DEVICES * ROOM])
+        parts = sorted(((load[e] / n, e) for e, n in enumerate(copies) for _ in range(n)), reverse=True)
+        if parts[0][0] <= most and (found := placed(parts, [[]] * DEVICES)) is not None:
+            return found
+    return None
+
+
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("load", LOADS, ids=str)
 def test_no_copies_and_no_packing_make_the_busiest_device_better_than_par(load):
-    """For every number of copies (12 places, 8 experts) a search for four sums of three parts each below par."""
-
-    def copies(places, experts):
-        if experts == 1:
-            yield (places,)
-        for own in range(1, places - experts + 2) if experts > 1 else ():
-            yield from ((own, *rest) for rest in copies(places - own, experts - 1))
-
-    def packs(parts, sums, room, most):
-        if not parts:
-            return True
-        for at in {(sums[d], room[d]): d for d in range(DEVICES) if room[d]}.values():
-            if sums[at] + parts[0] <= most:
-                more, less = ([*values] for values in (sums, room))
-                more[at], less[at] = sums[at] + parts[0], room[at] - 1
-                if packs(parts[1:], more, less, most):
-                    return True
-        return False
-
-    def reached(most):
-        every = (
-            sorted(np.repeat(np.divide(load, own), own), reverse=True) for own in copies(DEVICES * ROOM, len(load))
-        )
-        return any(parts[0] <= most and packs(parts, [0.0] * DEVICES, [ROOM] * DEVICES, most) for parts in every)
-
-    assert reached(LOADS[load] + 1e-9) and not reached(LOADS[load] - 1e-6)
+    assert packing(load, LOADS[load] - 1e-6) is None and packing(load, LOADS[load] + 1e-9) is not None
     begins = [[0, 0, 1], [1, 2, 3], [4, 5, 6], [7, 2, 3]]  # as the notebook does: no own attempt
     greedy = lesson_16.eplb_rows(load)
     assert sum(load) / DEVICES <= LOADS[load] <= greedy / 1.03 and lesson_16.busiest_rows(begins, load) >= greedy

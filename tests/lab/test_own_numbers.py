@@ -37,6 +37,7 @@ from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.lab.recompute.chain import LAYERS
 from tests.lab.recorded_puzzles import solution
 from tests.lab.test_exercises_08 import peak
+from tests.lab.test_exercises_16 import packing
 
 OWN = {exercise.number: exercise for exercise in all_exercises() if exercise.own is not None}
 CLASS = [f"student {n}" for n in range(30)]
@@ -132,25 +133,7 @@ def by_exchanges(puzzle):
 
 
 def packed(load):
-    """Numbers of copies, each packed into four sums of three by going through all places."""
-    best, wanted = None, lesson_16.LOADS[load] + 1e-9
-
-    def placed(parts, devices):
-        if not parts:
-            return devices
-        rows, expert = parts[0]
-        for at in {(sum(r for r, _ in d), len(d)): n for n, d in enumerate(devices) if len(d) < 3}.values():
-            if sum(r for r, _ in devices[at]) + rows <= wanted:
-                more = [[*d, (rows, expert)] if n == at else d for n, d in enumerate(devices)]
-                if found := placed(parts[1:], more):
-                    return found
-        return None
-
-    for copies in itertools.product(range(1, 6), repeat=len(load)):
-        if sum(copies) == 12 and best is None:
-            parts = sorted(((load[e] / n, e) for e, n in enumerate(copies) for _ in range(n)), reverse=True)
-            best = placed(parts, [[], [], [], []])
-    return [[expert for _, expert in device] for device in best]
+    return packing(load, lesson_16.LOADS[load] + 1e-9)
 
 
 def fastest(budgets):

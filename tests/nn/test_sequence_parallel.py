@@ -19,7 +19,6 @@ from parallel_lab.nn import models
 from parallel_lab.ops.collectives.definitions import MESSAGES
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import initial_values
-from tests.crossed import crossed
 from tests.refusals import refused
 
 VOCAB, S, H, HEADS = 24, 8, 16, 8
@@ -85,50 +84,42 @@ def assert_equal(found, want):
 
 # ---- one device's numbers ----
 
-GRIDS = [(2, 4), (1, 2), (2, 2), (1, 4), (4, 2), (1, 8)]
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(("form", "grid", "kind"), crossed(SEQUENCE, GRIDS, ["gpt", "classifier", "norm first"]))
-def test_a_split_sequence_trains_as_one_device_does(form, grid, kind):
-    """With dropout: each rank drops what one device drops of its tokens, not what its neighbour drops."""
-    case = Case(kind, dropout=0.2)
-    assert_equal(case.trained(case.plan(*grid, form)), case.alone())
-
-
-TOGETHER = [
-    {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_level": "level1"},
-    {"pipeline_stages": 2, "grad_accumulation_step": 4},
-    {"grad_accumulation_step": 2},
+SHARED = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
+SETTINGS = [  # of the ranks alone
+    {},
+    *({**SHARED, "optimizer_level": f"level{level}"} for level in (1, 2, 3)),
     {"comm_fusion": {"allreduce": {"mode": "auto", "config": None}}},
-    {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_level": "level2"},
-    {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0, "optimizer_level": "level3"},
     {"redistribution": "exact"},
-    {
-        "pipeline_stages": 2,
-        "grad_accumulation_step": 4,
-        "enable_parallel_optimizer": True,
-        "parallel_optimizer_threshold": 0,
-        "optimizer_level": "level2",
-    },
 ]
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("form", SEQUENCE)
-@pytest.mark.parametrize("settings", TOGETHER)
-def test_it_does_with_everything_that_may_be_around_it(settings, form, recompute):
-    case = Case(dropout=0.2)
-    for at, block in enumerate(case.net.blocks):
-        block.pipeline_stage = at if "pipeline_stages" in settings else None
-        if recompute:
+def drawn(number):
+    """(network, form, grid, micro-batches, stages, whether attention is recomputed, settings) of one training."""
+    rng = np.random.default_rng(number)
+
+    def pick(*values):
+        return values[int(rng.integers(len(values)))]
+
+    stages = pick(1, 1, 2)
+    grid = pick(*((dp, mp) for dp in (1, 2, 4) for mp in (2, 4, 8) if dp * mp * stages <= 8))
+    kind = pick("gpt", "classifier", "norm first") if stages == 1 else "gpt"
+    return kind, pick(*SEQUENCE), grid, pick(1, 2) if stages == 1 else 4, stages, pick(False, True), pick(*SETTINGS)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("number", range(60))
+def test_a_split_sequence_trains_as_one_device_does_with_everything_that_may_be_around_it(number):
+    """With dropout: each rank drops what one device drops of its tokens, not what its neighbour drops."""
+    kind, form, grid, micro, stages, again, settings = drawn(number)
+    print(f"number {number}: {kind}, {form}, {grid}, {micro} micro-batches, {stages} stages, {again}, {settings}")
+    case = Case(kind, dropout=0.2)
+    for at, block in enumerate(case.net.blocks if kind == "gpt" else ()):
+        block.pipeline_stage = at if stages > 1 else None
+        if again:
             block.attention.recompute()
-    parts = (
-        {"grad_accumulation_step": settings["grad_accumulation_step"]} if "grad_accumulation_step" in settings else {}
-    )
+    parts = {"grad_accumulation_step": micro} if micro > 1 else {}
     want = case.alone(**parts)
-    assert_equal(case.trained(case.plan(2, 2, form, **settings)), want)
+    assert_equal(case.trained(case.plan(*grid, form, pipeline_stages=stages, **parts, **settings)), want)
 
 
 @pytest.mark.quick(1)
@@ -189,8 +180,7 @@ def mesh_plan(case, mesh, form):
         block.pipeline_stage = at * stages // len(case.net.blocks) if stages > 1 else None
     settings = {"pipeline_stages": stages, "grad_accumulation_step": 4}
     if level:
-        on = {"enable_parallel_optimizer": True, "parallel_optimizer_threshold": 0}
-        settings |= {**on, "optimizer_level": f"level{level}"}
+        settings |= {**SHARED, "optimizer_level": f"level{level}"}
     return case.plan(dp, mp, form, **settings)
 
 

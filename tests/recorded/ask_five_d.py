@@ -102,9 +102,6 @@ def agrees(answer: Any, expected: Any, tolerance: dict[str, Any]) -> bool:
     return math.isclose(answer, expected, rel_tol=tolerance.get("rel", 0.0), abs_tol=tolerance.get("abs", 0.0))
 
 
-# ---- all_gather_cp_bytes ----
-
-
 @family
 def all_gather_cp_bytes(
     b: int, s: int, n_kv: int, d: int, P: int, bytes: int, gathered_kept: bool, gradient_bytes: int | None = None
@@ -119,9 +116,6 @@ def all_gather_cp_bytes(
     }
 
 
-# ---- balance_loss ----
-
-
 @family
 def balance_loss(logits: Rows, k: int, how: str, ranks: int) -> float:
     if "choice" in how or "mindspore" in how:
@@ -131,15 +125,9 @@ def balance_loss(logits: Rows, k: int, how: str, ranks: int) -> float:
     return expert_balance.balance_loss(np.array(logits), k, scores, parts=ranks if of_ranks else 1)
 
 
-# ---- bias_update ----
-
-
 @family
 def bias_update(load: list[int], rate: float, centred: bool = False) -> list[float]:
     return expert_balance.bias_change(np.array(load), rate, centred=centred).tolist()
-
-
-# ---- capacity ----
 
 
 @family
@@ -150,15 +138,9 @@ def capacity(tokens: int, experts: int, k: int, factor: float, convention: str, 
     return expert_capacity.capacity(tokens, experts, k, factor, spelled("convention", convention), **further)
 
 
-# ---- cp_index ----
-
-
 @family
 def cp_index(placement: str, n: int, P: int, rank: int) -> list[int]:
     return Placement(placement, n, P).positions(rank).tolist()
-
-
-# ---- cp_loss_scale ----
 
 
 @family
@@ -171,15 +153,9 @@ def cp_loss_scale(cp: int, dp: int, valid_tokens: list[list[int]]) -> Answer:
     }
 
 
-# ---- cp_masked_share ----
-
-
 @family
 def cp_masked_share(P: int, c: int) -> float:
     return float(attention_work(Placement.of_rank_tokens("contiguous", c, P)).computed_share)
-
-
-# ---- cp_rank_work ----
 
 
 @family
@@ -188,16 +164,10 @@ def cp_rank_work(placement: str, n: int, P: int) -> Answer:
     return {"per_rank": [*work.per_rank], "longest_per_step": [*work.longest_per_step], "time": work.time}
 
 
-# ---- cp_useful_share ----
-
-
 @family
 def cp_useful_share(placement: str, P: int, c: int) -> Answer:
     share = attention_work(Placement.of_rank_tokens(placement, c, P)).useful_share
     return {"numerator": share.numerator, "denominator": share.denominator, "share": float(share)}
-
-
-# ---- dispatch_bytes ----
 
 
 @family
@@ -205,9 +175,6 @@ def dispatch_bytes(tokens: int, h: int, k: int, experts: int, ep: int, how: str)
     row, copies = how.split("_", 1)
     each_choice = any(word in copies for word in ("rows", "choice"))
     return planner.dispatch_bytes(tokens, h, experts, k, ep, row=row, copies="choice" if each_choice else "rank")
-
-
-# ---- dispatch_splits ----
 
 
 @family
@@ -225,15 +192,9 @@ def dispatch_splits(
     }
 
 
-# ---- distinct_places ----
-
-
 @family
 def distinct_places(experts: int, k: int, places: int) -> float:
     return planner.different_places(experts, k, places)
-
-
-# ---- document_balance ----
 
 
 @family
@@ -244,9 +205,6 @@ def document_balance(documents: list[int], P: int, placement: str) -> Answer:
     return {"pairs": [*work.per_rank], "max_over_mean": over_mean, "share": float(work.useful_share)}
 
 
-# ---- drops ----
-
-
 @family
 def drops(logits: Rows, k: int, capacity: int, order: str) -> Answer:
     rows = np.array(logits)
@@ -254,16 +212,10 @@ def drops(logits: Rows, k: int, capacity: int, order: str) -> Answer:
     return drops_of(made.experts[0], made.kept[0], rows.shape[1])
 
 
-# ---- eplb ----
-
-
 @family
 def eplb(load: list[float], replicas: int, devices: int, **further: int) -> Answer:
     placed = place_experts(load, replicas, devices, **further)
     return {"copies": list(placed.copies), "max_over_mean": placed.max_over_mean, "before": placed.before}
-
-
-# ---- flash_sp_messages ----
 
 
 @family
@@ -279,15 +231,9 @@ def flash_sp_messages(P: int, rank: int, b: int, c: int, n_q: int, n_kv: int, d:
     }
 
 
-# ---- flops_per_token ----
-
-
 @family
 def flops_per_token(model: str, s: int, causal: bool) -> int:
     return planner.get_decoder(model).flops_per_token(s, causal=causal)
-
-
-# ---- gates ----
 
 
 @family
@@ -299,9 +245,6 @@ def gates(logits: Rows, k: int, router: str, bias: list[float] | None = None, **
         further = {"scale": 2.5, **further}
     experts, weights = routing.choose(np.array(logits), k, spelled("router", router), bias=own, **further)
     return {"experts": experts.tolist(), "weights": weights.tolist()}
-
-
-# ---- gradient_groups ----
 
 
 @family
@@ -319,18 +262,12 @@ def gradient_groups(world: int, tp: int, cp: int, pp: int, ep: int, etp: int) ->
     }
 
 
-# ---- group_limited ----
-
-
 @family
 def group_limited(
     a: float, tokens: int, experts: int, k: int, groups: int, group_top: int, router: str, **further: Any
 ) -> Answer:
     logits = 1.5 * np.sin(a * (np.arange(tokens * experts) + 1)).reshape(tokens, experts)
     return gates(logits.tolist(), k, router, groups=groups, best_groups=group_top, **further)
-
-
-# ---- head_tail ----
 
 
 @family
@@ -343,15 +280,9 @@ def head_tail(b: int, s: int, n_q: int, d: int, P: int, rank: int, bytes: int) -
     }
 
 
-# ---- layer_activations ----
-
-
 @family
 def layer_activations(model: str, b: int, s: int, t: int, cp: int, **kept: Any) -> float:
     return planner.get_decoder(model).layer_activation_bytes(b, s, t, cp, **kept)
-
-
-# ---- measured_flops_per_token ----
 
 
 @family
@@ -360,15 +291,9 @@ def measured_flops_per_token(model: str, s: int, tokens_per_s: float, tflops: fl
     return {"published": rate.measured_flops_per_token, "formula_over_published": rate.formula_over_measured}
 
 
-# ---- mesh_groups ----
-
-
 @family
 def mesh_groups(axes_fastest_first: list[tuple[str, int]], axis: str) -> list[list[int]]:
     return [list(group) for group in planner.axis_groups(axes_fastest_first, axis)]
-
-
-# ---- mfu ----
 
 
 @family
@@ -379,15 +304,9 @@ def mfu(model: str, s: int, tokens_per_s: float | None, tflops: float | None, pe
     return {"mfu": rate.utilization, "tokens_per_s": rate.tokens_per_s}
 
 
-# ---- overlap ----
-
-
 @family
 def overlap(flops_per_s: float, bytes_per_s: float, n_q: int, n_kv: int, bytes: int, **pass_: str) -> float:
     return planner.least_hidden_tokens(flops_per_s, bytes_per_s, n_q, n_kv, bytes, direction=pass_["pass"])
-
-
-# ---- padded_exchange ----
 
 
 @family
@@ -401,16 +320,10 @@ def padded_exchange(tokens: int, h: int, experts: int, k: int, factor: float, ep
     }
 
 
-# ---- parameter_parts ----
-
-
 @family
 def parameter_parts(question: str, **shape: Any) -> int:
     kind = question.rsplit(": ", 1)[-1]
     return _decoder(**shape).part(spelled("kind", kind))
-
-
-# ---- parameters ----
 
 
 @family
@@ -432,16 +345,10 @@ _FIELDS = {"n_kv": "kv_heads", "d": "head_size", "f": "mlp_width", "k": "chosen"
 _FIELDS |= {"f_expert": "expert_width", "shared": "shared_experts"}
 
 
-# ---- permute ----
-
-
 @family
 def permute(experts: list[list[int]], order: str) -> Answer:
     token, choice, row_of_flat = permutation(np.array(experts), order)
     return {"token": token.tolist(), "choice": choice.tolist(), "row_of_flat": row_of_flat.tolist()}
-
-
-# ---- rank_states ----
 
 
 @family
@@ -473,9 +380,6 @@ def ring_backward(placement: str, n: int, d: int, P: int) -> Answer:
     return {name: found[name].sum(1).tolist() for name in ("dq", "dk", "dv")}
 
 
-# ---- ring_bytes ----
-
-
 @family
 def ring_bytes(
     b: int, s: int, n_kv: int, d: int, P: int, bytes: int, gradient_bytes: int, gradients_start_at_home: bool
@@ -490,16 +394,10 @@ def ring_bytes(
     }
 
 
-# ---- ring_forward ----
-
-
 @family
 def ring_forward(placement: str, n: int, d: int, P: int, rank: int, step: int) -> Answer:
     found, mine = _ring(placement, n, d, P, g=None, stop_after=step), Placement(placement, n, P).positions(rank)
     return {"lse": found["lse"][mine].tolist(), "out0": found["out"][mine, 0].tolist()}
-
-
-# ---- ring_mistakes ----
 
 
 @family
@@ -517,9 +415,6 @@ def ring_mistakes(mistake: str, n: int, d: int, P: int) -> Answer:
     }
 
 
-# ---- seq_loss ----
-
-
 @family
 def seq_loss(sequences: list[Rows], k: int, scores: str) -> Answer:
     logits = np.array(sequences)
@@ -528,17 +423,11 @@ def seq_loss(sequences: list[Rows], k: int, scores: str) -> Answer:
     return {"each": each.tolist(), "mean": each.mean(), "over_all_tokens": together}
 
 
-# ---- sp_memory ----
-
-
 @family
 def sp_memory(model: str, b: int, s: int, h: int, heads: int, t: int, sequence_parallel: bool, recompute: str) -> float:
     layer = planner.Transformer(model, 1, h, heads, s)
     recomputed = spelled("recompute", recompute)
     return layer.layer_activation_bytes(b, t, sequence_parallel=sequence_parallel, recompute=recomputed)
-
-
-# ---- sp_messages ----
 
 
 @family
@@ -553,9 +442,6 @@ def sp_messages(b: int, s: int, h: int, t: int, bytes: int, column_inputs_gather
     }
 
 
-# ---- ulysses_bytes ----
-
-
 @family
 def ulysses_bytes(
     b: int, s: int, n_q: int, n_kv: int, d: int, P: int, bytes: int, kv_heads_repeated_to_P_if_fewer: bool
@@ -565,9 +451,6 @@ def ulysses_bytes(
     return {"exchanges_forward": sent.forward, "sent_bytes_forward": sent.forward_bytes, "kv_heads_sent": sent.kv_heads}
 
 
-# ---- usp_bytes ----
-
-
 @family
 def usp_bytes(b: int, s: int, n_q: int, n_kv: int, d: int, ulysses: int, ring: int, bytes: int) -> Answer:
     heads = {"heads": n_q, "kv_heads": n_kv, "head_size": d, "number_bytes": bytes}
@@ -575,16 +458,10 @@ def usp_bytes(b: int, s: int, n_q: int, n_kv: int, d: int, ulysses: int, ring: i
     return {"exchange": sent.exchange_bytes, "ring": sent.ring_bytes, "sum": sent.sum_bytes}
 
 
-# ---- window_ring ----
-
-
 @family
 def window_ring(placement: str, P: int, c: int, window: int) -> Answer:
     work = attention_work(Placement.of_rank_tokens(placement, c, P), VisibleKeys(window=window))
     return {"steps_with_work": work.steps_with_work, "time": work.time, "share": float(work.useful_share)}
-
-
-# ---- z_loss ----
 
 
 @family

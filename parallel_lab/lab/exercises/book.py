@@ -52,7 +52,8 @@ class Exercise:
     parts    (name, points) of each, in the order in which they are shown
     hints    four texts: a question, a place to look, a part of the answer, the answer in words, not in code
     grader   grader(answer, **given) yields Parts; `given` is what the exercise asks for besides the answer
-    par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt
+    par      of a puzzle: an answer that is at par, as text; `par` tells it after an own attempt. The score of par is no
+             secret: verdicts say how far from it one is
     attempt  the part that an own attempt passes, and the answer that the exercise begins with does not
     start    the cell that the exercise begins with, its call of check included: unchanged, it counts as not tried
     ideas    wrong models and the answers that follow from them (`ideas.py`); a test hands each of them in

@@ -11,7 +11,6 @@ in one case is ruled out by the others.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -205,17 +204,13 @@ def by_cases(right: Callable[..., Any], *parts: Cases, gives: str = "") -> dict[
     }
 
 
-def earlier_question(start: str, right: Callable[..., Any], *parts: Cases) -> tuple[Callable[[Any], bool], dict]:
-    """The field `earlier` of an Exercise that asked for another function before, known by the name it began with.
-
-    start  the cell that it began with;  right, parts: as for `by_cases`
-    """
-    (name,) = re.findall(r"def (\w+)\(", start)
+def earlier_question(name: str, right: Callable[..., Any], *parts: Cases) -> tuple[Callable[[Any], bool], dict]:
+    """The field `earlier` of an Exercise that asked for another function before, known by its name; else `by_cases`."""
 
     def answers(answer: Any) -> bool:
         return callable(answer) and getattr(getattr(answer, "function", answer), "__name__", "") == name
 
-    return answers, {**by_cases(right, *parts), "start": start}
+    return answers, by_cases(right, *parts)
 
 
 def compare_calls(

@@ -310,7 +310,7 @@ def sent_bytes(b, s, h, t, e, inputs, results):
 check("14.1", sent_bytes)
 """,
         earlier=earlier_question(
-            'def sent(b, s, h, t, e):\n    return 4 * 2 * b * s * h * e\n\n\ncheck("14.1", sent)\n',
+            "sent",
             lambda *sizes: block_bytes(*sizes, 2, 2),
             Cases("bytes", 3, CASES, "6 all_gathers and 4 reduce_scatters of (t - 1)/t M", (), _sizes),
         ),

@@ -332,13 +332,7 @@ def shared_out(n, speeds, rank):
 check("15.1", shared_out)
 """,
         earlier=earlier_question(
-            """\
-def positions(n, ranks, rank):
-    return list(range(rank * n // ranks, (rank + 1) * n // ranks))
-
-
-check("15.1", positions)
-""",
+            "positions",
             zigzag,
             Cases("32 tokens, 4 ranks", 2, [(32, 4, r) for r in range(4)], ORDER, (), _equal_ranks),
             Cases("other sizes", 2, [(12, 3, 1), (16, 2, 0), (64, 8, 7)], ORDER, (), _equal_ranks),
@@ -386,13 +380,7 @@ def enough_tokens(flops_per_s, bytes_per_s, start_s, heads, kv_heads, head_size,
 check("15.3", enough_tokens)
 """,
         earlier=earlier_question(
-            """\
-def least_tokens(flops_per_s, bytes_per_s, heads, kv_heads, number_bytes):
-    return 0
-
-
-check("15.3", least_tokens)
-""",
+            "least_tokens",
             least_tokens,
             Cases(
                 *("tokens", 3, [(312e12, 300e9, 32, 8, 2), (1e12, 1e9, 8, 8, 4)], ENOUGH, ()),

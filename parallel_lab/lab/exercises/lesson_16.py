@@ -370,15 +370,7 @@ def row_splits(rank, counts, owners):
 check("16.2", row_splits)
 """,
         earlier=earlier_question(
-            """\
-def splits(rank, counts):
-    input_splits = [0] * len(counts)
-    output_splits = [0] * len(counts)
-    return input_splits, output_splits
-
-
-check("16.2", splits)
-""",
+            "splits",
             _in_order,
             *(_splits(*each, (), _ordered, ranks) for *each, ranks in (("4 ranks", 2, 4), ("other ranks", 2, 3))),
         ),
