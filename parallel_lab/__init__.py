@@ -116,6 +116,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .layout.notations import notations
     from .mindspore import _checkpoint as checkpoint, _communication as communication, _dataset as dataset
     from .nn import models
+    from .nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages, dtensor_policy, implicit_replication
     from .processes.shm import WorkerPool
     from .run.communicator import Request
     from .run.simulator import Simulator, simulate
@@ -146,6 +147,9 @@ _LATER: dict[str, tuple[str, str]] = {
             "layout.device_mesh": ("DeviceMesh",),
             "layout.mesh_layout": ("MeshLayout", "Partial", "Replicate", "Shard"),
             "layout.notations": ("notations",),
+            "nn.tensor.dtensor": (
+                *("DTensor", "distribute_tensor", "dtensor_messages", "dtensor_policy", "implicit_replication"),
+            ),
             "graph.compiler": ("compile_steps",),
             "graph.plan": ("Plan",),
             "run.communicator": ("Request",),

@@ -19,7 +19,7 @@ EXAMPLE = case(SHAPE)
 # ---- piecewise linear ----
 
 
-@op(UNARY, name="ReLU", example=(EXAMPLE, case((8, 4, 16))))
+@op(UNARY, name="ReLU", linear="max min: x", example=(EXAMPLE, case((8, 4, 16))))
 def relu(x):
     """max(x, 0).  x: (...) -> (...)."""
     return np.maximum(x, np.zeros((), x.dtype))
@@ -90,11 +90,16 @@ def gelu_grad(g, x, *, approximate):
 
 
 tanh = fractional(
-    "tanh", np.tanh, "Hyperbolic tangent", lambda g, out, x: tanh_grad(g, out), mint="tanh functional.tanh"
+    "tanh",
+    np.tanh,
+    "Hyperbolic tangent",
+    lambda g, out, x: tanh_grad(g, out),
+    mint="tanh functional.tanh",
+    linear="max min: x",
 )
 
 
-@op(result_shape=0)
+@op("...,...->...", result_shape=0)
 def tanh_grad(g, out):
     """Gradient of tanh.  g, out: (...) -> (...)."""
     return g * (1 - out * out)

@@ -56,7 +56,13 @@ def each_element(
 # ---- helpers of vjp rules ----
 
 
-@op(result_shape=lambda shapes, *, shape: shape, shown="ReduceSum")
+def _sum_labels(shapes, *, shape):
+    names = letters(len(shapes[0]))
+    kept = zip(names[len(names) - len(shape) :], shape, shapes[0][len(names) - len(shape) :], strict=True)
+    return f"{names}->" + "".join("1" if n == 1 and m != 1 else c for c, n, m in kept)
+
+
+@op(_sum_labels, result_shape=lambda shapes, *, shape: shape, shown="ReduceSum", linear="x")
 def sum_to(x, *, shape):
     """Sum over the dims that broadcasting added or stretched.  x: any shape that `shape` broadcasts to -> `shape`."""
     if x.shape == tuple(shape):
@@ -66,19 +72,19 @@ def sum_to(x, *, shape):
     return x.sum(axis=tuple(range(lead)) + stretched, keepdims=True, dtype=x.dtype).reshape(shape)
 
 
-@op(result_shape=0, dtype=0)
+@op("...,...,...->...", result_shape=0, dtype=0)
 def where_at_least(g, x, y):
     """g where x >= y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
     return g * np.greater_equal(x, y)
 
 
-@op(result_shape=0, dtype=0)
+@op("...,...,...->...", result_shape=0, dtype=0)
 def where_below(g, x, y):
     """g where x < y, zero elsewhere.  g: (...), x, y: broadcast to (...) -> (...)."""
     return g * np.less(x, y)
 
 
-@op(result_shape=0)
+@op("...->...", result_shape=0)
 def log_of_positive(x):
     """Logarithm where x > 0, zero elsewhere.  x: (...) -> (...)."""
     return np.log(np.where(x > 0, x, np.ones((), x.dtype)))
@@ -92,7 +98,8 @@ def binary(name, function, text, vjp=None, /, **facts):
     return each_element(name, function, text, vjp, signature=BINARY, **{"example": PAIR, **facts})
 
 
-add = binary("add", np.add, "Sum", name="Add TensorAdd", method="add(other)", operator="__add__")
+SUMMED = "x+y; avg max min: x with y; avg: y with x"  # what a sum passes on
+add = binary("add", np.add, "Sum", name="Add TensorAdd", method="add(other)", operator="__add__", linear=SUMMED)
 
 
 @add.vjp
@@ -101,7 +108,14 @@ def _(g, out, x, y):
 
 
 sub = binary(
-    "sub", np.subtract, "Difference", also="subtract", method="sub(other)", operator="__sub__", dtype=number_result
+    "sub",
+    np.subtract,
+    "Difference",
+    also="subtract",
+    method="sub(other)",
+    operator="__sub__",
+    dtype=number_result,
+    linear=SUMMED,
 )
 
 
@@ -111,7 +125,14 @@ def _(g, out, x, y):
 
 
 mul = binary(
-    "mul", np.multiply, "Product of elements", also="multiply", method="mul(other)", operator="__mul__", mint="mul"
+    "mul",
+    np.multiply,
+    "Product of elements",
+    also="multiply",
+    method="mul(other)",
+    operator="__mul__",
+    mint="mul",
+    linear="x, y",
 )
 
 
@@ -123,6 +144,7 @@ def _(g, out, x, y):
 @op(
     BINARY,
     name="Div RealDiv",
+    linear="x",
     operator="__truediv__",
     ufunc="divide true_divide",
     dtype=float_result,
@@ -190,8 +212,10 @@ def _(g, out, x, y):
     return unbroadcast(mul(g, mul(y, power(x, sub(y, 1.0)))), x), unbroadcast(mul(g, mul(out, log_of_positive(x))), y)
 
 
-maximum = binary("maximum", np.maximum, "The larger element; where equal, the gradient goes to x", mint="maximum")
-minimum = binary("minimum", np.minimum, "The smaller element; where equal, the gradient goes to x", mint="minimum")
+KEPT, RISING = "sum avg max min: x", "max min: x with y, y with x"
+_EQUAL = "element; where equal, the gradient goes to x"
+maximum = binary("maximum", np.maximum, f"The larger {_EQUAL}", mint="maximum", linear=f"{RISING}; max: x+y")
+minimum = binary("minimum", np.minimum, f"The smaller {_EQUAL}", mint="minimum", linear=f"{RISING}; min: x+y")
 
 
 @maximum.vjp
@@ -219,6 +243,7 @@ def channel_sum(x):
 @op(
     _bias_labels,
     name="BiasAdd",
+    linear="x+b; avg max min: x with b; avg: b with x",
     attrs={"data_format": choice("NCHW", "NHWC", "NCDHW")},
     example=(case((16, 8), (8,)), case((4, 8, 2, 3), (8,)), case((4, 2, 3, 8), (8,), data_format="NHWC")),
 )
@@ -253,6 +278,7 @@ neg = unary(
     method="neg",
     operator="__neg__",
     mint="neg negative",
+    linear="x; max>min min>max: x",
     dtype=number_result,
 )
 
@@ -274,6 +300,7 @@ a_dtype = Check("A dtype of numbers or bools, such as 'float32' or 'int32'", _nu
 @op(
     UNARY,
     name="Cast",
+    linear=KEPT,
     attrs={"dtype": a_dtype},
     dtype=lambda dtypes, *, dtype: dtype,
     example=case(SHAPE, dtype="float64"),
@@ -296,7 +323,9 @@ def divide_by(x, *, count):
     return np.true_divide(x, np.asarray(count, x.dtype))
 
 
-identity = unary("identity", lambda x: x, "x itself", lambda g, out, x: g, example=(case(SHAPE), case((8, 4, 16))))
+identity = unary(
+    "identity", lambda x: x, "x itself", lambda g, out, x: g, linear=KEPT, example=(case(SHAPE), case((8, 4, 16)))
+)
 
 
 @form(identity, "Copy")

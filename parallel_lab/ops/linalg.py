@@ -30,6 +30,7 @@ def _labels(shapes, *, transpose_a, transpose_b):
     numpy="dot",
     mint="matmul",
     axes="mkn",
+    linear="a, b",
     flops=2,
     example=(
         case((16, 8), (8, 24)),

@@ -56,7 +56,19 @@ _CASES = (
 )
 
 
-@op(result_shape=lambda shapes, *, shape, axis: shape, shown="BroadcastTo")
+def _spread_labels(shapes, *, shape, axis):
+    names = letters(len(shape))
+    kept = len(shapes[0]) == len(shape)
+    return "".join("1" * kept if i in axis else c for i, c in enumerate(names)) + "->" + names
+
+
+def _spread_sizes(shapes, *, shape, axis):
+    return dict(zip(letters(len(shape)), shape, strict=True))
+
+
+@op(
+    _spread_labels, sizes=_spread_sizes, result_shape=lambda shapes, *, shape, axis: shape, shown="BroadcastTo", flops=0
+)
 def spread(x, *, shape, axis):
     """Undo a reduction's shape: repeat x along the reduced dims `axis`.  x: (...) -> `shape`."""
     kept = tuple(1 if i in axis else n for i, n in enumerate(shape))
@@ -80,7 +92,8 @@ def _reduction(name, function, text, /, *, dtype=None, **facts):
 
     x: (...) -> (...){" bool" if dtype == "bool" else ""} without those dims, or with size 1 there if keep_dims.
     """
-    return op(reduce_labels, attrs=DIMS, dtype=dtype, **{"example": _CASES, **facts})(fn)
+    linear = {"sum": "x", "mean": "avg: x", "max": "max: x", "min": "min: x"}.get(facts.get("reduce", "sum"), "")
+    return op(reduce_labels, attrs=DIMS, dtype=dtype, linear=linear, **{"example": _CASES, **facts})(fn)
 
 
 reduce_sum = _reduction("reduce_sum", np.sum, "Sum", name="ReduceSum", numpy="sum", dtype=sum_dtype)

@@ -35,7 +35,9 @@ abs_ = unary(
     operator="__abs__",
     mint="abs",
 )
-sign = unary("sign", np.sign, "-1, 0 or 1", also="sgn", method="sign", mint="sign", dtype=number_result)
+sign = unary(
+    "sign", np.sign, "-1, 0 or 1", also="sgn", method="sign", mint="sign", dtype=number_result, linear="max min: x"
+)
 square = unary(
     "square",
     np.square,

@@ -23,22 +23,22 @@ MODULES = all_modules()
 CLOSURES = {
     "layout.tensor_layout": (900, 900),
     "run.simulator": (7_973, 8_497),
-    "graph.trace": (10_859, 10_859),
-    "graph.compiler": (22_000, 22_500),
-    "train.session": (16_512, 26_921),
+    "graph.trace": (10_910, 10_910),
+    "graph.compiler": (22_000, 22_510),
+    "train.session": (16_570, 26_995),
     "lab.costs.model": (6_962, 6_962),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 307,
+    "__init__.py": 311,
     "__main__.py": 8,
     "base": 4_840,
-    "layout": 4_003,
-    "ops": 12_750,
-    "nn": 8_891,
-    "catalog": 15_304,
+    "layout": 4_462,
+    "ops": 13_135,
+    "nn": 9_742,
+    "catalog": 15_332,
     "graph": 9_646,
     "cost": 11_310,
     "run": 1_695,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 119_536, 144_736, 111_769
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 121_235, 146_463, 112_345
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

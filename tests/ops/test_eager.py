@@ -193,6 +193,7 @@ def test_every_operator_is_reached_by_an_example_or_by_a_gradient_rule(rng, comp
     # only plans have them: tests/graph, tests/ops/test_context_attention.py
     compiled = {"accumulate", "branch", "loop", "micro_batch_rows", "micro_batch_rows_grad"}
     compiled |= {"attention_block", "attention_block_grad", "added_to"}
+    compiled |= {"pair_block", "pair_block_grad", "pair_merge", "added_there"}
     assert computed == {name for name, op in OPS.items() if op.expand is None} - compiled, (
         "give the operator an example, here or in its declaration"
     )

@@ -8,11 +8,24 @@ A function takes a row and returns, under the names of the recorded file, what t
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import parallel_lab as pl
+from parallel_lab import ops as our
+from parallel_lab.base.errors import ParallelLabError
+from parallel_lab.layout.device_mesh import DeviceMesh
+from parallel_lab.layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
+from parallel_lab.layout.mesh_redistribution import redistribution
 from parallel_lab.layout.notations import written
+from parallel_lab.nn.tensor.autograd import value_and_grad
+from parallel_lab.nn.tensor.dtensor import DTensor, dtensor_messages
+from parallel_lab.nn.tensor.dtensor_parts import Message, dual
+from parallel_lab.nn.tensor.tensor import Tensor
 
 Row = dict[str, Any]
 ROWS: dict[str, list[Row]] = {
@@ -41,3 +54,211 @@ def layouts(row: Row) -> Row:
         "forms": {name: form.text for name, form in forms.items()},
         "no_form": {name: form.reason for name, form in forms.items() if form.text is None},
     }
+
+
+# ---- redistributions and operators of DTensors ----
+# Values are drawn, each addend another one, so that a reduction left out shows; `err` and `grad_err` are differences
+# from the undivided computation.
+
+NAMES = {1: ("tp",), 2: ("dp", "tp"), 3: ("dp", "cp", "tp")}
+
+
+def mesh_of(shape: Sequence[int]) -> DeviceMesh:
+    return DeviceMesh(tuple(shape), NAMES[len(shape)])
+
+
+def drawn(shape: Sequence[int], layout: MeshLayout, rng: np.random.Generator, high: int | None = None) -> DTensor:
+    """A DTensor of drawn values. Pending parts differ by rank; what they reduce to is the value of the whole."""
+    whole = rng.normal(size=tuple(shape)).astype(np.float32) if high is None else rng.integers(0, high, tuple(shape))
+
+    def part(rank: int) -> np.ndarray:
+        mine = whole[np.ix_(*layout.indices(whole.shape, rank))] if shape else whole
+        for axis, placement in enumerate(layout.placements):
+            if isinstance(placement, Partial):
+                mine = addend(mine, placement.reduce_op, layout.mesh.coordinates(rank)[axis], layout.mesh.shape[axis])
+        return np.array(mine)
+
+    return DTensor.from_local(part, layout.mesh, layout.placements, shape=tuple(shape)).requires_grad_(high is None)
+
+
+def addend(whole: np.ndarray, reduce: str, place: int, ranks: int) -> np.ndarray:
+    """One of the parts that reduce to `whole`."""
+    share = whole.dtype.type((place + 1) / (ranks * (ranks + 1) / 2))
+    return {
+        "sum": lambda: whole * share,
+        "avg": lambda: whole * share * whole.dtype.type(ranks),
+        "max": lambda: whole - whole.dtype.type(place),
+        "min": lambda: whole + whole.dtype.type(place),
+        "product": lambda: whole if place == 0 else np.ones_like(whole),
+    }[reduce]()
+
+
+def listed(sent: Sequence[Message]) -> list[list[Any]]:
+    return [
+        [m.kind, m.axis, list(m.shape), *(each for each in (m.reduce, m.dtype) if each not in ("", "sum", "float32"))]
+        for m in sent
+    ]
+
+
+def codes(x: Any) -> list[str] | None:
+    return None if x is None else x.layout.code.split()
+
+
+def redistribute(shape: list[int], mesh: list[int], src: list[str], dst: list[str], **_: Any) -> Row:
+    """A redistribution and the gradient's way back."""
+    over = mesh_of(mesh)
+    start, end = MeshLayout.coded(over, src), MeshLayout.coded(over, dst)
+    x = drawn(shape, start, np.random.default_rng(0))
+    with dtensor_messages() as sent:
+        try:
+            moved = x.redistribute(end)
+        except ParallelLabError as error:
+            return {"error": str(error)}
+    with dtensor_messages() as back:
+        seed = drawn(shape, dual(end), np.random.default_rng(1))
+        moved.backward(seed)
+    local = [list(moved.local(rank).shape) for rank in over.ranks]
+    return {
+        "messages": listed(sent),
+        "comms": dict(Counter(m.kind for m in sent)),
+        "local": local[0] if all(part == local[0] for part in local) else local,
+        "steps": [str(step).replace(" -> ", "->") for step in redistribution(start, end, tuple(shape))],
+        "err": float(np.abs(moved.asnumpy() - x.asnumpy()).max(initial=0)),
+        "grad_pl": codes(x.grad),
+        "bwd_messages": listed(back),
+    }
+
+
+def seed_layout(layout: MeshLayout) -> MeshLayout:
+    """How the recorded programs lay out the gradient they begin with: copies where the result is not plainly split."""
+    return MeshLayout(layout.mesh, tuple(p if isinstance(p, Shard) else Replicate() for p in layout.placements))
+
+
+PROGRAMS: dict[str, Any] = {
+    "matmul": lambda a, b: a @ b,
+    "bmm": lambda a, b: a @ b,
+    "linear": lambda x, w, b: (
+        our.bias_add(our.matmul(x, w, transpose_b=True), b)
+        if len(x.shape) == 2
+        else our.matmul(x, w, transpose_b=True) + b
+    ),
+    "linear_nb": lambda x, w: our.matmul(x, w, transpose_b=True),
+    "addmm": lambda c, a, b: c + a @ b,
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "maximum": our.maximum,
+    "minimum": our.minimum,
+    "neg": lambda a: -a,
+    "exp": our.exp,
+    "tanh": our.tanh,
+    "relu": our.relu,
+    "clone": lambda a: our.identity(a),
+    "t": lambda a: our.transpose(a, (1, 0)),
+    "expand": lambda a: our.broadcast_to(our.expand_dims(a, 1), shape=(a.shape[0], 3, *a.shape[1:])),
+    "view_merge": lambda a: our.reshape(a, (a.shape[0] * a.shape[1], *a.shape[2:])),
+    "view_split": lambda a: our.reshape(a, (*a.shape[:-1], 4, a.shape[-1] // 4)),
+    "cat0": lambda a, b: our.concat(a, b, axis=0),
+    "cat1": lambda a, b: our.concat(a, b, axis=1),
+    "stack": lambda a, b: our.stack(a, b),
+    "select0": lambda a: a[0],
+    "split0": lambda a: our.split_parts(a, axis=0, output_num=2)[0],
+    "tril": our.tril,
+    "cumsum0": lambda a: our.cumsum(a, 0),
+    "sum": lambda a: a.sum(),
+    "mean": lambda a: our.reduce_mean(a),
+    "mean0": lambda a: our.reduce_mean(a, 0),
+    "amax1": lambda a: our.reduce_max(a, 1),
+    "amin0": lambda a: our.reduce_min(a, 0),
+    "prod0": lambda a: our.reduce_prod(a, 0),
+    "norm1": lambda a: our.lp_norm(a, 1),
+    "sub_mean": lambda a: a - our.reduce_mean(a, 0, keep_dims=True),
+    "softmax0": lambda a: our.softmax(a, axis=0),
+    "log_softmax1": lambda a: our.log_softmax(a, axis=1),
+    "argmax1": lambda a: our.argmax(a, 1),
+    "sort1": lambda a: our.sort(a, axis=1)[0],
+    "where": lambda c, a, b: our.select(c > 0, a, b),
+    "masked_fill": lambda a, m: our.masked_fill(a, m > 0, 0.0),
+    "layer_norm": lambda a, g, b: our.layer_normalization(a, g, b)[0],
+    "rms_norm": lambda a, g: our.rms_normalization(a, g)[0],
+    "embedding": lambda i, w: our.embedding(i, w),
+    "index_select0": lambda a, i: our.index_select(a, 0, i),
+    "gather1": lambda a, i: our.gather_elements(a, 1, i),
+    "mlp": lambda x, a, b: our.relu(x @ a) @ b,
+    "mlp_residual": lambda x, a, b: x + our.relu(x @ a) @ b,
+    "chain3": lambda x, a, b: (our.relu(x @ a) @ b).sum(),
+    "conv2d": lambda x, w: our.convolution(x, w, pad_mode="pad", pad=1),
+    "sdpa_cpu_flash": lambda q, k, v: our.scaled_dot_product_attention(q, k, v),
+    "xent_mean": lambda x, y: our.reduce_mean(losses(x, y)),
+    "xent_sum": lambda x, y: losses(x, y).sum(),
+    "xent_none": lambda x, y: losses(x, y),
+}
+
+
+def losses(x: Any, y: Any) -> Any:
+    """Cross-entropy in PyTorch's two steps: the logarithms of softmax, and among them the label's."""
+    picked = our.gather_elements(our.log_softmax(x), 1, our.expand_dims(y, 1))
+    return -our.squeeze(picked, axis=(1,))
+
+
+INTEGERS = {
+    "gather1": {1: 16},
+    "index_select0": {1: 8},
+    "embedding": {0: 12},
+    **{name: {1: 16} for name in ("xent_mean", "xent_sum", "xent_none")},
+}
+
+
+def ops(op: str, shapes: list[list[int]], mesh: list[int], pl: list[list[str]], grad: int = 0, **_: Any) -> Row:
+    """An operator (or a few), forward and backward."""
+    over, rng = mesh_of(mesh), np.random.default_rng(0)
+    high = INTEGERS.get(op, {})
+    layouts = [MeshLayout.coded(over, p) for p in pl]
+    operands = [drawn(s, to, rng, high.get(i)) for i, (s, to) in enumerate(zip(shapes, layouts, strict=True))]
+    wholes = [x.asnumpy() for x in operands]
+    with dtensor_messages() as sent:
+        try:
+            out = PROGRAMS[op](*operands)
+        except ParallelLabError as error:
+            return {"error": str(error)}
+    alone = [Tensor(x) for x in wholes]
+    reference = PROGRAMS[op](*alone).asnumpy()
+    local = [list(out.local(rank).shape) for rank in over.ranks]
+    row: Row = {
+        "out_pl": codes(out),
+        "out_shape": list(out.shape),
+        "local": local[0] if all(part == local[0] for part in local) else local,
+        "comms": dict(Counter(m.kind for m in sent)),
+        "messages": listed(sent),
+        "err": float(np.abs(out.asnumpy() - reference).max(initial=0)),
+    }
+    if not grad:
+        return row
+    seed = drawn(out.shape, seed_layout(out.layout), np.random.default_rng(1))
+    with dtensor_messages() as back:
+        out.backward(seed)
+    row |= {"bwd_comms": dict(Counter(m.kind for m in back)), "bwd_messages": listed(back)}
+    row |= {"grad_pl": [codes(x.grad) for x in operands]}
+    if out.shape:
+        row["grad_out_pl"] = codes(seed)
+    wanted = undivided(PROGRAMS[op], wholes, seed.asnumpy(), [i for i in range(len(wholes)) if i not in high])
+    row["grad_err"] = max(
+        (
+            float(np.abs(x.grad.asnumpy() - wanted[i]).max(initial=0))
+            for i, x in enumerate(operands)
+            if x.grad is not None
+        ),
+        default=0.0,
+    )
+    return row
+
+
+def undivided(program: Any, wholes: list[np.ndarray], seed: np.ndarray, positions: list[int]) -> dict[int, np.ndarray]:
+    """The gradients on one device."""
+
+    def weighted(*inputs: Any) -> Any:
+        return (program(*inputs) * Tensor(seed)).sum()
+
+    _, grads = value_and_grad(weighted, tuple(positions))(*map(pl.Tensor, wholes))
+    return dict(zip(positions, (g.asnumpy() for g in grads), strict=True))

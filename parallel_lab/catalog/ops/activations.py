@@ -182,6 +182,7 @@ hsigmoid = fractional(
     mint="functional.hardsigmoid",
     flops=3,
     example=WIDE,
+    linear="max min: x",
 )
 
 

@@ -149,6 +149,7 @@ cummin = _running_extreme("cummin", "Cummin", np.minimum, "smallest")
 
 @op(
     UNARY,
+    linear="x",
     name="CumSum",
     dtype=sum_dtype,
     **_ALONG,

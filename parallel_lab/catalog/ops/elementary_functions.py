@@ -14,7 +14,11 @@ from ...ops.unary import POSITIVE_CASE, _one_over, floats, fractional, sqrt, squ
 BELOW_ONE = case(SHAPE, low=-0.9, high=0.9)
 
 expm1 = fractional(
-    "expm1", np.expm1, "exp(x) - 1 without loss of digits near 0", lambda g, out, x: mul(g, add(out, 1.0))
+    "expm1",
+    np.expm1,
+    "exp(x) - 1 without loss of digits near 0",
+    lambda g, out, x: mul(g, add(out, 1.0)),
+    linear="max min: x",
 )
 log1p = fractional(
     "log1p",
@@ -34,7 +38,7 @@ reciprocal = fractional(
     example=POSITIVE_CASE,
 )
 LN_2, LN_10 = math.log(2), math.log(10)
-exp2 = fractional("exp2", np.exp2, "2 to the power x", lambda g, out, x: mul(g, mul(out, LN_2)))
+exp2 = fractional("exp2", np.exp2, "2 to the power x", lambda g, out, x: mul(g, mul(out, LN_2)), linear="max min: x")
 log2 = fractional("log2", np.log2, "Logarithm to base 2", lambda g, out, x: div(g, mul(x, LN_2)), example=POSITIVE_CASE)
 log10 = fractional(
     "log10", np.log10, "Logarithm to base 10", lambda g, out, x: div(g, mul(x, LN_10)), example=POSITIVE_CASE
@@ -81,14 +85,24 @@ acos = _inverse(
     example=BELOW_ONE,
 )
 atan = _inverse(
-    "atan", np.arctan, "Angle with the tangent x, from -pi/2 to pi/2", lambda g, out, x: div(g, add(square(x), 1.0))
+    "atan",
+    np.arctan,
+    "Angle with the tangent x, from -pi/2 to pi/2",
+    lambda g, out, x: div(g, add(square(x), 1.0)),
+    linear="max min: x",
 )
 
 # ---- hyperbolic ----
 
-sinh = fractional("sinh", np.sinh, "Hyperbolic sine", lambda g, out, x: mul(g, cosh(x)))
+sinh = fractional("sinh", np.sinh, "Hyperbolic sine", lambda g, out, x: mul(g, cosh(x)), linear="max min: x")
 cosh = fractional("cosh", np.cosh, "Hyperbolic cosine", lambda g, out, x: mul(g, sinh(x)))
-asinh = _inverse("asinh", np.arcsinh, "Inverse of the hyperbolic sine", lambda g, out, x: div(g, _root_of(x, 1.0, 1.0)))
+asinh = _inverse(
+    "asinh",
+    np.arcsinh,
+    "Inverse of the hyperbolic sine",
+    lambda g, out, x: div(g, _root_of(x, 1.0, 1.0)),
+    linear="max min: x",
+)
 acosh = _inverse(
     "acosh",
     np.arccosh,
@@ -129,9 +143,18 @@ def logit_grad(g, x, *, eps):
 
 # ---- rounding, and no gradient ----
 
-floor = unary("floor", np.floor, "The largest whole number not above x, in x's dtype", mint="floor")
-ceil = unary("ceil", np.ceil, "The smallest whole number not below x, in x's dtype", mint="ceil")
-trunc = unary("trunc", np.trunc, "The whole number next to x towards 0, in x's dtype", also="fix", mint="trunc fix")
+floor = unary(
+    "floor", np.floor, "The largest whole number not above x, in x's dtype", mint="floor", linear="max min: x"
+)
+ceil = unary("ceil", np.ceil, "The smallest whole number not below x, in x's dtype", mint="ceil", linear="max min: x")
+trunc = unary(
+    "trunc",
+    np.trunc,
+    "The whole number next to x towards 0, in x's dtype",
+    also="fix",
+    mint="trunc fix",
+    linear="max min: x",
+)
 frac = unary(
     "frac",
     lambda x: x - np.trunc(x),
@@ -144,6 +167,7 @@ round_ = unary(
     "round_",
     lambda x: np.rint(x).astype(x.dtype, copy=False),
     "The nearest whole number, halves to the even one, in x's dtype",
+    linear="max min: x",
     name="Round Rint",
     also="round",
 )
@@ -158,5 +182,5 @@ def sinc_grad(g, x):
 
 # ---- e to the power x, and back ----
 
-exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out))
+exp = fractional("exp", np.exp, "e to the power x", lambda g, out, x: mul(g, out), linear="max min: x")
 log = fractional("log", np.log, "Natural logarithm", lambda g, out, x: div(g, x), example=POSITIVE_CASE)

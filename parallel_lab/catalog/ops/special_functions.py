@@ -17,6 +17,7 @@ erf = fractional(
     "The error function 2 / sqrt(pi) * integral of exp(-t^2) from 0 to x",
     lambda g, out, x: erf_grad(g, x),
     flops=40,
+    linear="max min: x",
 )
 
 
@@ -45,6 +46,7 @@ erfc = fractional(
     "1 - erf(x), without loss of digits where that is small",
     lambda g, out, x: neg(erf_grad(g, x)),
     flops=40,
+    linear="max>min min>max: x",
 )
 
 

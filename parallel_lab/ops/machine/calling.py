@@ -62,7 +62,7 @@ class Operator(OpDef):
     def plain(self) -> bool:
         """Element by element, with tensors and nothing else as arguments."""
         simple = self.signature in ("...->...", "...,...->...") and self.positional == self.tensors and not self.options
-        return simple and self.check is None and self.expand is None and not self.writes
+        return simple and self.result_shape is None and self.check is None and self.expand is None and not self.writes
 
     @cached_property
     def plain_kinds(self) -> str:

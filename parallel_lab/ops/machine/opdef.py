@@ -108,6 +108,7 @@ class OpDef:
     strategy_labels: Callable[..., Any] | None = None
     reduce: str = "sum"
     mean: bool = False
+    linear: str = ""
 
     # what one rank's slice needs besides its data
     offset: str | Callable[..., Any] | None = None
@@ -119,6 +120,7 @@ class OpDef:
 
     # its gradient: operators declared for it by operand, the rule, and what the rule names among its arguments
     gradients: dict[str, OpDef] = field(default_factory=dict, repr=False)
+    gradient_of: tuple[OpDef, str] | None = field(default=None, repr=False)
     vjp_fn: Callable[..., Any] | None = None
     vjp_across: bool = False
     vjp_needs: bool = False

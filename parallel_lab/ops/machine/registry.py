@@ -162,6 +162,9 @@ def op(
     strategy_labels  function of the signature: labels of each strategy tuple where they differ from the operands'
                      labels
 
+    linear     what passes a pending reduction on, for tensors over a mesh: "x, y" (either alone, a sum or a mean),
+               "x+y" (both together), "max: x" (a maximum), "max>min: x", "avg: x with y" (y a tensor that lies whole)
+
     What one rank's slice needs besides its data:
     offset     label, or labels, whose first index on this rank the computation needs, passed as `offset=`: an int for
                one label, a tuple for several; or a function of the signature
@@ -272,6 +275,7 @@ def gradient(of: OpDef, operand: str = "", **facts: Any) -> Callable[[Callable[.
         like = 0 if broadcasts or operand not in names else names.index(operand)
         keywords: dict[str, Any] = {"result_shape": _own_shape if "shape" in names else like, "dtype": 0, **facts}
         grad_op = of.gradients[operand] = op(**keywords)(fn)
+        grad_op.gradient_of = of, operand
         of.vjp(rule)
         return grad_op
 

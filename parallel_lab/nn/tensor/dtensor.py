@@ -1,0 +1,213 @@
+"""`DTensor`: a tensor over a mesh of ranks that computes at once. It is one value; every rank holds a part.
+
+    mesh = DeviceMesh((2, 4), ("dp", "tp"))
+    x = distribute_tensor(array, mesh, [Shard(0), Replicate()])
+    y = x @ w                                  rows split by dp; w's columns by tp
+    y.placements, y.full_tensor()
+
+How operators run, on which ranks, and with which messages: `dtensor_parts.py`; gradients: `dtensor_gradients.py`.
+
+A part that is pending is never read as the whole: `float(y)` and `full_tensor()` reduce it. Words and rules: PyTorch
+2.14, torch.distributed.tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError
+from ...layout.device_mesh import DeviceMesh
+from ...layout.mesh_layout import AxisPlacement, MeshLayout, Shard, StridedShard
+from ...ops.machine.opdef import OpDef
+from .dtensor_gradients import run_backward
+from .dtensor_parts import (
+    Locals,
+    Parts,
+    as_part,
+    dtensor_messages as dtensor_messages,
+    dtensor_policy as dtensor_policy,
+    dual,
+    implicit_replication as implicit_replication,
+    move,
+    played,
+    replicated,
+    sibling,
+)
+from .tensor import Node, Tensor
+
+
+class DTensor(Parts):
+    """A tensor over a mesh; made by `distribute_tensor`, `DTensor.from_local`, and operators.
+
+    layout         MeshLayout: what each axis of the mesh does
+    shape, dtype   of the whole tensor
+    requires_grad  whether `backward` gives it a `grad`
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def from_local(
+        local: Any,
+        mesh: DeviceMesh,
+        placements: Sequence[AxisPlacement] | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+    ) -> DTensor:
+        """A DTensor of the parts that ranks have.
+
+        local       on a rank its part; where one process plays all, a function of the rank, {rank: part}, or one part
+                    for all
+        placements  None: copies, which must be equal
+        shape       of the whole; None: as if all parts were as large as the first (PyTorch: as the rank's own)
+
+        Raises LayoutError: parts that do not make up `shape`.
+        """
+        ranks = played(mesh)
+        layout = MeshLayout(mesh, tuple(placements or replicated(mesh).placements))
+        source = local if isinstance(local, Tensor) and not isinstance(local, RankTensors) else None
+        if isinstance(local, RankTensors):
+            parts = dict(local._locals)
+        else:
+            given = local if callable(local) else (lambda rank: local[rank] if isinstance(local, dict) else local)
+            parts = {rank: as_part(given(rank)) for rank in ranks}
+        first = parts[ranks[0]]
+        layout = layout.on(first.ndim)
+        if shape is None:
+            split = [1] * first.ndim
+            for placement, size in zip(layout.placements, mesh.shape, strict=True):
+                if isinstance(placement, (Shard, StridedShard)):
+                    split[placement.dim] *= size
+            shape = tuple(n * cut for n, cut in zip(first.shape, split, strict=True))
+        for rank in ranks:
+            if parts[rank].shape != layout.local_shape(tuple(shape), rank):
+                given_shape = f"rank {rank} gives {parts[rank].shape} for {layout} of a tensor of shape {tuple(shape)}"
+                allowed = f"{layout.local_shape(tuple(shape), rank)}, or shape= of the whole"
+                raise LayoutError(given_shape, where="DTensor.from_local", allowed=allowed)
+        made = DTensor(parts, layout, shape)
+        operand = local if isinstance(local, RankTensors) else source
+        if operand is not None and operand.requires_grad:
+            made.node = Node(
+                Moved(
+                    "from_local", lambda g: RankTensors(move(g, dual(layout), "gradient of from_local")._locals, mesh)
+                ),
+                (operand,),
+                {},
+            )
+        return made
+
+    def to_local(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
+        """This rank's part; where one process plays all ranks, the parts of all, on which operators run rank by rank.
+
+        grad_placements  how the gradients of the parts make up the gradient of the whole; None: as this tensor lies,
+                         copies where it is pending. PyTorch's trap: Partial() where every rank uses it alike
+        """
+        back = MeshLayout(self.mesh, tuple(grad_placements)) if grad_placements is not None else dual(self.layout)
+        made = RankTensors(self._locals, self.mesh)
+        if self.requires_grad:
+            made.node = Node(
+                Moved("to_local", lambda g: DTensor.from_local(g, back.mesh, back.placements)), (self,), {}
+            )
+        return made
+
+    def redistribute(
+        self, placements: Sequence[AxisPlacement] | MeshLayout | None = None, *, reason: str = "redistribute"
+    ) -> DTensor:
+        """The same value laid out otherwise.  placements: one per axis.
+
+        Raises LayoutError for a layout that no steps lead to, such as a pending maximum; ArgumentTypeError without one.
+        """
+        if placements is None:
+            raise ArgumentTypeError("no placements", where="redistribute", allowed="One placement per axis of the mesh")
+        to = placements if isinstance(placements, MeshLayout) else MeshLayout(self.mesh, tuple(placements))
+        moved = move(self, to.on(self.ndim), reason, implicit=False)
+        if moved is not self and self.requires_grad:
+            moved.node = Node(
+                Moved("redistribute", lambda g: move(g, dual(self.layout), "gradient of redistribute")), (self,), {}
+            )
+        return moved
+
+    def backward(self, gradient: DTensor | None = None) -> None:
+        """Give every tensor that asked for it, and from which this one was made, its `grad` (added to the one there).
+
+        gradient  of this tensor; None: ones, of a tensor with one element
+        """
+        run_backward(self, gradient)
+
+
+class RankTensors(DTensor):
+    """What each rank has of its own, where one process plays all ranks: operators run on each, and nothing is sent."""
+
+    __slots__ = ()
+    alone = True
+
+    def __init__(self, parts: Locals, mesh: DeviceMesh) -> None:
+        super().__init__(parts, replicated(mesh), next(iter(parts.values())).shape)
+
+    def like(self, parts: Locals, layout: Any = None, shape: Any = None) -> RankTensors:
+        """Other parts of the same ranks."""
+        return RankTensors(parts, self.mesh)
+
+    def full_tensor(self) -> Tensor:
+        """Refused: no ranks' parts make up another's. Raises LayoutTypeError, unless one rank is played."""
+        if len(self._locals) == 1:
+            return Tensor(next(iter(self._locals.values())))
+        hint = "DTensor.from_local(parts, mesh, placements) says how they make one; x.local(rank) is one of them"
+        raise LayoutTypeError("parts of several ranks", where="to_local", allowed="A rank's part", hint=hint)
+
+    full = full_tensor
+
+    def __repr__(self) -> str:
+        shapes = sorted({part.shape for part in self._locals.values()})
+        return f"RankTensors({len(self._locals)} parts of shape {' or '.join(map(str, shapes))}, dtype={self.dtype})"
+
+    __str__ = __repr__
+
+    def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
+        per_rank = {}
+        for rank in self._locals:
+            arrays = [x._locals[rank] if isinstance(x, Parts) else as_part(x, operands) for x in operands]
+            per_rank[rank] = op.attempt(arrays, attrs)
+        several = isinstance(next(iter(per_rank.values())), tuple)
+        columns = zip(*per_rank.values(), strict=True) if several else [tuple(per_rank.values())]
+        results = [RankTensors(dict(zip(per_rank, parts, strict=True)), self.mesh) for parts in columns]
+        if op.vjp_fn is not None and any(getattr(x, "requires_grad", False) for x in operands):
+            kept = tuple(x if isinstance(x, Tensor) else Tensor(as_part(x, operands)) for x in operands)
+            node = Node(op, kept, attrs)
+            for number, result in enumerate(results):
+                result.node = node if not several else sibling(node, results, number)
+        return tuple(results) if several else results[0]
+
+
+@dataclass(frozen=True)
+class Moved:
+    """In a node's place of an operator: a tensor laid out otherwise.  back: what becomes of its gradient."""
+
+    name: str
+    back: Callable[[Any], Any]
+    vjp_fn: Any = None
+
+
+def distribute_tensor(
+    value: Any, mesh: DeviceMesh, placements: Sequence[AxisPlacement] | None = None, *, requires_grad: bool = False
+) -> DTensor:
+    """Cut a whole tensor into the parts of a layout. Each rank cuts its own from the value, which all must have: no
+    message is sent (HyperParallel; PyTorch sends the value from rank 0 first).
+
+    placements  None: copies
+
+    Raises LayoutError: Partial, which no value comes as.
+    """
+    array = as_part(value)
+    layout = MeshLayout(mesh, tuple(placements or replicated(mesh).placements)).on(array.ndim)
+    if layout.pending:
+        hint = "DTensor.from_local takes addends"
+        raise LayoutError(f"{layout}", where="distribute_tensor", allowed="Shard and Replicate", hint=hint)
+    parts = {rank: np.ascontiguousarray(array[np.ix_(*layout.indices(array.shape, rank))]) for rank in played(mesh)}
+    if not array.ndim:
+        parts = {rank: array.copy() for rank in parts}
+    return DTensor(parts, layout, array.shape, requires_grad)
