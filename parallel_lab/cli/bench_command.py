@@ -35,6 +35,7 @@ DEVELOPERS = (
     "startup",
     "pipeline",
     "context",
+    "dtensor",
     "search",
     "labs",
 )  # as in tests/bench/command.py

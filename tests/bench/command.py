@@ -6,6 +6,7 @@ parallel-lab bench training --parallel    the data-parallel step of 2 and 4 rank
 parallel-lab bench startup                from nothing to the first collective; what idle workers take
 parallel-lab bench pipeline               bubbles of pipelines: predicted, simulated, measured
 parallel-lab bench context                useful shares of causal rings: counted, measured
+parallel-lab bench dtensor                an eager product of DTensors next to its calls by hand
 parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
 parallel-lab bench labs                   what each lab predicts on this machine, fitted, and what it measures
 
@@ -109,6 +110,15 @@ def _context(args: argparse.Namespace) -> Measured:
     return Measured(context_text(found), numbers)
 
 
+def _dtensor(args: argparse.Namespace) -> Measured:
+    from tests.bench.dtensor import dtensor_goals, dtensor_text, measure_dtensor
+    from tests.bench.goals import goal_dicts
+
+    found = measure_dtensor(*((64, 3) if args.quick else (args.size, args.pairs)), tell=_tell)
+    numbers = {"dtensor": [dataclasses.asdict(f) for f in found], "goals": goal_dicts(dtensor_goals(found))}
+    return Measured(dtensor_text(found), numbers)
+
+
 def _search(args: argparse.Namespace) -> Measured:
     from tests.bench.searched import measure_searched, searched_dict, searched_page, searched_text
 
@@ -203,6 +213,18 @@ BENCHMARKS = (
         "Runs an attention whose tokens are split over 2, 4, ... workers, up to the number of cores, in every "
         "placement, and compares the share of a ring's time that is useful with the formula's, within 10 points.",
         "  parallel-lab bench context\n  parallel-lab bench context --tokens 16384 --json shares.json\n",
+    ),
+    Benchmark(
+        "dtensor",
+        _dtensor,
+        (
+            option("--size", type=_POSITIVE, default=1024, help="rows and columns (default 1024)"),
+            option("--pairs", type=_POSITIVE, default=50, help="products of each, in turns (default 50)"),
+        ),
+        "an eager product of DTensors next to its calls by hand",
+        "Times a product of two DTensors that are split by rows, which gathers one of them, next to an all_gather and "
+        "a product of arrays; and the Python of a small operator.",
+        "  parallel-lab bench dtensor\n  parallel-lab bench dtensor --size 256 --json dtensor.json\n",
     ),
     Benchmark(
         "search",

@@ -34,14 +34,15 @@ def layouts_of(mesh, codes):
 
 def value_of(x):
     """The whole value of a DTensor by the definition: its parts at their positions, reduced where they are pending."""
-    whole = np.zeros(x.shape)
+    whole, pending = np.zeros(x.shape), x.layout.pending
+    means = np.prod([x.mesh.axis_size(name) for name, op in pending.items() if op == "avg"])
+    reduce = {"max": np.max, "min": np.min}.get(next(iter(pending.values()), ""), np.sum)
     for rank in x.mesh.ranks:
-        group, op = {rank}, next(iter(x.layout.pending.values()), "sum")
-        for name in x.layout.pending:
+        group = {rank}
+        for name in pending:
             group = {other for member in group for other in x.mesh.group(name, member)}
         parts = np.stack([x.local(member) for member in sorted(group)])
-        reduced = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min}[op](parts, axis=0)
-        whole[np.ix_(*x.layout.indices(x.shape, rank))] = reduced
+        whole[np.ix_(*x.layout.indices(x.shape, rank))] = reduce(parts, axis=0) / means
     return whole
 
 

@@ -28,7 +28,7 @@ from ...layout.mesh_redistribution import MeshStep, redistribution
 from ...layout.mesh_views import reshaped
 from ...ops.collectives.definitions import MESSAGES
 from ...ops.machine.axis_rules import POLICIES, Choice, choose
-from ...ops.machine.opdef import OpDef
+from ...ops.machine.opdef import OpDef, dtype_name
 from .tensor import Node, Tensor
 
 Locals = dict[int, np.ndarray]  # rank -> its part
@@ -252,7 +252,7 @@ def _operand(op: OpDef, position: int, value: Any, mesh: DeviceMesh, kind: type[
 
 def _types(tensors: Sequence[Any]) -> tuple[tuple[tuple[int, ...], ...], tuple[str, ...]]:
     kinds = [x if isinstance(x, Parts) else scalar_operand(x, tensors) for x in tensors]
-    return tuple(tuple(x.shape) for x in kinds), tuple(str(x.dtype) for x in kinds)
+    return tuple([tuple(x.shape) for x in kinds]), tuple([dtype_name(x.dtype) for x in kinds])
 
 
 def sibling(node: Node, results: Sequence[Parts], number: int) -> Node:
