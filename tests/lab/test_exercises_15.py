@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises import get_exercise, judge_drawn, lesson_15
 from parallel_lab.lab.lessons import context_parallel
 from parallel_lab.layout.placements import Placement
@@ -105,6 +106,16 @@ def test_owners_of_chunks_are_scored(owners, parts, words):
     assert set(wrong) == parts and any(words in f"{part.found} {part.form} {part.note}" for part in wrong.values())
 
 
+def test_a_ring_in_words_has_every_step_and_refuses_other_owners():
+    """Striped: 136 pairs in each of three chunks, 256 for each two that meet; a message of 3 x 192."""
+    lines = str(lesson_15.packed_ring([chunk % 4 for chunk in range(12)])).splitlines()
+    assert lines[2].split() == ["2", "512", "1024", "768", "512", "576", "1024"]
+    assert lines[-1] == "2712 in all, 2008 for an average rank: 704 exposed; a rank holds 9 chunks at most"
+    for wrong in ([4] * 12, [0.5] * 12, None):
+        with pytest.raises(ArgumentError, match="A list of 12 ranks, 0 to 3"):
+            lesson_15.packed_ring(wrong)
+
+
 def lists_of_owners():
     """Every one with three chunks on each of four ranks, the first on rank 0: a ring looks alike from every rank."""
     kept = [()]
@@ -146,7 +157,7 @@ def test_no_way_to_give_chunks_to_ranks_exposes_less_than_par(documents, message
     exposed = sum(np.maximum(step, 3 * message) for step in steps) + last - pairs.sum() / 4
     assert len(owners) == 92_400 and exposed.min() == puzzle.par
     assert min(puzzle.ring(own).exposed for own in PATTERNS.values()) > puzzle.par
-    assert puzzle.ring(owners[exposed.argmin()]).exposed == puzzle.par
+    assert puzzle.ring(owners[exposed.argmin()].tolist()).exposed == puzzle.par
 
 
 def test_predictions_are_compared_with_counts():

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import checked, integer, sequence_of
 from ...base.units import plural, table_lines
 from ...cost.planner.sequence_messages import least_hidden_tokens
 from ...layout.placements import Placement, VisibleKeys, attention_work
@@ -177,6 +178,7 @@ def _devices(rng: np.random.Generator) -> list[tuple[float, ...]]:
 
 CHUNK, RANKS, CHUNKS, CAP = 16, 4, 12, 9  # tokens of a chunk; chunks in all, and those that a rank may hold at once
 STRIPED = tuple(chunk % RANKS for chunk in range(CHUNKS))
+COUNTS = sequence_of(integer(1), "Chunks of each document in a list or tuple")
 FORM = f"A list of {CHUNKS} ranks, 0 to {RANKS - 1}: whose each chunk is"
 # {chunks of each document: {pairs computed while a chunk is passed on: exposed pairs at par}}. CAP leaves three chunks
 # for each rank, so there are 12! / 3!^4 ways; a test tries them all. Chosen from all lists of documents so that no
@@ -224,12 +226,15 @@ class PackedRing:
         return "\n".join([*table_lines(rows, right=range(9)), f"{total}; a rank holds {self.held} chunks at most"])
 
 
+@checked(owners=sequence_of(integer(0, RANKS - 1), FORM), documents=COUNTS, message=integer(0))
 def packed_ring(owners: Sequence[int], documents: Sequence[int] = (7, 3, 2), message: int = 192) -> PackedRing:
     """What each rank computes in each step of a ring of four.
 
     owners     the rank of each chunk of 16 tokens
     documents  chunks of each document
     message    pairs that are computed while a rank passes on one chunk
+
+    Raises ArgumentError for other owners, LayoutError where the documents have another number of chunks.
     """
     ranks, of, counts = range(RANKS), np.repeat(owners, CHUNK), [list(owners).count(r) for r in range(RANKS)]
     first, stop = VisibleKeys(documents=tuple(n * CHUNK for n in documents)).bounds(len(of))
@@ -290,7 +295,7 @@ def _of_documents(puzzle: Packed) -> dict[str, Any]:
         "par": lambda: f"exposed {puzzle.par} pairs: no way to give {CHUNKS} chunks to {RANKS} ranks is better",
         "hints": (
             "Which chunks of the same document meet in which step of the ring?",
-            "Print packed_ring of a striped list: which step lasts longest, on which rank? Which chunks meet?",
+            "Print packed_ring of a striped list: which step lasts longest, on which rank, with which chunks?",
             f"A message takes {message}: in steps 2 and 3 a rank has {plural(free, 'pair')} of chunks, 256 each, for "
             "nothing. What is too much in one step should move to another one, with one of its two chunks.",
             "Begin with striped, and exchange those two chunks for which exposed falls most, as long as it falls; a "
