@@ -129,6 +129,12 @@ def test_where_a_library_has_no_form_the_text_says_why(case, target, words):
     assert not is_program(text) and words in text and all(line.startswith("#") for line in text.splitlines())
 
 
+def test_micro_batches_of_experts_have_no_program_for_jax_whose_parts_are_others():
+    lab = MemoryLab("experts", 2, level="off")
+    lab.set_accumulation(2)
+    assert "depends on whose tokens are counted together" in lab.code("jax") and is_program(lab.code("torch"))
+
+
 def test_gradient_sums_fused_and_slices_of_states_are_in_mindspore_s_program_and_named_in_the_others():
     lab = StrategyLab(devices=2)
     lab.set_fusion("fused")

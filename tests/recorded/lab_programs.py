@@ -99,6 +99,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "memory dense level1, AdamWeightDecay": _memory("dense", 2, "AdamWeightDecay", "level1"),
     "memory stack grouping, Lamb": _memory("stack", 2, "Lamb", "grouping"),
     "memory stack grouping, AdamWeightDecay, parts": _memory("stack", 2, "AdamWeightDecay", "grouping", 2),
+    "memory experts off": _memory("experts", 4, "Adam", "off"),
+    "memory experts level2": _memory("experts", 2, "Momentum", "level2"),
+    "memory experts grouping, Lamb": _memory("experts", 2, "Lamb", "grouping"),
     "pipeline stack gpipe": _pipeline("stack", 2, "gpipe"),
     "pipeline stack 1f1b": _pipeline("stack", 4, "1f1b"),
     "pipeline stack 1f1b, recompute": _pipeline("stack", 2, "1f1b", again=(1,)),
@@ -140,8 +143,8 @@ def one_device_losses(lab: Any) -> list[float]:
         job = network_job(lab)
         optimizer = job.optimizer if isinstance(lab, FusionLab) else job.optimizer(lab.settings.optimizer)
         how = {"device_num": 1, "dataset_strategy": "full_batch"}
-        if isinstance(lab, MemoryLab):
-            how["grad_accumulation_step"] = lab.settings.accumulation
+        if isinstance(lab, MemoryLab):  # its network may have strategies by now
+            how = {"parallel_mode": "stand_alone", "grad_accumulation_step": lab.settings.accumulation}
         net, batches = job.net, job.batches
         with default_settings():
             plan = compile_network(net, *batches[0], loss=job.loss, optimizer=optimizer, **how)

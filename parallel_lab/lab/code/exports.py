@@ -133,6 +133,9 @@ def code_of_memory(program: Program, whole: Program, settings: Any, context: str
             what = "shares of parameters that ranks gather for a while"
             allowed = "A NamedSharding says how a parameter lies; when it is gathered is XLA's choice"
             raise NoForm(what, where="code for JAX", allowed=allowed)
+        if parts > 1 and program.has("experts"):
+            what = "micro-batches with a balance loss, which depends on whose tokens are counted together"
+            raise NoForm(what, where="code for JAX", allowed="One batch: micro-batches are parts of each rank's rows")
         return jax_code(_global(whole, local), STEPS, parts=parts)
 
     wrapped = [f"train = {STEP_CELL.replace('net', inner, 1)}"]

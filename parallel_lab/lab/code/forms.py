@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ...base.errors import ArgumentError
+
 Names, Attrs = Sequence[str], Mapping[str, Any]
 
 
@@ -52,7 +54,7 @@ def _flags(*names: str) -> Callable[[Attrs], str]:
 def _reduced(name: str) -> Form:
     def expression(axis: str, keep: str) -> Callable[[Names, Attrs], str]:
         def text(i: Names, a: Attrs) -> str:
-            where = [] if a["axis"] is None else [f"{axis}={a['axis']}"]
+            where = [] if a["axis"] in (None, ()) else [f"{axis}={a['axis']}"]
             return f"{i[0]}.{name}({', '.join([*where, *([f'{keep}=True'] if a['keep_dims'] else [])])})"
 
         return text
@@ -107,6 +109,21 @@ def _pool_jax(i: Names, a: Attrs) -> str:
 
 def _dense_pictures(a: Attrs) -> str:
     return f"{a['out_channel']}, {a['kernel_size']}, pad_mode={a['pad_mode']!r}, pad={a['pad']}, stride={a['stride']}"
+
+
+def _routed(i: Names, a: Attrs) -> str:
+    if (a["router"], a["scale"], a["groups"]) != ("softmax_topk_norm", 1.0, 1):
+        what = f"the router {a['router']!r} with scale {a['scale']} and {a['groups']} groups"
+        raise ArgumentError(what, where="code", allowed="softmax_topk_norm, scale 1, one group")
+    return f"routed({i[0]}, {a['k']})"
+
+
+def _experts(library: str) -> Callable[[Names, Attrs], str]:
+    def text(i: Names, a: Attrs) -> str:
+        inner = a["activation"]
+        return f"experts({', '.join(i)}, lambda x: {getattr(FORMS[inner.op], library)(['x'], inner.attrs)})"
+
+    return text
 
 
 _APPROXIMATE = {"tanh": True, "none": False}
@@ -172,6 +189,13 @@ FORMS: dict[str, Form] = {
         lambda op, i, a: f"{op}({', '.join(i)}, {op}_mean, {op}_variance)[0]",
         "BatchNorm",
     ),
+    "route_tokens": Form(_routed, _routed),
+    "expert_scores": Form(*_of("{0}.softmax(-1)", "jax.nn.softmax({0})"), mindspore="Softmax"),
+    "expert_load": Form(
+        lambda i, a: f"load_of({i[0]})" + " / dist.get_world_size()" * a["local"],
+        lambda i, a: f"({i[0]} > 0).sum((0, 1))",
+    ),
+    "experts": Form(_experts("torch"), _experts("jax")),
     "convolution": Form(_convolution, _convolution_jax, _dense_pictures),
     "max_pool": Form(
         lambda i, a: f"F.max_pool2d({i[0]}, {a['kernel_size']}, {a['strides']})",

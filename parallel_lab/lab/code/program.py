@@ -104,10 +104,9 @@ class Program:
             taken.add(names[value])
         return names
 
-    @property
-    def attends(self) -> bool:
-        """Whether one of its operators is attention."""
-        return any(step.op == "scaled_dot_product_attention" for step in self.steps)
+    def has(self, op: str) -> bool:
+        """Whether it has this operator."""
+        return any(step.op == op for step in self.steps)
 
     def placements(self) -> tuple[dict[str, TensorLayout], list[dict[str, TensorLayout]]]:
         """(how data and parameters lie at the start, what each step needs in another layout than it was left in)."""
@@ -213,15 +212,47 @@ def _step(node: Node, rule: Any, matrix: tuple[int, ...], renamed: Mapping[str, 
     layouts = () if rule is None else tuple(on_device_matrix(layout, matrix) for layout in rule.ins)
     left = None if rule is None or rule.out.is_partial else on_device_matrix(rule.out, matrix)
     strategy = node.strategy if node.strategy_source == "user" else None
-    ins = tuple(renamed.get(name, name) for name in node.ins)
+    numbers = {name: text for name in node.ins for text, colon, _ in [name.rpartition(":")] if colon}
+    ins = tuple({**numbers, **renamed}.get(name, name) for name in node.ins)
     attrs = dict(node.attrs)
     names = [_short(name) for name in (node.name, *ins, node.outs[0])]
+    if node.op == "expert_load":
+        attrs["local"] = rule is None  # each rank counts its own rows
     what = {"strategy": strategy, "layouts": layouts, "left": left, "stage": max(0, node.stage)}
     return Step(names[0], node.op, node.op_class, tuple(names[1:-1]), names[-1], attrs, node.shape, **what)
 
 
+# of an nn.MoE, what copies tokens, moves rows, and computes with them
+ROWS = ("into_groups", "place", "dispatch", "exchange", "apart", "first", "activation", "second", "together", "combine")
+
+
+def _with_experts(steps: list[Step]) -> list[Step]:
+    """Experts as one operator of tokens, weights, and two matrices of each expert: libraries have no rows whose number
+    the router decides, so every expert has room for every token. Weights are those of all experts, mostly 0.
+    """
+    layers = {step.name.removesuffix(".combine") for step in steps if step.op == "combine_rows"}
+    by_name, made_by, done = {s.name: s for s in steps}, {s.out: s for s in steps}, []
+    for step in steps:
+        moe, _, part = step.name.rpartition(".")
+        if moe in layers and part == "out_of_groups":
+            route, first, second = (by_name[f"{moe}.{name}"] for name in ("route", "first", "second"))
+            logits = made_by[route.ins[0]]
+            layouts = (*logits.layouts[:1] * 2, *(product.layouts[2] for product in (first, second) if logits.layouts))
+            ins = (by_name[f"{moe}.into_groups"].ins[0], route.out, first.ins[2], second.ins[2])
+            attrs = {"activation": made_by[second.ins[0]], "experts": logits.shape[-1]}
+            how = {"attrs": attrs, "strategy": first.strategy, "layouts": layouts, "left": None}
+            done.append(replace(step, name=moe, op="experts", class_name="MoE", ins=ins, **how))
+        elif step.op == "route_tokens":  # its bias is 0
+            attrs = {**step.attrs, "experts": made_by[step.ins[0]].shape[-1]}
+            done.append(replace(step, ins=step.ins[:1], layouts=step.layouts[:1], attrs=attrs))
+        elif not step.name.startswith(tuple(f"{layer}.{part}" for layer in layers for part in ROWS)):
+            done.append(step)
+    return done
+
+
 def _joined(steps: list[Step]) -> tuple[Step, ...]:
-    """Batch norm as one operator, as the libraries have it: its sums and what they are applied to."""
+    """Batch norm as one operator, as the libraries have it: its sums and what they are applied to. So are experts."""
+    steps = _with_experts(steps)
     sums = {step.out for step in steps if step.op == "batch_norm_sums"}
     joined = []
     for step in steps:
