@@ -101,6 +101,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.context.model import ContextLab
     from .lab.costs.model import CostLab
     from .lab.experts.model import ExpertLab
+    from .lab.explain.explanation import explain
     from .lab.fusion.model import FusionLab
     from .lab.memory.model import MemoryLab
     from .lab.pipeline.model import PipelineLab
@@ -179,6 +180,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.context.model": ("ContextLab",),
             "lab.costs.model": ("CostLab",),
             "lab.experts.model": ("ExpertLab",),
+            "lab.explain.explanation": ("explain",),
             "lab.redistribution.model": ("RedistributionLab",),
             "lab.rosetta.model": ("RosettaLab",),
             "lab.search.model": ("SearchLab",),

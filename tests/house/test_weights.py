@@ -32,7 +32,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 311,
+    "__init__.py": 313,
     "__main__.py": 8,
     "base": 4_840,
     "layout": 4_462,
@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_695,
     "processes": 13_681,
     "train": 11_065,
-    "lab": 38_747,
+    "lab": 42_107,
     "mindspore": 9_896,
     "cli": 2_737,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 121_379, 146_607, 112_565
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 124_741, 149_969, 112_968
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -1,0 +1,256 @@
+"""`explain`: what a program for several devices sends, read from its text and not run.
+
+    print(pl.explain("train.py"))                        # a file, or the text itself, or a log of PyTorch's DebugMode
+    pl.explain(text).messages                            # [Message, ...] in order
+    pl.explain("train.py", run=True).differences         # PyTorch runs it, on a fake group; what is different
+
+A program of PyTorch (DTensor, parallelize_module, fully_shard), JAX (jit with shardings, shard_map) or HyperParallel is
+read statement by statement (`reading.py`); tables say what its names mean; layouts, messages and gradients are those of
+the distributed tensor (`symbolic.py`). Lines that are not understood are listed, with the reason.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ...base.checks import flag, integer
+from ...base.errors import ArgumentError, MissingPackage, shorten
+from ...layout.device_mesh import DeviceMesh
+from ..code.pasted import read_code
+from .debug_log import LOG, read_log
+from .hyper_names import HyperFront
+from .jax_names import JaxFront
+from .modules import ModuleFront
+from .reading import LONGEST, Reader
+from .symbolic import Message, Step, World
+
+RANKS = re.compile(r"(?:nproc[-_]per[-_]node|worker_num|device_count)[= ]+(\d{1,5})")
+SECONDS = 120  # for a program that is run
+FRONTS = {"jax": (JaxFront, "JAX", "torch"), "hyper_parallel": (HyperFront, "HyperParallel", "explicit")}
+COLUMNS = ("line", "program", "what", "layouts", "message", "bytes", "memory", "why")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the explanation.
+
+    line, text    of the program
+    what          the operator, or what was placed;  layouts: of operands -> of the result, per axis of the mesh
+    message       what rank 0 sends, "" for nothing;  size_bytes: that it gives
+    memory_bytes  of the result, on rank 0;  reason: of the message;  times: that it happened
+    """
+
+    line: int
+    text: str
+    what: str
+    layouts: str
+    message: str
+    size_bytes: int
+    memory_bytes: int
+    reason: str
+    times: int = 1
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As shown, in the order of COLUMNS."""
+        sent = f"{self.size_bytes:,}" if self.message else ""
+        times = f" (x {self.times})" if self.times > 1 else ""
+        memory = f"{self.memory_bytes:,}" if self.memory_bytes else ""
+        return str(self.line), self.text, self.what + times, self.layouts, self.message, sent, memory, self.reason
+
+
+@dataclass
+class Explanation:
+    """What was found.
+
+    source    "PyTorch", "JAX", "HyperParallel", "MindSpore", "DebugMode log";  ranks, meshes: that the program makes
+    events    what was computed, placed and sent, in order;  unread: [(line, reason)]
+    ran       with run=True, the messages that PyTorch sent: [[kind, axis, shape, reduction?], ...]
+    """
+
+    source: str
+    program: str
+    ranks: int
+    meshes: Sequence[DeviceMesh] = ()
+    events: Sequence[Message | Step] = ()
+    unread: list[tuple[int, str]] = field(default_factory=list)
+    ran: list[list[Any]] | None = None
+
+    @property
+    def messages(self) -> list[Message]:
+        """What rank 0 sends, in order."""
+        return [e for e in self.events if isinstance(e, Message)]
+
+    @property
+    def forward(self) -> list[list[Any]]:
+        """[kind, axis, shape given by a rank, reduction unless it is a sum] of all but what autograd sends."""
+        return [m.row() for m in self.messages if m.phase != "backward"]
+
+    @property
+    def backward(self) -> list[list[Any]]:
+        """The same of what is sent while gradients are computed."""
+        return [m.row() for m in self.messages if m.phase == "backward"]
+
+    @property
+    def differences(self) -> list[str]:
+        """Where what was run and what was read differ. Raises ArgumentError: nothing was run."""
+        if self.ran is None:
+            raise ArgumentError("nothing was run", where="explain", allowed="explain(program, run=True)")
+        read = [m.row() for m in self.messages]
+        pairs = [*zip(read, self.ran, strict=False)]
+        found = [f"message {i}: read {a}, run {b}" for i, (a, b) in enumerate(pairs) if a != b]
+        more = read[len(pairs) :] or self.ran[len(pairs) :]
+        return found + [f"{'read' if len(read) > len(pairs) else 'run'} alone: {one}" for one in more]
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """One per line and thing that happens there; what repeats is counted."""
+        lines, found = self.program.splitlines(), {}
+        for event in self.events:
+            text = lines[event.line - 1].strip() if 0 < event.line <= len(lines) else ""
+            if isinstance(event, Message):
+                reduce = f" ({event.reduce})" if event.reduce not in ("", "sum") else ""
+                message = f"{event.kind}{reduce} over {event.axis or 'all'} of {event.dtype} {list(event.shape)}"
+                row = Row(event.line, text, event.phase, "", message, event.size_bytes, 0, event.reason)
+            else:
+                row = Row(event.line, text, event.what, event.layouts, "", 0, event.memory_bytes, "")
+            found[row] = found.get(row, 0) + 1
+        return [Row(*(getattr(row, name) for name in Row.__match_args__[:-1]), times) for row, times in found.items()]
+
+    @property
+    def summary(self) -> str:
+        """Ranks, meshes, messages and bytes in a line."""
+        kinds: dict[str, list[int]] = {}
+        for m in self.messages:
+            kinds.setdefault(m.kind, []).append(m.size_bytes)
+        sent = ", ".join(f"{len(sizes)} {kind} ({sum(sizes):,} bytes)" for kind, sizes in kinds.items()) or "no message"
+        meshes = "; ".join(map(str, self.meshes)) or "no mesh"
+        read = "all lines read" if not self.unread else f"{len(self.unread)} lines not read"
+        return f"{self.source}, {self.ranks} ranks, {meshes}. Rank 0 sends: {sent}. {read}."
+
+    def text(self) -> str:
+        """The table as text, and what was not read."""
+        shown = [row.cells for row in self.rows]
+        cells = [tuple(shorten(c) if len(c) > 60 else c for c in row) for row in (COLUMNS, *shown)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(COLUMNS))]
+        table = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+        lines = [self.summary, "", *(table if shown else [])]
+        lines += [f"not read: line {line}: {reason}" for line, reason in self.unread]
+        if self.ran is not None:
+            lines += [
+                "run by PyTorch: the same messages" if not self.differences else "run by PyTorch:",
+                *self.differences,
+            ]
+        return "\n".join(lines)
+
+    __str__ = text
+
+    def to_html(self) -> str:
+        """The same as a table that needs no script and no network."""
+        head = "".join(f'<th scope="col">{name}</th>' for name in COLUMNS)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.cells)}</tr>" for row in self.rows
+        )
+        unread = "".join(f"<li>line {line}: {html.escape(reason)}</li>" for line, reason in self.unread)
+        more = f"<p>Not read:</p><ul>{unread}</ul>" if unread else ""
+        if self.ran is not None:
+            lines = "".join(f"<li>{html.escape(d)}</li>" for d in self.differences)
+            more += f"<p>Run by PyTorch: {'other messages' if lines else 'the same messages'}</p><ul>{lines}</ul>"
+        caption = html.escape(self.summary)
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+    _repr_html_ = to_html
+
+
+def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None) -> Explanation:
+    """Read a program for several devices, or a log of PyTorch's DebugMode.
+
+    text_or_file  the text, or the path of a file; at most 200,000 characters
+    run           PyTorch runs it too, in a process of its own, as rank 0 of a fake group: `Explanation.ran`
+    devices       ranks that start it; None: what its first comment says (`torchrun --nproc-per-node 4`), else 8
+
+    Nothing of the program is executed, unless `run` is True: then all of it is, with your rights. Raises ArgumentError:
+    no text, too long, no Python; MissingPackage: PyTorch, for run=True.
+    """
+    flag("explain", "run", run)
+    text = _text(text_or_file)
+    found = RANKS.search(text[:4000])
+    ranks = integer(1, 65_536)("explain", "devices", devices or (int(found[1]) if found else 8))
+    if LOG.search(text) and "import " not in text:
+        return Explanation("DebugMode log", text, ranks, (), read_log(text))
+    roots = {part.partition(".")[0] for part in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE)}
+    if "mindspore" in roots and "hyper_parallel" not in roots:
+        return _mindspore(text, ranks)
+    kind, name, policy = next((FRONTS[root] for root in FRONTS if root in roots), (ModuleFront, "PyTorch", "torch"))
+    world = World(policy, at_once=kind is JaxFront)
+    front = kind(world, ranks)
+    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
+    reader.read()
+    made = Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))
+    if run:
+        made.ran = _run(text, ranks)
+    return made
+
+
+def _text(given: Any) -> str:
+    """The program: the text itself, or what a file holds."""
+    is_path = (
+        isinstance(given, os.PathLike)
+        or isinstance(given, str)
+        and "\n" not in given
+        and given.endswith((".py", ".txt"))
+    )
+    if not is_path:
+        return given if isinstance(given, str) else str(given if given is not None else "")
+    try:
+        with open(given, encoding="utf-8") as file:
+            return file.read(LONGEST + 1)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(
+            f"the file {shorten(str(given))}: {error}", where="explain", allowed="A file of text"
+        ) from None
+
+
+def _mindspore(text: str, ranks: int) -> Explanation:
+    """A MindSpore program: its strategies and settings, by the rules of the labs that take code."""
+    pasted = read_code(text)
+    steps = [Step(f"{s.op or s.name}.shard", str(s.strategy), 0, "forward", s.line) for s in pasted.strategies]
+    steps += [Step(name, str(value), 0, "forward", line) for name, (line, value) in pasted.settings.items()]
+    hint = "messages follow from compiling: give the lines to a StrategyLab, or call pl.compile"
+    return Explanation("MindSpore", text, ranks, (), sorted(steps, key=lambda s: s.line), [(1, hint)])
+
+
+def _run(text: str, ranks: int) -> list[list[Any]]:
+    """The messages that PyTorch sends. Raises ArgumentError: the program raises an error, or takes too long."""
+    if find_spec("torch") is None:
+        raise MissingPackage("torch", where="explain(run=True)", hint='pip install -e ".[oracle]"')
+    script = Path(__file__).with_name("run_torch.py")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "program.py"
+        path.write_text(text, encoding="utf-8")
+        command = [sys.executable, "-P", str(script), path.name, str(ranks)]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
+            )
+            said = json.loads(done.stdout.splitlines()[-1])
+        except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
+            raise ArgumentError(
+                f"the program gave no messages: {shorten(str(error))}", where="explain(run=True)"
+            ) from None
+    if said["error"]:
+        raise ArgumentError(f"the program raises {said['error']}", where="explain(run=True)")
+    keep = [m for m in said["messages"] if m[5] != "setup"]
+    return [[*m[:3], *([m[3]] if m[3] not in ("", "sum") else [])] for m in keep]

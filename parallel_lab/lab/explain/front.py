@@ -1,0 +1,387 @@
+"""What all programs have: Python's own functions, math, numpy's shapes, tensors of our operators.
+
+A front end is a `Front` with tables of its own: `calls` {ending of a dotted name: function}, `methods` and `attributes`
+{kind of value: {name: function}}. An entry is a function of (front, arguments as in the program).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, ClassVar
+
+from ...base.errors import shorten
+from ...base.hooks import open_catalog
+from ...layout.device_mesh import DeviceMesh
+from ...ops.indexing import getitem
+from ...ops.spellings import NAMES
+from .reading import PLAIN, Bound, Class, Function, Instance, Name, NotRead, Reader, needed
+from .symbolic import Sym, World
+
+Table = dict[str, Callable[..., Any]]
+DTYPES = {
+    **{"float": "float32", "half": "float16", "double": "float64", "long": "int64", "int": "int32", "bool_": "bool"},
+    **{name: name for name in ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool", "bfloat16")},
+}
+LARGEST = 2**44  # elements of a tensor
+# calls of these do nothing that could be seen here
+SILENT = (
+    "print", "manual_seed", "seed", "set_seed", "barrier", "destroy_process_group", "init_process_group",
+    "set_device", "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
+    "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "save",
+    "set_default_dtype", "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
+    "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",
+)  # fmt: skip
+# Python's own names that a program may hand on, and that are not read where it calls them
+NO_MEANING = ["object", "super", "Exception", "ValueError", "RuntimeError", "open", "exec", "eval", "__import__", "id"]
+MISSING = object()
+OPERATORS = {
+    "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "div", "MatMult": "matmul", "Pow": "power", "Mod": "mod",
+    "FloorDiv": "floor_div", "Gt": "greater", "Lt": "less", "GtE": "greater_equal", "LtE": "less_equal", "Eq": "equal",
+    "NotEq": "not_equal",
+}  # fmt: skip
+
+
+def last(value: Any) -> Any:
+    """The last part of an imported name; another value as it is."""
+    return value.path.rpartition(".")[2] if isinstance(value, Name) else value
+
+
+def dtype_of(value: Any, default: str = "float32") -> str:
+    """The name of a dtype that a program gives: torch.bfloat16, "float32", float."""
+    if value is not None and last(value) not in DTYPES:
+        raise NotRead(f"the dtype {shorten(last(value))} is not known")
+    return default if value is None else DTYPES[last(value)]
+
+
+def shape_of(sizes: Sequence[Any]) -> tuple[int, ...]:
+    """Sizes as separate arguments, or one tuple."""
+    if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
+        sizes = sizes[0]
+    if any(type(n) is not int or n < 0 for n in sizes) or math.prod(sizes) > LARGEST:
+        raise NotRead(f"the shape {shorten(sizes)} is not read")
+    return tuple(sizes)
+
+
+def op(name: str) -> Callable[..., Any]:
+    """An operator or function of ours by its name in `ops`."""
+    open_catalog()
+    return NAMES[name]
+
+
+def ours(name: str) -> Callable[..., Any]:
+    """An entry that is an operator of ours with the same arguments; of a number, math's function: np.sqrt(16)."""
+
+    def run(front: Front, *args: Any, **kw: Any) -> Any:
+        if args and isinstance(args[0], (int, float)) and not any(isinstance(a, Sym) for a in args):
+            return getattr(math, name, float)(args[0])
+        return op(name)(*args, **{k: v for k, v in kw.items() if k not in ("inplace", "approximate", "out")})
+
+    return run
+
+
+def entry_for(tables: dict[type, Table], value: Any, name: str) -> Any:
+    """The entry of a kind's table; None."""
+    return next((table[name] for kind, table in tables.items() if isinstance(value, kind) and name in table), None)
+
+
+class Front:
+    """Answers what a `Reader` asks about everything but plain Python."""
+
+    calls: ClassVar[Table] = {}
+    constants: ClassVar[dict[str, Any]] = {"math.pi": math.pi, "math.inf": math.inf, "np.newaxis": None}
+    methods: ClassVar[dict[type, Table]] = {}
+    attributes: ClassVar[dict[type, Table]] = {}
+
+    def __init__(self, world: World, devices: int) -> None:
+        self.world, self.devices = world, devices
+        self.reader: Reader = None  # type: ignore[assignment]
+        self.meshes: list[DeviceMesh] = []
+        self.splits_loss = False  # loss_parallel is on
+
+    def backward_ended(self) -> None:
+        """All gradients are there."""
+
+    def found(self, table: dict[str, Any], path: str) -> Any:
+        """The entry of the longest ending of a dotted name; MISSING."""
+        parts = path.split(".")
+        return next((table[key] for at in range(len(parts)) if (key := ".".join(parts[at:])) in table), MISSING)
+
+    def knows(self, path: str) -> bool:
+        """Whether the tables have a name, or Python."""
+        name = path.rpartition(".")[2]
+        python = path.startswith("builtins.") and name in NO_MEANING
+        return python or name in SILENT or self.found(self.calls, path) is not MISSING
+
+    def constant(self, path: str) -> Any:
+        """A dotted name, or what it stands for: math.pi."""
+        held = self.found(self.constants, path)
+        return Name(path) if held is MISSING else held
+
+    def call(self, of: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Call something else than a function of the program."""
+        self.world.line = self.reader.line
+        if isinstance(of, Instance):
+            return self.invoke(of, args, kwargs)
+        if isinstance(of, Bound):
+            entry = entry_for(self.methods, of.of, of.what)
+            if entry is None:
+                raise NotRead(f"the method {shorten(of.what)} is not read")
+            return entry(self, of.of, *args, **kwargs)
+        if callable(of) and not isinstance(of, Name):
+            return of(*args, **kwargs)  # made by an entry of a table, never by the program
+        entry = self.found(self.calls, of.path) if isinstance(of, Name) else MISSING
+        if entry is not MISSING:
+            for value in () if entry is is_instance else (*args, *kwargs.values()):
+                needed(value)
+            return entry(self, *args, **kwargs)
+        if not isinstance(of, Name) or last(of) not in SILENT:
+            raise NotRead(f"{getattr(of, 'path', 'a call of this').removeprefix('builtins.')} is not read")
+        return None
+
+    def invoke(self, of: Instance, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """obj(...)"""
+        if of.of is not None and (method := of.of.find("__call__")) is not None:
+            return self.reader.run(method, [of, *args], kwargs)
+        raise NotRead("a call of this object is not read")
+
+    def attribute(self, holder: Any, name: str) -> Any:
+        """holder.name of a value of ours."""
+        if (entry := entry_for(self.attributes, holder, name)) is not None:
+            return self.reader.checked(lambda: entry(self, holder))
+        if entry_for(self.methods, holder, name) is None:
+            raise NotRead(f".{name} is not read")
+        return Bound(holder, name)
+
+    def set_attribute(self, holder: Any, name: str, value: Any) -> None:
+        """holder.name = value"""
+        if isinstance(holder, Sym) and name in ("grad", "requires_grad"):
+            setattr(holder, name, needed(value))
+        elif not isinstance(holder, (Name, Class)):
+            raise NotRead(f".{name} = ... is not read")
+
+    def item(self, holder: Any, key: Any) -> Any:
+        """holder[key]"""
+        if isinstance(holder, Name):  # os.environ["RANK"], or a type: list[int]
+            return environment(self, key) if last(holder) == "environ" else holder
+        if isinstance(holder, Sym):
+            return self.reader.checked(lambda: getitem(holder, key))
+        if (entry := entry_for(self.methods, holder, "[]")) is None:
+            raise NotRead("an item of this is not read")
+        return self.reader.checked(lambda: entry(self, holder, key))
+
+    def items(self, value: Any) -> list[Any]:
+        """What a loop over a value of ours goes through."""
+        if (entry := entry_for(self.methods, value, "iter")) is None:
+            raise NotRead("a loop over this is not read")
+        return entry(self, value)
+
+    def operate(self, name: str, left: Any, right: Any) -> Any:
+        """left (operator) right, one of them no plain Python."""
+        self.world.line = self.reader.line
+        if isinstance(left, Sym) or isinstance(right, Sym):
+            if name not in OPERATORS or not all(isinstance(x, (Sym, int, float)) for x in (left, right)):
+                raise NotRead(f"{name} of a tensor and {shorten(right)} is not read")
+            if not isinstance(left, Sym) and name in ("Add", "Mult"):
+                left, right = right, left
+            return self.reader.checked(lambda: op(OPERATORS[name])(left, right))
+        if name in ("Eq", "NotEq"):
+            return (left == right) is (name == "Eq")
+        if name == "BitOr":  # of types
+            return left
+        raise NotRead(f"{name} is not read here")
+
+    def in_place(self, holder: Any, name: str, value: Any) -> Any:
+        """x += y of a tensor that keeps its layout; None: not a tensor."""
+        if not isinstance(holder, Sym):
+            return None
+        made = self.operate(name, holder, value)
+        if holder.layout is not None and made.layout != holder.layout:
+            raise NotRead("refused: in-place operations that require placement changes are not supported")
+        return made if holder.node is not None else holder
+
+    @contextmanager
+    def within(self, entered: Sequence[Any]) -> Iterator[None]:
+        """The body of `with a, b:`."""
+        marks = {getattr(x, "path", "") for x in entered}
+        before, self.splits_loss = self.splits_loss, self.splits_loss or "split loss" in marks
+        try:
+            with self.world.without_tape() if "no gradients" in marks else nullcontext():
+                yield
+        finally:
+            self.splits_loss = before
+
+
+# ---- Python's own ----
+
+
+def environment(front: Front, name: Any, default: Any = None) -> Any:
+    """What a launcher sets."""
+    known = {"WORLD_SIZE": front.devices, "LOCAL_WORLD_SIZE": front.devices, "RANK": 0, "LOCAL_RANK": 0}
+    return str(known[name]) if name in known else default
+
+
+def is_instance(front: Front, value: Any, kinds: Any) -> bool:
+    """isinstance"""
+    return any(_is_a(value, kind) for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
+
+
+def _is_a(value: Any, kind: Any) -> bool:
+    if isinstance(kind, Class):
+        return isinstance(value, Instance) and value.of is not None and value.of.inherits(kind)
+    name = {"Dense": "Linear", "SequentialCell": "Sequential", "CellList": "ModuleList"}.get(last(kind), last(kind))
+    if isinstance(value, Instance):
+        return name in (value.kind, *value.names.get("marks", ())) or name in ("Module", "Cell") and value.kind != ""
+    if isinstance(value, Sym):
+        return name in (("DTensor", "Tensor", "Parameter") if value.layout is not None else ("Tensor", "Parameter"))
+    return type(value).__name__ == name
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of Python on numbers, texts, tuples and lists of the program."""
+
+    def run(front: Front, *args: Any, **kwargs: Any) -> Any:
+        if not all(isinstance(a, PLAIN) for a in (*args, *kwargs.values())):
+            raise NotRead(f"{function.__name__} of this is not read")
+        return function(*args, **kwargs)
+
+    return run
+
+
+def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """zip, reversed, ...: of sequences the list of what they give."""
+    return lambda front, *seqs, **kw: list(function(*[front.reader.items(s) for s in seqs], **kw))
+
+
+def _range(front: Front, *args: Any) -> Any:
+    made = range(*args)
+    if len(made) > 2**20:
+        raise NotRead("a range that is too long")
+    return made
+
+
+def _getattr(front: Front, holder: Any, name: Any, *default: Any) -> Any:
+    try:
+        return front.reader.attribute(holder, name)
+    except NotRead:
+        if not default:
+            raise
+        return default[0]
+
+
+def _partial(front: Front, of: Any, *args: Any, **kwargs: Any) -> Any:
+    return lambda *more, **kw: front.reader.call(of, [*args, *more], kwargs | kw)
+
+
+def _sum(front: Front, values: Any, start: Any = 0) -> Any:
+    total = start
+    for value in front.reader.items(values):
+        total = value if isinstance(total, int) and total == 0 else front.reader.operate(ast.Add, total, value)
+    return total
+
+
+def _append(front: Front, held: list[Any], *values: Any) -> None:
+    if len(held) >= 4096:
+        raise NotRead("a list that is too long")
+    held.extend(values)
+
+
+def _text(name: str) -> Callable[..., Any]:
+    return lambda front, held, *args: getattr(held, name)(*args)
+
+
+_MATH = (math.sqrt, math.ceil, math.floor, math.prod, math.log, math.log2, math.exp)
+PYTHON: Table = {
+    "builtins.isinstance": is_instance,
+    "builtins.range": _range,
+    "builtins.len": lambda front, value: len(value if isinstance(value, PLAIN) else front.reader.items(value)),
+    "builtins.enumerate": lambda front, value, start=0: list(enumerate(front.reader.items(value), start)),
+    "builtins.map": lambda front, of, *seqs: [
+        front.reader.call(of, list(a), {}) for a in zip(*map(front.reader.items, seqs), strict=False)
+    ],
+    "builtins.getattr": _getattr,
+    "builtins.hasattr": lambda front, holder, name: _getattr(front, holder, name, MISSING) is not MISSING,
+    "builtins.setattr": lambda front, holder, name, value: holder.names.update({name: value}),
+    "builtins.sum": _sum,
+    "builtins.type": lambda front, value: Name(f"builtins.{type(value).__name__}"),
+    "builtins.next": lambda front, value, *default: (front.reader.items(value) or list(default))[0],
+    "builtins.callable": lambda front, value: isinstance(value, Function),
+    **{f"builtins.{name}": lambda front, of: of for name in ("staticmethod", "classmethod", "property")},
+    **{f"builtins.{f.__name__}": _plain(f) for f in (int, float, str, bool, min, max, abs, all, any, round, divmod)},
+    **{f"builtins.{f.__name__}": _listed(f) for f in (zip, list, reversed, sorted, iter)},
+    "builtins.tuple": lambda front, value=(): tuple(front.reader.items(value)),
+    "builtins.set": lambda front, value=(): tuple(dict.fromkeys(front.reader.items(value))),
+    "builtins.dict": lambda front, value=(), **kwargs: dict(value, **kwargs),
+    "partial": _partial,
+    "functools.wraps": lambda front, of: lambda made: made,
+    "dataclass": lambda front, of=None, **kw: of if of is not None else (lambda made: made),
+    "field": lambda front, default=None, default_factory=None, **kw: (
+        default if default_factory is None else front.reader.call(default_factory, [], {})
+    ),
+    **dict.fromkeys(("os.getenv", "environ.get", "environ.setdefault"), environment),
+    **{f"math.{f.__name__}": _plain(f) for f in _MATH},
+}
+METHODS: dict[type, Table] = {
+    dict: {
+        "get": lambda front, held, key, default=None: held.get(key, default),
+        "items": lambda front, held: list(held.items()),
+        "values": lambda front, held: list(held.values()),
+        "keys": lambda front, held: list(held),
+        "update": lambda front, held, other=(), **kw: held.update(other, **kw),
+    },
+    list: {"append": _append, "extend": lambda front, held, more: _append(front, held, *front.reader.items(more))},
+    tuple: {"numel": lambda front, held: math.prod(held)},
+    str: {
+        **{name: _text(name) for name in ("startswith", "endswith", "split", "lower", "upper", "strip")},
+        **{name: lambda front, held, *args, **kw: "..." for name in ("format", "join")},
+    },
+}
+
+
+# ---- tensors ----
+
+
+def filled(front: Front, *sizes: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+    """ones, zeros, randn, ...: a tensor of this shape."""
+    sizes = sizes or (kw["size"] if "size" in kw else kw["shape"],)
+    if dtype is None and isinstance(sizes[-1], Name):  # JAX, MindSpore: ones(shape, dtype)
+        *sizes, dtype = sizes
+    return front.world.tensor(shape_of(sizes), dtype_of(dtype), requires_grad=requires_grad)
+
+
+def from_list(front: Front, value: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+    """tensor([[1.0, 2.0]])"""
+    shape: list[int] = []
+    while isinstance(value, (list, tuple)) and value:
+        shape, value = [*shape, len(value)], value[0]
+    kind = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+    shape, kind = (list(value.shape), str(value.dtype)) if isinstance(value, Sym) else (shape, kind)
+    return front.world.tensor(shape, dtype_of(dtype, kind), requires_grad=requires_grad)
+
+
+def arange(front: Front, *args: Any, dtype: Any = None, **kw: Any) -> Sym:
+    """arange(stop), arange(start, stop, step)"""
+    kind = "int64" if all(isinstance(a, int) for a in args) else "float32"
+    return front.world.tensor(shape_of((len(range(*map(int, args))),)), dtype_of(dtype, kind))
+
+
+def like(front: Front, value: Sym, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+    """ones_like(x), in x's layout."""
+    return front.world.tensor(value.shape, dtype_of(dtype, str(value.dtype)), value.layout, requires_grad)
+
+
+def cast_to(front: Front, x: Sym, *args: Any, dtype: Any = None, **kw: Any) -> Sym:
+    """x.to(device, dtype)"""
+    dtype = next((a for a in args if last(a) in DTYPES), dtype)
+    wanted = dtype_of(dtype, str(x.dtype))
+    return x if wanted == str(x.dtype) else op("cast")(x, wanted)
+
+
+NUMPY_LIKE: Table = {
+    **{f"{room}.{name}": filled for room in ("numpy", "np") for name in ("ones", "zeros", "empty")},
+    **{f"numpy.random.{name}": filled for name in ("randn", "rand")},
+    "numpy.arange": arange,
+    "numpy.array": from_list,
+}

@@ -1,0 +1,600 @@
+"""Programs read statement by statement, and never executed: a small interpreter of Python over the syntax tree.
+
+    reader = Reader(text, tables)
+    reader.read()
+    reader.unread                   [(line, what was not understood)]
+
+Numbers, text, tuples, lists, dicts, functions and classes of the program are values here; every name that it imports is
+a dotted name, and a call of one is looked up in tables (`torch_names`, `jax_names`), whose entries are functions of
+ours. Nothing else can be reached: no attribute of a Python object, no import, no exec. What is not in the tables
+becomes `Unread`, with its line, and so does what is computed from it. Steps, sizes and depth have limits.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ...base.errors import ArgumentError, ParallelLabError, shorten
+
+LONGEST = 200_000  # characters of a program
+STEPS = 400_000  # expressions and statements that are read, loops counted
+SEQUENCE = 4096  # elements of a list, turns of a loop
+DEPTH = 24  # calls within calls of the program's functions
+NESTED = 60  # expressions within expressions
+INT = 2**62
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.MatMult: operator.matmul,
+}
+_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Is: operator.is_,
+    ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+Scopes = list[dict[str, Any]]  # names, innermost first
+PLAIN = (bool, int, float, str, tuple, list, dict, type(None), slice, type(...))
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What an expression that was not understood gives."""
+
+    line: int
+
+
+@dataclass(frozen=True)
+class Name:
+    """Something imported, by its full path: "torch.nn.Linear"."""
+
+    path: str
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the program.  scopes: innermost first;  of: the class whose body it stands in"""
+
+    node: Any
+    scopes: Scopes
+    defaults: dict[str, Any]
+    of: Any = None
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the program, with the paths of what else it inherits."""
+
+    name: str
+    bases: list[Any]
+    names: dict[str, Any]
+    fields: list[str] = field(default_factory=list)
+
+    def find(self, name: str) -> Any:
+        """What the class or the first of its bases holds under a name; None."""
+        if name in self.names:
+            return self.names[name]
+        return next((found for base in self.bases if isinstance(base, Class) and (found := base.find(name))), None)
+
+    def inherits(self, of: Any) -> bool:
+        """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""
+        return self is of or any(
+            b.inherits(of) if isinstance(b, Class) else str(getattr(b, "path", "")).endswith(str(of))
+            for b in self.bases
+        )
+
+
+@dataclass(eq=False)
+class Instance:
+    """An object of a class of the program, or of a layer of ours (`kind`)."""
+
+    of: Class | None
+    names: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+
+@dataclass(eq=False)
+class Bound:
+    """A method of an object, or of a value by its name in the tables."""
+
+    of: Any
+    what: Any
+    start: Any = None  # super(): the class after which to look
+
+
+class Leave(Exception):
+    """return, break, continue."""
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        super().__init__(kind)
+        self.kind, self.value = kind, value
+
+
+class NotRead(Exception):
+    """An expression that is not understood, and why."""
+
+
+class Stopped(Exception):
+    """The program raises an error here, or is too long to be read to its end."""
+
+
+class Reader:
+    """Reads one program.
+
+    hooks  what answers for everything but plain Python (`front.Front`);  names: that the program starts with
+    """
+
+    def __init__(self, text: str, hooks: Any, names: Mapping[str, Any]) -> None:
+        self.hooks, self.tree, self.globals = hooks, parsed(text), dict(names)
+        self.line, self.steps, self.depth, self.nested = 1, 0, 0, 0
+        self.unread: dict[int, str] = {}
+        self.stars: list[str] = []  # modules all of whose names are imported
+
+    # ---- statements ----
+
+    def read(self) -> None:
+        """Read the program to its end, or to where it raises an error."""
+        try:
+            self.block(self.tree.body, [self.globals])
+        except Stopped as stop:
+            self.note(self.line, str(stop))
+        except Leave:
+            pass
+
+    def block(self, body: Sequence[ast.stmt], scopes: Scopes) -> None:
+        """Statements, one after the other; one that is not understood is noted, and the next is read."""
+        for node in body:
+            self.line = node.lineno
+            self._step()
+            try:
+                self._handler("_s_", node)(node, scopes)
+            except NotRead as reason:
+                self.note(node.lineno, str(reason))
+            except RecursionError:
+                self.note(node.lineno, "something that contains itself, or is nested too deeply")
+
+    def _handler(self, kind: str, node: ast.AST) -> Callable[..., Any]:
+        found = getattr(self, kind + type(node).__name__.lower(), None)
+        if found is None:
+            raise NotRead(f"{shorten(ast.unparse(node))} is not read")
+        return found
+
+    def note(self, line: int, reason: str) -> None:
+        """Report a line."""
+        self.unread.setdefault(line, reason)
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > STEPS:
+            raise Stopped(f"more than {STEPS} steps: the rest is not read")
+
+    def _s_expr(self, node: Any, scopes: Scopes) -> None:
+        self.value(node.value, scopes)
+
+    def _s_assign(self, node: Any, scopes: Scopes) -> None:
+        value = self.value(node.value, scopes)
+        for target in node.targets:
+            self.bind(target, value, scopes)
+
+    def _s_annassign(self, node: Any, scopes: Scopes) -> None:
+        if node.value is not None:
+            self.bind(node.target, self.value(node.value, scopes), scopes)
+
+    def _s_augassign(self, node: Any, scopes: Scopes) -> None:
+        old = self.value(ast.copy_location(ast.parse(ast.unparse(node.target), mode="eval").body, node), scopes)
+        new = self.value(node.value, scopes)
+        held = self.hooks.in_place(old, type(node.op).__name__, new)
+        self.bind(node.target, self.operate(type(node.op), old, new) if held is None else held, scopes)
+
+    def _s_import(self, node: Any, scopes: Scopes) -> None:
+        for one in node.names:
+            root = one.name.partition(".")[0]
+            scopes[0][one.asname or root] = Name(one.name if one.asname else root)
+
+    def _s_importfrom(self, node: Any, scopes: Scopes) -> None:
+        for one in node.names:
+            self.stars += [node.module or ""] if one.name == "*" else []
+            scopes[0][one.asname or one.name] = Name(f"{node.module or ''}.{one.name}")
+
+    def _s_functiondef(self, node: Any, scopes: Scopes) -> None:
+        made: Any = self._function(node, scopes)
+        for decorator in reversed(node.decorator_list):
+            made = self.call(self.value(decorator, scopes), [made], {})
+        scopes[0][node.name] = made
+
+    def _function(self, node: Any, scopes: Scopes) -> Function:
+        given = node.args
+        positional = [a.arg for a in (*given.posonlyargs, *given.args)]
+        names = positional[len(positional) - len(given.defaults) :] + [a.arg for a in given.kwonlyargs]
+        values = [None if d is None else self.value(d, scopes) for d in (*given.defaults, *given.kw_defaults)]
+        return Function(node, list(scopes), dict(zip(names, values, strict=True)))
+
+    _e_lambda = _function
+
+    def _s_classdef(self, node: Any, scopes: Scopes) -> None:
+        made = Class(node.name, [self.value(b, scopes) for b in node.bases], {})
+        self.block(node.body, [made.names, *scopes])
+        made.fields = [
+            s.target.id for s in node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)
+        ]
+        for held in made.names.values():
+            if isinstance(held, Function):
+                held.of, held.scopes = made, held.scopes[1:]  # a method does not see the names of its class
+        scopes[0][node.name] = made
+        for decorator in node.decorator_list:
+            self.value(decorator, scopes)
+
+    def _s_return(self, node: Any, scopes: Scopes) -> None:
+        raise Leave("return", None if node.value is None else self.value(node.value, scopes))
+
+    def _s_break(self, node: Any, scopes: Scopes) -> None:
+        raise Leave(type(node).__name__.lower())
+
+    _s_continue = _s_break
+
+    def _s_pass(self, node: Any, scopes: Scopes) -> None:
+        """Nothing to read: also global, nonlocal, del."""
+
+    _s_global = _s_nonlocal = _s_delete = _s_pass
+
+    def _s_assert(self, node: Any, scopes: Scopes) -> None:
+        self.value(node.test, scopes)
+
+    def _s_raise(self, node: Any, scopes: Scopes) -> None:
+        raise Stopped("the program raises an error here")
+
+    def _s_if(self, node: Any, scopes: Scopes) -> None:
+        self.block(node.body if self.truth(node.test, scopes) else node.orelse, scopes)
+
+    def truth(self, node: ast.expr, scopes: Scopes) -> bool:
+        """A condition. Raises NotRead where it is not known."""
+        value = self.value(node, scopes)
+        if not isinstance(value, (*PLAIN, Name, Instance)):
+            raise NotRead(f"the condition {shorten(ast.unparse(node))} is not known: neither branch is read")
+        return bool(value)
+
+    def _s_while(self, node: Any, scopes: Scopes) -> None:
+        for _ in range(SEQUENCE):
+            if not self.truth(node.test, scopes) or self._turn(node, scopes):
+                return
+        raise NotRead(f"more than {SEQUENCE} turns")
+
+    def _s_for(self, node: Any, scopes: Scopes) -> None:
+        for item in self.items(self.value(node.iter, scopes)):
+            self.bind(node.target, item, scopes)
+            if self._turn(node, scopes):
+                return
+        self.block(node.orelse, scopes)
+
+    def _turn(self, node: Any, scopes: Scopes) -> bool:
+        """The body of a loop, once: whether it was left."""
+        try:
+            self.block(node.body, scopes)
+        except Leave as leave:
+            if leave.kind == "return":
+                raise
+            return leave.kind == "break"
+        return False
+
+    def items(self, value: Any) -> list[Any]:
+        """What a loop or an unpacking goes through. Raises NotRead."""
+        if not isinstance(value, (tuple, list, dict, range)):
+            return self.hooks.items(needed(value))
+        if len(value) > SEQUENCE:
+            raise NotRead(f"{len(value)} turns: at most {SEQUENCE} are read")
+        return list(value)
+
+    def _s_with(self, node: Any, scopes: Scopes) -> None:
+        entered = [self.value(item.context_expr, scopes) for item in node.items]
+        for item, value in zip(node.items, entered, strict=True):
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value, scopes)
+        with self.hooks.within(entered):
+            self.block(node.body, scopes)
+
+    def _s_try(self, node: Any, scopes: Scopes) -> None:
+        self.block([*node.body, *node.orelse, *node.finalbody], scopes)
+
+    def bind(self, target: ast.expr, value: Any, scopes: Scopes) -> None:
+        """target = value"""
+        if isinstance(target, ast.Name):
+            scopes[0][target.id] = value
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            parts = [value] * len(target.elts) if isinstance(value, Unread) else self.items(value)
+            if len(parts) != len(target.elts):
+                raise NotRead(f"{len(parts)} values for {len(target.elts)} names")
+            for part, of in zip(target.elts, parts, strict=True):
+                self.bind(part, of, scopes)
+        elif isinstance(target, ast.Attribute):
+            holder = self.value(target.value, scopes)
+            if isinstance(holder, Instance):
+                holder.names[target.attr] = value
+            else:
+                self.hooks.set_attribute(holder, target.attr, value)
+        elif isinstance(target, ast.Subscript):
+            holder, key = self.value(target.value, scopes), self.value(target.slice, scopes)
+            if isinstance(holder, (list, dict)) and isinstance(key, (int, str, tuple)) and len(holder) < SEQUENCE:
+                self.checked(lambda: holder.__setitem__(key, value))
+            elif not isinstance(holder, Name):  # os.environ[...] = ...
+                raise NotRead(f"{shorten(ast.unparse(target))} = ... is not read")
+        else:
+            raise NotRead(f"{shorten(ast.unparse(target))} = ... is not read")
+
+    # ---- expressions ----
+
+    def value(self, node: ast.expr, scopes: Scopes) -> Any:
+        """What an expression gives. One that is not understood is noted with its line, and gives Unread."""
+        self._step()
+        before, self.nested, self.line = self.line, self.nested + 1, node.lineno
+        try:
+            if self.nested > NESTED * (1 + self.depth):
+                raise NotRead("expressions are nested too deeply")
+            return self._handler("_e_", node)(node, scopes)
+        except NotRead as reason:
+            self.note(node.lineno, str(reason))
+            return Unread(node.lineno)
+        finally:
+            self.line, self.nested = before, self.nested - 1
+
+    def _e_constant(self, node: Any, scopes: Scopes) -> Any:
+        return limited(node.value)
+
+    def _e_name(self, node: Any, scopes: Scopes) -> Any:
+        for scope in scopes:
+            if node.id in scope:
+                return scope[node.id]
+        for module in (*self.stars, "builtins"):
+            if self.hooks.knows(f"{module}.{node.id}"):
+                return Name(f"{module}.{node.id}")
+        raise NotRead(f"the name {shorten(node.id)} is not known")
+
+    def _e_tuple(self, node: Any, scopes: Scopes) -> Any:
+        parts: list[Any] = []
+        for part in node.elts:
+            starred = isinstance(part, ast.Starred)
+            parts += self.items(self.value(part.value, scopes)) if starred else [self.value(part, scopes)]
+        return parts if isinstance(node, ast.List) else tuple(parts)
+
+    _e_list = _e_set = _e_tuple
+
+    def _e_dict(self, node: Any, scopes: Scopes) -> Any:
+        made: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            held = self.value(value, scopes)
+            name = None if key is None else self.value(key, scopes)
+            pairs = held if key is None else {name: held} if isinstance(name, (str, int)) else None
+            if not isinstance(pairs, dict):
+                raise NotRead(f"a key of {shorten(ast.unparse(node))} is not known")
+            made |= pairs
+        return made
+
+    def _e_attribute(self, node: Any, scopes: Scopes) -> Any:
+        return self.attribute(self.value(node.value, scopes), node.attr)
+
+    def attribute(self, holder: Any, name: str) -> Any:
+        """holder.name"""
+        if isinstance(needed(holder), Name):
+            return self.hooks.constant(f"{holder.path}.{name}")
+        if isinstance(holder, Instance):
+            if name in holder.names:
+                return holder.names[name]
+            if holder.of is not None and (found := holder.of.find(name)) is not None:
+                return self._of_class(holder, found)
+        if isinstance(holder, Class) and (found := holder.find(name)) is not None:
+            return found
+        if isinstance(holder, Bound) and holder.start is not None:  # super()
+            found = next(
+                (f for b in holder.start.bases if isinstance(b, Class) and (f := b.find(name)) is not None), None
+            )
+            return Bound(holder.of, name if found is None else found)
+        return self.hooks.attribute(holder, name)
+
+    def _of_class(self, holder: Any, found: Any) -> Any:
+        marks = (
+            {getattr(d, "id", "") for d in found.node.decorator_list}
+            if isinstance(found, Function)
+            else {"staticmethod"}
+        )
+        if "staticmethod" in marks:
+            return found
+        return self.call(Bound(holder, found), [], {}) if "property" in marks else Bound(holder, found)
+
+    def _e_subscript(self, node: Any, scopes: Scopes) -> Any:
+        holder, key = needed(self.value(node.value, scopes)), needed(self.value(node.slice, scopes))
+        if isinstance(holder, (tuple, list, dict, str)) and isinstance(key, (int, str, slice, tuple)):
+            return self.checked(lambda: holder[key])  # type: ignore[index]
+        return self.hooks.item(holder, key)
+
+    def _e_slice(self, node: Any, scopes: Scopes) -> Any:
+        return slice(*(None if p is None else self.value(p, scopes) for p in (node.lower, node.upper, node.step)))
+
+    def _e_binop(self, node: Any, scopes: Scopes) -> Any:
+        return self.operate(type(node.op), self.value(node.left, scopes), self.value(node.right, scopes))
+
+    def operate(self, kind: type, left: Any, right: Any) -> Any:
+        """left (operator) right"""
+        if not (isinstance(needed(left), PLAIN) and isinstance(needed(right), PLAIN)):
+            return self.hooks.operate(kind.__name__, left, right)
+        if kind is ast.Mod and isinstance(left, str):
+            return "..."
+        lengths = [len(x) for x in (left, right) if isinstance(x, (str, tuple, list))]
+        numbers = [abs(x) for x in (left, right) if isinstance(x, (int, float))]
+        too_long = kind is ast.Mult and lengths and numbers and lengths[0] * max(numbers) > SEQUENCE
+        if kind not in _BINARY or too_long or kind is ast.Pow and (len(numbers) < 2 or numbers[1] > 64):
+            raise NotRead(f"{kind.__name__} of {shorten(left)} and {shorten(right)} is not read")
+        return limited(self.checked(lambda: _BINARY[kind](left, right)))
+
+    def _e_unaryop(self, node: Any, scopes: Scopes) -> Any:
+        value = self.value(node.operand, scopes)
+        if isinstance(node.op, ast.Not) and isinstance(value, PLAIN):
+            return not value
+        if isinstance(value, (int, float)):
+            return -value if isinstance(node.op, ast.USub) else value
+        return self.operate(ast.Mult, value, -1)
+
+    def _e_boolop(self, node: Any, scopes: Scopes) -> Any:
+        value: Any = None
+        for part in node.values:
+            value = needed(self.value(part, scopes))
+            if bool(value) is isinstance(node.op, ast.Or):
+                break
+        return value
+
+    def _e_compare(self, node: Any, scopes: Scopes) -> Any:
+        left = needed(self.value(node.left, scopes))
+        for op, other in zip(node.ops, node.comparators, strict=True):
+            right = needed(self.value(other, scopes))
+            both = isinstance(left, PLAIN) and isinstance(right, PLAIN) or isinstance(op, (ast.Is, ast.IsNot))
+            name = type(op).__name__
+            ask = _COMPARE[type(op)] if both else partial(self.hooks.operate, name)
+            held = self.checked(partial(ask, left, right))
+            if held is not True:
+                return held
+            left = right
+        return True
+
+    def _e_ifexp(self, node: Any, scopes: Scopes) -> Any:
+        return self.value(node.body if self.truth(node.test, scopes) else node.orelse, scopes)
+
+    def _e_joinedstr(self, node: Any, scopes: Scopes) -> Any:
+        parts = [p.value if isinstance(p, ast.Constant) else self.value(p.value, scopes) for p in node.values]
+        return "".join(str(p) if isinstance(p, (str, int, float)) else "..." for p in parts)[:LONGEST]
+
+    def _e_namedexpr(self, node: Any, scopes: Scopes) -> Any:
+        value = self.value(node.value, scopes)
+        self.bind(node.target, value, scopes)
+        return value
+
+    def _e_listcomp(self, node: Any, scopes: Scopes) -> Any:
+        made: list[Any] = []
+        self._comprehend(node, 0, [{}, *scopes], made)
+        return dict(made) if isinstance(node, ast.DictComp) else made
+
+    _e_generatorexp = _e_setcomp = _e_dictcomp = _e_listcomp
+
+    def _comprehend(self, node: Any, at: int, scopes: Scopes, made: list[Any]) -> None:
+        if at == len(node.generators):
+            parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
+            values = tuple(self.value(part, scopes) for part in parts)
+            made.append(values if len(values) > 1 else values[0])
+            return
+        part = node.generators[at]
+        for item in self.items(self.value(part.iter, scopes)):
+            self.bind(part.target, item, scopes)
+            if all(self.truth(test, scopes) for test in part.ifs):
+                self._comprehend(node, at + 1, scopes, made)
+
+    def _e_call(self, node: Any, scopes: Scopes) -> Any:
+        if getattr(node.func, "id", "") == "super":
+            holder, of = next((s["__of__"] for s in scopes if "__of__" in s), (None, None))
+            return Bound(holder, "", start=of)
+        of = needed(self.value(node.func, scopes))
+        args, kwargs = list(self._e_tuple(ast.Tuple(node.args), scopes)), {}
+        for part in node.keywords:
+            held = self.value(part.value, scopes)
+            if part.arg is not None:
+                kwargs[part.arg] = held
+            elif isinstance(held, dict):
+                kwargs |= {str(key): one for key, one in held.items()}
+        return self.call(of, args, kwargs)
+
+    def call(self, of: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """of(*args, **kwargs)"""
+        if isinstance(of, Function):
+            return self.run(of, args, kwargs)
+        if isinstance(of, Bound) and isinstance(of.what, Function):
+            return self.run(of.what, [of.of, *args], kwargs)
+        if not isinstance(of, Class):
+            return self.checked(lambda: self.hooks.call(of, args, kwargs))
+        made = Instance(of, kind="module" if of.inherits("Module") or of.inherits("Cell") else "")
+        if (start := of.find("__init__")) is not None:
+            self.run(start, [made, *args], kwargs)
+        else:  # a dataclass or a named tuple
+            held = {name: of.find(name) for name in of.fields}
+            made.names |= held | dict(zip(of.fields, args, strict=False)) | kwargs
+        return made
+
+    def checked(self, ask: Callable[[], Any]) -> Any:
+        """What an entry of the tables gives. Its errors, and arguments that it does not have, are notes."""
+        try:
+            return ask()
+        except ParallelLabError as error:
+            raise NotRead(f"refused: {error}") from None
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+            raise NotRead(f"values that are not read ({shorten(str(error))})") from None
+
+    def run(self, of: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """The body of a function of the program. Raises NotRead for arguments that it does not have."""
+        wanted = of.node.args
+        names = [a.arg for a in (*wanted.posonlyargs, *wanted.args)]
+        known = {*names, *(a.arg for a in wanted.kwonlyargs)}
+        more = {k: v for k, v in kwargs.items() if k not in known}
+        scope = of.defaults | dict(zip(names, args, strict=False)) | {k: v for k, v in kwargs.items() if k in known}
+        if wanted.vararg:
+            scope[wanted.vararg.arg] = tuple(args[len(names) :])
+        if wanted.kwarg:
+            scope[wanted.kwarg.arg], more = more, {}
+        missing = [name for name in known if name not in scope]
+        if more or missing or len(args) > len(names) and not wanted.vararg:
+            what = getattr(of.node, "name", "the lambda")
+            raise NotRead(f"arguments of {what} that do not fit: {shorten([*more, *missing])}")
+        if self.depth >= DEPTH:
+            raise NotRead(f"calls nested deeper than {DEPTH}")
+        if of.of is not None:
+            scope["__of__"] = args[0] if args else None, of.of
+        line, self.depth = self.line, self.depth + 1
+        try:
+            if isinstance(of.node, ast.Lambda):
+                return self.value(of.node.body, [scope, *of.scopes])
+            self.block(of.node.body, [scope, *of.scopes])
+        except Leave as leave:
+            return leave.value
+        finally:
+            self.depth, self.line = self.depth - 1, line
+        return None
+
+
+def needed(value: Any) -> Any:
+    """A value that something else needs. Raises NotRead for one that was not read."""
+    if isinstance(value, Unread):
+        raise NotRead(f"it needs what line {value.line} gives")
+    return value
+
+
+def limited(value: Any) -> Any:
+    """A plain value, unless it is too large."""
+    if isinstance(value, int) and abs(value) > INT or isinstance(value, (str, tuple, list)) and len(value) > LONGEST:
+        raise NotRead("a value that is too large")
+    return value
+
+
+def parsed(text: str) -> ast.Module:
+    """The syntax tree of a program. Raises ArgumentError, with the line, unless it is Python, and not too long."""
+    where = "explain"
+    if not isinstance(text, str) or len(text) > LONGEST:
+        what = f"a text of {len(text)} characters" if isinstance(text, str) else shorten(text)
+        raise ArgumentError(what, where=where, allowed=f"A text of at most {LONGEST} characters, or a file of one")
+    try:
+        return ast.parse(text.replace("\r\n", "\n"))
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        line = getattr(error, "lineno", None) or 1
+        lines = text.splitlines()
+        shown = shorten(lines[line - 1].strip()) if line <= len(lines) else ""
+        raise ArgumentError(f"line {line}: {shown} is no Python", where=where, allowed="A program") from None

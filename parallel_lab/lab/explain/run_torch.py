@@ -1,0 +1,149 @@
+"""A PyTorch program run as rank 0 of a fake group, and the messages that it sends: the child of `explain(run=True)`.
+
+    python run_torch.py program.py 8        # prints a line of JSON: {"messages": [...], "error": ""}
+
+Needs torch, and nothing of this package. The process group answers at once and moves nothing, so one process is
+enough; values are meaningless, shapes and messages are not. "cuda" means "cpu" in the program that is run. A message:
+[kind, axis of the mesh, shape that the rank gives, reduction, dtype, phase], phase "setup" where it places a tensor.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import runpy
+import sys
+from contextlib import suppress
+from typing import Any
+
+KINDS = {
+    "all_gather_into_tensor": ("all_gather", 0),
+    "all_reduce": ("all_reduce", 0),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "shard_dim_alltoall": ("all_to_all", 0),
+    "broadcast": ("broadcast", 0),
+    "_allgather_base_": ("all_gather", 1),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "allgather_": ("all_gather", 1),
+    "allreduce_": ("all_reduce", 0),
+    "broadcast_": ("broadcast", 0),
+    "scatter_": ("scatter", 0),
+}
+SETUP = ("broadcast", "scatter")  # with these PyTorch places a tensor that every rank has
+ELSEWHERE = re.compile(r"(cuda|npu|xpu|hpu)(:\d+)?")
+
+
+class _OnCpu(ast.NodeTransformer):
+    """ "cuda" in the text becomes "cpu"."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        if isinstance(node.value, str) and ELSEWHERE.fullmatch(node.value):
+            return ast.copy_location(ast.Constant("cpu"), node)
+        return node
+
+
+def record(text: str, ranks: int) -> dict[str, Any]:
+    """The messages of a program, and the error that ended it."""
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.tensor._collective_utils as collective_utils
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
+    dist.init_process_group = lambda *args, **kwargs: None
+    dist.destroy_process_group = lambda *args, **kwargs: None
+    torch.cuda.set_device = lambda *args: None
+    torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
+    torch.nn.Module.cuda = lambda self, *args: self  # type: ignore[method-assign]
+    # on a CPU it would gather and cut instead, which no accelerator does
+    exchange = torch.ops._dtensor.shard_dim_alltoall
+
+    def all_to_all(value: Any, gather_dim: int, shard_dim: int, mesh: Any, mesh_dim: int) -> Any:
+        return exchange(value, gather_dim, shard_dim, mesh.get_group(mesh_dim).group_name)
+
+    collective_utils.shard_dim_alltoall = all_to_all
+    import torch.distributed.tensor.placement_types as placement_types
+
+    placement_types.shard_dim_alltoall = all_to_all
+    axes: dict[tuple[int, ...], str] = {}
+    meshes: list[Any] = []
+    made = DeviceMesh.__init__
+
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        meshes.append(self)
+
+    DeviceMesh.__init__ = noted  # type: ignore[method-assign]
+    messages: list[list[Any]] = []
+
+    def axis_of(args: Any) -> str:
+        while meshes:  # groups are made after a mesh, and not for every one
+            mesh = meshes.pop()
+            for axis in range(mesh.ndim):
+                with suppress(RuntimeError):
+                    name = (mesh.mesh_dim_names or [f"axis{n}" for n in range(mesh.ndim)])[axis]
+                    axes.setdefault(tuple(dist.get_process_group_ranks(mesh.get_group(axis))), name)
+        for arg in args:
+            group = arg
+            if isinstance(arg, torch.ScriptObject):
+                group = dist.ProcessGroup.unbox(arg)
+            elif isinstance(arg, str) and arg not in ("sum", "avg", "max", "min", "product"):
+                group = dist.distributed_c10d._resolve_process_group(arg)
+            if isinstance(group, dist.ProcessGroup):
+                ranks = tuple(dist.get_process_group_ranks(group))
+                return axes.get(ranks, "")
+        return ""
+
+    def reduction(args: Any) -> str:
+        for arg in args:
+            if isinstance(arg, str) and arg in ("sum", "avg", "max", "min", "product"):
+                return arg
+            if isinstance(arg, torch.ScriptObject):
+                try:
+                    return str(dist.ReduceOp.unbox(arg).op).rpartition(".")[2].lower()
+                except (RuntimeError, AttributeError):
+                    continue
+        return "sum"
+
+    class Messages(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(issubclass(kind, DTensor) for kind in types):
+                return NotImplemented
+            name = func._schema.name.partition("::")
+            if name[0] in ("_c10d_functional", "c10d", "_dtensor") and name[2] in KINDS:
+                kind, at = KINDS[name[2]]
+                given = args[at]
+                while isinstance(given, (list, tuple)):
+                    given = given[0] if given else None
+                backward = torch._C._current_graph_task_id() != -1
+                phase = "setup" if kind in SETUP else "backward" if backward else "forward"
+                reduces = kind in ("all_reduce", "reduce_scatter")
+                shape, dtype = (list(given.shape), str(given.dtype)[6:]) if given is not None else ([], "")
+                messages.append([kind, axis_of(args), shape, reduction(args) if reduces else "", dtype, phase])
+            return func(*args, **(kwargs or {}))
+
+    error = ""
+    out, sys.stdout = sys.stdout, sys.stderr
+    try:
+        with Messages():
+            with open("on_cpu.py", "w", encoding="utf-8") as file:
+                file.write(ast.unparse(ast.fix_missing_locations(_OnCpu().visit(ast.parse(text)))))
+            runpy.run_path("on_cpu.py", run_name="__main__")  # the whole purpose of run=True
+    except (Exception, SystemExit) as fault:
+        error = f"{type(fault).__name__}: {fault}"
+    sys.stdout = out
+    return {"messages": messages, "error": error, "torch": torch.__version__}
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as file:
+        print(json.dumps(record(file.read(), int(sys.argv[2]))))

@@ -1,0 +1,231 @@
+"""Programs that are read: their messages are those that PyTorch and JAX sent when they ran; nothing is executed."""
+
+import contextlib
+import json
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+import parallel_lab as pl
+from parallel_lab.base.errors import ArgumentError, MissingPackage
+from parallel_lab.lab.explain import explanation
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+LISTS = json.loads((RECORDED / "programs.json").read_text())
+RULED = json.loads((RECORDED / "hyper_messages.json").read_text())
+RULES = RULED.pop("rules")
+TORCH = (
+    "import torch\nfrom torch.distributed.tensor import *\nfrom torch.distributed.device_mesh import init_device_mesh\n"
+)
+MESH = TORCH + 'mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))\n'
+
+
+def program(name):
+    return (RECORDED / "programs" / f"{name}.txt").read_text()
+
+
+def sent(found):
+    return [[*m.row(), m.phase] for m in found.messages]
+
+
+@pytest.mark.parametrize("name", [name for name in LISTS if name.startswith("torch")])
+def test_messages_of_pytorch_programs_are_the_recorded_ones_in_order(name):
+    found = pl.explain(program(name))
+    assert sent(found) == LISTS[name]
+    assert found.unread == []
+
+
+@pytest.mark.parametrize("name", [name for name in LISTS if name.startswith("jax")])
+def test_messages_of_jax_programs_are_those_of_the_compiled_text(name):
+    # the compiler turns arrays and changes the order: what is compared is kind, axis and number of elements
+    found = pl.explain(program(name))
+    read = sorted((m.kind, m.axis, math.prod(m.shape)) for m in found.messages)
+    assert read == sorted((kind, axis, math.prod(shape)) for kind, axis, shape in LISTS[name])
+    assert found.unread == []
+
+
+@pytest.mark.parametrize("name", RULED)
+def test_messages_of_hyper_parallel_programs_follow_its_rules(name):
+    found = pl.explain(program(name))
+    assert sent(found) == [row[:-1] for row in RULED[name]]
+    assert {row[-1] for row in RULED[name]} <= set(RULES)
+    assert found.unread == []
+
+
+def test_a_pending_sum_is_reduced_for_the_operator_that_needs_it_whole_and_the_line_is_named():
+    text = MESH + (
+        "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Shard(1)])\n"
+        "w = distribute_tensor(torch.ones(8, 12), mesh, [Replicate(), Shard(0)])\n"
+        "y = torch.exp(x @ w)\n"
+    )
+    (message,) = pl.explain(text).messages
+    assert (message.kind, message.axis, message.line) == ("reduce_scatter", "tp", 7)
+    assert "exp" in message.reason
+
+
+def test_a_line_that_is_not_understood_is_listed_and_what_needs_it_too_and_the_rest_is_read():
+    text = MESH + (
+        "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"
+        "s = torch.linalg.svdvals(x)\n"
+        "t = s + 1\n"
+        "y = x.redistribute(mesh, [Replicate(), Replicate()])\n"
+    )
+    found = pl.explain(text)
+    assert [line for line, _ in found.unread] == [6, 7]
+    assert "svdvals" in found.unread[0][1] and "line 6" in found.unread[1][1]
+    assert found.forward == [["all_gather", "dp", [8, 8]]]
+
+
+def test_what_pytorch_refuses_is_a_line_of_the_report():
+    text = MESH + "x = distribute_tensor(torch.ones(4, 8), mesh, [Shard(0)])\ny = torch.ones(4)\n"
+    ((line, reason),) = pl.explain(text).unread
+    assert line == 5 and "1 placements on a mesh of 2 axes" in reason
+
+
+def test_a_condition_that_nobody_knows_reads_neither_branch():
+    text = MESH + "x = torch.ones(4)\nif x.sum() > 3:\n    y = nothing_of_ours()\n"
+    ((line, reason),) = pl.explain(text).unread
+    assert line == 6 and "condition" in reason
+
+
+def test_a_training_loop_is_counted_turn_by_turn():
+    text = program("torch_tp_mlp").replace("num_iters = 2", "num_iters = 30")
+    found = pl.explain(text)
+    assert len(found.messages) == 30
+    assert [row.times for row in found.rows if row.message] == [30]
+
+
+@pytest.mark.parametrize(("given", "ranks"), [({}, 4), ({"devices": 16}, 16)])
+def test_ranks_are_those_of_the_first_comment_unless_they_are_given(given, ranks):
+    found = pl.explain(program("torch_tp_mlp"), **given)
+    assert found.ranks == ranks and found.meshes[0].size == ranks
+
+
+# ---- nothing runs, and everything ends ----
+
+
+def test_nothing_is_executed(tmp_path):
+    mark = tmp_path / "mark"
+    lines = [
+        f'open("{mark}", "w").write("x")',
+        f'__import__("os").system("touch {mark}")',
+        f'import os; os.system("touch {mark}")',
+        f'import pathlib; pathlib.Path("{mark}").touch()',
+        f'exec("open({str(mark)!r}, chr(119))")',
+        f"eval(\"open('{mark}', 'w')\")",
+        "().__class__.__bases__[0].__subclasses__()",
+        '"".join.__self__.__class__',
+        f"getattr(torch, '__builtins__')['open']('{mark}', 'w')",
+    ]
+    found = pl.explain(TORCH + "\n".join(lines))
+    assert not mark.exists()
+    assert len(found.unread) == len(lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "while True: pass",
+        "x = 10 ** 10 ** 10",
+        "x = 'a' * 10 ** 12",
+        "x = [0] * 10 ** 12",
+        "x = 1 << 10 ** 9",
+        "def f(n): return f(n + 1)\nf(0)",
+        "def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(20)",
+        "f = lambda g: g(g)\nf(f)",
+        "x = list(range(10 ** 18))",
+        "x = [[y for y in range(4096)] for z in range(4096)]",
+        "x = torch.ones(10 ** 9, 10 ** 9)",
+        "x = " + "(" * 80 + "1" + ",)" * 80,
+        "x = " + "-" * 3000 + "1",
+        "x = " + "f(" * 60 + ")" * 60,
+        "class A(A): pass",
+        "x = []\nx.append(x)\nprint(x)\nprint(len(x), x == x)",
+        "import torch.nn as nn\nm = nn.Sequential()\nm.append(m)\nlist(m.parameters())",
+        "from torch.distributed.device_mesh import init_device_mesh\nm = init_device_mesh('cpu', (2,) * 60)",
+        "for i in range(4096):\n    for j in range(4096):\n        x = i * j",
+        "x = f'{1:{10 ** 9}}'",
+        "a, (b, *c) = 1, 2",
+    ],
+)
+def test_hostile_text_is_read_to_an_end_or_refused_with_a_typed_error(line):
+    begun = time.monotonic()
+    with contextlib.suppress(ArgumentError):
+        pl.explain(TORCH + line).text()
+    assert time.monotonic() - begun < 60  # seconds; the whole limit of steps takes one or two
+
+
+@pytest.mark.parametrize("text", ["x = (", "\0", "x" * 200_001, "def", "a\n  b"])
+def test_other_texts_than_programs_are_refused(text):
+    with pytest.raises(ArgumentError):
+        pl.explain(text + "\n")
+
+
+def test_a_file_is_read_and_a_missing_one_is_named(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(program("torch_tp_mlp"))
+    assert pl.explain(path).forward == pl.explain(str(path)).forward == pl.explain(path.read_text()).forward != []
+    with pytest.raises(ArgumentError, match=r"no\.py"):
+        pl.explain(str(tmp_path / "no.py"))
+
+
+# ---- what is shown ----
+
+
+def test_the_table_names_lines_layouts_messages_bytes_and_reasons():
+    found = pl.explain(program("torch_dtensor_matmul"))
+    row = next(row for row in found.rows if row.message)
+    assert row.line == 15 and row.text.startswith("y = y.redistribute")
+    assert row.size_bytes == 16 * 64 * 4 and "all_reduce over tp" in row.message
+    product = next(row for row in found.rows if row.what == "matmul")
+    assert product.layouts == "S0 R, R S1 -> S0 S1" and product.memory_bytes == 16 * 32 * 4
+    for part in ("PyTorch, 8 ranks", "all_reduce over tp", "4,096", "S0 R, R S1 -> S0 S1"):
+        assert part in found.text() and part in found.to_html().replace("&gt;", ">")
+
+
+def test_the_page_holds_no_markup_of_the_program():
+    found = pl.explain(
+        MESH + 'x = distribute_tensor(torch.ones(2), mesh, None)  # <script>alert("&")</script>\ny = nix("<b>")\n'
+    )
+    page = found.to_html()
+    assert "<script" not in page and "<b>" not in page and "&lt;script&gt;" in page
+    assert "http" not in page
+
+
+def test_a_log_of_debug_mode_gives_its_messages_and_why():
+    log = """
+  aten::mm(dt: f32[32, 128]| S(0)S(1), dt: f32[128, 64]| RS(0))
+    aten::mm(t: f32[16, 32], t: f32[32, 64])  ->  t: f32[16, 64]
+  aten::relu(dt$9: f32[32, 64]| S(0)P(sum))
+    redistribute_input [implicit] (0, S(0)P(sum) -> S(0)[0]S(0)[1])
+      redistribute_input(t$8: f32[16, 64], trace: S(0)P(sum)->S(0)[0]S(0)[1])
+        _c10d_functional::reduce_scatter_tensor(t$8: f32[16, 64], sum, 4, 5)  ->  t$10: f32[4, 64]
+    redistribute_input [explicit] (t: f32[4, 64], trace: S(0)[0]S(0)[1]->S(0)R)
+      _c10d_functional::all_gather_into_tensor(t: f32[4, 64], 4, 5)  ->  t: f32[16, 64]
+"""
+    found = pl.explain(log)
+    assert found.source == "DebugMode log"
+    assert found.forward == [["reduce_scatter", "axis1", [16, 64]], ["all_gather", "axis1", [4, 64]]]
+    assert [m.reason for m in found.messages] == ["implicit, operand 0 of relu", "asked for"]
+    assert found.rows[0].layouts == "S0 S1, R S0"
+
+
+def test_of_a_mindspore_program_strategies_and_settings_are_listed():
+    text = "import mindspore as ms\nfrom mindspore import ops\nmatmul = ops.MatMul().shard(((2, 4), (4, 1)))\n"
+    found = pl.explain(text)
+    assert [(row.line, row.what, row.layouts) for row in found.rows] == [(3, "MatMul.shard", "((2, 4), (4, 1))")]
+
+
+def test_running_needs_pytorch_and_is_compared(monkeypatch):
+    monkeypatch.setattr(explanation, "find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match="torch"):
+        pl.explain(program("torch_dtensor_matmul"), run=True)
+    monkeypatch.setattr(
+        explanation, "_run", lambda text, ranks: [["all_reduce", "tp", [16, 64]], ["all_reduce", "dp", [3]]]
+    )
+    found = pl.explain(program("torch_dtensor_matmul"), run=True)
+    assert found.differences == ["message 1: read ['all_reduce', 'dp', []], run ['all_reduce', 'dp', [3]]"]
+    with pytest.raises(ArgumentError, match="nothing was run"):
+        _ = pl.explain(program("torch_dtensor_matmul")).differences
