@@ -112,11 +112,19 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
     from .lab.widgets import open_lab
-    from .layout.device_mesh import DeviceMesh
+    from .layout.device_mesh import DeviceMesh, init_device_mesh
     from .layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
     from .layout.notations import notations
     from .mindspore import _checkpoint as checkpoint, _communication as communication, _dataset as dataset
     from .nn import models
+    from .nn.parallel_styles import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        PrepareModuleOutput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
     from .nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages, dtensor_policy, implicit_replication
     from .processes.shm import WorkerPool
     from .run.communicator import Request
@@ -145,9 +153,13 @@ _LATER: dict[str, tuple[str, str]] = {
         for module, names in {
             "base.cluster": ("Link", "get_cluster"),
             "base.events": ("Event", "EventLog"),
-            "layout.device_mesh": ("DeviceMesh",),
+            "layout.device_mesh": ("DeviceMesh", "init_device_mesh"),
             "layout.mesh_layout": ("MeshLayout", "Partial", "Replicate", "Shard"),
             "layout.notations": ("notations",),
+            "nn.parallel_styles": (
+                *("ColwiseParallel", "PrepareModuleInput", "PrepareModuleOutput", "RowwiseParallel"),
+                *("SequenceParallel", "parallelize_module"),
+            ),
             "nn.tensor.dtensor": (
                 *("DTensor", "distribute_tensor", "dtensor_messages", "dtensor_policy", "implicit_replication"),
             ),

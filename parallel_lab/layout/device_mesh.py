@@ -69,6 +69,27 @@ class DeviceMesh:
         """Whether the ranks are 0, 1, 2, ... in row-major order."""
         return self.ranks == tuple(range(self.size))
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All ranks that take part: of a mesh its own, of one over some of its axes those of the whole mesh."""
+        return self.ranks
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
+        """The mesh over some of the axes, in their order: mesh["tp"]. Raises LayoutError for an unknown name.
+
+        What is laid out over it is a tensor for each place along the other axes: its ranks do the same in their group.
+        """
+        names = (names,) if isinstance(names, str) else tuple(names)
+        axes = [self.axis(name) for name in names]
+        if not axes or axes != sorted(set(axes)):
+            given, allowed = f"axes {shorten(names)}", f"Some of {self.names}, in this order"
+            raise LayoutError(given, where="DeviceMesh", allowed=allowed)
+        if len(axes) == self.ndim:
+            return self
+        index = tuple(slice(None) if axis in axes else 0 for axis in range(self.ndim))
+        ranks = np.reshape(self.ranks, self.shape)[index].ravel().tolist()
+        return SubMesh(tuple(self.shape[axis] for axis in axes), names, tuple(ranks), self)
+
     @cached_property
     def _places(self) -> dict[int, int]:
         return {rank: place for place, rank in enumerate(self.ranks)}
@@ -101,3 +122,42 @@ class DeviceMesh:
     def __str__(self) -> str:
         text = ", ".join(f"{name}={size}" for name, size in zip(self.names, self.shape, strict=True))
         return f"mesh ({text})" if self.in_order else f"mesh ({text}) of ranks {self.ranks}"
+
+
+@dataclass(frozen=True)
+class SubMesh(DeviceMesh):
+    """Some axes of a mesh: `mesh["tp"]`.
+
+    whole  the mesh; `ranks` are those of its first group, `members` all of it
+    """
+
+    whole: DeviceMesh = None  # type: ignore[assignment]
+
+    members = property(lambda self: self.whole.members, doc="The ranks of the whole mesh.")
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
+        for name in (names,) if isinstance(names, str) else names:
+            self.axis(name)
+        return self.whole[names]
+
+    def place(self, rank: int) -> int:
+        whole = self.whole.coordinates(rank)
+        return int(np.ravel_multi_index([whole[self.whole.axis(name)] for name in self.names], self.shape))
+
+    def group(self, name: str, rank: int) -> tuple[int, ...]:
+        self.axis(name)
+        return self.whole.group(name, rank)
+
+
+def init_device_mesh(
+    device_type: str, mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...] | None = None
+) -> DeviceMesh:
+    """A DeviceMesh of the ranks 0, 1, 2, ..., as PyTorch and HyperParallel make it.
+
+    device_type  "cpu", "cuda", "npu", ...: taken, without effect;  mesh_dim_names  None: axis0, axis1, ...
+
+    Raises LayoutError, LayoutTypeError.
+    """
+    if not isinstance(device_type, str):
+        raise LayoutTypeError(f"device_type={shorten(device_type)}", where="init_device_mesh", allowed='"cpu", "npu"')
+    return DeviceMesh(mesh_shape, () if mesh_dim_names is None else mesh_dim_names)

@@ -32,12 +32,12 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 313,
+    "__init__.py": 325,
     "__main__.py": 8,
     "base": 4_840,
-    "layout": 4_462,
+    "layout": 4_522,
     "ops": 13_135,
-    "nn": 9_742,
+    "nn": 10_087,
     "catalog": 15_332,
     "graph": 9_646,
     "cost": 11_310,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 124_741, 149_969, 112_968
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 125_158, 150_386, 113_271
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -192,7 +192,7 @@ def test_what_a_to_local_of_copies_calls_pending_counts_once_per_rank():
     ("make", "error", "words"),
     [
         (lambda x: x + Tensor(np.ones((8, 16))), LayoutTypeError, "distribute_tensor"),
-        (lambda x: Tensor(np.ones((8, 16))) + x, LayoutTypeError, "full_tensor"),
+        (lambda x: Tensor(np.ones((8, 16))) + x, LayoutTypeError, "distribute_tensor"),
         (lambda x: x + x.to_local(), LayoutTypeError, "from_local"),
         (lambda x: x + distribute_tensor(np.ones((8, 16)), MESH, None), LayoutError, "one mesh"),
         (lambda x: x.redistribute(), ArgumentTypeError, "One placement per axis"),
@@ -213,4 +213,5 @@ def test_small_tensors_and_numbers_are_copies_and_others_on_request():
     x = distribute_tensor(np.ones((8, 4), np.float32), LINE, [Shard(0)])
     assert (x * Tensor(np.float32(2.0)) + 1).asnumpy().max() == 3.0
     with implicit_replication():
-        assert (x + Tensor(np.ones((8, 4), np.float32))).layout.code == "S0"
+        ones = Tensor(np.ones((8, 4), np.float32))
+        assert (x + ones).layout.code == (ones + x).layout.code == "S0"

@@ -8,6 +8,7 @@ A function takes a row and returns, under the names of the recorded file, what t
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.dtensor import DTensor, dtensor_messages
 from parallel_lab.nn.tensor.dtensor_parts import Message, dual
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.recorded.rosetta_networks import network_of, recorded_name
 
 Row = dict[str, Any]
 ROWS: dict[str, list[Row]] = {
@@ -262,3 +264,55 @@ def undivided(program: Any, wholes: list[np.ndarray], seed: np.ndarray, position
 
     _, grads = value_and_grad(weighted, tuple(positions))(*map(pl.Tensor, wholes))
     return dict(zip(positions, (g.asnumpy() for g in grads), strict=True))
+
+
+# ---- parallelize_module ----
+
+
+def styles(text: str, network: Any) -> dict[str, Any]:
+    """A plan as the recorded file words it: "w1 Colwise(output_layouts=Replicate()), w2 plain"."""
+    paths = [path for path, _ in network.cells_and_names() if path]
+    plan = {}
+    for names, style, words in re.findall(r"([\w. *]+?) (\w*Parallel|Colwise|Rowwise)(\((?:[^()]|\(.*?\))*\))?", text):
+        kind = next(k for k in (pl.ColwiseParallel, pl.RowwiseParallel, pl.SequenceParallel) if style in k.__name__)
+        given = dict(re.findall(r"(input|output)\w*[ =]+(\w+(?:\(-?\d*\))?)", words))
+        options = {f"{side}_layouts": placed(word) for side, word in given.items()}
+        options |= {"use_local_output": False} if "local_output=False" in words else {}
+        for name in names.split():
+            found = [p for p in paths if p.split(".")[-1] == name or name == p]
+            plan |= dict.fromkeys(found or ["0"] if name == "embedding" else found, kind(**options))
+    return plan
+
+
+def placed(word: str) -> Any:
+    return Replicate() if word.startswith("Rep") else Shard(int(re.findall(r"-?\d+", word)[0]))
+
+
+def modules(plan: str, mesh: list[int], input: list[int], params: Row, **_: Any) -> Row:
+    """A network under a plan, every rank given the same input, forward and backward of the sum of what it gives."""
+    over, network = mesh_of(mesh), network_of(list(params))
+    try:
+        pl.parallelize_module(network, over, styles(plan, network))
+    except ParallelLabError as error:
+        return {"error": str(error)}
+    rng, ids = np.random.default_rng(0), "embedding" in repr(network).lower()
+    x = Tensor(rng.integers(0, 24, input) if ids else rng.normal(size=input).astype(np.float32))
+    with dtensor_messages() as sent:
+        out = network(x)
+    with dtensor_messages() as back:
+        out.sum().backward()
+    held = {recorded_name(path): p for path, p in network.parameters_and_names()}
+    own = {name: isinstance(p, DTensor) for name, p in held.items()}
+    first = over.ranks[0]
+    return {
+        "params": {
+            name: [codes(p), list(p.local(first).shape)] if own[name] else ["plain", list(p.shape)]
+            for name, p in held.items()
+        },
+        "comms": dict(Counter(m.kind for m in sent)),
+        "messages": listed(sent),
+        "out": ["local" if out.alone else codes(out), list(out.local(first).shape)],
+        "bwd_comms": dict(Counter(m.kind for m in back)),
+        "bwd_messages": listed(back),
+        "grads": {name: codes(p.grad) if own[name] else "plain" for name, p in held.items()},
+    }

@@ -43,7 +43,8 @@ def run_backward(output: Parts, gradient: Parts | None) -> None:
         raise ShapeError(what, where="backward", allowed="A DTensor of the result's shape")
     leaves = _gradients(output, gradient)
     for leaf, grad in leaves:
-        leaf.grad = grad if leaf.grad is None else leaf.grad + grad
+        before = getattr(leaf, "grad", None)
+        leaf.grad = grad if before is None else before + grad
 
 
 def _gradients(output: Any, seed: Any) -> list[tuple[Any, Any]]:
@@ -129,7 +130,7 @@ def _rank_by_rank(node: Node, g: Any, out: Any, operands: list[Any]) -> Sequence
 def _part(x: Any, rank: int) -> Any:
     if isinstance(x, tuple):
         return tuple(_part(each, rank) for each in x)
-    return None if x is None else x._locals[rank]
+    return x._locals[rank] if isinstance(x, Parts) else x.array if isinstance(x, Tensor) else x
 
 
 def _by_parts(node: Node, g: Any, out: Any, operands: list[Any]) -> Sequence[Any]:
@@ -141,7 +142,7 @@ def _by_parts(node: Node, g: Any, out: Any, operands: list[Any]) -> Sequence[Any
         rule = AxisRule(tuple(Replicate() for _ in operands), tuple(Replicate() for _ in outs))
         ins = tuple(whole if isinstance(x, Parts) else None for x in operands)
         chosen = Choice(ins, (whole,) * len(outs), (rule,) * whole.mesh.ndim, 0.0)
-        outs = tuple(move(x, whole, reason) for x in outs)
+        outs = tuple(move(x, whole, reason) if -1 in reads(op) else _blank(x, whole) for x in outs)
     attrs, place = local_call(op, node.attrs, chosen, shapes, tuple(x.shape for x in outs))
     given = g if isinstance(g, tuple) else (g,)
     moved_g = tuple(None if x is None else move(x, dual(to), reason) for x, to in zip(given, chosen.outs, strict=True))
@@ -181,11 +182,11 @@ def _blank(x: Parts, to: MeshLayout) -> Parts:
 
 @cache
 def reads(op: OpDef) -> frozenset[int]:
-    """Positions of the operands whose values an operator's rule reads, beyond their shapes and dtypes."""
+    """Positions of the operands whose values an operator's rule reads, beyond shapes and dtypes; -1: of the result."""
     names = op.tensors
     if op.gradients:
         used = {name for grad in op.gradients.values() for name in grad.tensors}
-        return frozenset(i for i, name in enumerate(names) if name in used)
+        return frozenset(i for i, name in enumerate(("out", *names), -1) if name in used)
     rule = op.vjp_fn
     while (
         inner := next((c.cell_contents for c in rule.__closure__ or () if callable(c.cell_contents)), None)
@@ -195,14 +196,14 @@ def reads(op: OpDef) -> frozenset[int]:
         rule = inner
     code = rule.__code__
     if op.variadic or code.co_argcount < 2 + len(names):
-        return frozenset(range(99))
+        return frozenset(range(-1, 99))
     found, steps = set(), list(dis.get_instructions(rule))
     for step, after in itertools.zip_longest(steps, steps[1:]):
         if step.opname.startswith("LOAD_FAST") and not (after and after.argval in ("shape", "dtype", "ndim")):
             found |= set(step.argval if isinstance(step.argval, tuple) else (step.argval,))
         if step.opname == "LOAD_CLOSURE" or step.opname == "LOAD_DEREF":
             found.add(step.argval)
-    return frozenset(i for i, name in enumerate(code.co_varnames[2 : 2 + len(names)]) if name in found)
+    return frozenset(i for i, name in enumerate(code.co_varnames[1 : 2 + len(names)], -1) if name in found)
 
 
 def _plain_roles(op: Any, chosen: Choice) -> bool:

@@ -22,7 +22,7 @@ from ...base.dtypes import plain_array, scalar_operand
 from ...base.errors import LayoutError, LayoutTypeError, shorten
 from ...base.hooks import current_world
 from ...base.origin import caller
-from ...layout.device_mesh import DeviceMesh
+from ...layout.device_mesh import DeviceMesh, SubMesh
 from ...layout.mesh_layout import MeshLayout, Partial, Replicate, Shard, StridedShard
 from ...layout.mesh_redistribution import MeshStep, redistribution
 from ...layout.mesh_views import reshaped
@@ -106,7 +106,7 @@ def played(mesh: DeviceMesh) -> tuple[int, ...]:
     """The ranks whose parts this process holds: its own, if it is one; else all."""
     world = current_world()
     if world is None:
-        return mesh.ranks
+        return mesh.members
     mesh.place(world.rank)  # LayoutError: not in this mesh
     return (world.rank,)
 
@@ -155,8 +155,11 @@ class Parts(Tensor):
 
     def full_tensor(self) -> Tensor:
         """The whole value, on every rank: pending parts are reduced, pieces gathered. A Tensor without a gradient."""
-        whole = move(self, replicated(self.mesh), "full_tensor")
-        return Tensor(next(iter(whole._locals.values())))
+        whole = list(move(self, replicated(self.mesh), "full_tensor")._locals.values())
+        if isinstance(self.mesh, SubMesh) and any(not np.array_equal(part, whole[0]) for part in whole):
+            hint = "Along the other axes each group has its own value: x.local(rank)"
+            raise LayoutTypeError(f"values that differ, over {self.mesh}", where="full_tensor", hint=hint)
+        return Tensor(whole[0])
 
     def asnumpy(self) -> np.ndarray:
         """The whole value as an array: `full_tensor`."""
@@ -265,14 +268,11 @@ def sibling(node: Node, results: Sequence[Parts], number: int) -> Node:
 # ---- moving ----
 
 
-def note(step: MeshStep, sent: np.ndarray, reason: str) -> None:
+def note(kind: str, axis: str, reduce: str, sent: np.ndarray, reason: str) -> None:
     """Enter a message into the log of the `messages()` around."""
     log = _log.get()
     if log is not None:
-        why = f"{reason}: {step.source.code} -> {step.to.code}"
-        log.append(
-            Message(step.kind, step.name, sent.shape, str(sent.dtype), sent.nbytes, step.reduce, why, caller().place)
-        )
+        log.append(Message(kind, axis, sent.shape, str(sent.dtype), sent.nbytes, reduce, reason, caller().place))
 
 
 def messages_noted(keep: int | None = None) -> int:
@@ -301,27 +301,27 @@ def take(step: MeshStep, shape: tuple[int, ...], parts: Locals, reason: str, whe
     if not step.communicates:
         return {rank: step.received(shape, rank, part) for rank, part in parts.items()}
     sent = {rank: step.sent(shape, rank, part) for rank, part in parts.items()}
-    note(step, next(iter(sent.values())), reason)
-    attrs, world = step.attrs(len(shape)), current_world()
-    if world is not None:
-        replies = {
-            rank: world.comm.start(step.kind, value, step.group(rank), tag=f"{reason} {where}", **attrs).wait()
-            for rank, value in sent.items()
-        }
-    else:
-        replies = _answered(step, sent, attrs)
+    note(
+        step.kind, step.name, step.reduce, next(iter(sent.values())), f"{reason}: {step.source.code} -> {step.to.code}"
+    )
+    replies = exchanged(step.kind, sent, step.group, step.attrs(len(shape)), f"{reason} {where}")
     return {rank: step.received(shape, rank, reply) for rank, reply in replies.items()}
 
 
-def _answered(step: MeshStep, sent: Locals, attrs: dict[str, Any]) -> Locals:
-    """The replies to all ranks, as the simulator gives them (`ops/collectives/definitions.py`)."""
+def exchanged(
+    kind: str, sent: Locals, group: Callable[[int], tuple[int, ...]], attrs: dict[str, Any], tag: str
+) -> Locals:
+    """The replies to what the ranks that this process plays have sent, each in its group."""
+    world = current_world()
+    if world is not None:
+        return {r: world.comm.start(kind, x, group(r), tag=tag, **attrs).wait() for r, x in sent.items()}
     fields = {"reduce": "sum", "dim": 0, "split_dim": 0, "concat_dim": 0, **attrs}
-    answer, replies = MESSAGES[step.kind].answer, {}
+    answer, replies = MESSAGES[kind].answer, Locals()
     assert answer is not None
-    for rank in sent:
+    for rank in sent:  # as the simulator answers
         if rank not in replies:
-            group = step.group(rank)
-            replies.update(zip(group, answer([sent[member] for member in group], fields), strict=True))
+            members = group(rank)
+            replies.update(zip(members, answer([sent[member] for member in members], fields), strict=True))
     return replies
 
 
