@@ -45,7 +45,7 @@ const consequencesOf = (s, ui, field, command) => consequences(s, ui, field.choi
 function consequences(s, ui, calls) {
   const found = openQuestion(s) ? [] : calls.map((call) => ui.whatIf(call)?.weight);
   const at = calls.findIndex((call) => JSON.stringify(call) === JSON.stringify(ui.preview));
-  const names = Object.keys(found.find(Boolean) ?? {});
+  const names = openQuestion(s) ? [] : Object.keys(found.find(Boolean) ?? s.weight ?? {});
   const most = names.map((name) => Math.max(...found.map((w) => w?.[name][0] ?? 0)) || 1);
   const text = ([value, how]) => micro(String(CELLS[how](value)));
   const bar = (w) => (name, i) => html`<i class="pl-weight-${i}" style="width:${round((100 * w[name][0]) / most[i])}%"></i>`;
