@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,65 +138,79 @@ def seed_layout(layout: MeshLayout) -> MeshLayout:
 
 
 PROGRAMS: dict[str, Any] = {
-    "matmul": lambda a, b: a @ b,
-    "bmm": lambda a, b: a @ b,
-    "linear": lambda x, w, b: (
-        our.bias_add(our.matmul(x, w, transpose_b=True), b)
-        if len(x.shape) == 2
-        else our.matmul(x, w, transpose_b=True) + b
-    ),
+    "linear": lambda x, w, b: our.matmul(x, w, transpose_b=True) + b,
     "linear_nb": lambda x, w: our.matmul(x, w, transpose_b=True),
     "addmm": lambda c, a, b: c + a @ b,
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "maximum": our.maximum,
-    "minimum": our.minimum,
-    "neg": lambda a: -a,
-    "exp": our.exp,
-    "tanh": our.tanh,
-    "relu": our.relu,
-    "clone": lambda a: our.identity(a),
-    "t": lambda a: our.transpose(a, (1, 0)),
-    "expand": lambda a: our.broadcast_to(our.expand_dims(a, 1), shape=(a.shape[0], 3, *a.shape[1:])),
-    "view_merge": lambda a: our.reshape(a, (a.shape[0] * a.shape[1], *a.shape[2:])),
-    "view_split": lambda a: our.reshape(a, (*a.shape[:-1], 4, a.shape[-1] // 4)),
-    "cat0": lambda a, b: our.concat(a, b, axis=0),
-    "cat1": lambda a, b: our.concat(a, b, axis=1),
-    "stack": lambda a, b: our.stack(a, b),
-    "select0": lambda a: a[0],
-    "split0": lambda a: our.split_parts(a, axis=0, output_num=2)[0],
-    "tril": our.tril,
-    "cumsum0": lambda a: our.cumsum(a, 0),
-    "sum": lambda a: a.sum(),
-    "mean": lambda a: our.reduce_mean(a),
-    "mean0": lambda a: our.reduce_mean(a, 0),
-    "amax1": lambda a: our.reduce_max(a, 1),
-    "amin0": lambda a: our.reduce_min(a, 0),
-    "prod0": lambda a: our.reduce_prod(a, 0),
-    "norm1": lambda a: our.lp_norm(a, 1),
-    "sub_mean": lambda a: a - our.reduce_mean(a, 0, keep_dims=True),
-    "softmax0": lambda a: our.softmax(a, axis=0),
-    "log_softmax1": lambda a: our.log_softmax(a, axis=1),
-    "argmax1": lambda a: our.argmax(a, 1),
-    "sort1": lambda a: our.sort(a, axis=1)[0],
+    "baddbmm": lambda c, a, b: c + a @ b,
     "where": lambda c, a, b: our.select(c > 0, a, b),
     "masked_fill": lambda a, m: our.masked_fill(a, m > 0, 0.0),
     "layer_norm": lambda a, g, b: our.layer_normalization(a, g, b)[0],
     "rms_norm": lambda a, g: our.rms_normalization(a, g)[0],
     "embedding": lambda i, w: our.embedding(i, w),
-    "index_select0": lambda a, i: our.index_select(a, 0, i),
-    "gather1": lambda a, i: our.gather_elements(a, 1, i),
     "mlp": lambda x, a, b: our.relu(x @ a) @ b,
     "mlp_residual": lambda x, a, b: x + our.relu(x @ a) @ b,
     "chain3": lambda x, a, b: (our.relu(x @ a) @ b).sum(),
     "conv2d": lambda x, w: our.convolution(x, w, pad_mode="pad", pad=1),
     "sdpa_cpu_flash": lambda q, k, v: our.scaled_dot_product_attention(q, k, v),
+    "sdpa": lambda q, k, v: our.scaled_dot_product_attention(q, k, v),
     "xent_mean": lambda x, y: our.reduce_mean(losses(x, y)),
     "xent_sum": lambda x, y: losses(x, y).sum(),
     "xent_none": lambda x, y: losses(x, y),
+    "expand": lambda a: our.broadcast_to(our.expand_dims(a, 1), shape=(a.shape[0], 3, *a.shape[1:])),
+    "view_merge": lambda a: our.reshape(a, (a.shape[0] * a.shape[1], *a.shape[2:])),
+    "view_split": lambda a: our.reshape(a, (*a.shape[:-1], 4, a.shape[-1] // 4)),
+    "t": lambda a: our.transpose(a, (1, 0)),
+    "sub_mean": lambda a: a - our.reduce_mean(a, 0, keep_dims=True),
+    **dict.fromkeys(("matmul", "mm", "bmm"), lambda a, b: a @ b),
+    **{name: getattr(our, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "exp", "tanh", "relu")},
+    **{name: getattr(our, name) for name in ("sigmoid", "gelu", "silu", "erf", "floor", "sign", "sqrt", "abs", "log")},
+    **{name: getattr(our, name) for name in ("neg", "sin", "cos", "square", "rsqrt", "tril", "triu", "ceil", "expm1")},
+    **dict.fromkeys(("clone", "to_same"), our.identity),
+    **dict.fromkeys(("to", "to_dtype", "cast"), lambda a: our.cast(a, "float64")),
+    **dict.fromkeys(("add_scalar", "scalar_add"), lambda a: a + 2.0),
+    **dict.fromkeys(("mul_scalar", "scalar_mul"), lambda a: a * 2.0),
+    **dict.fromkeys(("div_scalar", "scalar_div"), lambda a: a / 2.0),
+    **dict.fromkeys(("rsub", "rsub_scalar"), lambda a: 2.0 - a),
+    **dict.fromkeys(("pow", "pow_scalar", "pow2"), lambda a: a**2),
+    "rdiv": lambda a: 2.0 / a,
 }
+# along a dim, whose number ends the name: "amax1"; without one over all
+ALONG: dict[str, Any] = {
+    "sum": lambda d, a: our.reduce_sum(a, d),
+    "mean": lambda d, a: our.reduce_mean(a, d),
+    "prod": lambda d, a: our.reduce_prod(a, d),
+    "norm": lambda d, a: our.lp_norm(a, d if d is not None else tuple(range(len(a.shape)))),
+    "vector_norm": lambda d, a: our.lp_norm(a, d if d is not None else tuple(range(len(a.shape)))),
+    "softmax": lambda d, a: our.softmax(a, axis=d),
+    "log_softmax": lambda d, a: our.log_softmax(a, axis=d),
+    "logsumexp": lambda d, a: our.logsumexp(a, d),
+    "argmax": lambda d, a: our.argmax(a, d),
+    "sort": lambda d, a: our.sort(a, axis=d)[0],
+    "topk": lambda d, a: our.top_k(a, 3)[0],
+    "cumsum": lambda d, a: our.cumsum(a, d),
+    "cat": lambda d, *many: our.concat(*many, axis=d),
+    "stack": lambda d, *many: our.stack(*many, axis=d or 0),
+    "select": lambda d, a: our.squeeze(our.split_parts(a, axis=d, output_num=a.shape[d])[0], axis=(d,)),
+    "slice": lambda d, a: a[2:6] if d == 0 else a[:, 2:6],
+    "index_select": lambda d, a, i: our.index_select(a, d, i),
+    "gather": lambda d, a, i: our.gather_elements(a, d, i),
+    "flip": lambda d, a: our.flip(a, (d,)),
+    "roll": lambda d, a: our.roll(a, 1, d),
+    "unsqueeze": lambda d, a: our.expand_dims(a, d),
+    "permute": lambda d, a: our.transpose(a, tuple(reversed(range(len(a.shape))))),
+    **{name: lambda d, a: our.split_parts(a, axis=d, output_num=2)[0] for name in ("split", "chunk")},
+    **{name: lambda d, a: our.reduce_max(a, d) for name in ("amax", "max")},
+    **{name: lambda d, a: our.reduce_min(a, d) for name in ("amin", "min")},
+    **{name: lambda d, a, how=name: getattr(our, how)(a, d) for name in ("var", "std")},
+}
+
+
+def program(name: str) -> Any:
+    """What a row's operator is here, a function of tensors."""
+    if name in PROGRAMS:
+        return PROGRAMS[name]
+    base = name.rstrip("0123456789")
+    return partial(ALONG[base], int(name[len(base) :]) if len(base) < len(name) else None)
 
 
 def losses(x: Any, y: Any) -> Any:
@@ -204,28 +219,23 @@ def losses(x: Any, y: Any) -> Any:
     return -our.squeeze(picked, axis=(1,))
 
 
-INTEGERS = {
-    "gather1": {1: 16},
-    "index_select0": {1: 8},
-    "embedding": {0: 12},
-    **{name: {1: 16} for name in ("xent_mean", "xent_sum", "xent_none")},
-}
+INTEGERS = {"gather": {1: 3}, "index_select": {1: 5}, "embedding": {0: 12}, "xent": {1: 16}}  # operand: below
 
 
 def ops(op: str, shapes: list[list[int]], mesh: list[int], pl: list[list[str]], grad: int = 0, **_: Any) -> Row:
     """An operator (or a few), forward and backward."""
     over, rng = mesh_of(mesh), np.random.default_rng(0)
-    high = INTEGERS.get(op, {})
+    high = next((below for begin, below in INTEGERS.items() if op.startswith(begin)), {})
     layouts = [MeshLayout.coded(over, p) for p in pl]
     operands = [drawn(s, to, rng, high.get(i)) for i, (s, to) in enumerate(zip(shapes, layouts, strict=True))]
     wholes = [x.asnumpy() for x in operands]
     with dtensor_messages() as sent:
         try:
-            out = PROGRAMS[op](*operands)
+            out = program(op)(*operands)
         except ParallelLabError as error:
             return {"error": str(error)}
     alone = [Tensor(x) for x in wholes]
-    reference = PROGRAMS[op](*alone).asnumpy()
+    reference = program(op)(*alone).asnumpy()
     local = [list(out.local(rank).shape) for rank in over.ranks]
     row: Row = {
         "out_pl": codes(out),
@@ -244,7 +254,7 @@ def ops(op: str, shapes: list[list[int]], mesh: list[int], pl: list[list[str]], 
     row |= {"grad_pl": [codes(x.grad) for x in operands]}
     if out.shape:
         row["grad_out_pl"] = codes(seed)
-    wanted = undivided(PROGRAMS[op], wholes, seed.asnumpy(), [i for i in range(len(wholes)) if i not in high])
+    wanted = undivided(program(op), wholes, seed.asnumpy(), [i for i in range(len(wholes)) if i not in high])
     row["grad_err"] = max(
         (
             float(np.abs(x.grad.asnumpy() - wanted[i]).max(initial=0))
