@@ -208,9 +208,14 @@ def test_processes_give_the_bits_of_the_simulator_before_and_after_an_edit(at):
 # ---- one step of the bias, and checkpoints ----
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("executor", ["simulator", "processes"])
-@pytest.mark.parametrize("schedule", ["dualpipe", "chimera"])
+@pytest.mark.parametrize(
+    ("schedule", "executor"),
+    [
+        ("dualpipe", "simulator"),
+        pytest.param("dualpipe", "processes", marks=pytest.mark.exhaustive),
+        pytest.param("chimera", "simulator", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_two_copies_of_the_network_add_up_their_counts_before_the_bias_moves(schedule, executor):
     """On one device the same four micro-batches move it once a step; both copies have it."""
     one, many, twice = Case("gpt", layers=4), Case("gpt", layers=4), {"parts": (0, 0, 1, 1), "schedule": schedule}
