@@ -44,14 +44,14 @@ PACKAGE_LINES = {
     "run": 1_695,
     "processes": 13_681,
     "train": 11_065,
-    "lab": 42_107,
+    "lab": 42_784,
     "mindspore": 9_896,
     "cli": 2_737,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 125_158, 150_386, 113_286
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 125_835, 151_063, 113_590
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -249,6 +249,77 @@ def divisor(tp, cp, dp, ep, experts):
 """,
     "16.4": "devices = [[1, 4, 7], [0, 4, 6], [3, 4, 5], [2, 4, 5]]",
     "16.5": 'run = {"tensor": 2, "context": 4, "stages": 4, "expert": 8}',
+    "17.1": """
+def holders(row, rows, mesh, order):
+    found = []
+    for rank, place in enumerate(np.ndindex(*mesh.values())):
+        at, first, left = dict(zip(mesh, place)), 0, rows
+        for axis in order:
+            left //= mesh[axis]
+            first += at[axis] * left
+        found += [rank] * (first <= row < first + left)
+    return found
+""",
+    "17.2": """
+def cut_before(mesh, order, axis):
+    names, before = list(mesh), order[: order.index(axis)]
+    return np.prod([mesh[a] for a in before if names.index(a) > names.index(axis)], dtype=int)
+
+
+def own_order(mesh, shape, strides, counts):
+    its_own = np.arange(np.prod(list(mesh.values()))).reshape(*counts, -1)
+    for rank, place in enumerate(np.ndindex(*mesh.values())):
+        starts = [sum(by[axis] * at for axis, at in zip(mesh, place)) for by in strides]
+        slices = tuple(start * count // size for start, count, size in zip(starts, counts, shape))
+        if rank not in its_own[slices]:
+            return False
+    return True
+
+
+def forms(mesh, shape, strides, pending):
+    spec = tuple(tuple(sorted((a for a in mesh if by[a]), key=by.get, reverse=True)) for by in strides)
+    codes = {axis: "P" if axis in pending else "R" for axis in mesh}
+    for dim, order in enumerate(spec):
+        for axis in order:
+            factor = cut_before(mesh, order, axis)
+            codes[axis] = f"SS{dim}:{factor}" if factor > 1 else f"S{dim}"
+    counts = tuple(int(np.prod([mesh[a] for a in order], dtype=int)) for order in spec)
+    strategy = "pending" if pending else counts if own_order(mesh, shape, strides, counts) else "order"
+    return {"spec": spec, "placements": list(codes.values()), "strategy": strategy}
+""",
+    "17.3": """
+def free(out, a, b):
+    if "P" in (a, b):
+        return "P" if "R" in (a, b) else ""
+    split = {a, b} - {"R"}
+    return "" if len(split) > 1 else "R" if not split else a if a in out and a != "R" else b if b in out else "P"
+
+
+def cell(left, right, out, a, b):
+    result = "R" if a == b == "R" else free(out, a, b)
+    found = []
+    for name, labels, here in (("a", left, a), ("b", right, b)):
+        for to in ["R", *labels] if here != "R" and not result else []:
+            kind = {"PR": "all_reduce", "SR": "all_gather", "PS": "reduce_scatter", "SS": "all_to_all"}
+            if to != here and free(out, *((to, b) if name == "a" else (a, to))):
+                found.append(f"{name} {kind[('P' if here == 'P' else 'S') + ('R' if to == 'R' else 'S')]}")
+    return result, sorted(set(found))
+""",
+    "17.4": """
+def first_loss(operators):
+    for at, name in enumerate(operators):
+        if name == "all_reduce":
+            return None
+        if name not in ("scale", "negative", "transpose", "sum", "times a copy"):
+            return at
+
+
+def block(rank, ranks, mine):
+    x, up, bias, down = mine
+    whole = yield Request("all_reduce", tuple(range(ranks)), x @ up)
+    h = np.maximum(whole + bias, 0)
+    return h, h @ down
+""",
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-LESSONS = (*(f"{number:02}" for number in range(1, 13)), "14", "15", "16")
+LESSONS = (*(f"{number:02}" for number in range(1, 13)), "14", "15", "16", "17")
 TARGETS = ("MindSpore", "PyTorch", "JAX")
 
 
@@ -363,5 +363,33 @@ room, x, gate, up = 4, normal(1, 32, 6), normal(2, 6, 16), normal(3, 16, 6, 6)
 wanted = jnp.einsum("th,thg->tg", x, up[jnp.argmax(x @ gate, axis=1)])
 """,
         "same(y, wanted)\n",
+    ),
+    ("17", "PyTorch"): (
+        4,
+        """
+x, y, w1, w2 = torch.randn(8, 6), torch.randn(8, 4), torch.randn(6, 8), torch.randn(8, 4)
+one = [w.clone().requires_grad_() for w in (w1, w2)]
+wanted = ((torch.relu(x @ one[0]) @ one[1] - y) ** 2).mean()
+wanted.backward()
+""",
+        """
+same(loss.detach(), wanted.detach())
+for gradient, w in zip(gradients, one, strict=True):
+    same(gradient, w.grad)
+assert [len(sent) for sent in (w1.placements, w2.placements)] == [2, 2] and gradients[0].placements == w1.placements
+""",
+    ),
+    ("17", "JAX"): (
+        8,
+        """
+x, y, w1, w2 = normal(1, 8, 6), normal(2, 8, 4), normal(3, 6, 8), normal(4, 8, 4)
+one = jax.value_and_grad(lambda w1, w2: ((jax.nn.relu(x @ w1) @ w2 - y) ** 2).mean(), argnums=(0, 1))(w1, w2)
+whole = x, y
+""",
+        """
+same(loss, one[0])
+for gradient, w in zip(gradients, one[1], strict=True):
+    same(gradient, w)
+""",
     ),
 }

@@ -56,6 +56,8 @@ MISCONCEPTIONS = {
     "a capacity factor counts tokens": "It counts choices, k of each token; only GShard's code counts tokens.",
     "an expert is averaged over its copies": "Divide by the number of means: it does not depend on where experts lie.",
     "context parallel shares out the weights": "It shares out activations: every rank of a sequence has all weights.",
+    "the mesh orders the splits": "The order in the tuple does: its first axis cuts first, wherever it is in the mesh.",
+    "equal counts, equal layout": "A strategy has its own device matrix, copies innermost: other ranks get the slices.",
     "positions begin at 0": "A slice's tokens have the positions that they have in the sequence.",
 }
 
