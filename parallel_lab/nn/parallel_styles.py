@@ -19,7 +19,7 @@ from typing import Any
 
 from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, NotBuiltYet, shorten
 from ..layout.device_mesh import DeviceMesh
-from ..layout.mesh_layout import AxisPlacement, Replicate, Shard
+from ..layout.mesh_layout import AxisPlacement, MeshLayout, Replicate, Shard
 from .cell import Cell
 from .layers.basic import Dense
 from .tensor.dtensor import DTensor, RankTensors
@@ -224,8 +224,8 @@ def _moved(value: Any, mesh: DeviceMesh, given: AxisPlacement | None, wanted: Ax
     x = as_dtensor(value, mesh, given)
     if not isinstance(x, DTensor) or isinstance(x, RankTensors):
         return value
-    if wanted is not None:
-        x = x.redistribute([wanted])
+    if wanted is not None and x.placements != MeshLayout(x.mesh, (wanted,)).on(x.ndim).placements:
+        x = x.redistribute([wanted])  # only then: its gradient would be reduced on the way back
     return x.to_local() if local else x
 
 

@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 4_840,
     "layout": 4_522,
     "ops": 13_135,
-    "nn": 10_087,
+    "nn": 10_159,
     "catalog": 15_332,
     "graph": 9_646,
     "cost": 11_310,
@@ -51,7 +51,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 125_835, 151_063, 113_590
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 125_907, 151_135, 113_711
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -50,6 +50,54 @@ def test_pytorchs_operators(row):
     assert not differs, {name: (answer[name], row[name]) for name in differs}
 
 
+@pytest.mark.parametrize("row", ROWS["border"], ids=lambda row: row["case"])
+def test_where_pytorchs_dtensors_begin_and_end(row):
+    answer = ask_rosetta.border(**row)
+    if "error" in row or "uneven" in row["case"]:  # there every rank takes another shape for that of the whole
+        assert "error" in answer
+    else:
+        assert {name: answer[name] for name in row if name != "case"} == {k: v for k, v in row.items() if k != "case"}
+
+
+@pytest.mark.parametrize(
+    ("case", "wanted"),
+    [  # recorded in the same way
+        ("from_local R -> S0", {"bwd_messages": [["all_gather", "tp", [1, 4]]], "grad_sum_rank0": 8.0}),
+        ("from_local R -> R, grad_placements=[P]", {"bwd_messages": [], "grad_sum_rank0": 2.0}),
+        (
+            "full_tensor S0, grad_placements=[P]",
+            {"grad_pl": ["S0"], "bwd_messages": [["reduce_scatter", "tp", [8, 4]]]},
+        ),
+        ("full_tensor R, grad_placements=[P]", {"grad_pl": ["R"], "bwd_messages": [["all_reduce", "tp", [8, 4]]]}),
+        ("full_tensor P, grad_placements=[P]", {"grad_pl": ["P"], "bwd_messages": []}),
+        ("inplace P += S0", {"out_pl": ["P"], "messages": []}),
+        ("inplace P *= S0", {"out_pl": ["P"], "messages": [["all_gather", "tp", [2, 4]]]}),
+        ("inplace S0 -= P", {"out_pl": ["S0"], "messages": [["reduce_scatter", "tp", [8, 4]]]}),
+        ("inplace Pmax *= R", {"error": "in place"}),
+        ("to_local S0, grad_placements=[R]", {"error": "shape= of the whole"}),
+    ],
+)
+def test_more_of_where_dtensors_begin_and_end(case, wanted):
+    answer = ask_rosetta.border(case)
+    assert answer.get("error") is None if "error" not in wanted else wanted["error"] in answer["error"]
+    if "error" not in wanted:
+        assert {name: answer[name] for name in wanted} == wanted
+
+
+def test_in_place_changes_the_values_and_the_gradient_goes_on():
+    x = distribute_tensor(np.ones((8, 4), np.float32), LINE, [Shard(0)], requires_grad=True)
+    bias = distribute_tensor(np.arange(4, dtype=np.float32), LINE, [Shard(0)], requires_grad=True)
+    y = x * 3.0
+    held = y
+    y += bias
+    y *= 2.0
+    assert y is held and y.asnumpy()[0].tolist() == [6.0, 8.0, 10.0, 12.0]
+    y.sum().backward()
+    assert x.grad.asnumpy().sum() == 6 * 32 and bias.grad.asnumpy().tolist() == [16.0] * 4
+    with pytest.raises(LayoutError, match="in place"):
+        x *= distribute_tensor(np.ones((2, 8, 4), np.float32), LINE, [Replicate()])
+
+
 # ---- drawn programs ----
 
 STEPS = {

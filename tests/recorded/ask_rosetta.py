@@ -8,6 +8,7 @@ A function takes a row and returns, under the names of the recorded file, what t
 from __future__ import annotations
 
 import json
+import operator
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from parallel_lab.layout.mesh_layout import MeshLayout, Partial, Replicate, Shar
 from parallel_lab.layout.mesh_redistribution import redistribution
 from parallel_lab.layout.notations import written
 from parallel_lab.nn.tensor.autograd import value_and_grad
-from parallel_lab.nn.tensor.dtensor import DTensor, dtensor_messages
+from parallel_lab.nn.tensor.dtensor import DTensor, RankTensors, dtensor_messages
 from parallel_lab.nn.tensor.dtensor_parts import Message, dual
 from parallel_lab.nn.tensor.tensor import Tensor
 from tests.recorded.rosetta_networks import network_of, recorded_name
@@ -326,3 +327,75 @@ def modules(plan: str, mesh: list[int], input: list[int], params: Row, **_: Any)
         "bwd_messages": listed(back),
         "grads": {name: codes(p.grad) if own[name] else "plain" for name, p in held.items()},
     }
+
+
+# ---- where a DTensor begins and ends ----
+
+
+def border(case: str, **_: Any) -> Row:
+    """A case in the words of the recorded file, on 4 ranks: "inplace R += S0", "from_local S0 -> R", ..."""
+    try:
+        return bordering(case)
+    except ParallelLabError as error:
+        return {"error": str(error)}
+
+
+def bordering(case: str) -> Row:
+    over = mesh_of([4])
+    found = re.findall(r"\b(?:Shard\(\d\)|Replicate\(\)|Partial\(\w*\)|S\d|R|P\w*)(?![\w(])", case)
+    words = [w for w in found if w != "Partial"]
+    places = [as_placement(word) for word in words]
+    given = re.findall(r"grad_placements=\[(.*?)\]", case)
+    back = [as_placement(given[0])] if given else None
+    if "torch.Tensor" in case:
+        return {"out_pl": codes(ones([Shard(0)], over) + Tensor(np.ones((8, 4), np.float32)))}
+    if "without placements" in case:
+        ones([Shard(0)], over).redistribute()
+    if "mixed" in case:
+        return {"out_pl": MeshLayout(mesh_of([2, 4]), (Partial(), Partial("max"))).code.split()}
+    if case.startswith("distribute_tensor"):
+        shape = (8, 4) if "2-d" in case else (8,)
+        return {"out_pl": codes(pl.distribute_tensor(np.ones(shape, np.float32), over, places[:1]))}
+    if "uneven" in case:
+        made = DTensor.from_local(lambda rank: np.ones(((2, 2), (2, 2), (1, 2), (0, 2))[rank]), over, [Shard(0)])
+        return {"shape": str(made.shape)}
+    if "inplace" in case:
+        x, y = (ones([place], over) for place in places[:2])
+        sign = re.findall(r"[-+*/]=", case)[0]
+        with dtensor_messages() as sent:
+            x = {"+=": operator.iadd, "-=": operator.isub, "*=": operator.imul, "/=": operator.itruediv}[sign](x, y)
+        return {"out_pl": codes(x), "messages": listed(sent)}
+    if case.startswith("from_local"):
+        local = RankTensors({rank: np.ones((2, 4), np.float32) for rank in over.ranks}, over).requires_grad_()
+        made = DTensor.from_local(local, over, places[:1], grad_placements=back)
+        moved = made.redistribute(places[1:2]) if "->" in case else made
+        with dtensor_messages() as sent:
+            moved.backward(drawn(moved.shape, dual(moved.layout), np.random.default_rng(1)) * 0.0 + 1.0)
+        return {
+            "bwd_messages": listed(sent),
+            "grad_local": [list(local.grad.local(rank).shape) for rank in over.ranks],
+            "grad_sum_rank0": float(local.grad.local(0).sum()),
+        }
+    x = ones(places[:1], over).requires_grad_()
+    with dtensor_messages() as sent:
+        whole = "full" in case
+        local = x.full_tensor(grad_placements=back or [Replicate()]) if whole else x.to_local(grad_placements=back)
+    with dtensor_messages() as returned:
+        local.sum().backward()
+    return {
+        "messages": listed(sent),
+        "grad_pl": codes(x.grad),
+        "bwd_messages": listed(returned),
+        "grad_full_sum": float(x.grad.asnumpy().sum()),
+    }
+
+
+def as_placement(word: str) -> Any:
+    return MeshLayout.coded(mesh_of([4]), [re.sub(r"^(\w)\w*\((\w*)\)$", r"\1\2", word)]).placements[0]
+
+
+def ones(placements: Sequence[Any], over: DeviceMesh) -> DTensor:
+    layout = MeshLayout(over, tuple(placements))
+    return DTensor.from_local(
+        lambda rank: np.ones(layout.local_shape((8, 4), rank), np.float32), over, placements, shape=(8, 4)
+    )

@@ -14,14 +14,14 @@ A part that is pending is never read as the whole: `float(y)` and `full_tensor()
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError
 from ...layout.device_mesh import DeviceMesh
-from ...layout.mesh_layout import AxisPlacement, MeshLayout, Shard, StridedShard
+from ...layout.mesh_layout import AxisPlacement, MeshLayout, Partial, Replicate, Shard, StridedShard
 from ...ops.machine.opdef import OpDef
 from .dtensor_gradients import run_backward
 from .dtensor_parts import (
@@ -57,6 +57,7 @@ class DTensor(Parts):
         placements: Sequence[AxisPlacement] | None = None,
         *,
         shape: Sequence[int] | None = None,
+        grad_placements: Sequence[AxisPlacement] | None = None,
     ) -> DTensor:
         """A DTensor of the parts that ranks have.
 
@@ -64,8 +65,9 @@ class DTensor(Parts):
                     for all
         placements  None: copies, which must be equal
         shape       of the whole; None: as if all parts were as large as the first (PyTorch: as the rank's own)
+        grad_placements  how the gradients of the parts come out; None: as they lie, copies where they are pending
 
-        Raises LayoutError: parts that do not make up `shape`.
+        Raises LayoutError: parts that do not make up `shape`; in `backward`, gradients of another shape than theirs.
         """
         ranks = played(mesh)
         layout = MeshLayout(mesh, tuple(placements or replicated(mesh).placements))
@@ -91,13 +93,19 @@ class DTensor(Parts):
         made = DTensor(parts, layout, shape)
         operand = local if isinstance(local, RankTensors) else source
         if operand is not None and operand.requires_grad:
-            made.node = Node(
-                Moved(
-                    "from_local", lambda g: RankTensors(move(g, dual(layout), "gradient of from_local")._locals, mesh)
-                ),
-                (operand,),
-                {},
-            )
+            back = dual(layout) if grad_placements is None else MeshLayout(mesh, tuple(grad_placements)).on(first.ndim)
+
+            def gradient(g: Any) -> RankTensors:
+                found = move(g, back, "gradient of from_local")._locals
+                for rank, part in found.items():
+                    if part.shape != parts[rank].shape:
+                        given = f"a gradient of shape {part.shape} for rank {rank}'s part of shape {parts[rank].shape}"
+                        raise LayoutError(
+                            given, where="from_local", allowed=f"grad_placements={list(layout.placements)}"
+                        )
+                return RankTensors(found, mesh)
+
+            made.node = Node(Moved("from_local", gradient), (operand,), {})
         return made
 
     def to_local(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
@@ -110,9 +118,62 @@ class DTensor(Parts):
         made = RankTensors(self._locals, self.mesh)
         if self.requires_grad:
             made.node = Node(
-                Moved("to_local", lambda g: DTensor.from_local(g, back.mesh, back.placements)), (self,), {}
+                Moved("to_local", lambda g: DTensor.from_local(g, back.mesh, back.placements, shape=self.shape)),
+                *((self,), {}),
             )
         return made
+
+    def full_tensor(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
+        """The whole value, on every rank: pending parts are reduced, pieces gathered.
+
+        grad_placements  how ranks' gradients of the whole make up its gradient: Replicate() for each axis, or Partial()
+                         where ranks use it differently. None: a Tensor without a gradient
+        """
+        if grad_placements is None:
+            return super().full_tensor()
+        return self.redistribute(replicated(self.mesh), reason="full_tensor").to_local(grad_placements=grad_placements)
+
+    def _become(self, new: Any) -> None:
+        """Hold what was computed in place. Raises LayoutError unless it lies as this tensor does."""
+        if new.layout != self.layout or new.shape != self.shape:
+            given = f"{self.layout} would become {new.layout}"
+            hint = "Write x = x + y, or redistribute x first"
+            raise LayoutError(given, where="DTensor, in place", allowed="The placements that it has", hint=hint)
+        before = self.like(self._locals, self.layout, self.shape)
+        before.node, before._wanted = self.node, self._wanted
+        self._locals, self._dtype, self.node = new._locals, new._dtype, new.node
+        if self.node is not None:
+            self.node.before = before
+
+    def _in_place(name: str, linear: bool) -> Callable[[Any, Any], Any]:  # type: ignore[misc]
+        """`x += y`: y is laid out as x, whose placements stay. linear: addends of y are addends of the result."""
+
+        def method(self: DTensor, other: Any) -> DTensor:
+            if isinstance(other, DTensor) and not self.alone:
+                to, why = self._beneath(other, linear), f"operand 1 of {name}"
+                other = other._relaid(to, why, implicit=Replicate() in other.placements)
+            self._become(getattr(Tensor, name)(self, other))
+            return self
+
+        return method
+
+    __iadd__ = add_ = _in_place("__add__", True)
+    __isub__ = sub_ = _in_place("__sub__", True)
+    __imul__ = mul_ = _in_place("__mul__", False)
+    __itruediv__ = div_ = _in_place("__truediv__", False)
+    del _in_place
+
+    def _beneath(self, other: DTensor, linear: bool) -> MeshLayout:
+        """How a tensor that is broadcast to this one lies when it meets its parts."""
+        shift, placements = self.ndim - other.ndim, []
+        for placement in self.placements:
+            if isinstance(placement, (Shard, StridedShard)):
+                dim = placement.dim - shift
+                meets = dim >= 0 and other.shape[dim] == self.shape[placement.dim]
+                placements.append(replace(placement, dim=dim) if meets else Replicate())
+            else:
+                placements.append(placement if linear and placement == Partial() else Replicate())
+        return MeshLayout(self.mesh, tuple(placements))
 
     def redistribute(
         self, placements: Sequence[AxisPlacement] | MeshLayout | None = None, *, reason: str = "redistribute"
@@ -124,12 +185,23 @@ class DTensor(Parts):
         if placements is None:
             raise ArgumentTypeError("no placements", where="redistribute", allowed="One placement per axis of the mesh")
         to = placements if isinstance(placements, MeshLayout) else MeshLayout(self.mesh, tuple(placements))
-        moved = move(self, to.on(self.ndim), reason, implicit=False)
-        if moved is not self and self.requires_grad:
-            moved.node = Node(
-                Moved("redistribute", lambda g: move(g, dual(self.layout), "gradient of redistribute")), (self,), {}
-            )
+        return self._relaid(to.on(self.ndim), reason, implicit=False)
+
+    def _relaid(self, to: MeshLayout, reason: str, implicit: bool) -> DTensor:
+        moved = move(self, to, reason, implicit)
+        if not self.requires_grad:
+            return moved
+        if moved is self:
+            moved = self.like(self._locals, to, self.shape)
+        moved.node = Node(
+            Moved("redistribute", lambda g: move(g, self._homeward(g), "gradient of redistribute")), (self,), {}
+        )
         return moved
+
+    def _homeward(self, gradient: Any) -> MeshLayout:
+        """How the gradient of what was laid out otherwise lies: as this tensor; copies where only this is pending."""
+        pairs = zip(self.placements, dual(self.layout).placements, gradient.placements, strict=True)
+        return MeshLayout(self.mesh, tuple(mine if mine == its else plain for mine, plain, its in pairs))
 
     def backward(self, gradient: DTensor | None = None) -> None:
         """Give every tensor that asked for it, and from which this one was made, its `grad` (added to the one there).
@@ -152,7 +224,7 @@ class RankTensors(DTensor):
         """Other parts of the same ranks."""
         return RankTensors(parts, self.mesh)
 
-    def full_tensor(self) -> Tensor:
+    def full_tensor(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
         """Refused: no ranks' parts make up another's. Raises LayoutTypeError, unless one rank is played."""
         if len(self._locals) == 1:
             return Tensor(next(iter(self._locals.values())))
