@@ -11,10 +11,11 @@ from tests.house.source import PACKAGE, ROOT, all_modules, files, imports, nodes
 
 # from the ground up; each sentence stands in the room's own __init__.py
 ROOMS = ("base", "layout", "ops", "nn", "catalog", "graph", "cost", "run", "processes", "train")
-ROOMS += ("lab", "mindspore", "cli")
-BESIDE = {("lab", "mindspore"), ("mindspore", "lab")}  # two rooms of one floor: neither imports the other
+SAME_FLOOR = ("lab", "mindspore", "hyper_parallel")  # none of them imports another
+ROOMS += (*SAME_FLOOR, "cli")
+TABLES = {"parallel_lab.mindspore._tables", "parallel_lab.hyper_parallel._pages"}  # modules named as texts
 INVENTORY = "catalog"  # found by name: what imports it would make its operators and layers taught
-READS_THE_INVENTORY = {"", "catalog", "mindspore"}
+READS_THE_INVENTORY = {"", "catalog", "mindspore", "hyper_parallel"}
 ABOVE_ALL = {"__init__", "__main__"}
 FORBIDDEN_AT_IMPORT = ("ipywidgets", "plotly", "mpi4py", "multiprocess", "anywidget", "IPython", "ml_dtypes")
 
@@ -42,7 +43,7 @@ def named_in_texts(module: str) -> list[tuple[str, int]]:
 def targets(module: str) -> list[tuple[str, int]]:
     """(module of the package, line) of everything that `module` imports, by statement or, in the facade, by name."""
     found = [(target, line) for target, line, _ in imports(MODULES[module], frozenset(MODULES))]
-    return found + (named_in_texts(module) if module == "parallel_lab.mindspore._tables" else [])
+    return found + (named_in_texts(module) if module in TABLES else [])
 
 
 def allowed(here: str, there: str) -> bool:
@@ -51,7 +52,7 @@ def allowed(here: str, there: str) -> bool:
         return True
     if there == INVENTORY and here not in READS_THE_INVENTORY:
         return False
-    return bool(there) and ROOMS.index(there) < ROOMS.index(here) and (here, there) not in BESIDE
+    return bool(there) and ROOMS.index(there) < ROOMS.index(here) and not {here, there} <= {*SAME_FLOOR}
 
 
 def test_the_folders_of_the_package_are_its_rooms():
