@@ -48,11 +48,13 @@ function consequences(s, ui, calls) {
   const names = openQuestion(s) ? [] : Object.keys(found.find(Boolean) ?? s.weight ?? {});
   const most = names.map((name) => Math.max(...found.map((w) => w?.[name][0] ?? 0)) || 1);
   const text = ([value, how]) => micro(String(CELLS[how](value)));
-  const bar = (w) => (name, i) => html`<i class="pl-weight-${i}" style="width:${round((100 * w[name][0]) / most[i])}%"></i>`;
+  // what is not known yet, or refused, keeps the place: nothing moves when it comes
+  const long = (w, name, i) => (w ? `width:${round((100 * w[name][0]) / most[i])}%` : "visibility:hidden");
+  const bar = (w) => (name, i) => html`<i class="pl-weight-${i}" style="${long(w, name, i)}"></i>`;
   const line = (w) => (name, i) => html`<span><i class="pl-weight-${i}"></i>${name} <b>${text(w[name])}</b>
     ${s.weight && text(s.weight[name]) !== text(w[name]) ? html`<small>now ${text(s.weight[name])}</small>` : ""}</span>`;
   return {
-    bars: (n) => html`<span class="pl-weights" aria-hidden="true">${found[n] ? names.map(bar(found[n])) : ""}</span>`,
+    bars: (n) => html`<span class="pl-weights" aria-hidden="true">${names.map(bar(found[n]))}</span>`,
     said: (n) => (found[n] ? `predicted: ${names.map((name) => `${name} ${text(found[n][name])}`).join(", ")}` : ""),
     key: names.length ? html`<p class="pl-weighed"><span>predicted</span>${names.map(line(found[at] ?? s.weight))}</p>` : "",
   };
