@@ -117,6 +117,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from .layout.notations import notations
     from .mindspore import _checkpoint as checkpoint, _communication as communication, _dataset as dataset
     from .nn import models
+    from .nn.fully_shard import MixedPrecisionPolicy, fully_shard
     from .nn.parallel_styles import (
         ColwiseParallel,
         PrepareModuleInput,
@@ -156,6 +157,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "layout.device_mesh": ("DeviceMesh", "init_device_mesh"),
             "layout.mesh_layout": ("MeshLayout", "Partial", "Replicate", "Shard"),
             "layout.notations": ("notations",),
+            "nn.fully_shard": ("MixedPrecisionPolicy", "fully_shard"),
             "nn.parallel_styles": (
                 *("ColwiseParallel", "PrepareModuleInput", "PrepareModuleOutput", "RowwiseParallel"),
                 *("SequenceParallel", "parallelize_module"),

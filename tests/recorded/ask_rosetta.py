@@ -399,3 +399,55 @@ def ones(placements: Sequence[Any], over: DeviceMesh) -> DTensor:
     return DTensor.from_local(
         lambda rank: np.ones(layout.local_shape((8, 4), rank), np.float32), over, placements, shape=(8, 4)
     )
+
+
+# ---- fully_shard ----
+
+
+def fsdp(case: str, mesh: list[int], params: Row, text: str = "", **_: Any) -> Row:
+    """Three layers and a head, in groups as the row's words say: the messages of one step, or of two micro-batches."""
+    said, network = f"{case} {text}", network_of(list(params))
+    hybrid = "hsdp" in said.lower() or "replicate" in said
+    over = DeviceMesh(tuple(mesh), ("replicate", "shard")) if hybrid else mesh_of(mesh)
+    data = over if hybrid or over.ndim == 1 else over["dp"]
+    if data is not over:
+        kinds = {"S0": pl.ColwiseParallel(), "S1": pl.RowwiseParallel()}
+        cut = {name.removesuffix(".weight"): p[0] for name, p in params.items() if name.endswith("weight")}
+        pl.parallelize_module(
+            network, over["tp"], {n: kinds[c[1]] for n, c in cut.items() if len(c) == 2 and c[1] != "R"}
+        )
+    reshard = re.findall(r"reshard_after_forward ?=? ?(True|False|\d+)", said) or re.findall(r"^= ?(\d+)", said)
+    value = (
+        {"True": True, "False": False}.get(reshard[0], int(reshard[0]) if reshard[0].isdigit() else None)
+        if reshard
+        else None
+    )
+    options: Row = {"mesh": data}
+    if "bf16" in said or "bfloat16" in said:
+        options["mp_policy"] = pl.MixedPrecisionPolicy("bfloat16", "float32" if "float32" in said else None)
+    if "Shard(1)" in said or "placement" in said:
+        options["shard_placement_fn"] = lambda p: Shard(1) if len(p.full_shape) == 2 else Shard(0)
+    layers = [] if "root only" in said else list(network.layers)
+    inner = {} if value in (None, True) else {"reshard_after_forward": value}
+    for layer in [layers] if "list" in said and layers else layers:
+        pl.fully_shard(layer, **options, **inner)
+    pl.fully_shard(network, **options, **({"reshard_after_forward": True} if value is True else {}))
+    x = Tensor(np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32))
+    logs = []
+    for micro in range(2 if "accumulation" in said or "sync" in said else 1):
+        if "accumulation" in said or "sync" in said:
+            network.set_requires_gradient_sync(bool(micro))
+        with dtensor_messages() as sent:
+            out = network(x)
+        with dtensor_messages() as back:
+            out.sum().backward()
+        logs.append((listed(sent), listed(back)))
+    held = list(network.parameters_and_names())
+    first = over.ranks[0]
+    row: Row = {
+        "params": {name: [codes(p), list(p.shape), list(p.local(first).shape)] for name, p in held},
+        "grads": {name: codes(p.grad) for name, p in held},
+    }
+    if len(logs) == 1:
+        return row | {"fwd": logs[0][0], "bwd": logs[0][1]}
+    return row | {f"micro{number}": sent + back for number, (sent, back) in enumerate(logs)}

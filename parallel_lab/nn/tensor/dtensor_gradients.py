@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import dis
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -27,6 +28,7 @@ from .dtensor_parts import Parts, as_part, dual, local_call, messages_noted, mov
 from .tape import alone, as_read, history
 from .tensor import Node, Tensor
 
+_afterwards: ContextVar[list[Callable[[], None]]] = ContextVar("parallel_lab_dtensor_afterwards")
 _BY_PARTS: set[str] = set()  # operators whose rule does not run on DTensors
 
 
@@ -41,10 +43,22 @@ def run_backward(output: Parts, gradient: Parts | None) -> None:
     if not isinstance(gradient, Parts) or gradient.shape != output.shape:
         what = f"a gradient of shape {tuple(gradient.shape)} for a result of shape {output.shape}"
         raise ShapeError(what, where="backward", allowed="A DTensor of the result's shape")
-    leaves = _gradients(output, gradient)
+    asked: list[Callable[[], None]] = []
+    token = _afterwards.set(asked)
+    try:
+        leaves = _gradients(output, gradient)
+    finally:
+        _afterwards.reset(token)
     for leaf, grad in leaves:
         before = getattr(leaf, "grad", None)
         leaf.grad = grad if before is None else before + grad
+    for function in asked:
+        function()
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Call a function at the end of the `backward` that runs."""
+    _afterwards.get().append(function)
 
 
 def _gradients(output: Any, seed: Any) -> list[tuple[Any, Any]]:
