@@ -148,6 +148,9 @@ def test_nothing_is_executed(tmp_path):
         "for i in range(4096):\n    for j in range(4096):\n        x = i * j",
         "x = f'{1:{10 ** 9}}'",
         "a, (b, *c) = 1, 2",
+        "x = [1]\nfor _ in range(90): x = [x, x]\ny = str(x) + repr(x)\nz = {(x, x): x == x}",
+        "x = (1,)\ny = (1,)\nfor _ in range(90): x, y = (x, x), (y, y)\nz = x == y, {x: 1}, torch.ones(x)",
+        "x = 'a'\nfor _ in range(90): x = f'{x}{x}'",
     ],
 )
 def test_hostile_text_is_read_to_an_end_or_refused_with_a_typed_error(line):

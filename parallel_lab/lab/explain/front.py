@@ -33,6 +33,8 @@ SILENT = (
     "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "save",
     "set_default_dtype", "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
     "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",
+    "get_comm_counts", "get_total_counts", "visualize_sharding", "generate_comm_debug_tracing_table",
+    "log_comm_debug_tracing_table_to_file", "visualize_array_sharding",
 )  # fmt: skip
 # Python's own names that a program may hand on, and that are not read where it calls them
 NO_MEANING = ["object", "super", "Exception", "ValueError", "RuntimeError", "open", "exec", "eval", "__import__", "id"]
@@ -137,9 +139,9 @@ class Front:
             for value in () if entry is is_instance else (*args, *kwargs.values()):
                 needed(value)
             return entry(self, *args, **kwargs)
-        if not isinstance(of, Name) or last(of) not in SILENT:
+        if not isinstance(of, Name) or last(of) not in SILENT and ".init." not in of.path:
             raise NotRead(f"{getattr(of, 'path', 'a call of this').removeprefix('builtins.')} is not read")
-        return None
+        return Name("logging") if last(of) == "getLogger" else None
 
     def invoke(self, of: Instance, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """obj(...)"""
@@ -374,7 +376,9 @@ def like(front: Front, value: Sym, dtype: Any = None, requires_grad: bool = Fals
 
 def cast_to(front: Front, x: Sym, *args: Any, dtype: Any = None, **kw: Any) -> Sym:
     """x.to(device, dtype)"""
-    dtype = next((a for a in args if last(a) in DTYPES), dtype)
+    dtype = next(
+        (str(a.dtype) if isinstance(a, Sym) else a for a in args if isinstance(a, Sym) or last(a) in DTYPES), dtype
+    )
     wanted = dtype_of(dtype, str(x.dtype))
     return x if wanted == str(x.dtype) else op("cast")(x, wanted)
 

@@ -14,7 +14,7 @@ from ...base.errors import LayoutError
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
 from ...layout.mesh_redistribution import MeshStep
-from .front import NUMPY_LIKE, Table, from_list, shape_of
+from .front import NUMPY_LIKE, Table, dtype_of, filled, from_list, shape_of
 from .modules import ModuleFront, optimizer, under
 from .reading import Instance
 from .symbolic import Sym
@@ -122,6 +122,9 @@ def shard_module(front: Any, model: Instance, device_mesh: DeviceMesh, sharding_
     return model
 
 
+_FACTORIES = ("randn", "rand", "ones", "zeros", "empty")
+
+
 class HyperFront(ModuleFront):
     """HyperParallel, on MindSpore or on PyTorch."""
 
@@ -131,28 +134,15 @@ class HyperFront(ModuleFront):
         **{f"mint.{name}": entry for name, entry in OPERATORS.items()},
         **{f"ops.{name}": entry for name, entry in (OPERATORS | FUNCTIONAL).items()},
         **{f"ops.{ours}": OPERATORS[theirs] for ours, theirs in (("reduce_sum", "sum"), ("ReLU", "relu"))},
-        **{
-            f"{room}.{name}": factory
-            for room in ("mint", "ops")
-            for name in ("randn", "rand", "ones", "zeros", "empty")
-        },
+        **{f"{room}.{name}": factory for room in ("mint", "ops") for name in _FACTORIES},
         **NUMPY_LIKE,
         "mindspore.Tensor": lambda front, value=None, dtype=None, shape=None, **kw: (
-            front.world.tensor(shape, str(dtype)) if value is None else from_list(front, value, dtype)
+            front.world.tensor(shape_of(shape), dtype_of(dtype)) if value is None else from_list(front, value, dtype)
         ),
         "Layout": layout,
+        "initializer": lambda front, init, shape, dtype=None, **kw: filled(front, shape, dtype=dtype),
         "shard_module": shard_module,
-        "ShardingPlan": lambda front, plan=None, input_plan=None, output_plan=None, return_local_tensor=None, **kw: (
-            Instance(
-                None,
-                {
-                    "plan": plan,
-                    "input_plan": input_plan,
-                    "output_plan": output_plan,
-                    "return_local_tensor": return_local_tensor,
-                },
-            )
-        ),
+        "ShardingPlan": lambda front, plan=None, **kw: Instance(None, {"plan": plan, **kw}),
         "mindspore.value_and_grad": value_and_grad,
         "parallelize_value_and_grad": lambda front, fn, weights, sens=None, **kw: value_and_grad(
             front, fn, None, weights

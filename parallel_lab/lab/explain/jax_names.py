@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import MeshLayout
 from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, like, op, ours
-from .reading import Name, NotRead
+from .reading import Instance, Name, NotRead
 from .symbolic import Message, Sym
 from .torch_names import OPERATORS, device_mesh, made_mesh, permute, reduction
 
@@ -44,6 +44,8 @@ class Sharding:
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists and dicts."""
+    if isinstance(tree, Instance):  # of a class with fields
+        tree = tree.names
     if isinstance(tree, dict):
         return [leaf for value in tree.values() for leaf in leaves(value)]
     if isinstance(tree, (list, tuple)):
@@ -53,6 +55,9 @@ def leaves(tree: Any) -> list[Any]:
 
 def mapped(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
     """The tree with its leaves changed; others: trees alike, or a leaf for all below."""
+    if isinstance(tree, Instance):
+        others = tuple(o.names if isinstance(o, Instance) else o for o in others)
+        return Instance(tree.of, mapped(change, tree.names, *others), tree.kind)
     if isinstance(tree, dict):
         return {k: mapped(change, v, *(o[k] if isinstance(o, dict) else o for o in others)) for k, v in tree.items()}
     if isinstance(tree, (list, tuple)):
@@ -96,7 +101,7 @@ def laid(front: JaxFront, x: Any, how: Any) -> Any:
 
 def device_put(front: JaxFront, x: Any, device: Any = None, **kw: Any) -> Any:
     """An array's copy where it is wanted: the host sends slices, not ranks."""
-    return mapped(lambda a, s: laid(front, a, s) if isinstance(s, Sharding) else a, x, device)
+    return mapped(lambda a, s: laid(front, a, s), x, device)
 
 
 # ---- jit and grad ----
@@ -154,7 +159,7 @@ def grad(front: JaxFront, of: Any, argnums: Any = 0, has_aux: bool = False, *, v
 
 
 def shard_map(
-    front: JaxFront, of: Any = None, *, mesh: Any = None, in_specs: Any = None, out_specs: Any = None, **kw: Any
+    front: JaxFront, of: Any = None, mesh: Any = None, in_specs: Any = None, out_specs: Any = None, **kw: Any
 ) -> Any:
     """A function that each rank runs on its own parts."""
     if of is None:
@@ -308,6 +313,26 @@ def softmax(front: JaxFront, x: Sym, axis: Any = -1, **kw: Any) -> Sym:
     return op("div")(parts, op("reduce_sum")(parts, axis=axis, keep_dims=True))
 
 
+def variance(front: JaxFront, x: Sym, axis: Any = None, keepdims: bool = False, **kw: Any) -> Sym:
+    """Mean of the squares of what is left of x without its mean: two messages, if its dim is split."""
+    mean = NUMPY["mean"](front, x, axis=axis, keepdims=True)
+    return NUMPY["mean"](front, op("square")(op("sub")(x, mean)), axis=axis, keepdims=keepdims)
+
+
+def scan(front: JaxFront, of: Any, init: Any, xs: Any = None, length: Any = None, **kw: Any) -> Any:
+    """One turn of the loop: a compiled loop's text has its messages once."""
+    first = mapped(lambda a: op("squeeze")(_cut_to(front, a, 1, 0), axis=0) if isinstance(a, Sym) else a, xs)
+    turns = length or next((a.shape[0] for a in leaves(xs) if isinstance(a, Sym)), 1)
+    carry, out = front.reader.call(of, [init, first], {})
+    many = lambda a: front.world.tensor((turns, *a.shape), str(a.dtype), made_of=(a,)) if isinstance(a, Sym) else a  # noqa: E731
+    return carry, mapped(many, out)
+
+
+def _cut_to(front: JaxFront, x: Sym, size: int, axis: int) -> Sym:
+    rest = x.shape[axis] - size
+    return op("split_parts")(x, axis=axis, sizes=(size, rest))[0] if rest else x
+
+
 def drawn(front: JaxFront, key: Any, *args: Any, dtype: Any = None, shape: Any = None, **kw: Any) -> Sym:
     """jax.random.normal(key, shape)"""
     return filled(front, next((a for a in args if isinstance(a, tuple)), shape or ()), dtype=dtype)
@@ -328,6 +353,7 @@ NUMPY: Table = {
     "max": reduction("max"),
     "min": reduction("min"),
     "transpose": lambda front, x, *axes, **kw: permute(front, x, *axes, *kw.values()),
+    "var": variance,
     "concatenate": lambda front, xs, axis=0: op("concat")(*xs, axis=axis),
     "expand_dims": lambda front, x, axis: op("expand_dims")(x, axis),
     **dict.fromkeys(("ones", "zeros", "empty"), filled),
@@ -382,6 +408,11 @@ class JaxFront(Front):
         "lax.psum_scatter": psum_scatter,
         "lax.all_to_all": all_to_all,
         "lax.ppermute": ppermute,
+        "lax.scan": scan,
+        "lax.fori_loop": lambda front, lower, upper, body, init: front.reader.call(body, [lower, init], {}),
+        **{name: lambda front, of=None, **kw: of or (lambda made: made) for name in ("jax.checkpoint", "jax.remat")},
+        "dynamic_slice_in_dim": lambda front, x, start, size, axis=0: _cut_to(front, x, size, axis),
+        "config.update": lambda front, *args: None,
         "lax.axis_index": lambda front, name: front.world.tensor((), "int32"),
         "lax.axis_size": lambda front, name: _count(front, _axes(front, name)),
         "lax.stop_gradient": lambda front, x: front.world.tensor(x.shape, str(x.dtype), x.layout, made_of=(x,)),
@@ -404,6 +435,7 @@ class JaxFront(Front):
         DeviceMesh: {
             "shape": lambda front, over: dict(zip(over.names, over.shape, strict=True)),
             "axis_names": lambda front, over: over.names,
+            "devices": lambda front, over: list(over.ranks),
             "size": lambda front, over: over.size,
         },
     }

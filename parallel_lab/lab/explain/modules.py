@@ -60,20 +60,19 @@ def _in_order(front: Any, of: Instance, x: Any) -> Any:
     return x
 
 
-def _norm_shape(shape: Any, *args: Any, **kw: Any) -> tuple[int, ...]:
-    return (shape,) if isinstance(shape, int) else tuple(shape)
-
-
-def _bias(i: int, o: int, bias: bool = True, has_bias: bool = True) -> Any:
-    return (o,) if bias and has_bias else None
+def _norm_shape(normalized_shape: Any, *args: Any, **kw: Any) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
 _OTHERS = ("Dropout", "Identity", "Softmax", "Flatten", "CrossEntropyLoss", "MSELoss")
 ACTIVATIONS = {"ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 LAYERS: Table = {
-    "Linear": _layer("Linear", ("weight", lambda i, o, bias=True: (o, i)), ("bias", _bias)),
-    "Dense": _layer("Linear", ("weight", lambda i, o, has_bias=True: (o, i)), ("bias", _bias)),
-    "Embedding": _layer("Embedding", ("weight", lambda rows, width, **kw: (rows, width))),
+    "Linear": _layer("Linear", ("weight", lambda in_features, out_features, bias=True: (out_features, in_features)),
+                     ("bias", lambda in_features, out_features, bias=True: (out_features,) if bias else None)),
+    "Dense": _layer("Linear", ("weight", lambda in_channels, out_channels, has_bias=True: (out_channels, in_channels)),
+                    ("bias", lambda in_channels, out_channels, has_bias=True: (out_channels,) if has_bias else None)),
+    "Embedding": _layer("Embedding", ("weight", lambda num_embeddings, embedding_dim, *args, **kw: (
+        num_embeddings, embedding_dim))),
     "LayerNorm": _layer("LayerNorm", ("weight", _norm_shape), ("bias", _norm_shape)),
     "RMSNorm": _layer("RMSNorm", ("weight", _norm_shape)),
     **{kind: _kept(kind) for kind in (*ACTIVATIONS, *_OTHERS)},
@@ -91,7 +90,7 @@ FORWARD: Table = {
     "Dropout": lambda front, of, x: FUNCTIONAL["dropout"](front, x),
     "Identity": lambda front, of, x: x,
     "Softmax": lambda front, of, x: OPERATORS["softmax"](front, x, *of.names["args"], **of.names["kwargs"]),
-    "Flatten": lambda front, of, x: OPERATORS["flatten"](front, x, 1),
+    "Flatten": lambda front, of, x: OPERATORS["flatten"](front, x, *(of.names["args"] or (1,)), **of.names["kwargs"]),
     "Sequential": _in_order,
     "CrossEntropyLoss": lambda front, of, x, y: FUNCTIONAL["cross_entropy"](front, x, y, **of.names["kwargs"]),
     "MSELoss": lambda front, of, x, y: FUNCTIONAL["mse_loss"](front, x, y, **of.names["kwargs"]),
@@ -362,6 +361,9 @@ def _hold(front: Any, of: Instance, name: str, value: Any, **kw: Any) -> None:
 _CHANGES_NOTHING = ("to", "cuda", "train", "eval", "set_train", "bfloat16", "float", "half", "apply", "requires_grad_")
 
 
+_SCHEDULES = ("StepLR", "LambdaLR", "CosineAnnealingLR", "LinearLR")
+
+
 class ModuleFront(TorchFront):
     """PyTorch with layers."""
 
@@ -375,6 +377,7 @@ class ModuleFront(TorchFront):
         "MixedPrecisionPolicy": lambda front, **kw: Instance(None, kw, "policy"),
         "loss_parallel": lambda front: Name("split loss"),
         "clip_grad_norm_": clip_grad_norm_,
+        **{f"lr_scheduler.{n}": lambda front, *args, **kw: optimizer(front, []) for n in _SCHEDULES},
         **{f"optim.{name}": optimizer for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")},
     }
     methods: ClassVar[dict[type, Table]] = {

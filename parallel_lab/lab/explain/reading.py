@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,34 +23,23 @@ from typing import Any
 from ...base.errors import ArgumentError, ParallelLabError, shorten
 
 LONGEST = 200_000  # characters of a program
-STEPS = 400_000  # expressions and statements that are read, loops counted
+STEPS = 200_000  # expressions and statements that are read, loops counted
 SEQUENCE = 4096  # elements of a list, turns of a loop
+HELD = 20_000  # elements of a list with those of the lists in it
+SECONDS = 60  # of reading
 DEPTH = 24  # calls within calls of the program's functions
 NESTED = 60  # expressions within expressions
 INT = 2**62
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-}
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
+}  # fmt: skip
 _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b,
-    ast.NotIn: lambda a, b: a not in b,
-}
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
 Scopes = list[dict[str, Any]]  # names, innermost first
 PLAIN = (bool, int, float, str, tuple, list, dict, type(None), slice, type(...))
 
@@ -143,7 +133,7 @@ class Reader:
 
     def __init__(self, text: str, hooks: Any, names: Mapping[str, Any]) -> None:
         self.hooks, self.tree, self.globals = hooks, parsed(text), dict(names)
-        self.line, self.steps, self.depth, self.nested = 1, 0, 0, 0
+        self.line, self.steps, self.depth, self.nested, self.latest = 1, 0, 0, 0, time.monotonic() + SECONDS
         self.unread: dict[int, str] = {}
         self.stars: list[str] = []  # modules all of whose names are imported
 
@@ -182,8 +172,8 @@ class Reader:
 
     def _step(self) -> None:
         self.steps += 1
-        if self.steps > STEPS:
-            raise Stopped(f"more than {STEPS} steps: the rest is not read")
+        if self.steps > STEPS or time.monotonic() > self.latest:
+            raise Stopped(f"more than {STEPS} steps, or {SECONDS} s: the rest is not read")
 
     def _s_expr(self, node: Any, scopes: Scopes) -> None:
         self.value(node.value, scopes)
@@ -249,13 +239,12 @@ class Reader:
 
     _s_continue = _s_break
 
-    def _s_pass(self, node: Any, scopes: Scopes) -> None:
-        """Nothing to read: also global, nonlocal, del."""
-
-    _s_global = _s_nonlocal = _s_delete = _s_pass
-
     def _s_assert(self, node: Any, scopes: Scopes) -> None:
-        self.value(node.test, scopes)
+        """Its condition; of pass, global, nonlocal and del nothing is read."""
+        if isinstance(node, ast.Assert):
+            self.value(node.test, scopes)
+
+    _s_pass = _s_global = _s_nonlocal = _s_delete = _s_assert
 
     def _s_raise(self, node: Any, scopes: Scopes) -> None:
         raise Stopped("the program raises an error here")
@@ -330,7 +319,9 @@ class Reader:
                 self.hooks.set_attribute(holder, target.attr, value)
         elif isinstance(target, ast.Subscript):
             holder, key = self.value(target.value, scopes), self.value(target.slice, scopes)
-            if isinstance(holder, (list, dict)) and isinstance(key, (int, str, tuple)) and len(holder) < SEQUENCE:
+            if isinstance(holder, Instance) and isinstance(key, str):
+                holder.names[key] = value
+            elif isinstance(holder, (list, dict)) and isinstance(key, (int, str, tuple)) and len(holder) < SEQUENCE:
                 self.checked(lambda: holder.__setitem__(key, value))
             elif not isinstance(holder, Name):  # os.environ[...] = ...
                 raise NotRead(f"{shorten(ast.unparse(target))} = ... is not read")
@@ -346,7 +337,7 @@ class Reader:
         try:
             if self.nested > NESTED * (1 + self.depth):
                 raise NotRead("expressions are nested too deeply")
-            return self._handler("_e_", node)(node, scopes)
+            return limited(self._handler("_e_", node)(node, scopes))
         except NotRead as reason:
             self.note(node.lineno, str(reason))
             return Unread(node.lineno)
@@ -354,7 +345,7 @@ class Reader:
             self.line, self.nested = before, self.nested - 1
 
     def _e_constant(self, node: Any, scopes: Scopes) -> Any:
-        return limited(node.value)
+        return node.value
 
     def _e_name(self, node: Any, scopes: Scopes) -> Any:
         for scope in scopes:
@@ -579,9 +570,15 @@ def needed(value: Any) -> Any:
 
 
 def limited(value: Any) -> Any:
-    """A plain value, unless it is too large."""
-    if isinstance(value, int) and abs(value) > INT or isinstance(value, (str, tuple, list)) and len(value) > LONGEST:
-        raise NotRead("a value that is too large")
+    """A value, unless it is too large, with all that it holds: nested lists can be larger than they look."""
+    count, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (tuple, list, dict)):
+            count += len(part)
+            waiting += part.values() if isinstance(part, dict) else part
+        if isinstance(part, int) and abs(part) > INT or isinstance(part, str) and len(part) > LONGEST or count > HELD:
+            raise NotRead("a value that is too large")
     return value
 
 

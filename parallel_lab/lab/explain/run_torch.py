@@ -34,16 +34,15 @@ KINDS = {
     "scatter_": ("scatter", 0),
 }
 SETUP = ("broadcast", "scatter")  # with these PyTorch places a tensor that every rank has
-ELSEWHERE = re.compile(r"(cuda|npu|xpu|hpu)(:\d+)?")
+ELSEWHERE = re.compile(r"(cuda|npu|xpu|hpu)(?=$|:\d*$)")
 
 
 class _OnCpu(ast.NodeTransformer):
     """ "cuda" in the text becomes "cpu"."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.Constant:
-        if isinstance(node.value, str) and ELSEWHERE.fullmatch(node.value):
-            return ast.copy_location(ast.Constant("cpu"), node)
-        return node
+        value = ELSEWHERE.sub("cpu", node.value) if isinstance(node.value, str) else node.value
+        return ast.copy_location(ast.Constant(value), node)
 
 
 def record(text: str, ranks: int) -> dict[str, Any]:

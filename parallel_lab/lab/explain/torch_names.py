@@ -89,12 +89,12 @@ def distribute_module(front: Front, module: Any, device_mesh: Any = None, *hooks
 
 
 def from_local(
-    front: Front, local: Sym, device_mesh: Any = None, placements: Any = None, *, run_check: bool = False,
+    front: Front, local_tensor: Sym, device_mesh: Any = None, placements: Any = None, *, run_check: bool = False,
     shape: Any = None, stride: Any = None,
 ) -> Sym:  # fmt: skip
     """A distributed tensor of the ranks' own ones."""
     layout = placed(front, device_mesh, placements)
-    return front.world.note("from_local", layout.code, front.world.from_local(local, layout, shape))
+    return front.world.note("from_local", layout.code, front.world.from_local(local_tensor, layout, shape))
 
 
 def redistribute(front: Front, x: Sym, device_mesh: Any = None, placements: Any = None, **kw: Any) -> Sym:
@@ -256,7 +256,7 @@ def mse_loss(front: Front, input: Sym, target: Sym, *args: Any, reduction: str =
 NAMED = """
     relu gelu silu tanh sigmoid exp log sqrt rsqrt square abs neg sin cos maximum minimum softplus leaky_relu elu erf
     sign log1p expm1 floor ceil round addmm bmm mm einsum outer tril triu where t logsumexp cumsum add sub mul div
-    matmul
+    matmul masked_fill
 """
 OPERATORS: Table = {
     **{name: ours(name) for name in NAMED.split()},
@@ -298,7 +298,7 @@ _SAME = ["contiguous", "cuda", "cpu", "npu", "zero_", "normal_", "fill_", "item"
 TENSOR: Table = {
     **OPERATORS,
     **{name: lambda front, x, *args, **kw: x for name in _SAME},
-    **dict.fromkeys(("to", "type", "astype"), cast_to),
+    **dict.fromkeys(("to", "type", "astype", "type_as"), cast_to),
     **{
         name: lambda front, x, to=name: cast_to(front, x, to)
         for name in ("float", "half", "bfloat16", "double", "long")
@@ -344,6 +344,7 @@ CALLS: Table = {
     "distributed.broadcast": lambda front, *args, **kw: None,
     "autograd.grad": autograd_grad,
     **{name: lambda front: Name("no gradients") for name in ("torch.no_grad", "inference_mode")},
+    **{name: lambda front, *args, **kw: Name("context") for name in ("autocast", "record_function", "CommDebugMode")},
     "torch.device": lambda front, *args: args[0],
     "torch.compile": lambda front, of=None, **kw: of,
     **{name: lambda front, *args: 0 for name in ("get_rank", "get_local_rank", "current_device")},
@@ -362,13 +363,15 @@ class TorchFront(Front):
         Sym: TENSOR,
         DeviceMesh: {
             "[]": sub_mesh,
-            "size": lambda front, mesh, axis=None: mesh.size if axis is None else mesh.shape[_axis(mesh, axis)],
-            **{name: lambda front, mesh, *args: 0 for name in ("get_local_rank", "get_rank")},
+            "size": lambda front, mesh, mesh_dim=None: (
+                mesh.size if mesh_dim is None else mesh.shape[_axis(mesh, mesh_dim)]
+            ),
+            **{name: lambda front, mesh, *args, **kw: 0 for name in ("get_local_rank", "get_rank")},
             "get_coordinate": lambda front, mesh: mesh.coordinates(mesh.ranks[0]),
             "_flatten": lambda front, mesh, name="": DeviceMesh(
                 (mesh.size,), (name or "_".join(mesh.names),), mesh.ranks
             ),
-            "get_group": lambda front, mesh, axis=0: sub_mesh(front, mesh, mesh.names[_axis(mesh, axis)]),
+            "get_group": lambda front, mesh, mesh_dim=0: sub_mesh(front, mesh, mesh.names[_axis(mesh, mesh_dim)]),
             "iter": lambda front, mesh: list(mesh.shape),
         },
     }
