@@ -43,6 +43,7 @@ def launch_options(timeout_s: float, *, required: bool = False) -> tuple[Option,
     return (
         option("-n", "--np", dest="world_size", type=ranks, required=required, metavar="N", help="ranks"),
         option("--as-mindspore", action="store_true", help="`import mindspore` finds parallel_lab.mindspore"),
+        option("--as-hyper-parallel", action="store_true", help="the same, and `import hyper_parallel`"),
         option("--backend", **backend, help="mpi: through mpirun (default shared_memory)"),
         option("--timeout", type=seconds, default=timeout_s, metavar="S", help=waits),
         option("--events", metavar="FILE", help="record the communication of all ranks into FILE (a Chrome trace)"),
@@ -56,7 +57,8 @@ def launched(args: argparse.Namespace, console: Any, argv: tuple[str, ...] = (),
     from ..processes.launch import LaunchSpec, launch, launch_over_mpi
 
     more["events"] = os.path.abspath(args.events) if args.events else None
-    spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, as_mindspore=args.as_mindspore, **more)
+    more |= {"as_mindspore": args.as_mindspore, "as_hyper_parallel": args.as_hyper_parallel}
+    spec = LaunchSpec(argv, args.world_size, timeout_s=args.timeout, **more)
     try:
         if args.events:
             with contextlib.suppress(OSError):  # the check says what is wrong

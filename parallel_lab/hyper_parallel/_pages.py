@@ -19,7 +19,8 @@ from ..base.errors import MissingModule, MissingName
 OURS, THEIRS = __name__.rpartition(".")[0], "hyper_parallel"
 OPS = "core.shard.ops"
 _MESH, _LAYOUT = "parallel_lab.hyper_parallel.device_mesh", "parallel_lab.hyper_parallel.layout"
-_RULES = "parallel_lab.hyper_parallel.view_rules"
+_RULES, _TENSORS = "parallel_lab.hyper_parallel.view_rules", "parallel_lab.hyper_parallel.tensors"
+_STYLES = "parallel_lab.nn.parallel_styles"
 
 # their path: the file that it is
 FILES = {
@@ -30,16 +31,30 @@ FILES = {
     "core.placement_types": _LAYOUT,
     "core.dtensor.placement_types": _LAYOUT,
 }
+DTENSOR = ("DTensor", "distribute_tensor")
+SHARD = ("custom_shard", "shard_module", "ShardingPlan", "parallelize_value_and_grad")
+STYLES = ("ParallelStyle", "ColwiseParallel", "RowwiseParallel", "SequenceParallel")
+STYLES += ("PrepareModuleInput", "PrepareModuleOutput")
 # their path: {name: "module:name"}
 PAGES: dict[str, dict[str, str]] = {
     "": {
         "DeviceMesh": f"{_MESH}:DeviceMesh",
         "init_device_mesh": f"{_MESH}:init_device_mesh",
         **{name: f"{_LAYOUT}:{name}" for name in ("Layout", "Shard", "Replicate", "Partial")},
+        **{name: f"{_TENSORS}:{name}" for name in (*DTENSOR, *SHARD, "parallelize_module")},
+        **{name: f"{_STYLES}:{name}" for name in STYLES},
     },
     "core": {},
-    "core.dtensor": {"_build_layout": f"{_LAYOUT}:build_layout"},
+    "core.dtensor": {"_build_layout": f"{_LAYOUT}:build_layout", **{n: f"{_TENSORS}:{n}" for n in DTENSOR}},
+    "core.dtensor.dtensor": {"_build_layout": f"{_LAYOUT}:build_layout", **{n: f"{_TENSORS}:{n}" for n in DTENSOR}},
     "core.shard": {},
+    "core.shard.api": {n: f"{_TENSORS}:{n}" for n in ("shard_module", "parallelize_value_and_grad")},
+    "core.shard.custom_shard": {"custom_shard": f"{_TENSORS}:custom_shard"},
+    "core.shard.sharding_plan": {"ShardingPlan": f"{_TENSORS}:ShardingPlan"},
+    "core.tensor_parallel": {
+        "parallelize_module": f"{_TENSORS}:parallelize_module",
+        **{name: f"{_STYLES}:{name}" for name in STYLES},
+    },
     OPS: {},
     f"{OPS}.parallel_ops": {"DistributedOp": f"{_RULES}:DistributedOp"},
 }

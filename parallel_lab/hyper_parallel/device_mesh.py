@@ -76,14 +76,14 @@ class DeviceMesh:
             given = f"{len(names)} mesh_dim_names for a mesh of {array.ndim} dims"
             raise LayoutError(given, where="DeviceMesh", allowed="One name per dim")
         self.device_type, self.mesh, self.mesh_dim_names = device_type, mesh, names or None
-        self.pivot = ours.DeviceMesh(array.shape, names, tuple(map(int, array.ravel())))
+        self.rank_list = tuple(map(int, array.ravel()))  # in row-major order
+        self.pivot = ours.DeviceMesh(array.shape, names, self.rank_list)
         self.rank, self.root_mesh = platform.get_rank(), None
         self.sub_mesh: list[DeviceMesh] = []
         self._flat: dict[str, DeviceMesh] = {}
 
     mesh_shape = property(lambda self: self.pivot.shape, doc="Ranks along each axis.")
     shape = mesh_shape
-    rank_list = property(lambda self: self.pivot.ranks, doc="The ranks in row-major order.")
     ndim = property(lambda self: self.pivot.ndim, doc="Number of axes.")
 
     def size(self, mesh_dim: int | None = None) -> int:
@@ -185,7 +185,9 @@ class DeviceMesh:
         here = self.get_coordinate() or (0,) * self.ndim
         ranks = np.reshape(self.rank_list, self.mesh_shape)
         part = ranks[tuple(slice(None) if axis in places else at for axis, at in enumerate(here))]
-        return self._made(part, wanted)
+        made = self._made(part, wanted)
+        made.pivot = self.pivot[wanted]  # the same axes, for every rank of the whole mesh
+        return made
 
     def flatten(self, mesh_dim_name: str | None = None) -> DeviceMesh:
         """The same ranks in a row.  mesh_dim_name: of its axis; None: the names, joined by "_".

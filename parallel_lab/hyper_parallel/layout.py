@@ -49,12 +49,22 @@ class Shard(Placement, ours.Shard):
     def is_shard(self, dim: int | None = None) -> bool:
         return dim is None or self.dim == dim
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ours.Shard) and self.dim == other.dim
+
+    __hash__ = ours.Shard.__hash__
+
 
 class Replicate(Placement, ours.Replicate):
     """Its ranks hold copies."""
 
     def is_replicate(self) -> bool:
         return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ours.Replicate)
+
+    __hash__ = ours.Replicate.__hash__
 
 
 class Partial(Placement, ours.Partial):
@@ -68,8 +78,13 @@ class Partial(Placement, ours.Partial):
     def is_partial(self, reduce_op: str | None = None) -> bool:
         return reduce_op is None or self.reduce_op == reduce_op
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ours.Partial) and as_ours(self).reduce_op == as_ours(other).reduce_op
 
-def _ours(placement: Any) -> ours.AxisPlacement:
+    __hash__ = ours.Partial.__hash__
+
+
+def as_ours(placement: Any) -> ours.AxisPlacement:
     """A placement as this package has it: its own are left as they are."""
     if isinstance(placement, Shard):
         return ours.Shard(placement.dim)
@@ -177,7 +192,7 @@ class Layout:
         if self.alias_tensor_map is None:
             if ndim is None or self.placements is None:
                 self.dims()
-            return ours.MeshLayout(pivot, tuple(map(_ours, self.placements or ()))).on(ndim or 0)
+            return ours.MeshLayout(pivot, tuple(map(as_ours, self.placements or ()))).on(ndim or 0)
         pairs = zip(pivot.names, self.partial, strict=True)
         return ours.MeshLayout.from_dims(pivot, self.dims(), {name: _OURS.get(op, op) for name, op in pairs if op})
 
@@ -190,7 +205,7 @@ class Layout:
             raise LayoutError(f"dim={dim}", where="placement_to_tensor_map", allowed="0 or more")
         names, entries = self.mesh.pivot.names, ["None"] * dim
         for axis, placement in enumerate(self.placements or ()):
-            kind = _ours(placement)
+            kind = as_ours(placement)
             if isinstance(kind, ours.Partial):
                 self.partial[axis] = placement.reduce_op.lower()
             elif isinstance(kind, ours.Shard):

@@ -17,17 +17,20 @@ RANK_MAIN = str(Path(__file__).with_name("rank_main.py"))
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
-def as_mindspore_folder() -> Path:
-    """The folder that, on PYTHONPATH, makes `import mindspore` find this package's facade. Raises WorldError."""
-    folder = _PACKAGE / "mindspore" / "_path"
-    if not (folder / "mindspore" / "__init__.py").is_file():
-        raise WorldError(f"the folder {folder} that stands for mindspore is missing", hint="Install the package again")
+def as_mindspore_folder(name: str = "mindspore") -> Path:
+    """The folder that, on PYTHONPATH, makes `import mindspore` find this package's facade. Raises WorldError.
+
+    name  of the facade: mindspore, hyper_parallel
+    """
+    folder = _PACKAGE / name / "_path"
+    if not (folder / name / "__init__.py").is_file():
+        raise WorldError(f"the folder {folder} that stands for {name} is missing", hint="Install the package again")
     return folder
 
 
-def rank_environment(*, as_mindspore: bool, events: str | None, extra: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(*, facades: tuple[str, ...], events: str | None, extra: Mapping[str, str]) -> dict[str, str]:
     """What every rank finds besides its own numbers; lines are written at once, products run in one thread."""
-    path = [str(as_mindspore_folder())] if as_mindspore else []
+    path = [str(as_mindspore_folder(name)) for name in facades]
     path += [p for p in (os.environ.get("PYTHONPATH"),) if p]
     home = str(_PACKAGE.parent)
     installed = [os.path.realpath(p) for p in (*site.getsitepackages(), site.getusersitepackages())]

@@ -39,7 +39,7 @@ def launch_over_mpi(spec: LaunchSpec, console: Console) -> Outcome:
         for rank in range(spec.world_size):
             output.add_pipe(rank, str(mpirun.folder / f"rank.{rank}"))
         extra = {**spec.environment, **own}
-        environment = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=extra)
+        environment = rank_environment(facades=spec.facades, events=spec.events, extra=extra)
         environment.pop("PARALLEL_LAB_WORLD", None)
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         # in a session of its own: Ctrl-C is ours to pass on

@@ -56,7 +56,7 @@ class LaunchSpec:
     timeout_s      a collective that some rank does not reach in this time raises CollectiveTimeout; the warning comes
                    after warn_after_s
     start_limit_s  the same for `init`, where the ranks meet for the first time; None: timeout_s
-    as_mindspore   `import mindspore` finds this package's facade
+    as_mindspore   `import mindspore` finds this package's facade;  as_hyper_parallel: `import hyper_parallel`, too
     events         file that receives the communication of all ranks (processes/world/world.py)
     launcher       what the user typed, for messages
     cell           instead of argv: a notebook cell as (its name for tracebacks, its text)
@@ -69,12 +69,19 @@ class LaunchSpec:
     warn_after_s: float = 2.0
     start_limit_s: float | None = None
     as_mindspore: bool = False
+    as_hyper_parallel: bool = False
     events: str | None = None
     launcher: str = "parallel-lab run"
     cell: tuple[str, str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     rank_environments: tuple[Mapping[str, str], ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def facades(self) -> tuple[str, ...]:
+        """Names that stand for this package in the ranks."""
+        either = self.as_mindspore or self.as_hyper_parallel
+        return ("mindspore",) * either + ("hyper_parallel",) * self.as_hyper_parallel
 
 
 @dataclass(frozen=True)
@@ -175,7 +182,7 @@ class _Ranks:
 
     def start(self) -> None:
         spec = self.spec
-        variables = rank_environment(as_mindspore=spec.as_mindspore, events=spec.events, extra=spec.environment)
+        variables = rank_environment(facades=spec.facades, events=spec.events, extra=spec.environment)
         if spec.events:
             for parts in _event_parts(spec.events):
                 shutil.rmtree(parts, ignore_errors=True)

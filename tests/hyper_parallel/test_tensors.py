@@ -1,0 +1,103 @@
+"""HyperParallel's DTensor, and functions and networks laid out by it: values as on one device."""
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import parallel_lab as pl
+import parallel_lab.hyper_parallel as hp
+from parallel_lab import nn
+from tests.house.source import ROOT
+
+MESH = hp.init_device_mesh("npu", (2, 2), mesh_dim_names=("dp", "tp"))
+X, W = np.arange(32.0, dtype=np.float32).reshape(4, 8), np.arange(24.0, dtype=np.float32).reshape(8, 3)
+
+
+@pytest.mark.parametrize(
+    "placements",
+    [
+        (hp.Shard(0), hp.Replicate()),
+        ("dp", "None"),
+        (("tp", "dp"), "None"),
+        hp.Layout((2, 2), ("dp", "tp"))("tp", "dp"),
+    ],
+)
+def test_a_tensor_is_cut_and_gathered(placements):
+    x = hp.distribute_tensor(X, MESH, placements)
+    assert x.shape == (4, 8) and np.prod(x.local_shape) < 32
+    assert np.array_equal(x.full_tensor().asnumpy(), X)
+    moved = x.redistribute(MESH, ("None", "tp"))
+    assert moved.placements == (hp.Replicate(), hp.Shard(1)) and np.array_equal(moved.full_tensor().asnumpy(), X)
+
+
+def test_addends_are_reduced_where_a_script_asks_for_it():
+    x, w = hp.distribute_tensor(X, MESH, ("None", "tp")), hp.distribute_tensor(W, MESH, ("tp", "None"))
+    with pl.dtensor_messages() as sent:
+        y = x @ w
+        assert not sent and y.placements == (hp.Replicate(), hp.Partial())
+        whole = y.reduce_partial()
+    assert [(m.kind, m.axis) for m in sent] == [("all_reduce", "tp")]
+    assert whole.layout.pending == {} and np.array_equal(whole.local(3), X @ W)
+
+
+def test_operands_that_would_have_to_move_are_refused():
+    x, w = hp.distribute_tensor(X, MESH, ("dp", "None")), hp.distribute_tensor(W, MESH, ("dp", "None"))
+    with pytest.raises(ValueError, match="redistribute"):
+        x @ w
+
+
+def test_a_function_of_parts_becomes_one_of_tensors():
+    add = hp.custom_shard(lambda a, n: a + n, MESH, ((hp.Shard(0), hp.Replicate()),), (("dp", "None"), None))
+    y = add(hp.distribute_tensor(X, MESH, ("None", "None")), 1.0)
+    assert y.placements[0] == hp.Shard(0) and np.array_equal(y.full_tensor().asnumpy(), X + 1)
+    with pytest.raises(TypeError):
+        add(hp.distribute_tensor(X, MESH, ("dp", "None")), hp.distribute_tensor(X, MESH, ("dp", "None")))
+    with pytest.raises(ValueError, match="arguments"):
+        add(1.0)
+
+
+def test_a_network_is_laid_out_by_names():
+    """The gradient of sum(x w^T) by w is the sum of x's rows, in every row."""
+    net = nn.Dense(8, 4, has_bias=False)
+    weight = net.weight.asnumpy().copy()
+    plan = hp.ShardingPlan({"weight": ("tp", "None")}, {"input": ("dp", "None")}, {"output": ("dp", "None")})
+    hp.shard_module(net, MESH, plan)
+    assert net.weight.placements == (hp.Replicate(), hp.Shard(0))
+    x = hp.distribute_tensor(X, MESH, ("None", "None"))
+    y = net(x)
+    assert y.placements == (hp.Shard(0), hp.Replicate())
+    np.testing.assert_allclose(y.full_tensor().asnumpy(), X @ weight.T, rtol=1e-6)
+    value, (grad,) = hp.parallelize_value_and_grad(lambda x: net(x).sum(), [net.weight])(x)
+    np.testing.assert_allclose(float(value), (X @ weight.T).sum(), rtol=1e-5)
+    np.testing.assert_allclose(grad.full_tensor().asnumpy(), np.tile(X.sum(0), (4, 1)), rtol=1e-5)
+    with pytest.raises(ValueError, match="no Parameter"):
+        hp.shard_module(net, MESH, hp.ShardingPlan({"bias": ("tp",)}))
+    with pytest.raises(ValueError, match="inputs"):
+        hp.shard_module(net, MESH, hp.ShardingPlan(input_plan={"inputs": ("dp",)}))
+
+
+@pytest.mark.exhaustive
+def test_a_script_runs_on_ranks(tmp_path):
+    (tmp_path / "script.py").write_text(
+        textwrap.dedent("""
+        import numpy as np
+        from mindspore.communication import init
+        from hyper_parallel import DTensor, init_device_mesh
+        from hyper_parallel.core.placement_types import Partial, Replicate, Shard
+
+        init()
+        mesh = init_device_mesh("npu", (2, 2), mesh_dim_names=("dp", "tp"))
+        x = DTensor.from_local(np.full((2, 2), mesh.rank, np.float32), mesh, (Shard(0), Partial()))
+        print(mesh["dp"].rank_list, x.shape, x.reduce_partial().full_tensor().asnumpy()[:, 0].tolist())
+        """)
+    )
+    command = [sys.executable, "-m", "parallel_lab", "run", "-n", "4", "--as-hyper-parallel", "script.py"]
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}
+    )
+    lines = sorted(line.partition(" ")[2].strip() for line in found.stdout.splitlines())
+    assert next(line for line in lines if "(4, 2)" in line).endswith("(4, 2) [1.0, 1.0, 5.0, 5.0]"), found
+    assert sum("(1, 3)" in line for line in lines) == 2 == sum("(0, 2)" in line for line in lines)
