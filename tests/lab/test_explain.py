@@ -103,6 +103,21 @@ def test_ranks_are_those_of_the_first_comment_unless_they_are_given(given, ranks
     assert found.ranks == ranks and found.meshes[0].size == ranks
 
 
+def test_options_of_a_command_line_are_at_their_defaults():
+    text = TORCH + (
+        "import argparse\n"
+        "parser = argparse.ArgumentParser()\n"
+        'parser.add_argument("--tp-size", "-t", type=int, default=4)\n'
+        'parser.add_argument("--fast", action="store_true")\n'
+        "args = parser.parse_args()\n"
+        'mesh = init_device_mesh("cuda", (args.tp_size,))\n'
+        "x = distribute_tensor(torch.ones(8, 2), mesh, [Shard(0)])\n"
+        "y = x if args.fast else x.full_tensor()\n"
+    )
+    found = pl.explain(text)
+    assert found.forward == [["all_gather", "axis0", [2, 2]]] and found.unread == []
+
+
 # ---- nothing runs, and everything ends ----
 
 

@@ -316,6 +316,7 @@ PYTHON: Table = {
     "builtins.tuple": lambda front, value=(): tuple(front.reader.items(value)),
     "builtins.set": lambda front, value=(): tuple(dict.fromkeys(front.reader.items(value))),
     "builtins.dict": lambda front, value=(), **kwargs: dict(value, **kwargs),
+    "ArgumentParser": lambda front, *args, **kw: Instance(None, {"options": {}}),
     "partial": _partial,
     "functools.wraps": lambda front, of: lambda made: made,
     "dataclass": lambda front, of=None, **kw: of if of is not None else (lambda made: made),
@@ -325,7 +326,21 @@ PYTHON: Table = {
     **dict.fromkeys(("os.getenv", "environ.get", "environ.setdefault"), environment),
     **{f"math.{f.__name__}": _plain(f) for f in _MATH},
 }
+
+
+def _option(
+    front: Front, of: Instance, *names: str, default: Any = None, action: str = "", dest: str = "", **kw: Any
+) -> None:
+    """parser.add_argument: a program is read as if it were started without options."""
+    name = dest or max(names, key=len).lstrip("-").replace("-", "_")
+    of.names["options"][name] = action == "store_false" if action.startswith("store_") else default
+
+
 METHODS: dict[type, Table] = {
+    Instance: {
+        "add_argument": _option,
+        "parse_args": lambda front, of, *args: Instance(None, dict(of.names["options"])),
+    },
     dict: {
         "get": lambda front, held, key, default=None: held.get(key, default),
         "items": lambda front, held: list(held.items()),

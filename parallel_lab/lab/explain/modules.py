@@ -383,6 +383,7 @@ class ModuleFront(TorchFront):
     methods: ClassVar[dict[type, Table]] = {
         **TorchFront.methods,
         Instance: {
+            **TorchFront.methods[Instance],
             "__init__": lambda front, of, *args, **kw: None,
             **{
                 n: lambda front, of, *args, **kw: [p for _, p in parameters(of)]
