@@ -235,11 +235,11 @@ def _adjoins(layout: MeshLayout, axis: int, to: AxisPlacement) -> bool:
 def _is_innermost(layout: MeshLayout, axis: int) -> bool:
     here = layout.placements[axis]
     assert isinstance(here, SPLITS)
-    others = [p for p in layout.placements if isinstance(p, SPLITS) and p.dim == here.dim]
-    if len(others) == 1:
+    dims = [p.dim for p in layout.placements if isinstance(p, SPLITS)]
+    if dims.count(here.dim) == 1:
         return True
     try:
-        return layout.dims(here.dim + 1)[here.dim][-1] == layout.mesh.names[axis]
+        return layout.dims(max(dims) + 1)[here.dim][-1] == layout.mesh.names[axis]
     except LayoutError:  # no form by dims: split after axes to its right
         right = layout.placements[axis + 1 :]
         return not any(isinstance(p, SPLITS) and p.dim == here.dim for p in right)

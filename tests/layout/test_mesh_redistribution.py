@@ -137,3 +137,11 @@ def test_parts_that_do_not_make_up_the_shape_are_refused():
     with pytest.raises(LayoutError, match="rank 3 gives"):
         DTensor.from_local(lambda rank: np.zeros(2), mesh, MeshLayout.coded(mesh, "S0").placements, shape=(7,))
     assert DTensor.from_local(np.zeros((2, 3)), mesh, [Partial()]).shape == (2, 3)
+
+
+def test_the_inner_axis_leaves_a_dim_though_another_axis_splits_a_later_one():
+    """The order within a dim was read as if the tensor ended there, and the axis gathered instead."""
+    mesh = DeviceMesh((2, 2, 2), ("dp", "cp", "tp"))
+    source, target = (MeshLayout.from_dims(mesh, dims) for dims in ((("tp", "dp"), ("cp",)), (("tp",), ("cp", "dp"))))
+    (step,) = redistribution(source, target, (8, 8), "cheapest")
+    assert (step.kind, step.name) == ("all_to_all", "dp")
