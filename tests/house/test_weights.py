@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_695,
     "processes": 13_691,
     "train": 11_065,
-    "lab": 42_828,
+    "lab": 42_991,
     "mindspore": 9_896,
     "hyper_parallel": 1_925,
     "cli": 2_739,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_423, 153_576, 114_410
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_586, 153_739, 114_495
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

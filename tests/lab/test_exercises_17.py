@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from itertools import permutations, product
 
 import numpy as np
 import pytest
 
-from parallel_lab.lab.exercises import lesson_17
+from parallel_lab.base.errors import LayoutError
+from parallel_lab.lab.exercises import full_memory, lesson_17
 from parallel_lab.lab.exercises.lesson_17 import MESHES, SIXTEEN, holders, right_forms, strided
 from parallel_lab.lab.lessons import from_shard_to_dtensor as lesson
 from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout
+from parallel_lab.layout.mesh_redistribution import MeshStep, redistribution
 from parallel_lab.layout.notations import written
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
@@ -203,3 +206,56 @@ def test_predictions_are_compared_with_counts():
     rows = lesson.compare({"row": 10, "strategy": "((1, 4),)", "free": 8})._cells()
     assert [row[2:5] for row in rows] == [("6", "6", "not yet"), ("none", "none", "not yet"), ("8", "8", "right")]
     assert rows[0][-1].startswith('that is ("dp", "tp")') and rows[1][-1].startswith("on 8 ranks")
+
+
+# ---- 17.5 ----
+
+
+@pytest.mark.parametrize("puzzle", full_memory.PUZZLES, ids=lambda puzzle: full_memory.text_of(puzzle.target))
+def test_no_way_through_all_layouts_sends_less_than_par_and_no_planner_keeps_to_a_part(puzzle):
+    """Bellman-Ford over all layouts, by the steps of a redistribution: they are all_to_all, and sent numbers theirs."""
+    mesh, names = DeviceMesh(tuple(puzzle.sizes.values()), tuple(puzzle.sizes)), list(puzzle.sizes)
+
+    def layout(dims):
+        return MeshLayout.from_dims(mesh, dims)
+
+    sent, least = {}, {puzzle.source: 0.0}
+    for at in product(range(3), repeat=3):
+        for order in permutations(names):
+            dims = tuple(tuple(a for a in order if at[names.index(a)] == dim) for dim in range(3))
+            for axis, to in product(names, range(3)):
+                with contextlib.suppress(LayoutError):
+                    after = puzzle.after(dims, axis, to)
+                    step = MeshStep(layout(dims), names.index(axis), layout(after).placements[names.index(axis)])
+                    assert step.kind == "all_to_all"
+                    sent[dims, after] = step.sent_elements(puzzle.shape)
+    for _ in range(60):
+        for (before, after), more in sent.items():
+            least[after] = min(least.get(after, np.inf), least.get(before, np.inf) + more)
+    parts, moves = puzzle.least
+    assert float(parts) * puzzle.part == least[puzzle.target] and len(moves) >= 5
+    for planner in ("torch", "cheapest"):
+        steps = redistribution(layout(puzzle.source), layout(puzzle.target), puzzle.shape, planner)
+        assert max(np.prod(step.after.local_shape(puzzle.shape, 0)) for step in steps) > puzzle.part
+
+
+@each_of(
+    ("answer", "part", "words"),
+    ([("tp", None), ("dp", 0)], "arrives", "Park it on another dim"),
+    ([("dp", 0), ("tp", 1)], "arrives", "dp first"),  # tp lies below it
+    ([("tp", 2)], "arrives", "of 2 in 8: Equal slices"),  # cp 2 times tp 4
+    ([], "arrives", "after 0 moves"),
+    ([("dp", 1.5)], "arrives", "A list of (axis, dim)"),
+    ([("dp", True)], "arrives", "A list of (axis, dim)"),
+    ([("pp", 1)], "arrives", "A list of (axis, dim)"),
+)
+def test_moves_that_do_not_arrive_say_why(answer, part, words):
+    assert words.replace(": ", ". ") in told("17.5", answer, part).replace(": ", ". ")
+
+
+def test_a_way_round_arrives_and_is_not_at_par():
+    best = list(full_memory.PUZZLES[0].least[1])
+    (axis, to), home = best[0], ("tp", "dp", "cp").index(best[0][0])
+    there_and_back = [(axis, to), (axis, home), *best]
+    passed = {part.name: part.passed for part in check("17.5", there_and_back).parts}
+    assert passed["arrives"] and not passed["par"] and check("17.5", best).passed

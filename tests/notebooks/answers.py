@@ -320,6 +320,7 @@ def block(rank, ranks, mine):
     h = np.maximum(whole + bias, 0)
     return h, h @ down
 """,
+    "17.5": 'moves = [("tp", 1), ("cp", 0), ("tp", 0), ("dp", 2), ("tp", 1), ("dp", 0)]',
     "10.3": "labels = [0, 2, 4, 6, 1, 3, 5, 7]",
     "03.4": """
 def step_s(compute_s, size_bytes, ranks, alpha_s, beta_s_per_byte):

@@ -1,4 +1,4 @@
-"""Lesson 17, from shard to DTensor: who holds a row, three notations of a layout, free cells, addends that are lost."""
+"""Lesson 17, from shard to DTensor: who holds a row, notations of a layout, free cells, lost addends, a full memory."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...base.errors import shorten
 from .book import Exercise
+from .full_memory import PUZZLES, of_move
 from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, compare_calls, slip
 from .reading import another_form
 from .running import ask_programs, listed
@@ -581,5 +582,14 @@ def block(rank, ranks, mine):
 
 check("17.4", first_loss, block=block)
 """,
+    ),
+    Exercise(
+        "17.5",
+        "with a full memory",
+        (("arrives", 1), ("near par", 1), ("par", 2)),
+        attempt="near par",
+        own=lambda rng: of_move(PUZZLES[int(rng.integers(len(PUZZLES)))]),
+        **of_move(PUZZLES[0]),
+        start='moves = [("tp", None), ("dp", 0)]\n\ncheck("17.5", moves)\n',
     ),
 )

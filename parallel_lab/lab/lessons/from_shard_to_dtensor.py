@@ -13,12 +13,12 @@ from ...layout.notations import written
 from ...nn.tensor.dtensor import DTensor, dtensor_messages
 from ...ops.linalg import matmul
 from ...run.communicator import Request
-from ..exercises import check, hint
+from ..exercises import check, hint, par
 from ..rosetta.model import MESHES, SHAPES
 from ..rosetta.section import VIEWS, text_of
 from ..shared.prediction import Comparison
 
-__all__ = ["Request", "check", "compare", "hint", "network", "sixteen", "table"]
+__all__ = ["Request", "check", "compare", "hint", "network", "par", "sixteen", "table"]
 
 DOES = ("R", "S0", "S1", "P")
 
