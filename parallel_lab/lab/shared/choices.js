@@ -45,11 +45,11 @@ const consequencesOf = (s, ui, field, command) => consequences(s, ui, field.choi
 function consequences(s, ui, calls) {
   const found = openQuestion(s) ? [] : calls.map((call) => ui.whatIf(call)?.weight);
   const at = calls.findIndex((call) => JSON.stringify(call) === JSON.stringify(ui.preview));
-  const names = openQuestion(s) ? [] : Object.keys(found.find(Boolean) ?? s.weight ?? {});
+  const names = calls.length && !openQuestion(s) ? Object.keys(found.find(Boolean) ?? s.weight ?? {}) : [];
   const most = names.map((name) => Math.max(...found.map((w) => w?.[name][0] ?? 0)) || 1);
   const text = ([value, how]) => micro(String(CELLS[how](value)));
   // what is not known yet, or refused, keeps the place: nothing moves when it comes
-  const long = (w, name, i) => (w ? `width:${round((100 * w[name][0]) / most[i])}%` : "visibility:hidden");
+  const long = (w, name, i) => (w ? `width:${round((100 * w[name][0]) / most[i])}%` : "width:0;visibility:hidden");
   const bar = (w) => (name, i) => html`<i class="pl-weight-${i}" style="${long(w, name, i)}"></i>`;
   const line = (w) => (name, i) => html`<span><i class="pl-weight-${i}"></i>${name} <b>${text(w[name])}</b>
     ${s.weight && text(s.weight[name]) !== text(w[name]) ? html`<small>now ${text(s.weight[name])}</small>` : ""}</span>`;
