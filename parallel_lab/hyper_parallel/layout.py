@@ -367,6 +367,6 @@ def build_layout(device_mesh: DeviceMesh, placements: Sequence[Any], tensor_dim:
             given = f"{len(placements)} aliases for a tensor of {tensor_dim} dims"
             raise LayoutError(given, where="Layout", allowed="One per dim")
         return made(*placements)
-    made = made(tuple(placements))
+    made = made(placements)
     made.placement_to_tensor_map(tensor_dim)
     return made

@@ -115,6 +115,13 @@ def test_aliases_say_what_their_notation_says(entries):
     assert layout.repeat_num() == copies
 
 
+def test_a_layout_keeps_the_placements_that_it_was_given():
+    given = [hp.Shard(-1), hp.Partial("max")]
+    layout = _build_layout(LAYOUT.mesh, given, 2)
+    assert layout.placements == given and layout.tensor_map == (-1, 1) and layout.partial == [None, "max"]
+    assert given[0].is_shard(-1) and given[1].is_partial("max") and hp.Replicate().is_replicate()
+
+
 def test_a_stage_before_the_last_has_no_loss():
     with mock.patch("parallel_lab.hyper_parallel.layout.platform") as platform:
         platform.get_world_size.return_value = 16

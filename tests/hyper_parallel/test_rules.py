@@ -106,6 +106,7 @@ def sliced(x, layout, shape, result, case):
     return MESH(*entries)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("case", CASES)
 def test_slices_give_slices(case):
     """200 random layouts of the operands (seed 34): what is not refused is right on every rank."""
@@ -167,6 +168,18 @@ def test_addends_pass_what_is_linear_and_nothing_else():
             rule(module, name, "op")((x,), extra)
     with pytest.raises(ValueError, match="broadcasts"):
         rule("elementwise", "Add", "add")((pending(MESH("None"), tp="sum"), MESH("dp", "None")), [[(16,), X]])
+
+
+@pytest.mark.parametrize(("module", "name", "layouts"), [("elementwise", "Add", 2), ("matmul", "Linear", 3)])
+def test_a_whole_operand_is_shared_out_among_addends(module, name, layouts):
+    """Four ranks that each add a quarter have added it once."""
+    page = importlib.import_module(f"parallel_lab.hyper_parallel.core.shard.ops.parallel_{module}")
+    op = getattr(page, f"{name}DistributedOp")(name)
+    result = pending(MESH("dp", "None"), cp="sum", tp="sum")
+    given = [result, *[MESH("dp", "None")] * (layouts - 1)]
+    ran = op.get_expand_impl(lambda *xs: xs, result, given, ())
+    assert ran(*[8.0] * layouts) == (*[8.0] * (layouts - 1), 2.0)
+    assert op.get_expand_impl(None, MESH("dp", "None"), [MESH("dp", "None")] * layouts, ()) is None
 
 
 def test_index_operators_keep_the_dims_that_they_do_not_look_up():
