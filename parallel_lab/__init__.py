@@ -124,6 +124,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
         PrepareModuleOutput,
         RowwiseParallel,
         SequenceParallel,
+        parallel_cross_entropy,
         parallelize_module,
     )
     from .nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages, dtensor_policy, implicit_replication
@@ -160,7 +161,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "nn.fully_shard": ("MixedPrecisionPolicy", "fully_shard"),
             "nn.parallel_styles": (
                 *("ColwiseParallel", "PrepareModuleInput", "PrepareModuleOutput", "RowwiseParallel"),
-                *("SequenceParallel", "parallelize_module"),
+                *("SequenceParallel", "parallel_cross_entropy", "parallelize_module"),
             ),
             "nn.tensor.dtensor": (
                 *("DTensor", "distribute_tensor", "dtensor_messages", "dtensor_policy", "implicit_replication"),

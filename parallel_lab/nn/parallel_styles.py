@@ -20,10 +20,15 @@ from typing import Any
 from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, NotBuiltYet, shorten
 from ..layout.device_mesh import DeviceMesh
 from ..layout.mesh_layout import AxisPlacement, MeshLayout, Replicate, Shard
+from ..ops.reduce import reduce_max
+from ..ops.shape import reshape
+from ..ops.split_cross_entropy import exp_sums, split_losses, split_losses_grad
 from .cell import Cell
 from .layers.basic import Dense
-from .tensor.dtensor import DTensor, RankTensors
+from .tensor.dtensor import DTensor, Moved, RankTensors, distribute_tensor
 from .tensor.dtensor_parameter import as_dtensor, distribute_parameter
+from .tensor.dtensor_parts import move
+from .tensor.tensor import Node
 
 COPIES, LAST_DIM = Replicate(), Shard(-1)
 Several = AxisPlacement | tuple[AxisPlacement | None, ...] | None
@@ -236,3 +241,34 @@ def _tuple(layouts: Several) -> tuple[AxisPlacement | None, ...]:
 def _as_many(where: str, before: Several, after: Several) -> None:
     if len(_tuple(before)) != len(_tuple(after)):
         raise ArgumentError(f"{shorten(before)} and {shorten(after)}", where=where, allowed="As many of both")
+
+
+def parallel_cross_entropy(logits: DTensor, labels: Any) -> DTensor:
+    """Cross-entropy of each row whose classes are split, which are not gathered: what PyTorch does in loss_parallel.
+
+    logits  (rows, classes), the classes split by some axes;  labels  (rows,) int, a DTensor of the same mesh, or the
+    same Tensor on every rank
+
+    Returns (rows,), whole along the axes that split the classes. Sends three messages of (rows, 1) along each of them:
+    the largest logit, the sum of exponentials, the label's logit.
+    """
+    rows, classes = logits.shape
+    kept = MeshLayout(logits.mesh, tuple(p if p == Shard(0) else Replicate() for p in logits.placements))
+    labels = labels if isinstance(labels, DTensor) else distribute_tensor(labels, logits.mesh)
+    x, labels = reshape(logits.detach(), (rows, classes, 1)), move(reshape(labels, (rows, 1)), kept, "labels")
+    largest = move(reduce_max(x, 1), kept, "the largest logit")
+    sums = move(exp_sums(x, largest), kept, "the sum of exponentials")
+    losses = move(split_losses(x, largest, sums, labels, classes=classes), kept, "the label's logit")
+
+    def gradient(g: DTensor) -> DTensor:
+        g, parts = move(g, kept, "gradient of parallel_cross_entropy"), {}
+        for rank, part in logits._locals.items():
+            own = (largest.local(rank)[:, 0], sums.local(rank)[:, 0], labels.local(rank)[:, 0])
+            start = int(logits.layout.slices(logits.shape, rank)[1][0])
+            parts[rank] = split_losses_grad.fn(g.local(rank), part, *own, classes=classes, offset=start)
+        return logits.like(parts, logits.layout, logits.shape)
+
+    result = reshape(losses, (rows,))
+    if logits.requires_grad:
+        result.node = Node(Moved("parallel_cross_entropy", gradient), (logits,), {})
+    return result

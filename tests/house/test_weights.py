@@ -32,12 +32,12 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 327,
+    "__init__.py": 328,
     "__main__.py": 8,
     "base": 4_840,
     "layout": 4_522,
     "ops": 13_135,
-    "nn": 10_617,
+    "nn": 10_653,
     "catalog": 15_332,
     "graph": 9_646,
     "cost": 11_310,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_586, 153_739, 114_515
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_623, 153_776, 114_585
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -1,5 +1,7 @@
 """parallelize_module: messages and placements that PyTorch was recorded to have; gradients equal to one device's."""
 
+from fnmatch import fnmatch
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from parallel_lab.nn.parallel_styles import (
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
+    parallel_cross_entropy,
 )
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages
@@ -38,7 +41,7 @@ SPLIT_DENSES = {
     **{"attention.wo": ROWS_OF, "feed_forward.w1": COLUMNS, "feed_forward.w3": COLUMNS, "feed_forward.w2": ROWS_OF},
 }
 ONCE = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate())
-WHOLE = PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),))
+WHOLE = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
 SEQUENCE = {
     **SPLIT_DENSES,
     **{"*_norm": SequenceParallel(), "attention": WHOLE, "feed_forward": WHOLE},
@@ -153,3 +156,42 @@ def test_outputs_are_prepared_and_stay_dtensors_on_request():
     network = pl.parallelize_module(nn.Dense(16, 4), LINE, gather)
     out = network(distribute_tensor(np.ones((8, 16), np.float32), LINE, [Shard(0)]).to_local())
     assert out.shape == (8, 4) and out.layout.code == "R"
+
+
+def test_the_loss_of_split_classes_gathers_none_of_them():
+    # recorded: PyTorch 2.14, loss_parallel, logits split by rows and classes on (2, 4)
+    random = np.random.default_rng(2)
+    whole, labels = random.normal(size=(8, 16)).astype(np.float32), random.integers(0, 16, 8)
+    logits = distribute_tensor(whole, GRID, [Shard(0), Shard(1)], requires_grad=True)
+    with dtensor_messages() as sent:
+        losses = parallel_cross_entropy(logits, distribute_tensor(labels, GRID, [Shard(0), Replicate()]))
+    wanted = [["all_reduce", "tp", [4, 1], "max"], ["all_reduce", "tp", [4, 1]], ["all_reduce", "tp", [4, 1]]]
+    assert ask_rosetta.listed(sent) == wanted and losses.layout.code == "S0 R"
+    with dtensor_messages() as back:
+        losses.backward(distribute_tensor(np.arange(8, dtype=np.float32), GRID, [Shard(0), Replicate()]))
+    assert not back and logits.grad.layout.code == "S0 S1"
+    exps = np.exp(whole.astype(np.float64))
+    share = exps / exps.sum(1, keepdims=True)
+    np.testing.assert_allclose(losses.asnumpy(), -np.log(share[np.arange(8), labels]), rtol=1e-5)
+    expected = (share - np.eye(16)[labels]) * np.arange(8)[:, None]
+    np.testing.assert_allclose(logits.grad.asnumpy(), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("w1 Colwise(input Shard(0)), w2 Rowwise(output Shard(0))", "mlp between split rows"),
+        ("norms SP, wq wk wv w1 w3 Colwise, wo w2 out Shard(1), PrepareModuleInput", "block, sequence split"),
+        (
+            "embedding Rowwise(in Replicate, out Shard(1)), SP block, norm SP, "
+            "output Colwise(in Shard(1), out Replicate)",
+            "model",
+        ),
+    ],
+)
+def test_plans_in_words_are_those_plans(words, name):
+    make, plan, *_ = PLANS[name]
+    paths = [path for path, _ in make().cells_and_names()]
+    found = ask_rosetta.styles(words, make())
+    expanded = {p: style for pattern, style in plan.items() for p in paths if fnmatch(p, pattern)}
+    assert {p: repr(s) for p, s in found.items()} == {p: repr(s) for p, s in expanded.items()}

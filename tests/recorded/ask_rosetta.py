@@ -25,6 +25,7 @@ from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
 from parallel_lab.layout.mesh_redistribution import redistribution
 from parallel_lab.layout.notations import written
+from parallel_lab.nn.parallel_styles import parallel_cross_entropy
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.dtensor import DTensor, RankTensors, dtensor_messages
 from parallel_lab.nn.tensor.dtensor_parts import Message, dual
@@ -223,7 +224,15 @@ def losses(x: Any, y: Any) -> Any:
 INTEGERS = {"gather": {1: 3}, "index_select": {1: 5}, "embedding": {0: 12}, "xent": {1: 16}}  # operand: below
 
 
-def ops(op: str, shapes: list[list[int]], mesh: list[int], pl: list[list[str]], grad: int = 0, **_: Any) -> Row:
+def ops(
+    op: str,
+    shapes: list[list[int]],
+    mesh: list[int],
+    pl: list[list[str]],
+    grad: int = 0,
+    loss_parallel: int = 0,
+    **_: Any,
+) -> Row:
     """An operator (or a few), forward and backward."""
     over, rng = mesh_of(mesh), np.random.default_rng(0)
     high = next((below for begin, below in INTEGERS.items() if op.startswith(begin)), {})
@@ -232,7 +241,7 @@ def ops(op: str, shapes: list[list[int]], mesh: list[int], pl: list[list[str]], 
     wholes = [x.asnumpy() for x in operands]
     with dtensor_messages() as sent:
         try:
-            out = program(op)(*operands)
+            out = (parallel_cross_entropy if loss_parallel else program(op))(*operands)
         except ParallelLabError as error:
             return {"error": str(error)}
     alone = [Tensor(x) for x in wholes]
@@ -280,18 +289,35 @@ def undivided(program: Any, wholes: list[np.ndarray], seed: np.ndarray, position
 # ---- parallelize_module ----
 
 
+STYLES = {"Col": pl.ColwiseParallel, "Row": pl.RowwiseParallel}
+
+
 def styles(text: str, network: Any) -> dict[str, Any]:
-    """A plan as the recorded file words it: "w1 Colwise(output_layouts=Replicate()), w2 plain"."""
-    paths = [path for path, _ in network.cells_and_names() if path]
-    plan = {}
-    for names, style, words in re.findall(r"([\w. *]+?) (\w*Parallel|Colwise|Rowwise)(\((?:[^()]|\(.*?\))*\))?", text):
-        kind = next(k for k in (pl.ColwiseParallel, pl.RowwiseParallel, pl.SequenceParallel) if style in k.__name__)
-        given = dict(re.findall(r"(input|output)\w*[ =]+(\w+(?:\(-?\d*\))?)", words))
-        options = {f"{side}_layouts": placed(word) for side, word in given.items()}
-        options |= {"use_local_output": False} if "local_output=False" in words else {}
-        for name in names.split():
-            found = [p for p in paths if p.split(".")[-1] == name or name == p]
-            plan |= dict.fromkeys(found or ["0"] if name == "embedding" else found, kind(**options))
+    """A plan as the recorded file words it: "w1 Colwise(input Shard(0)), wo w2 out Shard(1), norms SP"."""
+    cells, plan = {path: cell for path, cell in network.cells_and_names() if path}, {}
+    text = text.replace("SP block", "norms SP, wq wk wv w1 w3 Colwise, wo w2 out Shard(1), PrepareModuleInput")
+    for item in re.findall(r"(?:[^,;()]|\((?:[^()]|\([^()]*\))*\))+", text):
+        words = item.split("(")[0].split()
+        sides = dict(re.findall(r"\b(in|out)(?:put)?(?:_layouts)?[ =]+(\w+(?:\(-?\d*\))?)", item))
+        options: Row = {f"{side}put_layouts": placed(word) for side, word in sides.items()}
+        if "local_output=False" in item or "DTensor" in item:
+            options["use_local_output"] = False
+        style: Any = next((kind(**options) for start, kind in STYLES.items() if f" {start}" in item), None)
+        if style is None and sides:
+            style = pl.RowwiseParallel(**options)
+        if re.search(r"\bSP\b|Sequence", item):
+            style = pl.SequenceParallel()
+        if "PrepareModuleInput" in item:
+            before = Replicate() if "Shard" not in item and "Replicate" in item else Shard(1)
+            style = pl.PrepareModuleInput(input_layouts=before, desired_input_layouts=Replicate())
+            words = [word for word in words if word in cells] or ["attention", "feed_forward"]
+        for path, cell in cells.items():
+            last, kind = path.split(".")[-1], type(cell).__name__
+            if style and any(
+                word in (path, last) or (word == "norms" and "Norm" in kind) or (word in kind.lower() and "emb" in word)
+                for word in words
+            ):
+                plan[path] = style
     return plan
 
 
@@ -308,6 +334,8 @@ def modules(plan: str, mesh: list[int], input: list[int], params: Row, **_: Any)
         return {"error": str(error)}
     rng, ids = np.random.default_rng(0), "embedding" in repr(network).lower()
     x = Tensor(rng.integers(0, 24, input) if ids else rng.normal(size=input).astype(np.float32))
+    if re.search(r"grad|needs", plan):  # of the input
+        x = RankTensors(dict.fromkeys(over.ranks, x.asnumpy()), over).requires_grad_()
     with dtensor_messages() as sent:
         out = network(x)
     with dtensor_messages() as back:
