@@ -41,7 +41,7 @@ PAGES: dict[str, dict[str, str]] = {
         "DeviceMesh": f"{_MESH}:DeviceMesh",
         "init_device_mesh": f"{_MESH}:init_device_mesh",
         **{name: f"{_LAYOUT}:{name}" for name in ("Layout", "Shard", "Replicate", "Partial")},
-        **{name: f"{_TENSORS}:{name}" for name in (*DTENSOR, *SHARD, "parallelize_module")},
+        **{name: f"{_TENSORS}:{name}" for name in (*DTENSOR, *SHARD, "parallelize_module", "fully_shard")},
         **{name: f"{_STYLES}:{name}" for name in STYLES},
     },
     "core": {},
@@ -55,6 +55,7 @@ PAGES: dict[str, dict[str, str]] = {
         "parallelize_module": f"{_TENSORS}:parallelize_module",
         **{name: f"{_STYLES}:{name}" for name in STYLES},
     },
+    "core.fully_shard": {"fully_shard": f"{_TENSORS}:fully_shard"},
     OPS: {},
     f"{OPS}.parallel_ops": {"DistributedOp": f"{_RULES}:DistributedOp"},
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..base.errors import ArgumentTypeError, LayoutError, shorten
 from ..layout import mesh_layout
-from ..nn import parallel_styles
+from ..nn import fully_shard as sharding, parallel_styles
 from ..nn.tensor import dtensor as ours
 from ..nn.tensor.dtensor_parameter import distribute_parameter
 from ..nn.tensor.tensor import Tensor
@@ -219,3 +219,10 @@ def parallelize_value_and_grad(
 def parallelize_module(module: Any, device_mesh: DeviceMesh, parallelize_plan: Any) -> Any:
     """`nn.parallel_styles.parallelize_module` on a mesh of one axis: mesh["tp"]."""
     return parallel_styles.parallelize_module(module, device_mesh.pivot, parallelize_plan)
+
+
+def fully_shard(module: Any, mesh: DeviceMesh, reshard_after_forward: Any = True, mp_policy: Any = None) -> Any:
+    """`nn.fully_shard.fully_shard` on one of this facade's meshes, which is given by position here."""
+    return sharding.fully_shard(
+        module, mesh=mesh.pivot, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy
+    )

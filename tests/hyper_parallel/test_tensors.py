@@ -79,6 +79,17 @@ def test_a_network_is_laid_out_by_names():
         hp.shard_module(net, MESH, hp.ShardingPlan(input_plan={"inputs": ("dp",)}))
 
 
+def test_parameters_are_gathered_for_their_use():
+    mesh = hp.init_device_mesh("npu", (4,), mesh_dim_names=("dp",))
+    net = nn.Dense(8, 4, has_bias=False)
+    weight = net.weight.asnumpy().copy()
+    assert hp.fully_shard(net, mesh) is net
+    with pl.dtensor_messages() as sent:
+        y = net(pl.DTensor.from_local(X, mesh.pivot).to_local())
+    np.testing.assert_allclose(y.local(2), X @ weight.T, rtol=1e-6)
+    assert [(m.kind, m.shape) for m in sent] == [("all_gather", (8,))]
+
+
 @pytest.mark.exhaustive
 def test_a_script_runs_on_ranks(tmp_path):
     (tmp_path / "script.py").write_text(
