@@ -3,6 +3,7 @@
     S -> R    all_gather        S -> S'   all_to_all          R -> S    slice (no message)
     P -> R    all_reduce        P -> S    reduce_scatter      S -> P, R -> P   addends (no message)
 
+    >>> from .device_mesh import DeviceMesh
     >>> mesh = DeviceMesh((2, 4), ("dp", "tp"))
     >>> for step in redistribution(MeshLayout.coded(mesh, "S0 S1"), MeshLayout.coded(mesh, "S1 S0"), (16, 32)):
     ...     print(step, step.kind, step.sent_shape((16, 32), 0))

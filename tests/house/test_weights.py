@@ -35,7 +35,7 @@ PACKAGE_LINES = {
     "__init__.py": 328,
     "__main__.py": 8,
     "base": 4_840,
-    "layout": 4_522,
+    "layout": 4_523,
     "ops": 13_135,
     "nn": 10_653,
     "catalog": 15_332,
@@ -46,13 +46,13 @@ PACKAGE_LINES = {
     "train": 11_065,
     "lab": 42_991,
     "mindspore": 9_896,
-    "hyper_parallel": 1_925,
+    "hyper_parallel": 1_933,
     "cli": 2_739,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_623, 153_776, 114_585
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_624, 153_785, 114_599
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -277,6 +277,8 @@ BY_HAND = {
     ),
     **dict.fromkeys(("crop_and_resize", "roi_align", "grid_sampler_2d"), "test_pictures.py"),
     "flash_attention": "test_flash_attention.py",
+    "balanced_attention": "test_balanced_attention.py",
+    "route_to_room": "../nn/test_moe.py: token by token",
     "dropout_at": "tests/nn/test_dropout.py",
     **dict.fromkeys(("infer_attention", "block_attention", "block_write", "cache_write"), "test_served_models.py"),
     **dict.fromkeys(("feed_forward", "grouped_product", "moe_init_routing"), "test_served_models.py"),
