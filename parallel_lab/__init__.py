@@ -41,9 +41,14 @@ if sys.argv[1:2] == ["grade"] and (
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(os.curdir)]
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if importlib.util.find_spec("numpy") is None:  # even our errors need it
+    hint = "In a page, its folder lacks Pyodide's numpy; elsewhere: pip install numpy."
+    raise ImportError(f"parallel_lab: numpy, which computes everything here, could not be loaded. {hint}", name="numpy")
 
 from .base.interrupts import AFTER_IMPORT_S, held
 
@@ -63,7 +68,7 @@ from .base.errors import (
     StrategyError,
     TraceError,
 )
-from .base.hooks import set_catalog, set_cell_executor, set_schedule_maker, set_strategy_reader, set_strategy_searcher
+from .base.hooks import set_catalog, set_from_above
 from .base.seeds import get_seed, set_seed
 from .base.settings.context import (
     ParallelMode,
@@ -94,20 +99,25 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
     from . import train
     from .base.cluster import Link, get_cluster
     from .base.events import Event, EventLog
-    from .graph.compiler import compile_network as compile, compile_steps
+    from .graph.compiler import compile_steps
+    from .graph.dtensor_programs import compile_network as compile
     from .graph.plan import Plan
+    from .graph.value_types import check_types, infer_types
     from .lab import widgets
     from .lab.collectives.model import CollectiveStepper
     from .lab.context.model import ContextLab
     from .lab.costs.model import CostLab
     from .lab.experts.model import ExpertLab
     from .lab.explain.explanation import explain
+    from .lab.explain.model import ExplainLab
     from .lab.fusion.model import FusionLab
+    from .lab.hunt.model import HuntLab
     from .lab.memory.model import MemoryLab
     from .lab.pipeline.model import PipelineLab
     from .lab.recompute.model import RecomputeLab
     from .lab.redistribution.model import RedistributionLab
     from .lab.rosetta.model import RosettaLab
+    from .lab.runs.model import RunLab
     from .lab.search.model import SearchLab
     from .lab.shared.lab import pages_of
     from .lab.strategy.model import StrategyLab
@@ -124,9 +134,11 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
         PrepareModuleOutput,
         RowwiseParallel,
         SequenceParallel,
+        loss_parallel,
         parallel_cross_entropy,
         parallelize_module,
     )
+    from .nn.pipeline_stage import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
     from .nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages, dtensor_policy, implicit_replication
     from .processes.shm import WorkerPool
     from .run.communicator import Request
@@ -149,7 +161,7 @@ if TYPE_CHECKING:  # what `_LATER` says, for editors
 
 # what is imported when it is first used: name -> (module, its name there; "" for the module itself)
 _LATER: dict[str, tuple[str, str]] = {
-    "compile": ("graph.compiler", "compile_network"),
+    "compile": ("graph.dtensor_programs", "compile_network"),
     **{
         name: (module, name)
         for module, names in {
@@ -159,15 +171,17 @@ _LATER: dict[str, tuple[str, str]] = {
             "layout.mesh_layout": ("MeshLayout", "Partial", "Replicate", "Shard"),
             "layout.notations": ("notations",),
             "nn.fully_shard": ("MixedPrecisionPolicy", "fully_shard"),
+            "nn.pipeline_stage": ("PipelineStage", "Schedule1F1B", "ScheduleGPipe", "ScheduleInterleaved1F1B"),
             "nn.parallel_styles": (
                 *("ColwiseParallel", "PrepareModuleInput", "PrepareModuleOutput", "RowwiseParallel"),
-                *("SequenceParallel", "parallel_cross_entropy", "parallelize_module"),
+                *("SequenceParallel", "loss_parallel", "parallel_cross_entropy", "parallelize_module"),
             ),
             "nn.tensor.dtensor": (
                 *("DTensor", "distribute_tensor", "dtensor_messages", "dtensor_policy", "implicit_replication"),
             ),
             "graph.compiler": ("compile_steps",),
             "graph.plan": ("Plan",),
+            "graph.value_types": ("check_types", "infer_types"),
             "run.communicator": ("Request",),
             "run.simulator": ("Simulator", "simulate"),
             "processes.shm": ("WorkerPool",),
@@ -189,6 +203,7 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.strategy.model": ("StrategyLab",),
             "lab.collectives.model": ("CollectiveStepper",),
             "lab.fusion.model": ("FusionLab",),
+            "lab.hunt.model": ("HuntLab",),
             "lab.memory.model": ("MemoryLab",),
             "lab.pipeline.model": ("PipelineLab",),
             "lab.recompute.model": ("RecomputeLab",),
@@ -196,8 +211,10 @@ _LATER: dict[str, tuple[str, str]] = {
             "lab.costs.model": ("CostLab",),
             "lab.experts.model": ("ExpertLab",),
             "lab.explain.explanation": ("explain",),
+            "lab.explain.model": ("ExplainLab",),
             "lab.redistribution.model": ("RedistributionLab",),
             "lab.rosetta.model": ("RosettaLab",),
+            "lab.runs.model": ("RunLab",),
             "lab.search.model": ("SearchLab",),
             "lab.shared.lab": ("pages_of",),
             "lab.widgets": ("open_lab",),
@@ -290,6 +307,23 @@ def _searched(graph: Any, config: Any) -> Any:
     return search_strategies(graph, config)
 
 
+def _dtensor_ranks(mesh: Any) -> Any:
+    with held():
+        return importlib.import_module(".processes.dtensor_ranks", __name__).ranks_of(mesh)
+
+
+def _typed(plan: Any, **how: Any) -> Any:
+    return importlib.import_module(".graph.value_types", __name__).check_types(plan, **how)
+
+
+def _mindspore_name(path: str) -> Any:
+    return importlib.import_module(".mindspore._modules", __name__).named(path)
+
+
+def _live_page(*page: Any) -> str:
+    return importlib.import_module(".lab.live", __name__).live_page(*page)
+
+
 def _schedule_names() -> tuple[str, ...]:
     from .cost.schedules import schedule_names
 
@@ -297,10 +331,17 @@ def _schedule_names() -> tuple[str, ...]:
 
 
 set_catalog(_load_catalog)
-set_cell_executor(_executor)
-set_schedule_maker(_schedule, _schedule_names)
-set_strategy_reader(_strategies)
-set_strategy_searcher(_searched)
+set_from_above(
+    cell_executor=_executor,
+    schedule_maker=_schedule,
+    schedule_names=_schedule_names,
+    strategy_reader=_strategies,
+    strategy_searcher=_searched,
+    dtensor_ranks=_dtensor_ranks,
+    live_page=_live_page,
+    mindspore_name=_mindspore_name,
+    type_checker=_typed,
+)
 keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded when a script sets one
 
 

@@ -16,6 +16,7 @@ all shares together are all cases. The build takes another one at each commit.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import gc
 import os
@@ -27,9 +28,12 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FunctionType
 
 import numpy as np
 import pytest
+from _pytest.doctest import DoctestModule
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from _pytest.runner import runtestprotocol
 
 from parallel_lab.base import seeds
@@ -43,6 +47,7 @@ SHM = Path("/dev/shm")
 PORTABLE = Path(__file__).with_name("portable")
 EXHAUSTIVE = re.compile(r"exhaustive|mark\.quick")  # as in .ci/run
 TURN = pytest.StashKey[int]()  # of a test: its place among all
+PLACE = pytest.StashKey[int]()  # of a file or folder: its place in the folder around it
 
 
 # ---- compiled modules ----
@@ -60,6 +65,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(PORTABLE), os.environ.get("PYTHONPATH")]))
         if str(PORTABLE) not in sys.path:  # a worker of xdist has found it
             runpy.run_path(str(PORTABLE / "sitecustomize.py"))
+    config.pluginmanager.register(PassedOver())
+    config.pluginmanager.register(FromBothEnds())
     sys.modules.setdefault("rfc3987_syntax", None)  # nbformat's check of web addresses: compiled at import, in 4 s
     if sys.dont_write_bytecode and sys.pycache_prefix is None:
         sys.dont_write_bytecode, sys.pycache_prefix = False, str(config.cache.mkdir("compiled"))
@@ -95,6 +102,59 @@ def pytest_collect_file() -> Iterator[None]:
     return [node for node in (yield) if type(node) is pytest.Module]
 
 
+class PassedOver:
+    """What need not be looked at, in the package and in all folders of tests."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(self, file_path: Path) -> Iterator[None]:
+        """Files that show no example have no doctest: to import them and to read their docstrings takes seconds."""
+        found = yield
+        shows = not found or ">>>" in file_path.read_text(encoding="utf-8")
+        return [node for node in found if shows or not isinstance(node, DoctestModule)]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pycollect_makeitem(self, collector: pytest.Collector, obj: object) -> list | None:
+        """The quick run makes no cases of a test that is exhaustive whole: they would be more than it has."""
+        if not isinstance(obj, FunctionType) or not _drops_exhaustive(collector.config):
+            return None
+        marks = [*getattr(obj, "pytestmark", ()), *collector.iter_markers()]
+        if not any(mark.name == "exhaustive" for mark in marks):
+            return None
+        _check_says_exhaustive(collector.path)
+        return []
+
+
+class FromBothEnds:
+    """On a fresh checkout every file of tests is compiled, and its assertions rewritten. Every other process begins at
+    the end of each folder, so that each finds half of the files compiled by its neighbour; the tests are sorted
+    afterwards (`pytest_collection_modifyitems`).
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> Iterator[None]:
+        report = yield
+        if isinstance(collector, pytest.Directory) and report.passed and collector.path != collector.config.rootpath:
+            for place, node in enumerate(report.result):
+                node.stash[PLACE] = place
+            if int(_worker(collector.config)[2:] or 0) % 2:
+                report.result.reverse()
+        return report
+
+
+def _sort_by_place(items: list[pytest.Item]) -> None:
+    """As if every folder had been read from its first file on; cases of a file stay as they came."""
+    came: dict[pytest.Collector | pytest.Item, int] = {}
+    for item in items:
+        for node in item.listchain():
+            came.setdefault(node, len(came))
+    items.sort(key=lambda item: [node.stash.get(PLACE, came[node]) for node in item.listchain()])
+
+
+def _worker(config: pytest.Config) -> str:
+    """The name that xdist gave this process ("gw1"); "" without xdist."""
+    return getattr(config, "workerinput", {}).get("workerid", "")
+
+
 # ---- skips ----
 
 
@@ -108,7 +168,7 @@ def fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    mark = item.get_closest_marker("faults")
+    mark = item.get_closest_marker("faults") if item.config.option.markexpr == "faults" else None
     if mark and not any(name == "faults" for name, _ in item.user_properties):
         item.user_properties.append(("faults", mark.args[0] if mark.args else "others"))
     report = yield
@@ -199,29 +259,80 @@ def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[None]:
     checksums, so that they are spread over all parameters and stay the same when others are added.
 
     A file with exhaustive tests says so: the build looks for the marks, and collects no other files for them. The quick
-    run drops exhaustive cases, which are more than half of all, before pytest does more with them.
+    run drops exhaustive cases before pytest does more with them.
     """
     cases = yield
     if not isinstance(cases, list):  # a class, or not a test
         return cases
-    quick = [case for case in cases if not case.get_closest_marker("exhaustive")]
-    if quick and (drawn := quick[0].get_closest_marker("quick")):
-        quick.sort(key=lambda case: zlib.crc32(case.name.encode()))
-        for case in quick[drawn.args[0] :]:
+    drawn = cases[0].get_closest_marker("quick") if cases else None
+    rare = [case.get_closest_marker("exhaustive") is not None for case in cases]
+    quick = _quick([case.name for case in cases], rare, drawn)
+    if len(quick) < len(cases):
+        _check_says_exhaustive(collector.path)
+    if _drops_exhaustive(collector.config):
+        return [cases[at] for at in quick]
+    for at, case in enumerate(cases):
+        if at not in quick and not rare[at]:
             case.add_marker(pytest.mark.exhaustive)
-        del quick[drawn.args[0] :]
-    if len(quick) < len(cases) and not _says_exhaustive(collector.path):
-        raise pytest.UsageError(f"{collector.path}: a test here is exhaustive by another file; say so in a comment")
-    named = any("::" in arg for arg in collector.config.args)  # pytest would not find what is dropped
-    dropped = collector.config.option.markexpr == "not exhaustive" and not named
-    return [case for case in cases if case in quick] if dropped else cases
+    return cases
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """The quick run makes no items of exhaustive cases, which are more than two thirds of all: with their names,
+    marks and fixtures they took each process 5 s. If none is quick they stay: a test without cases would be one.
+    """
+    yield
+    if _drops_exhaustive(metafunc.config) and metafunc._calls:
+        name, drawn = metafunc.definition.name, metafunc.definition.get_closest_marker("quick")
+        rare = [any(mark.name == "exhaustive" for mark in call.marks) for call in metafunc._calls]
+        quick = _quick([f"{name}[{call.id}]" for call in metafunc._calls], rare, drawn)
+        if quick and len(quick) < len(metafunc._calls):
+            _check_says_exhaustive(metafunc.definition.path)
+            metafunc._calls[:] = [metafunc._calls[at] for at in quick]
+
+
+def _quick(names: list[str], rare: list[bool], drawn: pytest.Mark | None) -> list[int]:
+    """Places of the quick cases, in order: of those that are not `rare` as many as the mark `quick` says."""
+    places = [at for at, is_rare in enumerate(rare) if not is_rare]
+    if drawn is None:
+        return places
+    return sorted(sorted(places, key=lambda at: zlib.crc32(names[at].encode()))[: drawn.args[0]])
+
+
+def _drops_exhaustive(config: pytest.Config) -> bool:
+    named = any("::" in arg for arg in config.args)  # pytest would not find what is dropped
+    return config.option.markexpr == "not exhaustive" and not named
+
+
+@functools.cache
+def _check_says_exhaustive(path: Path) -> None:
+    if not EXHAUSTIVE.search(path.read_text(encoding="utf-8")):
+        raise pytest.UsageError(f"{path}: a test here is exhaustive by another file; say so in a comment")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--share", metavar="k/n", help="of the collected cases the k-th of n shares only, k from 0")
 
 
+OF_DRAWN = tuple(f"parallel_lab.{room}" for room in ("ops", "layout", "graph.", "train.dataset"))
+
+
+def _read_few_constants() -> None:
+    """Hypothesis draws one number in twenty from the constants of all modules that are loaded, and reads their sources
+    for that: on a fresh checkout in more than ten seconds for each process. Six files draw by it, of these rooms.
+    """
+    providers = sys.modules.get("hypothesis.internal.conjecture.providers")
+    seen = getattr(providers, "_seen_modules", None)
+    if isinstance(seen, set):
+        seen |= {id(module) for name, module in list(sys.modules.items()) if not name.startswith(OF_DRAWN)}
+
+
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _read_few_constants()
+    if _worker(config):
+        _sort_by_place(items)
     if drifting := [item.nodeid for item in items if " at 0x" in item.nodeid]:
         raise pytest.UsageError(f"{drifting[0]}: an address in its name, which each process has another of: give ids")
     if text := config.option.share:
@@ -238,18 +349,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """A process without work takes tests of the other, also earlier ones of the file that it has just ended: then what
     the file keeps (pools, which its last tests may have closed) begins anew.
+
+    A process of xdist reports each test by six messages, which takes both sides as long as pytest needs for a small
+    test. That a test began, was set up, torn down and ended says nothing more where it passed and nobody asked.
     """
-    if nextitem is None or nextitem.path != item.path or nextitem.stash[TURN] > item.stash[TURN]:
+    _watch_for_hangs(item.config)
+    anew = nextitem is not None and nextitem.path == item.path and nextitem.stash[TURN] < item.stash[TURN]
+    option = item.config.option
+    brief = hasattr(item.config, "workerinput") and option.verbose <= 0 and not (option.durations or option.xmlpath)
+    if not anew and not brief:
         return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    runtestprotocol(item, nextitem=None)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if not brief:
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=None if anew else nextitem):
+        if not brief or report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    if not brief:
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
 
 
-@functools.cache
-def _says_exhaustive(path: Path) -> bool:
-    return bool(EXHAUSTIVE.search(path.read_text(encoding="utf-8")))
+HANGS_S, AGAIN_S = 280, 10  # a little less than the `timeout` of pyproject.toml
+_watched_from = 0.0
+
+
+def _watch_for_hangs(config: pytest.Config) -> None:
+    """What hangs in C is shown with its stack, which `timeout` cannot do. pytest's own `faulthandler_timeout` starts
+    and joins a thread at each test, which takes as long as a small test: here at most every ten seconds.
+    """
+    global _watched_from
+    if (now := time.monotonic()) - _watched_from > AGAIN_S and not config.option.usepdb:
+        _watched_from = now
+        faulthandler.dump_traceback_later(HANGS_S, file=config.stash[fault_handler_stderr_fd_key])
+
+
+def pytest_unconfigure() -> None:
+    faulthandler.cancel_dump_traceback_later()
 
 
 # ---- processes ----
@@ -382,14 +517,35 @@ def nothing_left_by_the_run() -> Iterator[None]:
         pytest.fail(f"left behind by the whole run:\n  {left}", pytrace=False)
 
 
+_LOOKED: list[tuple[dict, dict, dict]] = []  # what the last look found, until a fixture of wider scope is made
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef) -> None:
+    """What a fixture of wider scope makes belongs to no test: the next test looks again before it begins."""
+    if fixturedef.scope != "function":
+        _LOOKED.clear()
+
+
+def _look() -> tuple[dict, dict, dict]:
+    return living_processes(), shared_names(), open_widgets()
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
-    """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it."""
-    processes, names, widgets = living_processes(), shared_names(), open_widgets()
+    """After each test: no process, no name in /dev/shm, no open widget beyond what was there before it.
+
+    To look takes as long as a small test: what was found after a test is what was there before the next one.
+    """
+    before = _LOOKED.pop() if _LOOKED else _look()
     yield
-    left = _report(
-        _left(living_processes, processes), _left(lambda: own_new_names(names), {}), _left(open_widgets, widgets, 0.0)
-    )
+    now, left = _look(), ""
+    if any(found.keys() - known.keys() for found, known in zip(now, before, strict=True)):
+        processes, names, widgets = before
+        names_left = _left(lambda: own_new_names(names), {})
+        left = _report(_left(living_processes, processes), names_left, _left(open_widgets, widgets, 0.0))
+        now = _look()
+    _LOOKED[:] = [now]
     if left:
         pytest.fail(f"left behind by this test:\n  {left}", pytrace=False)
 
@@ -398,19 +554,15 @@ def nothing_left_behind(nothing_left_by_the_run: None) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def seed_as_before() -> Iterator[None]:
-    """Tests draw what they would alone, and set no seed for the next: they run in any order, in several processes."""
+def seeds_and_settings_as_before() -> Iterator[None]:
+    """Tests draw what they would alone, and set no seed for the next: they run in any order, in several processes. What
+    a test sets in the parallel context, the search's parameters or compat is forgotten after it.
+    """
     of_datasets = seeds._dataset_seed
+    before, compat = {function: dict(was_set) for function, was_set in context._set.items()}, context.get_compat()
     with seeds.temporary_seed(seeds.get_seed()):
         yield
     seeds.set_dataset_seed(of_datasets)
-
-
-@pytest.fixture(autouse=True)
-def settings_as_before() -> Iterator[None]:
-    """What a test sets in the parallel context, the search's parameters or compat is forgotten after it."""
-    before, compat = {function: dict(was_set) for function, was_set in context._set.items()}, context.get_compat()
-    yield
     context._set.update(before)
     if context.get_compat() != compat:
         context.set_compat(compat)

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 try:
-    import fcntl
+    from fcntl import LOCK_EX, LOCK_NB, flock
 except ImportError:  # Windows: no locks, so what the dead left stays; and what is open is neither renamed nor removed
-    fcntl = None
+    flock = None  # a page's kernel has an empty module
 
 from .errors import DataFileError
 
@@ -53,7 +53,7 @@ def check_writable(path: str | os.PathLike[str], *, hint: str = _ANOTHER) -> Pat
     try:
         real, _ = _target(path)
         with _new_part(real) as (part, descriptor):
-            if fcntl is None:
+            if flock is None:
                 os.close(descriptor)
             part.unlink()
     except (OSError, ValueError) as error:
@@ -76,7 +76,7 @@ def write_whole(
         _remove_dead_parts(real.parent)
         with _new_part(real) as (part, descriptor):
             try:
-                with os.fdopen(descriptor, "wb", closefd=fcntl is None) as file:
+                with os.fdopen(descriptor, "wb", closefd=flock is None) as file:
                     for piece in pieces:
                         file.write(piece)
                     file.flush()
@@ -203,16 +203,16 @@ def _new_part(real: Path) -> Iterator[tuple[Path, int]]:
             yield part, descriptor
             return
         finally:
-            if fcntl is not None:
+            if flock is not None:
                 os.close(descriptor)
 
 
 def locked(descriptor: int, *, wait: bool) -> bool:
     """Lock an open file until it is closed; False if it is locked (not with `wait`) or the file system has no locks."""
-    if fcntl is None:
+    if flock is None:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        flock(descriptor, LOCK_EX | (0 if wait else LOCK_NB))
     except OSError:
         return False
     return True

@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+PART_BYTES = 1 << 20  # takes up to 5 ms, where the memory is fresh and the system has to clear it first
+
 # The recorder that operators write to while a Cell is traced; None = operators run at once.
 current_tracer: ContextVar[Any] = ContextVar("parallel_lab_tracer", default=None)
-
 
 # The step taken outside a trace, an object with a `number`; None where nobody counts. Random masks depend on it.
 current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
@@ -70,37 +71,9 @@ def cells_at_once() -> Iterator[None]:
         _cell_runner = runner
 
 
-_executor: Any = None
-
-
-def cell_executor() -> Any:
-    """What `Cell.compile` asks (`mindspore/_executor.py`)."""
-    return _executor()
-
-
-def set_cell_executor(found: Any) -> None:
-    """Let `found()` be what compiles Cells without running them: it is loaded when the first one asks."""
-    global _executor
-    _executor = found
-
-
 # Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there.
 # 2: a gradient is made that is differentiated itself, and nothing that it is made of may lose its own.
 on_tape: ContextVar[int] = ContextVar("parallel_lab_on_tape", default=False)
-
-
-_cloner: Any = None
-
-
-def cloner() -> Any:
-    """The function of (parameter, name, init) that makes a Parameter after another, for `Parameter.clone`."""
-    return _cloner
-
-
-def set_cloner(clone: Any) -> None:
-    """Let `clone` make Parameters after others (`nn/initializer.py` installs it)."""
-    global _cloner
-    _cloner = clone
 
 
 def _no_catalog() -> None:
@@ -123,55 +96,44 @@ def set_catalog(load: Callable[[], Any]) -> None:
     _catalog = load
 
 
-def _no_schedules(name: str, stages: int, micro_batches: int, chunks: int) -> Any:
-    raise RuntimeError("no schedules are installed: import parallel_lab")
+_from_above: dict[str, Any] = {"turns": lambda: None, "schedule_names": tuple}
 
 
-# What makes the schedule of a pipeline: (name, stages, micro-batches, chunks) -> actions per stage; and the names.
-# Generators of schedules (`cost/schedules`) know costs, which lie above the compiler; the package installs them.
-_schedule_maker: Any = _no_schedules
-_schedule_names: Any = tuple
+def from_above(name: str) -> Any:
+    """What the package gives lower rooms under a name.
+
+    cloner             (parameter, name, init) -> a Parameter after another, for `Parameter.clone` (`nn/initializer.py`)
+    cell_executor      () -> what `Cell.compile` asks (`mindspore/_executor.py`), loaded when the first one asks
+    schedule_maker     (name, stages, micro-batches, chunks) -> the actions of a pipeline's stages (`cost/schedules`)
+    schedule_names     () -> the names that it knows
+    strategy_reader    path -> the content of a strategy file (`train/checkpoint/strategy_file.py`)
+    strategy_searcher  (graph, config) -> graph with strategies, in auto_parallel mode (`cost/search`: it knows costs)
+    type_checker       (plan, unchecked) -> its types; raises TypesError (`graph/value_types.py`)
+    dtensor_ranks      mesh -> the worker processes on which its DTensors lie (`processes/dtensor_ranks.py`)
+    mindspore_name     path -> what a MindSpore script finds there (`mindspore/_modules.py`)
+    turns              () -> others have had their turn, if it is time; threads take theirs (`base/driver.py`)
+    """
+    return _from_above[name]
 
 
-def schedule_maker() -> Any:
-    """The function that makes schedules."""
-    return _schedule_maker
+def set_from_above(**given: Any) -> None:
+    """Let `from_above` give these."""
+    _from_above.update(given)
 
 
-def schedule_names() -> tuple[str, ...]:
-    """The names that it knows."""
-    return _schedule_names()
+def breathe() -> None:
+    """Between two parts of long work: in a page, which has no threads, controls have their turn."""
+    _from_above["turns"]()
 
 
-def set_schedule_maker(maker: Any, names: Any = None) -> None:
-    """Let `maker` make schedules, of those `names()`; None: of the same ones as before."""
-    global _schedule_maker, _schedule_names
-    _schedule_maker, _schedule_names = maker, names or _schedule_names
-
-
-_strategy_reader: Any = None
-
-
-def strategy_reader() -> Any:
-    """What reads a strategy file for the compiler: path -> its content (`train/checkpoint/strategy_file.py`)."""
-    return _strategy_reader
-
-
-def set_strategy_reader(reader: Any) -> None:
-    """Let `reader` read strategy files."""
-    global _strategy_reader
-    _strategy_reader = reader
-
-
-_strategy_searcher: Any = None
-
-
-def strategy_searcher() -> Any:
-    """What chooses strategies in auto_parallel mode: (graph, config) -> graph (`cost/search`, which knows costs)."""
-    return _strategy_searcher
-
-
-def set_strategy_searcher(search: Any) -> None:
-    """Let `search` choose strategies."""
-    global _strategy_searcher
-    _strategy_searcher = search
+def in_parts(*arrays: Any) -> Iterator[tuple[Any, ...]]:
+    """Arrays of one shape, or views of the same PART_BYTES of each, with a breath before each part: for work that is
+    done element by element, and so gives the same bits in parts.
+    """
+    shape = arrays[0].shape
+    dim = max(range(len(shape)), key=shape.__getitem__, default=0)
+    rows = shape[dim] * PART_BYTES // arrays[0].nbytes if arrays[0].nbytes > PART_BYTES else 0
+    for start in range(0, shape[dim], max(rows, 1)) if rows else (0,):
+        breathe()
+        part = (slice(None),) * dim + (slice(start, start + rows),)
+        yield tuple(array[part] for array in arrays) if rows else arrays

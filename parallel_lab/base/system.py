@@ -26,6 +26,7 @@ import os
 import platform
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -33,6 +34,7 @@ from typing import Any
 from .errors import NoProcesses
 
 VARIABLE = "PARALLEL_LAB_PORTABLE"
+IN_BROWSER = sys.platform == "emscripten"  # a page (Pyodide): no processes, threads or libraries with threads
 PS_LIMIT_S = 5.0
 # what a filter of system calls says (seccomp, a container's profile), and a kernel without the call
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -47,6 +49,7 @@ TRIED = {
     f"({VARIABLE}=1), and never on a Mac",
     "Windows": "only designed: a Python on Linux without the calls that Windows lacks has run labs and simulated "
     "ranks; ranks as processes are refused, and labs simulate them",
+    "Browser": "designed, run as far as numpy's import",
 }
 
 
@@ -89,6 +92,11 @@ class System:
     kept_memory: bool
 
     @property
+    def place(self) -> str:
+        """Where this is, in a sentence."""
+        return "in a browser" if self.name == "Browser" else f"on {self.name}"
+
+    @property
     def missing(self) -> list[str]:
         """Names of what is not there."""
         return [field.name for field in fields(self)[3:] if not getattr(self, field.name)]
@@ -111,7 +119,7 @@ def _hand_descriptor_over() -> None:
 
 def read_system(name: str, environment: Mapping[str, str]) -> System:
     """The system of this process.  name: `platform.system()`"""
-    name = {"Darwin": "macOS"}.get(name, name)
+    name = {"Darwin": "macOS", "Emscripten": "Browser"}.get(name, name)
     portable = environment.get(VARIABLE, "") not in ("", "0")
     linux = name == "Linux" and not portable
     sent_descriptors = linux and _is_allowed(_hand_descriptor_over)
@@ -119,7 +127,7 @@ def read_system(name: str, environment: Mapping[str, str]) -> System:
     return System(
         name,
         portable,
-        processes=name != "Windows" and all(hasattr(module, call) for module, call in needed),
+        processes=name not in ("Windows", "Browser") and all(hasattr(module, call) for module, call in needed),
         memory_files=linux
         and hasattr(os, "memfd_create")
         and _is_allowed(lambda: os.close(os.memfd_create("parallel_lab"))),
@@ -144,14 +152,15 @@ SYSTEM = read_system(platform.system(), os.environ)
 
 def without_processes() -> str:
     """Why ranks are simulated that were to be processes; "" where they can be."""
-    return "" if SYSTEM.processes else f"ranks cannot be processes on {SYSTEM.name}, so they are simulated"
+    return "" if SYSTEM.processes else f"ranks cannot be processes {SYSTEM.place}, so they are simulated"
 
 
 def require_processes(where: str) -> None:
     """Raise NoProcesses where ranks cannot be processes."""
     if not SYSTEM.processes:
-        what = f"ranks cannot be processes on {SYSTEM.name}: process groups and Unix sockets are needed"
-        hint = 'executor="simulator" gives the same numbers; on Windows, WSL 2 is a Linux and has everything'
+        what = f"ranks cannot be processes {SYSTEM.place}: process groups and Unix sockets are needed"
+        other = "Python on a computer has them" if IN_BROWSER else "on Windows, WSL 2 is a Linux and has everything"
+        hint = f'executor="simulator" gives the same numbers; {other}'
         raise NoProcesses(what, where=where, hint=hint)
 
 

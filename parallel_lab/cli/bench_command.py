@@ -38,6 +38,7 @@ DEVELOPERS = (
     "dtensor",
     "search",
     "labs",
+    "live",
 )  # as in tests/bench/command.py
 _FITTED = "what is fitted (default send: half of a round trip)"
 

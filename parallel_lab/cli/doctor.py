@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ..base.driver import DRIVER, LoopDriver
 from ..base.errors import DataFileError, SharedMemoryTooSmall
 from ..base.files import checkout_folder, read_regular, shipped_folder
-from ..base.system import SYSTEM, TRIED, VARIABLE, cores, free_memory_bytes
+from ..base.system import IN_BROWSER, SYSTEM, TRIED, VARIABLE, cores, free_memory_bytes
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _MINIMUM_PYTHON = (3, 11)
@@ -33,7 +34,8 @@ _MIB, _GIB = 1 << 20, 1 << 30
 _SHARED_BYTES = 64 * _MIB  # what a trial of shared memory takes
 _WORKERS_LIMIT_S = 60.0  # a cold start takes about a second; this is for a machine that is swapping
 _MPI_LIMIT_S = 30.0
-_PIP = f"{sys.executable} -m pip install"
+_PIP = "%pip install" if IN_BROWSER else f"{sys.executable} -m pip install"
+JUPYTERLAB = "4.5.7"  # the extra jupyter
 
 # status, what was found and, unless the status is "ok", what to do about it; () for no finding
 Result = tuple[str, ...]
@@ -66,7 +68,7 @@ def check_python() -> Result:
     found = f"{platform.python_version()} ({system}), {sys.executable}"
     if sys.version_info[:2] < _MINIMUM_PYTHON:
         return "problem", found, "Install Python 3.11 or newer, or use environment.yml"
-    if sys.maxsize < 1 << 32:
+    if sys.maxsize < 1 << 32 and not IN_BROWSER:  # whose WebAssembly has 32 bits
         return "problem", f"{found}, 32 bits", "Install a 64-bit Python"
     return "ok", found
 
@@ -80,8 +82,20 @@ def check_system() -> Result:
     if SYSTEM.portable:
         found = f"{SYSTEM.name} with {VARIABLE}={os.environ[VARIABLE]}: ranks take the ways of a Mac"
         return "warning", found, f"Unset {VARIABLE}, unless you test them: {SYSTEM.name} has faster ones"
-    mend = "Please report what does not work" if SYSTEM.processes else "WSL 2 is a Linux, and has everything"
+    other = "Please report what does not work"
+    mend = "WSL 2 is a Linux, and has everything" if SYSTEM.name == "Windows" else other
     return "warning", f"{SYSTEM.name}: {tried}", mend
+
+
+def check_page() -> Result:
+    """In a browser: what runs meanwhile, and whether controls answer."""
+    if not isinstance(DRIVER, LoopDriver):
+        return ()
+    found = "no threads and no processes: ranks are simulated in turns of the page's event loop"
+    if not DRIVER.can_sleep:
+        mend = "Controls answer when a run has ended; a newer browser can take a run aside (WebAssembly's JSPI)"
+        return "warning", f"{found}, a run in one piece", mend
+    return "ok", f"{found}; controls answer while a training runs"
 
 
 def _cgroup_number(name: str) -> str | None:
@@ -97,6 +111,8 @@ def _cgroup_number(name: str) -> str | None:
 
 def check_cores() -> Result:
     """Cores this process may use; one is enough to run, two show real parallel work."""
+    if IN_BROWSER:  # a page has one
+        return ()
     usable = cores()
     quota = _cgroup_number("cpu.max")
     limit = int(quota) / 100_000 if quota else None  # microseconds per period; 100,000 is the kernel's usual period
@@ -118,6 +134,8 @@ def available_memory_bytes() -> int | None:
 
 def check_memory() -> Result:
     """Free memory: a notebook kernel and eight workers take about 1 GiB."""
+    if IN_BROWSER:  # it gets what it asks for, up to 4 GiB
+        return ()
     available = available_memory_bytes()
     if available is None:
         mend = "Keep 2 GiB free for eight workers and a browser"
@@ -163,14 +181,17 @@ def check_dev_shm() -> Result:
 
 
 def requirements() -> tuple[str, ...]:
-    """What the package declares it needs, such as "numpy>=2.0", without the extras."""
+    """What the package declares it needs here, such as "numpy>=2.0", without the extras."""
     import tomllib
 
     checkout = checkout_folder()
     if checkout is not None:
         project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        return tuple(project["dependencies"])
-    return tuple(line for line in importlib.metadata.requires("parallel-lab") or () if "extra ==" not in line)
+        lines = project["dependencies"]
+    else:
+        lines = [line for line in importlib.metadata.requires("parallel-lab") or () if "extra ==" not in line]
+    # the one marker that there is: not in a browser
+    return tuple(line.partition(";")[0].strip() for line in lines if not (IN_BROWSER and ";" in line))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -211,7 +232,8 @@ def check_numpy() -> Result:
     """numpy multiplies matrices rightly, with which BLAS, on how many threads."""
     try:
         import numpy as np
-        import threadpoolctl
+
+        threadpoolctl = None if IN_BROWSER else importlib.import_module("threadpoolctl")
     except ImportError as error:
         return "problem", str(error), f"{_PIP} numpy threadpoolctl"
     size = 96
@@ -220,6 +242,8 @@ def check_numpy() -> Result:
     if wrong:
         found = f"{np.__version__} gives wrong matrix products (off by {wrong:g})"
         return "problem", found, "Install numpy again: its BLAS is broken"
+    if threadpoolctl is None:
+        return "ok", f"{np.__version__}, its BLAS in one thread"
     pools = [pool for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"]
     if not pools:
         mend = "Set OMP_NUM_THREADS=1 so that workers do not fight over cores"
@@ -229,11 +253,15 @@ def check_numpy() -> Result:
 
 
 def check_jupyter() -> Result:
-    """JupyterLab and a Python kernel for it (the version is looked at with the other packages)."""
+    """JupyterLab and a Python kernel for it; a page in a browser is one."""
+    if IN_BROWSER:
+        return ()
     missing = [name for name in ("jupyterlab", "ipykernel") if importlib.util.find_spec(name) is None]
     if missing:
         return "problem", f"{' and '.join(missing)} not found", f"{_PIP} {' '.join(missing)}"
     lab, kernel = map(importlib.metadata.version, ("jupyterlab", "ipykernel"))
+    if not meets(lab, JUPYTERLAB):
+        return "problem", f"JupyterLab is {lab}, but {JUPYTERLAB} or newer is needed", f"{_PIP} -U jupyterlab"
     return "ok", f"JupyterLab {lab}, ipykernel {kernel}"
 
 
@@ -294,8 +322,8 @@ def _finish(command: list[str], limit_s: float, environment: Mapping[str, str]) 
 def check_workers(world_size: int = 2) -> Result:
     """Two worker processes start, answer and end."""
     if not SYSTEM.processes:
-        mend = "WSL 2 is a Linux, and has everything"
-        return "warning", f"none on {SYSTEM.name}: labs simulate their ranks, with the same numbers", mend
+        mend = "WSL 2 is a Linux, and has everything" if SYSTEM.name == "Windows" else "Install Python for real ones"
+        return "warning", f"none {SYSTEM.place}: labs simulate their ranks, with the same numbers", mend
     trial = f"from parallel_lab.cli.doctor import try_workers; try_workers({world_size})"
     code, line = _python(trial, _WORKERS_LIMIT_S)
     if code is None:
@@ -414,6 +442,7 @@ def check_browser() -> Result:
 CHECKS: dict[str, Callable[[], Result]] = {
     "python": check_python,
     "system": check_system,
+    "page": check_page,
     "cores": check_cores,
     "memory": check_memory,
     "shared": check_shared,
@@ -426,6 +455,9 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "browser": check_browser,
     "mpi": check_mpi,
 }
+
+
+PAGE = ("python", "system", "page", "packages", "numpy", "lessons", "workers")  # what concerns a browser
 
 
 def examine(checks: Mapping[str, Callable[[], Result]] = CHECKS) -> Iterator[Finding]:

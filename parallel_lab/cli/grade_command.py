@@ -6,14 +6,15 @@ import argparse
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..base.files import check_writable
 from ..base.progress import shown
 from ..lab.grading.confine import Limits
-from ..lab.grading.marks import Mark, grade_folder, write_rows
-from ..lab.grading.submissions import printable
 from .options import option, seconds, subcommand, whole_number
+
+if TYPE_CHECKING:
+    from ..lab.grading.marks import Mark
 
 USUAL = Limits()
 
@@ -26,7 +27,9 @@ def add_parser(subparsers: Any) -> None:
         _run,
         (
             option(
-                "folder", help="FOLDER/STUDENT/NOTEBOOK.ipynb, such as nbgrader's submitted/; or NOTEBOOK_STUDENT.ipynb"
+                "folder",
+                help="FOLDER/STUDENT/NOTEBOOK.ipynb, such as nbgrader's submitted/; or NOTEBOOK_STUDENT.ipynb; "
+                "or, of lessons in a browser, STUDENT/checks.json",
             ),
             option("--out", default="marks.csv", metavar="FILE", help="the table (default: marks.csv)"),
             option("--json", metavar="FOLDER", help="also write each student's verdicts, for `parallel-lab wall`"),
@@ -43,14 +46,17 @@ def add_parser(subparsers: Any) -> None:
             ),
         ),
         help="grade a folder of notebooks",
-        description="Runs each notebook in fresh processes, within limits, and judges its answers from outside. An "
-        "untouched exercise earns 0 points; where this machine is to blame there is no mark, and the exit code is 1.",
+        description="Runs each notebook, and what was run in a page, in fresh processes, within limits, and judges the "
+        "answers from outside. An untouched exercise earns 0 points; where this machine is to blame there is no mark, "
+        "and the exit code is 1.",
         epilog="examples:\n  parallel-lab grade submitted\n"
         "  parallel-lab grade submitted --out week2.csv --json checks\n",
     )
 
 
 def _run(args: argparse.Namespace) -> int:
+    from ..lab.grading import marks
+
     out = Path(args.out)
     if Path(args.folder).is_dir():
         check_writable(out)  # before an hour of grading, whose marks would be lost
@@ -60,14 +66,14 @@ def _run(args: argparse.Namespace) -> int:
     limits = Limits(time_s=args.time, cell_s=cell_s, memory_bytes=args.memory << 20)
     begun = False
 
-    def add(marks: Iterable[Mark]) -> None:
+    def add(more: Iterable[Mark]) -> None:
         nonlocal begun
         with out.open("a" if begun else "w", encoding="utf-8", newline="") as file:
-            write_rows(file, marks, head=not begun)
+            marks.write_rows(file, more, head=not begun)
         begun = True
 
     with shown("grading") as progress:
-        table = grade_folder(
+        table = marks.grade_folder(
             Path(args.folder),
             limits=limits,
             release=Path(args.release) if args.release else None,
@@ -85,6 +91,6 @@ def _run(args: argparse.Namespace) -> int:
     print(table.summary())
     for mark in table.errors[:20]:
         where = " ".join(filter(None, (mark.student, mark.notebook, mark.exercise, mark.part)))
-        print(printable(f"no mark: {where}: {mark.note}"))
+        print(marks.printable(f"no mark: {where}: {mark.note}"))
     print(f"The table is in {args.out}.")
     return 1 if table.errors else 0

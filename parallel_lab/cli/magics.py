@@ -21,6 +21,7 @@ import sys
 from typing import Any
 
 from ..base.errors import ArgumentError, RankRaised
+from ..base.system import require_processes
 from ..processes.faults import FAULT_ERRORS
 from ..processes.launch import Console
 from .options import add_options
@@ -48,6 +49,7 @@ def run_cell(line: str, cell: str, name: str = "cell") -> None:
 
     Raises KeyboardInterrupt, the first failed rank's error (RankRaised, RankDied, CollectiveMismatch), ArgumentError.
     """
+    require_processes("%%ranks")
     parser = _Parser(prog="%%ranks", description="Run the cell as a script on N ranks, one process each.")
     add_options(parser, launch_options(TIMEOUT_S, required=True))
     try:

@@ -4,6 +4,7 @@
     parallel-lab doctor              can this machine do what the lessons need?
     parallel-lab doctor train.py     what does this MindSpore script need that is missing here?
     parallel-lab doctor --hosts FILE can these hosts run a script together, over MPI?
+    parallel-lab doctor --page       what works in this browser? (in a page: main(["doctor", "--page"]))
     parallel-lab quickstart          the quickstart in the terminal (quickstart_command.py)
     parallel-lab plan                how to train a transformer on thousands of devices (plan_command.py)
     parallel-lab bench               speed next to PyTorch's and MPI's (bench_command.py)
@@ -58,7 +59,7 @@ def jupyterlab_command(
 ) -> list[str]:
     """Command of JupyterLab on `folder`, by this Python; `extra` goes last and wins. Raises MissingPackage."""
     if importlib.util.find_spec("jupyterlab") is None:
-        hint = f"{sys.executable} -m pip install jupyterlab, or use environment.yml"
+        hint = f"{sys.executable} -m pip install jupyterlab ('parallel-lab[jupyter]' brings it), or use environment.yml"
         raise MissingPackage("JupyterLab is not installed", hint=hint)
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={folder}"]
     notebook = first_notebook(folder)
@@ -123,11 +124,12 @@ def _count(n: int, word: str) -> str:
 def _doctor(args: argparse.Namespace) -> int:
     if args.scripts:
         return _doctor_of_scripts(args)
-    from .doctor import check_hosts, examine, report_json
+    from .doctor import CHECKS, PAGE, check_hosts, examine, report_json
 
+    page = {name: CHECKS[name] for name in PAGE}
     hosts = {"hosts": lambda: check_hosts(args.hosts, args.interface)}
     findings = []
-    for finding in examine(hosts) if args.hosts else examine():
+    for finding in examine(hosts) if args.hosts else examine(page) if args.page else examine():
         findings.append(finding)
         if not args.json:
             print(finding.text(), flush=True)
@@ -225,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
                 "--hosts", metavar="FILE", help="check the hosts of an mpirun host file (NAME slots=RANKS per line)"
             ),
             option("--interface", default="", metavar="NAME", help="the network that joins them: eth0 or 10.0.0.0/24"),
+            option("--page", action="store_true", help="only what concerns a page in a browser, where this runs, too"),
             option("--json", action="store_true", help="print one JSON object instead of lines"),
         ),
         help="check this machine, or what MindSpore scripts need",

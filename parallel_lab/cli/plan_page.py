@@ -14,7 +14,7 @@ from ..lab.quickstart.report_page import page
 from .results import html_table
 
 if TYPE_CHECKING:
-    from ..cost.planner import Found, Prediction, Verdict
+    from ..cost.planner import Found, Prediction, RunReport, Verdict
 
 GIB = 2**30  # bytes
 DRAWN = 3  # times the fastest step: slower points stand in the tables only
@@ -22,12 +22,12 @@ _EACH = f"a point: one way to spend the devices, up to {DRAWN} times the fastest
 MOST_DRAWN = 600  # refused points
 
 
-def search_page(found: Found) -> str:
-    """The page of a search. Raises ArgumentError where nothing fits."""
+def search_page(found: Found, bar: str = "") -> str:
+    """The page of a search.  bar: the error bar in words. Raises ArgumentError where nothing fits."""
     best, cluster = found.winner, found.machine.cluster
     title = f"{found.model.name} on {best.point.devices} devices of {cluster.name}, batch {found.batch}"
     summary = f"{len(found.verdicts)} points looked at; at most {bytes_text(found.memory_bytes)} a rank; "
-    summary += f"numbers as {found.precision}. All are predicted: no device was used."
+    summary += f"numbers as {found.precision}. All are predicted: no device was used. {bar}"
     chart = found_chart(found)
     rows = [("plan", "step", "MFU", "waiting", "memory")]
     for p in found.line:
@@ -46,26 +46,61 @@ def search_page(found: Found) -> str:
     return page(title, "\n".join(parts))
 
 
-def point_page(found: Prediction) -> str:
+def run_page(report: RunReport) -> str:
+    """The page of a published run: what was printed, what is predicted, the terms one upon the other, what is off."""
+    run, found = report.run, report.prediction
+    title = f"{run.name}: {run.row['model']} on {run.row['devices']} x {run.row['hardware']}"
+    source = f"{run.row.get('source', 'No source.')} ({run.row.get('confidence', '')})"
+    facts = [("what", "value"), *report.facts()]
+    parts = [f'<h1>{escape(title)}</h1>\n<p class="muted">{escape(source)}</p>']
+    parts.append(_section("Printed and predicted", html_table(facts), report.error_bar_text))
+    if found is not None:
+        chart = waterfall_chart(report)
+        parts.append(
+            _section("Where a step goes", chart.svg(760, 380), "terms of the prediction, and what was printed")
+        )
+        parts.append(_numbers(found, "Number by number"))
+    return page(title, "\n".join(parts))
+
+
+def waterfall_chart(report: RunReport) -> Chart:
+    """Each term as a step up from the one before it; the printed seconds as a dashed line."""
+    traces, names = [], []
+    for at, (name, seconds, begin) in enumerate(report.waterfall()):
+        top, text = begin + seconds, f"{at + 1} {name}: {time_text(seconds)}"
+        names.append(text)
+        xy = (float(at), float(at), at + 1.0, at + 1.0), (begin, top, top, begin)
+        traces.append(Trace(text, "line", *xy, HUES[at % len(HUES)]))
+    measured = report.run.step_s
+    if measured is not None:
+        text = f"printed: {time_text(measured)}"
+        traces.append(Trace(text, "line", (0.0, float(len(names))), (measured, measured), COMPUTE, dashed=True))
+    alt = f"Predicted terms of a step: {', '.join(names)}."
+    return Chart("Where a step goes", "predicted", "terms, one upon the other", "seconds", tuple(traces), alt)
+
+
+def point_page(found: Prediction, bar: str = "") -> str:
     """The page of one prediction."""
     title = f"{found.model.name} on {found.point.devices} devices of {found.machine.cluster.name}"
-    summary = f"{found.point.text()}; numbers as {found.precision}. All are predicted: no device was used."
+    summary = f"{found.point.text()}; numbers as {found.precision}. All are predicted: no device was used. {bar}"
     return page(title, f"{_head(title, summary, found)}\n{_numbers(found, 'Number by number')}")
 
 
 def found_chart(found: Found) -> Chart:
     """Every point that could be timed, by the bytes of the rank that holds most."""
     line, most = found.line, DRAWN * found.winner.step_s
-    slower = [v for v in found.verdicts if v.kind == "slower" and v.least_s <= most]
-    slower = slower[:: -(-len(slower) // MOST_DRAWN) or 1]
-    larger = [v for v in found.verdicts if v.kind == "memory" and v.least_s <= most]
-    larger = sorted((v for v in larger if v.memory_bytes <= 2 * found.memory_bytes), key=lambda v: v.least_s)
+    verdicts = found.verdicts
+    places = verdicts.places("slower", most=most)
+    slower = [verdicts[int(at)] for at in places[:: -(-len(places) // MOST_DRAWN) or 1]]
+    places = verdicts.places("memory", most=most)
+    places = places[verdicts.memory_bytes[places] <= 2 * found.memory_bytes]
+    larger = [verdicts[int(at)] for at in places[:MOST_DRAWN]]
     fastest, cap = line[0], found.memory_bytes / GIB
     best = sorted((p for p in line if p.step_s <= most), key=lambda p: p.memory_bytes)
     xy = tuple(p.memory_bytes / GIB for p in best), tuple(p.step_s for p in best)
     traces = [
         _points("slower than another with no more memory; at least this step", slower, COMPUTE),
-        _points("more memory than a rank has; at least this step", larger[:MOST_DRAWN], MEMORY_HUES["grads"]),
+        _points("more memory than a rank has; at least this step", larger, MEMORY_HUES["grads"]),
         Trace("the line", "line", *xy, HUES[0]),
         Trace("its points", "points", *xy, HUES[0], tuple(f"{p.point.text()}: {_both(p)}" for p in best)),
     ]
@@ -95,9 +130,8 @@ def _both(found: Prediction) -> str:
 def _nearest(found: Found) -> Iterator[tuple[str, str, Verdict]]:
     """(kind, in words, the point that is nearest to being taken) of each reason."""
     for kind, words in found.words.items():
-        those = [v for v in found.verdicts if v.kind == kind]
-        if those:
-            yield kind, words, min(those, key=lambda v: v.least_s if kind == "slower" else v.memory_bytes)
+        if nearest := found.verdicts.nearest(kind):
+            yield kind, words, nearest
 
 
 def _head(title: str, told: str, found: Prediction) -> str:

@@ -33,11 +33,6 @@ def installed_version(package: str) -> str | None:
         return None
 
 
-def without_torch() -> str:
-    """Why PyTorch is not compared with; "" where it is installed."""
-    return "PyTorch is not installed: pip install torch" if installed_version("torch") is None else ""
-
-
 def _processor() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import sys
 from collections.abc import Iterable
 from html import unescape
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..base.errors import ArgumentError, DataFileError, ParallelLabError, escape
 from ..base.files import shipped_folder
 from ..base.progress import UNATTENDED, Progress, shown
 from ..lab.shared.page import FRONT_END
+from .live_site import write_live_site
 from .options import option, subcommand
 from .reference import code_colours, has_pdoc, write_reference
 
@@ -85,17 +87,26 @@ def add_parser(subparsers: Any) -> None:
         (
             option("out", metavar="OUT", help="the folder to make; one that this command made before is replaced"),
             option("--lesson", nargs="+", metavar="NN", default=None, help="only these lessons, by number: 01 04"),
+            option("--live", action="store_true", help="lessons that run in the browser (extra live, best alone)"),
+            option("--pyodide", metavar="FOLDER", help="with --live: Pyodide and numpy from here, for no network"),
         ),
         help="write the lessons as static pages with working labs, and the reference",
         description="Runs the lessons, and writes each as a page that needs no kernel and no network, with an index. "
         "Labs on it keep the choices that were computed beforehand. Next to them lies the reference of all public "
         "names, with a search (pip install 'parallel-lab[docs]').",
-        epilog="examples:\n  parallel-lab site public\n  parallel-lab site public --lesson 01 02\n",
+        epilog="examples:\n  parallel-lab site public\n  parallel-lab site public --lesson 01 02\n"
+        "  parallel-lab site --live public --pyodide ~/pyodide\n",
     )
 
 
 def _site(args: argparse.Namespace) -> int:
     paths = chosen_lessons(args.lesson)
+    if args.pyodide and not args.live:
+        raise ArgumentError("--pyodide", where="site", allowed="It goes with --live")
+    if args.live:
+        place = write_live_site(Path(args.out), paths, Path(args.pyodide).expanduser() if args.pyodide else None)
+        print(f"Live site: {place}; any web server shows it: {sys.executable} -m http.server -d {place}")
+        return 0
     with shown("writing the site") as progress:
         place = write_site(Path(args.out), paths, tell=progress.say, reference=True, progress=progress)
     print(f"Site: {place}")

@@ -130,10 +130,11 @@ class Clock:
 
     def _go_on(self, lane: int, done: Done, began_s: Time | None = None) -> None:
         """As far as it can; `began_s`: when the work began that has ended now on a shared core."""
-        there, later, cores = self.there, self.later, self.cores
-        while (task := self.tasks[lane]) is not None:
+        there, later, cores, waiting = self.there, self.later, self.cores, self._waiting
+        tasks, feeder, at_s = self.tasks, self.lanes[lane], self.at_s
+        while (task := tasks[lane]) is not None:
             work_s, needs, gives, rest_s, message, owner, _ = task
-            came_s = start_s = self.at_s[lane]
+            came_s = start_s = at_s[lane]
             if cores is not None and began_s is not None:
                 start_s, end_s, began_s = began_s, cores.now, None
             else:
@@ -144,7 +145,7 @@ class Clock:
                     self._set_off(message)
                 for key, delay_s in needs:
                     if key not in there:
-                        self._waiting.setdefault(key, []).append(lane)
+                        waiting.setdefault(key, []).append(lane)
                         return
                     start_s = later(start_s, there[key] + delay_s)
                 if cores is None:
@@ -155,12 +156,12 @@ class Clock:
                     return cores.work(lane, work_s, owner)
                 else:
                     end_s = cores.now
-            self.tasks[lane] = next(self.lanes[lane], None)
-            self.at_s[lane] = lane_s = end_s + rest_s
+            tasks[lane] = next(feeder, None)
+            at_s[lane] = lane_s = end_s + rest_s
             done(lane, task, came_s, start_s, lane_s)
             for key in gives:
                 there[key] = end_s
-                if key in self._waiting:
+                if key in waiting:
                     self._wake(key)
 
     def _wake(self, key: Hashable) -> None:

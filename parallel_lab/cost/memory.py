@@ -52,11 +52,6 @@ class MemoryPoint:
         return sum(self.host)
 
     @property
-    def host_by_kind(self) -> dict[str, int]:
-        """{kind: bytes} in the memory of the host."""
-        return dict(zip(MEMORY_KINDS, self.host, strict=True))
-
-    @property
     def total_bytes(self) -> int:
         """Bytes of all kinds."""
         return sum(self.live)
@@ -76,6 +71,7 @@ class MemoryReport:
     activations_bytes   forward values that backward still needs, at the moment when they take most
     gathered_bytes      parameters gathered for use, at most;  timeline: a MemoryPoint per instruction, in order
     host_resident_bytes parameters, states and inputs on the host
+    kept_bytes          what one micro-batch keeps from forward to backward (`kept_blocks`)
     """
 
     params_bytes: int
@@ -86,6 +82,7 @@ class MemoryReport:
     timeline: tuple[MemoryPoint, ...]
     gathered_bytes: int = 0
     host_resident_bytes: int = 0
+    kept_bytes: int = 0
 
     @property
     def parts(self) -> dict[str, int]:
@@ -126,7 +123,7 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     plan = on_dearer_sides(plan, lambda instr: sum(plan.value(name).slice_bytes for name in instr.kept))
     memory = _Memory(plan, rank)
     grads = (block for block, kind in memory.kinds.items() if kind == "grads" and block not in memory.host)
-    grads_bytes = sum(memory.sizes[block] for block in grads)
+    grads_bytes, kept_bytes = (sum(memory.sizes[block] for block in blocks) for blocks in (grads, memory.kept))
     timeline = []
     for action, position, instr in memory.walk(plan, rank):
         both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
@@ -135,7 +132,8 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     places = {kind: MEMORY_KINDS.index(kind) for kind in ("activations", "gathered")}
     most = {kind: max((p.live[at] for p in timeline), default=0) for kind, at in places.items()}
     sizes = {f"{kind}_bytes": size for kind, size in {**kept, **most, "grads": grads_bytes}.items()}
-    return MemoryReport(timeline=tuple(timeline), host_resident_bytes=memory.host_resident_bytes, **sizes)
+    sizes |= {"host_resident_bytes": memory.host_resident_bytes, "kept_bytes": kept_bytes}
+    return MemoryReport(timeline=tuple(timeline), **sizes)
 
 
 def value_kinds(plan: Plan, *, rank: int = 0) -> dict[str, str]:

@@ -196,16 +196,6 @@ def best_segments(layers: int) -> tuple[int, int]:
 # ---- checkpoints anywhere, any number of forwards ----
 
 
-def revolve_steps(snapshots: int, repeats: int) -> int:
-    """The longest chain of equal steps that can be reversed with s snapshots when no step runs more than r times
-    forward: C(s + r, s). (Griewank, Walther 2000.)
-
-    >>> revolve_steps(3, 2)
-    10
-    """
-    return math.comb(snapshots + repeats, snapshots)
-
-
 @dataclass(frozen=True)
 class Checkpoints:
     """A chain's reversal: forwards in all (the layers' own included) in seconds, and what is done, in order.

@@ -28,9 +28,8 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
         stage_parts = [divided(mine, draft) for mine in stage_parts]
     programs = [tuple((p, _kept(mine[p], read)) for p in PHASES if mine.get(p)) for mine in stage_parts]
     used = {n for mine in programs for _, p in mine for i in p for n in (*i.reads, *i.kept)}
-    used |= {s for s, _, _ in draft.states}
     inputs = {i.name for i in draft.graph.inputs if i.role not in ("constant", "scalar", "gradient", "updated")}
-    used |= inputs.union(draft.outputs)
+    used |= inputs.union(draft.outputs, (s for s, _, _ in draft.states))
     plan_fields = {f.name: getattr(draft, f.name) for f in fields(Plan) if hasattr(draft, f.name)}
     n, stages = draft.config.device_num, []
     for mine, actions in zip(programs, orders, strict=True):
@@ -42,7 +41,9 @@ def freeze(draft: Draft, constants: dict[str, np.ndarray]) -> Plan:
     plan_fields["states"] = tuple(State(*s) for s in draft.states)
     texts = {n: base64.b64encode(np.ascontiguousarray(a).tobytes()).decode() for n, a in constants.items()}
     plan_fields["constants"] = tuple((n, str(a.dtype), a.shape, texts[n]) for n, a in constants.items())
-    return Plan(**plan_fields).verify()
+    plan = Plan(**plan_fields).verify()
+    vars(plan)["as_compiled"] = True
+    return plan
 
 
 def _kept(program: tuple[Instr, ...], read: set[str]) -> tuple[Instr, ...]:

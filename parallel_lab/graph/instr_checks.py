@@ -148,8 +148,8 @@ def move_fault(instr: Instr, source: Value, out: Value, phase: str) -> str:
         return f"{instr.kind} of a slice {have} over {n} ranks gives {expected}, the table says {gives}"
     if instr.attr("of_slices") or instr.kind == "all_to_all_v":
         return ""  # the step itself calls it, on whatever each rank has; or which rows come is known at run time
-    reduce = "sum" if instr.attr("reduce") == "mean" else instr.attr("reduce")  # a mean adds up the same addends
-    if source.layout is not None and source.layout.is_partial and reduce not in (None, source.layout.reduce):
+    fits = ("sum", "avg") if instr.attr("reduce") == "mean" else (instr.attr("reduce"),)  # a mean adds up addends, too
+    if source.layout is not None and source.layout.is_partial and source.layout.reduce not in fits != (None,):
         return f"{instr.kind} {instr.attr('reduce')} of a value whose parts combine by {source.layout.reduce}"
     if source.layout is None or out.layout is None:
         # helper values of gradient rules exist per rank only

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..base.errors import ShapeError
+from ..layout.slices import copy_of
 from ..ops.collectives.definitions import MESSAGES, CollectiveDef
 from ..ops.machine.opdef import OPS
 from .copies import COPIES, copied, copy_fault, shown_copy
@@ -168,7 +169,7 @@ def _run_concat(on: OnRank, instr: Instr) -> np.ndarray:
     bucket = on.empty(value.shape, value.dtype)
     for name in instr.ins:
         part = on.env[name].reshape(len(bucket), -1)
-        bucket[:, at : at + part.shape[1]] = part
+        copy_of(part, bucket[:, at : at + part.shape[1]])
         at += part.shape[1]
     return bucket
 

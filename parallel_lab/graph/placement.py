@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base.errors import ArgumentError, shorten
-from ..base.hooks import schedule_maker
+from ..base.hooks import from_above
 from .actions import Action
 from .draft import Draft
 
@@ -63,7 +63,8 @@ def given_schedule(draft: Draft) -> Any:
 def named_placement(draft: Draft) -> Placement | None:
     """Where the schedule `pipeline_scheduler` has its parts; None: they go around, as many as the network has."""
     name, stages = draft.config.pipeline_scheduler, draft.config.pipeline_stages
-    schedule = schedule_maker()(name, stages, 2 * stages, 1)  # every schedule is defined for so many micro-batches
+    # every schedule is defined for so many micro-batches
+    schedule = from_above("schedule_maker")(name, stages, 2 * stages, 1)
     parts = 1 + max(action.stage for mine in schedule for action in mine)
     if parts == stages and not draft.training.differentiated:
         return None  # one copy of a network is enough to predict
@@ -75,7 +76,7 @@ def named_schedule(draft: Draft, parts: int) -> Any:
     """The actions of each stage, by name. Without gradients every stage runs its parts one after the other."""
     stages, count = draft.config.pipeline_stages, draft.graph.micro_batches
     if draft.training.differentiated:
-        return schedule_maker()(draft.config.pipeline_scheduler, stages, count, max(1, parts // stages))
+        return from_above("schedule_maker")(draft.config.pipeline_scheduler, stages, count, max(1, parts // stages))
     way = (named_placement(draft) or Placement((tuple(k % stages for k in range(parts)),))).ways[0]
     done = [Action(k, "F", n, "forward") for k in range(parts) for n in range(count)]
     return [[a for a in done if way[a.stage] == at] for at in range(stages)]

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -73,6 +73,7 @@ class Plan:
     constants: tuple[tuple[str, str, tuple[int, ...], str], ...] = ()
     host: tuple[str, ...] = ()
     notes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    as_compiled: ClassVar[bool] = False  # true of what the compiler has made, not of what `replace` makes of that
 
     # ---- looking things up ----
 

@@ -29,6 +29,7 @@ class TracedValue(Arithmetic):
     """A value of the trace: a name, a shape and a dtype, no numbers."""
 
     __slots__ = ("dtype", "name", "shape", "tracer")
+    answers = False  # for operators itself, as a DTensor does
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: str, tracer: Any) -> None:
         self.name, self.shape, self.dtype, self.tracer = name, tuple(shape), np.dtype(dtype), tracer

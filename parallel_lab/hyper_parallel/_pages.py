@@ -19,8 +19,27 @@ from ..base.errors import MissingModule, MissingName
 OURS, THEIRS = __name__.rpartition(".")[0], "hyper_parallel"
 OPS = "core.shard.ops"
 _MESH, _LAYOUT = "parallel_lab.hyper_parallel.device_mesh", "parallel_lab.hyper_parallel.layout"
-_RULES, _TENSORS = "parallel_lab.hyper_parallel.view_rules", "parallel_lab.hyper_parallel.tensors"
-_STYLES = "parallel_lab.nn.parallel_styles"
+_RULES, _TENSORS = "parallel_lab.hyper_parallel.rules", "parallel_lab.hyper_parallel.tensors"
+_FAMILIES = "parallel_lab.hyper_parallel.families"
+_NETWORKS = "parallel_lab.hyper_parallel.networks"
+
+# a name: its file, or file:name there
+NAMES: dict[str, str] = {}
+for _file, _names in {
+    _MESH: "DeviceMesh init_device_mesh get_platform init_process_group destroy_process_group split_group "
+    "get_process_group_ranks",
+    _LAYOUT: "Layout Shard Replicate Partial RaggedShard",
+    _TENSORS: "DTensor distribute_tensor ones empty full zeros randn custom_shard SkipDTensorDispatch",
+    _NETWORKS: "shard_module ShardingPlan parallelize_value_and_grad parallelize_module init_parameters "
+    "init_empty_weights fully_shard HSDPModule hsdp hsdp_sync_stream",
+    "parallel_lab.hyper_parallel.pipeline": "PipelineStage ScheduleGPipe Schedule1F1B ScheduleInterleaved1F1B "
+    "MetaStep MetaStepType BatchDimSpec",
+    "parallel_lab.nn.fully_shard": "MixedPrecisionPolicy",
+    "parallel_lab.train.checkpoint": "save_checkpoint load_checkpoint",
+    "parallel_lab.nn.parallel_styles": "ParallelStyle ColwiseParallel RowwiseParallel SequenceParallel "
+    "PrepareModuleInput PrepareModuleOutput loss_parallel parallel_cross_entropy",
+}.items():
+    NAMES |= dict.fromkeys(_names.split(), _file)
 
 # their path: the file that it is
 FILES = {
@@ -31,34 +50,41 @@ FILES = {
     "core.placement_types": _LAYOUT,
     "core.dtensor.placement_types": _LAYOUT,
 }
-DTENSOR = ("DTensor", "distribute_tensor")
-SHARD = ("custom_shard", "shard_module", "ShardingPlan", "parallelize_value_and_grad")
-STYLES = ("ParallelStyle", "ColwiseParallel", "RowwiseParallel", "SequenceParallel")
-STYLES += ("PrepareModuleInput", "PrepareModuleOutput")
-# their path: {name: "module:name"}
-PAGES: dict[str, dict[str, str]] = {
-    "": {
-        "DeviceMesh": f"{_MESH}:DeviceMesh",
-        "init_device_mesh": f"{_MESH}:init_device_mesh",
-        **{name: f"{_LAYOUT}:{name}" for name in ("Layout", "Shard", "Replicate", "Partial")},
-        **{name: f"{_TENSORS}:{name}" for name in (*DTENSOR, *SHARD, "parallelize_module", "fully_shard")},
-        **{name: f"{_STYLES}:{name}" for name in STYLES},
-    },
-    "core": {},
-    "core.dtensor": {"_build_layout": f"{_LAYOUT}:build_layout", **{n: f"{_TENSORS}:{n}" for n in DTENSOR}},
-    "core.dtensor.dtensor": {"_build_layout": f"{_LAYOUT}:build_layout", **{n: f"{_TENSORS}:{n}" for n in DTENSOR}},
-    "core.shard": {},
-    "core.shard.api": {n: f"{_TENSORS}:{n}" for n in ("shard_module", "parallelize_value_and_grad")},
-    "core.shard.custom_shard": {"custom_shard": f"{_TENSORS}:custom_shard"},
-    "core.shard.sharding_plan": {"ShardingPlan": f"{_TENSORS}:ShardingPlan"},
-    "core.tensor_parallel": {
-        "parallelize_module": f"{_TENSORS}:parallelize_module",
-        **{name: f"{_STYLES}:{name}" for name in STYLES},
-    },
-    "core.fully_shard": {"fully_shard": f"{_TENSORS}:fully_shard"},
-    OPS: {},
-    f"{OPS}.parallel_ops": {"DistributedOp": f"{_RULES}:DistributedOp"},
+_TENSOR_NAMES = "DTensor distribute_tensor SkipDTensorDispatch ones empty full zeros randn _build_layout"
+_SHARD, _HSDP = "custom_shard shard_module ShardingPlan parallelize_value_and_grad", "hsdp hsdp_sync_stream HSDPModule"
+# their path: its names
+PAGES: dict[str, str] = {
+    "": " ".join(NAMES),
+    "collectives": "",
+    "collectives.cc": "init_process_group destroy_process_group split_group get_process_group_ranks",
+    "core": "",
+    "core.checkpoint": "save_checkpoint load_checkpoint",
+    "core.dtensor": _TENSOR_NAMES,
+    "core.dtensor.dtensor": _TENSOR_NAMES,
+    "core.fully_shard": "fully_shard HSDPModule MixedPrecisionPolicy",
+    "core.fully_shard.api": "fully_shard HSDPModule",
+    "core.hsdp": _HSDP,
+    "core.hsdp.api": _HSDP,
+    "core.pipeline_parallel": "PipelineStage ScheduleGPipe Schedule1F1B ScheduleInterleaved1F1B MetaStep MetaStepType "
+    "BatchDimSpec",
+    "core.pipeline_parallel.utils": "BatchDimSpec",
+    "core.parameter_init": "init_parameters init_empty_weights",
+    "core.shard": _SHARD,
+    "core.shard.api": _SHARD,
+    "core.shard.custom_shard": "custom_shard",
+    "core.shard.local_func": "custom_shard",
+    "core.shard.sharding_plan": "ShardingPlan",
+    "core.tensor_parallel": "parallelize_module ParallelStyle ColwiseParallel RowwiseParallel SequenceParallel "
+    "PrepareModuleInput PrepareModuleOutput loss_parallel parallel_cross_entropy",
+    OPS: "",
+    f"{OPS}.parallel_ops": "DistributedOp",
+    "platform": "get_platform",
+    "platform.mindspore": "",
+    "platform.mindspore.pipeline_parallel": "",
+    "platform.mindspore.pipeline_parallel._utils": "BatchDimSpec _MicroBatch",
 }
+NAMES |= {"_build_layout": f"{_LAYOUT}:build_layout", "DistributedOp": _RULES}
+NAMES |= {"_MicroBatch": "parallel_lab.hyper_parallel.pipeline"}
 
 
 class Page(ModuleType):
@@ -67,10 +93,9 @@ class Page(ModuleType):
     def __getattr__(self, name: str) -> Any:
         path = self.__name__.removeprefix(OURS).removeprefix(".")
         if not name.startswith("__") or name == "__all__":
-            names = PAGES.get(path, {})
             if name == "__all__":
-                return sorted(n for n in names if not n.startswith("_"))
-            value = _found(path, names, name)
+                return [n for n in sorted(PAGES.get(path, "").split()) if not n.startswith("_")]
+            value = _found(path, name)
             if value is not None:
                 self.__dict__[name] = value
                 return value
@@ -85,18 +110,18 @@ def names_of(path: str) -> list[str]:
     """The names of a page, and of the pages below it."""
     start = f"{path}." if path else ""
     below = {p[len(start) :].partition(".")[0] for p in (*PAGES, *FILES) if p.startswith(start) and p != path}
-    return sorted({*PAGES.get(path, {}), *below} - {""})
+    return sorted({*PAGES.get(path, "").split(), *below} - {""})
 
 
-def _found(path: str, names: dict[str, str], name: str) -> Any:
-    if name in names:
-        module, _, attribute = names[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+def _found(path: str, name: str) -> Any:
+    if name in PAGES.get(path, "").split():
+        module, _, attribute = NAMES[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
     below = f"{path}.{name}".removeprefix(".")
     if below in PAGES or below in FILES:
         return importlib.import_module(f"{OURS}.{below}")
     if path.startswith(f"{OPS}.parallel_") and "DistributedOp" in name:
-        return importlib.import_module(_RULES).operator_class(name, path.removeprefix(f"{OPS}.parallel_"))
+        return _rules().operator_class(name, path.removeprefix(f"{OPS}.parallel_"))
     return None
 
 
@@ -105,7 +130,13 @@ def is_page(path: str) -> bool:
     if path in PAGES or path in FILES:
         return True
     rules = path.removeprefix(f"{OPS}.parallel_")
-    return rules != path and rules in importlib.import_module(_RULES).FAMILIES
+    return rules != path and rules in _rules().FAMILIES
+
+
+def _rules() -> Any:
+    """The rules, with every family."""
+    importlib.import_module(_FAMILIES)
+    return importlib.import_module(_RULES)
 
 
 class _Loader(Loader):
@@ -142,7 +173,7 @@ class _Finder(MetaPathFinder):
             page = fullname[len(prefix) + 1 :]
             if is_page(page):
                 return ModuleSpec(fullname, _Loader(page), is_package=True)
-            if prefix == THEIRS or page.startswith("core"):
+            if prefix == THEIRS or page.partition(".")[0] in PAGES:
                 hint = f"HyperParallel's modules in this package: {', '.join(FILES)}, {OPS}.parallel_..."
                 raise MissingModule(f"no module {THEIRS}.{page}", hint=hint, name=fullname)
         return None

@@ -18,6 +18,8 @@ import numpy as np
 from ..base.errors import LayoutError, LayoutTypeError, ParallelLabError, WorldArgumentError, shorten
 from ..base.hooks import current_world
 from ..layout import device_mesh as ours
+from ..train import communication
+from ..train.checkpoint import load_checkpoint, save_checkpoint
 
 Names = Sequence[str] | None
 INTERLEAVED = "interleaved_parallel"
@@ -42,8 +44,60 @@ class Platform:
         world = current_world()
         return 0 if world is None else world.world_size
 
+    def save_checkpoint(self, cell: Any, file_path: str, ckpt_format: str = "ckpt") -> None:
+        """A network, or a dict of tensors, as a file.  ckpt_format: "ckpt" or "safetensors" """
+        save_checkpoint(cell, file_path, format=ckpt_format)
+
+    def load_checkpoint(self, file_path: str, ckpt_format: str = "ckpt") -> dict[str, Any]:
+        """{name: Parameter} of such a file."""
+        return load_checkpoint(file_path, format=ckpt_format)
+
 
 platform = Platform()
+
+
+def get_platform() -> Platform:
+    """What this process knows of the ranks around it."""
+    return platform
+
+
+# ---- process groups: tuples of ranks ----
+
+
+def init_process_group(backend: str | None = None, **more: Any) -> None:
+    """`communication.init`: the ranks meet as their launcher says; backends of accelerators are names here.
+
+    backend  None, "hccl", "nccl", or "mpi";  more (init_method, timeout, world_size, ...): accepted
+    """
+    communication.init(None if backend in ("gloo", "npu:hccl") else backend)
+
+
+def destroy_process_group(group: Any = None) -> None:
+    """Leave the world.  group: accepted; a group of some ranks holds nothing that could be given back."""
+    if group is None and current_world() is not None:
+        communication.release()
+
+
+def get_process_group_ranks(group: Any = None) -> list[int]:
+    """The ranks of a group; None: of all."""
+    return list(range(max(platform.get_world_size(), 1)) if group is None else group)
+
+
+def split_group(parent_pg: Any = None, split_ranks: Any = None, **more: Any) -> tuple[int, ...] | None:
+    """The one among groups of ranks that this process's rank is in; None if in none.
+
+    split_ranks  groups, each a list of ranks of parent_pg (None: the world);  more: accepted
+
+    Raises LayoutError (a ValueError): no groups, a rank in two of them or outside of the parent.
+    """
+    groups = [tuple(sorted(map(int, ranks))) for ranks in split_ranks or ()]
+    every = [rank for ranks in groups for rank in ranks]
+    parent = get_process_group_ranks(parent_pg)
+    outside = set(every) - set(parent) if parent_pg is not None or platform.get_world_size() else set()
+    if not groups or len(set(every)) < len(every) or outside:
+        allowed = f"Groups that share no rank, of {shorten(parent)}"
+        raise LayoutError(f"split_ranks={shorten(split_ranks)}", where="split_group", allowed=allowed)
+    return next((ranks for ranks in groups if platform.get_rank() in ranks), None)
 
 
 class DeviceMesh:
@@ -52,6 +106,7 @@ class DeviceMesh:
     device_type     accepted, and not used: every rank computes on this machine's processors
     mesh            ranks as an array; None: all ranks of the world in a row
     mesh_dim_names  of its axes; None: without names, so that no alias can be used
+    executor        as of this package's meshes: where DTensors of a notebook lie
 
     mesh_shape, rank_list, ndim, rank: this process's;  pivot: the same as a mesh of this package
 
@@ -59,7 +114,13 @@ class DeviceMesh:
     """
 
     def __init__(
-        self, device_type: str, mesh: Any = None, *, mesh_dim_names: Names = None, _init_backend: bool = True
+        self,
+        device_type: str,
+        mesh: Any = None,
+        *,
+        mesh_dim_names: Names = None,
+        executor: str = "simulator",
+        _init_backend: bool = True,
     ) -> None:
         if mesh is None:
             mesh = range(max(platform.get_world_size(), 1))
@@ -77,7 +138,7 @@ class DeviceMesh:
             raise LayoutError(given, where="DeviceMesh", allowed="One name per dim")
         self.device_type, self.mesh, self.mesh_dim_names = device_type, mesh, names or None
         self.rank_list = tuple(map(int, array.ravel()))  # in row-major order
-        self.pivot = ours.DeviceMesh(array.shape, names, self.rank_list)
+        self.pivot = ours.DeviceMesh(array.shape, names, self.rank_list, executor)
         self.rank, self.root_mesh = platform.get_rank(), None
         self.sub_mesh: list[DeviceMesh] = []
         self._flat: dict[str, DeviceMesh] = {}
@@ -206,7 +267,7 @@ class DeviceMesh:
         return made
 
     def _made(self, ranks: np.ndarray, names: tuple[str, ...]) -> DeviceMesh:
-        made = DeviceMesh(self.device_type, ranks, mesh_dim_names=names)
+        made = DeviceMesh(self.device_type, ranks, mesh_dim_names=names, executor=self.pivot.executor)
         made.root_mesh, made.rank = self._root, self.rank
         self.sub_mesh.append(made)
         return made
@@ -243,8 +304,10 @@ class DeviceMesh:
 
 
 @lru_cache(maxsize=1024)
-def _mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None, ranks: tuple[int, ...], rank: int) -> Any:
-    return DeviceMesh(kind, np.reshape(ranks, shape), mesh_dim_names=names)
+def _mesh(
+    kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None, ranks: tuple[int, ...], rank: int, executor: str
+) -> DeviceMesh:
+    return DeviceMesh(kind, np.reshape(ranks, shape), mesh_dim_names=names, executor=executor)
 
 
 def init_device_mesh(
@@ -255,6 +318,7 @@ def init_device_mesh(
     rank_list: Sequence[int] | None = None,
     init_backend: bool = True,
     alias_name: Names = None,
+    executor: str = "simulator",
 ) -> DeviceMesh:
     """A mesh by its shape; equal arguments give one object.
 
@@ -275,7 +339,7 @@ def init_device_mesh(
     first = rank - rank % max(size, 1)
     ranks = tuple(range(first, first + size)) if rank_list is None else tuple(rank_list)
     try:
-        return _mesh(device_type, mesh_shape, tuple(names) if names else None, ranks, rank)
+        return _mesh(device_type, mesh_shape, tuple(names) if names else None, ranks, rank, executor)
     except ParallelLabError:
         raise
     except ValueError as error:

@@ -11,6 +11,7 @@ A layout can be changed; `mesh_layout` gives the fixed one that tensors of this 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,7 @@ from .device_mesh import INTERLEAVED, DeviceMesh, init_device_mesh, platform
 
 PARTIAL_OPS = ("sum", "max", "min", "avg", "prod", "all")
 _OURS = {"prod": "product", "all": "band"}
+_THEIRS = {op: name for name, op in _OURS.items()}
 Entry = str | tuple[str, ...]  # of a dim: an axis, several, or "None"
 
 
@@ -84,6 +86,56 @@ class Partial(Placement, ours.Partial):
     __hash__ = ours.Partial.__hash__
 
 
+class RaggedShard(Placement):
+    """Its ranks hold pieces of the first dims, read as one flat dim, in proportion to numbers of units.
+
+    dims         0, 1, ..., n: the dims that are flattened, from the first on
+    local_units  units of each rank along the axis, 0 or more; the whole is their sum
+
+    One axis of a mesh may have it, the others Replicate(). Raises LayoutError, LayoutTypeError.
+
+    >>> RaggedShard((0,), (1, 3, 0, 4)).pieces(16)
+    ((0, 2), (2, 8), (8, 8), (8, 16))
+    """
+
+    def __init__(self, dims: Sequence[int], local_units: Sequence[int]) -> None:
+        for name, values in (("dims", dims), ("local_units", local_units)):
+            if not isinstance(values, (tuple, list)) or any(type(n) is not int for n in values):
+                raise LayoutTypeError(f"{name}={shorten(values)}", where="RaggedShard", allowed="A tuple of ints")
+        if tuple(dims) != tuple(range(len(dims))) or not dims:
+            raise LayoutError(f"dims={tuple(dims)}", where="RaggedShard", allowed="0, 1, ..., from the first dim on")
+        if not local_units or min(local_units) < 0 or not sum(local_units):
+            given = f"local_units={tuple(local_units)}"
+            raise LayoutError(given, where="RaggedShard", allowed="0 or more for each rank, some above")
+        self.dims, self.local_units = tuple(dims), tuple(local_units)
+
+    def is_shard(self, dim: int | None = None) -> bool:
+        return dim is None or dim in self.dims
+
+    def is_ragged_shard(self) -> bool:
+        """True."""
+        return True
+
+    def pieces(self, size: int) -> tuple[tuple[int, int], ...]:
+        """(start, stop) of each rank among so many elements. Raises LayoutError unless the units divide them."""
+        if size % (units := sum(self.local_units)):
+            raise LayoutError(f"{size} elements in {units} units", where="RaggedShard", allowed="A multiple")
+        ends = list(itertools.accumulate(n * size // units for n in self.local_units))
+        return tuple(zip([0, *ends[:-1]], ends, strict=True))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RaggedShard) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[Any, ...]:
+        return self.dims, self.local_units
+
+    def __repr__(self) -> str:
+        return f"RaggedShard(dims={self.dims}, local_units={self.local_units})"
+
+
 def as_ours(placement: Any) -> ours.AxisPlacement:
     """A placement as this package has it: its own are left as they are."""
     if isinstance(placement, Shard):
@@ -119,8 +171,8 @@ class Layout:
             raise LayoutTypeError(f"alias_name={shorten(alias_name)}", where="Layout", allowed="A tuple of names")
         if "None" in alias_name:
             raise LayoutError(f"alias_name={alias_name}", where="Layout", allowed='Names other than "None"')
-        size = math.prod(mesh_shape) if isinstance(mesh_shape, tuple) else 0
-        ranks = tuple(rank_list or range(size))
+        counted = isinstance(mesh_shape, tuple) and all(type(n) is int for n in mesh_shape)
+        ranks = tuple(rank_list or range(math.prod(mesh_shape) if counted else 0))
         self._start(init_device_mesh("npu", mesh_shape, mesh_dim_names=tuple(alias_name), rank_list=ranks))
 
     def _start(self, mesh: DeviceMesh) -> None:
@@ -352,8 +404,45 @@ class Layout:
         return f"<Layout {self.alias_tensor_map} on {self.mesh.pivot}>"
 
 
+class DTensorLayout(ours.MeshLayout):
+    """How a DTensor lies: a MeshLayout that also has what a `Layout` has, such as tensor_map and alias_tensor_map."""
+
+    @classmethod
+    def on_dims(cls, layout: ours.MeshLayout, ndim: int) -> DTensorLayout:
+        """The layout of a tensor of so many dims."""
+        made = cls(layout.mesh, layout.placements)
+        object.__setattr__(made, "_ndim", ndim)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.as_layout(), name)
+
+    def as_layout(self) -> Layout:
+        """The same as a `Layout`."""
+        names, shape = self.mesh.names, self.mesh.shape
+        made = Layout(shape, names, self.mesh.ranks)(
+            *(axes[0] if len(axes) == 1 else axes or "None" for axes in ours.MeshLayout.dims(self, self._ndim))
+        )
+        for axis, op in self.pending.items():
+            made.set_partial_by_dev_axis(axis, _THEIRS.get(op, op))
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ours.MeshLayout):
+            return isinstance(other, Layout) and self.as_layout() == other
+        return (self.mesh, self.placements) == (other.mesh, other.placements)
+
+    __hash__ = ours.MeshLayout.__hash__
+
+
 def _are_placements(entries: Any) -> bool:
-    return len(entries) > 0 and isinstance(entries[0], ours.AxisPlacement)
+    """Whether these are placements, not aliases. Raises LayoutError for some of both."""
+    kinds = {isinstance(entry, ours.AxisPlacement) for entry in entries}
+    if len(kinds) > 1:
+        raise LayoutError(f"entries {shorten(entries)}", where="Layout", allowed="Placements alone, or aliases alone")
+    return kinds == {True}
 
 
 def build_layout(device_mesh: DeviceMesh, placements: Sequence[Any], tensor_dim: int) -> Layout:

@@ -1,4 +1,4 @@
-"""HyperParallel's `DTensor` and what lays out functions and networks: this package's, in HyperParallel's forms.
+"""HyperParallel's `DTensor`, and functions of parts: this package's, in HyperParallel's forms.
 
     x = DTensor.from_local(local, mesh, (Shard(0), Replicate()))      or aliases: (("dp", "tp"), "None")
     y = x.redistribute(mesh, ("None", "tp")).reduce_partial()
@@ -9,21 +9,38 @@ that moves them. Placements may also be a `Layout` that was called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
+from ..base.dtypes import as_dtype
 from ..base.errors import ArgumentTypeError, LayoutError, shorten
+from ..base.seeds import next_draw
 from ..layout import mesh_layout
-from ..nn import fully_shard as sharding, parallel_styles
 from ..nn.tensor import dtensor as ours
-from ..nn.tensor.dtensor_parameter import distribute_parameter
+from ..nn.tensor.dtensor_calls import on_ranks
+from ..nn.tensor.initial_slices import parameter_generator
 from ..nn.tensor.tensor import Tensor
 from .device_mesh import DeviceMesh
-from .layout import Layout, as_ours, build_layout
+from .layout import DTensorLayout, Layout, as_ours, build_layout
+
+_by_parts: ContextVar[bool] = ContextVar("parallel_lab_skip_dtensor_dispatch", default=False)
 
 
-def _mesh_layout(mesh: Any, placements: Any, ndim: int) -> mesh_layout.MeshLayout:
+@contextmanager
+def SkipDTensorDispatch() -> Iterator[None]:
+    """Inside, operators run on what each rank has, and nothing is laid out: results are ranks' own parts."""
+    token = _by_parts.set(True)
+    try:
+        yield
+    finally:
+        _by_parts.reset(token)
+
+
+def mesh_layout_of(mesh: Any, placements: Any, ndim: int) -> mesh_layout.MeshLayout:
     """A mesh and placements, aliases or a Layout, as this package's layout of a tensor of `ndim` dims."""
     if isinstance(mesh, Layout):
         return mesh.mesh_layout(ndim)
@@ -37,9 +54,12 @@ def _mesh_layout(mesh: Any, placements: Any, ndim: int) -> mesh_layout.MeshLayou
 
 
 class DTensor(ours.DTensor):
-    """A tensor over a mesh.  local_shape: of this rank's part; layout: a MeshLayout, what each axis of the mesh does"""
+    """A tensor over a mesh.  local_shape: of this rank's part;  layout: has what a `Layout` has"""
 
     __slots__ = ()
+
+    def __init__(self, parts: Any, layout: Any, shape: Sequence[int], requires_grad: bool = False) -> None:
+        super().__init__(parts, DTensorLayout.on_dims(layout, len(shape)), shape, requires_grad)
 
     @staticmethod
     def from_local(local_tensor: Any, device_mesh: Any, placements: Any = None, **more: Any) -> DTensor:
@@ -51,17 +71,17 @@ class DTensor(ours.DTensor):
             first = local_tensor(device_mesh.rank_list[0])
         elif isinstance(local_tensor, dict):
             first = next(iter(local_tensor.values()))
-        to = _mesh_layout(device_mesh, placements, first.ndim)
+        to = mesh_layout_of(device_mesh, placements, first.ndim)
         return _theirs(ours.DTensor.from_local(local_tensor, to.mesh, to.placements, **more))
 
     @property
     def local_shape(self) -> tuple[int, ...]:
         """Shape of this rank's part."""
-        return next(iter(self._locals.values())).shape
+        return self.part_shapes()[0]
 
     def redistribute(self, device_mesh: Any = None, placements: Any = None, *, reason: str = "redistribute") -> Any:
         """The same value laid out otherwise, by a mesh with placements or aliases, or by a Layout."""
-        return super().redistribute(_mesh_layout(device_mesh, placements, self.ndim), reason=reason)
+        return super().redistribute(mesh_layout_of(device_mesh, placements, self.ndim), reason=reason)
 
     def reduce_partial(self) -> DTensor:
         """The same value, with nothing pending: reduced over each axis that is, which splits nothing afterwards."""
@@ -69,11 +89,19 @@ class DTensor(ours.DTensor):
         whole = mesh_layout.MeshLayout(self.mesh, tuple(copies))
         return super().redistribute(whole, reason="reduce_partial")  # ty: ignore
 
+    def is_partial(self) -> bool:
+        """Whether anything is pending."""
+        return bool(self.layout.pending)
+
     def __parallel_lab_op__(self, op: Any, operands: list[Any], attrs: dict[str, Any]) -> Any:
+        if _by_parts.get():
+            mine = [x.to_local() if isinstance(x, ours.DTensor) else x for x in operands]
+            return self.to_local().__parallel_lab_op__(op, mine, attrs)
         with ours.dtensor_policy("explicit"):
             return super().__parallel_lab_op__(op, operands, attrs)
 
 
+@on_ranks()
 def _theirs(made: ours.DTensor) -> DTensor:
     """A DTensor of this package as one that refuses messages nobody asked for, with its gradient."""
     strict = DTensor(made._locals, made.layout, made.shape, made._wanted)
@@ -84,8 +112,31 @@ def _theirs(made: ours.DTensor) -> DTensor:
 def distribute_tensor(tensor: Any, device_mesh: Any, placements: Any = None) -> DTensor:
     """Cut a whole tensor, which every rank has: no message is sent."""
     array = tensor.asnumpy() if isinstance(tensor, Tensor) else tensor
-    to = _mesh_layout(device_mesh, placements, array.ndim)
+    to = mesh_layout_of(device_mesh, placements, array.ndim)
     return _theirs(ours.distribute_tensor(tensor, to.mesh, to.placements))
+
+
+def _made(name: str, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Callable[..., DTensor]:
+    def make(
+        *size: Any, device_mesh: Any = None, placements: Any = None, dtype: Any = None, requires_grad: bool = False
+    ) -> DTensor:
+        shape = tuple(size[0]) if len(size) == 1 and isinstance(size[0], (tuple, list)) else size
+        array = draw(shape).astype("float32" if dtype is None else as_dtype(dtype))
+        made: DTensor = distribute_tensor(array, device_mesh, placements)
+        return made.requires_grad_(requires_grad)
+
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"A DTensor: `{name}` of a shape.  size: ints, or a tuple of them;  placements: as in from_local"
+    return make
+
+
+zeros, ones, empty = _made("zeros", np.zeros), _made("ones", np.ones), _made("empty", np.zeros)
+randn = _made("randn", lambda shape: parameter_generator(f"randn {next_draw()}").standard_normal(shape))
+
+
+def full(size: Any, fill_value: Any, **where: Any) -> DTensor:
+    """A DTensor of one value.  size, and device_mesh, placements, dtype, requires_grad: as for `ones`."""
+    return _made("full", lambda shape: np.full(shape, fill_value))(size, **where)
 
 
 def custom_shard(
@@ -132,97 +183,3 @@ def custom_shard(
         return tuple(made) if isinstance(out, tuple) else made[0]
 
     return wrapped
-
-
-@dataclass
-class ShardingPlan:
-    """How the parts of a network lie: placements, or aliases, by name.
-
-    plan                 of Parameters: {"mlp.weight": ("None", "tp")}
-    input_plan           of a Cell's inputs: {"mlp.input": one, or one per input}; "input" for the network itself
-    output_plan          of its results: {"mlp.output": ...}
-    return_local_tensor  names of Cells that give ranks' own parts
-    """
-
-    plan: Mapping[str, Any] = field(default_factory=dict)
-    input_plan: Mapping[str, Any] = field(default_factory=dict)
-    output_plan: Mapping[str, Any] = field(default_factory=dict)
-    return_local_tensor: Sequence[str] = ()
-
-
-def shard_module(model: Any, device_mesh: DeviceMesh, sharding_plan: ShardingPlan) -> Any:
-    """Lay out a network's Parameters, and the inputs and results of its Cells. Returns it.
-
-    Raises LayoutError (a ValueError) for a name that the network lacks, or a key that ends in neither input nor output.
-    """
-    cells = dict(model.cells_and_names())
-    for name, placements in (sharding_plan.plan or {}).items():
-        path, _, attribute = name.rpartition(".")
-        if path not in cells or attribute not in cells[path]._params:
-            raise LayoutError(f"no Parameter {name!r}", where="shard_module", allowed=f"Names in {sorted(cells)}")
-        value = cells[path]._params[attribute]
-        to = _mesh_layout(device_mesh, placements, value.ndim)
-        distribute_parameter(cells[path], attribute, to.mesh, to.placements)
-
-    def moved(values: Any, wanted: Any) -> Any:
-        each = values if isinstance(values, tuple) else (values,)
-        several = [wanted] * len(each) if _is_one(wanted) else wanted
-        made = tuple(
-            x.redistribute(device_mesh, to) if isinstance(x, DTensor) and to is not None else x
-            for x, to in zip(each, several, strict=True)
-        )
-        return made if isinstance(values, tuple) else made[0]
-
-    for ending, plan in (("input", sharding_plan.input_plan), ("output", sharding_plan.output_plan)):
-        for key, wanted in (plan or {}).items():
-            path, _, last = key.rpartition(".")
-            if last != ending or path not in cells:
-                raise LayoutError(f"key {key!r}", where="shard_module", allowed=f"A Cell's name with .{ending}")
-            if ending == "input":
-                cells[path].register_forward_pre_hook(lambda cell, inputs, to=wanted: moved(inputs, to))
-            else:
-                cells[path].register_forward_hook(lambda cell, inputs, output, to=wanted: moved(output, to))
-    for name in sharding_plan.return_local_tensor or ():
-        if name not in cells:
-            raise LayoutError(f"no Cell {name!r}", where="shard_module", allowed=f"One of {sorted(cells)}")
-        cells[name].register_forward_hook(lambda cell, inputs, output: output.to_local())
-    return model
-
-
-def _is_one(wanted: Any) -> bool:
-    """Whether this is the layout of one tensor, not a list of layouts."""
-    return isinstance(wanted, Layout) or all(
-        isinstance(e, (str, mesh_layout.AxisPlacement)) or (isinstance(e, tuple) and all(isinstance(n, str) for n in e))
-        for e in wanted
-    )
-
-
-def parallelize_value_and_grad(
-    fn: Callable[..., Any], weights: Sequence[Any], sens: Any = None
-) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
-    """(value, gradients of `weights`) of a function of DTensors.
-
-    sens  the gradient of the value that backward begins with; None: 1, of the whole value. HyperParallel begins with
-          1 / repeat_num on each rank and adds up over the ranks that hold copies: the same gradients
-    """
-
-    def both(*args: Any, **kwargs: Any) -> tuple[Any, tuple[Any, ...]]:
-        for weight in weights:
-            weight.grad = None
-        value = fn(*args, **kwargs)
-        value.backward(sens)
-        return value, tuple(weight.grad for weight in weights)
-
-    return both
-
-
-def parallelize_module(module: Any, device_mesh: DeviceMesh, parallelize_plan: Any) -> Any:
-    """`nn.parallel_styles.parallelize_module` on a mesh of one axis: mesh["tp"]."""
-    return parallel_styles.parallelize_module(module, device_mesh.pivot, parallelize_plan)
-
-
-def fully_shard(module: Any, mesh: DeviceMesh, reshard_after_forward: Any = True, mp_policy: Any = None) -> Any:
-    """`nn.fully_shard.fully_shard` on one of this facade's meshes, which is given by position here."""
-    return sharding.fully_shard(
-        module, mesh=mesh.pivot, reshard_after_forward=reshard_after_forward, mp_policy=mp_policy
-    )

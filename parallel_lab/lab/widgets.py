@@ -28,6 +28,9 @@ LABS = {
     "ContextLab": "context",
     "ExpertLab": "experts",
     "RosettaLab": "rosetta",
+    "ExplainLab": "explain",
+    "HuntLab": "hunt",
+    "RunLab": "runs",
 }
 
 

@@ -13,6 +13,8 @@ import numpy as np
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from .tensor_layout import ranks_along
 
+EXECUTORS = ("simulator", "processes", "mpi")
+
 
 @dataclass(frozen=True)
 class DeviceMesh:
@@ -21,6 +23,8 @@ class DeviceMesh:
     shape  ranks along each axis
     names  of the axes, each its own; (): axis0, axis1, ...
     ranks  in row-major order of the mesh; (): 0, 1, 2, ...
+    executor  where DTensors lie in a process that is not a rank, as of a Session: "simulator": all parts in this
+              process; "processes": a worker process per rank; "mpi": a rank of MPI each
 
     Raises LayoutError (a ValueError), LayoutTypeError (a TypeError).
 
@@ -32,8 +36,12 @@ class DeviceMesh:
     shape: tuple[int, ...]
     names: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
+    executor: str = "simulator"
 
     def __post_init__(self) -> None:
+        if self.executor not in EXECUTORS:
+            given = f"executor={shorten(self.executor)}"
+            raise LayoutError(given, where="DeviceMesh", allowed=f"One of {EXECUTORS}")
         shape = self._given("shape", self.shape, int)
         names = self._given("names", self.names or tuple(f"axis{n}" for n in range(len(shape))), str)
         if not shape or min(shape) < 1 or len(shape) > 64:
@@ -88,7 +96,7 @@ class DeviceMesh:
             return self
         index = tuple(slice(None) if axis in axes else 0 for axis in range(self.ndim))
         ranks = np.reshape(self.ranks, self.shape)[index].ravel().tolist()
-        return SubMesh(tuple(self.shape[axis] for axis in axes), names, tuple(ranks), self)
+        return SubMesh(tuple(self.shape[axis] for axis in axes), names, tuple(ranks), self.executor, self)
 
     @cached_property
     def _places(self) -> dict[int, int]:
@@ -150,14 +158,19 @@ class SubMesh(DeviceMesh):
 
 
 def init_device_mesh(
-    device_type: str, mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...] | None = None
+    device_type: str,
+    mesh_shape: tuple[int, ...],
+    *,
+    mesh_dim_names: tuple[str, ...] | None = None,
+    executor: str = "simulator",
 ) -> DeviceMesh:
     """A DeviceMesh of the ranks 0, 1, 2, ..., as PyTorch and HyperParallel make it.
 
     device_type  "cpu", "cuda", "npu", ...: taken, without effect;  mesh_dim_names  None: axis0, axis1, ...
+    executor     in a notebook: "simulator", "processes" (a worker process per rank) or "mpi"
 
     Raises LayoutError, LayoutTypeError.
     """
     if not isinstance(device_type, str):
         raise LayoutTypeError(f"device_type={shorten(device_type)}", where="init_device_mesh", allowed='"cpu", "npu"')
-    return DeviceMesh(mesh_shape, () if mesh_dim_names is None else mesh_dim_names)
+    return DeviceMesh(mesh_shape, () if mesh_dim_names is None else mesh_dim_names, executor=executor)

@@ -252,6 +252,14 @@ class MeshLayout:
         """Shape of what a rank holds."""
         return tuple(map(len, self.indices(shape, rank)))
 
+    def full_shape(self, part: Shape) -> Shape:
+        """Shape of the tensor, where every rank holds a part of this shape."""
+        shape = list(part)
+        for placement, ranks in zip(self.on(len(part)).placements, self.mesh.shape, strict=True):
+            if isinstance(placement, (Shard, StridedShard)):
+                shape[placement.dim] *= ranks
+        return tuple(shape)
+
     def same_placement(self, other: MeshLayout, shape: Shape) -> bool:
         """Whether every rank holds the same part, in the same order, and the same ranks are to be reduced alike."""
         if set(self.mesh.ranks) != set(other.mesh.ranks):

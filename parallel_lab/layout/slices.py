@@ -13,7 +13,7 @@ from typing import TypeGuard
 import numpy as np
 
 from ..base.errors import WorldError
-from ..base.hooks import current_world
+from ..base.hooks import current_world, in_parts
 from .tensor_layout import Shape, TensorLayout
 
 REDUCERS = {"sum": np.add, "max": np.maximum, "min": np.minimum, "prod": np.multiply}
@@ -31,6 +31,14 @@ def same_slices(one: TensorLayout | None, other: TensorLayout | None) -> bool:
     return one.same_placement(other)
 
 
+def copy_of(source: np.ndarray, target: np.ndarray | None = None) -> np.ndarray:
+    """What `source` holds, in C-contiguous memory, or in `target`; others have their turn between its parts."""
+    target = np.empty(source.shape, source.dtype) if target is None else target
+    for there, here in in_parts(target, source):
+        there[...] = here
+    return target
+
+
 def cut(full: np.ndarray, layout: TensorLayout | None, rank: int) -> np.ndarray:
     """Rank `rank`'s slice of a full array: a C-contiguous copy. Raises LayoutError if the shape does not divide."""
     if layout is None:
@@ -46,7 +54,7 @@ def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | 
     """The full array of `shape` from all slices; pending ones are combined in rank order. No layout: rank 0's value."""
     if layout is None:
         return np.array(slices[0])
-    reduce = REDUCERS[layout.reduce]
+    reduce, is_mean = REDUCERS.get(layout.reduce, np.add), layout.reduce == "avg"
     full = np.empty(shape, slices[0].dtype)
     done: set[tuple[int, ...]] = set()
     for rank, part in enumerate(slices):
@@ -57,7 +65,7 @@ def assemble(slices: Sequence[np.ndarray], shape: Shape, layout: TensorLayout | 
         total = np.array(part, copy=True)
         for other in layout.partial_group(rank)[1:] if layout.is_partial else ():
             reduce(total, slices[other], out=total)
-        put(total, numbers, full, layout)
+        put(total / len(layout.partial_group(rank)) if is_mean else total, numbers, full, layout)
     return full
 
 

@@ -32,7 +32,7 @@ from typing import Any
 from ..base.errors import LayoutError
 from ..base.unchecked import unchecked
 
-REDUCTIONS = ("sum", "max", "min", "prod")
+REDUCTIONS = ("sum", "max", "min", "prod", "avg")  # avg: what is pending is a mean, in plans of DTensors
 Shape = tuple[int, ...]
 
 
@@ -117,7 +117,7 @@ class TensorLayout:
     device_matrix  ranks as a row-major matrix; its product is the number of ranks
     tensor_map     one entry per tensor dim: axis, tuple of axes (outer split first), or -1 / None / () for a whole dim
     partial        axes along which the ranks hold addends that `reduce` must still combine
-    reduce         "sum", "max", "min" or "prod": how partial values combine
+    reduce         one of REDUCTIONS: how partial values combine
     rows           sizes of the parts of dim 0, where they differ: a rank's slice has as many rows as the largest part,
                    zeros after its own (Gather with manual_split)
 

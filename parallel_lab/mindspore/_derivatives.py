@@ -25,9 +25,9 @@ import numpy as np
 from .. import ops
 from ..base.checks import checked, flag, function, in_words, instance, integer, kept, text
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..catalog.nn.forms import HyperMap
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.autograd import grad
-from ..nn.tensor.functional import HyperMap
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 

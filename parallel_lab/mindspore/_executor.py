@@ -51,12 +51,16 @@ OPTIONS = ("do_convert", "auto_parallel_mode", "jit_config_dict", "enable_compil
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """A program and the forms in which scripts inspect it: full names of operators, layouts, virtual outputs."""
+    """A program and the forms in which scripts inspect it: full names of operators, layouts, virtual outputs.
+
+    has_unknown_sizes  whether sizes of its inputs were unknown, and chosen
+    """
 
     compiled: Compiled
     names: dict[str, str]
     forms: dict[str, LayoutForm]
     returned: dict[str, list[list[int]]]
+    has_unknown_sizes: bool = False
 
     def strategies(self) -> dict[str, list[list[int]]]:
         return {**self.returned, **shard_strategies(self.compiled.plan, self.names)}
@@ -106,16 +110,19 @@ class CellGraphExecutor:
             begin(compiled, None, compiled.plan.config)
             forms = parameter_forms(compiled) if config.parallel_mode in SHARDED_MODES else {}
             returned = virtual_outputs(compiled) if build is compile_forward else {}
-            record = PhaseRecord(compiled, full_names(compiled.plan.graph, self._ids, obj), forms, returned)
+            names = full_names(compiled.plan.graph, self._ids, obj)
+            record = PhaseRecord(compiled, names, forms, returned, has_unknown_sizes=bool(note))
             self._phases[key], obj.__dict__["_phase_records"][key] = obj, record
-        _show(obj, record)
+        _show(obj, record, key)
         return key, is_new
 
     def adopt(self, obj: Cell, compiled: Compiled) -> Cell:
         """Let `obj` tell of a program that a Model made of it, in a mode that splits operators. Returns `obj`."""
         if obj.__dict__.get("compiled") is not compiled:
             names = full_names(compiled.plan.graph, self._ids, obj)
-            _show(obj, PhaseRecord(compiled, names, parameter_forms(compiled), {}))
+            record, key = PhaseRecord(compiled, names, parameter_forms(compiled), {}), f"train.{id(obj)}"
+            self._phases[key], obj.__dict__.setdefault("_phase_records", {})[key] = obj, record
+            _show(obj, record, key)
         return obj
 
     @fitting
@@ -178,27 +185,27 @@ class CellGraphExecutor:
 
     def get_strategy(self, phase: str) -> dict[str, list[list[int]]]:
         """`_get_shard_strategy` of what was compiled under this phase."""
-        return self._of(phase).strategies()
+        return self.record_of(phase).strategies()
 
     def get_num_parallel_ops(self, phase: str) -> int:
         """`_get_num_parallel_ops` of what was compiled under this phase."""
-        record = self._of(phase)
+        record = self.record_of(phase)
         return len(record.strategies()) - len(record.returned)
 
     def get_parameter_layout(self, phase: str) -> dict[str, LayoutForm]:
         """`parameter_layout_dict` of what was compiled under this phase."""
-        return self._of(phase).forms
+        return self.record_of(phase).forms
 
     def get_parallel_parameter_name_list(self, phase: str) -> list[str]:
         """Names of the parameters of what was compiled under this phase."""
-        return [one.name for one in self._of(phase).compiled.plan.parameters]
+        return [one.name for one in self.record_of(phase).compiled.plan.parameters]
 
     def get_parallel_graph_info(self, phase: str) -> dict[str, dict[str, dict[str, Any]]]:
         """Nodes of what was compiled under this phase, as global_rank runs them: see `graph_info`."""
-        plan = self._of(phase).compiled.plan
+        plan = self.record_of(phase).compiled.plan
         return graph_info(plan, plan.config.global_rank)
 
-    def _of(self, phase: str) -> PhaseRecord:
+    def record_of(self, phase: str) -> PhaseRecord:
         """What was compiled under a phase. Raises ArgumentError."""
         cell = self._phases.get(phase) if isinstance(phase, str) else None
         if cell is None:
@@ -207,9 +214,9 @@ class CellGraphExecutor:
         return cell.__dict__["_phase_records"][phase]
 
 
-def _show(cell: Cell, record: PhaseRecord) -> None:
+def _show(cell: Cell, record: PhaseRecord, phase: str) -> None:
     """Let a Cell have what was compiled of it."""
-    cell.__dict__.update(compiled=record.compiled, _phase_record=record)
+    cell.__dict__.update(compiled=record.compiled, _phase_record=record, _compiled_phase=phase)
     cell.parameter_layout_dict = record.forms
     cell.__dict__["_elsewhere"] = _elsewhere(record.compiled.plan)
 

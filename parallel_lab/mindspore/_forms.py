@@ -19,9 +19,9 @@ from ..base.dtypes import kind_of, load_bfloat16
 from ..base.errors import ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
 from ..base.settings import context
+from ..catalog.nn.forms import arguments_of
 from ..layout.named_layout import strategy_counts
 from ..nn.cell import Cell
-from ..nn.layers.basic import arguments_of
 from ..nn.tensor.tensor import Tensor
 from ..ops.collectives.base import Communication
 from ..ops.elementwise import a_dtype

@@ -129,10 +129,6 @@ HINTS: dict[str, str] = {
     "LessBN": "Use the layers with nn.BatchNorm2d as they are",
     "export": "save_checkpoint(net, 'net.ckpt') keeps a network's values",
     "load": "load_checkpoint('net.ckpt') reads what save_checkpoint wrote",
-    **_same(
-        "AdaSumByGradWrapCell AdaSumByDeltaWeightWrapCell",
-        "Gradients of a split network are added up over all its replicas: give the optimizer itself to Model",
-    ),
     "auto_mixed_precision": "net.to_float(ms.float16), or Model(..., amp_level='O2')",
     "build_train_network": "Use nn.TrainOneStepCell(nn.WithLossCell(net, loss), optimizer)",
     **_same(

@@ -109,6 +109,11 @@ def _from_sources(page: Page, name: str) -> Any:
     return _MISSING
 
 
+def named(path: str) -> Any:
+    """What a script finds at a dotted path below `mindspore`: "nn.Cell". Raises AttributeError, ImportError."""
+    return functools.reduce(getattr, path.split("."), importlib.import_module(OURS))
+
+
 # ---- Python's import ----
 
 

@@ -12,7 +12,7 @@ NAMES: dict[str, str] = {
     "": """
         async_ckpt_thread_status byte check_checkpoint ckpt_to_safetensors complex128 complex64
         constexpr convert_model ConvertModelUtils ConvertNetUtils COOTensor
-        CSRTensor enable_dynamic_memory export flops_collection from_numpy function
+        CSRTensor enable_dynamic_memory export from_numpy function
         Generator get_current_device get_level get_log_config get_ps_context get_py_obj_dtype get_rng_state
         initial_seed int4 intc intp is_tensor issubclass_ list_ load load_checkpoint_async load_mindir
         load_segmented_checkpoints manual_seed ms_memory_recycle number obfuscate_model parameter_broadcast
@@ -21,7 +21,7 @@ NAMES: dict[str, str] = {
         SummaryLandscape SummaryRecord tuple_ type_none ubyte uintc uintp unified_safetensors ushort
         """,
     "nn": """
-        AdaptiveAvgPool3d AdaptiveMaxPool3d AdaSumByDeltaWeightWrapCell AdaSumByGradWrapCell auc BiDense Bleu
+        AdaptiveAvgPool3d AdaptiveMaxPool3d auc BiDense Bleu
         BleuScore CentralCrop CombinedLoss ConfusionMatrix ConfusionMatrixMetric Conv2dBnAct Conv2dThor
         Conv3dTranspose CTCLoss DenseBnAct DenseThor DGCMomentum Dice EmbeddingLookupThor EmbeddingTable
         EmbeddingThor FakeQuantWithMinMaxObserver FlattenWeights FractionalMaxPool2d FractionalMaxPool3d
@@ -102,7 +102,7 @@ NAMES: dict[str, str] = {
     "train": """
         amp auc BackupAndRestore BleuScore callback ConfusionMatrix ConfusionMatrixMetric
         ConvertModelUtils ConvertNetUtils CosineSimilarity
-        Dice FlopsUtilizationCollector HausdorffDistance MeanSurfaceDistance mind_ir_pb2 OcclusionSensitivity
+        Dice HausdorffDistance MeanSurfaceDistance mind_ir_pb2 OcclusionSensitivity
         Perplexity print_pb2 ROC RootMeanSquareDistance summary_pb2 SummaryLandscape SummaryRecord TFTRegister
         TrainFaultTolerance
         """,
@@ -126,7 +126,7 @@ NAMES: dict[str, str] = {
         SpeechCommandsDataset SQuADDataset SST2Dataset STL10Dataset SUN397Dataset SVHNDataset
         sync_wait_for_dataset TedliumDataset text TextFileDataset TFRecordDataset transforms UDPOSDataset
         USPSDataset vision VOCDataset WaitedDSCallback WIDERFaceDataset WikiTextDataset YahooAnswersDataset
-        YelpReviewDataset YesNoDataset zip
+        YelpReviewDataset YesNoDataset
         """,
     "dataset.vision": """
         AdjustBrightness AdjustContrast AdjustGamma AdjustHue AdjustSaturation AdjustSharpness Affine
@@ -171,7 +171,7 @@ MODULES = """
     experimental.optim.sgd graph hal include lite mindrecord mindspore_version
     multiprocessing nn.distribution nn.grad nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined
     nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant
-    nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed nn.optim.adasum nn.optim.tft_wrapper nn.optim.thor
+    nn.layer.rnns nn.layer.thor_layer nn.layer.timedistributed nn.optim.tft_wrapper nn.optim.thor
     nn.probability nn.probability.bijector nn.probability.distribution nn.reinforcement nn.sparse nn.utils.init
     offline_debug ops.auto_generate.gen_ops_def ops.bprop_mindir
     ops.composite.env_ops ops.composite.math_ops ops.composite.multitype_ops ops.composite.vmap_ops ops.custom_ops

@@ -92,20 +92,17 @@ INITIALIZERS = _of(
 )
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
 JIT = {
-    "jit": f"{TRAIN}:jit",
-    "ms_function": f"{TRAIN}:jit",
-    "lazy_inline": f"{FORMS}:lazy_inline",
+    **dict.fromkeys(("jit", "ms_function"), f"{TRAIN}:jit"),
+    **_of(FORMS, "lazy_inline sync_pipeline_shared_parameters"),
     "no_inline": f"{FORMS}:unchanged",
     **dict.fromkeys(("ms_class", "jit_class"), f"{FORMS}:jit_class"),
     "JitConfig": f"{CONTEXT_READERS}:JitConfig",
-    "sync_pipeline_shared_parameters": f"{FORMS}:sync_pipeline_shared_parameters",
+    **_of("parallel_lab.mindspore._flops", "flops_collection"),
 }
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
 DERIVATIVES = "parallel_lab.mindspore._derivatives"
-GRADIENTS = {
-    **_of("parallel_lab.nn.tensor.autograd", "value_and_grad grad"),
-    **_of(DERIVATIVES, "get_grad jacfwd jacrev jvp vjp vmap"),
-}
+GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
+GRADIENTS |= _of(DERIVATIVES, "get_grad jacfwd jacrev jvp vjp vmap")
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
 SHARD = {"shard": "parallel_lab.nn.sharded_cell:shard", "Layout": "parallel_lab.layout.named_layout:Layout"}
 RESHARD = _of(f"{TRAIN}.reshard", "reshard")
@@ -117,7 +114,7 @@ CALLBACKS = _of(
     TRAIN,
     "Callback RunContext LossMonitor TimeMonitor ModelCheckpoint CheckpointConfig LearningRateScheduler LambdaCallback "
     "EarlyStopping ReduceLROnPlateau History SummaryCollector OnRequestExit",
-)
+) | _of("parallel_lab.mindspore._flops", "FlopsUtilizationCollector")
 METRICS = _of(
     TRAIN,
     "Metric Accuracy Loss MAE MSE Precision Recall F1 Fbeta TopKCategoricalAccuracy Top1CategoricalAccuracy "
@@ -152,6 +149,7 @@ LOSS_SCALES = {
 }
 
 IN_FILES_OF_THEIR_NAME = "ASGD AdaFactor AdaMax Adadelta FTRL LARS Lamb LazyAdam Momentum RMSProp Rprop SGD"
+OTHER_FILES = {"proximal_ada_grad": "ProximalAdagrad", "ada_grad": "Adagrad"}
 OPTIMIZERS = f"{IN_FILES_OF_THEIR_NAME} Adagrad Adam AdamOffload AdamWeightDecay Optimizer ProximalAdagrad"
 SCHEDULES = (
     "CosineDecayLR ExponentialDecayLR InverseDecayLR LearningRateSchedule NaturalExpDecayLR PolynomialDecayLR WarmUpLR"
@@ -207,7 +205,8 @@ RANDOM_FUNCTIONS = (
 MINT_RANDOM = "bernoulli multinomial normal randint randint_like randperm"
 COMPOSITE = {
     **dict.fromkeys(("add_flags", "core"), f"{FORMS}:unchanged"),
-    **_of(FUNCTIONAL, "GradOperation HyperMap"),
+    **_of(FUNCTIONAL, "GradOperation"),
+    **_of("parallel_lab.catalog.nn.forms", "HyperMap"),
     **_of(
         DERIVATIVES,
         "Map MultitypeFuncGraph Partial control_depend depend make_range make_tuple mixed_precision_cast partial "
@@ -340,7 +339,11 @@ PAGES: dict[str, Page] = {
     "": Page("MindSpore's names for this package.", names=ROOT),
     "context": Page("Settings of the run and of parallel training.", names={**CONTEXT, **ALGORITHM}),
     # ---- nn ----
-    "nn": Page("Networks: Cell, layers, losses, optimizers.", ("parallel_lab.nn",), METRIC_NAMES),
+    "nn": Page(
+        "Networks: Cell, layers, losses, optimizers.",
+        ("parallel_lab.nn", "parallel_lab.mindspore._adasum"),
+        METRIC_NAMES,
+    ),
     "nn.cell": _nn("The base of networks.", "Cell"),
     "nn.utils": Page("Delayed initialisation.", ("parallel_lab.nn.utils",)),
     **_several(
@@ -362,8 +365,8 @@ PAGES: dict[str, Page] = {
     "nn.optim": _nn("Optimizers.", OPTIMIZERS),
     "nn.optim.adam": _nn("Adam.", "Adam AdamOffload AdamWeightDecay"),
     **{f"nn.optim.{name.lower()}": _nn(f"{name}.", name) for name in IN_FILES_OF_THEIR_NAME.split()},
-    "nn.optim.proximal_ada_grad": _nn("ProximalAdagrad.", "ProximalAdagrad"),
-    "nn.optim.ada_grad": _nn("Adagrad.", "Adagrad"),
+    "nn.optim.adasum": Page("AdaSum.", ("parallel_lab.mindspore._adasum",)),
+    **{f"nn.optim.{path}": _nn(f"{n}.", n) for path, n in OTHER_FILES.items()},
     "nn.optim.optimizer": Page(
         "The base of optimizers.",
         names={**_of("parallel_lab.nn", "Optimizer"), "opt_init_args_register": f"{FORMS}:unchanged"},
@@ -591,7 +594,5 @@ PAGES: dict[str, Page] = {
     "runtime": Page(
         "Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")
     ),
-    "log": Page(
-        "Python's logging, under the logger 'mindspore'.", names=_of(FORMS, "critical debug error info warning")
-    ),
+    "log": Page("Python's logging, under 'mindspore'.", names=_of(FORMS, "critical debug error info warning")),
 }

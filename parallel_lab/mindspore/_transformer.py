@@ -20,8 +20,8 @@ from .. import nn, ops
 from ..base.checks import checked, flag, function, integer, kept
 from ..base.errors import ArgumentError, ContextConflictError
 from ..base.settings.current import get_auto_parallel_context
+from ..catalog.nn.forms import arguments_of
 from ..nn.cell import Cell
-from ..nn.layers.basic import arguments_of
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 from ._transformer_configs import (

@@ -25,7 +25,7 @@ from typing import Any
 from ..base.checks import checked, flag, function, instance, integer, misfit, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
 from ..base.errors import ArgumentError, CellError, shorten
-from ..base.hooks import cell_executor, cell_runner, current_tracer, current_world, held_messages, on_tape
+from ..base.hooks import cell_runner, current_tracer, current_world, from_above, held_messages, on_tape
 from ..base.settings.current import frozen_for_run
 from ..ops.collectives.deferred import holding_messages
 from ..ops.elementwise import cast
@@ -72,7 +72,7 @@ class Cell(Hooks):
                 construct = self._around(self._with_bprop, construct)
             if self.recompute_options is not None and tracer is None and on_tape.get():
                 construct = self._around(run_again, construct)
-            if self._hooks and tracer is None:
+            if self._hooks and (tracer is None or hasattr(tracer, "parts_of")):  # one of DTensors runs them
                 construct = self._around(self._with_hooks, construct)
             if tracer is None:
                 self.check_inputs(args, kwargs)
@@ -199,7 +199,7 @@ class Cell(Hooks):
 
     def compile(self, *inputs: Any, **named: Any) -> None:
         """Compile for these inputs by the parallel context, without running (`mindspore/_executor.py`)."""
-        cell_executor().compile(self, *inputs, phase=self.phase, **named)
+        from_above("cell_executor")().compile(self, *inputs, phase=self.phase, **named)
 
     def compile_and_run(self, *inputs: Any, **named: Any) -> Any:
         """`compile`, and then a call."""
@@ -256,8 +256,8 @@ class Cell(Hooks):
 
     @property
     def current_phase(self) -> str:
-        """`phase`, which can be set, under the name that can be read."""
-        return self.phase
+        """What `_cell_graph_executor.compile` called its last program; before that, `phase`."""
+        return self.__dict__.get("_compiled_phase", self.phase)
 
     def init_parameters_data(self, auto_parallel_mode: bool = False) -> dict[Parameter, Parameter]:
         """Draw the values of all Parameters now. Returns {Parameter: the one in its place}, each in its own."""

@@ -10,6 +10,9 @@ Forward, a group is gathered when its Cell begins and given up when it ends. Bac
 group before it at the same time; its gradients, whole on every rank, are reduced and scattered: `grad` lies as the
 Parameter does, and is the mean over ranks. On a mesh of two axes ranks along the first hold copies (HSDP); there the
 scattered gradients are reduced once more. Order and sizes of messages: PyTorch 2.14, torch.distributed.fsdp.
+
+A step that is compiled sends the same and gives the same bits; it takes equal parts. On workers of a notebook only
+such a step runs: hooks, which send messages while a gradient passes, are the notebook's.
 """
 
 from __future__ import annotations
@@ -22,15 +25,17 @@ from typing import Any
 import numpy as np
 
 from ..base.dtypes import as_dtype, kind_of
-from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, NotBuiltYet, shorten
+from ..base.hooks import current_world
 from ..layout.device_mesh import DeviceMesh, SubMesh
 from ..layout.mesh_layout import AxisPlacement, MeshLayout, Replicate, Shard, StridedShard
 from ..ops.elementwise import cast
+from ..ops.machine.opdef import OPS
 from .cell import Cell
 from .tensor.dtensor import DTensor, Moved, RankTensors
 from .tensor.dtensor_gradients import after_backward
-from .tensor.dtensor_parameter import DTensorParameter, hold
-from .tensor.dtensor_parts import Locals, as_part, exchanged, move, note, played
+from .tensor.dtensor_parameter import DTensorParameter, cut_parameter, hold
+from .tensor.dtensor_parts import Locals, as_part, exchanged, hollow, move, note, played, recorder, valueless
 from .tensor.tensor import Node, Tensor
 
 
@@ -65,17 +70,24 @@ class Held:
         self.shape = tuple(old.full_shape)
         layout = self._layout(group)
         count = group.mesh.axis_size(group.axis)
+        self.whole: Locals | None = None
+        self.kept: Locals = {}
+        self.total: Any = None
+        if group.away():
+            if before is not None:
+                raise NotBuiltYet("a Parameter of parallelize_module", where="fully_shard", allowed="Others on workers")
+            about = layout.placements, old.name, old.requires_grad
+            self.parameter = cut_parameter(old.asnumpy(), group.mesh, *about)
+            self.conceal()
+            return
         parts = {}
         for rank in played(group.mesh):
             local = as_part(old) if before is None else before.local(rank)
             rows = _rows(local.shape[dim], count)
             place = group.members(rank).index(rank)
             part = np.moveaxis(local, dim, 0)[place * rows : (place + 1) * rows]
-            parts[rank] = np.ascontiguousarray(np.moveaxis(part, 0, dim))
+            parts[rank] = np.moveaxis(part, 0, dim) if valueless() else np.ascontiguousarray(np.moveaxis(part, 0, dim))
         self.parameter = DTensorParameter(parts, layout, self.shape, old.name, old.requires_grad)
-        self.whole: Locals | None = None
-        self.kept: Locals = {}
-        self.total: Any = None
         self.conceal()
 
     def _layout(self, group: Group) -> MeshLayout:
@@ -144,20 +156,27 @@ class Run:
 
 
 class Group:
-    """Parameters that travel in one message."""
+    """Parameters that travel in one message.  ahead: backward gathers the group that comes next in advance"""
+
+    ahead = True
 
     def __init__(self, cells: list[Cell], mesh: DeviceMesh, reshard: bool | int | None, policy: Any) -> None:
         self.cells, self.mesh, self.reshard, self.policy = cells, mesh, reshard, policy
         self.axis, self.copies = mesh.names[-1], mesh.names[0] if mesh.ndim == 2 else None
         self.held: list[Held] = []
-        self.sync = self.sync_copies = True
+        self.sync = self.sync_copies = self.mean = True  # mean: of the ranks' gradients, else their sum
         self.run: Run | None = None
         self.running: list[Cell] = []  # Cells that forward still has to pass
         self.gathered = self.in_backward = False
+        self.by: Any = None  # who writes down the program in which they were gathered
         self.among: int | None = None  # ranks that hold the whole together after forward, where that is not all
         self.positions: list[int] = []  # where forward ended it, among all groups
         self.scattered: Locals = {}  # gradients that are not reduced among copies yet
         self.name = cells[0].param_prefix or "the network"
+
+    def away(self) -> bool:
+        """Whether the parts lie on workers of this notebook."""
+        return self.mesh.executor != "simulator" and current_world() is None
 
     def members(self, rank: int) -> tuple[int, ...]:
         """The ranks that gather together."""
@@ -171,15 +190,25 @@ class Group:
 
     def gather(self, when: str) -> None:
         """Make the Parameters whole, unless they are."""
-        if self.gathered:
+        if self.gathered and self.by is not recorder():  # what was written down for a plan has no values, and none here
+            self.give_up()
+        if self.gathered or not self.held:
             return
+        self.by = recorder()
         count, sent = self.among or self.mesh.axis_size(self.axis), {}
+        if valueless():
+            self._tell("all_gather", self.axis, self.held, 1, self.policy.param_dtype, f"gather {self.name} {when}")
+            for each in self.held:
+                (rank,), dtype = played(self.mesh), self.policy.param_dtype or each.parameter.dtype
+                each.whole = {rank: np.moveaxis(hollow(each.local_shape(rank), as_dtype(str(dtype))), 0, each.dim)}
+            self.gathered = True
+            return
         for rank in played(self.mesh):
             blocks = []
             for each in self.held:
-                part = np.moveaxis(each.parameter.local(rank), each.dim, 0) if self.among is None else each.kept[rank]
-                blocks.append(_filled(part, _rows(each.local_shape(rank)[0], count)).ravel())
-            sent[rank] = _in_dtype(np.concatenate(blocks), self.policy.param_dtype)
+                part = _first(each.parameter.local(rank), each.dim) if self.among is None else each.kept[rank]
+                blocks.append(_filled(part, _rows(each.local_shape(rank)[0], count)).reshape(-1))
+            sent[rank] = _in_dtype(_joined(blocks), self.policy.param_dtype)
         replies = self._message("all_gather", self.axis, sent, self.members, f"gather {self.name} {when}")
         for each in self.held:
             each.whole = {}
@@ -190,7 +219,7 @@ class Group:
                 length, *others = each.local_shape(rank)
                 width = _rows(length, count) * math.prod(others)
                 joined = columns[:, at : at + width].reshape(-1, *others)[:length]
-                each.whole[rank], at = np.ascontiguousarray(np.moveaxis(joined, 0, each.dim)), at + width
+                each.whole[rank], at = _back(joined, each.dim), at + width
         self.gathered = True
 
     def give_up(self, keep: int | None = None) -> None:
@@ -219,12 +248,15 @@ class Group:
             for each in found
         ]
         dtype = self.policy.reduce_dtype or self.policy.param_dtype
+        if valueless():
+            self._reduce_hollow(found, dtype, reason)
+            return
         for rank in played(self.mesh):
             blocks = []
             for each, total in zip(found, totals, strict=True):
-                value = np.moveaxis(total.local(rank), each.dim, 0)
-                blocks.append(_filled(value, count * _rows(len(value), count)).reshape(count, -1))
-            sent[rank] = _in_dtype(np.concatenate(blocks, axis=1).ravel(), dtype)
+                value = _first(total.local(rank), each.dim)
+                blocks.append(_filled(value, count * _rows(value.shape[0], count)).reshape(count, -1))
+            sent[rank] = _in_dtype(_joined(blocks, 1).reshape(-1), dtype)
         for each in found:
             each.total = None
         parts = self._message("reduce_scatter", self.axis, sent, self.members, reason)
@@ -233,7 +265,10 @@ class Group:
             self.scattered = {} if self.sync_copies else parts
             if not self.sync_copies:
                 return
-            group = lambda rank: tuple(sorted(self.mesh.group(self.copies, rank)))  # noqa: E731
+
+            def group(rank: int) -> tuple[int, ...]:
+                return tuple(sorted(self.mesh.group(self.copies, rank)))
+
             parts = self._message("all_reduce", self.copies, parts, group, f"{reason}, among copies")
         at = 0
         for each in found:
@@ -242,14 +277,40 @@ class Group:
                 length, *others = each.local_shape(rank)
                 width = _rows(length, count) * math.prod(others)
                 mine = part[at : at + width].reshape(-1, *others)[: parameter.local(rank).shape[each.dim]]
-                mean = np.moveaxis(mine, 0, each.dim).astype(parameter.dtype) / self.mesh.size
-                grads[rank] = np.ascontiguousarray(mean.astype(parameter.dtype))
+                mean = mine.astype(parameter.dtype) / (self.mesh.size if self.mean else 1)
+                grads[rank] = _back(mean.astype(parameter.dtype), each.dim)
             at += width
             gradient = DTensor(grads, parameter.layout, parameter.shape)
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
+    def _reduce_hollow(self, found: list[Held], dtype: Any, reason: str) -> None:
+        """The messages of `reduce`, and gradients without values."""
+        self._tell("reduce_scatter", self.axis, found, self.mesh.axis_size(self.axis), dtype, reason)
+        if self.copies is not None and self.sync_copies:
+            self._tell("all_reduce", self.copies, found, 1, dtype, f"{reason}, among copies")
+        for each in found:
+            parameter, each.total = each.parameter, None
+            if self.copies is None or self.sync_copies:
+                gradient = DTensor(parameter._locals, parameter.layout, parameter.shape)
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def _tell(self, kind: str, axis: str, held: list[Held], pieces: int, dtype: Any, reason: str) -> None:
+        """Note a message of so many pieces of Parameters, without values."""
+        (rank,), count = played(self.mesh), self.among or self.mesh.axis_size(self.axis)
+        shapes = [(pieces * _rows(length, count), *others) for length, *others in (x.local_shape(rank) for x in held)]
+        if held:
+            reduce, dtype = "" if kind == "all_gather" else "sum", dtype or held[0].parameter.dtype
+            for shape in self._messages_of(shapes):
+                note(kind, axis, reduce, hollow(shape, dtype), reason)
+
+    def _messages_of(self, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The shapes of the messages of Parameters' parts: all in one."""
+        return [(sum(map(math.prod, shapes)),)]
+
     def _message(self, kind: str, axis: str, sent: Locals, group: Callable[[int], Any], reason: str) -> Locals:
         reduce = "" if kind == "all_gather" else "sum"
+        if (tracer := recorder()) is not None:
+            return {rank: tracer.message(kind, part, self.mesh, axis, reduce, reason) for rank, part in sent.items()}
         note(kind, axis, reduce, next(iter(sent.values())), reason)
         return exchanged(kind, sent, group, {"reduce": reduce} if reduce else {}, reason)
 
@@ -257,7 +318,13 @@ class Group:
 
     def before_forward(self, cell: Cell, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Hook: the Parameters are gathered when the first Cell of the group begins."""
-        if self.running:
+        if recorder() is None and self.away():
+            hint = "step = pl.jit(step), a function with forward and backward; or a script under `parallel-lab run`"
+            what = f"fully_shard on {self.mesh.executor} of a notebook, one call per line"
+            raise NotBuiltYet(what, allowed="A step that is compiled", hint=hint)
+        if recorder() is not None and type(self.reshard) is int:
+            raise NotBuiltYet("reshard_after_forward=int in a program that is compiled", allowed="A bool, or at once")
+        if self.running and len(self.cells) > 1:
             return None
         if self.run is None:
             Run(self)
@@ -280,8 +347,9 @@ class Group:
         assert run is not None
         if self.policy.output_dtype is not None:
             output = _cast(output, self.policy.output_dtype)
-        run.order.append(self)
-        self.positions.append(len(run.order) - 1)
+        if self.held:
+            run.order.append(self)
+            self.positions.append(len(run.order) - 1)
         reshard = self is not run.root if self.reshard is None else self.reshard
         if reshard is not False:
             fewer = type(reshard) is int and reshard < self.mesh.axis_size(self.axis)
@@ -303,7 +371,7 @@ class Group:
             after_backward(run.finish)
         self.in_backward = True
         self.gather("for backward")
-        if self.positions and (at := self.positions.pop()):
+        if self.positions and (at := self.positions.pop()) and self.ahead:
             run.order[at - 1].gather("for backward, one ahead")
 
     def end_backward(self) -> None:
@@ -410,10 +478,32 @@ def _rows(length: int, count: int) -> int:
     return -(-length // count)
 
 
-def _filled(part: np.ndarray, rows: int) -> np.ndarray:
+# of arrays, and of the parts of a program that is compiled, which are equal and are written down
+
+
+def _first(part: Any, dim: int) -> Any:
+    """With this dim as the first."""
+    return part.transpose(dim, *(n for n in range(len(part.shape)) if n != dim)) if dim else part
+
+
+def _back(part: Any, dim: int) -> Any:
+    """The other way round."""
+    if dim:
+        part = part.transpose(*(n + 1 for n in range(dim)), 0, *range(dim + 1, len(part.shape)))
+    return np.ascontiguousarray(part) if isinstance(part, np.ndarray) else part
+
+
+def _joined(parts: list[Any], axis: int = 0) -> Any:
+    tracer = recorder()
+    if tracer is None:
+        return np.concatenate(parts, axis)
+    return tracer.on_part(OPS["concat"], parts, {"axis": axis}) if len(parts) > 1 else parts[0]
+
+
+def _filled(part: Any, rows: int) -> Any:
     """With zeros up to so many rows."""
-    more = np.zeros((rows - len(part), *part.shape[1:]), part.dtype)
-    return np.concatenate([part, more])
+    more = rows - part.shape[0]
+    return np.concatenate([part, np.zeros((more, *part.shape[1:]), part.dtype)]) if more else part
 
 
 def _in_dtype(value: np.ndarray, dtype: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ import numpy as np
 from ..base.checks import checked, choice, fitting, instance, integer, kept, number, sequence_of
 from ..base.dtypes import MOST_ELEMENTS, kind_of, plain_array
 from ..base.errors import ArgumentError, ArgumentTypeError, NotBuiltYet, ShapeError, shorten
-from ..base.hooks import set_cloner
+from ..base.hooks import set_from_above
 from ..ops.machine.tables import Table
 from .tensor.parameter import Parameter
 from .tensor.tensor import Initial, Tensor
@@ -249,4 +249,4 @@ def clone_parameter(parameter: Parameter, name: str, init: Any = "same") -> Para
     return new
 
 
-set_cloner(clone_parameter)
+set_from_above(cloner=clone_parameter)

@@ -12,7 +12,8 @@ Cells every rank computes with what it has. Rules and defaults: PyTorch 2.14, to
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -24,10 +25,11 @@ from ..ops.reduce import reduce_max
 from ..ops.shape import reshape
 from ..ops.split_cross_entropy import exp_sums, split_losses, split_losses_grad
 from .cell import Cell
-from .layers.basic import Dense
 from .tensor.dtensor import DTensor, Moved, RankTensors, distribute_tensor
+from .tensor.dtensor_calls import on_ranks
 from .tensor.dtensor_parameter import as_dtensor, distribute_parameter
-from .tensor.dtensor_parts import move
+from .tensor.dtensor_parts import begins, move, on_part, valueless
+from .tensor.dtensor_surroundings import loss_var
 from .tensor.tensor import Node
 
 COPIES, LAST_DIM = Replicate(), Shard(-1)
@@ -185,12 +187,7 @@ def parallelize_module(
         if not isinstance(style, ParallelStyle):
             allowed = "ColwiseParallel(), RowwiseParallel(), ..."
             raise ArgumentTypeError(f"{pattern!r}: {shorten(style)}", where="parallelize_module", allowed=allowed)
-        tokens = pattern.split(".")
-        found = [
-            cell
-            for path, cell in cells.items()
-            if len(parts := path.split(".")) == len(tokens) and all(map(fnmatchcase, parts, tokens))
-        ]
+        found = [cells[path] for path in matching(cells, pattern)]
         if not found:
             known = shorten([path for path in cells if path])
             warnings.warn(f"parallelize_module: no Cell {pattern!r}; there are {known}", stacklevel=2)
@@ -199,10 +196,17 @@ def parallelize_module(
     return module
 
 
+def matching(paths: Iterable[str], pattern: str) -> list[str]:
+    """The paths that a path of a plan means: "layers.*.w1"."""
+    tokens = pattern.split(".")
+    return [p for p in paths if len(parts := p.split(".")) == len(tokens) and all(map(fnmatchcase, parts, tokens))]
+
+
 def _kind(cell: Cell, style: str) -> str:
-    if isinstance(cell, Dense):
+    names = {kind.__name__ for kind in type(cell).__mro__}  # inventory classes, and MindSpore's mint
+    if names & {"Dense", "Linear"}:
         return "dense"
-    if any(kind.__name__ == "Embedding" for kind in type(cell).__mro__):  # an inventory class, and MindSpore's mint
+    if "Embedding" in names:
         return "embedding"
     raise NotBuiltYet(
         f"{style} of {cell._where()}", allowed="nn.Dense and nn.Embedding", hint="Norms: SequenceParallel"
@@ -243,6 +247,24 @@ def _as_many(where: str, before: Several, after: Several) -> None:
         raise ArgumentError(f"{shorten(before)} and {shorten(after)}", where=where, allowed="As many of both")
 
 
+@contextmanager
+def loss_parallel() -> Iterator[None]:
+    """Inside, cross_entropy of logits whose classes are split does not gather them: `parallel_cross_entropy`.
+
+    with loss_parallel():
+        loss = ops.cross_entropy(logits, labels)
+        loss.backward()
+
+    PyTorch: torch.distributed.tensor.parallel.loss_parallel, where a mean takes a mesh of one axis only.
+    """
+    token = loss_var.set(parallel_cross_entropy)
+    try:
+        yield
+    finally:
+        loss_var.reset(token)
+
+
+@on_ranks()
 def parallel_cross_entropy(logits: DTensor, labels: Any) -> DTensor:
     """Cross-entropy of each row whose classes are split, which are not gathered: what PyTorch does in loss_parallel.
 
@@ -254,7 +276,8 @@ def parallel_cross_entropy(logits: DTensor, labels: Any) -> DTensor:
     """
     rows, classes = logits.shape
     kept = MeshLayout(logits.mesh, tuple(p if p == Shard(0) else Replicate() for p in logits.placements))
-    labels = labels if isinstance(labels, DTensor) else distribute_tensor(labels, logits.mesh)
+    if not isinstance(labels, DTensor) or labels.alone:
+        labels = distribute_tensor(labels, logits.mesh)
     x, labels = reshape(logits.detach(), (rows, classes, 1)), move(reshape(labels, (rows, 1)), kept, "labels")
     largest = move(reduce_max(x, 1), kept, "the largest logit")
     sums = move(exp_sums(x, largest), kept, "the sum of exponentials")
@@ -262,10 +285,12 @@ def parallel_cross_entropy(logits: DTensor, labels: Any) -> DTensor:
 
     def gradient(g: DTensor) -> DTensor:
         g, parts = move(g, kept, "gradient of parallel_cross_entropy"), {}
+        if valueless():
+            return logits.detach()
         for rank, part in logits._locals.items():
             own = (largest.local(rank)[:, 0], sums.local(rank)[:, 0], labels.local(rank)[:, 0])
-            start = int(logits.layout.slices(logits.shape, rank)[1][0])
-            parts[rank] = split_losses_grad.fn(g.local(rank), part, *own, classes=classes, offset=start)
+            attrs = {"classes": classes, "offset": begins(logits.layout, logits.shape, 1, rank)}
+            parts[rank] = on_part(split_losses_grad, (g.local(rank), part, *own), attrs)
         return logits.like(parts, logits.layout, logits.shape)
 
     result = reshape(losses, (rows,))

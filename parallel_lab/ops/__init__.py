@@ -2,6 +2,7 @@
 
 import builtins
 import difflib
+import functools
 
 from ..base.hooks import open_catalog as _open_catalog
 
@@ -55,12 +56,15 @@ def publish():
 publish()
 
 
-def _public():
-    """What a star import takes: not Python's own names, because sum() must stay sum()."""
+@functools.cache
+def _public(_named, _declared):
+    """What a star import takes: not Python's own names, because sum() must stay sum(). Made again when one is added:
+    the facade looks into it for each name that it is asked for.
+    """
     own = ["OPS", "PRIMITIVES", "Primitive", "Print", "StepCalls", "training_step"]
     pythons = vars(builtins)
     names = [name for name in NAMES if name not in pythons]
-    return [*own, *primitives.__all__, *point_to_point.__all__, *PRIMITIVES, *names]
+    return (*own, *primitives.__all__, *point_to_point.__all__, *PRIMITIVES, *names)
 
 
 def __dir__():
@@ -70,13 +74,13 @@ def __dir__():
 
 def __getattr__(name):
     if name == "__all__":
-        return _public()
+        return _public(len(NAMES), len(PRIMITIVES))
     if name.startswith("_"):  # Python and its tools ask for these of everything they meet
         raise AttributeError(f"parallel_lab.ops has no {name!r}", name=name)
     if name in NAMES or name in PRIMITIVES:  # of the catalogue, or declared since then
         return NAMES.get(name) or PRIMITIVES[name]
     plain = name.replace("_", "").lower()
-    names = list(dict.fromkeys([*_public(), *NAMES]))
+    names = list(dict.fromkeys([*__getattr__("__all__"), *NAMES]))
     near = [n for n in names if n.replace("_", "").lower() == plain] or difflib.get_close_matches(name, names, 3, 0.6)
     hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else "dir(parallel_lab.ops) lists them all"
     raise AttributeError(f"parallel_lab.ops has no operator {name!r}. {hint}", name=name)

@@ -299,7 +299,10 @@ def cross_entropy_of(loss, logits, labels, where):
         raise ShapeError(f"weight has {numbers}", where=where, allowed=f"One per class: {shape[1]}")
     if not is_integer:
         return loss.get_loss(_against_weights(loss, logits, labels))
-    if loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2:
+    plain = loss.weight is None and loss.ignore_index is None and not loss.label_smoothing and len(shape) == 2
+    if getattr(logits, "answers", False) and (losses := logits.row_losses(labels, plain, loss.reduction)) is not None:
+        return loss.get_loss(losses)
+    if plain:
         return loss.get_loss(loss.sparse_cross_entropy(logits, labels))
     weights = class_weights(loss, shape[1])
     return weighted_reduction(loss, loss.class_cross_entropy(logits, labels, weights), labels, weights)

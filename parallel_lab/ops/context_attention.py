@@ -41,7 +41,7 @@ from .join import concat, split_parts
 from .kernels.attention_blocks import View, attend, attend_back
 from .machine.operand_checks import floats
 from .machine.registry import case, op
-from .machine.unfolding import Start, Wait, around_the_ring, unfolding
+from .machine.unfolding import Start, Unfolding, Wait, around_the_ring
 from .reduce import reduce_sum
 from .rotary import placed_tokens
 from .shape import reshape
@@ -184,10 +184,11 @@ def arrived(handles):
     return values
 
 
-def _last(q, attrs):
+def last_turn(held, attrs):
+    """The last turn of a ring in which any rank sees a key.  held: queries of a rank; attrs: those of a block"""
     names = ("placement", "ranks", "causal", "window", "documents")
     parts = attrs["parts"][1]
-    return parts - 1 if attrs["compute_all"] else _last_step(q.shape[1] * parts, parts, *(attrs[n] for n in names))
+    return parts - 1 if attrs["compute_all"] else _last_step(held * parts, parts, *(attrs[n] for n in names))
 
 
 def _ring(operands, attrs):
@@ -202,7 +203,7 @@ def _ring(operands, attrs):
 def ring(block, operands, attrs):
     """The rank program of the forward pass.  block: what computes; operands: q, k, v, and perhaps step."""
     q, k, v, *step = operands
-    parts, last, state = attrs["parts"][1], _last(q, attrs), ()
+    parts, last, state = attrs["parts"][1], last_turn(q.shape[1], attrs), ()
     for turn in range(last + 1):
         coming = []
         if turn < last:
@@ -228,7 +229,7 @@ def ring_back(block, operands, attrs):
     In each step the block's part of (dk, dv) is computed while those of the rank before arrive, which are added to it.
     """
     g, inner, lse, q, k, v, *step = operands
-    parts, last = attrs["parts"][1], _last(q, attrs)
+    parts, last = attrs["parts"][1], last_turn(q.shape[1], attrs)
     of_q, behind, dtypes = (), [], [str(x.dtype) for x in (q, k, v)]
     for turn in range(last + 1):
         coming = []
@@ -298,7 +299,7 @@ def _exchanged_back(operands, attrs):
     whole="td",
     strategy_labels=lambda signature: signature.ins[:3],
     localize=lambda attrs, cuts: {**attrs, "parts": tuple(cuts.get(c, 1) for c in "bsgr")},
-    unfold=unfolding(1, _ring),
+    unfold=Unfolding(1, _ring),
     flops=_work(4),
     example=(
         case((2, 8, 2, 2, 3), (2, 8, 2, 3), (2, 8, 2, 3)),
@@ -342,7 +343,7 @@ def context_attention(*operands, **attrs):
     ),
     shown="ContextAttentionGrad",
     dtype=lambda dtypes, **_: tuple(dtypes[3:6]),
-    unfold=unfolding(1, _ring_back),
+    unfold=Unfolding(1, _ring_back),
     flops=_work(10),
     **_SHARED,
 )

@@ -137,8 +137,8 @@ mul = binary(
 
 
 @mul.vjp
-def _(g, out, x, y):
-    return unbroadcast(mul(g, y), x), unbroadcast(mul(g, x), y)
+def _(g, out, x, y, *, needs):
+    return unbroadcast(mul(g, y), x) if needs[0] else None, unbroadcast(mul(g, x), y) if needs[1] else None
 
 
 @op(
@@ -156,8 +156,8 @@ def div(x, y):
 
 
 @div.vjp
-def _(g, out, x, y):
-    return unbroadcast(div(g, y), x), neg(unbroadcast(div(mul(g, out), y), y))
+def _(g, out, x, y, *, needs):
+    return unbroadcast(div(g, y), x) if needs[0] else None, -unbroadcast(div(mul(g, out), y), y) if needs[1] else None
 
 
 _WHOLE = {"dtype": number_result, "example": POSITIVE_PAIR[:2]}

@@ -184,10 +184,3 @@ def route_to_room_grad(g, logits, experts, weights, *, router, scale):
     (..., n, e).
     """
     return ROUTERS[router].gradient(g * scale, logits, experts, weights != 0).astype(g.dtype, copy=False)
-
-
-def expected_drop_share(tokens: int, experts: int, room: int) -> float:
-    """Share of alike top-1 tokens that find no room: the mean of max(X - room, 0) over experts, X binomial."""
-    chances = ((x, math.comb(tokens, x) * (experts - 1) ** (tokens - x)) for x in range(room + 1, tokens + 1))
-    over = sum((x - room) * ways for x, ways in chances)
-    return experts * over / experts**tokens / tokens

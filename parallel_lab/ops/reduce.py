@@ -92,7 +92,7 @@ def _reduction(name, function, text, /, *, dtype=None, **facts):
 
     x: (...) -> (...){" bool" if dtype == "bool" else ""} without those dims, or with size 1 there if keep_dims.
     """
-    linear = {"sum": "x", "mean": "avg: x", "max": "max: x", "min": "min: x"}.get(facts.get("reduce", "sum"), "")
+    linear = {"sum": "sum: x", "mean": "avg: x", "max": "max: x", "min": "min: x"}.get(facts.get("reduce", "sum"), "")
     return op(reduce_labels, attrs=DIMS, dtype=dtype, linear=linear, **{"example": _CASES, **facts})(fn)
 
 

@@ -160,31 +160,6 @@ def choose(
     return experts.astype(np.int32), (weights * scale).astype(logits.dtype, copy=False)
 
 
-def gshard_second(weights: np.ndarray, drawn: np.ndarray, threshold: float | None = None) -> np.ndarray:
-    """Whether a token uses its second expert: with probability 2 g2, or g2 / threshold.  -> (...) bool.
-
-    weights     (..., 2), normalised;  drawn: (...) uniform numbers in [0, 1)
-    threshold   None: GShard's 2 g2;  Mesh-TF's policy "random": 0.2
-    """
-    chance = 2 * weights[..., 1] if threshold is None else weights[..., 1] / threshold
-    return drawn < np.minimum(1, chance)
-
-
-def expert_choice(logits: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """Expert choice: each expert takes the tokens that want it most.  logits: (t, e) -> two of (e, capacity).
-
-    The first: which tokens, int32, the most wanted first; the second: their softmax over the experts. No expert drops
-    a token and none has room left, but a token may have any number of experts; a token's place depends on later ones,
-    so a causal model must not use it (Zhou et al. 2022).
-    """
-    if not 1 <= capacity <= len(logits):
-        what = f"capacity={capacity} of {len(logits)} tokens"
-        raise ArgumentError(what, where="expert_choice", allowed=f"From 1 to {len(logits)}")
-    wanted = softmax_of(logits).T
-    tokens = largest(wanted, capacity)
-    return tokens.astype(np.int32), np.take_along_axis(wanted, tokens, axis=-1)
-
-
 # ---- the operator ----
 
 

@@ -57,6 +57,7 @@ class JobPool:
         self.world_size = integer(1, kinds=int)(name, "world_size", world_size)
         supervisor.check_seconds(name, timeout_s=timeout_s, warn_after_s=warn_after_s, **graces)
         self.timeout_s, self.warn_after_s = timeout_s, warn_after_s
+        self.kept: dict[str, Any] = {}  # of those who use it
         self._owner_pid = os.getpid()
         self._lock = threading.RLock()
         limits = supervisor.Limits(timeout_s, warn_after_s, **{**GRACES, **graces})

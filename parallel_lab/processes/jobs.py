@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import dill
 import numpy as np
 
+from ..base.driver import DRIVER
+
 _PACKAGE = __name__.partition(".")[0]
 _BY_NAME = (_PACKAGE, "builtins", "numpy")
 KEPT_MESSAGES = 10_000  # older messages of a job are dropped; a callback has seen them all
@@ -109,6 +111,22 @@ def packed(obj: Any, room: Callable[[int], Any] = bytearray) -> Any:
     return memory
 
 
+def quick(obj: Any) -> Any:
+    """`obj` as bytes for `pickle.loads`, ten times as fast as dill; itself, if it is large or only dill can do it."""
+    out = io.BytesIO()
+    packer = _QuickPacker(out)
+    try:
+        packer.dump(obj)
+    except Exception:  # as in `packed`
+        return obj
+    return obj if packer.arrays else out.getvalue()
+
+
+def read_quick(sent: Any) -> Any:
+    """What `quick` was given, on the other side."""
+    return pickle.loads(sent) if isinstance(sent, bytes) else sent
+
+
 def unpacked(memory: Any) -> Any:
     """What was packed in `memory`; its large arrays are views of it, writable if it is."""
     (size,) = _HEAD.unpack_from(memory)
@@ -174,7 +192,7 @@ class Job:
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         raise TimeoutError(f"the job is still {self.state} after {timeout} s")
-                    self._changed.wait(0.5 if left is None else min(left, 0.5))
+                    DRIVER.wait(self._changed, 0.5 if left is None else min(left, 0.5))
                 done = self.done()
                 if done:  # a callback that still runs may have to be warned about
                     self._changed.wait_for(self._callbacks_over, CALLBACK_WAIT_S)
@@ -191,8 +209,10 @@ class Job:
     def wait_for_change(self, timeout: float | None = None) -> bool:
         """Block until a message comes or the state changes; False when `timeout` seconds pass first."""
         with self._changed:
-            seen = self._version
-            return self._changed.wait_for(lambda: self._version != seen or self.done(), timeout)
+            seen, end = self._version, None if timeout is None else time.monotonic() + timeout
+            while not (changed := self._version != seen or self.done()) and (end is None or time.monotonic() < end):
+                DRIVER.wait(self._changed, None if end is None else max(0.0, end - time.monotonic()))
+            return changed
 
     def pause(self) -> None:
         """Let the ranks wait at their next `wait_if_paused` or `agree_to_continue`. No time limit runs meanwhile."""

@@ -29,7 +29,8 @@ from ..base.checks import INTS, is_int
 from ..base.dtypes import kind_of, plain_array
 from ..base.errors import ArgumentTypeError, CollectiveMismatch, ParallelLabError, ShapeError, message, shorten
 from ..base.unchecked import unchecked
-from ..ops.collectives.definitions import MESSAGES, REDUCTIONS
+from ..layout.slices import copy_of
+from ..ops.collectives.definitions import MESSAGES, REDUCTIONS, apart
 
 NUMBERS = "A numpy array of numbers"
 _NUMBERS = "biufc"  # kinds of dtypes that can be added and compared
@@ -298,22 +299,21 @@ def delivered(reply: np.ndarray | None, request: Request) -> np.ndarray | None:
     if (reply.shape, reply.dtype.newbyteorder("=")) != (request.out.shape, request.out.dtype):
         arrived = f"{reply.dtype} {reply.shape} arrived, out is {request.out.dtype} {request.out.shape}"
         raise ShapeError(f"{describe(request)}: {arrived}", allowed="An out of the reply's shape and dtype")
-    request.out[...] = reply
-    return request.out
+    return copy_of(reply, request.out)
 
 
 def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
     """Replies to a complete collective, as new C-contiguous arrays or `out`. CollectiveMismatch: members disagree."""
     check_match(requests, requests[0].group)
     # every reply is complete before the first out is written: in one process an out may be another rank's value
-    return [delivered(reply, request) for reply, request in zip(_answered(requests), requests, strict=True)]
+    replies = apart(_answered(requests), [request.out for request in requests])
+    return list(map(delivered, replies, requests))
 
 
 def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
-    first = requests[0]
-    definition, group = MESSAGES[first.kind], first.group
+    first, definition = requests[0], MESSAGES[requests[0].kind]
     sides = definition.sender, definition.receiver
-    sends, receives = ([side == "all" or rank == first.root for rank in group] for side in sides)
+    sends, receives = ([side == "all" or rank == first.root for rank in first.group] for side in sides)
     values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
     assert definition.answer is not None, f"a {first.kind} is delivered, not answered"
     replies = definition.answer(values, vars(first))

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..base.dtypes import kind_of, plain_array
 from ..base.errors import ShapeError
+from ..base.hooks import breathe
 from ..graph.kinds import Env
 from ..graph.plan import Plan
 from ..layout.slices import assemble, cut
@@ -16,6 +17,7 @@ from ..layout.slices import assemble, cut
 
 def slice_value(plan: Plan, name: str, full: np.ndarray, rank: int) -> np.ndarray:
     """This rank's slice of a full tensor: a C-contiguous copy."""
+    breathe()
     return cut(full_value(plan, name, full), plan.value(name).layout, rank % plan.stages[0].count)
 
 
@@ -38,6 +40,7 @@ def gather_value(plan: Plan, name: str, slices: Sequence[Any]) -> np.ndarray:
     """The full tensor from the slices of the first stage that has it, partial results combined in rank order; else its
     first rank's, or the only holder's.
     """
+    breathe()
     value, owner = plan.value(name), plan.owner_of(name)
     if owner is not None:
         return np.array(slices[owner])

@@ -25,7 +25,7 @@ from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, 
 from ..graph.plan import Plan
 from .communicator import Handle, Request, Start, Wait, answer, check_request, delivered, describe, not_waited_for
 from .computing import computing
-from .full_values import gather_value, slice_value, step_inputs
+from .full_values import gather_value, held_slices, step_inputs
 from .interpreter import Env, Tick, half_done, rank_step
 from .mail import Mail, received
 
@@ -253,9 +253,7 @@ class Simulator:
         self.ranks = range(plan.device_num)
         self._need([i.name for i in plan.parameters], values)
         full = {n: v for n, v in values.items() if n in plan.value_table}
-        self.envs: list[Env] = [
-            {n: slice_value(plan, n, v, r) for n, v in full.items() if plan.held_by(n, r)} for r in self.ranks
-        ]
+        self.envs: list[Env] = [held_slices(plan, rank, full) for rank in self.ranks]
         self.steps, self.half_done = 0, ""
         self._engine: _Engine | None = None
 

@@ -42,7 +42,7 @@ class CallbackParams(dict):
     in training     train_network, optimizer, train_dataset, train_dataset_element (the columns of the step), epoch_num,
                     cur_epoch_num (from 1), plan (None where nothing is compiled); in `fit` also valid_dataset,
                     eval_results and metrics (of the epoch's evaluation)
-    in evaluation   eval_network, valid_dataset, metrics (at the end)
+    in evaluation   eval_network, valid_dataset, valid_dataset_element, plan, metrics (at the end)
     """
 
     def __getattr__(self, name: str) -> Any:

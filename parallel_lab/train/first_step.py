@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ..base.hooks import cell_executor
+from ..base.hooks import from_above
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.config import ParallelConfig
 from ..base.settings.current import get_context
@@ -57,7 +57,7 @@ def _write_group(compiled: Compiled, world: Any, config: ParallelConfig) -> None
 def _write_ir(compiled: Compiled, world: Any, config: ParallelConfig) -> None:
     if get_context("save_graphs"):
         rank = 0 if world is None else world.rank
-        cell_executor().write_graph_files(compiled.steps, get_context("save_graphs_path"), rank)
+        from_above("cell_executor")().write_graph_files(compiled.steps, get_context("save_graphs_path"), rank)
 
 
 FIRST = (_compare, _agree, _write_strategies, _write_group, _write_ir)

@@ -28,7 +28,7 @@ from ..base.errors import (
     NotBuiltYet,
     shorten,
 )
-from ..base.hooks import cell_executor, current_world
+from ..base.hooks import current_world, from_above
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.current import frozen
 from ..layout.tensor_layout import TensorLayout
@@ -125,7 +125,11 @@ class Model:
     def _train_network(self) -> Any:
         """`train_network`, with the program that training has compiled of it, for MindSpore's scripts."""
         compiled = self.__dict__["_train_step"].compiled if "_train_step" in self.__dict__ else None
-        return self.train_network if compiled is None else cell_executor().adopt(self.train_network, compiled)
+        return (
+            self.train_network
+            if compiled is None
+            else from_above("cell_executor")().adopt(self.train_network, compiled)
+        )
 
     @property
     def eval_network(self) -> Any:
@@ -281,7 +285,7 @@ class Model:
         calls.call("on_train_step_begin", run)
         for columns in feed.take(steps):
             self._check_columns(where, "train_dataset", columns)
-            params.net_outputs = step(*columns)
+            params.train_dataset_element, params.net_outputs = columns, step(*columns)
         params.plan = step.plan
         calls.call("on_train_step_end", run)
 
@@ -379,7 +383,9 @@ class Model:
             for columns in Feed(dataset).epoch():
                 params.cur_step_num += 1
                 calls.call("on_eval_step_begin", run)
+                params.valid_dataset_element = columns
                 params.net_outputs = outputs = self._evaluated(where, step, columns)
+                params.plan = step.plan
                 calls.call("on_eval_step_end", run)
                 self._update_metrics(where, outputs)
                 if self._eval_network is None:

@@ -12,12 +12,14 @@ from ..base.hooks import current_tracer, current_world, on_tape
 from ..base.origin import caller
 from ..base.settings.checks import SHARDED_MODES
 from ..base.settings.current import frozen
+from ..graph.dtensor_programs import has_dtensors
 from ..graph.forms import is_tensor, tensors_of
 from ..nn.cell import Cell
 from ..nn.sharded_cell import ShardedCell, check_propagates
 from ..nn.tensor.dynamic_shapes import Examples, check_inputs_fit
 from ..nn.tensor.tensor import Tensor
 from .compiled import CompiledFunction, positional, runs_compiled
+from .dtensor_runs import DTensorFunction
 from .region import run_region
 
 
@@ -89,14 +91,16 @@ def jit(fn: Callable | None = None, *, input_signature: Any = (), **options: Any
         traced = current_tracer.get() is not None
         if input_signature and not traced:
             _check_signature(fn, input_signature, args, kwargs)
-        if traced or not runs_compiled():
+        of_dtensors = not traced and has_dtensors(fn, (args, kwargs))
+        if traced or not (of_dtensors or runs_compiled()):
             return fn(*args, **kwargs)
         refuse_on_tape(_name(fn))
         args = positional(fn, args, kwargs)
         owner = args[0] if _is_method_call(fn, args) else None
         if id(owner) not in compiled:
             whole = functools.partial(fn, owner) if owner is not None else fn
-            compiled[id(owner)] = owner, CompiledFunction(whole, returns="as fed")
+            made = DTensorFunction(whole) if of_dtensors else CompiledFunction(whole, returns="as fed")
+            compiled[id(owner)] = owner, made
         return compiled[id(owner)][1](*(args[1:] if owner is not None else args))
 
     return call

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,11 @@ import numpy as np
 
 from ..base.checks import is_int
 from ..base.cluster import cluster_for, get_cluster
+from ..base.driver import breathing
 from ..base.dtypes import plain_array
 from ..base.errors import ArgumentError, Interrupted, PlanError, ShapeError, shorten
 from ..base.events import Event
+from ..base.hooks import breathe, from_above
 from ..base.system import without_processes
 from ..graph.plan import Plan
 from ..nn.optim.several_optimizers import as_optimizer
@@ -91,6 +93,7 @@ def _shared_pool(executor: str, world_size: int) -> Any:
 
 
 def _array(value: Any) -> np.ndarray:
+    breathe()
     return value.asnumpy() if isinstance(value, Tensor) else plain_array(value, where="Session")
 
 
@@ -109,6 +112,9 @@ class Session:
 
     check_finite  whether NaN and infinities are an error (`finite.py`); None: as `set_run_checks` says
 
+    unchecked     names of operators whose sums over ranks are not checked; None: of no operator they are. A plan that
+                  is as it was compiled needs no check; in a changed one a missing or doubled sum is a TypesError
+
     A context manager; `close()` frees what the ranks hold (the pool itself stays for the next session).
     """
 
@@ -123,6 +129,7 @@ class Session:
         cluster: str | None = None,
         cores: int | None = None,
         check_finite: bool | None = None,
+        unchecked: Collection[str] | None = (),
     ) -> None:
         if executor not in EXECUTORS:
             raise PlanError(f"executor {executor!r}", where="Session", allowed=f"One of {EXECUTORS}")
@@ -141,9 +148,10 @@ class Session:
         self._closed = False
         self._broken = ""
         self._run: Run | None = None
-        optimizer = as_optimizer(optimizer)
         values = initial_values(plan, parameters, optimizer)
-        self._optimizer = optimizer if plan.states else None
+        if unchecked is not None and not plan.as_compiled:
+            from_above("type_checker")(plan, unchecked=unchecked)
+        self._optimizer = as_optimizer(optimizer) if plan.states else None
         if executor == "simulator":
             keep_freed_memory()  # as workers do
             self._simulator = Simulator(plan, values)
@@ -218,7 +226,7 @@ class Session:
                 env.update(rank_steps.rates_of_step(rates, step - first))
             seen = rank_steps.Record(self.plan.device_num)
             inputs = batches[step % len(batches)]
-            observe = seen.of if record else None
+            observe = breathing(seen.of if record else None)
             if checks:
                 observe = _noted_and_checked(observe, checks)
                 for check in checks:
@@ -255,6 +263,7 @@ class Session:
 
         cluster = cluster_for(self.plan.device_num) if self.cluster is None else get_cluster(self.cluster)
         for rank, mine in enumerate(virtual_clock(ran, cluster, self.cores)):
+            breathe()
             yield from rank_steps.ran_events(rank, step, mine, "simulated")
 
     def start(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
+from ..base.driver import DRIVER
 from ..base.events import to_dicts
 from ..processes.jobs import Job
 from .background_run import Run
@@ -18,7 +18,7 @@ class SimulatedRun(Run):
         with self._asking:
             job = self._job = _Steps(self, self._first + self._before)
             job._control = self._asked or "run"
-            job.thread.start()
+            job.work = DRIVER.start(job.take, "simulated ranks")
 
     def interrupt(self) -> None:
         self.stop()
@@ -32,13 +32,13 @@ class _Steps(Job):
         super().__init__(self, [], run._receive)
         self._run, self._first = run, first
         self._state = "running"
-        self.thread = threading.Thread(target=self._work, daemon=True, name="simulated ranks")
+        self.work: Any = None
 
     def _control_changed(self, job: Job) -> None:
         """The thread looks at it between two steps."""
 
     def _in_callback_thread(self) -> bool:
-        return threading.current_thread() is self.thread
+        return self.work is not None and self.work.is_here()
 
     def _tell(self, losses: list[float]) -> None:
         try:
@@ -49,13 +49,15 @@ class _Steps(Job):
                 self.warnings.append(f"on_losses raised {error!r}; see job.callback_errors")
         self._notify()
 
-    def _work(self) -> None:
+    def take(self) -> None:
+        """Take the steps."""
         run, losses, events = self._run, [], []
         session, last = run.session, run._first + run.steps
         try:
             for step in range(self._first, last):
                 with self._changed:
-                    self._changed.wait_for(lambda: self._control != "pause")
+                    while self._control == "pause":
+                        DRIVER.wait(self._changed)
                 if self._control == "stop":
                     break
                 batch: Any = [run._batches[step % len(run._batches)]]

@@ -11,9 +11,13 @@ from parallel_lab.base.errors import ArgumentError, ParallelLabError
 # messages of pairs of ranks, all pairs at the same time: there and back; there, one after the other
 POINT_TO_POINT = ("ping_pong", "stream")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", *POINT_TO_POINT)
-# of training.py and pipeline.py, which a command that only prints its help does not import
+# of training.py, pipeline.py and live.py, which a command that only prints its help does not import
 TRAINING_CASES = ("mlp", "transformer", "conv", "tiny")
 PIPELINE_SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1")
+LIVE_LABS = (
+    *("strategy", "fusion", "memory", "stepper", "pipeline", "redistribution", "recompute"),
+    *("costs", "search", "context", "experts", "rosetta", "explain", "hunt", "runs"),
+)
 PERIOD = 251  # elements after which the values repeat: a prime, so that pieces of 2^k elements differ
 
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from parallel_lab.base.errors import ArgumentError, MissingPackage, ParallelLabError, message
 from parallel_lab.base.system import cores, free_memory_bytes
-from parallel_lab.cli.results import installed_version, without_torch
+from parallel_lab.cli.results import installed_version
 from parallel_lab.processes.measure.measure import load
 from parallel_lab.processes.mpi.launch import mpirun_version
 from parallel_lab.processes.shm import WorkerPool
@@ -30,7 +30,7 @@ from parallel_lab.processes.shm.arena import ARENA_BYTES
 from tests.bench.cases import OPS, POINT_TO_POINT, Case, check_results, given
 from tests.bench.checks import CheckCost, measure_checks
 from tests.bench.groups import BenchError, Competing, RankGroup, first_line, interleaved_batches, timed
-from tests.bench.peers import paired_call
+from tests.bench.peers import paired_call, without_torch
 
 OURS, OUT, ARENA = "ours", "ours out=", "ours arena"
 GLOO, COPY, FUTEX = "torch gloo", "copy by 2 processes", "futex barrier"

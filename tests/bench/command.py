@@ -9,6 +9,7 @@ parallel-lab bench context                useful shares of causal rings: counted
 parallel-lab bench dtensor                an eager product of DTensors next to its calls by hand
 parallel-lab bench search                 steps of searched plans: predicted, simulated, measured
 parallel-lab bench labs                   what each lab predicts on this machine, fitted, and what it measures
+parallel-lab bench live                   first interaction and slices of pages that compute, in a played browser
 
 `parallel-lab bench link` comes with the package (parallel_lab/cli/bench_command.py), which runs these, too.
 """
@@ -21,7 +22,7 @@ import sys
 
 from parallel_lab.cli.bench_command import HTML, RANKS, Benchmark, Measured
 from parallel_lab.cli.options import option, size_bytes, whole_number
-from tests.bench.cases import OPS, PIPELINE_SCHEDULES, TRAINING_CASES
+from tests.bench.cases import LIVE_LABS, OPS, PIPELINE_SCHEDULES, TRAINING_CASES
 
 _POSITIVE, _COUNT = whole_number(1), whole_number(0)
 _OF_EACH_LIBRARY = option("--ranks", type=RANKS, default=8, help="ranks of each library (default 8)")
@@ -134,6 +135,15 @@ def _labs(args: argparse.Namespace) -> Measured:
     machine, cases = measure_labs(args.ranks, 1 if args.quick else args.steps, tell=_tell)
     numbers = {"machine": dataclasses.asdict(machine), "cases": [dataclasses.asdict(case) for case in cases]}
     return Measured(labs_text(machine, cases), {**numbers, "goals": goal_dicts(labs_goals(cases))})
+
+
+def _live(args: argparse.Namespace) -> Measured:
+    from tests.bench.goals import goal_dicts
+    from tests.bench.live import live_goals, live_text, measure_live
+
+    found = measure_live(args.labs or (("costs", "memory") if args.quick else LIVE_LABS), tell=_tell)
+    numbers = {"live": [dataclasses.asdict(taken) for taken in found], "goals": goal_dicts(live_goals(found))}
+    return Measured(live_text(found), numbers)
 
 
 BENCHMARKS = (
@@ -253,5 +263,14 @@ BENCHMARKS = (
         "Fits this machine, predicts with it what each lab measures on workers, and compares: steps of networks, of a "
         "pipeline, a message, the algorithms of lesson 02. The goal is a factor of 2 on a quiet machine.",
         "  parallel-lab bench labs\n  parallel-lab bench labs --ranks 2 --json labs.json\n",
+    ),
+    Benchmark(
+        "live",
+        _live,
+        (option("--labs", nargs="+", choices=LIVE_LABS, help="default: all"),),
+        "first interaction and slices of pages that compute",
+        "Opens every lab in a Python that is played as a browser's, and shows the processor time until its first "
+        "command is answered, at most 3 s, and the longest slice of its runs in which controls wait, at most 50 ms.",
+        "  parallel-lab bench live\n  parallel-lab bench live --labs memory fusion --json live.json\n",
     ),
 )

@@ -24,7 +24,6 @@ from parallel_lab import nn
 from parallel_lab.base.errors import ArgumentError, ParallelLabError, message
 from parallel_lab.base.system import cores
 from parallel_lab.base.units import time_text
-from parallel_lab.cli.results import without_torch
 from parallel_lab.graph.compiler import compile_network
 from parallel_lab.processes.measure.measure import load
 from parallel_lab.processes.shm import WorkerPool
@@ -32,6 +31,7 @@ from parallel_lab.train.session import Session
 from tests.bench import groups
 from tests.bench.goals import Goal
 from tests.bench.page import quotient, ratio_text, tables_text
+from tests.bench.peers import without_torch
 from tests.bench.training import LEARNING_RATE, network
 
 OURS, FUSED, DDP = "ours", "ours fused", "torch DDP"

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_lab.cli.results import installed_version
 from tests.bench.cases import POINT_TO_POINT, Case, check_results, given, partner
 from tests.bench.groups import Make, connect_rank, rank_arguments, serve_rank
 
@@ -196,3 +197,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def without_torch() -> str:
+    """Why PyTorch is not compared with; "" where it is installed."""
+    return "PyTorch is not installed: pip install torch" if installed_version("torch") is None else ""

@@ -32,12 +32,12 @@ import numpy as np
 from parallel_lab.base.errors import ArgumentError, MissingPackage
 from parallel_lab.base.system import cores
 from parallel_lab.base.units import time_text
-from parallel_lab.cli.results import without_torch
 from parallel_lab.processes.measure.measure import load
 from parallel_lab.processes.mpi.launch import KeptMpirun
 from tests.bench.goals import Goal, goal_rows
 from tests.bench.groups import ANSWER_S, BenchError, first_line, own_environment
 from tests.bench.page import quotient, ratio_text, tables_text
+from tests.bench.peers import without_torch
 
 COLD, WARM, TORCH_SPAWN, TORCH_FORK, MPIRUN = "ours, cold", "ours, warm", "torch spawn", "torch fork", "mpirun"
 LIMIT = 1 / 8  # of torch spawn

@@ -69,7 +69,7 @@ def alone():
     return measure_collectives(2, OPS, (4 * KIB, MIB), 1, busy=1, batch_s=0.001, peers=False)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("size", [4 * KIB, MIB])
 def test_ours_is_timed_in_all_three_forms(alone, op, size):

@@ -25,7 +25,6 @@ import numpy as np
 from parallel_lab import nn, ops
 from parallel_lab.base.errors import MissingPackage
 from parallel_lab.base.seeds import temporary_seed
-from parallel_lab.cli.results import without_torch
 from parallel_lab.nn import models
 from parallel_lab.nn.tensor.autograd import gradients, value_and_grad
 from parallel_lab.nn.tensor.parameter import Parameter
@@ -40,6 +39,7 @@ from tests.bench.groups import (
     serve_rank,
 )
 from tests.bench.page import tables_text
+from tests.bench.peers import without_torch
 
 # what the project promises, as ratios of our time to PyTorch's; and of peak memory to the necessary
 LIMITS = {"mlp": (1.1, 1.5), "transformer": (1.6, 1.5), "conv": (3.0, 2.0), "tiny": (1.5, None)}

@@ -68,6 +68,11 @@ def jupyterlab(root: Path) -> Iterator[str]:
     (home / "labconfig").mkdir()
     quiet = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
     (home / "labconfig/default_setting_overrides.json").write_text(json.dumps(quiet))
+    # all but those of the extra `live`: made for JupyterLite, they raise in a JupyterLab
+    (home / "labextensions").mkdir()
+    for extension in Path(sys.prefix, "share/jupyter/labextensions").glob("*"):
+        if extension.name != "@jupyterlite":
+            (home / "labextensions" / extension.name).symlink_to(extension)
     env = {
         **os.environ,
         "JUPYTER_CONFIG_DIR": str(home),
@@ -86,6 +91,7 @@ def jupyterlab(root: Path) -> Iterator[str]:
     ]
     command += [
         "--LabApp.extension_manager=readonly",
+        f"--LabApp.labextensions_path={home / 'labextensions'}",
         "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         # a language server that lies in this environment (pyrefly is one) would start, and outlive JupyterLab

@@ -110,3 +110,28 @@ def test_a_row_of_choices_has_bars_and_previews_the_one_pointed_at(page_of, live
     row.click()
     expect(page.locator(".pl-status")).to_contain_text(tried.snapshot()["status"].replace(" us", " µs"))
     expect(row).to_have_attribute("aria-checked", "true")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", LISTS)
+def test_no_choice_moves_away_from_the_pointer(live, name):
+    """The preview of "off" in the Memory Lab had one line less to say, and all below it moved up by 21 pixels."""
+    make, _, opener, _ = LISTS[name]
+    lab = make()
+    page, _ = live(widget_of(make)(lab), width=848)
+    if opener:
+        page.locator(opener).click()
+    (command,) = lab.weighed
+    rows = page.locator(f"button[data-command={command}]")
+    expect(rows.last.locator(".pl-weights i:visible")).to_have_count(3)
+    moved, pointed = {}, 0
+    for row in rows.all():
+        before = row.bounding_box()
+        row.hover()
+        page.wait_for_timeout(100)
+        pointed += page.locator(".pl-previewing").count()
+        if (after := row.bounding_box()) != before:
+            moved[row.get_attribute("data-value")] = (before, after)
+        page.mouse.move(2, 2)
+        expect(page.locator(".pl-previewing")).to_have_count(0)
+    assert not moved and pointed >= 3

@@ -32,7 +32,7 @@ def test_axe_finds_no_fault_in_any_lab(opened, theme):
     book.page.evaluate(f"jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})")
     book.run_all()
     sync_api.expect(book.page.locator(".pl-lab[data-painted]")).to_have_count(len(labs), timeout=120_000)
-    assert len(labs) == 11 and axe_faults(book.page, ".jp-OutputArea") == []
+    assert len(labs) == 15 and axe_faults(book.page, ".jp-OutputArea") == []
 
 
 def shown_by_plotly(opened, name, kind):
@@ -40,7 +40,9 @@ def shown_by_plotly(opened, name, kind):
     book.run_all()
     picture = book.page.locator(f"[data-plotly={name}]").first
     picture.locator(".main-svg").first.wait_for(timeout=60_000)
-    assert not book.page.locator("figure.pl-cv > svg, .pl-se-plot > svg").count()  # it replaces ours
+    assert not book.page.locator(
+        "figure.pl-cv > svg, .pl-se-plot > svg, .pl-rc-figure > svg"
+    ).count()  # it replaces ours
     sizes = "node => [...node.querySelectorAll('text')].map((t) => parseFloat(getComputedStyle(t).fontSize))"
     assert set(picture.evaluate(sizes)) <= {11, 12.5}
     assert book.page.locator(".pl-lab").first.evaluate("lab => lab.getBoundingClientRect().height") <= 655
@@ -55,6 +57,21 @@ def test_the_cost_lab_is_drawn_by_plotly_and_follows_its_settings(opened):
     assert until(
         lambda: [curve for *curve, hover in picture.evaluate(drawn) if hover == "skip"] == before[:4]
     )  # a ghost
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("step", "MemoryLab", "of 129, update:"),
+        ("moments", "RecomputeLab", "results"),
+        ("over", "ExpertLab", "x the mean"),
+    ],
+)
+def test_a_pointer_reads_what_a_picture_has_at_that_place(opened, name, kind, words):
+    page, picture = shown_by_plotly(opened, name, kind)
+    box = picture.bounding_box()
+    page.mouse.move(box["x"] + 0.8 * box["width"], box["y"] + 0.7 * box["height"])
+    sync_api.expect(picture.locator(".hovertext").first).to_contain_text(words)
 
 
 def test_a_click_on_a_plan_chooses_it_and_so_do_keys(opened):

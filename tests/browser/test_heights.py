@@ -12,12 +12,15 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.experts.model import ExpertLab
+from parallel_lab.lab.explain.model import ExplainLab
 from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.hunt.model import HuntLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import RosettaLab
+from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -67,6 +70,20 @@ def split_gpt() -> Any:
     return lab
 
 
+def hunted(view: Any) -> None:
+    """Two looks and a wrong name."""
+    view.lab.probe()
+    view.lab.compare()
+    view.lab.set_suspect((view.lab.hunt.case.culprit + 1) % view.lab.hunt.suspects)
+    view.lab.tell()
+
+
+def found(view: Any) -> None:
+    view.lab.set_suspect(view.lab.hunt.case.culprit)
+    view.lab.set_mend(view.lab.hunt.case.suspects[view.lab.hunt.case.culprit].mutant.mend)
+    view.lab.tell()
+
+
 # per lab: a model; what brings it into its further states, one after the other
 STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "strategy": (FakeLab, [training, lambda view: view.lab.stop(), refused]),
@@ -81,8 +98,12 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "recompute": (RecomputeLab, [partial(ran, command="count"), refused]),
     "redistribution": (RedistributionLab, [refused]),
     "costs": (CostLab, [refused]),
+    "runs": (RunLab, [refused]),
     "context": (lambda: ContextLab(ranks=8), [ran, refused, lambda view: view.lab.set_way("hybrid")]),
     "experts": (partial(ExpertLab, bias_rate="0.05"), [going, ran, refused, lambda view: view.lab.set_factor("1")]),
+    "explain": (ExplainLab, [refused, lambda view: view.lab.set_example("torch_fsdp")]),
+    "hunt": (HuntLab, [hunted, refused, found, lambda view: view.lab.forget()]),
+    "hunt in a GPT": (lambda: HuntLab("gpt", 16, "alike"), [hunted, found]),
     "rosetta": (RosettaLab, [refused, lambda view: view.lab.set_form("torch", "[Partial('max'), Replicate()]")]),
     "rosetta of three axes": (partial(RosettaLab, "2 x 2 x 2", "8 x 16 x 24", "S0 S0 S2"), [refused]),
     "stepper": (CollectiveStepper, [refused]),

@@ -12,12 +12,14 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.experts.model import ExpertLab
+from parallel_lab.lab.explain.model import ExplainLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import RosettaLab
+from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.search.subjects import SUBJECTS
 from tests.browser.lab_page import CUT, FAULTS, FEW, MARKS, axe_faults, boxes, browser, page_of, recorded, sync_api
@@ -43,6 +45,7 @@ LABS = {
     "stepper": (CollectiveStepper, "[aria-label='8 ranks']", "[data-act=next]", "COUNTED, AND BY FORMULA"),
     "pipeline": (lambda: PipelineLab(stages=2), ".pl-pi-toggle", "[data-do=back]", "waits n ticks"),
     "redistribution": (RedistributionLab, "[data-value=all_to_all]", "[data-key=set_rank]", "together with"),
+    "runs": (RunLab, "[data-command=set_links][data-value='2']", "[data-key=set_term]", "Where a step goes"),
     "costs": (CostLab, "[data-command=set_kind][data-value=all_gather]", "[data-key=set_size]", "Time over size"),
     "experts": (
         ExpertLab,
@@ -50,6 +53,7 @@ LABS = {
         "[data-key=set_step-24]",
         "Rows of each expert",
     ),
+    "explain": (ExplainLab, "[data-command=set_devices][data-value='8']", "[data-key=line-18]", "rank 0 sends"),
     "rosetta": (RosettaLab, "[data-key=set_dp-P]", ".pl-ro-card[tabindex='0']", "More notations"),
     "context": (ContextLab, "[data-command=set_ranks][data-value='8']", "[data-key=set_step-0]", "Rank of each pair"),
     "search": (

@@ -111,7 +111,7 @@ def test_the_lead_is_a_sentence_of_two_lines_at_most(live, subject):
     """It took three at 848 pixels, and pushed down what it is about."""
     lab = MemoryLab(subject, 8)
     page, _ = live(MemoryLabWidget(lab), width=848)
-    lines = """(e, text) => { const s = getComputedStyle(e); e.textContent = text;
+    lines = """(e, text) => { const s = getComputedStyle(e); e.textContent = text; e.style.minHeight = 0;
       return (e.getBoundingClientRect().height - 2 * parseFloat(s.paddingTop)) / parseFloat(s.lineHeight); }"""
     for capacity in (None, "1 KiB", "900 GiB"):
         lab.set_capacity(capacity)

@@ -119,6 +119,7 @@ def test_the_notebook_runs_from_top_to_bottom_and_shows_what_it_promises(opened)
     assert cells[0]["id"] == "cell-01"  # the lesson opens on the lab
     book.scroll_to(1)
     lab = Lab(book.page)
+    lab.root.get_by_role("checkbox", name="predict first").uncheck()  # until then what gives answers away is covered
     expect(lab.cards).to_have_count(8)
     expect(lab.root.locator(".pl-verdict", has_text="within the rounding bound")).to_have_count(1)
     assert lab.step() == 100 and lab.ink() > 1000

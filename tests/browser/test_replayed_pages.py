@@ -22,6 +22,7 @@ from parallel_lab.lab.quickstart.model import Quickstart
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import RosettaLab
+from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab import pages_of
 from parallel_lab.lab.shared.page import LARGEST_PAGE
@@ -45,6 +46,7 @@ LABS = {
     "stepper": (CollectiveStepper, ["choose_algorithm", "tree"], None),
     "pipeline": (lambda: PipelineLab(stages=2), ["set_schedule", "gpipe"], "[data-command=run_measured]"),
     "costs": (CostLab, ["set_ranks", 16], None),
+    "runs": (RunLab, ["set_links", "0.5"], None),
     "context": (ContextLab, ["set_way", "zigzag"], None),
     "experts": (ExpertLab, ["set_ep", 2], "[data-command=run_measured]"),
     "rosetta": (RosettaLab, ["set_tp", "P"], None),
@@ -79,7 +81,7 @@ def open_tab(page):
     expect(page.locator("[data-tab=compare]")).to_have_attribute("aria-selected", "true")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", LABS)
 def test_a_choice_shows_what_the_lab_shows_and_stays_when_the_page_is_reloaded(page_of, name):
     make, call, _ = LABS[name]
@@ -109,7 +111,16 @@ def test_a_link_opens_the_page_where_it_was_copied(page_of, name):
     html = lab.to_html(limits=SOME)
     getattr(lab, call[0])(*call[1:])
     look, part = list(lab.looks.items())[-1]
-    value = {"rank": 1, "follow": 1, "source": "predicted", "at": 1, "size": 1024, "step": 1, "way": "back"}[part]
+    value = {
+        "rank": 1,
+        "follow": 1,
+        "source": "predicted",
+        "at": 1,
+        "size": 1024,
+        "step": 1,
+        "way": "back",
+        "term": "moved",
+    }[part]
     getattr(lab, look)(value)
     page = page_of(html)
     page.evaluate("(link) => { location.hash = link; }", lab.link())

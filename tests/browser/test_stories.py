@@ -113,11 +113,29 @@ STEPS: dict[str, list[tuple[Act, str]]] = {
         (take("set_factor", "1"), "dropped: no expert sees them."),
         (click("[data-tab=messages]"), ""),
     ],
+    "RunLab": [
+        (take("set_run_id", "titan-405b-cp1"), "titan-405b-cp1"),
+        (press("set_links", "0.5"), "decided by tensor"),
+        (take("set_change", "cp 2"), "decided by waiting"),
+        (click("[data-tab=numbers]"), ""),
+    ],
     "RosettaLab": [
         (press("set_tp", "S1"), "JAX writes PartitionSpec('dp', 'tp')."),
         (press("set_tp", "P"), "they reduce at once"),
         (typed('"form-jax.PartitionSpec"', "P(('tp', 'dp'), None)"), "[_StridedShard(0, split_factor=4), Shard(0)]"),
         (click("[data-tab=more]"), ""),
+    ],
+    "ExplainLab": [
+        (click("[data-key=line-18]"), ""),
+        (take("set_example", "torch_fsdp"), "7 all_gather, 4 reduce_scatter"),
+        (press("set_devices", "4"), "mesh (dp=4)"),
+        (click("[data-tab=messages]"), ""),
+    ],
+    "HuntLab": [
+        (take("set_tensor", "2.matmul"), ""),
+        (click("[data-command=probe]"), "It says: equal."),
+        (click("[data-command=compare]"), "It says: copies are equal."),
+        (press("set_step", "1"), ""),
     ],
     "CollectiveStepper": [
         (click("[data-act=next]"), ""),

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.browser.lab_page import CUT, FAULTS, MARKS, boxes, browser, page_of, recorded, sync_api
 from tests.lab.fake_lab import FakeLab
@@ -225,7 +226,7 @@ CLASHES = """() => { const box = (e) => e.getBoundingClientRect(), found = [];
   return found; }"""
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [1280, 904, 848, 662, 400])
 @pytest.mark.parametrize("net", ["quickstart", "megatron", "dense", *LONG])
 def test_graph_cards_and_panels_have_room_whatever_is_looked_at(show, net, width):
@@ -298,7 +299,7 @@ def test_three_cut_dims_are_drawn_in_panels(show):
     for i, (x, y, w, h) in enumerate(boxes):
         for u, v, p, q in boxes[i + 1 :]:
             assert min(x + w, u + p) - max(x, u) < 0.05 or min(y + h, v + q) - max(y, v) < 0.05
-    assert "dim 2 in panels" in page.locator(".pl-lead-fact").last.inner_text()
+    expect(page.locator(".pl-lead-fact", has_text="dim 2 in panels")).to_have_count(1)
 
 
 def test_a_refused_strategy_is_marked_and_explained_in_place(show):
@@ -392,6 +393,37 @@ def test_a_strategy_is_chosen_from_the_list_by_keyboard(live):
     page.keyboard.press("Enter")
     assert last_command(page) == ("set_strategy", ["relu", following])
     expect(box).to_have_attribute("aria-expanded", "false")
+
+
+def test_an_open_list_stays_where_it_is_when_the_pointer_comes(live):
+    """Else the pointer is over another strategy when the button goes down, and a click chooses that one."""
+    page, _ = live
+    page.locator("[data-drop=relu]").click()
+    shown = page.locator(".pl-list:not([hidden])")
+    expect(shown).to_have_count(1)
+    before = shown.bounding_box()
+    page.mouse.move(before["x"] + 20, before["y"] + 90)
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("(snapshot) => put('snapshot', { ...snapshot })", live[1].snapshot())  # drawn anew
+    page.wait_for_timeout(200)
+    assert shown.bounding_box() == before
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("n", [1, 2, 3])  # the first is out of sight: the list shows the one in force
+def test_an_open_list_keeps_its_place_while_the_lab_below_it_gets_shorter(page_of, n):
+    """A preview may make the lab shorter than the list needs: placed anew, it would jump above its field."""
+    page = page_of(StrategyLab(devices=4).to_html(limits=Limits(18, 60)), width=904)
+    page.locator("[data-drop=matmul]").click()
+    shown, lab = page.locator(".pl-list:not([hidden])"), page.locator(".pl-lab")
+    expect(page.locator(".pl-list [role=option]:nth-child(3) .pl-weights i:visible")).to_have_count(3)
+    before, height = shown.bounding_box(), lab.bounding_box()["height"]
+    box = page.locator(".pl-list [role=option]").nth(n).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator(".pl-previewing")).to_have_count(1)
+    assert lab.bounding_box()["height"] != height
+    after = shown.bounding_box()
+    assert (after["x"], after["y"]) == (before["x"], before["y"])
 
 
 @pytest.mark.exhaustive

@@ -66,6 +66,7 @@ def test_without_the_sums_many_of_them_would_pass(small, rng):
     assert passed > 50
 
 
+@pytest.mark.exhaustive
 def test_every_single_bit_of_a_file_counts(small):
     """Not drawn: all bits of the first 64 bytes and of the last 64, which are elements."""
     data, path = small.read_bytes(), small.with_name("mutant.ckpt")

@@ -11,11 +11,13 @@ import pytest
 
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.checkpoint import describe_checkpoint, read_manifest
+from tests.pools import shared_pool
 
 pytestmark = pytest.mark.timeout(120)
 BEFORE, AFTER = 4, 6
 OVER_8 = (((2, 4), (4, 1)), ((2, 4),), ((8, 1), (1, 1)))
 OVER_4 = (((1, 2), (2, 2)), ((4, 1),), ((1, 4), (4, 1)))
+OVER_2 = (((1, 2), (2, 1)), ((2, 1),), ((1, 2), (2, 1)))
 OVER_1 = (((1, 1), (1, 1)), ((1, 1),), ((1, 1), (1, 1)))
 RTOL = 1e-4
 
@@ -113,15 +115,19 @@ def pools():
         yield {8: eight, 4: four, 1: one}
 
 
-@pytest.fixture(scope="module")
-def saved(pools, tmp_path_factory):
+def trained_and_saved(pool, strategies, tmp_path_factory):
     """(folder of integrated files, folder of slices, losses of the steps after an undisturbed save)."""
     whole, slices = str(tmp_path_factory.mktemp("whole")), str(tmp_path_factory.mktemp("slices"))
-    uninterrupted = on_ranks(pools[8], training, OVER_8, BEFORE + AFTER)
+    uninterrupted = on_ranks(pool, training, strategies, BEFORE + AFTER)
     for folder, integrated in ((whole, True), (slices, False)):
-        losses = on_ranks(pools[8], training, OVER_8, BEFORE, None, save(folder, integrated))
+        losses = on_ranks(pool, training, strategies, BEFORE, None, save(folder, integrated))
         assert losses == [u[:BEFORE] for u in uninterrupted]
     return whole, slices, uninterrupted[0][BEFORE:]
+
+
+@pytest.fixture(scope="module")
+def saved(pools, tmp_path_factory):
+    return trained_and_saved(pools[8], OVER_8, tmp_path_factory)
 
 
 @pytest.mark.exhaustive
@@ -142,7 +148,7 @@ def test_integrated_files_hold_whole_tensors_and_slices_say_what_they_are(saved)
     assert manifest.tensors[w1].layout == manifest.tensors[w1.removeprefix("moment1.")].layout
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("ranks", "strategies"), [(8, OVER_8), (4, OVER_4), (1, OVER_1)], ids=["8", "4", "1"])
 @pytest.mark.parametrize("load", [load_files, load_all_ranks], ids=["whole", "all-ranks"])
 def test_a_resumed_training_goes_on_as_if_nothing_had_happened(pools, saved, ranks, strategies, load):
@@ -169,8 +175,13 @@ def test_slices_go_into_another_strategy_of_as_many_ranks(pools, saved):
     assert np.allclose(found, [expected] * 8, rtol=RTOL, atol=0)
 
 
+@pytest.mark.exhaustive
 def test_without_the_optimizer_the_losses_differ(pools, saved):
     """The tooth."""
+    without_the_optimizer(pools[8], OVER_8, saved)
+
+
+def without_the_optimizer(pool, strategies, saved):
     whole, _, expected = saved
 
     def before(rank, net, optimizer):
@@ -178,6 +189,15 @@ def test_without_the_optimizer_the_losses_differ(pools, saved):
 
         load_param_into_net(net, load_checkpoint(f"{whole}/rank_0/net.ckpt"))
 
-    found = on_ranks(pools[8], training, OVER_8, AFTER, before)
+    found = on_ranks(pool, training, strategies, AFTER, before)
     assert found[0][0] == expected[0]  # the parameters are right
     assert not np.allclose(found[0][1:], expected[1:], rtol=RTOL, atol=0)
+
+
+def test_two_ranks_go_on_with_their_optimizer_and_not_without(tmp_path_factory):
+    """What the other tests do with eight, and their tooth."""
+    pool = shared_pool(2)
+    saved = whole, slices, expected = trained_and_saved(pool, OVER_2, tmp_path_factory)
+    for load in (load_files(whole), load_files(slices, own=True)):
+        assert on_ranks(pool, training, OVER_2, AFTER, load) == [expected] * 2
+    without_the_optimizer(pool, OVER_2, saved)

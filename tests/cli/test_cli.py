@@ -260,6 +260,7 @@ def test_ctrl_c_while_a_command_works_is_one_line(tmp_path, entry_point, start):
     assert (found.returncode, found.stdout, found.stderr) == (130, "True\n", INTERRUPTED)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(os.name != "posix", reason="a shell's >&-")
 def test_a_closed_output_is_the_null_device(tmp_path):
     """It ended in "'NoneType' object has no attribute 'isatty'", or wrote into the first file that was opened."""

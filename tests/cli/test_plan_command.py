@@ -9,7 +9,17 @@ import pytest
 
 from parallel_lab.cli import main as cli, plan_command
 from parallel_lab.cli.plan_page import found_chart
-from parallel_lab.cost.planner import DecoderPoint, PlanPoint, Transformer, get_machine, predict_point, search_plans
+from parallel_lab.cost.planner import (
+    DecoderPoint,
+    PlanPoint,
+    Transformer,
+    error_bar_text,
+    get_machine,
+    predict_point,
+    report_run,
+    search_plans,
+)
+from tests.cost.test_hub_configs import QWEN3
 
 SIZES = ("--layers", "2", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
 SMALL = ["plan", *SIZES, "--devices", "8"]
@@ -28,7 +38,7 @@ def test_the_search_prints_line_and_winner(capsys):
     first, _, rest = capsys.readouterr().out.partition("\n")
     words = "1 copy of 2 stages of 2 ranks; 2 micro-batches of 1 sequence, schedule 1f1b."
     assert first.startswith("The fastest takes ") and first.endswith(words)
-    assert rest == f"{found.text(2)}\n\n{found.winner.explain()}\n"
+    assert rest == f"{found.text(2)}\n\n{found.winner.explain()}\n{error_bar_text('dgx_a100')}\n"
 
 
 def test_without_a_number_of_devices_a_known_cluster_has_1024_and_a_file_its_own(tmp_path):
@@ -43,16 +53,18 @@ def test_a_point_is_explained(capsys):
     assert cli.main([*SMALL, "--precision", "float32", "--point", "d=2,t=2,p=2,m=4,zero=1,sequence=yes"]) == 0
     point = PlanPoint(2, 2, 2, 1, 4, level=1, sequence_parallel=True)
     found = predict_point(MODEL, point, get_machine("dgx_a100", 8), precision="float32")
-    assert capsys.readouterr().out == found.explain() + "\n"
+    assert capsys.readouterr().out == f"{found.explain()}\n{error_bar_text('dgx_a100')}\n"
 
 
+@pytest.mark.exhaustive
 def test_page_and_data_of_a_search_have_what_it_found(tmp_path, capsys):
     page, data = tmp_path / "plan.html", tmp_path / "plan.json"
     options = ["--batch", "2", "--html", str(page), "--json", str(data)]
     assert cli.main(["plan", *SIZES, "--devices", "4", *options]) == 0
     found = searched()
     assert found.winner.explain() in capsys.readouterr().out
-    assert json.loads(data.read_text()) == json.loads(json.dumps(found.to_dict()))
+    numbers = {**found.to_dict(), "error_bar": error_bar_text("dgx_a100")}
+    assert json.loads(data.read_text()) == json.loads(json.dumps(numbers))
     html = page.read_text(encoding="utf-8")
     assert all(f"<td>{p.point.text()}</td>" in html for p in found.line)
     assert all(f">{value}</td>" in html for _, value, _ in found.winner.rows())
@@ -144,10 +156,45 @@ def test_a_decoder_is_planned_over_sequence_and_experts(capsys):
     net = ["plan", "--net", "mixtral_8x7b", "--seq-length", "8192", "--devices", "16", "--cluster", "dgx_h100"]
     assert cli.main([*net, "--point", "d=4,c=2,p=2,e=8,m=4,way=ulysses,zero=1"]) == 0
     point = DecoderPoint(8192, 4, context=2, stages=2, expert=8, micro_batches=4, way="ulysses")
-    assert capsys.readouterr().out == predict_point("mixtral_8x7b", point, get_machine("dgx_h100", 16)).explain() + "\n"
+    text = predict_point("mixtral_8x7b", point, get_machine("dgx_h100", 16)).explain()
+    assert capsys.readouterr().out == f"{text}\n{error_bar_text('dgx_h100')}\n"
     assert cli.main([*net, "--context", "2", "--expert", "8", "--ways", "gathered", "--batch", "16", "--json"]) == 0
     won = json.loads(capsys.readouterr().out)["winner"]
     assert (won["point"]["context"], won["point"]["expert"], won["label"]) == (2, 8, "predicted")
     with pytest.raises(SystemExit):
         cli.main([*SMALL, "--context", "2"])
     assert "--context: only of a decoder" in capsys.readouterr().err
+
+
+def test_a_published_run_is_printed_next_to_its_prediction(tmp_path, capsys):
+    page = tmp_path / "run.html"
+    assert cli.main(["plan", "--run", "llama3-405b-16k", "--html", str(page)]) == 0
+    printed, report = capsys.readouterr().out, report_run("llama3-405b-16k")
+    assert printed == report.text() + "\n" and f"{report.error:+.1%}" in printed
+    html = page.read_text()
+    assert "<svg" in html and "Where a step goes" in html and "error bar" in html and "<script" not in html
+    assert cli.main(["plan", "--run", "titan-405b-cp8", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["measured_s"] == 8 * 262144 / (16 * 512) and told["error_bar"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--model", "x.json"), ("--net", "gpt"), ("--devices", "8"), ("--cluster", "dgx_a100"), ("--context", "2")],
+)
+def test_a_published_run_has_its_own_model_and_machine(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["plan", "--run", "llama3-405b-16k", *option])
+    assert ended.value.code == 2
+    assert f"{option[0]} and --run: a published run has its own" in capsys.readouterr().err
+
+
+def test_a_hub_file_is_planned(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN3))
+    net = ["plan", "--model", str(path), "--devices", "16", "--cluster", "dgx_h100", "--batch", "64"]
+    assert cli.main([*net, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["winner"]["tokens_per_s"] > 0
+    path.write_text('{"architectures": ["BertModel"]}')
+    assert cli.main(net) == 2 and "LlamaForCausalLM" in capsys.readouterr().err
+    assert cli.main(["plan", "--run", "llama4"]) == 2 and "nearest" in capsys.readouterr().err

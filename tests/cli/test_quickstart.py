@@ -95,6 +95,7 @@ def test_a_strategy_changes_the_plan(capsys):
     assert not re.search(r"forward +matmul +AllReduce", out)
 
 
+@pytest.mark.quick(6)
 @each_of(
     ("words", "said"),
     (

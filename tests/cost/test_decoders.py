@@ -151,6 +151,7 @@ def test_kept_bytes_of_layers_with_experts():
         ({"experts": 4, "chosen": 1, "expert_width": 8, "dense_layers": 3}, "dense_layers=3 of 2"),
         ({"latent": (1, 2, 3, 4, 5)}, "LatentAttention"),
         ({"layers": 0}, "layers=0"),
+        ({"heads": 3}, "heads=3 of hidden=8"),
     ],
 )
 def test_shapes_that_contradict_themselves_are_refused(changed, told):
@@ -166,5 +167,5 @@ def test_names_and_kinds_are_checked():
         DECODERS[0].part("attentions")
     with pytest.raises(ArgumentError, match="no rate"):
         DECODERS[0].rate(8)
-    with pytest.raises(ArgumentError, match="q_rank=0"):
-        LatentAttention(0, 1, 1, 1, 1)
+    with pytest.raises(ArgumentError, match="kv_rank=0"):
+        LatentAttention(1, 0, 1, 1, 1)

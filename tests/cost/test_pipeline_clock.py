@@ -303,7 +303,7 @@ def by_pipe_1(p, m, f, b, w, c, warm, joined):
 
 
 @pytest.mark.parametrize(("p", "m"), [(4, 4), (4, 9), (5, 12), (6, 40), (7, 7), (8, 24), (12, 24), (16, 33), (32, 64)])
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 def test_any_setting_costs_what_the_rules_of_the_published_rates_give(p, m):
     draw = np.random.default_rng([54, p, m])
     for _ in range(3):

@@ -24,7 +24,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", CASES)
 def test_every_instruction_finds_the_predicted_bytes_on_every_rank(case):
     (stages, how), devices, settings = CASES[case]
@@ -68,7 +68,7 @@ def scheduled(monkeypatch, name, width=1, parts=8):
         made = from_last_to_first(stages, micro_batches) if drawn else make_schedule(name, stages, parts, chunks)
         return [list(lane) for lane in made]
 
-    monkeypatch.setattr(hooks, "_schedule_maker", order)
+    monkeypatch.setitem(hooks._from_above, "schedule_maker", order)
     return planned(stages, width * (max(stages) + 1), parts=parts, rows=4 * parts, **how)
 
 

@@ -1,5 +1,6 @@
 """The outer search against looking at every point with the clock, and what must hold of any search."""
 
+import contextlib
 import json
 
 import pytest
@@ -46,6 +47,7 @@ def undominated(predictions):
     return sorted(set(best))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("share", first(1, [0.5, 0.2, 1.0]))
 def test_winner_and_line_are_those_of_all_points(every, share):
     cap = share * max(p.memory_bytes for p in every.values())
@@ -57,9 +59,22 @@ def test_winner_and_line_are_those_of_all_points(every, share):
     assert refused == len(every) - len(fitting)
 
 
+@pytest.mark.exhaustive
 def test_no_schedule_is_faster_than_the_bound(every):
     for point, found in every.items():
         assert Pricing(MODEL, point, machine()).least_s <= found.step_s * (1 + 1e-12)
+
+
+def test_no_drawn_schedule_is_faster_than_the_bound(rng):
+    """24 points of the space that can be."""
+    found, there = {}, points()
+    for at in rng.permutation(len(there)):
+        with contextlib.suppress(ArgumentError):
+            found[there[at]] = predict_point(MODEL, there[at], machine()).step_s
+        if len(found) == 24:
+            break
+    assert len(found) == 24
+    assert all(Pricing(MODEL, point, machine()).least_s <= step_s * (1 + 1e-12) for point, step_s in found.items())
 
 
 def test_every_point_has_a_verdict_with_a_reason():

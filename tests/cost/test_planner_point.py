@@ -1,15 +1,18 @@
 """Predictions of plan points against the clock and the memory of whole compiled plans, and against published steps."""
 
+import dataclasses
 import json
 import os
+from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 
 from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, ParallelLabError
 from parallel_lab.cost import predict_memory, predict_timeline
 from parallel_lab.cost.planner import PlanPoint, Transformer, get_machine, machine_names, predict_point, read_machine
-from parallel_lab.cost.planner.block import compile_block, compile_gpt, compile_single, read_part
+from parallel_lab.cost.planner.block import Part, Work, _parts, compile_block, compile_gpt, compile_single, read_part
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.schedules.clock import run_clock
 
@@ -56,7 +59,7 @@ def test_a_step_takes_what_the_clock_of_the_whole_plan_says(point):
     assert sum(parts) == pytest.approx(found.step_s)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("stages", [2, 4])
 def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
     """With chunks a border's time is the same for both of its directions and all of its chunks."""
@@ -66,7 +69,7 @@ def test_interleaved_steps_are_those_of_the_plan_to_two_thousandths(stages):
     assert predict_point(SMALL, point, cluster, precision="float32").step_s == pytest.approx(expected, rel=2e-3)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("point", POINTS, ids=PlanPoint.text)
 def test_memory_is_near_that_of_the_plan(point):
     """Terms are each at their most, which is up to 30 % more than the plan's moment with most where there is but one
@@ -79,7 +82,7 @@ def test_memory_is_near_that_of_the_plan(point):
     assert peak - 64 <= found.memory_bytes <= 1.3 * peak
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("sequence", [False, True])
 @pytest.mark.parametrize("sums", [False, True])
 def test_numbers_of_a_larger_micro_batch_follow_from_those_of_one_and_two(sums, sequence):
@@ -95,11 +98,38 @@ def test_numbers_of_a_larger_micro_batch_follow_from_those_of_one_and_two(sums, 
     assert made.kept_bytes == again.kept_bytes and made.spare_bytes == pytest.approx(again.spare_bytes)
 
 
+def same(mine: Part, read: Part) -> None:
+    """Equal to the last bit, in all that a prediction reads."""
+    for field in fields(Part):
+        a, b = getattr(mine, field.name), getattr(read, field.name)
+        if isinstance(a, Work):
+            assert [m.__dict__ for m in a.messages] == [m.__dict__ for m in b.messages], field.name
+            assert np.array_equal(a.flops, b.flops) and np.array_equal(a.touched_bytes, b.touched_bytes), field.name
+        elif field.name in ("spare_bytes", "update_bytes"):
+            assert a.max() == b.max(), field.name
+        else:
+            assert a == b and type(a) is type(b), field.name
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("recompute", ["full", "none", "attention"])
+@pytest.mark.parametrize("sequence", [True, False])
+@pytest.mark.parametrize(("tensor", "vocabulary"), [(8, 256), (8, 260), (4, 256), (2, 256)])
+def test_parts_that_share_their_update_are_those_of_the_whole_plan(tensor, vocabulary, sequence, recompute):
+    """Those of 8 ranks are not compiled, they follow from those of 2 and 4, unless 8 does not divide a size."""
+    model = Transformer("three", 3, 64, 8, 32, vocabulary)
+    how = {"recompute": recompute, "sequence": sequence}
+    plan = compile_gpt(model, tensor, 1, 2, stages=3, micro_batches=4, **how)
+    block = compile_block(replace(model, layers=1), tensor, 1, copies=True, **how)
+    for part, stage in zip((block.first, block.middle, block.last), plan.stages, strict=True):
+        same(part, read_part(plan, stage, tensor, 2))
+
+
 def test_more_devices_compile_nothing_more():
     compiled = []
     for data in (8, 512, 65536):
         predict_point(SMALL, PlanPoint(data, 4, 2, 1, 4), get_machine("dgx_a100", 8 * data))
-        compiled.append(compile_block.cache_info().misses)
+        compiled.append(_parts.cache_info().misses)
     assert len(set(compiled)) == 1
 
 
@@ -162,7 +192,7 @@ def test_levels_hold_less_and_the_third_sends_more():
 
 # What MindSpore's optimizer parallel makes of levels: weights, gradients and states are all stored divided, gathered
 # once a step (its levels 1 and 2) or before forward and backward (3); gradients are divided behind every backward
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("level", "ours", "micro_batches", "near"),
     [
@@ -194,6 +224,7 @@ def test_overlap_hides_messages_between_copies_and_nothing_else():
     assert hidden.step_s == pytest.approx(plain.step_s - (plain.copies_s - hidden.copies_s))
 
 
+@pytest.mark.exhaustive
 def test_sequence_parallel_keeps_less_and_sends_a_quarter_more():
     """Korthikanti et al. 2022: six all_gathers and four reduce_scatters a block for four all_reduces, (t - 1) / t b s h
     numbers each (an all_reduce twice that); borders carry 1 / t.
@@ -233,6 +264,7 @@ def test_bytes_on_links_are_those_of_the_rings():
     assert found.sent_bytes["between nodes"] == 0
 
 
+@pytest.mark.exhaustive
 def test_an_explanation_names_units_and_formulas_and_is_data_too():
     found = predict_point("gpt_1.7b", PlanPoint(4, 2, 2, 1, 4, level=1), get_machine("dgx_a100", 16))
     text = found.explain()
@@ -291,7 +323,10 @@ def test_a_cluster_is_read_from_a_file(tmp_path):
     found, known = read_machine(path, 64), get_machine("dgx_h100")
     assert found.cluster.name == "ours" and found.cluster.node_count == 8
     assert found.cluster.node_link == Link(3e-5, known.cluster.node_link.beta_s_per_byte)
-    assert found.peak_flops_per_s == known.peak_flops_per_s
+    assert found == dataclasses.replace(known, cluster=found.cluster)  # shares, fp8 and host as of the preset
+    assert get_machine({"preset": "dgx_h100"}) == known
+    own = get_machine({"preset": "dgx_h100", "device": {"flops_per_s": 1e14}, "fp8_flops_per_s": 0})
+    assert (own.rate("bf16"), own.rate("attention"), own.fp8_flops_per_s) == (1e14, 1e14, 0)
     device = {"flops_per_s": 1e12, "memory_bytes": 10**9, "memory_bandwidth_bytes_per_s": 1e11}
     link = {"alpha_s": 1e-6, "beta_s_per_byte": 1e-9}
     path.write_text(json.dumps({"device": device, "link": link, "devices_per_node": 4}))

@@ -270,7 +270,7 @@ def reordered(problem, rng):
     return replace(problem, choices=tuple(problem.choices[n] for n in order), pairs=pairs)
 
 
-@pytest.mark.quick(23)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("limited", [False, True], ids=["any memory", "limit"])
 @pytest.mark.parametrize("method", [eliminate, branch_and_bound, integer_program])
 @pytest.mark.parametrize("seed", range(120))
@@ -404,6 +404,7 @@ def test_every_operator_has_a_reason_and_every_step_a_text():
     assert len(halvings) == 3 * 3 and all(step.text().startswith(f"level {step.level}: ") for step in halvings)
 
 
+@pytest.mark.exhaustive
 def test_recursive_programming_takes_at_most_1024_devices_unless_set():
     net = nets.Chain([4096, 4096], [None])
     for devices in (2, 1024):

@@ -49,7 +49,7 @@ NETS = {  # network, its loss, {operator: what it is when a device holds as litt
 }
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NETS)
 def test_where_memory_is_short_tokens_and_experts_are_split(name):
     make, loss, wanted = NETS[name]

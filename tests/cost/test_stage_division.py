@@ -114,6 +114,7 @@ def work_s(plan):
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_division_by_cost_is_the_best_of_all_plans():
     """No other plan has a faster slowest stage; the times are those of the plan, except at borders."""
     net = Net()

@@ -93,7 +93,7 @@ def test_the_sum_is_the_time_of_the_plan(name, cluster, alltoall):
     assert best.best.cost == pytest.approx(step_time_s(best.plan, get_cluster(cluster)).total_s, rel=1e-12)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(21))
 def test_the_sum_is_the_time_of_any_plan_not_only_of_the_best(seed):
     rng = np.random.default_rng(seed)

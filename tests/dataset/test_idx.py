@@ -30,7 +30,7 @@ def test_what_is_written_is_read_back(tmp_path, rng, dtype, shape, name):
     np.testing.assert_array_equal(found, array)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 def test_reading_takes_the_size_of_the_array_and_a_piece(tmp_path, pack):
     (tmp_path / "a.idx").write_bytes(pack(struct.pack(">HBBI", 0, 0x08, 1, 24 << 20) + bytes(24 << 20)))
@@ -122,7 +122,7 @@ def test_every_changed_byte_of_the_packed_data_is_noticed(tmp_path):
     assert [wrong for wrong in believed if wrong[1] != [[0, 1, 2], [3, 4, 5]]] == []
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("declared", [6, 10**9])
 def test_a_gzip_bomb_is_refused_without_unpacking_it(tmp_path, declared):
     path = tmp_path / "bomb.gz"

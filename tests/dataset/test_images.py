@@ -135,6 +135,7 @@ def test_reading_takes_the_size_of_the_pictures_and_a_piece(tmp_path, pack):
     assert len(images) == len(labels) == 8000 and not images.any()
 
 
+@pytest.mark.exhaustive
 def test_a_gzip_file_that_unpacks_without_end_is_stopped(tmp_path):
     (tmp_path / "bomb.gz").write_bytes(gzip.compress(bytes(64 << 20)))  # 64 MiB from 64 kB
     with raises_within(8 << 20, "expected at most 1,000,000 bytes"):

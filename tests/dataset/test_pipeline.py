@@ -8,7 +8,7 @@ import pytest
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, DatasetError, ParallelLabError
 from parallel_lab.base.seeds import get_seed, set_seed
 from parallel_lab.nn.tensor.tensor import Tensor
-from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset
+from parallel_lab.train.dataset import GeneratorDataset, NumpySlicesDataset, zip as zip_datasets
 from parallel_lab.train.dataset.transforms import Compose, RandomTransform, TypeCast
 from tests.crossed import each_of
 
@@ -406,3 +406,87 @@ def test_shapes_types_length_and_text_of_a_pipeline():
 def test_looking_leaves_the_seed_alone():
     list(numbers(5, shuffle=True).map(Noise()))
     assert get_seed() == 1
+
+
+# ---- several datasets ----
+
+
+def test_filter_keeps_the_rows_that_the_predicate_takes():
+    even = pairs(6).filter(lambda y: y % 20 == 0, input_columns="y")
+    assert read(even) == [0, 2, 4]
+    assert read(pairs(6).filter(lambda x, y: x + y > 33)) == [4, 5]
+    assert even.get_dataset_size() == 3 and len(list(even.batch(2))) == 2
+    assert even.batch(2, drop_remainder=True).get_dataset_size() == 1
+    with pytest.raises(TypeError):
+        len(even)
+
+
+def test_a_predicate_answers_with_one_truth_value():
+    with pytest.raises(DatasetError, match="True or False for a row"):
+        read(numbers(2).filter(lambda x: np.array([True, False])))
+    with pytest.raises(DatasetError, match="no column 'z'"):
+        numbers().filter(bool, "z")
+
+
+def test_zip_sets_columns_side_by_side_up_to_the_shortest():
+    both = pairs(4).zip(numbers(3).rename("x", "z"))
+    assert both.get_col_names() == ["x", "y", "z"] and len(both) == 3
+    rows = [tuple(int(value) for value in row) for row in both]
+    assert rows == [(0, 0, 0), (1, 10, 1), (2, 20, 2)]
+    assert [tuple(map(int, row)) for row in zip_datasets((pairs(4), numbers(3).rename("x", "z")))] == rows
+    with pytest.raises(DatasetError, match="two datasets have a column 'x'"):
+        pairs().zip(numbers())
+
+
+def test_concat_reads_one_dataset_after_the_other():
+    assert read(numbers(3) + numbers(2)) == [0, 1, 2, 0, 1]
+    assert read(numbers(1).concat([numbers(2), numbers(3)]).batch(4)) == [[0, 0, 1, 0], [1, 2]]
+    assert len(numbers(3) + numbers(2)) == 5
+    with pytest.raises(DatasetError, match="columns x and x, y"):
+        numbers().concat(pairs())
+    with pytest.raises(TypeError):
+        numbers().concat([1, 2])
+
+
+def test_equal_samples_of_two_joined_datasets_draw_for_themselves():
+    one, other = (numbers(4).map(TypeCast("float64")).map(Noise()) for _ in range(2))
+    drawn = read(one + other)
+    assert drawn[:4] == read(one) and not {*drawn[:4]} & {*drawn[4:]}
+
+
+@pytest.mark.parametrize("sizes, counts", [([7, 3], [7, 3]), ([0.7, 0.3], [7, 3]), ([0.25, 0.25, 0.5], [3, 2, 5])])
+def test_split_gives_disjoint_parts_that_last(sizes, counts):
+    # 0.25 of 10: round(2.5) is 2 twice and 5, and the first part takes the row that is left
+    whole = numbers(10, shuffle=True)
+    parts = whole.split(sizes)
+    assert [len(part) for part in parts] == counts
+    first, second = ([{*read(part)} for part in parts] for _ in range(2))
+    assert first == second and sum(map(len, first)) == 10 and set.union(*first) == {*range(10)}
+    assert [read(part) for part in numbers(10).split(sizes, randomize=False)] == [
+        part.tolist() for part in np.split(np.arange(10), np.cumsum(counts)[:-1])
+    ]
+
+
+def test_splits_that_cannot_be_are_refused():
+    for sizes in ([5, 6], [0.5, 0.6], [10, 0], [0.97, 0.03]):
+        with pytest.raises(ArgumentError, match="add up"):
+            numbers(10).split(sizes)
+    for sizes in ([], "73", [0.5, 5], 3):
+        with pytest.raises(ArgumentTypeError, match="add up"):
+            numbers(10).split(sizes)
+    for rows in (numbers(10).batch(2), numbers(5).repeat(2)):
+        with pytest.raises(DatasetError, match="before batch"):
+            rows.split([0.5, 0.5])
+
+
+def test_split_of_shards_that_change_is_refused():
+    shard, _ = numbers(8, shuffle=True, num_shards=2, shard_id=0).split([2, 2])
+    with pytest.raises(DatasetError, match="was not among the rows"):
+        for _ in range(20):
+            read(shard)
+
+
+def test_apply_takes_a_function_of_the_dataset():
+    assert read(numbers(4).apply(lambda data: data.skip(1).batch(2))) == [[1, 2], [3]]
+    with pytest.raises(ArgumentTypeError, match="A dataset"):
+        numbers(4).apply(lambda data: None)

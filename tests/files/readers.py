@@ -22,6 +22,7 @@ from parallel_lab.base.events import Event, EventLog, chrome_trace, to_dicts
 from parallel_lab.cli.doctor import read_slots
 from parallel_lab.cli.script_doctor import script_needs
 from parallel_lab.cost.planner.clusters import read_machine
+from parallel_lab.cost.planner.hub_configs import read_decoder
 from parallel_lab.cost.schedules import Schedule, make_schedule
 from parallel_lab.lab.classroom.roll import read_class
 from parallel_lab.lab.code.pasted import read_code
@@ -37,6 +38,7 @@ from parallel_lab.train.dataset.cifar import read_cifar10, write_cifar10
 from parallel_lab.train.dataset.idx import read_idx, write_idx
 from parallel_lab.train.request_exit import OnRequestExit
 from tests.checkpoint.drawn import strategy_file
+from tests.cost.test_hub_configs import QWEN3
 from tests.processes.test_rank_table import table
 from tests.recorded.nets import Quick
 
@@ -214,6 +216,7 @@ READERS = {
     "events": Reader(_events, lambda path: to_dicts(EventLog.load(path)), "json", "run.json"),
     "rank table": Reader(lambda path: path.write_text(json.dumps(table((0, 1)))), read_rank_table, "json", "hccl.json"),
     "request to end": Reader(lambda path: path.write_text('{"GracefulExit": 1}'), _asked_to_end, "json", "exit.json"),
+    "model": Reader(lambda path: path.write_text(json.dumps(QWEN3)), read_decoder, "json", "model.json"),
     "cluster": Reader(lambda path: path.write_text(json.dumps(_cluster)), _machine, "json", "cluster.json"),
     "class": Reader(lambda path: path.write_text(json.dumps(_handed_in)), _class, "json", "ada.json"),
     "notebook": Reader(lambda path: path.write_text(json.dumps(_notebook)), read_cells, "json", "mine.ipynb"),
@@ -242,12 +245,14 @@ READERS |= {
         "ContextLab",
         "CostLab",
         "ExpertLab",
+        "ExplainLab",
         "FusionLab",
         "MemoryLab",
         "PipelineLab",
         "RecomputeLab",
         "RedistributionLab",
         "RosettaLab",
+        "RunLab",
         "SearchLab",
         "StrategyLab",
     )

@@ -113,7 +113,7 @@ def parts(net, h):
 BODIES = (both, no_else, returns, nested, returns_inside, expression, called, breaks, items, parts)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("at", [-1e6, 0.3, 1e6])
 @pytest.mark.parametrize("body", BODIES, ids=lambda f: f.__name__)
 def test_a_network_with_an_if_equals_one_device(body, at):
@@ -214,7 +214,7 @@ def taking_sides(net):
     return step, optimizer
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "settings", [{}, {"parallel_mode": "auto_parallel"}, {"enable_parallel_optimizer": True}], ids=str
 )

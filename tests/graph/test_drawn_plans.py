@@ -131,7 +131,7 @@ NAMED = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMED)
 def test_a_named_plan_trains_as_one_device(name):
     check(NAMED[name])
@@ -143,7 +143,7 @@ def four():
         yield made
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(1000, 1018))
 def test_processes_give_the_simulators_bits(seed, four):
     check(draw(seed, 4), four)

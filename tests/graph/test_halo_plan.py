@@ -83,7 +83,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", CASES)
 def test_every_strategy_equals_one_device(name):
     shape, kernel, attrs = CASES[name]

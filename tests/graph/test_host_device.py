@@ -178,7 +178,7 @@ def test_a_table_on_the_host_trains_as_one_on_the_device(mode, update):
     assert_same(trained(*host), trained(*device))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", MODES[:3])
 def test_a_table_on_the_host_trains_as_on_one_device(mode):
     """field_slice counts ids within a rank's rows, so that one device has no such look-up."""

@@ -78,7 +78,7 @@ def pairs(net, h):
     return held[0] + held[1] * table["n"]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("at", [0.5, 2.0, 40.0])
 @pytest.mark.parametrize("body", [halves, counts, newton, nested, breaks, sets_items, pairs], ids=lambda f: f.__name__)
 def test_a_network_with_a_while_equals_one_device(body, at):

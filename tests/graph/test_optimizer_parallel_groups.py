@@ -121,7 +121,7 @@ def test_clipping_by_the_global_norm_stays_everybody_s():
 # ---- results ----
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "device_num"), crossed(OPTIMIZERS, [2, 8, 4, 1]))  # most are exhaustive
 def test_results_are_those_of_plain_data_parallel_to_the_bit(name, device_num):
     """The owner computes just what every rank would have computed."""

@@ -86,7 +86,7 @@ def compare_some(what, seeds, counted):
     assert counted[0] > 0
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", first(1, range(0, 100, 10)))
 @pytest.mark.parametrize("what", DRAWN)
 def test_what_is_drawn_equals_one_device_with_cut_parameters(what, start, counted):
@@ -312,7 +312,7 @@ def test_eager_tensors_are_untouched():
     assert net(Tensor(data[0][0])).shape == (16, 16) and all(p.layout is None for p in net.get_parameters())
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("level", "shard", "fused"), crossed(LEVELS, [False, True], [False, True]))
 def test_a_batch_that_the_context_cuts_in_four_gives_the_same_steps(level, shard, fused):
     found, fusion = [], FUSED if fused else {}

@@ -46,6 +46,7 @@ def check(seed):
     return sum(len(i.ins) for i in buckets)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("start", first(1, range(0, 60, 20)))
 def test_fusion_changes_no_bit_of_random_networks(start):
     assert sum(check(seed) for seed in range(start, start + 20)) > 0

@@ -12,7 +12,7 @@ from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_steps import compare_step, draw_step
 
 
-@pytest.mark.quick(15)
+@pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", first(50, range(150)))  # the others are exhaustive
 def test_random_net_equals_one_device(seed):
     until_compared(draw_net, seed, compare)

@@ -33,7 +33,7 @@ def planned(*mark, **more):
     return compiled(case_of(*mark, **more))[0]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("settings", [{}, DATA_PARALLEL])
 def test_statistics_of_a_batch_are_assigned_once(settings):
     case = case_of("whole", blocks=1, statistics=True, dropout=False, settings=settings)
@@ -43,7 +43,7 @@ def test_statistics_of_a_batch_are_assigned_once(settings):
     assert len({target for target, _ in plan.forward_assignments}) == len(plan.forward_assignments) == 2
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["zb_h1", "zb_h2"])
 def test_a_divided_backward_makes_again_in_b_and_only_kept_messages_in_w(name):
     """A stage at a time too: that one keeps its results, the other one makes them again."""

@@ -263,7 +263,7 @@ def test_a_parameter_may_be_called_loss_scale():
 # ---- float16 ----
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @each_layout
 def test_float16_compute_with_float32_parameters_follows_float32(layout):
     results = []
@@ -316,7 +316,7 @@ def pool():
         yield workers
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["lars", "clip-global", "all-together"])
 def test_processes_and_simulator_agree_bit_for_bit(name, pool):
     """With clipping, a schedule, a loss scale, an overflow, and float16."""

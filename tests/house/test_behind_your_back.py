@@ -35,11 +35,13 @@ def registries() -> set[str]:
     """Tables in capital letters that begin empty, in all modules."""
     found = set()
     for path in files(PACKAGE, ".py"):
+        lines = path.read_text(encoding="utf-8").splitlines()
         for node in tree(path).body:
             if isinstance(node, ast.AnnAssign | ast.Assign) and node.value is not None:
                 target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-                name = getattr(target, "id", "")
-                if re.fullmatch(r"[A-Z][A-Z_]*", name) and EMPTY_TABLE.search(ast.unparse(node.value)):
+                name, ends = getattr(target, "id", ""), lines[node.end_lineno - 1].encode()[: node.end_col_offset]
+                empty = ends.endswith((b"{}", b"[]", b"()")) and EMPTY_TABLE.search(ast.unparse(node.value))
+                if re.fullmatch(r"[A-Z][A-Z_]*", name) and empty:
                     found.add(name)
     return found
 
@@ -50,7 +52,8 @@ def with_getattr() -> set[str]:
     return {
         where(path)
         for path in files(PACKAGE, ".py")
-        if any(isinstance(node, defined) and node.name == "__getattr__" for node in nodes(path))
+        if "__getattr__" in path.read_text(encoding="utf-8")
+        and any(isinstance(node, defined) and node.name == "__getattr__" for node in nodes(path))
     }
 
 

@@ -120,6 +120,7 @@ def test_a_name_that_nobody_has_is_refused_as_before(in_a_fresh_process):
     assert in_a_fresh_process(code) == ["'igama'", "True"]
 
 
+@pytest.mark.exhaustive
 def test_a_name_leaves_it_when_somebody_uses_it_and_goes_there_when_nobody_does(in_a_fresh_process):
     tables = "from parallel_lab.ops.machine.opdef import OPS\nfrom parallel_lab.ops.spellings import NAMES\n"
     taught = set(in_a_fresh_process(f"{tables}print(*dict.keys(OPS), *dict.keys(NAMES))")[0].split())

@@ -41,7 +41,7 @@ def seeds() -> Iterator[str]:
     for path in files(PACKAGE, ".py"):
         room, *inside = path.relative_to(PACKAGE).parts
         if inside and room not in NOT_COUNTED and (room != "nn" or inside[0] == "models"):
-            yield from named(tree(path))
+            yield from named(tree(path)) if "nn" in path.read_text(encoding="utf-8") else ()
     for path in files(ROOT / "notebooks", ".ipynb"):
         for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
             yield from OF_NN.findall("".join(cell["source"]))

@@ -22,16 +22,16 @@ def blocks(text: str, language: str) -> list[str]:
 def test_two_commands_do_all_set_up():
     outside_fences = re.sub(r"^```.*?^```", "", TEXT, flags=re.MULTILINE | re.DOTALL)
     shown = [line.strip() for line in outside_fences.splitlines() if line.startswith("    ")]
-    assert shown == ["pip install -e . && parallel-lab", 'pip install -e ".[test]" && pytest']
+    assert shown == ['pip install -e ".[jupyter]" && parallel-lab', 'pip install -e ".[test]" && pytest']
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["scripts"]["parallel-lab"] == "parallel_lab.cli.main:main"
     assert "test" in project["optional-dependencies"]
 
 
-def test_it_is_short_and_has_two_pictures_twelve_labs_and_four_doors():
+def test_it_is_short_and_has_two_pictures_fifteen_labs_and_four_doors():
     assert len(TEXT.encode()) <= LIMIT_BYTES
     assert TEXT.count("![") == 2
-    labs = TEXT.partition("## Twelve labs")[2].partition("\n## ")[0]
+    labs = TEXT.partition("## Fifteen labs")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?m)^\d+\. \*\*", labs)) == len(widgets.LABS)
     doors = TEXT.partition("## Four doors")[2].partition("\n## ")[0]
     assert len(re.findall(r"(?m)^\*\*You ", doors)) == 4

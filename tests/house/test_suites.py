@@ -92,3 +92,23 @@ def test_shares_together_are_all_cases_and_none_is_in_two(folder):
     shares = [collected(folder, "exhaustive", "--share", f"{k}/3") for k in range(3)]
     assert all(shares)
     assert sorted(itertools.chain(*shares)) == sorted(collected(folder, "exhaustive"))
+
+
+def test_every_other_process_reads_the_files_from_the_last_one_on(tmp_path):
+    """On a fresh checkout each compiles half of them; xdist runs nothing where the two differ in their order."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "conftest.py").write_text(CONFTEST.read_text())
+    names = ["a/test_one.py", "a/test_two.py", "b/test_one.py", "test_last.py"]
+    log = "import os\nprint(os.environ['PYTEST_XDIST_WORKER'], __file__, file=open({log!r}, 'a', buffering=1))\n"
+    for name in names:
+        (tmp_path / "tests" / name).parent.mkdir(exist_ok=True)
+        text = log.format(log=str(tmp_path / "log")) + "def test_it(): pass\ndef test_further(): pass\n"
+        (tmp_path / "tests" / name).write_text(text)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    command += ["--rootdir", str(tmp_path), "-c", os.devnull, "tests"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PARALLEL_LAB"))}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=tmp_path)
+    assert run.returncode == 0 and "8 passed" in run.stdout, run.stdout + run.stderr
+    lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
+    read = {who: [path.partition("/tests/")[2] for by, path in lines if by == who] for who in ("gw0", "gw1")}
+    assert read == {"gw0": names, "gw1": names[::-1]}

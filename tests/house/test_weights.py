@@ -25,34 +25,34 @@ CLOSURES = {
     "run.simulator": (7_973, 8_497),
     "graph.trace": (10_910, 10_910),
     "graph.compiler": (22_000, 22_510),
-    "train.session": (16_570, 26_995),
+    "train.session": (16_760, 27_240),
     "lab.costs.model": (6_962, 6_962),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 328,
+    "__init__.py": 369,
     "__main__.py": 8,
-    "base": 4_840,
-    "layout": 4_523,
-    "ops": 13_135,
-    "nn": 10_653,
-    "catalog": 15_332,
-    "graph": 9_646,
-    "cost": 11_310,
-    "run": 1_695,
-    "processes": 13_691,
-    "train": 11_065,
-    "lab": 42_991,
-    "mindspore": 9_896,
-    "hyper_parallel": 1_933,
-    "cli": 2_739,
+    "base": 4_993,
+    "layout": 4_632,
+    "ops": 13_269,
+    "nn": 11_860,
+    "catalog": 15_485,
+    "graph": 10_935,
+    "cost": 13_212,
+    "run": 1_678,
+    "processes": 14_139,
+    "train": 11_416,
+    "lab": 49_798,
+    "mindspore": 10_201,
+    "hyper_parallel": 2_328,
+    "cli": 3_208,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 126_624, 153_785, 114_599
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 139_517, 167_531, 121_735
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

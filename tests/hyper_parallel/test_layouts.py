@@ -10,6 +10,8 @@ import pytest
 from parallel_lab.hyper_parallel.core.dtensor import _build_layout
 
 import parallel_lab.hyper_parallel as hp
+from parallel_lab.hyper_parallel import families  # noqa: F401  # which fills the table
+from parallel_lab.hyper_parallel.rules import FAMILIES
 from parallel_lab.layout.mesh_layout import MeshLayout
 from parallel_lab.layout.notations import notations
 from tests.house.source import ROOT
@@ -63,6 +65,9 @@ MISTAKES = {
     "twice": (lambda mesh: hp.init_device_mesh("npu", (2, 4), mesh_dim_names=("dp", "dp")), ValueError),
     "shape": (lambda mesh: hp.Layout([2, 4], ("dp", "tp")), TypeError),
     "None": (lambda mesh: hp.Layout((2,), ("None",)), ValueError),
+    "shape of floats": (lambda mesh: hp.Layout((2.0,), ("dp",)), hp.layout.LayoutTypeError),
+    "ranks as a text": (lambda mesh: hp.Layout((2,), ("dp",), rank_list="ab"), ValueError),
+    "both forms": (lambda mesh: LAYOUT(hp.Shard(0), "dp"), ValueError),
     "unknown alias": (lambda mesh: LAYOUT("pp"), ValueError),
     "alias twice": (lambda mesh: LAYOUT("dp", "dp"), ValueError),
     "split and pending": (lambda mesh: LAYOUT("dp").set_partial_by_dev_axis("dp", "sum"), ValueError),
@@ -152,6 +157,19 @@ except AttributeError as error:
 
 
 def test_every_family_has_its_module():
-    for family in importlib.import_module("parallel_lab.hyper_parallel.view_rules").FAMILIES:
+    for family in FAMILIES:
         page = importlib.import_module(f"parallel_lab.hyper_parallel.core.shard.ops.parallel_{family}")
         assert page.DistributedOp().infer_layout is not None
+
+
+def test_a_ragged_split_is_by_units():
+    ragged = hp.RaggedShard((0, 1), (1, 0, 3))
+    assert ragged.pieces(8) == ((0, 2), (2, 2), (2, 8)) and ragged.is_shard(1) and not ragged.is_shard(2)
+    assert ragged == hp.RaggedShard([0, 1], [1, 0, 3]) and len({ragged, hp.RaggedShard((0,), (1,))}) == 2
+    for dims, units in (((1,), (1,)), ((0,), (0, 0)), ((), (1,)), ((0,), (-1, 2))):
+        with pytest.raises(ValueError):
+            hp.RaggedShard(dims, units)
+    with pytest.raises(TypeError):
+        hp.RaggedShard(0, (1,))
+    with pytest.raises(ValueError, match="units"):
+        ragged.pieces(9)

@@ -6,7 +6,9 @@ import importlib
 import numpy as np
 import pytest
 
-from parallel_lab.hyper_parallel import Layout
+import parallel_lab as pl
+from parallel_lab.hyper_parallel import Layout, families  # noqa: F401  # which fills the table
+from parallel_lab.hyper_parallel.rules import FAMILIES
 
 NAMES = ("dp", "cp", "tp")
 MESH = Layout((2, 2, 2), NAMES)
@@ -106,7 +108,7 @@ def sliced(x, layout, shape, result, case):
     return MESH(*entries)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", CASES)
 def test_slices_give_slices(case):
     """200 random layouts of the operands (seed 34): what is not refused is right on every rank."""
@@ -206,3 +208,44 @@ def test_results_that_come_together():
     assert begin[0].alias_tensor_map == ("dp", "None") and begin[1:] == ((0, 2), (4, 9))
     later = rule("stack", "Stack", "stack")([MESH("dp"), MESH("dp"), 0])
     assert later[0][0].alias_tensor_map == ("None", "dp") and later[1] is None
+
+
+ODD = [None, (), [], 1, "x", (9,), ("a",), (None,), [[X]], (1.5,), {}, (2, 0), (X, X), ([1, 2], 0, [X])]
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("module", FAMILIES)
+def test_odd_arguments_are_refused_with_a_value_error_or_a_type_error(module):
+    """They ended in IndexError, AttributeError, KeyError, each for its own operators."""
+    page = importlib.import_module(f"parallel_lab.hyper_parallel.core.shard.ops.parallel_{module}")
+    op = getattr(page, f"{module.title().replace('_', '')}DistributedOp")("op")
+    one, two = MESH("dp", "None"), MESH("cp")
+    refused = 0
+    for layouts in ((), (None,), (one,), (one, None, two), (MESH(), one), [two, two], (one,) * 4):
+        for extra in ODD:
+            try:
+                op.infer_layout(layouts, extra)
+            except (ValueError, TypeError) as error:
+                assert isinstance(error, pl.ParallelLabError), (layouts, extra, error)
+                refused += 1
+    assert refused or module == "ops"
+
+
+def test_attention_keeps_the_rows_of_queries():
+    """softmax(q k^T) v by rows of q: each rank needs all keys and values of its heads, and the whole of a head."""
+    q, k = MESH("dp", "cp", "tp", "None"), MESH("dp", "cp", "None", "None")
+    attention = rule("scaled_dot_product_attention", "ScaledDotProductAttention", "sdpa")
+    assert attention((q, k, k), ()).alias_tensor_map == ("dp", "cp", "tp", "None")
+    flash = rule("flash_attention_score", "FlashAttentionScore", "FlashAttentionScore")
+    *statistics, _, result = flash((q, k, k), (8, "BNSD"))
+    assert result.alias_tensor_map == ("dp", "cp", "tp", "None") == statistics[0].alias_tensor_map
+    hidden = flash((MESH("dp", "tp", "cp"), *[MESH("dp", "None", "cp")] * 2), (8, "BSH"))
+    assert hidden[-1].alias_tensor_map == ("dp", "tp", "cp") and hidden[0].alias_tensor_map == (
+        "dp",
+        "cp",
+        "tp",
+        "None",
+    )
+    for layouts in ((q, q, q), (MESH("dp", "cp", "None", "tp"), k, k)):
+        with pytest.raises(ValueError, match="split by"):
+            flash(layouts, (8, "BNSD"))

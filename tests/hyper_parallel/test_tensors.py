@@ -112,3 +112,78 @@ def test_a_script_runs_on_ranks(tmp_path):
     lines = sorted(line.partition(" ")[2].strip() for line in found.stdout.splitlines())
     assert next(line for line in lines if "(4, 2)" in line).endswith("(4, 2) [1.0, 1.0, 5.0, 5.0]"), found
     assert sum("(1, 3)" in line for line in lines) == 2 == sum("(0, 2)" in line for line in lines)
+
+
+def test_tensors_are_made_from_a_shape():
+    x = hp.ones(4, 8, device_mesh=MESH, placements=("dp", "None"), requires_grad=True)
+    assert x.local_shape == (2, 8) and x.requires_grad and x.dtype == np.float32 and float(x.sum()) == 32
+    assert not hp.zeros((4,), device_mesh=MESH, placements=("tp",), dtype="int32").asnumpy().any()
+    assert np.array_equal(hp.full((2, 2), 3, device_mesh=MESH, placements=("None", "tp")).asnumpy(), np.full((2, 2), 3))
+    draws = []
+    for placements in (("dp", "tp"), ("None", "None")):  # what is drawn does not depend on how it is cut
+        pl.set_seed(5)
+        draws.append(hp.randn(4, 4, device_mesh=MESH, placements=placements).asnumpy())
+    assert np.array_equal(*draws) and np.unique(draws[0]).size == 16
+
+
+def test_without_dispatch_operators_run_on_parts():
+    x = hp.distribute_tensor(X, MESH, ("dp", "None"))
+    with hp.SkipDTensorDispatch():
+        y = x + x
+    assert not isinstance(y, hp.DTensor) and np.array_equal(y.local(2), 2 * X[2:])
+    assert isinstance(x + x, hp.DTensor)
+
+
+@pytest.mark.parametrize(("op", "factor"), [("avg", 1.0), ("sum:ReduceOp", 4.0)])
+def test_gradients_of_ranks_are_averaged_or_added(op, factor):
+    """Each of four ranks has the same input: the mean of their gradients is the gradient of one, their sum four."""
+    mesh = hp.init_device_mesh("npu", (4,), mesh_dim_names=("dp",))
+    net = hp.fully_shard(nn.Dense(8, 4, has_bias=False), mesh, comm_fusion=True)
+    assert isinstance(net, hp.HSDPModule) and isinstance(net, nn.Dense)
+    net.set_reduce_op_type(op)
+    net(pl.DTensor.from_local(X, mesh.pivot).to_local()).sum().backward(None)
+    np.testing.assert_allclose(net.weight.grad.asnumpy(), factor * np.tile(X.sum(0), (4, 1)), rtol=1e-5)
+    net.zero_grads()
+    assert net.weight.grad is None
+    with pytest.raises(ValueError, match="avg"):
+        net.set_reduce_op_type("max")
+
+
+def test_groups_of_ranks():
+    assert hp.split_group(None, [[2, 3], [1, 0]]) == (0, 1) and hp.split_group(None, [[2, 3]]) is None
+    assert hp.get_process_group_ranks((1, 3)) == [1, 3] and hp.get_platform().get_rank() == 0
+    for wrong in ([[0, 1], [1, 2]], []):
+        with pytest.raises(ValueError, match="split_ranks"):
+            hp.split_group((0, 1, 2), wrong)
+
+
+@pytest.mark.parametrize("entries", [("dp", "None"), (("tp", "dp"), "None"), ("tp", "dp"), ("None", "None")])
+def test_the_layout_of_a_tensor_is_a_layout(entries):
+    """Also that of what an operator gives, and a pending one's."""
+    x = hp.distribute_tensor(X, MESH, entries)
+    given = hp.Layout((2, 2), ("dp", "tp"))(*entries)
+    for y in (x, x + x, x.redistribute(MESH, ("None", "None")).redistribute(MESH, entries)):
+        assert y.layout == given and y.layout.tensor_map == given.tensor_map
+        assert y.layout.alias_tensor_map == entries and y.layout.rank_list == (0, 1, 2, 3)
+        assert y.layout.get_global_shape(y.local_shape) == y.shape and not y.layout.is_partial()
+    if entries[0] == "dp":
+        assert x.sum(0).layout.partial == ["sum", None] and x.sum(0).layout.compact_str == x.sum(0).layout.compact_str
+    assert x.layout == given.mesh_layout() and hash(x.layout) == hash(given.mesh_layout())
+    with pytest.raises(AttributeError):
+        _ = x.layout.split
+
+
+def test_a_checkpoint_fits_networks_that_are_laid_out_otherwise(tmp_path):
+    """Whole in the file; cut by columns in one network, by rows in the other."""
+    platform, nets = hp.get_platform(), []
+    for style in (pl.ColwiseParallel(), pl.RowwiseParallel()):
+        nets.append(pl.parallelize_module(nn.Dense(8, 4), pl.DeviceMesh((2,), ("tp",)), style))
+    platform.save_checkpoint(nets[0], str(tmp_path / "net.ckpt"))
+    loaded = platform.load_checkpoint(str(tmp_path / "net.ckpt"))
+    assert loaded["weight"].shape == (4, 8)
+    before = nets[1].weight.placements
+    assert pl.load_param_into_net(nets[1], loaded) == ([], [])
+    assert np.array_equal(nets[1].weight.asnumpy(), nets[0].weight.asnumpy())
+    assert nets[1].weight.placements == before and np.array_equal(
+        nets[1].weight.local(1), loaded["weight"].asnumpy()[:, 4:]
+    )

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.experts.model import ExpertLab
+from parallel_lab.lab.explain.model import ExplainLab
 from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.hunt.model import HuntLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import RosettaLab
+from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab import Lab
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -31,18 +35,24 @@ def stack(devices: int = 4) -> MemoryLab:
 
 
 LABS: dict[str, Callable[[], Lab]] = {
-    "strategy": lambda: StrategyLab(devices=4),
-    "fusion": lambda: FusionLab("golf"),
+    "strategy": partial(StrategyLab, devices=4),
+    "fusion": partial(FusionLab, "golf"),
     "memory": stack,
-    "stepper": lambda: CollectiveStepper("all_reduce", "ring", 4),
-    "pipeline": lambda: PipelineLab(stages=4, micro_batches=4),
+    "stepper": partial(CollectiveStepper, "all_reduce", "ring", 4),
+    "pipeline": partial(PipelineLab, stages=4, micro_batches=4),
     "redistribution": RedistributionLab,
     "recompute": RecomputeLab,
     "costs": CostLab,
-    "search": lambda: SearchLab(devices=2),
+    "search": partial(SearchLab, devices=2),
     "context": ContextLab,
     "experts": ExpertLab,
     "rosetta": RosettaLab,
+    "explain": ExplainLab,
+    "hunt": partial(HuntLab, suspects=4, seed=2),
+    "runs": RunLab,
+}
+KINDS: dict[str, type[Lab]] = {
+    name: MemoryLab if make is stack else getattr(make, "func", make) for name, make in LABS.items()
 }
 ASKING = [["set_predict", True], ["ask"], ["set_predict", False]]
 # commands in turn, of which each one is possible where it stands
@@ -88,6 +98,7 @@ WALKS: dict[str, list[list[Any]]] = {
         *ASKING,
     ],
     "costs": ASKING,
+    "runs": ASKING,
     "context": [["set_step", 3], ["set_way", "gathered"], ["set_way", "zigzag"], ["stop"], *ASKING],
     "experts": [
         *(["pick", 7], ["pick", 0], ["set_hand", "0 1 2 3 4 5 6 7"], ["set_placement", "eplb"], ["set_step", 0]),
@@ -103,6 +114,15 @@ WALKS: dict[str, list[list[Any]]] = {
             ["set_form", "torch", "[Shard(0), Partial('avg')]"],
         ),
         *(["set_form", "torch", "[_StridedShard(1, split_factor=2), Replicate()]"], ["set_rank", 7]),
+        *ASKING,
+    ],
+    "explain": [
+        *(["set_line", 24], ["set_lines", "all"], ["set_program", "import torch\nx = torch.ones(4)\ny = open(x)\n"]),
+        *(["set_line", 3], ["set_devices", 4], ["set_example", "jax_jit"], ["set_lines", "busy"]),
+        *ASKING,
+    ],
+    "hunt": [
+        *(["probe"], ["compare"], ["set_suspect", 1], ["tell"], ["set_rank", 2], ["set_suspects", 8], ["forget"]),
         *ASKING,
     ],
     "search": [
@@ -183,6 +203,7 @@ REFUSED: dict[str, list[tuple[list[Any], str]]] = {
     "redistribution": [(["to", 9], "from 0 to")],
     "recompute": [(["toggle", 12], "One of 0, 1, 2"), (["show_par"], "no choice of your own under the cap 40")],
     "costs": [],
+    "runs": [(["set_change", "cp 3"], "One of nothing")],
     "context": [(["set_step", 4], "One of 0, 1, 2, 3"), (["set_ranks", 3], "One of 2, 4, 8")],
     "experts": [
         (["set_k", 3], "One of 1, 2, 4, 8"),
@@ -198,6 +219,8 @@ REFUSED: dict[str, list[tuple[list[Any], str]]] = {
         (["set_dp", "S2"], "One of R, S0, S1, P"),
         (["set_cp", "S0"], "cp 'S0'. One of R"),
     ],
+    "explain": [(["set_program", ""], "A text"), (["set_program", "x = ("], "line 1"), (["set_line", 1], "One of 17")],
+    "hunt": [(["set_suspects", 5], "One of 4, 8, 16"), (["set_seed", 99], "One of 0, 1")],
     "search": [
         (["set_pin", "matmul", "((3, 1), (1, 1))"], "One of"),
         (["set_capacity", "1 B"], "no choice of strategies needs at most 1 bytes"),

@@ -15,13 +15,12 @@ from parallel_lab.base.errors import ArgumentError, WorldError
 from parallel_lab.lab.collectives.algorithms.algorithm import (
     Algorithm,
     algorithm,
-    algorithm_names,
-    best_algorithm,
     check_algorithm,
     custom_algorithm,
     run_algorithm,
 )
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING, ROOTED, Phase, Send
+from parallel_lab.lab.collectives.algorithms.table import algorithm_names
 from parallel_lab.lab.collectives.algorithms.walk import Arrival
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import REDUCTIONS, Request, answer
@@ -319,9 +318,9 @@ def test_folding_costs_two_more_rounds_of_everything(n):
 def test_recursive_doubling_and_ring_cross_at_the_known_size():
     """8 ranks: 3 (alpha + S beta) = 14 alpha + 1.75 S beta at S = 11 alpha / (1.25 beta)."""
     size = 11 * LINK.alpha_s / (1.25 * LINK.beta_s_per_byte)
-    two = ("ring", "recursive_doubling")
-    assert best_algorithm("all_reduce", 8, 0.99 * size, LINK, among=two).name == "recursive_doubling"
-    assert best_algorithm("all_reduce", 8, 1.01 * size, LINK, among=two).name == "ring"
+    ring, doubling = (algorithm("all_reduce", name, 8) for name in ("ring", "recursive_doubling"))
+    assert doubling.time_s(0.99 * size, LINK) < ring.time_s(0.99 * size, LINK)
+    assert doubling.time_s(1.01 * size, LINK) > ring.time_s(1.01 * size, LINK)
 
 
 def test_contention_multiplies_bytes_by_hops():
@@ -421,7 +420,6 @@ def test_a_wrong_list_does_not_run():
     (lambda: algorithm("all_reduce", "ring", 4, segments=2), "Segments are for"),
     (lambda: algorithm("all_reduce", "ring", 4).time_s(8, LINK, contention="some"), "One of"),
     (lambda: check_algorithm("all_gather", [], 4, chunks=3), "chunks are the pieces of the ranks"),
-    (lambda: best_algorithm("all_reduce", 4, 8, LINK, among=()), "among is empty"),
 )
 def test_what_cannot_be_is_refused_with_a_way_out(call, text):
     with pytest.raises(ArgumentError) as caught:

@@ -7,6 +7,7 @@ alone. So a search over 32,768 layouts looks at some 400 plans.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from itertools import combinations, islice, product
 from math import comb
@@ -16,7 +17,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.planner import Transformer, search_plans
-from parallel_lab.lab.exercises import Part, book, composed, get_exercise, lesson_12
+from parallel_lab.lab.exercises import Part, book, composed, get_exercise, lesson_12, progress
 from parallel_lab.lab.exercises.composed import (
     BLOCKS,
     DEVICES,
@@ -27,6 +28,7 @@ from parallel_lab.lab.exercises.composed import (
     WAYS,
     Layout,
     _Composed,
+    tries_of,
 )
 from parallel_lab.lab.lessons import compose
 
@@ -146,6 +148,7 @@ def desk(monkeypatch):
     return mine
 
 
+@pytest.mark.exhaustive
 def test_a_loop_ends_after_ten_runs_and_what_was_tried_costs_none(desk):
     """Before: 32 layouts, all of them printed by one call, or a loop over them checked each."""
     seen = [{**BLOCK, "recompute": [n]} for n in range(8)]
@@ -218,3 +221,18 @@ def test_the_plan_of_the_outer_search_does_not_solve_it():
 def test_no_division_of_the_ranks_solves_it_with_all_or_no_blocks_recomputed(again):
     """All that presets, plans and one-word settings can say."""
     assert not [base for base in BASES if fits(of(base, again))]
+
+
+def test_tries_are_the_same_after_a_page_has_written_and_read_them():
+    layout = {
+        "stages": 2,
+        "dp": 2,
+        "tp": 2,
+        "micro_batches": 4,
+        "schedule": "1f1b",
+        "level": "off",
+        "recompute": [0, 3],
+    }
+    tries = tries_of([layout, {**layout, "level": "level1"}])
+    read = json.loads(json.dumps([progress._listed(one) for one in tries]))
+    assert len(set(tries)) == 2 and [progress._hashable(one) for one in read] == tries

@@ -113,7 +113,7 @@ def test_it_asks_for_the_share_the_waiting_rank_and_the_bytes(ranks, kv_heads, r
     assert sends.right == (right,)
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kv_heads", KV_HEADS)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("way", WAYS)
@@ -131,6 +131,7 @@ def test_a_run_on_simulated_ranks_equals_one_device_and_sends_what_was_predicted
         assert counted == predicted
 
 
+@pytest.mark.exhaustive
 def test_worker_processes_lose_nothing_against_the_simulator():
     lab = ContextLab("zigzag", 2)
     lab.run_measured()

@@ -59,7 +59,7 @@ def test_an_exercise_is_complete(number):
 
 def test_numbers_are_unique_and_belong_to_their_lesson():
     assert len(set(NUMBERS)) == len(NUMBERS)
-    assert sorted(NUMBERS) == NUMBERS
+    assert sorted(NUMBERS, key=lambda number: [int(part) for part in number.split(".")]) == NUMBERS
 
 
 @pytest.mark.quick(5)
@@ -246,6 +246,7 @@ def test_what_was_expected_is_shown_after_a_hint_and_the_form_of_an_answer_alway
     assert "From then on" in before.offer and "From then on" not in after.offer
 
 
+@pytest.mark.exhaustive
 def test_a_wrong_value_points_at_the_line_that_returned_it():
     def half(n):
         if n > 2:
@@ -331,8 +332,9 @@ def test_an_added_exercise_has_a_number_of_its_own():
             Desk().add(wrong)
 
 
-@pytest.mark.quick(8)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.filterwarnings("ignore:before step 1", "ignore:copies of ranks")  # one idea is that they differ
 def test_each_modelled_misconception_is_named_and_hears_its_own_note(number):
     """In its part, by its name and no other's. A note may be a function of the case."""
     ideas = get_exercise(number).ideas

@@ -186,6 +186,7 @@ def first_above(growth, million=1e6):
     return step
 
 
+@pytest.mark.exhaustive
 def test_the_closed_form_is_what_is_counted():
     assert passes(check("03.3", lambda rate, ranks: first_above((1 - ranks * rate) ** 2)), 4)
 

@@ -139,7 +139,7 @@ ALL = {"an index list", "beats one message", "beats every threshold", "par"}
     ([9], ALL - {"an index list"}, "Nothing overlaps"),
     ([0, 1, 2, 3, 4, 5, 6, 7, 8], ALL - {"an index list"}, "pays ten start-ups"),
     ([1, 4, 6], {"par"}, "Counted as 'the first n'"),
-    ([4], {"par"}, "The line is idle until 5 ms"),
+    ([4], {"par"}, "The link is idle until 5 ms"),
     ([0, 5], {"par"}, "idle"),
     ([5, 3], ALL, "3 comes after 5"),
     ([-1, 3], ALL, "none negative"),
@@ -197,7 +197,7 @@ def test_one_line_for_all_messages_passes(form):
     (
         lambda r, s, b, a, t: max(0, max(x + a + t * m for x, m in zip(r, s, strict=True)) - b),
         "equal messages",
-        "its own line",
+        "its own link",
     ),
     (lambda r, s, b, a, t: exposed(r, s, 0, a, t), "one message", "when the last message ends"),
     (lambda r, s, b, a, t: exposed(r, s, b, 0, t), "one message", "The start-ups are missing"),

@@ -97,6 +97,7 @@ def test_the_rule_passes():
     assert passes(check("05.2", lambda *given: [list(e) if isinstance(e, tuple) else e for e in rule(*given)]), 5)
 
 
+@pytest.mark.quick(3)
 @each_of(
     ("answer", "part", "words"),
     (lambda m, k, n, s: ((m, k), (k, n), (m, n), s[0][1]), "slices of x and w", "the whole tensor"),

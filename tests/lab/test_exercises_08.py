@@ -24,6 +24,7 @@ def held(parameters, ranks, stage, p, g, s):
     )
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("form", [float, np.float64, lambda value: np.array(value)])
 def test_the_formulas_of_the_stages_pass(form):
     assert passes(check("08.1", lambda *given: form(held(*given))), 5)

@@ -72,7 +72,7 @@ def test_the_sizes_are_those_of_the_text():
     assert [(p.cap, p.borders) for p in sizes.puzzles("09.3")] == [(4, (0, 4, 0)), (8, (0, 4, 0))]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", [lambda s: s, Schedule.text, lambda s: s.text().splitlines(), list], ids=range(4))
 def test_what_is_at_par_passes_in_every_form(form):
     drawn = Schedule.from_text(RIGHT, holds="loop")
@@ -157,7 +157,7 @@ def test_what_is_at_par_under_both_caps_passes():
     assert set(wrong) == {"par", "par with more memory"} and "This is ZB-H2" in wrong["par with more memory"].note
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @each_of(
     ("answer", "parts", "words"),
     ({4: make_schedule("zb_h2", 4, 8), 8: None}, {"fits", "shorter than fused", "par", "par with more memory"}, "0F4"),

@@ -73,6 +73,7 @@ def test_a_layout_beyond_the_budgets_hears_why(answer, part, words):
     assert words in f"{found.found} {found.expected} {found.note} {found.form}"
 
 
+@pytest.mark.exhaustive
 def test_near_par_is_less_than_par():
     parts = {part.name: part for part in check("12.1", [NEAR]).parts}
     assert parts["memory"].passed and parts["traffic"].passed and parts["near par"].passed and not parts["par"].passed

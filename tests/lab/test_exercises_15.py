@@ -144,7 +144,7 @@ PATTERNS = {
 }
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("documents", "message"), PUZZLES, ids=str)
 def test_no_way_to_give_chunks_to_ranks_exposes_less_than_par(documents, message):
     """All 92,400 lists, by blocks of 16 x 16 pairs: no pattern is at par, and a list at par passes."""

@@ -105,7 +105,7 @@ def test_no_copies_and_no_packing_make_the_busiest_device_better_than_par(load):
     assert sum(load) / DEVICES <= LOADS[load] <= greedy / 1.03 and lesson_16.busiest_rows(begins, load) >= greedy
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("budgets", [COMMON, *OWN_BUDGETS], ids=str)
 def test_par_of_the_letters_is_the_fastest_run_within_both_budgets(budgets):
     """Every run that the planner's space has, priced one by one; what is fastest in the memory alone sends too much, no
@@ -140,7 +140,7 @@ def test_a_run_that_sends_too_much_does_not_name_a_better_one():
     """The planner leaves runs out because a better one bounds them, and says which: that would be the answer."""
     found = check("16.5", {"tensor": 8, "context": 1, "stages": 2, "expert": 8})
     # sent inside and between nodes: 360.8 and 17.5 of 1e9 bytes
-    assert [p.found for p in found.parts if p.name == "fits"] == ["it needs 54 GiB, and sends 352 GiB"]
+    assert [p.found for p in found.parts if p.name == "fits"] == ["it needs 54.4 GiB, and sends 352 GiB"]
 
 
 def test_predictions_are_compared_with_counts():

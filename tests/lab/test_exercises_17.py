@@ -12,6 +12,7 @@ import pytest
 from parallel_lab.base.errors import LayoutError
 from parallel_lab.lab.exercises import full_memory, lesson_17
 from parallel_lab.lab.exercises.lesson_17 import MESHES, SIXTEEN, holders, right_forms, strided
+from parallel_lab.lab.explain.explanation import read_program
 from parallel_lab.lab.lessons import from_shard_to_dtensor as lesson
 from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout
@@ -208,9 +209,18 @@ def test_predictions_are_compared_with_counts():
     assert rows[0][-1].startswith('that is ("dp", "tp")') and rows[1][-1].startswith("on 8 ranks")
 
 
+def test_the_pytorch_program_of_the_lesson_is_read_and_sends_what_the_explicit_step_sends():
+    """A sum over tp for the product, over dp one for the mean and one for each gradient, of the slices' shapes."""
+    found = read_program(lesson.TORCH)
+    sent = [(m.kind, m.axis, m.shape) for m in found.messages]
+    gradients = [("all_reduce", "dp", (8, 12 // 4)), ("all_reduce", "dp", (12 // 4, 4))]
+    assert sent == [("all_reduce", "tp", (16 // 2, 4)), ("all_reduce", "dp", ()), *gradients] and not found.unread
+
+
 # ---- 17.5 ----
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("puzzle", full_memory.PUZZLES, ids=lambda puzzle: full_memory.text_of(puzzle.target))
 def test_no_way_through_all_layouts_sends_less_than_par_and_no_planner_keeps_to_a_part(puzzle):
     """Bellman-Ford over all layouts, by the steps of a redistribution: they are all_to_all, and sent numbers theirs."""

@@ -79,6 +79,7 @@ def test_the_predicted_bytes_are_those_of_the_compiled_plan(ep, factor):
         assert sum(dispatch[1:5]) == sum(combine[1:5]) == off * 64
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("router", ROUTER_NAMES)
 def test_the_token_shows_scores_and_weights_of_its_router(router):
     lab = ExpertLab(router=router, bias_rate="0.05")
@@ -137,7 +138,7 @@ def test_what_does_not_fit_is_refused_with_its_reason():
             ExpertLab(**arguments)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("factor", ["dropless", "1.25"])
 @pytest.mark.parametrize("placement", ["order", "eplb"])
 @pytest.mark.parametrize("ep", EPS)
@@ -172,6 +173,7 @@ def test_which_choices_are_dropped_is_said_by_the_convention(convention, words):
     assert lab.wait(60) and lab.ran.apart <= lab.ran.bound and lab.ran.same == RANKS * TOKENS * 2
 
 
+@pytest.mark.exhaustive
 def test_worker_processes_lose_nothing_against_the_simulator():
     lab = ExpertLab()
     lab.run_measured()

@@ -11,6 +11,8 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, MissingPackage
 from parallel_lab.lab.explain import explanation
+from parallel_lab.layout.device_mesh import DeviceMesh
+from parallel_lab.layout.mesh_layout import MeshLayout
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 LISTS = json.loads((RECORDED / "programs.json").read_text())
@@ -41,17 +43,137 @@ def test_messages_of_pytorch_programs_are_the_recorded_ones_in_order(name):
 def test_messages_of_jax_programs_are_those_of_the_compiled_text(name):
     # the compiler turns arrays and changes the order: what is compared is kind, axis and number of elements
     found = pl.explain(program(name))
-    read = sorted((m.kind, m.axis, math.prod(m.shape)) for m in found.messages)
-    assert read == sorted((kind, axis, math.prod(shape)) for kind, axis, shape in LISTS[name])
+    assert counted((m.kind, m.axis, m.shape) for m in found.messages) == counted(LISTS[name])
     assert found.unread == []
 
 
+def counted(messages):
+    return sorted((kind, axis, math.prod(shape)) for kind, axis, shape in messages)
+
+
+JAX = (
+    "import jax, jax.numpy as jnp, numpy as np\n"
+    "from jax.sharding import Mesh, NamedSharding as NS, PartitionSpec as P\n"
+)
+
+
+def test_a_jax_program_may_ask_for_the_number_of_devices():
+    text = """mesh = Mesh(np.array(jax.devices()), ("a",))
+x = jax.device_put(jnp.ones((jax.device_count() * jax.local_device_count(), 3)), NS(mesh, P("a")))
+y = jax.jit(lambda x: x, out_shardings=NS(mesh, P()))(x)
+"""
+    found = pl.explain(JAX + text, devices=4)
+    assert found.unread == [] and [m.shape for m in found.messages] == [(4, 3)]
+
+
+@pytest.mark.parametrize("kind", ["moves", "products"])
+def test_what_the_compiler_of_jax_does_is_what_is_read_or_the_line_is_reported(kind):
+    read = 0
+    for *given, sent in json.loads((RECORDED / "jax_moves.json").read_text())[kind]:
+        if kind == "moves":
+            shape, before, after = given
+            layouts = [MeshLayout.coded(DeviceMesh(tuple(shape), ("a", "b")), code) for code in (before, after)]
+            specs = [", ".join(str(axes or None) for axes in layout.dims(2)) for layout in layouts]
+            text = f"""mesh = Mesh(np.array(jax.devices()).reshape({shape}), ("a", "b"))
+x = jax.device_put(jnp.ones((16, 32)), NS(mesh, P({specs[0]})))
+y = jax.jit(lambda x: x * 2, out_shardings=NS(mesh, P({specs[1]})))(x)
+"""
+        else:
+            rows, *specs = given
+            text = f"""mesh = Mesh(np.array(jax.devices()), ("a",))
+x = jax.device_put(jnp.ones(({rows}, 32)), NS(mesh, P({specs[0]})))
+w = jax.device_put(jnp.ones((32, 24)), NS(mesh, P({specs[1]})))
+y = jax.jit(lambda x, w: x @ w)(x, w)
+"""
+        found = pl.explain(JAX + text)
+        if not found.unread:
+            assert counted((m.kind, m.axis, m.shape) for m in found.messages) == counted(sent), given
+            read += 1
+    assert read >= {"moves": 56, "products": 18}[kind]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        # JAX raises an error: both operands are split by what is summed, and make_mesh's axes are explicit
+        ("mesh = jax.make_mesh((8,), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P(None, 'a')))\n"
+         "f = jax.jit(lambda x: x @ x.T)\ny = f(x)", "out_sharding"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P(None, 'a')))\n"
+         "y = jax.jit(jax.vmap(lambda v: v.sum()))(x)", "vmap"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
+         "y = jax.jit(lambda x: jnp.cumsum(x, axis=0))(x)", "XLA"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
+         "y = jax.jit(jax.checkpoint(lambda x: jnp.sum(x)))(x)", "sends again"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((9, 8)), NS(mesh, P('a')))", "divisible"),
+    ],
+)  # fmt: skip
+def test_what_jax_refuses_or_does_in_ways_that_are_not_known_is_reported(text, reason):
+    assert any(reason in why for _, why in pl.explain(JAX + text + "\n").unread)
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("torch.einsum('ij,kj->ik', x, x.redistribute(mesh, [Shard(1), Replicate()]))", "einsum"),
+        ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x)", "use_reentrant"),
+        ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x, use_reentrant=False, context_fn=f)", "what to keep"),
+        ("x + torch.ones(16, 8)", "DTensors"),
+        ("torch.ones(16, 8) + x", "DTensors"),
+    ],
+)
+def test_what_is_understood_in_part_is_reported(line, reason):
+    text = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\nf = 1\ny = "
+    ((number, why),) = pl.explain(text + line + "\n").unread
+    assert number == 7 and reason in why
+
+
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", RULED)
 def test_messages_of_hyper_parallel_programs_follow_its_rules(name):
     found = pl.explain(program(name))
     assert sent(found) == [row[:-1] for row in RULED[name]]
     assert {row[-1] for row in RULED[name]} <= set(RULES)
     assert found.unread == []
+
+
+PIPELINE = """import torch
+import torch.nn as nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+part = nn.Linear(4, 4)
+stage = PipelineStage(part, 0, 2, "cpu")
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Schedule1F1B(stage, 1)", "do not fit"),
+        ("ScheduleGPipe(stage, 10 ** 9).step(torch.ones(4, 4))", "micro-batches is not read"),
+        ("ScheduleGPipe(part, 2)", "stages are not known"),
+        ("PipelineStage(part, 2, 2, 'cpu')", "stage 2 of 2"),
+        ("PipelineStage(nothing, 0, 2, 'cpu')", "nothing"),
+        ("ScheduleGPipe(stage, 2, args_chunk_spec=(1,))", "splitting"),
+        ("ScheduleGPipe(stage, 2).step(torch.ones(4, 5))", "4"),
+        ("ScheduleInterleaved1F1B([PipelineStage(part, i, 4, 'cpu') for i in (0, 2)], 4).step(torch.ones(8, 4))",
+         "input_args"),
+    ],
+)  # fmt: skip
+def test_pipelines_that_are_wrong_or_not_known_in_full_are_reported(line, reason):
+    found = pl.explain(PIPELINE + line + "\n", devices=2)
+    assert [at for at, _ in found.unread] == [6] and reason in found.unread[0][1]
+
+
+def test_what_a_pipeline_sends_is_named_by_stage_and_micro_batch():
+    found = pl.explain(PIPELINE + "Schedule1F1B(stage, 3, nn.MSELoss()).step(torch.ones(8, 4))\n", devices=2)
+    # 8 rows in parts of 3, 3 and 2; two micro-batches go ahead of the first gradient
+    assert [(m.kind, m.shape, m.line, m.reason) for m in found.messages] == [
+        ("send", (3, 4), 6, "stage 0 -> 1: micro-batch 0"),
+        ("send", (3, 4), 6, "stage 0 -> 1: micro-batch 1"),
+        ("recv", (3, 4), 6, "stage 1 -> 0: the gradient of micro-batch 0"),
+        ("send", (2, 4), 6, "stage 0 -> 1: micro-batch 2"),
+        ("recv", (3, 4), 6, "stage 1 -> 0: the gradient of micro-batch 1"),
+        ("recv", (2, 4), 6, "stage 1 -> 0: the gradient of micro-batch 2"),
+    ]
 
 
 def test_a_pending_sum_is_reduced_for_the_operator_that_needs_it_whole_and_the_line_is_named():
@@ -62,7 +184,7 @@ def test_a_pending_sum_is_reduced_for_the_operator_that_needs_it_whole_and_the_l
     )
     (message,) = pl.explain(text).messages
     assert (message.kind, message.axis, message.line) == ("reduce_scatter", "tp", 7)
-    assert "exp" in message.reason
+    assert "Exp" in message.reason
 
 
 def test_a_line_that_is_not_understood_is_listed_and_what_needs_it_too_and_the_rest_is_read():
@@ -139,6 +261,7 @@ def test_nothing_is_executed(tmp_path):
     assert len(found.unread) == len(lines)
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize(
     "line",
     [
@@ -230,20 +353,13 @@ def test_a_log_of_debug_mode_gives_its_messages_and_why():
     assert found.rows[0].layouts == "S0 S1, R S0"
 
 
-def test_of_a_mindspore_program_strategies_and_settings_are_listed():
-    text = "import mindspore as ms\nfrom mindspore import ops\nmatmul = ops.MatMul().shard(((2, 4), (4, 1)))\n"
-    found = pl.explain(text)
-    assert [(row.line, row.what, row.layouts) for row in found.rows] == [(3, "MatMul.shard", "((2, 4), (4, 1))")]
-
-
 def test_running_needs_pytorch_and_is_compared(monkeypatch):
     monkeypatch.setattr(explanation, "find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match="torch"):
         pl.explain(program("torch_dtensor_matmul"), run=True)
-    monkeypatch.setattr(
-        explanation, "_run", lambda text, ranks: [["all_reduce", "tp", [16, 64]], ["all_reduce", "dp", [3]]]
-    )
+    monkeypatch.setattr(explanation, "_run", lambda found: [["all_reduce", "tp", [16, 64]], ["all_reduce", "dp", [3]]])
     found = pl.explain(program("torch_dtensor_matmul"), run=True)
     assert found.differences == ["message 1: read ['all_reduce', 'dp', []], run ['all_reduce', 'dp', [3]]"]
+    assert all("behind the walls of submissions" in shown for shown in (found.text(), found.to_html()))
     with pytest.raises(ArgumentError, match="nothing was run"):
         _ = pl.explain(program("torch_dtensor_matmul")).differences

@@ -127,8 +127,8 @@ def test_no_attempt_reads_sends_or_ends_anything(tmp_path, monkeypatch, machine)
     secret.write_text("secret", encoding="utf-8")
     (tmp_path / "own.py").write_text(EXERCISES % len(ATTACKS), encoding="utf-8")
     monkeypatch.setenv("TEACHER_TOKEN", "secret")
-    find = marks._walls
-    monkeypatch.setattr(marks, "_walls", lambda *args: {**find(*args), **PLAYED[machine]})
+    find = marks.found_walls
+    monkeypatch.setattr(marks, "found_walls", lambda *args: {**find(*args), **PLAYED[machine]})
     with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.bind(("127.0.0.1", 0))
         with socket.socket(socket.AF_UNIX) as agent, socket.socket(socket.AF_UNIX) as abstract:
@@ -262,8 +262,8 @@ BODIES = FUNCTIONS | {
 @pytest.mark.parametrize("machine", ["as it is", "Linux 5.13, no namespaces"])
 def test_whatever_a_notebook_does_its_honest_answer_counts_and_no_other(tmp_path, monkeypatch, machine):
     """By hand: 1 point behind every hostile cell, 0 for every hostile function and for forged replies."""
-    find = marks._walls
-    monkeypatch.setattr(marks, "_walls", lambda *args: {**find(*args), **PLAYED[machine]})
+    find = marks.found_walls
+    monkeypatch.setattr(marks, "found_walls", lambda *args: {**find(*args), **PLAYED[machine]})
     notebooks = {f"{name}/mine": (source, *HONEST) for name, source in CELLS.items()}
     for name, body in BODIES.items():
         indented = body.replace("\n", "\n    ")

@@ -22,7 +22,10 @@ HIDDEN = {  # of each lab a setting, and one of its other commands with argument
     "CostLab": ("ranks", ["set_ranks", 4], ["set_size", 1024]),
     "SearchLab": ("mode", ["set_mode", "beam"], ["run"]),
     "ExpertLab": ("ep", ["set_ep", 2], ["pick", 1]),
+    "RunLab": ("run_id", ["set_run_id", "titan-8b-cp1"], ["set_links", "0.5"]),
     "RosettaLab": ("mesh", ["set_mesh", "8"], ["set_form", "alpa", "RR"]),
+    "ExplainLab": ("example", ["set_example", "jax_jit"], ["set_program", "x = 1"]),
+    "HuntLab": ("seed", ["set_seed", 2], ["probe"]),
     "ContextLab": ("way", ["set_way", "zigzag"], ["set_step", 1]),
 }
 

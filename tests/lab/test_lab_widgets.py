@@ -89,7 +89,7 @@ UNKNOWN = [((name,), "unknown command") for name in ("close", "snapshot", "__cla
 OF_TYPES = ("7", [1])  # one of them is wrong for any argument
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @each_lab
 def test_a_refused_command_is_reported_and_changes_nothing(opened, name):
     """Unknown names, too many arguments, others of the wrong type, and what the model refuses, in its own words."""

@@ -23,10 +23,10 @@ from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.shared.sections import FORMATS, PAGE_ONLY, section_text, table
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
-from tests.lab.labs import LABS, REFUSED, WALKS, another, shown, stack
+from tests.lab.labs import KINDS, LABS, REFUSED, WALKS, another, shown, stack
 
 FEW = Limits(3)  # settings of a page
-SETTINGS = [(name, one) for name, make in LABS.items() for one in type(make()).declared]
+SETTINGS = [(name, one) for name, kind in KINDS.items() for one in kind.declared]
 # more than their lists offer: any number, and None for the default cluster
 TYPED = {("search", which) for which in ("bandwidth", "latency", "capacity")}
 TYPED |= {("fusion", "cluster"), ("stepper", "elements")}
@@ -48,7 +48,7 @@ def refused(lab, command, *arguments) -> str:
 # ---- settings and commands ----
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("name", "which"), SETTINGS)
 def test_a_setting_takes_what_it_offers_keeps_it_and_refuses_junk(name, which):
     lab = LABS[name]()
@@ -148,7 +148,7 @@ def test_listeners_hear_of_a_change_once_until_they_end(name):
     assert len(heard) == 1
 
 
-@pytest.mark.quick(5)
+@pytest.mark.quick(2)
 @each_lab
 def test_a_larger_scale_reaches_page_and_listeners_and_an_impossible_one_is_refused(name):
     lab, heard = LABS[name](), []
@@ -338,7 +338,7 @@ def test_names_cannot_leave_their_place_in_a_page(name):
 
 def test_hatching_is_the_pending_sum_and_nothing_else():
     """Which rules of the style sheets and which drawings use it, read from the files."""
-    allowed = {".pl-token.pl-partial", ".pl-mv-sum", ".hatched"}
+    allowed = {".pl-token.pl-partial", ".pl-mv-sum", ".hatched", ".pl-type-P"}
     for path in FRONT_END.rglob("*"):
         if path.suffix == ".css" or path.name == "report_page.py":
             for rule in path.read_text(encoding="utf-8").split("}"):

@@ -68,7 +68,7 @@ def alone():
     return shown()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda s: " ".join(s))
 def test_what_a_notebook_has_set_does_not_reach_into_a_lab(clean, alone, settings):
     """A StrategyLab once raised IndexError after grad_accumulation_step=2 and did not open under optimizer parallel."""

@@ -19,7 +19,7 @@ from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.lab import lessons
 from parallel_lab.lab.exercises import all_exercises
 from parallel_lab.lab.lessons.fusion import lanes_text
-from parallel_lab.lab.lessons.mindspore_scripts import chosen_strategies, rank_program
+from parallel_lab.lab.lessons.mindspore_scripts import by_rank_table, chosen_strategies, rank_program
 from parallel_lab.lab.lessons.quickstart import QuickNet
 from parallel_lab.mindspore._ir_files import write_graph_files
 from parallel_lab.processes.measure import median_s
@@ -112,6 +112,16 @@ def test_the_ir_files_tell_strategies_and_program(tmp_path):
     lines = rank_program(tmp_path / "rank_0", lines=6).splitlines()
     assert len(lines) == 6 and lines[0].startswith("%1(equivout) = ")
     assert not any("scope" in line or "In file" in line or "{instance" in line for line in lines)
+
+
+@pytest.mark.exhaustive
+def test_a_rank_table_says_who_runs_where_and_is_refused_where_the_real_server_refuses_it(tmp_path, monkeypatch):
+    """Cards 0 to 3 and 4 to 7 of a server are wired to different networks (HCCL)."""
+    monkeypatch.chdir(tmp_path)
+    script = "import os\nfrom mindspore.communication import get_rank, init\ninit()\n"
+    (tmp_path / "hello.py").write_text(f"{script}print(get_rank(), os.environ['DEVICE_ID'])\n")
+    assert by_rank_table((3, 2), "hello.py") == "0 3\n1 2"
+    assert by_rank_table((0, 4), "hello.py").count("straddle the two sides") == 2
 
 
 def test_the_median_time_of_a_call_waits_for_all_ranks():

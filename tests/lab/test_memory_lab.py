@@ -62,6 +62,7 @@ def test_wider_stacks_take_more_which_the_search_relies_on():
         assert peaks == sorted(peaks) and len(set(peaks)) == 3, settings
 
 
+@pytest.mark.exhaustive
 def test_no_stack_may_fit():
     assert find_par(Settings(2), 1000) is None
 

@@ -20,6 +20,7 @@ def lab_of(devices=4, split="sequence", **settings):
     return lab
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_a_block_keeps_and_sends_what_the_paper_says(devices):
     t = min(devices, 4)
@@ -44,6 +45,7 @@ def test_the_table_of_splits_says_that_formulas_and_counts_agree():
     assert [row[2] for row in section["rows"]] == ["12 M", "4 M + 8 M / 4", "2 M + 10 M / 4", "12 M / 4"]
 
 
+@pytest.mark.exhaustive
 def test_the_lead_says_memory_and_bytes_against_tensor_parallel():
     lab = lab_of(split="again")
     assert "50% of tensor parallel's memory, 1.25 times its bytes" in lab.snapshot()["status"]
@@ -53,6 +55,7 @@ def test_the_lead_says_memory_and_bytes_against_tensor_parallel():
     assert lab.snapshot()["status"].startswith("Each of the 4 ranks holds everything")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("split", ["tensor", "sequence", "again"])
 def test_ranks_hold_what_is_predicted_and_train_as_the_batch_split_does(split):
     lab = lab_of(2, split)
@@ -75,6 +78,7 @@ def test_the_preset_of_the_strategy_lab_scatters_and_gathers():
         assert [i.kind for i in inside] == kinds
 
 
+@pytest.mark.exhaustive
 def test_other_networks_and_modes_have_no_splits():
     lab = lab_of()
     lab.set_parallel_mode("data_parallel")

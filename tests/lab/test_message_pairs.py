@@ -19,7 +19,7 @@ def moving(plan):
     return [(p, i) for p, i in plan.instructions() if i.is_communication or i.kind == "slice"]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("net", NETWORKS)
 def test_a_partner_reads_the_gradient_of_what_the_message_made_and_makes_that_of_what_it_read(net):
     for preset in NETWORKS[net].presets:

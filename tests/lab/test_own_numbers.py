@@ -240,6 +240,7 @@ def test_an_exercise_with_ones_own_numbers_is_sound(number):
     assert probe(OWN[number].of("Ada"), right) == []
 
 
+@pytest.mark.exhaustive
 def test_a_class_has_many_different_numbers():
     """Of 30 students at least 9 different tasks each, and all have their own in the whole course."""
     told = {number: [exercise.of(name).numbers for name in CLASS] for number, exercise in OWN.items()}

@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from parallel_lab.lab.exercises import own_process
-from parallel_lab.lab.exercises.own_process import MOST_PRINTED, Opaque, in_own_process
+from parallel_lab.lab.exercises.own_process import MOST_PRINTED, Opaque, Serving, in_own_process
 from parallel_lab.lab.exercises.running import Told, attempt, deadline
+from parallel_lab.processes.jobs import unpacked
 from tests.crossed import each_of
 
 PROMISED_S = 5.0
@@ -37,6 +38,35 @@ def test_what_a_function_prints_appears_where_the_notebook_prints(capsys):
     assert called(loud, 3).value == 3
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("n is 3\n", "a warning\n")
+
+
+def test_what_two_threads_hand_over_keeps_its_order_and_comes_before_the_reply():
+    """On a busy machine "a warning" was lost, and its end of line came: one thread had taken it out of the list, the
+    other sent the rest and the reply.
+    """
+    sent, replied = [], threading.Event()
+
+    class Line:
+        def send_bytes(self, data):
+            sent.append(unpacked(bytearray(data)))
+
+    class Printed(list):
+        def pop(self, place):
+            shown = super().pop(place)
+            if threading.current_thread() is watcher:
+                replied.wait(0.2)
+            return shown
+
+    serving = Serving(Line())
+    serving._printed = Printed([("stderr", "a warning"), ("stderr", "\n")])
+    watcher = threading.Thread(target=serving.flush)
+    watcher.start()
+    while len(serving._printed) == 2:
+        time.sleep(0.001)
+    serving.tell({"value": 1})
+    replied.set()
+    watcher.join()
+    assert sent == [{"shown": ("stderr", "a warning")}, {"shown": ("stderr", "\n")}, {"value": 1}]
 
 
 def test_a_huge_print_is_cut(capsys):

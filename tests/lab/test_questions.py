@@ -9,12 +9,14 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.context.model import ContextLab
 from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.experts.model import ExpertLab
+from parallel_lab.lab.explain.model import ExplainLab
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import RosettaLab
+from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.questions import VARIABLE, Question
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -23,7 +25,7 @@ from tests.crossed import each_of
 LABS = {"strategy": StrategyLab, "stepper": CollectiveStepper}
 LABS |= {"fusion": lambda: FusionLab("golf"), "memory": lambda: MemoryLab("stack", 4), "costs": CostLab}
 LABS |= {"pipeline": PipelineLab, "recompute": RecomputeLab, "redistribution": RedistributionLab, "search": SearchLab}
-LABS |= {"context": ContextLab, "experts": ExpertLab, "rosetta": RosettaLab}
+LABS |= {"context": ContextLab, "experts": ExpertLab, "explain": ExplainLab, "rosetta": RosettaLab, "runs": RunLab}
 each_lab = pytest.mark.parametrize("make", LABS.values(), ids=LABS)
 
 

@@ -90,7 +90,7 @@ def of(state):
     return getattr(pl, state["kind"]).of_state(state)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", MAKE)
 def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name):
     state, _ = ran(name)
@@ -178,6 +178,7 @@ def test_a_new_run_takes_the_place_of_the_recorded_one_of_its_source_only(name):
     assert lab.record() is None and lab.sources().known == ("predicted",)
 
 
+@pytest.mark.exhaustive
 def test_results_of_a_pipeline_are_those_that_were_saved():
     state, shot = ran("pipeline")
     lab = pl.PipelineLab.of_state(state)
@@ -245,7 +246,7 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
         json.dumps(ready(lab.page_snapshot()), allow_nan=False)
 
 
-@pytest.mark.quick(7)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize(
     ("name", "path", "junk"),
     [

@@ -67,7 +67,7 @@ def test_an_invalid_count_and_a_cluster_without_room_are_refused(pool):
         step_times(seed_plan(), net, optimizer, [seed_inputs()], small, pool=pool)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("cores", [1, None])
 def test_all_three_report_the_bubbles_of_a_pipeline(cores):
     plan, net, optimizer = planned((0, 1, 2, 3), 4, parts=4)

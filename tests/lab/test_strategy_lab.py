@@ -290,3 +290,22 @@ def test_a_snapshot_is_the_callers_own():
     lab.snapshot()["cards"][0]["block"][0][0] = 99
     lab.snapshot()["operators"][0]["choices"].clear()
     assert json.dumps(lab.snapshot()) == before
+
+
+def test_the_type_of_a_tensor_is_shown_and_that_of_its_gradient():
+    """Rows split over m, the contracted dim over k: slices of dim 0, and along k addends, whose gradient is copied."""
+    lab = StrategyLab()
+    assert lab.snapshot()["picture"]["types"] == [["m", "S0", "S0"], ["k", "P", "R"]]
+    assert "Type along m, k: S0 P, gradient S0 R." in lab.to_text()
+    assert operator(lab, "relu")["types"] == [["S0", "S0"], ["S1", "S1"]]
+    lab.select_tensor("w")  # half of the ranks hold copies of a slice of rows, whose gradient is summed in the end
+    assert [pair for _, *pair in lab.snapshot()["picture"]["types"]] == [["R", "R"], ["S0", "S0"]]
+    assert StrategyLab(devices=1).snapshot()["picture"]["types"] == []
+
+
+def test_an_operator_that_is_not_checked_says_so():
+    lab = StrategyLab()
+    assert not operator(lab, "matmul")["unchecked"]
+    lab._pictures.types(lab.plan).unchecked = ("matmul",)  # as of an operator with "cross_batch"
+    assert operator(lab, "matmul")["unchecked"] and not operator(lab, "matmul2")["unchecked"]
+    assert lab.to_text().count("S0 P, gradient S0 R; not checked") == 1

@@ -22,6 +22,7 @@ TENSOR, PARAMETER, CHECKPOINT, DATASET = (
     "parallel_lab.train.dataset",
 )
 AUTOGRAD, FUNCTIONAL = "parallel_lab.nn.tensor.autograd", "parallel_lab.nn.tensor.functional"
+CATALOG_FORMS = "parallel_lab.catalog.nn.forms"
 LAYOUT, INITIALIZER = "parallel_lab.layout.named_layout", "parallel_lab.nn.initializer"
 
 
@@ -131,7 +132,8 @@ SAMPLES = {
         "Add BatchMatMul ExpandDims Flatten Print RealDiv Softmax Transpose Cast Reshape AllGather ReduceScatter "
         "Broadcast AlltoAll ReduceOp Barrier Send ReduceSum matmul sum assign_add",
     ),
-    **same("ops", FUNCTIONAL, "GradOperation HyperMap"),
+    **same("ops", FUNCTIONAL, "GradOperation"),
+    **same("ops", CATALOG_FORMS, "HyperMap"),
     **same("ops", DERIVATIVES, "MultitypeFuncGraph depend"),
     **same("ops", AUTOGRAD, "value_and_grad grad"),
     ("ops", "partial"): f"{DERIVATIVES}:partial",
@@ -140,7 +142,8 @@ SAMPLES = {
     **same("ops.functional", OPS, "shape"),
     **same("ops.functional", FUNCTIONS, "relu"),
     **same("ops", FUNCTIONS, "relu"),
-    **same("ops.composite", FUNCTIONAL, "GradOperation HyperMap"),
+    **same("ops.composite", FUNCTIONAL, "GradOperation"),
+    **same("ops.composite", CATALOG_FORMS, "HyperMap"),
     **same("ops.primitive", OPS, "Primitive"),
     **same("mint", OPS, "matmul sum mul"),
     **same("mint.nn.functional", "parallel_lab.mindspore._mint", "relu"),

@@ -77,7 +77,7 @@ def network(config, moe_config):
     return net
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("dp", "mp", "ep"), [(4, 2, 4), (8, 1, 4), (4, 2, 2), (2, 4, 2)])
 def test_a_transformer_of_experts_on_eight_ranks_equals_one_device(dp, mp, ep):
     """Groups are those of the configuration, also on one device."""

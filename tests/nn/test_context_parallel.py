@@ -103,7 +103,7 @@ def drawn(seed):
     return split, net, {"layers": 4 if "pipeline_interleave" in ranks else stages, **both}, ranks
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(100))
 def test_drawn_networks_train_as_on_one_device(seed):
     """Tokens in the order of the placement on both sides: losses and parameters after two steps, float64. In stages

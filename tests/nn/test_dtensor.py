@@ -1,5 +1,9 @@
 """DTensors: PyTorch's recorded operators, drawn programs against one device, the four policies, what is refused."""
 
+import json
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,6 +11,7 @@ from parallel_lab import ops
 from parallel_lab.base.errors import ArgumentTypeError, LayoutError, LayoutTypeError, ShapeError
 from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
+from parallel_lab.nn.tensor import dtensor_parts
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.dtensor import (
     DTensor,
@@ -16,6 +21,7 @@ from parallel_lab.nn.tensor.dtensor import (
     implicit_replication,
 )
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.graph.test_dtensor_programs import equal_compiled
 from tests.recorded import ask_rosetta
 from tests.recorded.ask_rosetta import ROWS, drawn
 
@@ -23,15 +29,14 @@ MESH = DeviceMesh((2, 4), ("dp", "tp"))
 LINE = DeviceMesh((4,), ("tp",))
 ASKED = ("out_pl", "out_shape", "local", "comms", "messages", "bwd_comms", "bwd_messages", "grad_pl", "grad_out_pl")
 
-# Where we send less than PyTorch, or nothing, and why; and conv2d, whose recorded placement is wrong there
-DIFFERS = {
-    "tril": "rows may be split: PyTorch has no rule and gathers",
-    "xent_mean": "the mean of split rows is a pending mean: PyTorch gathers the logarithms",
-    "maximum": "the mask is made in two products: PyTorch reduces each operand of four",
-    "embedding": "of table and indices the smaller one moves",
-    "xent_none": "PyTorch's loss_parallel is a context of its own",
-    "conv2d": "PyTorch says copies of what has a quarter of the channels",
-}
+# messages that differ from those of PyTorch, in all no more bytes; and conv2d, whose recorded placement is wrong there
+DIFFERS = {"conv2d": "PyTorch says copies of what has a quarter of the channels"}
+
+
+def given_bytes(row):
+    """What a rank hands over in all messages of a row, forward and backward."""
+    sent = (*row["messages"], *row.get("bwd_messages", ()))
+    return sum(math.prod(message[2]) * (8 if "int64" in message else 4) for message in sent)
 
 
 @pytest.mark.parametrize("row", ROWS["ops"], ids=lambda row: f"{row['op']} {' '.join(map(''.join, row['pl']))}")
@@ -44,10 +49,45 @@ def test_pytorchs_operators(row):
         return
     differs = [name for name in ASKED if name in row and answer[name] != row[name]]
     if differs and row["op"] in DIFFERS:
-        more = {kind for kind, n in answer["comms"].items() if n > row["comms"].get(kind, 0)}
-        assert not more or row["op"] in ("xent_none", "embedding")
+        assert given_bytes(answer) <= given_bytes(row)
         return
     assert not differs, {name: (answer[name], row[name]) for name in differs}
+
+
+COMPOSED = json.loads(Path(ask_rosetta.__file__).with_name("composed.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", COMPOSED, ids=lambda row: f"{row['op']} {' '.join(map(''.join, row['pl']))}")
+def test_reductions_made_of_several_operators_send_what_pytorchs_one_sends(row):
+    answer = ask_rosetta.ops(**row)
+    assert answer["err"] < 1e-4 and answer.get("grad_err", 0.0) < 1e-3
+    names = [name for name in ASKED if name in row]
+    if row["op"].startswith("norm"):
+        # the result is not kept as a pending root or maximum: no more bytes, and the same where PyTorch reads its root
+        # without a gradient; with one it sends the sum at the call and again when it is read
+        assert given_bytes(answer) <= given_bytes(row)
+        assert "grad" in row or given_bytes(answer) == given_bytes(row)
+        return
+    assert {name: answer[name] for name in names} == {name: row[name] for name in names}
+
+
+PAIRS = json.loads(Path(ask_rosetta.__file__).with_name("pairs.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("row", PAIRS, ids=lambda row: f"{row['op']} {' '.join(map(''.join, row['pl']))}")
+def test_operators_and_their_gradients_send_what_pytorchs_send(row):
+    answer = ask_rosetta.ops(**row)
+    assert answer["err"] < 1e-4 and answer.get("grad_err", 0.0) < 1e-2
+    assert {name: answer[name] for name in ASKED if name in row} == {name: row[name] for name in ASKED if name in row}
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("keep_dims", [False, True])
+def test_the_first_of_equal_extremes_is_found_along_a_split_dim(name, keep_dims):
+    array = np.array([[3, 1, 4, 1, 5, 5, 1, 2], [0, 0, 0, 0, 0, 0, 0, 0], [1, 2, 3, np.nan, 9, np.nan, 0, 7]])
+    split = distribute_tensor(array, LINE, [Shard(1)])
+    found = getattr(ops, name)(split, 1, keep_dims=keep_dims).asnumpy()
+    assert np.array_equal(found, getattr(np, name)(array, axis=1, keepdims=keep_dims))
 
 
 @pytest.mark.parametrize("row", ROWS["border"], ids=lambda row: row["case"])
@@ -140,9 +180,19 @@ def program(names, moves):
     return run
 
 
-@pytest.mark.quick(20)
-@pytest.mark.parametrize("seed", range(400))
-def test_drawn_programs_equal_one_device(seed):
+@pytest.mark.quick(6)
+@pytest.mark.parametrize(
+    # a twentieth of the 2,000 seeds, the others by hand: drawn_program(seed). 106: a transposed view, whose product has
+    # other bits than a copy's
+    "seed",
+    [*range(100), 106],
+)
+def test_drawn_programs_equal_one_device_and_their_plans(seed):
+    drawn_program(seed)
+
+
+def drawn_program(seed):
+    """Whether a drawn program ran, after all that must hold of it."""
     random = np.random.default_rng(seed)
     mesh = MESHES[seed % 3]
     rule = ("torch", "cheapest", "reduce_at_once")[seed // 3 % 3]
@@ -153,22 +203,41 @@ def test_drawn_programs_equal_one_device(seed):
     }
     operands = [drawn((8, 8), layout, random) for layout in layouts]
     wholes = [x.asnumpy() for x in operands]
-    run = program(names, moves)
+    run = value_and_grad(program(names, moves), (0, 1, 2))
     try:
         with dtensor_policy(rule):
-            value = run(*operands)
-            value.backward()
+            (value, have), _ = equal_compiled(run, mesh, *operands)
     except LayoutError as error:  # a reshape that would cut parts is the only one that may refuse
         assert "Redistribute it first" in str(error) and "columns" in names
-        return
-    wanted, grads = value_and_grad(run, (0, 1, 2))(*map(Tensor, wholes))
+        return False
+    wanted, grads = run(*map(Tensor, wholes))
     scale = max(1.0, abs(float(wanted)))
     assert abs(float(value) - float(wanted)) < 2e-4 * scale
-    for x, grad in zip(operands, grads, strict=True):
-        have = np.zeros_like(grad.asnumpy()) if x.grad is None else x.grad.asnumpy()
-        assert np.abs(have - grad.asnumpy()).max() < 5e-4 * max(1.0, np.abs(grad.asnumpy()).max())
+    for mine, grad in zip(have, grads, strict=True):
+        assert np.abs(mine.asnumpy() - grad.asnumpy()).max() < 5e-4 * max(1.0, np.abs(grad.asnumpy()).max())
+    return True
 
 
+@pytest.mark.parametrize(
+    "codes", ["S0 R P", "S1 S1 S0", "P R R", "S1 S1 R"]
+)  # the last: a bias that every rank has is added once
+def test_a_network_of_one_layer_and_its_loss_compile(codes):
+    shapes, random = ((8, 16), (12, 16), (12,)), np.random.default_rng(0)
+    operands = [drawn(s, MeshLayout.coded(LINE, code), random) for s, code in zip(shapes, codes.split(), strict=True)]
+    labels = drawn((8,), MeshLayout.coded(LINE, "S0"), random, 12)
+
+    def loss(x, w, b, y):
+        return ops.cross_entropy(ops.linear(x, w, b), y)
+
+    run = value_and_grad(loss, (0, 1, 2))
+    (value, grads), _ = equal_compiled(run, LINE, *operands, labels)
+    wanted, whole = run(*(Tensor(x.asnumpy()) for x in (*operands, labels)))
+    assert float(value) == pytest.approx(float(wanted), rel=1e-5)
+    for mine, grad in zip(grads, whole, strict=True):
+        np.testing.assert_allclose(mine.asnumpy(), grad.asnumpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.exhaustive
 def test_the_cheapest_policy_never_sends_more_than_pytorch():
     random, less = np.random.default_rng(0), 0
     for _ in range(150):
@@ -207,6 +276,19 @@ def test_a_pending_value_is_never_read_as_the_whole():
     x = DTensor.from_local(lambda rank: np.full(1, rank + 1.0), LINE, [Partial()])
     assert float(x.sum()) == x.item() == 10.0 and x.asnumpy().tolist() == [10.0]
     assert ops.relu(x - 11.0).asnumpy().tolist() == [0.0]  # not the sum of the relus of addends
+
+
+@pytest.mark.parametrize("name", ["softmax1", "gelu", "relu", "sort1", "split0", "layer_norm", "select0", "amax1"])
+def test_every_message_that_is_sent_is_noted(name, monkeypatch):
+    made, exchanged = [], dtensor_parts.exchanged
+    monkeypatch.setattr(dtensor_parts, "exchanged", lambda *given: made.append(given) or exchanged(*given))
+    shapes = [(8, 16), (16,), (16,)][: 3 if name == "layer_norm" else 1]
+    random = np.random.default_rng(0)
+    operands = [drawn(s, MeshLayout.coded(MESH, "S0 R" if len(s) == 2 else "R R"), random) for s in shapes]
+    with dtensor_messages() as sent:
+        out = ask_rosetta.program(name)(*operands)
+        out.backward(drawn(out.shape, MeshLayout.coded(MESH, "R R"), random))
+    assert [given[0] for given in made] == [m.kind for m in sent]
 
 
 def test_gradients_keep_the_placement_of_the_operator_that_made_them():

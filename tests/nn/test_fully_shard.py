@@ -94,6 +94,7 @@ def one_device(whole, ranks):
     return parameters, [g.asnumpy() for g in grads]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("name", CASES)
 def test_messages_are_pytorchs_and_gradients_one_devices(name):
     make, mesh, forward, backward = CASES[name]

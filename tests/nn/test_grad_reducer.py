@@ -199,7 +199,7 @@ WAYS = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", WAYS)
 def test_as_many_messages_as_the_rule_says_and_the_same_bits(pool, way):
     settings, ids, options, sizes_bytes = WAYS[way]

@@ -11,16 +11,9 @@ from parallel_lab.cost.expert_placement import place_experts
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.recompute import recompute
 from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_choice, z_loss
-from parallel_lab.ops.expert_capacity import (
-    ORDERS,
-    ROUTERS_TO_ROOM,
-    capacity,
-    expected_drop_share,
-    kept_choices,
-    mindspore_v1_choices,
-)
+from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM, capacity, kept_choices, mindspore_v1_choices
 from parallel_lab.ops.expert_rows import Dispatch
-from parallel_lab.ops.routing import ROUTERS, choose, expert_choice, gshard_second
+from parallel_lab.ops.routing import ROUTERS, choose
 
 HIDDEN, INNER, EXPERTS = 6, 10, 4
 
@@ -179,13 +172,6 @@ def test_an_expert_outside_of_the_best_groups_is_never_chosen_even_with_a_negati
     assert choose(logits, 2, "sigmoid", groups=2, best_groups=1, group_sum=1)[0].tolist() == [[2, 0]]
 
 
-def test_expert_choice_fills_every_expert_and_the_second_of_gshard_is_drawn():
-    tokens, weights = expert_choice(np.random.default_rng(0).normal(size=(8, 4)), 3)
-    assert tokens.shape == weights.shape == (4, 3) and (np.diff(weights) <= 0).all()
-    used = gshard_second(np.array([[0.9, 0.1], [0.9, 0.1], [0.5, 0.5]]), np.array([0.19, 0.21, 0.99]))
-    assert used.tolist() == [True, False, True]
-
-
 @pytest.mark.parametrize(
     ("convention", "factor", "further", "room"),
     [
@@ -205,14 +191,6 @@ def test_expert_choice_fills_every_expert_and_the_second_of_gshard_is_drawn():
 )
 def test_capacity_by_each_convention(convention, factor, further, room):
     assert capacity(8, 4, 2, factor, convention, **further) == room
-
-
-def test_expected_drops_are_those_of_drawn_choices():
-    rng, rooms = np.random.default_rng(0), (32, 40)
-    drawn = [np.bincount(rng.integers(0, 8, 256), minlength=8) for _ in range(2000)]
-    for room, wanted in zip(rooms, (0.0658, 0.0054), strict=True):
-        assert expected_drop_share(256, 8, room) == pytest.approx(wanted, abs=5e-5)
-        assert np.mean([np.maximum(x - room, 0).sum() / 256 for x in drawn]) == pytest.approx(wanted, abs=2e-3)
 
 
 def test_the_older_router_of_mindspore_loses_tokens_that_gshard_keeps():

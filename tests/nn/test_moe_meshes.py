@@ -146,7 +146,7 @@ def drawn(number):
     return mesh, case, how
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("number", range(24))
 def test_experts_train_as_on_one_device_with_everything_that_may_be_around_them(number):
     mesh, case, how = drawn(number)
@@ -208,6 +208,7 @@ def test_processes_give_the_bits_of_the_simulator_before_and_after_an_edit(at):
 # ---- one step of the bias, and checkpoints ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("schedule", "executor"),
     [
@@ -229,6 +230,7 @@ def test_two_copies_of_the_network_add_up_their_counts_before_the_bias_moves(sch
     assert all(any(i.op == "bias_step" for i in stage.program("reduce")) for stage in plan.stages)
 
 
+@pytest.mark.exhaustive
 def test_the_bias_moves_once_in_a_step_by_the_counts_of_all_micro_batches_and_ranks():
     """The first step's choices do not depend on how the batch is cut: every expert's bias moves by the rate, up or down
     or not at all. Each micro-batch by itself would move it up to four times.

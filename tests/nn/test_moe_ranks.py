@@ -131,7 +131,7 @@ def check_messages(plan, layout, options, n):
     plan.verify()
 
 
-@pytest.mark.quick(10)
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("number", range(300))
 def test_a_drawn_net_equals_one_device_with_the_same_groups(number):
     check_drawn(number)

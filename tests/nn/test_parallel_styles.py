@@ -1,12 +1,13 @@
 """parallelize_module: messages and placements that PyTorch was recorded to have; gradients equal to one device's."""
 
 from fnmatch import fnmatch
+from functools import partial
 
 import numpy as np
 import pytest
 
 import parallel_lab as pl
-from parallel_lab import nn
+from parallel_lab import nn, ops
 from parallel_lab.base.errors import ArgumentError, LayoutError, LayoutTypeError, NotBuiltYet
 from parallel_lab.layout.mesh_layout import Partial, Replicate, Shard
 from parallel_lab.nn.parallel_styles import (
@@ -15,6 +16,7 @@ from parallel_lab.nn.parallel_styles import (
     PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
+    loss_parallel,
     parallel_cross_entropy,
 )
 from parallel_lab.nn.tensor.autograd import value_and_grad
@@ -80,6 +82,7 @@ PLANS = {
 CASES = [(name, LINE) for name in PLANS] + [("mlp between split rows", GRID["tp"]), ("model", GRID["tp"])]
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize(("name", "mesh"), CASES)
 def test_messages_are_pytorchs_and_gradients_one_devices(name, mesh):
     make, plan, placement, wanted, forward, backward = PLANS[name]
@@ -195,3 +198,25 @@ def test_plans_in_words_are_those_plans(words, name):
     found = ask_rosetta.styles(words, make())
     expanded = {p: style for pattern, style in plan.items() for p in paths if fnmatch(p, pattern)}
     assert {p: repr(s) for p, s in found.items()} == {p: repr(s) for p, s in expanded.items()}
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum", "none", "a Cell"])
+def test_in_loss_parallel_cross_entropy_sends_a_number_or_two_per_row(loss):
+    # recorded: PyTorch 2.14, loss_parallel, logits split by classes on (4); the backward sends nothing
+    random = np.random.default_rng(3)
+    whole, labels = random.normal(size=(8, 16)).astype(np.float32), random.integers(0, 16, 8)
+    of = nn.CrossEntropyLoss() if loss == "a Cell" else partial(ops.cross_entropy, reduction=loss)
+    logits = distribute_tensor(whole, LINE, [Shard(1)], requires_grad=True)
+    with loss_parallel(), dtensor_messages() as sent:
+        value = of(logits, distribute_tensor(labels, LINE))
+        value.sum().backward()
+    wanted = [["all_reduce", "tp", [8, 1], "max"], ["all_reduce", "tp", [8, 1]], ["all_reduce", "tp", [8, 1]]]
+    assert ask_rosetta.listed(sent) == wanted and (value.layout.code, logits.grad.layout.code) == ("R", "S1")
+    alone, grads = pl.value_and_grad(lambda x: of(x, pl.Tensor(labels)).sum(), 0)(pl.Tensor(whole))
+    np.testing.assert_allclose(float(value.sum()), float(alone), rtol=1e-5)
+    np.testing.assert_allclose(logits.grad.asnumpy(), grads.asnumpy(), rtol=1e-4, atol=1e-6)
+    with loss_parallel(), pytest.raises(NotBuiltYet, match="labels"):
+        ops.cross_entropy(logits, distribute_tensor(labels, LINE), label_smoothing=0.1)
+    with dtensor_messages() as gathered:
+        of(logits, distribute_tensor(labels, LINE))
+    assert [m.kind for m in gathered] == ["all_gather"]

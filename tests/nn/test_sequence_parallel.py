@@ -106,7 +106,7 @@ def drawn(number):
     return kind, pick(*SEQUENCE), grid, pick(1, 2) if stages == 1 else 4, stages, pick(False, True), pick(*SETTINGS)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("number", range(60))
 def test_a_split_sequence_trains_as_one_device_does_with_everything_that_may_be_around_it(number):
     """With dropout: each rank drops what one device drops of its tokens, not what its neighbour drops."""
@@ -122,7 +122,7 @@ def test_a_split_sequence_trains_as_one_device_does_with_everything_that_may_be_
     assert_equal(case.trained(case.plan(*grid, form, pipeline_stages=stages, **parts, **settings)), want)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("form", SEQUENCE)
 def test_processes_give_the_bits_of_the_simulator(form):
     case = Case(dtype="float32", dropout=0.2)
@@ -148,6 +148,7 @@ def test_gradients_of_what_only_tokens_of_a_rank_reach_are_summed_over_its_group
     assert sums["position_table"] == 2 and plan.value("position_table").slice_shape == (S // 4, H)
 
 
+@pytest.mark.exhaustive
 def test_two_steps_of_a_training_go_on_under_another_split():
     case = Case()
     want = case.alone()["losses"]

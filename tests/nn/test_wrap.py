@@ -8,9 +8,10 @@ import pytest
 from parallel_lab import Parameter, Tensor, nn, ops, value_and_grad
 from parallel_lab.base.errors import StageNameError, StrategyError, TracedCommunication
 from parallel_lab.base.settings import context
+from parallel_lab.catalog.nn.forms import HyperMap
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.mindspore._derivatives import Map, MultitypeFuncGraph
-from parallel_lab.nn.tensor.functional import GradOperation, HyperMap
+from parallel_lab.nn.tensor.functional import GradOperation
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train import AutoParallel
 from tests.crossed import each_of

@@ -223,6 +223,7 @@ NUMPY = {
     # products and matrices
     "mv": np.matmul,
     "outer": np.outer,
+    "plus_product": lambda x, a, b, *, transpose_b=False: x + a @ (b.T if transpose_b else b),
     "cross_product": lambda x, y, dim=-1: np.cross(x, y, axis=dim),
     "cdist": lambda x, y, p=2.0: np.linalg.norm(x[..., :, None, :] - y[..., None, :, :], p, axis=-1),
     "matrix_inverse": np.linalg.inv,

@@ -164,7 +164,7 @@ def pool():
         yield workers
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kept", [np.float32, BF16], ids=["computed in it", "kept in it"])
 def test_processes_give_the_bits_of_the_simulator_and_training_follows_float32(kept, pool):
     """Parameters in float32 that are cast at use; and in bfloat16, whose updates are worked out in float32."""

@@ -355,6 +355,7 @@ def test_a_slice_asks_for_one_row_of_each_neighbour():
     assert rule.windows == ((2, (3,), (4, -1, 6, 4)), (3, (2,), (4, -1, 6, 4)))
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.data())
 def test_parts_computed_from_their_windows_are_the_slices_of_the_whole(data):

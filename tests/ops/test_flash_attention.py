@@ -284,6 +284,7 @@ class RingNet(nn.Cell):
 CAUSAL = ({"next_tokens": 0}, {"next_tokens": 0, "pre_tokens": 3})
 
 
+@pytest.mark.quick(4)
 @each_of(
     "options", *CAUSAL, {"next_tokens": 2, "pre_tokens": 2}, {}, *({**one, "ring": "enable_flash_sp"} for one in CAUSAL)
 )

@@ -46,6 +46,7 @@ def test_split_takes_a_size_or_sizes():
     assert [p.shape for p in ops.chunk(X, 3, 2)] == [(2, 3, 2), (2, 3, 2)], "4 elements in parts of ceil(4 / 3)"
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("padding", [(1, 2), (0, 1, 2, 0), (1, 1, 0, 2, 1, 0)])
 @pytest.mark.parametrize(
     ("mode", "numpy_mode"),

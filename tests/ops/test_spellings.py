@@ -54,6 +54,7 @@ else:
 '''
 
 
+@pytest.mark.exhaustive
 def test_one_declaration_makes_every_name():
     """In a process of its own: the registry of this one stays as it is."""
     run = subprocess.run([sys.executable, "-c", DECLARED], capture_output=True, text=True, timeout=120)

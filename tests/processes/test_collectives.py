@@ -143,7 +143,7 @@ def test_recorded_bytes_of_a_halo_are_those_of_the_strips(pool):
     assert pool.run(program) == want
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size_bytes", [APART_FROM_BYTES - 4096, APART_FROM_BYTES, 600_000, 2 << 20, 5_000_000])
 @pytest.mark.parametrize("kind", ["reduce_scatter", "all_to_all"])
 def test_exchanges_of_any_size_give_every_piece_also_a_ranks_own(pool, kind, size_bytes):
@@ -380,7 +380,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.quick(20)
+@pytest.mark.quick(8)
 @with_mpi
 @pytest.mark.parametrize(("call", "cause"), REFUSED.values(), ids=REFUSED)
 def test_call_that_cannot_work_is_refused_with_the_rank_named(pool, call, cause):

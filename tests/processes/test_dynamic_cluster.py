@@ -45,6 +45,7 @@ def cluster(folder, port, workers, *, count, scheduler=True, **common):
         yield runs
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 def test_workers_meet_at_the_scheduler_which_trains_nothing(tmp_path, port):
     script(tmp_path, SCRIPT)

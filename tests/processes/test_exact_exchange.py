@@ -80,7 +80,7 @@ def pool(request):
         yield pool
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 def test_ranks_take_from_others_what_they_lack_and_no_more(pool):
     compare(pool, 0, 60)
 
@@ -131,6 +131,7 @@ def test_memory_besides_the_value_is_the_reply_and_one_piece(make, direction):
     assert reply_bytes <= max(peaks) <= reply_bytes + waiting + 200_000  # and what numpy buffers
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("executor", "make"), [("processes", WorkerPool), MPI_TRAINING])
 def test_training_gives_the_bits_of_the_simulator(executor, make):
     rng = np.random.default_rng(SEED)

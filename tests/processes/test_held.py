@@ -100,7 +100,7 @@ CASES = {
 }
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("request_", "memory", "meeting", "when"), CASES.values(), ids=CASES)
 def test_a_late_rank_gets_no_value_that_others_may_have_changed(pool, tmp_path, request_, memory, meeting, when):
     with pytest.raises(RankRaised, match=r"rank 2 .* raised ValueError: mine"):

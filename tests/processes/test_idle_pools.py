@@ -47,6 +47,7 @@ def until(what, limit_s: float = 20.0) -> bool:
 # ---- the ends of idle workers ----
 
 
+@pytest.mark.exhaustive
 def test_idle_workers_end_and_the_next_job_has_new_ones_with_the_same_bits(short_lives, rng):
     values = rng.normal(size=1000)
     pool = get_pool(3)

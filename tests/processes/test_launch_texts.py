@@ -101,6 +101,7 @@ def test_a_cause_keeps_its_own_lines_where_it_lacks_the_user_s():
     assert 'int("x")' in text and "direct cause" in text and text.rstrip().endswith("ArgumentError: no number")
 
 
+@pytest.mark.exhaustive
 def test_importing_mindspore_without_the_option_names_the_option(tmp_path):
     output = run(tmp_path, "import mindspore.nn as nn\n")
     assert output.count("With --as-mindspore, before the script, `import mindspore` finds parallel_lab instead") == 2

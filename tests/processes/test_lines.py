@@ -139,7 +139,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("kind", "n", "odd", "times", "tag"), CASES)
 def test_calls_with_a_root_in_another_order_are_reported(pool, kind, n, odd, times, tag):
     with pytest.raises(CollectiveMismatch, match=r"differ in .*origin") as caught:

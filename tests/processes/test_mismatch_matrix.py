@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.errors import ParallelLabError
-from parallel_lab.lab.collectives.algorithms.algorithm import algorithm_names, run_algorithm
+from parallel_lab.lab.collectives.algorithms.algorithm import run_algorithm
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS
+from parallel_lab.lab.collectives.algorithms.table import algorithm_names
 from parallel_lab.ops.collectives.definitions import COLLECTIVES, MESSAGES
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, noted
 
@@ -291,6 +292,7 @@ def matched(comm, seed, count):
     return calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "count", [300, pytest.param(10_000, marks=pytest.mark.exhaustive)], ids=["few", "ten_thousand"]
 )

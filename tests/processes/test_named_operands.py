@@ -66,6 +66,7 @@ def some_arrays(comm):
     return [float(x) for x in got]
 
 
+@pytest.mark.quick(1)
 def test_arrays_unnamed_parameters_and_tags_have_no_name_to_compare(pool):
     assert pool.run(some_arrays) == [[4.0, 4.0, 4.0, 1.0, 4.0, 4.0]] * RANKS
 

@@ -54,7 +54,7 @@ def forked(comm, folder, call, odd, before):
     return results
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("before", [0, 3], ids=["first_call", "known_line"])
 @pytest.mark.parametrize("odd", range(RANKS))
 @pytest.mark.parametrize("call", CALLS)
@@ -76,7 +76,7 @@ def child_that_comes_out(comm, way):
     return comm.all_reduce(np.ones(1))[0]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.portable
 @pytest.mark.parametrize("way", ["raises", "returns"])
 def test_forked_child_does_not_answer_for_its_rank(pool, way):

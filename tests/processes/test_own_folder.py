@@ -60,6 +60,7 @@ def test_a_folder_is_the_users_alone_and_nothing_stays_of_it(temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_a_name_is_taken_as_long_as_its_owner_lives(temporary):
     owner = Owner("a rendezvous", temporary)
     try:

@@ -118,7 +118,7 @@ def test_every_form_and_dtype_gives_the_bits_of_answer(pool, kind):
         assert_same_bits(pool, made)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_of_many_blocks_give_the_bits_of_answer(pool, kind):
     rng, n = np.random.default_rng([SEED, 2]), pool.world_size
@@ -127,7 +127,7 @@ def test_values_of_many_blocks_give_the_bits_of_answer(pool, kind):
     assert_same_bits(pool, made)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_wherever_values_and_results_lie(pool, kind):
     """Some in their own memory, some in heaps, in place or not, on each rank another way."""

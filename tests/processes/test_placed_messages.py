@@ -31,7 +31,7 @@ def filled(comm, size, where, first):
     return x
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", ["receiver", "sender"])
 @pytest.mark.parametrize("where", ["shared", "own"])
 def test_a_value_arrives_as_given_with_either_rank_first(pool, where, first):

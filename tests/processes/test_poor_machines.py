@@ -42,6 +42,7 @@ def full_disk(folder):
     (folder / "log_output" / "1" / "rank.1" / "stdout").symlink_to("/dev/full")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("spoil", first(1, [full_disk, no_folder, no_file]))
 def test_a_run_goes_on_without_log_files(tmp_path, spoil):
     """It once ended in a traceback, or with the first line that a rank printed."""
@@ -192,6 +193,7 @@ def test_an_interrupt_that_python_wraps_in_another_error_is_still_one(tmp_path):
 # ---- MPI on one machine ----
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
 def test_neither_ranks_nor_mpirun_on_one_machine_are_reached_from_others(tmp_path):
     """Open MPI lets every rank listen on all interfaces unless told otherwise, and binds mpirun's sockets to all. A

@@ -244,7 +244,7 @@ def requests_of(name: str, n: int, dtype: str, rng: np.random.Generator) -> list
     return made
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("out", ["", "heap", "private"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", KINDS)
@@ -279,7 +279,7 @@ def test_all_reduce_in_place(pool, small_pool, near, reduce):
             assert got.tobytes() == want.tobytes()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("near", [True, False], ids=["heap", "private"])
 def test_reduce_in_place_at_every_root(pool, small_pool, near):
     """Guards against: the sum is made in the root's array while that is still an addend."""
@@ -473,7 +473,7 @@ def test_recv_lands_in_out(pool):
     assert pool.run(program)[1] is True
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("kind", ["all_gather", "broadcast", "scatter", "all_to_all"])
 def test_values_of_several_turns_arrive_whole(pool, kind, strided):

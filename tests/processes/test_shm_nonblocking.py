@@ -124,7 +124,7 @@ def on_rank(comm, actions, near, seed):
     return [None if r is None else np.array(r) for r in replies]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("near", [False, True], ids=["private", "heap"])
 @pytest.mark.parametrize("seed", range(6))
 def test_random_programs_give_the_replies_of_the_simulator(pool, small_pool, seed, near):

@@ -486,6 +486,7 @@ def test_shared_memory_has_no_name(pool):
     assert [n for n in left if not n.startswith("parallel_lab-run-")] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.portable
 def test_memory_that_cannot_be_given_is_a_named_error():
     with pytest.raises(SharedMemoryTooSmall, match="arena_bytes"):

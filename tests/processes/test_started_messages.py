@@ -106,7 +106,7 @@ def test_random_programs_give_the_replies_of_the_simulator(pool, seed):
             np.testing.assert_array_equal(a, b, err_msg=f"seed {SEED + seed}, {label}")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 def test_what_is_large_travels_both_ways_at_once_and_into_out(pool):
     """Neither rank receives before both have sent; the value may be reused after the wait."""
 

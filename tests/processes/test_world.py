@@ -160,6 +160,7 @@ def test_a_rank_outside_a_group_has_no_number_in_it(rank_5_of_8):
         get_rank("even")
 
 
+@pytest.mark.quick(8)
 @each_of(
     ("call", "kind", "words"),
     (lambda: create_group(7, [0]), TypeError, "group=7"),

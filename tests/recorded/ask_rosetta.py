@@ -140,9 +140,12 @@ def seed_layout(layout: MeshLayout) -> MeshLayout:
 
 
 PROGRAMS: dict[str, Any] = {
-    "linear": lambda x, w, b: our.matmul(x, w, transpose_b=True) + b,
+    **dict.fromkeys(("linear", "linear3"), our.linear),
     "linear_nb": lambda x, w: our.matmul(x, w, transpose_b=True),
-    "addmm": lambda c, a, b: c + a @ b,
+    "var_kept": lambda x: our.var(x, 1, ddof=1, keep_dims=True),
+    "norm_inf1": lambda x: our.norm(x, float("inf"), 1),
+    "norm1_read": lambda x: our.norm(x, 2, 1) * 2.0,
+    "addmm": our.addmm,
     "baddbmm": lambda c, a, b: c + a @ b,
     "where": lambda c, a, b: our.select(c > 0, a, b),
     "masked_fill": lambda a, m: our.masked_fill(a, m > 0, 0.0),
@@ -155,12 +158,13 @@ PROGRAMS: dict[str, Any] = {
     "conv2d": lambda x, w: our.convolution(x, w, pad_mode="pad", pad=1),
     "sdpa_cpu_flash": lambda q, k, v: our.scaled_dot_product_attention(q, k, v),
     "sdpa": lambda q, k, v: our.scaled_dot_product_attention(q, k, v),
-    "xent_mean": lambda x, y: our.reduce_mean(losses(x, y)),
-    "xent_sum": lambda x, y: losses(x, y).sum(),
-    "xent_none": lambda x, y: losses(x, y),
+    **{f"xent_{how}": partial(our.cross_entropy, reduction=how) for how in ("mean", "sum", "none")},
     "expand": lambda a: our.broadcast_to(our.expand_dims(a, 1), shape=(a.shape[0], 3, *a.shape[1:])),
     "view_merge": lambda a: our.reshape(a, (a.shape[0] * a.shape[1], *a.shape[2:])),
     "view_split": lambda a: our.reshape(a, (*a.shape[:-1], 4, a.shape[-1] // 4)),
+    "flat_exp": lambda a: our.exp(our.reshape(a, (-1, a.shape[-1]))),
+    "flat_add": lambda a, b: our.reshape(a, (-1, a.shape[-1])) + b,
+    "flat_mm": lambda a, b: our.reshape(a, (-1, a.shape[-1])) @ b,
     "t": lambda a: our.transpose(a, (1, 0)),
     "sub_mean": lambda a: a - our.reduce_mean(a, 0, keep_dims=True),
     **dict.fromkeys(("matmul", "mm", "bmm"), lambda a, b: a @ b),
@@ -186,7 +190,7 @@ ALONG: dict[str, Any] = {
     "softmax": lambda d, a: our.softmax(a, axis=d),
     "log_softmax": lambda d, a: our.log_softmax(a, axis=d),
     "logsumexp": lambda d, a: our.logsumexp(a, d),
-    "argmax": lambda d, a: our.argmax(a, d),
+    "argmax": lambda d, a: our.argmax(a, d, output_type="int64"),
     "sort": lambda d, a: our.sort(a, axis=d)[0],
     "topk": lambda d, a: our.top_k(a, 3)[0],
     "cumsum": lambda d, a: our.cumsum(a, d),
@@ -215,12 +219,6 @@ def program(name: str) -> Any:
     return partial(ALONG[base], int(name[len(base) :]) if len(base) < len(name) else None)
 
 
-def losses(x: Any, y: Any) -> Any:
-    """Cross-entropy in PyTorch's two steps: the logarithms of softmax, and among them the label's."""
-    picked = our.gather_elements(our.log_softmax(x), 1, our.expand_dims(y, 1))
-    return -our.squeeze(picked, axis=(1,))
-
-
 INTEGERS = {"gather": {1: 3}, "index_select": {1: 5}, "embedding": {0: 12}, "xent": {1: 16}}  # operand: below
 
 
@@ -231,6 +229,7 @@ def ops(
     pl: list[list[str]],
     grad: int = 0,
     loss_parallel: int = 0,
+    seed_pl: Sequence[str] = (),
     **_: Any,
 ) -> Row:
     """An operator (or a few), forward and backward."""
@@ -257,7 +256,8 @@ def ops(
     }
     if not grad:
         return row
-    seed = drawn(out.shape, seed_layout(out.layout), np.random.default_rng(1))
+    begin = MeshLayout.coded(over, seed_pl) if seed_pl else seed_layout(out.layout)
+    seed = drawn(out.shape, begin, np.random.default_rng(1))
     with dtensor_messages() as back:
         out.backward(seed)
     row |= {"bwd_comms": dict(Counter(m.kind for m in back)), "bwd_messages": listed(back)}

@@ -184,7 +184,7 @@ CUTS = [
 ]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("first", "second"), CUTS)
 def test_pictures_cut_in_space_train_as_on_one_device_with_the_same_bits_everywhere(workers, first, second):

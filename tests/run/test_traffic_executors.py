@@ -98,7 +98,7 @@ def pools():
 MORE = [pytest.param(ranks, start, marks=pytest.mark.exhaustive) for ranks in (2, 4, 8) for start in range(100, 110, 2)]
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("ranks", "start"), [*crossed([2, 4, 8], range(0, 6, 2)), *MORE])
 def test_processes_give_the_simulators_bits(pools, ranks, start):
     for seed in range(start, start + 2):

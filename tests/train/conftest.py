@@ -1,5 +1,7 @@
 """Training reads the global seed and the parallel settings: each test begins with the defaults and restores them."""
 
+import logging
+
 import pytest
 
 from parallel_lab import Session
@@ -41,3 +43,13 @@ def ready(pools):
     yield make, data
     for session in made:
         session.close()
+
+
+@pytest.fixture
+def logged():
+    """Texts of what is logged."""
+    handler, texts = logging.Handler(), []
+    handler.emit = lambda record: texts.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
+    yield texts
+    logging.getLogger().removeHandler(handler)

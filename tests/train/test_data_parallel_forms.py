@@ -23,7 +23,7 @@ def share(size_bytes, size):
 GRADIENTS = (12 * 8 + 8 + 8 * 16) * 8
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("name", forms.FUSIONS)
 @pytest.mark.parametrize("how", ["engine", "function"])
@@ -36,6 +36,7 @@ def test_messages_are_as_many_as_the_setting_says_and_results_the_same_to_the_bi
         assert sorted(found["messages"]) == sorted(("all_reduce", share(bytes_, size)) for bytes_ in sizes)
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("size", sizes(*forms.SIZES))
 @pytest.mark.parametrize("name", forms.FUSIONS)
 def test_buckets_of_the_plan_are_what_travels(worlds, size, name):

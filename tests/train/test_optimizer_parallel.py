@@ -71,7 +71,7 @@ def test_refusals_have_the_documented_class(worlds):
 # ---- bits ----
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("settings", "name"),
     crossed(

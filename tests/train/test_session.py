@@ -87,7 +87,7 @@ def test_optimizers_agree_bit_for_bit(pools, make):
     assert_executors_agree(plan, net, optimizer, data, pools[8])
 
 
-@pytest.mark.quick(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fast", [True, False], ids=["fast", "plain"])
 def test_alltoall_and_data_parallel_agree_bit_for_bit(fast):
     net, data = net_and_data(((8, 1), (1, 1)), ((1, 8),), ((1, 8), (8, 1)))

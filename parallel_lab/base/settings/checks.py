@@ -32,7 +32,7 @@ from ..errors import (
     LayoutTypeError,
     shorten,
 )
-from ..hooks import schedule_names
+from ..hooks import from_above
 
 SETTINGS = Errors(ContextTypeError, ContextError)
 Check = Callable[..., Any]  # (where, key, value, errors) -> the value in plain types
@@ -87,7 +87,7 @@ def scheduler(where: str, key: str, value: Any, errors: Errors = SETTINGS) -> st
     if plain in MORE_SCHEDULERS:
         allowed = f"One of {', '.join(map(repr, SCHEDULERS))}: MindSpore's {plain!r} is not available here"
         raise refuse(ContextError, where, key, value, allowed)
-    known = SCHEDULERS if plain in SCHEDULERS else schedule_names()
+    known = SCHEDULERS if plain in SCHEDULERS else from_above("schedule_names")()
     return choice(*dict.fromkeys((*SCHEDULERS, *known)))(where, key, value, errors)
 
 

@@ -1,7 +1,8 @@
 """Layers, losses, schedules and optimizer rules: what a file here defines under a public name is a name of `nn`.
 
-Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `custom`, operators of one's own; `cell_state`,
-methods of Cell; `optimizer_names`, attributes of Optimizer; `initial_values`, rules of `initializer`.
+Not among these: `pytorch_optimizers`, those of `mindspore.mint.optim`; `custom`, operators of one's own; `forms`, what
+layers are made with; `cell_state`, methods of Cell; `optimizer_names`, attributes of Optimizer; `initial_values`, rules
+of `initializer`.
 """
 
 from types import ModuleType as _ModuleType

@@ -22,6 +22,7 @@ from ...nn.cell import Cell
 from ...nn.optim.clip import clip_factor, clip_range
 from ...nn.optim.global_norm import as_slice_of, in_dtype_of, of_the_whole, sum_of_squares
 from ...nn.optim.totals import added
+from ...nn.tensor.dtensor_parameter import settled
 from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import div
 from ...ops.machine.operand_checks import is_operand
@@ -61,7 +62,7 @@ def clip_by_norm(x: Any, max_norm: float, norm_type: float = 2.0, error_if_nonfi
     if isinstance(norm_type, bool) or not isinstance(norm_type, Real) or not norm_type >= 1:
         raise ArgumentError(f"norm_type={shorten(norm_type)}", where=where, allowed="A number, at least 1, or math.inf")
     given = tuple(x) if isinstance(x, (list, tuple)) else (x,)
-    _check_tensors(x, given, where, "At least one Tensor")
+    given = _check_tensors(x, given, where, "At least one Tensor")
     norm = _norm_of_all(given, float(norm_type))
     if error_if_nonfinite and not all_finite((norm,)):
         hint = "Look for inf and nan in the gradients, or use a loss scaler"
@@ -91,7 +92,7 @@ def clip_by_global_norm(x: Sequence[Any], clip_norm: float = 1.0, use_norm: Any 
     use_norm  the global norm, if it is known already: a number or a 0-d Tensor
     """
     where, given = "clip_by_global_norm", tuple(x) if isinstance(x, (list, tuple)) else ()
-    _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
+    given = _check_tensors(x, given, where, "A list or tuple of at least one Tensor")
     if isinstance(use_norm, Real):
         factor = clip_norm / max(number(0)(where, "use_norm", use_norm), clip_norm)
         return tuple(as_slice_of(one, ops.mul(one, factor)) for one in given)
@@ -102,10 +103,11 @@ def _scaled(xs: tuple[Any, ...], factor: Any) -> tuple[Any, ...]:
     return tuple(as_slice_of(one, ops.mul(one, in_dtype_of(one, factor))) for one in xs)
 
 
-def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> None:
-    """ArgumentTypeError unless there is at least one tensor, and nothing else."""
+def _check_tensors(x: Any, given: tuple[Any, ...], where: str, allowed: str) -> tuple[Any, ...]:
+    """The tensors, what is pending reduced. ArgumentTypeError unless there is at least one, and nothing else."""
     if not given or not all(map(is_operand, given)):
         raise ArgumentTypeError(f"x is {shorten(x)}", where=where, allowed=allowed)
+    return tuple(settled(one, f"{where} reads tensor {n}") for n, one in enumerate(given))
 
 
 class ClipByNorm(Cell):

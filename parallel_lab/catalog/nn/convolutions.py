@@ -7,11 +7,11 @@ from typing import Any
 from ...base.checks import checked, choice, kept
 from ...base.errors import ArgumentError, ShapeError
 from ...nn.cell import Cell
-from ...nn.layers.basic import arguments_of
 from ...nn.layers.conv import FORMATS, Conv2d, Convolution, conv_settings, one_or_each
 from ...ops.kernels.windows import read_extents
 from ...ops.shape import expand_dims, shape as shape_of, squeeze
 from ..ops.convolutions import convolution_3d, transposed_convolution
+from .forms import arguments_of
 
 
 class _OfRows(Convolution):

@@ -13,11 +13,11 @@ from ...base.settings.checks import SHARDED_MODES
 from ...base.settings.current import get_auto_parallel_context
 from ...nn.cell import Cell
 from ...nn.initializer import initializer
-from ...nn.layers.basic import arguments_of
 from ...nn.layers.normalization import DIMS, _batch_norm, _BatchNorm
 from ...nn.tensor.parameter import Parameter
 from ...ops.shape import shape as shape_of
 from ..ops.normalization import group_norm, rms_normalization
+from .forms import arguments_of
 
 
 class RMSNorm(Cell):

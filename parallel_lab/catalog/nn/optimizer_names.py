@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from ...nn.optim.held_parameters import HeldParameters
-from ...nn.tensor.functional import HyperMap
 from ...nn.tensor.tensor import Tensor
 from ...ops.machine.registry import OPS
+from .forms import HyperMap
 
 
 def _each(value: Any) -> Callable[[Any], tuple[Any, ...]]:

@@ -10,9 +10,9 @@ from ...base.checks import Check, checked, choice, flag, integer, kept
 from ...base.errors import ShapeError
 from ...nn.cell import Cell
 from ...nn.layers.activation import OneOperator
-from ...nn.layers.basic import arguments_of
 from ...nn.layers.conv import POOL_SETTINGS, MaxPool2d, Pool, check_padding, extents, paddings
 from ...ops.kernels.windows import PAD_MODE
+from .forms import arguments_of
 
 
 class AvgPool2d(Pool):

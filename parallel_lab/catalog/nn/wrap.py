@@ -23,7 +23,7 @@ from ...nn.optim.grad_reducer import parameter_tuple
 from ...nn.optim.optimizer import Optimizer
 from ...nn.optim.parameter_groups import one_gradient_each
 from ...nn.tensor.arithmetic import Arithmetic
-from ...nn.tensor.functional import GradOperation, HyperMap
+from ...nn.tensor.functional import GradOperation
 from ...nn.tensor.parameter import Parameter, ParameterTuple
 from ...nn.tensor.tensor import Tensor
 from ...nn.wrap import TrainOneStepCell, loss_and_gradients
@@ -32,6 +32,7 @@ from ...ops.logic import greater, isfinite, logical_not
 from ...ops.reduce import reduce_sum
 from ...ops.unary import stop_gradient
 from .clipping import all_finite
+from .forms import HyperMap
 
 
 class StaticLossScaler(LossScaler):

@@ -447,6 +447,7 @@ sigmoid = fractional(
     "1 / (1 + exp(-x)), without overflow",
     lambda g, out, x: sigmoid_grad(g, out),
     mint="sigmoid functional.sigmoid",
+    linear="max min: x",
 )
 
 

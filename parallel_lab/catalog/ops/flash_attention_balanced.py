@@ -42,7 +42,7 @@ from ...ops.join import concat, split_parts
 from ...ops.kernels.attention_blocks import View, attend, attend_back
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, op
-from ...ops.machine.unfolding import unfolding
+from ...ops.machine.unfolding import Unfolding
 
 COLUMNS = 8  # of a maximum and of a sum, all alike
 KEYS = "balanced attention: half of the keys and values for a later rank"
@@ -176,7 +176,7 @@ def _restrict(signature, cuts, sizes, **_):
     whole="d",
     restrict=_restrict,
     localize=lambda attrs, cuts: {**attrs, "parts": tuple(cuts.get(c, 1) for c in "bsgr")},
-    unfold=unfolding(1, lambda operands, attrs: _forward(operands, attrs) if attrs["parts"][1] > 1 else None),
+    unfold=Unfolding(1, lambda operands, attrs: _forward(operands, attrs) if attrs["parts"][1] > 1 else None),
     flops=lambda s: 4 * s.b * s.s * s.s * s.g * s.r * s.d,
     example=(
         case((2, 16, 2, 2, 3), (2, 16, 2, 3), (2, 16, 2, 3)),
@@ -202,7 +202,7 @@ def balanced_attention(q, k, v, *, scale=None, window=None, parts=(1, 1, 1, 1), 
     "bsgre,bsgr,bsgr,bsgrd,bsgd,bsgd->bsgrd,bsgd,bsgd",
     shown="BalancedAttentionGrad",
     dtype=lambda dtypes, **_: tuple(dtypes[3:]),
-    unfold=unfolding(1, lambda operands, attrs: _backward(operands, attrs) if attrs["parts"][1] > 1 else None),
+    unfold=Unfolding(1, lambda operands, attrs: _backward(operands, attrs) if attrs["parts"][1] > 1 else None),
     flops=lambda s: 10 * s.b * s.s * s.s * s.g * s.r * s.d,
     **_PLACE,
 )

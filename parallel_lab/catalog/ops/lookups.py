@@ -47,6 +47,7 @@ from ...ops.spellings import function
     attrs={"axis": one_dim},
     check=lambda operands, *, axis: _check_one_row(operands),
     restrict=restrict_gather,
+    linear="input",
     example=(case((16, 8), (4,), ints={1: 16}, axis=0), case((8, 4, 2), (6,), ints={1: 4}, axis=1)),
     **LOOKUP,
 )

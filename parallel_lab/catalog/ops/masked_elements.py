@@ -77,5 +77,6 @@ def masked_fill(x, mask, value):
 
 
 @masked_fill.vjp
-def _(g, out, x, mask, value):
-    return unbroadcast(select(mask, 0.0, g), x), None, unbroadcast(select(mask, g, 0.0), value)
+def _(g, out, x, mask, value, *, needs):
+    of_value = unbroadcast(select(mask, g, 0.0), value) if needs[2] else None
+    return unbroadcast(select(mask, 0.0, g), x), None, of_value

@@ -12,6 +12,7 @@ import math
 import numpy as np
 
 from ...base.checks import Check, integer, number
+from ...nn.tensor.dtensor_parts import dual
 from ...ops.elementwise import cast, div, float_result, maximum, mul, power, sub
 from ...ops.logic import equal, not_equal, select
 from ...ops.machine.composed import composed
@@ -28,7 +29,7 @@ from ...ops.reduce import (
     reduce_sum,
     reduced_dims,
 )
-from ...ops.shape import squeeze
+from ...ops.shape import reshape, squeeze
 from ...ops.spellings import function
 from ...ops.unary import abs_, sqrt, square
 
@@ -62,6 +63,8 @@ class _Steps:
 
     def root(self, total, exponent):
         """total ** exponent, an exponent below 1, with gradient 0 where total is 0: there the root's is undefined."""
+        if getattr(total, "answers", False):  # a DTensor, which is read twice, and reduced once
+            total = total.redistribute(dual(total.layout), reason="a root")
         zero = self.each(equal, total, 0.0)
         safe = self.each(select, zero, 1.0, total)
         root = self.each(sqrt, safe) if exponent == 0.5 else self.each(power, safe, exponent)
@@ -162,6 +165,25 @@ def std(part, x, axis=None, *, ddof=0, keep_dims=False):
     """Standard deviation over `axis`, see `var`; gradient 0 at 0.  x: (...) -> (...) without those dims, or size 1."""
     do = _Steps(part, x, axis)
     return do.done(do.root(_squares(do, do.floats(x), ddof), 0.5), keep_dims)
+
+
+def kept_dims(value, x, axis):
+    """What a reduction of x gave, with its dims of size 1."""
+    gone = reduced_dims(axis, len(x.shape))
+    return reshape(value, tuple(1 if dim in gone else size for dim, size in enumerate(x.shape)))
+
+
+@var.vjp
+def _(g, out, x, *, axis, ddof, keep_dims):
+    count = math.prod(x.shape[dim] for dim in reduced_dims(axis, len(x.shape)))
+    apart = sub(x, reduce_mean(x, axis, keep_dims=True))
+    return (mul(apart, mul(kept_dims(g, x, axis), 2.0 / (count - ddof))),)
+
+
+@std.vjp
+def _(g, out, x, *, axis, ddof, keep_dims):
+    of_variance = select(equal(out, 0.0), 0.0, div(g, mul(out, 2.0)))
+    return var.vjp_fn(of_variance, out, x, axis=axis, ddof=ddof, keep_dims=keep_dims)
 
 
 @function(mint="functional.cosine_similarity")

@@ -53,6 +53,7 @@ def _pad_labels(shapes, *, paddings, mode, value):
     },
     whole=changed_labels,
     flops=0,
+    linear="avg max min: x",  # the filling value is not a share of a sum
     example=(
         case((16, 4), paddings=((0, 0), (1, 3))),
         case((4, 8, 4), paddings=((2, 0), (0, 0), (1, 1)), value=0.5),

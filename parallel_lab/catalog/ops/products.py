@@ -8,7 +8,8 @@ import numpy as np
 
 from ...base.checks import integer, is_int, number
 from ...base.errors import ShapeError, shorten
-from ...ops.elementwise import add, mul
+from ...nn.tensor.dtensor_formulas import as_pytorch, by_rows
+from ...ops.elementwise import add, mul, unbroadcast
 from ...ops.linalg import matmul
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import one_dim, refuse, some_dims
@@ -44,6 +45,29 @@ def _(g, out, input, vec2):
     return mv(g, vec2), mv(transpose(g, (1, 0)), input)
 
 
+def _sum_labels(shapes, *, transpose_b):
+    wanted = zip("mn", (shapes[1][0], shapes[2][not transpose_b]), strict=True)
+    added = list(zip(list(wanted)[2 - len(shapes[0]) :], shapes[0], strict=True))
+    return f"{''.join('1' if n == 1 != size else c for (c, size), n in added)},mk,{'nk' if transpose_b else 'kn'}->mn"
+
+
+@op(
+    _sum_labels,
+    linear="input+a, input+b",
+    flops=2,
+    example=(case((8,), (4, 16), (16, 8)), case((4, 1), (4, 8), (6, 8), transpose_b=True)),
+)
+def plus_product(input, a, b, *, transpose_b=False):
+    """input + a @ b at once, as PyTorch's DTensors.  input: broadcast to (m, n), a: (m, k), b: (k, n) -> (m, n)."""
+    return input + np.matmul(a, b.T if transpose_b else b)
+
+
+@plus_product.vjp
+def _(g, out, input, a, b, *, transpose_b, needs):
+    of_factors = matmul.vjp_fn(g, None, a, b, transpose_a=False, transpose_b=transpose_b, needs=needs[1:])
+    return unbroadcast(g, input) if needs[0] else None, *of_factors
+
+
 # ---- in PyTorch's words ----
 
 
@@ -73,6 +97,8 @@ def _plus(input, product, beta, alpha):
 @function(mint="addmm")
 def addmm(input, mat1, mat2, *, beta=1, alpha=1):
     """beta * input + alpha * mat1 @ mat2.  input: broadcast to (m, n), mat1: (m, k), mat2: (k, n) -> (m, n)."""
+    if as_pytorch(mat1) and beta == alpha == 1 and len(mat1.shape) == len(mat2.shape) == 2 >= len(input.shape):
+        return plus_product(input, mat1, mat2)
     return _plus(input, matmul(mat1, mat2), beta, alpha)
 
 
@@ -93,8 +119,13 @@ def baddbmm(input, batch1, batch2, beta=1, alpha=1):
 @function(also="dense", mint="functional.linear")
 def linear(input, weight, bias=None):
     """input @ weight^T + bias.  input: (..., k), weight: (n, k), bias: (n,) -> (..., n)."""
+    weight = tensor_operand("linear", "weight", weight)
+    if bias is not None and as_pytorch(input) and len(weight.shape) == 2 and len(bias.shape) == 1:
+        made = by_rows(input, lambda rows: plus_product(bias, rows, weight, transpose_b=True))
+        if made is not None:
+            return made
     rows = input if len(input.shape) > 1 else reshape(input, (1, -1))
-    made = matmul(rows, tensor_operand("linear", "weight", weight), transpose_b=True)
+    made = matmul(rows, weight, transpose_b=True)
     made = made if bias is None else add(made, bias)
     return made if len(input.shape) > 1 else reshape(made, (-1,))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...base.checks import number
-from ...ops.elementwise import add, cast, div, float_result, maximum, sub
+from ...ops.elementwise import add, cast, div, float_result, maximum, mul, sub
 from ...ops.logic import isfinite, not_equal, select
 from ...ops.machine.composed import composed
 from ...ops.machine.opdef import SHAPE_ERRORS
@@ -18,7 +18,7 @@ from ...ops.spellings import function
 from ...ops.unary import stop_gradient
 from .elementary_functions import exp, log
 from .float_checks import isnan
-from .norms import CASES, _labels, _Steps, lp_norm, std, var
+from .norms import CASES, _labels, _Steps, kept_dims, lp_norm, std, var
 
 # ---- counts and spreads ----
 
@@ -85,6 +85,11 @@ def logsumexp(part, x, axis=None, *, keep_dims=False):
     top = do.each(select, do.each(isfinite, top), top, 0.0)
     total = do.over(reduce_sum, do.each(exp, do.each(sub, x, top)))
     return do.done(do.each(add, do.each(log, total), top), keep_dims)
+
+
+@logsumexp.vjp
+def _(g, out, x, *, axis, keep_dims):
+    return (mul(exp(sub(x, kept_dims(out, x, axis))), kept_dims(g, x, axis)),)
 
 
 # ---- Euclidean norm ----

@@ -30,7 +30,7 @@ from ...graph.instr import Instr
 from ...graph.plan import Plan
 from ...nn.models.gpt import GPT, LanguageModelLoss
 from ...nn.models.strategies import tensor_parallel
-from ..memory import kept_blocks, predict_memory
+from ..memory import predict_memory
 from ..time import instr_flops, is_border, message_bytes, takes_border, touched_bytes
 from .models import Transformer
 from .point import PlanPoint
@@ -104,7 +104,8 @@ Terms = tuple[tuple[float, Part], ...]  # how often, what
 def parts_of(model: Transformer, point: PlanPoint, blocks: int) -> dict[str, Terms]:
     """Parts of `blocks` blocks of a point: "first", "middle" and "last", or "only"."""
     shape = replace(model, layers=1, name="", source="")
-    options = {"recompute": point.recompute, "copies": point.data > 1, "sequence": point.sequence_parallel}
+    options: dict[str, Any] = {"recompute": point.recompute, "copies": point.data > 1}
+    options["sequence"] = point.sequence_parallel
     if point.stages == 1:
         options["sums"] = point.micro_batches > 1
         sizes = (replace(shape, layers=n) for n in (1, 2))
@@ -115,7 +116,6 @@ def parts_of(model: Transformer, point: PlanPoint, blocks: int) -> dict[str, Ter
     return {"first": ((1, block.first), more), "middle": ((blocks, block.middle),), "last": ((1, block.last), more)}
 
 
-@lru_cache(maxsize=512)
 def compile_single(
     model: Transformer,
     tensor: int,
@@ -127,17 +127,10 @@ def compile_single(
     sequence: bool = False,
 ) -> Part:
     """A network on one stage.  sums: whether gradients of several micro-batches are added up."""
-    unit = 1 + sequence
-    if micro_batch > 2 * unit and not micro_batch & (micro_batch - 1):
-        options = {"recompute": recompute, "copies": copies, "sums": sums, "sequence": sequence}
-        one, two = (compile_single(model, tensor, b, **options) for b in (unit, 2 * unit))
-        return _affine(one, two, micro_batch // unit)
-    options = {"micro_batches": 4 if sums else 1, "recompute": recompute, "sequence": sequence}
-    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, **options)
-    return read_part(plan, plan.stages[0], tensor, 1 + copies)
+    how = _How(model, tensor, micro_batch, recompute=recompute, copies=copies, sequence=sequence, sums=sums)
+    return _parts(how)[0]
 
 
-@lru_cache(maxsize=512)
 def compile_block(
     model: Transformer, tensor: int, micro_batch: int, *, recompute: str, copies: bool, sequence: bool
 ) -> Block:
@@ -149,19 +142,72 @@ def compile_block(
 
     Raises what the compiler raises: t no power of two, heads that it does not divide.
     """
-    unit = 1 + sequence
-    if micro_batch > 2 * unit and not micro_batch & (micro_batch - 1):
-        options = {"recompute": recompute, "copies": copies, "sequence": sequence}
-        one, two = (compile_block(model, tensor, b, **options) for b in (unit, 2 * unit))
-        return _affine(one, two, micro_batch // unit)
-    options = {"stages": 3, "micro_batches": 4, "recompute": recompute, "layers": 3, "sequence": sequence}
-    plan = compile_gpt(model, tensor, micro_batch, 1 + copies, **options)
-    return Block(*(read_part(plan, stage, tensor, 1 + copies) for stage in plan.stages))
+    three = replace(model, layers=3)
+    how = _How(three, tensor, micro_batch, 3, recompute=recompute, copies=copies, sequence=sequence)
+    return Block(*_parts(how))
+
+
+@dataclass(frozen=True)
+class _How:
+    """What is compiled: a network on 1 or 3 stages; the rest as `compile_block` and `compile_single` say."""
+
+    model: Transformer
+    tensor: int
+    micro_batch: int
+    stages: int = 1
+    recompute: str = "none"
+    copies: bool = False
+    sequence: bool = False
+    sums: bool = True
+
+    def read(self, **more: bool) -> tuple[Part, ...]:
+        settings: dict[str, Any] = {"recompute": self.recompute, "sequence": self.sequence, "stages": self.stages}
+        settings |= {"micro_batches": 4 if self.sums else 1, **more}
+        plan = compile_gpt(self.model, self.tensor, self.micro_batch, 1 + self.copies, **settings)
+        return tuple(read_part(plan, stage, self.tensor, 1 + self.copies) for stage in plan.stages)
+
+
+@lru_cache(maxsize=1024)
+def _parts(how: _How) -> tuple[Part, ...]:
+    """The parts of all stages; what follows from others exactly is not compiled."""
+    unit, model, t = 1 + how.sequence, how.model, how.tensor
+    if how.micro_batch > 2 * unit and not how.micro_batch & (how.micro_batch - 1):
+        one, two = (_parts(replace(how, micro_batch=b)) for b in (unit, 2 * unit))
+        return _affine(one, two, how.micro_batch // unit)
+    cut = (model.heads, model.hidden, model.seq_length, model.vocab_size)
+    if t > 4 and not t & (t - 1) and not any(size % t for size in cut):
+        two, four = (_parts(replace(how, tensor=n)) for n in (2, 4))
+        return _shared_by(two, four, t)
+    states = _updates(_How(model, t, 1, how.stages, sequence=how.sequence))
+    return tuple(
+        replace(part, update=of.update, scalars=of.scalars, update_bytes=of.update_bytes)
+        for part, of in zip(how.read(updates=False), states, strict=True)
+    )
+
+
+@lru_cache(maxsize=64)
+def _updates(how: _How) -> tuple[Part, ...]:
+    """Parts with their update: most instructions of a plan, and the same ones whatever else is done with the blocks."""
+    return how.read()
+
+
+def _shared_by(two: Any, four: Any, tensor: int) -> Any:
+    """What is `two` on 2 ranks and `four` on 4, on more: a rank holds all of a number, or its share of it."""
+    if isinstance(two, Message):
+        size = _shared_by(two.size_bytes, four.size_bytes, tensor)
+        return replace(two, size_bytes=size, tensor=1 if four.tensor == 1 else tensor)
+    if isinstance(two, Part | Work):
+        pairs = {f.name: (getattr(two, f.name), getattr(four, f.name)) for f in fields(two)}
+        return replace(two, **{name: _shared_by(*pair, tensor) for name, pair in pairs.items()})
+    if isinstance(two, tuple):
+        return tuple(_shared_by(a, b, tensor) for a, b in zip(two, four, strict=True))
+    less = (two - four) * (tensor - 4)
+    return four - (less // tensor if isinstance(less, int) else less / tensor)
 
 
 def _affine(one: Any, two: Any, at: int) -> Any:
     """What is `one` at 1 and `two` at 2, at another number."""
-    if isinstance(one, Block | Part | Work | Message):
+    if isinstance(one, Part | Work | Message):
         pairs = {f.name: (getattr(one, f.name), getattr(two, f.name)) for f in fields(one)}
         return replace(one, **{name: _affine(*pair, at) for name, pair in pairs.items()})
     if isinstance(one, tuple):
@@ -181,6 +227,7 @@ def compile_gpt(
     sequence: bool = False,
     gather_again: bool = True,
     layers: int | None = None,
+    updates: bool = True,
     chunks: int = 1,
     schedule: str = "1f1b",
     **settings: Any,
@@ -188,7 +235,8 @@ def compile_gpt(
     """The whole plan of a model with Adam, for data * tensor * stages devices.
 
     sequence  split the sequence outside of the products;  gather_again: for backward, as Megatron-LM does
-    layers    other than the model's;  settings: further ones of `compile_network`
+    layers    other than the model's;  updates: without, the plan ends with the gradients
+    settings  further ones of `compile_network`
     """
     layers = model.layers if layers is None else layers
     sizes = {"hidden": model.hidden, "heads": model.heads, "seq_length": model.seq_length}
@@ -209,7 +257,7 @@ def compile_gpt(
     # its shape and dtype count, and its elements take no memory
     ids = np.broadcast_to(np.int32(0), (data * micro_batch * micro_batches, model.seq_length))
     options |= {"device_num": data * tensor * stages, "dataset_strategy": "full_batch"}
-    optimizer = nn.Adam(net.trainable_params())
+    optimizer = nn.Adam(net.trainable_params()) if updates else None
     return compile_network(net, ids, ids, loss=LanguageModelLoss(), optimizer=optimizer, **options)
 
 
@@ -231,9 +279,8 @@ def read_part(plan: Plan, stage: Stage, tensor: int, data: int) -> Part:
     sends = [at for at, i in enumerate(backward) if is_border(i) and i.attr("message", i.message) == "send"]
     cut = sends[0] if sends else len(backward)
     borders = [i for i in (*forward, *backward) if is_border(i) and i.ins]
-    kept = kept_blocks(plan, rank=stage.first)
-    kept_bytes = sum(plan.value(block).slice_bytes for block in kept)
     memory = predict_memory(plan, rank=stage.first)
+    kept_bytes = memory.kept_bytes
     state_bytes = memory.params_bytes + memory.optimizer_bytes + memory.inputs_bytes
     busy = [p for p in memory.timeline if p.phase != "update"]
     if plan.graph.micro_batches > 1:  # every sum is there, and as many micro-batches as there are stages from here on

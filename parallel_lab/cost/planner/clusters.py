@@ -8,8 +8,10 @@ A Machine is a `base.cluster.Cluster` with the peak that utilization is measured
 with changes or all of it: {"preset": "dgx_a100", "node_link": {"alpha_s": 1e-5, "beta_s_per_byte": 4e-11}}.
 
 From data sheets: peak (half precision, dense), memory, its bandwidth, links per direction and device. Choices, equal
-for all: large products reach 0.7 of the peak, messages 0.8 of a link, 5 us an instruction, 5 us a message in a node and
-10 us between nodes. How near published steps come with them: tests/cost/test_planner_point.py.
+for all: messages reach 0.8 of a link, 5 us an instruction, 5 us a message in a node and 10 us between nodes; a compiled
+block's products reach 0.7 of the peak. What products and attention of a decoder reach is fitted, a set of constants for
+each chip, on two published runs at most (`Reached.fitted`). How near published steps come with them:
+tests/cost/test_planner_point.py, tests/cost/test_published.py.
 """
 
 from __future__ import annotations
@@ -26,38 +28,123 @@ from ...base.plain_json import read_json
 
 LARGEST_FILE = 1 << 20  # bytes; one says less than a page
 REACHED_OF_PEAK, REACHED_OF_LINK = 0.7, 0.8
+FP8_OF_BF16 = 0.8  # twice the operations on the same power and the same memory
 _INSTRUCTION_S, _MESSAGE_S, _MESSAGE_BETWEEN_S = 5e-6, 5e-6, 10e-6
+GIB = 2**30  # a card sold with 80 GB has 80 GiB (nvidia-smi: 81,920 MiB and less)
+_HOST = REACHED_OF_LINK * 32e9  # bytes per second: PCIe 4.0 x16
+
+
+@dataclass(frozen=True)
+class Reached:
+    """Shares of a chip's peak in bfloat16 that its kernels reach: large products, and flash attention. Products in fp8
+    reach FP8_OF_BF16 times that share of their own peak.
+
+    fitted  ids of the published runs that they come from; () where they are those that most chips have
+    """
+
+    products: float = REACHED_OF_PEAK
+    attention: float = 0.45
+    fitted: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("products", "attention"):
+            number(0, 1, above=True)("Reached", name, getattr(self, name))
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A cluster, the peak of one of its devices (operations per second), and where the numbers come from."""
+    """A cluster, the peak of one of its devices (operations per second), and where the numbers come from.
+
+    fp8_flops_per_s    the peak of products in fp8; 0: not there
+    host_bytes_per_s   of a device to its host, in a direction
+    reached            None: the rate of the cluster's device, for all products
+    """
 
     cluster: Cluster
     peak_flops_per_s: float
     source: str
+    fp8_flops_per_s: float = 0.0
+    host_bytes_per_s: float = _HOST
+    reached: Reached | None = None
 
     def __post_init__(self) -> None:
         number(0, above=True)("Machine", "peak_flops_per_s", self.peak_flops_per_s)
+        number(0)("Machine", "fp8_flops_per_s", self.fp8_flops_per_s)
+        number(0, above=True)("Machine", "host_bytes_per_s", self.host_bytes_per_s)
+
+    def rate(self, kind: str) -> float:
+        """Operations per second that are reached: of products in "bf16" and "fp8", of "attention"."""
+        if self.reached is None:
+            return self.cluster.device.flops_per_s
+        if kind == "fp8":
+            return FP8_OF_BF16 * self.reached.products * (self.fp8_flops_per_s or self.peak_flops_per_s)
+        return self.peak_flops_per_s * (self.reached.products if kind == "bf16" else self.reached.attention)
 
 
-def _machine(
-    name: str, peak: float, memory: float, bandwidth: float, link: float, node_link: float, per_node: int, source: str
-) -> Machine:
-    device = Device(REACHED_OF_PEAK * peak, int(memory), bandwidth, _INSTRUCTION_S)
+@dataclass(frozen=True)
+class _Chip:
+    """A data sheet: the peak, memory and its bandwidth, the peak in fp8, the host's link; what kernels reach."""
+
+    peak: float
+    memory: float
+    bandwidth: float
+    fp8: float = 0.0
+    host: float = 32e9
+    reached: Reached = Reached()
+
+
+def _machine(name: str, chip: _Chip, link: float, node_link: float, per_node: int, source: str) -> Machine:
+    device = Device(REACHED_OF_PEAK * chip.peak, int(chip.memory), chip.bandwidth, _INSTRUCTION_S)
     inside = Link(_MESSAGE_S, 1 / (REACHED_OF_LINK * link))
     between = Link(_MESSAGE_BETWEEN_S, 1 / (REACHED_OF_LINK * node_link))
-    return Machine(Cluster(name, device, inside, per_node, 1, between), peak, source)
+    cluster = Cluster(name, device, inside, per_node, 1, between)
+    return Machine(cluster, chip.peak, source, chip.fp8, REACHED_OF_LINK * chip.host, chip.reached)
 
 
-# name, peak, memory, its bandwidth, link, node link, devices per node: bytes per second of a link are those of one
-# direction, for each device; EDR, HDR, NDR: 100, 200, 400 Gbit/s a port
-MACHINES: tuple[Machine, ...] = (
-    _machine("dgx2_v100", 125e12, 32e9, 900e9, 150e9, 6.25e9, 16, "NVIDIA DGX-2: V100 SXM3, NVSwitch, 8 x EDR for 16"),
-    _machine("dgx_a100", 312e12, 80e9, 2.039e12, 300e9, 25e9, 8, "NVIDIA DGX A100 80GB: NVLink 3, 8 x HDR (Selene)"),
-    _machine("dgx_h100", 989e12, 80e9, 3.35e12, 450e9, 50e9, 8, "NVIDIA DGX H100: H100 SXM5, NVLink 4, 8 x NDR"),
-    _machine("atlas_910", 256e12, 32e9, 1.2e12, 90e9, 12.5e9, 8, "Ascend 910 (Hot Chips 2019): 3 x HCCS, 100 GbE RoCE"),
-    _machine("tpu_v5p", 459e12, 95e9, 2.765e12, 180e9, 6.25e9, 8960, "Google Cloud TPU v5p: a pod, rings of its torus"),
+# shares that kernels reach, each pair fitted on at most two published runs (`tests/bench/fit_chips.py`)
+_A100 = Reached(0.76, 0.61, ("sc21-1008b", "rfa-a100-f-zigzag"))
+_H100_500W = Reached(0.57, 0.19, ("titan-8b-8-compile", "titan-8b-cp4"))
+_H100 = Reached(0.63, 0.63, ("nemotron4-340b-dgxc-128", "nemo-llama3-8b-h100-2511"))
+_H800 = Reached(0.63, 0.31, ("rfa-h800-f-zigzag",))
+_BLACKWELL = Reached(0.54, 0.54, ("nemo-deepseek-v3-gb200-bf16", "nemo-qwen3-235b-gb200-bf16"))
+_CHIPS = {
+    "V100": _Chip(125e12, 32e9, 900e9, 0, 16e9),
+    "A100": _Chip(312e12, 80 * GIB, 2.039e12, reached=_A100),
+    "A100 40GB": _Chip(312e12, 40 * GIB, 1.555e12, reached=_A100),
+    "H100": _Chip(989e12, 80 * GIB, 3.35e12, 1979e12, 64e9, _H100),
+    "H100 500W": _Chip(989e12, 96 * GIB, 2.4e12, 1979e12, 64e9, _H100_500W),
+    "H800": _Chip(989e12, 80 * GIB, 3.35e12, 1979e12, 64e9, _H800),
+    "H200": _Chip(989e12, 140 * GIB, 4.8e12, 1979e12, 64e9, _H100),
+    "B200": _Chip(2250e12, 179 * GIB, 8e12, 4500e12, 64e9, _BLACKWELL),
+    "GB200": _Chip(2500e12, 185 * GIB, 8e12, 5000e12, 225e9, _BLACKWELL),
+    "B300": _Chip(2250e12, 268 * GIB, 8e12, 4500e12, 64e9, _BLACKWELL),
+    "GB300": _Chip(2500e12, 276 * GIB, 8e12, 5000e12, 225e9, _BLACKWELL),
+    "Ascend 910": _Chip(256e12, 32e9, 1.2e12),
+    "TPU v4": _Chip(275e12, 32e9, 1.228e12),
+    "TPU v5p": _Chip(459e12, 95e9, 2.765e12),
+}
+# name: chip, link, node link, devices per node, source: bytes per second of a link are those of one direction, for each
+# device; EDR, HDR, NDR: 100, 200, 400 Gbit/s a port
+_MACHINES: dict[str, tuple[str, float, float, int, str]] = {
+    "dgx2_v100": ("V100", 150e9, 6.25e9, 16, "NVIDIA DGX-2: V100 SXM3, NVSwitch, 8 x EDR for 16"),
+    "dgx_a100": ("A100", 300e9, 25e9, 8, "NVIDIA DGX A100 80GB: NVLink 3, 8 x HDR (Selene)"),
+    "a100_40gb": ("A100 40GB", 300e9, 25e9, 8, "NVIDIA A100 40GB SXM4: NVLink 3, 8 x HDR"),
+    "dgx_h100": ("H100", 450e9, 50e9, 8, "NVIDIA DGX H100: H100 SXM5, NVLink 4, 8 x NDR"),
+    "h100_roce": ("H100", 450e9, 50e9, 8, "Meta Grand Teton: H100 SXM5 at 700 W, NVLink 4, 8 x 400 GbE RoCE"),
+    "h100_500w": ("H100 500W", 450e9, 50e9, 8, "H100 96GB HBM2e limited to 500 W (torchtitan's benchmarks)"),
+    "h800": ("H800", 200e9, 50e9, 8, "H800 SXM5: NVLink at 400 GB/s both ways, 8 x NDR (2412.19437)"),
+    "dgx_h200": ("H200", 450e9, 50e9, 8, "NVIDIA DGX H200: NVLink 4, 8 x NDR"),
+    "dgx_b200": ("B200", 900e9, 50e9, 8, "NVIDIA DGX B200: NVLink 5, 8 x NDR"),
+    "gb200": ("GB200", 900e9, 50e9, 64, "NVIDIA GB200 NVL72: NVLink 5; 64 of 72 devices are used"),
+    "dgx_b300": ("B300", 900e9, 100e9, 8, "NVIDIA DGX B300: NVLink 5, 8 x 800 Gbit/s"),
+    "gb300": ("GB300", 900e9, 100e9, 64, "NVIDIA GB300 NVL72: NVLink 5; 64 of 72 are used"),
+    "atlas_910": ("Ascend 910", 90e9, 12.5e9, 8, "Ascend 910 (Hot Chips 2019): 3 x HCCS, 100 GbE RoCE"),
+    "tpu_v4": ("TPU v4", 150e9, 6.25e9, 3072, "Google TPU v4 (2304.01433): a pod of PaLM's, rings of its torus"),
+    "tpu_v5p": ("TPU v5p", 180e9, 6.25e9, 8960, "Google Cloud TPU v5p: a pod, rings of its torus"),
+}
+MACHINES: tuple[Machine, ...] = tuple(
+    _machine(name, _CHIPS[chip], link, node_link, per_node, source)
+    for name, (chip, link, node_link, per_node, source) in _MACHINES.items()
 )
 
 
@@ -109,12 +196,12 @@ def read_machine(path: str | Path, devices: int | None = None) -> Machine:
 
 
 _PARTS = {"device": Device, "link": Link, "node_link": Link}
-_OWN = ("preset", "peak_flops_per_s", "source")
+_OWN = ("peak_flops_per_s", "fp8_flops_per_s", "host_bytes_per_s", "source")
 
 
 def _from_data(data: Mapping[str, Any]) -> Machine:
     plain = tuple(f.name for f in fields(Cluster) if f.name not in ("host", *_PARTS))
-    _known("", data, (*_OWN, *_PARTS, *plain))
+    _known("", data, ("preset", *_OWN, *_PARTS, *plain))
     base = get_machine(data["preset"]) if "preset" in data else None
     given: dict[str, Any] = {key: data[key] for key in plain if key in data}
     for key, kind in _PARTS.items():
@@ -127,10 +214,13 @@ def _from_data(data: Mapping[str, Any]) -> Machine:
             raise ArgumentError(f"{', '.join(needed)} missing", where="cluster file", hint=hint)
         described: dict[str, Any] = {"name": "cluster of a file", **given}
         cluster = Cluster(**described)
+        base = Machine(cluster, cluster.device.flops_per_s, "a file")
     else:
-        cluster = replace(base.cluster, **given)
-    peak = data.get("peak_flops_per_s", base.peak_flops_per_s if base else cluster.device.flops_per_s)
-    return Machine(cluster, peak, str(data.get("source", base.source if base else "a file")))
+        base = replace(base, cluster=replace(base.cluster, **given))
+        if "flops_per_s" in data.get("device", ()):  # its own rate counts, for all products
+            base = replace(base, reached=None)
+    own = {key: data[key] for key in _OWN if key in data}
+    return replace(base, **own | {"source": str(own.get("source", base.source))})
 
 
 def _part(key: str, kind: type, data: Any, before: Any) -> Any:

@@ -1,73 +1,96 @@
-"""The prediction of a decoder's plan, in closed forms: seconds of its stages, bytes of its ranks.
+"""The prediction of decoders' plans, in closed forms over arrays: many plans cost little more than one.
 
     predict_point("llama3_8b", DecoderPoint(131_072, context=8, recompute="full", level=3), get_machine("dgx_h100", 8))
+    price(get_decoder("llama3_8b"), get_machine("dgx_h100", 64), columns).seconds["tensor_s"]
 
-    compute      operations of `Decoder` over the device's rate, 3 bytes moved for each byte that is kept
+    compute      operations of products over the rate that the chip reaches, or their weights over the memory's
     attention    a ring's step lasts max(pairs of the longest rank, its keys on the link); backward has 10 products for
                  forward's 4, and gradients of keys follow in float32. Gathered keys and exchanged heads hide nothing
+    moved        what elementwise operators read and write, and starts of kernels
     tensor       all_gather and reduce_scatter twice each way in a dense layer, once with experts; what Megatron gathers
                  again is hidden
     experts      rows there and back, each way; the busiest rank has `load` times the mean, and all wait for it
-    stages       1F1B: (m - 1) times the slowest stage, then each of them once, and 2 (p - 1) borders
-    copies       what the backward pass does not hide, at least the last layer's share
+    waiting      the schedule's bubble (`BUBBLES`) and messages between stages
+    copies       what products do not hide, at least the last layer's share, and what messages behind them slow them
 
-`run_messages` has the bytes, `Degrees` the groups and states. A group lies in a node if its ranks do; otherwise all its
-messages have the pace of the link between nodes. All numbers are predicted.
+A group's messages have the pace of its slowest piece (`links.py`). `run_messages` has the bytes, `Degrees` the groups
+and states. All numbers are predicted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+
 from ...base.checks import choice, number
-from ...base.cluster import Cluster, Link
 from ...base.errors import ArgumentError
 from ...base.units import bytes_text, time_text
-from ..time import message_time_s
 from .clusters import Machine
-from .decoder_point import DecoderPoint, decoder_misfit
+from .decoder_memory import Stage, memory_of, own_parameters, stages_of
+from .decoder_point import STATES, Columns, DecoderPoint, decoder_misfit
 from .decoders import BFLOAT16, FLOAT32, Decoder
-from .degrees import ADAM_BYTES, GRADIENT_BYTES, WEIGHT_BYTES, Degrees
+from .expert_messages import different_places
+from .links import groups_of
 from .point import Prediction
-from .run_messages import context_shapes, run_messages
-from .sequence_messages import AttentionMessages
+from .run_messages import run_messages
 
 FORWARD_PRODUCTS, BACKWARD_PRODUCTS = 4, 10  # operations of attention for each pair, head and element (2 a product)
-MOVES = 3  # a kept number is written once, and read in forward and backward
-_TERMS = ("compute_s", "tensor_s", "context_s", "expert_s", "copies_s", "update_s", "waiting_s")
+# what elementwise operators move for a kept byte. Fused: it is read or written once each way. One kernel an operator:
+# norms in float32 read and write 34 bytes for two kept ones forward, and twice that backward; gates and products 10 and
+# 28 for six (counted in torch's eager mode)
+MOVES_FUSED, MOVES_EAGER = 2, 10
+QUANTIZED = 4  # bytes of a product's input, or of its result's gradient, in fp8: read, cast, cast transposed
+SCORE_MOVES, SCORE_MOVES_AGAIN = 26, 11  # bytes of a score that is stored: both passes with dropout; forward again
+WEIGHT_MOVES = 12  # bytes of a weight in a micro-batch: read forward and backward, its gradient read and written
+LOGIT_MOVES_FUSED, LOGIT_MOVES_EAGER = 12, 26  # bytes of a logit: two-byte result, float32 softmax, gradient
+MERGED = 20  # bytes of a number of attention's result in a further step of a ring: read, added in float32, written
+KERNELS, KERNELS_OF_EXPERTS, KERNELS_OF_AN_EXPERT = 60, 100, 12  # that a layer starts in both passes
+LATE_START = 2  # times as long as others the kernels of experts take to start: the host waits for the counts of rows
+BUSY_CORES = 0.15  # of a chip's cores that a message behind products takes (NCCL: 16 to 20 of 108 to 132)
+REACHED_OF_MEMORY = 0.8  # of its bandwidth, by kernels that move whole tensors
+_TERMS = (
+    *("compute_s", "attention_s", "moved_s", "tensor_s", "context_s", "expert_s"),
+    *("copies_s", "offload_s", "update_s", "waiting_s"),
+)
 # a point's way, as `run_messages` calls it
-_BYTES_OF = {"ring": "ring", "zigzag": "ring", "gathered": "gathered", "ulysses": "exchanged", "hybrid": "ring"}
-
-
-class LayerSeconds(NamedTuple):
-    """Seconds of a layer and micro-batch, both passes and what runs again."""
-
-    compute: float
-    tensor: float
-    context: float
-    expert: float
-
-
-class Layer(NamedTuple):
-    """A layer and micro-batch on a rank: bytes kept, bytes besides while it runs again, keys and gradients held."""
-
-    seconds: LayerSeconds
-    kept_bytes: float
-    again_bytes: float
-    held_bytes: float
+_BYTES_OF = {
+    "ring": "ring",
+    "zigzag": "ring",
+    "striped": "ring",
+    "gathered": "gathered",
+    "ulysses": "exchanged",
+    "hybrid": "ring",
+}
+# the bubble of a schedule in stages' micro-batches: p stages, v chunks; F = B = W = 1/3 where backward is split
+BUBBLES: dict[str, Callable[[Any, Any], Any]] = {
+    **dict.fromkeys(("1f1b", "gpipe", "eager_1f1b"), lambda p, v: p - 1),
+    **dict.fromkeys(("interleaved", "breadth_first"), lambda p, v: (p - 1) / v),
+    "zb_h1": lambda p, v: (p - 1) / 3,
+    "zb_h2": lambda p, v: 0 * p,
+    "zero_bubble_v": lambda p, v: (p - 1) / 6,
+    "v_half": lambda p, v: (p - 1) / 2,
+    "v_min": lambda p, v: (p - 1) * 2 / 3,
+    "dualpipe": lambda p, v: np.maximum(0, (p / 2 - 1) * 2 / 3),
+}
 
 
 @dataclass(frozen=True)
 class DecoderPrediction(Prediction):
-    """As Prediction; context_s and expert_s are exposed seconds of rings and exchanges.
+    """As Prediction; attention_s: its products; moved_s: elementwise operators; context_s and expert_s: exposed seconds
+    of rings and exchanges; offload_s: exposed, to the host.
 
     load  of the busiest rank of experts, over the mean
     """
 
+    attention_s: float = 0.0
+    moved_s: float = 0.0
     context_s: float = 0.0
     expert_s: float = 0.0
+    offload_s: float = 0.0
     load: float = 1.0
 
     terms: ClassVar[tuple[str, ...]] = ("step_s", *_TERMS)
@@ -81,173 +104,333 @@ class DecoderPrediction(Prediction):
 
     def rows(self) -> list[tuple[str, str, str]]:
         """(what, number with its unit, formula); parts of a number follow it, indented."""
-        p, group, peak = self.point, self.point.degrees.gradients, self.machine.peak_flops_per_s
-        told = (
-            "operations / rate + 3 * kept bytes / memory bandwidth",
-            f"messages of {p.tensor} ranks of a layer",
-            f"{p.way} of {p.context} ranks of a sequence: what computing does not hide",
-            f"rows of {p.expert} ranks of experts, there and back; the busiest: {self.load:g} of the mean",
-            f"gradients among {group.dense_group} replicas, of experts {group.expert_group}, not hidden",
-            "Adam: a rank's states read and written",
-            f"{self.bubble:.1%} of the step: other stages",
-        )
-        rows = [("step", time_text(self.step_s), "predicted: (m - 1) of the slowest stage, then each once, copies")]
-        rows += [(f"  {n[:-2]}", time_text(getattr(self, n)), how) for n, how in zip(_TERMS, told, strict=True)]
-        rows += [("MFU", f"{self.mfu:.1%}", f"{self.step_flops:.4g} / (step * {p.devices} * {peak:.4g}), causal")]
+        p, device, peak = self.point, self.machine.cluster.device, self.machine.peak_flops_per_s
+        weights, gradients, optimizer = STATES[p.states]
+        texts = {
+            "compute_s": "operations of products / rate",
+            "attention_s": "pairs of tokens / rate of attention",
+            "moved_s": "bytes of elementwise operators / memory bandwidth, starts of kernels",
+            "tensor_s": f"messages of {p.tensor} ranks",
+            "context_s": f"{p.context} ranks of a sequence, {p.way}: what attention does not hide",
+            "expert_s": f"rows to {p.expert} ranks and back, {self.load:g} times the mean on the busiest",
+            "copies_s": f"gradients and weights of {p.data * p.context} copies, what products do not hide",
+            "offload_s": f"to the host: {p.offload}, what products do not hide",
+            "update_s": "Adam: states read and written",
+            "waiting_s": f"{p.schedule}, {p.stages} stages: {self.bubble:.1%} of the step",
+        }
+        rows = [("step", time_text(self.step_s), "all that follows, of the slowest stage")]
+        rows += [(f"  {name.removesuffix('_s')}", time_text(getattr(self, name)), texts[name]) for name in _TERMS]
+        mfu = f"{self.step_flops:.4g} / (step * {p.devices} * {peak:.4g}); half of the scores count"
+        rows += [("MFU", f"{self.mfu:.1%}", mfu)]
         rows += [("tokens per s", f"{self.tokens_per_s:,.0f}", f"{p.batch} * {p.seq_length} / step")]
-        room = bytes_text(self.machine.cluster.device.memory_bytes)
-        rows += [("memory", bytes_text(self.memory_bytes), f"stage {self.worst_stage}, of {room}")]
-        rows += [(f"  {kind}", bytes_text(size), _PARTS[kind]) for kind, size in self.memory.items()]
-        return rows + [(f"sent {at}", bytes_text(n), "by a rank per step") for at, n in self.sent_bytes.items()]
+        limit = f"stage {self.worst_stage}, of {bytes_text(device.memory_bytes)}"
+        rows += [("memory", bytes_text(self.memory_bytes), limit)]
+        kinds = {
+            "params": f"{weights} bytes each{' / copies' if p.level == 3 else ''}",
+            "grads": f"{gradients} bytes each{' / copies' if p.level >= 2 else ''}",
+            "optimizer": f"{optimizer} bytes each{' / copies' if p.level else ''}",
+            "activations": f"of micro-batches on their way; recompute: {p.recompute}",
+            "workspace": "keys and messages held, a layer that runs again, logits, whole weights of a layer, tables",
+        }
+        rows += [(f"  {kind}", bytes_text(self.memory[kind]), text) for kind, text in kinds.items()]
+        rows += [(f"sent {where}", bytes_text(size), "by a rank per step") for where, size in self.sent_bytes.items()]
+        return rows
 
 
-_PARTS = {
-    "params": f"{WEIGHT_BYTES} bytes each",
-    "grads": f"{GRADIENT_BYTES} bytes each",
-    "optimizer": f"{ADAM_BYTES} bytes each",
-    "activations": "per micro-batch on its way, of all layers of the stage",
-    "workspace": "keys on their way, scores of the vocabulary, a layer that is computed again or gathered",
-}
+class Layer(NamedTuple):
+    """A layer and micro-batch on a rank, both passes and what runs again: seconds by term (the first six of _TERMS);
+    bytes kept; bytes that are there besides while it runs again; keys and gradients held.
+    """
+
+    seconds: tuple[np.ndarray, ...]
+    kept_bytes: np.ndarray
+    again_bytes: np.ndarray
+    held_bytes: np.ndarray
 
 
-@lru_cache(maxsize=8192)
-def _layer(decoder: Decoder, cluster: Cluster, experts: bool, load: float, devices: int, *of: Any) -> Layer:
-    """of  what a layer depends on (`DecoderPricing._busy`): many points share it."""
-    seq_length, t, c, expert, expert_tensor, b, *rest = of
-    point = DecoderPoint(seq_length, devices // (t * c), t, c, 1, expert, expert_tensor, b, 1, *rest)
-    d, h, device, size = decoder, decoder.hidden, cluster.device, _extents(point)
-    tokens, forwards = b * seq_length // c, 1 + (point.recompute == "full")
-    own = tokens / t
+class Costs:
+    """Columns with what several prices need: sizes of a rank, groups, links.  load: as of `price`; backward: whether
+    there is a backward pass
+    """
 
-    def sent(kind: str, operand: float, members: int, axis: str) -> float:
-        link = _link(cluster, point.devices, size[axis])
-        return message_time_s(kind, operand, members, link, device.gamma_s_per_byte) if members > 1 else 0.0
+    def __init__(self, d: Decoder, machine: Machine, x: Columns, load: float = 1.0, *, backward: bool = True) -> None:
+        self.d, self.machine, self.x, self.load, self.backward = d, machine, x, load, backward
+        self.tokens = x.micro_batch * x.seq_length / x.context  # of a micro-batch on the ranks of tp together
+        self.own = self.tokens / x.tensor
+        self.again = 1 * x.named("recompute", "full")
+        self.forwards = 1 + self.again  # of attention and of messages
+        self.passes = 2 + self.forwards + x.named("recompute", "alternate") / 2  # of products
+        device = machine.cluster.device
+        self.bytes_per_s = REACHED_OF_MEMORY * device.memory_bandwidth_bytes_per_s
+        self.fp8 = x.named("numbers", "fp8")
+        self.rate = np.where(self.fp8, machine.rate("fp8"), machine.rate("bf16"))
+        self.plain_rate, self.attention_rate = machine.rate("bf16"), machine.rate("attention")
+        self.groups = groups_of(machine.cluster, x)
 
-    dense = d.parts["attention"] / d.layers
-    dense += 3 * h * (d.shared_experts * d.expert_width if experts else d.mlp_width)
-    matrices = dense * tokens / t + (own * (h * d.experts + load * d.chosen * 3 * h * d.expert_width) if experts else 0)
-    how = {"dense": not experts, "sequence_parallel": point.sequence_parallel, "rows_per_token": load * d.chosen}
-    whole_rows = own * load * d.chosen * h * BFLOAT16 * (point.expert_tensor - 1) * experts  # of split experts
-    kept, again = (
-        d.layer_activation_bytes(b, seq_length, t, c, recompute=kind, **how) + whole_rows * (kind != "full")
-        for kind in ("none", point.recompute)
-    )
-    moved = MOVES * kept + 2 * (kept - again)  # what is kept no more is read and written once more
-    compute = 2 * (2 + forwards) * matrices / device.flops_per_s + moved / device.memory_bandwidth_bytes_per_s
-    whole, kinds = tokens * h * BFLOAT16, 1 if experts else 2  # blocks of a layer that lie among ranks of tp
-    if point.sequence_parallel:
-        one = sent("all_gather", whole / t, t, "tp") + sent("reduce_scatter", whole, t, "tp")
-    else:
-        one = sent("all_reduce", whole, t, "tp")
-    tensor = kinds * one * (1 + forwards)
-    links = [_link(cluster, point.devices, size[axis]) for axis in ("exchange", "cp")]
-    shapes = context_shapes(d, point.degrees, b, seq_length, point.exchanged)
-    outer = shapes[1]
-    attention, exposed = _attention(shapes, point, links, device.flops_per_s)
-    held = ((outer.gathered() if point.way == "gathered" else outer.ring()).held_bytes) if outer.ranks > 1 else 0
-    rows = own * d.chosen * load * h * BFLOAT16 if experts else 0.0
-    expert = 2 * sent("all_to_all", rows, point.expert, "ep")
-    parts = point.expert_tensor
-    expert += sent("all_gather", rows, parts, "etp") + sent("reduce_scatter", rows * parts, parts, "etp")
-    seconds = LayerSeconds(compute + attention, tensor, exposed, expert * (1 + forwards))
-    return Layer(seconds, again, kept - again, held * (1 + FLOAT32 / BFLOAT16))
+    def layer(self, experts: bool) -> Layer:
+        """A layer with or without experts."""
+        d, x, h = self.d, self.x, self.d.hidden
+        rows = float(self.load * d.chosen)
+        kinds = d.kept_of_token(experts, rows)
+        names, share = list(kinds), self.tokens / x.tensor
+        table = np.array([kinds[name] for name in names])
+        place = x.recompute  # codes of the columns are places in KEPT, whose order `kinds` has
+        kept, norms = table[place, 0], table[place, 1]
+        stored = (5 if d.dropout else 2) * d.heads * x.seq_length * (1 - x.flash)
+        whole = (1 - x.sequence_parallel) * (x.tensor - 1)
+        gathered = self.own * rows * h * BFLOAT16 * (x.expert_tensor - 1) * experts
+        scores = stored * x.named("recompute", "none", "norms_and_product")
+        kept_bytes = share * (kept + whole * norms + scores) + gathered * (1 - self.again)
+        none_bytes = share * (table[0, 0] + whole * table[0, 1]) + gathered
+        seconds = self._products(experts, rows)
+        attention_s, context_s, held, score_s = self.attention()
+        moves = np.where(x.fused == 1, MOVES_FUSED, MOVES_EAGER)
+        moved = moves * none_bytes + np.maximum(0, moves / 2 * (none_bytes - kept_bytes))
+        # operands and results of products: what ranks of a layer share lies whole on each of them
+        width = (rows + d.shared_experts) * d.expert_width if experts else d.mlp_width
+        split = 2 * d.score_width + 2 * d.kv_width + d.products * width + (2 * rows * h if experts else 0)
+        read = (2 if experts else 4) * h * x.tensor + split
+        moved = moved + self.passes * np.where(self.fp8, 1, BFLOAT16) * share * read
+        moved = moved + self.fp8 * QUANTIZED * share * (4 * h + 2 * split)
+        kernels = (
+            KERNELS if not experts else LATE_START * (KERNELS_OF_EXPERTS + KERNELS_OF_AN_EXPERT * d.experts / x.expert)
+        )
+        starts_s = kernels * (1 + self.again / 3) * self.machine.cluster.device.overhead_s
+        moved_s = moved / self.bytes_per_s + score_s + starts_s
+        tensor_s = self._tensor(1 if experts else 2, seconds)
+        expert_s = self._experts(rows) if experts else np.zeros(len(x))
+        # what two directions of micro-batches hide behind each other
+        behind = np.minimum(expert_s, seconds + attention_s + moved_s)
+        expert_s = expert_s - (1 - BUSY_CORES) * behind * x.named("schedule", "dualpipe")
+        each = (seconds, attention_s, moved_s, tensor_s, context_s, expert_s)
+        workspace = none_bytes + stored * share - kept_bytes
+        # a block's input is gathered, its gradient is whole before it is summed and cut
+        whole_rows, blocks = BFLOAT16 * h * (self.tokens - share) * x.sequence_parallel, 1 if experts else 2
+        stay = blocks * whole_rows * x.kept_messages
+        workspace = np.maximum(0, workspace) + np.where(x.kept_messages, 1, 2) * whole_rows + stay * self.again
+        return Layer(each, kept_bytes + stay * (1 - self.again), workspace, held)
+
+    def _products(self, experts: bool, rows: float) -> np.ndarray:
+        """Seconds of the products of matrices: operations, or weights that come from memory where that takes longer."""
+        d, x, h = self.d, self.x, self.d.hidden
+        passes = 2 * self.passes  # operations of a token and element
+        shared = d.shared_experts * d.products * h * d.expert_width if experts else d.mlp_parameters
+        dense = d.attention_parameters + shared
+        seconds = passes * dense * self.tokens / x.tensor / self.rate
+        if experts:
+            of_rank = d.products * h * d.expert_width * d.experts / (x.expert * x.expert_tensor)
+            busy = passes * self.own * rows * d.products * h * d.expert_width / self.rate
+            seconds = seconds + np.maximum(busy, WEIGHT_MOVES * of_rank / self.bytes_per_s)
+            seconds = seconds + passes * self.own * h * d.experts / self.plain_rate
+        return seconds
+
+    def _tensor(self, blocks: int, products_s: np.ndarray) -> np.ndarray:
+        """Messages among the ranks of a layer: forward, backward, and forward again."""
+        x, group = self.x, self.groups["tp"]
+        whole = self.tokens * self.d.hidden * BFLOAT16
+        one = np.where(
+            x.sequence_parallel == 1, group.all_gather(whole) + group.reduce_scatter(whole), group.all_reduce(whole)
+        )
+        seconds = blocks * one * (1 + self.forwards)
+        pieces = np.maximum(seconds - products_s, seconds / x.tensor)  # the first piece has nothing to hide behind
+        return np.where(x.tensor_overlap == 1, pieces, seconds)
+
+    def _experts(self, rows: float) -> np.ndarray:
+        """Rows to the ranks that hold their experts, and back, each way."""
+        d, x, ep, parts = self.d, self.x, self.groups["ep"], self.groups["etp"]
+        size = self.own * rows * d.hidden * BFLOAT16
+        places = np.full(len(x), float(d.chosen))
+        for n in np.unique(ep.nodes):
+            if n > 1 and d.experts % n == 0:
+                places = np.where(ep.nodes == n, different_places(d.experts, d.chosen, int(n)), places)
+        places = np.where(x.node_limit > 0, np.minimum(places, x.node_limit), places)
+        copies = np.where(x.one_copy == 1, np.minimum(1, places / d.chosen), 1)
+        seconds = 2 * ep.all_to_all(size, copies)
+        split = x.expert_tensor
+        seconds = seconds + parts.all_gather(size * split) + parts.reduce_scatter(size * split)
+        return seconds * (1 + self.forwards)
+
+    def attention(self) -> tuple[np.ndarray, ...]:
+        """Seconds of attention's products; of messages that they do not hide; bytes of keys held; seconds that stored
+        scores take; a causal mask.
+        """
+        d, x = self.d, self.x
+        u, again = x.exchanged, self.again
+        ranks = x.context // u
+        heads = d.heads / x.tensor / u
+        keys = heads * u if d.latent else np.maximum(1, d.kv_heads // x.tensor)
+        size, b = (d.score_width + d.value_width) / (2 * d.heads), x.micro_batch
+        c = x.seq_length / ranks
+        pair_s = b * heads * size / self.attention_rate
+        late = np.where(
+            x.named("way", "ring"), c * c, c * c / 2
+        )  # pairs of the longest rank in a step behind the first
+        triangle, passes = c * (c + 1) / 2, ranks - 1
+        each = FORWARD_PRODUCTS * (1 + again) + BACKWARD_PRODUCTS * self.backward
+        flash_s = each * pair_s * (triangle + passes * late)
+        flash_s = flash_s + (1 + self.backward + again) * passes * b * c * heads * size * MERGED / self.bytes_per_s
+        repeats = again + x.named("recompute", "attention")
+        pairs = b * heads * x.seq_length * c  # that are stored
+        stored_s = (FORWARD_PRODUCTS * (1 + repeats) + 8) * pairs * size / self.plain_rate
+        score_s = (1 - x.flash) * pairs * (SCORE_MOVES + SCORE_MOVES_AGAIN * repeats) / self.bytes_per_s
+        products_s = np.where(x.flash == 1, flash_s, stored_s)
+        # messages: the ring, or the gather, among `ranks`; the exchange among u
+        ring, exchange = self.groups["cp"], self.groups["exchange"]
+        chunk = b * c * np.maximum(keys, u) / u * size
+        gathered = x.named("way", "gathered")
+        step_s = ring.alpha_s + ring.beta_s * 2 * chunk * BFLOAT16
+        home_s = 2 * ring.alpha_s + ring.beta_s * 2 * chunk * FLOAT32
+        messages = passes * (step_s * (2 + again) + 2 * ring.alpha_s + ring.beta_s * 2 * chunk * BFLOAT16)
+        steps = np.maximum(0, passes - 1)
+
+        def exposed(transfer_s: np.ndarray, products: int) -> np.ndarray:
+            first, others = (np.maximum(0, transfer_s - products * pair_s * n) for n in (triangle, late))
+            return (passes > 0) * (first + steps * others)
+
+        rings = (1 + again) * exposed(step_s, FORWARD_PRODUCTS)
+        back = exposed(step_s + home_s, BACKWARD_PRODUCTS) + (passes > 0) * home_s
+        messages = np.where(gathered, messages, rings + self.backward * back)
+        whole = 2 * b * (x.seq_length / x.context) * (heads * u + np.maximum(keys, u)) * size * BFLOAT16
+        each = exchange.beta_s * whole * (u - 1) / u + 4 * (u - 1) * exchange.alpha_s
+        messages = messages + np.where(u > 1, each * (2 + again), 0)
+        held = 2 * chunk * BFLOAT16 * np.where(gathered, ranks, np.minimum(2, ranks)) * (ranks > 1)
+        return products_s, messages, held * (1 + FLOAT32 / BFLOAT16), score_s
+
+    def head(self) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of the head of a micro-batch: its product, and what its logits move."""
+        d, x = self.d, self.x
+        heads, more = 1 + d.extra_tokens, d.extra_tokens * 2 * d.hidden**2
+        logits = self.tokens * d.vocab_size / x.tensor
+        moves = np.where(x.fused * x.fused_loss == 1, LOGIT_MOVES_FUSED, LOGIT_MOVES_EAGER)
+        product = 6 * self.tokens / x.tensor * (heads * d.vocab_size * d.hidden + more) / self.plain_rate
+        return product, heads * logits * moves / self.bytes_per_s
 
 
-def _extents(point: DecoderPoint) -> dict[str, int]:
-    """{axis: ranks next to each other that hold one of its groups}, of the two grids of `Degrees`."""
-    t, c, et = point.tensor, point.context, point.expert_tensor
-    return {
-        "tp": t,
-        "exchange": t * point.exchanged,
-        "cp": t * c,
-        "etp": et,
-        "ep": point.expert * et,
-        "dp": t * c * point.data,
-    }
+@dataclass(frozen=True)
+class Priced:
+    """Many points: seconds by term, bytes by kind of the fullest rank, and which stages these are."""
+
+    seconds: dict[str, np.ndarray]
+    memory: dict[str, np.ndarray]
+    worst_stage: np.ndarray
+    slowest: np.ndarray
+
+    @cached_property
+    def step_s(self) -> np.ndarray:
+        return np.sum(list(self.seconds.values()), axis=0)
+
+    @cached_property
+    def memory_bytes(self) -> np.ndarray:
+        return np.sum(list(self.memory.values()), axis=0)
 
 
-def _spans(cluster: Cluster, devices: int, extent: int) -> bool:
-    return devices > cluster.devices_per_node and cluster.devices_per_node % extent > 0
+def price(decoder: Decoder, machine: Machine, columns: Columns, load: float = 1.0) -> Priced:
+    """Points that fit the decoder and the machine (`misfits`), priced together.
+
+    load  rows of the busiest rank of experts over the mean
+    """
+    out = {name: np.zeros(len(columns)) for name in _TERMS}
+    memory: dict[str, np.ndarray] = {}
+    stages = np.zeros((2, len(columns)), dtype=np.int64)
+    for key in np.unique(np.stack([columns.stages, columns.parts]), axis=1).T:
+        chosen = np.flatnonzero((columns.stages == key[0]) & (columns.parts == key[1]))
+        costs = Costs(decoder, machine, columns.where(chosen), load)
+        seconds, kinds, slowest, fullest = _priced(costs, stages_of(decoder, int(key[0]), int(key[1])))
+        for name, values in seconds.items():
+            out[name][chosen] = values
+        for name, values in kinds.items():
+            memory.setdefault(name, np.zeros(len(columns)))[chosen] = values
+        stages[:, chosen] = slowest, fullest
+    return Priced(out, memory, stages[1], stages[0])
 
 
-def _link(cluster: Cluster, devices: int, extent: int) -> Link:
-    return cluster.link_over(spans=_spans(cluster, devices, extent))
+def _priced(costs: Costs, stages: tuple[Stage, ...]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], Any, Any]:
+    """Points with the same stages.  stages: alike ones together"""
+    x, n = costs.x, len(costs.x)
+    kinds = {experts: costs.layer(experts) for experts in (False, True) if any(s.layers[experts] for s in stages)}
+    head_s, logits_s = costs.head()
+    works = np.zeros((len(stages), 6, n))
+    for at, stage in enumerate(stages):
+        for experts, layer in kinds.items():
+            for term, values in enumerate(layer.seconds):
+                works[at, term] += stage.layers[experts] * values
+        works[at, 0] += stage.head * head_s
+        works[at, 2] += stage.head * logits_s
+    totals = works.sum(axis=1)
+    slowest = totals.argmax(axis=0)
+    every = np.arange(n)
+    busy = works[slowest, :, every].T
+    longest = totals[slowest, every]
+    seconds = {name: x.micro_batches * busy[at] for at, name in enumerate(_TERMS[:6])}
+    own = [own_parameters(costs.d, stage, x) for stage in stages]
+    dense, of_experts = (np.array([pair[i] for pair in own])[slowest, every] for i in (0, 1))
+    depth = np.array([sum(stage.layers) for stage in stages])[slowest]
+    copies_s, update_s = _copies(costs, dense, of_experts, depth, longest)
+    kept = np.array([sum(s.layers[e] * layer.kept_bytes for e, layer in kinds.items()) for s in stages])[slowest, every]
+    offload_s, more_s = _offloaded(costs, dense + of_experts, kept, longest)
+    # each of the stages once, as in 1F1B, and less of it by what the schedule saves
+    counts = np.array([stage.count for stage in stages])
+    whole = (counts[:, None] * totals).sum(axis=0) - longest
+    share = np.zeros(n)
+    for code in np.unique(x.schedule):
+        chosen, name = x.schedule == code, x.name_of("schedule", int(code))
+        share = np.where(chosen, BUBBLES[name](x.stages, x.chunks) / np.maximum(1, x.stages - 1), share)
+    border = costs.tokens * costs.d.hidden * BFLOAT16 / np.where(x.sequence_parallel == 1, x.tensor, 1)
+    hops = 2 * (x.stages - 1) * x.chunks + np.where(x.overlap == 1, 0, 2 * x.micro_batches * x.chunks * (x.stages > 1))
+    waiting = share * whole + hops * costs.groups["pp"].send(border)
+    seconds |= {"copies_s": copies_s, "offload_s": offload_s, "update_s": update_s + more_s, "waiting_s": waiting}
+    memory, fullest = memory_of(costs.d, x, stages, own, kinds, costs.tokens)
+    firsts = np.array([stage.first for stage in stages])
+    return seconds, memory, firsts[slowest], firsts[fullest]
 
 
-_Shapes = tuple[AttentionMessages, AttentionMessages]
+def _copies(costs: Costs, dense: Any, experts: Any, depth: Any, busy_s: Any) -> tuple[Any, Any]:
+    """Seconds of gradients and weights among replicas that the work of a micro-batch does not hide; of the update."""
+    x, n = costs.x, len(costs.x)
+    reduce_s, gather_s = np.zeros(n), np.zeros(n)
+    states = np.zeros(n)
+    table = np.array([STATES[name] for name in STATES])[x.states]
+    for count, axis in ((dense, "dp"), (experts, "edp")):
+        inside, outside = costs.groups[axis], costs.groups[f"{axis} replicas"]
+        whole = costs.groups[f"{axis} whole"]
+        gradients = count * x.gradient_bytes
+        divided = inside.reduce_scatter(gradients) + outside.all_reduce(gradients / inside.size)
+        reduce_s += np.where(x.level > 0, divided, whole.all_reduce(gradients))
+        gather_s += np.where(x.level > 0, inside.all_gather(count * BFLOAT16), 0)
+        states += count * np.where(x.level > 0, 1 / inside.size, 1)
+    often = np.where(x.level >= 2, x.micro_batches, 1)
+    gathers = np.select([x.level == 3, x.level == 2], [1 + costs.forwards, 1 / x.micro_batches], 1)
+    each_s = reduce_s + gathers * gather_s
+    # of a stage with the head alone nothing is ready before the end
+    exposed = np.maximum(each_s / np.maximum(1, depth), each_s - busy_s)
+    hidden = exposed + BUSY_CORES * (each_s - exposed)
+    update_s = 2 * states * table.sum(axis=1) / costs.bytes_per_s
+    return often * np.where(x.overlap == 1, hidden, each_s), update_s
 
 
-def _attention(shapes: _Shapes, point: DecoderPoint, links: list[Link], flops_per_s: float) -> tuple[float, float]:
-    """Seconds of the products of attention, and of messages that they do not hide; a causal mask."""
-    (inner, outer), (exchange, ring) = shapes, links
-    ranks, c, again = outer.ranks, outer.rank_tokens, point.recompute == "full"
-    pair = outer.samples * outer.heads * outer.head_size / flops_per_s
-    triangle = c * (c + 1) / 2
-    late = c * c if point.way == "ring" else c * c / 2  # pairs of the longest rank in a step behind the first
-    steps = [triangle] + [late] * (ranks - 1)
-    products = FORWARD_PRODUCTS * (1 + again) + BACKWARD_PRODUCTS
-    compute, messages = products * pair * sum(steps), 0.0
-    if ranks > 1:
-        sent = outer.gathered() if point.way == "gathered" else outer.ring()
-        passes = ranks - 1
-        forward_s = ring.alpha_s + ring.beta_s_per_byte * sent.forward_bytes / passes
-        if point.way == "gathered":
-            messages = passes * (forward_s * (1 + again) + 2 * ring.alpha_s)
-            messages += ring.beta_s_per_byte * sent.backward_bytes
-        else:
-            home_s = 2 * ring.alpha_s + ring.beta_s_per_byte * (sent.backward_bytes - sent.forward_bytes) / ranks
-            for n in steps[:-1]:
-                messages += (1 + again) * max(0.0, forward_s - FORWARD_PRODUCTS * pair * n)
-                messages += max(0.0, forward_s + home_s - BACKWARD_PRODUCTS * pair * n)
-            messages += home_s  # nothing is left to hide the last gradients
-    if inner.ranks > 1:
-        each = inner.exchanged().forward_bytes * exchange.beta_s_per_byte + 4 * (inner.ranks - 1) * exchange.alpha_s
-        messages += each * (2 + again)
-    return compute, messages
+def _offloaded(costs: Costs, parameters: Any, kept: Any, busy_s: Any) -> tuple[Any, Any]:
+    """Seconds to and from the host: of activations, what products do not hide; gradients down and weights up."""
+    x, pace = costs.x, costs.machine.host_bytes_per_s
+    activations = x.micro_batches * np.maximum(0, 2 * kept / pace - busy_s) * x.named("offload", "activations")
+    share = np.where(x.level > 0, x.data * x.context / x.replicas, 1)
+    update = parameters / share * (FLOAT32 + BFLOAT16) / pace * x.named("offload", "optimizer")
+    return activations, update
 
 
-class _Stage(NamedTuple):
-    """Alike stages: the first, how many, layers without and with experts, whether table and head are there."""
-
-    first: int
-    count: int
-    dense: int
-    experts: int
-    table: bool
-    head: bool
-
-
-@lru_cache(maxsize=512)
-def _stages(decoder: Decoder, stages: int) -> tuple[_Stage, ...]:
-    """Layers in order, as many in each stage as possible, one more in some."""
-    found: dict[tuple[int, int, bool, bool], list[int]] = {}
-    plain = decoder.layers - decoder.expert_layers
-    for stage in range(stages):
-        start, stop = (i * decoder.layers // stages for i in (stage, stage + 1))
-        dense = max(0, min(stop, plain) - start)
-        kind = (dense, stop - start - dense, stage == 0, stage == stages - 1)
-        found.setdefault(kind, []).append(stage)
-    return tuple(_Stage(those[0], len(those), *kind) for kind, those in found.items())
-
-
-@lru_cache(maxsize=8192)
-def _own(decoder: Decoder, run: Degrees) -> dict[_Stage, tuple[float, float]]:
-    """Parameters of a rank of each stage: outside of experts, and of experts."""
-    d, parts, found = decoder, decoder.parts, {}
-    for stage in _stages(d, run.stages):
-        of_experts = stage.experts / max(1, d.expert_layers)
-        dense = (stage.dense + stage.experts) * (parts["attention"] + parts["norms"]) / d.layers
-        dense += stage.dense * 3 * d.hidden * d.mlp_width + of_experts * (parts["router"] + parts["shared_experts"])
-        tables = stage.table + (stage.head and not (d.tied and stage.table))  # tied over stages: both hold it
-        dense += tables * parts["embedding"]
-        found[stage] = dense / run.tensor, of_experts * parts["experts"] / (run.expert * run.expert_tensor)
-    return found
+def attention_alone(decoder: Decoder, machine: Machine, point: DecoderPoint, *, backward: bool) -> tuple[float, float]:
+    """Seconds of one layer's attention on the ranks of a sequence, and the share of the kernel's speed on one device
+    that they reach: the same pairs, without waiting, merging and messages.
+    """
+    costs = Costs(decoder, machine, Columns.of_points([point]), backward=backward)
+    products_s, messages_s, _, _ = (float(values[0]) for values in costs.attention())
+    pairs = point.micro_batch * point.seq_length * (point.seq_length + 1) / 2 * decoder.value_width / point.tensor
+    each = FORWARD_PRODUCTS + BACKWARD_PRODUCTS * backward
+    alone_s = each * pairs / point.context / costs.attention_rate
+    return products_s + messages_s, alone_s / (products_s + messages_s)
 
 
 class DecoderPricing:
-    """A point taken apart, as `Pricing` does for a compiled block.  load: rows of the busiest rank of experts over the
-    mean.
-    """
+    """One point, as `Pricing` for a compiled block.  load: rows of the busiest rank of experts over the mean."""
 
     misfit = staticmethod(decoder_misfit)
 
@@ -259,131 +442,38 @@ class DecoderPricing:
         self.load = number(1)(where, "load", load)
         if fault := decoder_misfit(model, point, machine.cluster):
             raise ArgumentError(point.text(), where="plan point", allowed=fault)
+        if point.numbers == "fp8" and not machine.fp8_flops_per_s:
+            raise ArgumentError("numbers='fp8'", where=where, allowed=f"bf16: {machine.cluster.name} has no fp8")
         self.model, self.point, self.machine = model, point, machine
-        self.run, self.own = point.degrees, _own(model, point.degrees)
-        self.stages = {stage: self._layers(stage) for stage in self.own}
+        self.columns = Columns.of_points([point])
+        self.priced = price(model, machine, self.columns, self.load)
 
-    @staticmethod
-    def states_bytes(model: Decoder, point: DecoderPoint, precision: str) -> float:
-        """States of a rank of the fullest stage: what `memory` has at least."""
-        run = point.degrees
-        return max(sum(run.state_bytes(*own, point.level)) for own in _own(model, run).values())
-
-    # ---- time ----
-
-    def _layers(self, stage: _Stage) -> list[tuple[int, Layer]]:
-        """How many of each kind a stage has."""
-        p, shared = self.point, (self.model, self.machine.cluster)
-        of = (p.devices, p.seq_length, p.tensor, p.context, p.expert, p.expert_tensor, p.micro_batch, p.way, p.exchange)
-        kinds = ((stage.dense, False), (stage.experts, True))
-        again = (0, p.recompute, p.sequence_parallel)
-        return [(n, _layer(*shared, experts, self.load, *of, *again)) for n, experts in kinds if n]
-
-    def _busy(self, stage: _Stage) -> LayerSeconds:
-        """Seconds of a micro-batch in a stage."""
-        d, p, each = self.model, self.point, self.stages[stage]
-        total = LayerSeconds(*(sum(n * layer.seconds[i] for n, layer in each) for i in range(4)))
-        rate = self.machine.cluster.device.flops_per_s
-        head = stage.head * 6 * self._tokens * d.vocab_size * d.hidden / p.tensor / rate
-        return total._replace(compute=total.compute + head)
-
-    @property
-    def _tokens(self) -> int:
-        """Tokens of a micro-batch on a rank."""
-        return self.point.micro_batch * self.point.seq_length // self.point.context
-
-    @cached_property
-    def seconds(self) -> tuple[dict[str, float], _Stage]:
-        """Seconds of a step, by kind, and the slowest stage."""
-        p, d, cluster = self.point, self.model, self.machine.cluster
-        works = {stage: self._busy(stage) for stage in self.stages}
-        slowest = max(works, key=lambda stage: sum(works[stage]))
-        longest = sum(works[slowest])
-        border = self._tokens * d.hidden * BFLOAT16 / (p.tensor if p.sequence_parallel else 1)
-        link = _link(cluster, p.devices, 2 * _extents(p)["dp"])
-        borders_s = 2 * (p.stages - 1) * message_time_s("send", border, 2, link)
-        states = sum(self.run.state_bytes(*self.own[slowest], p.level))
-        parts = dict(zip(_TERMS, (p.micro_batches * s for s in works[slowest]), strict=False))
-        parts["copies_s"] = self._copies_s(slowest, longest)
-        parts["update_s"] = 2 * states / cluster.device.memory_bandwidth_bytes_per_s
-        parts["waiting_s"] = sum(stage.count * sum(work) for stage, work in works.items()) - longest + borders_s
-        return parts, slowest
-
-    def _copies_s(self, stage: _Stage, busy_s: float) -> float:
-        """Seconds of gradients and weights among replicas that the work of a micro-batch does not hide."""
-        p, run, cluster = self.point, self.run, self.machine.cluster
-        link, gamma = _link(cluster, p.devices, _extents(p)["dp"]), cluster.device.gamma_s_per_byte
-        reduce_s = gather_s = 0.0
-        for count, n in zip(self.own[stage], run.gradients.replicas, strict=True):
-            kind = "reduce_scatter" if p.level else "all_reduce"
-            reduce_s += message_time_s(kind, count * GRADIENT_BYTES, n, link, gamma)
-            gather_s += message_time_s("all_gather", count * WEIGHT_BYTES / n, n, link, gamma) if p.level else 0.0
-        often, each_s = 1, reduce_s + gather_s
-        if p.level >= 2:  # gradients of every micro-batch; level 3: weights before each pass of it, too
-            often, each_s = p.micro_batches, reduce_s + (2 * gather_s if p.level == 3 else gather_s / p.micro_batches)
-        return often * max(each_s / (stage.dense + stage.experts), each_s - busy_s)
-
-    @property
-    def least_s(self) -> float:
-        """Seconds of a step: closed forms are exact bounds of themselves."""
-        return sum(self.seconds[0].values())
-
-    def borders(self) -> dict[tuple[int, int], float]:
-        """In `seconds` already."""
-        return {}
-
-    def clock(self, borders: dict[tuple[int, int], float]) -> tuple[float, int]:
-        """Seconds of a step, and the slowest stage."""
-        return self.least_s, self.seconds[1].first
-
-    # ---- memory ----
-
-    @cached_property
-    def memory(self) -> tuple[dict[str, float], int]:
-        """Bytes by kind of the rank that holds most, and its stage."""
-        found = [(self._memory(stage), stage.first) for stage in self.stages]
-        return max(found, key=lambda one: sum(one[0].values()))
-
-    @property
-    def memory_bytes(self) -> float:
-        return sum(self.memory[0].values())
-
-    def _memory(self, stage: _Stage) -> dict[str, float]:
-        p, d, each = self.point, self.model, self.stages[stage]
-        kept = sum(n * layer.kept_bytes for n, layer in each)
-        workspace = max(layer.held_bytes + layer.again_bytes for _, layer in each)
-        workspace += stage.head * FLOAT32 * self._tokens * d.vocab_size / p.tensor
-        if p.level == 3:  # a layer's weights and gradients are whole
-            own = sum(self.own[stage]) / (stage.dense + stage.experts)
-            workspace += (WEIGHT_BYTES + GRADIENT_BYTES) * own
-        flying = kept * min(p.micro_batches, p.stages - stage.first)
-        return dict(zip(_PARTS, (*self.run.state_bytes(*self.own[stage], p.level), flying, workspace), strict=True))
-
-    # ---- together ----
-
-    def predict(self, *, clocked: tuple[float, int] | None = None) -> DecoderPrediction:
-        """clocked: as `clock` gives it, known already."""
-        p, d = self.point, self.model
-        (seconds, slowest), (memory, worst) = self.seconds, self.memory
+    def predict(self) -> DecoderPrediction:
+        """Seconds and bytes of the point."""
+        p, d, found = self.point, self.model, self.priced
+        seconds = {name: float(values[0]) for name, values in found.seconds.items()}
+        memory = {name: float(values[0]) for name, values in found.memory.items()}
         flops = float(p.batch * p.seq_length * d.flops_per_token(p.seq_length))
         return DecoderPrediction(
-            d, p, self.machine, "mixed", self.least_s, **seconds, border_s=None, memory=memory, worst_stage=worst,
-            sent_bytes=self._sent(slowest), step_flops=flops, load=self.load,
+            d, p, self.machine, "mixed", float(found.step_s[0]), **seconds, border_s=None, memory=memory,
+            worst_stage=int(found.worst_stage[0]), sent_bytes=self._sent(int(found.slowest[0])), step_flops=flops,
+            load=self.load,
         )  # fmt: skip
 
-    def _sent(self, stage: _Stage) -> dict[str, float]:
+    def _sent(self, first: int) -> dict[str, float]:
         """Bytes that a rank of a stage sends in a step, the formulas of `run_messages`; balanced experts."""
-        p, size = self.point, _extents(self.point)
+        p, groups = self.point, groups_of(self.machine.cluster, self.columns)
+        stage = next(s for s in stages_of(self.model, p.stages, int(self.columns.parts[0])) if s.first == first)
         how = {"way": _BYTES_OF[p.way], "exchange": p.exchange, "sequence_parallel": p.sequence_parallel}
-        bytes_of = dict.fromkeys(size, 0.0)
-        for n, dense in ((stage.dense, True), (stage.experts, False)):
+        bytes_of = dict.fromkeys(("tp", "cp", "ep", "etp", "dp"), 0.0)
+        for dense, n in zip((True, False), stage.layers, strict=True):
             if n:
-                each = run_messages(self.model, self.run, p.micro_batch, p.seq_length, dense=dense, **how)
+                each = run_messages(self.model, p.degrees, p.micro_batch, p.seq_length, dense=dense, **how)
                 found = (each.tensor_bytes, each.context_bytes, each.expert_bytes, each.expert_tensor_bytes)
                 for axis, count in zip(("tp", "cp", "ep", "etp"), found, strict=True):
                     bytes_of[axis] += n * p.micro_batches * count
-        for count, n in zip(self.own[stage], self.run.gradients.replicas, strict=True):
-            bytes_of["dp"] += 2 * (n - 1) / n * count * GRADIENT_BYTES
-        spans = {axis for axis in size if _spans(self.machine.cluster, p.devices, size[axis])}
-        between = sum(count for axis, count in bytes_of.items() if axis in spans)
+        own = own_parameters(self.model, stage, self.columns)
+        for count, n in zip(own, p.degrees.gradients.replicas, strict=True):
+            bytes_of["dp"] += 2 * (n - 1) / n * float(count[0]) * p.gradient_bytes
+        between = sum(count for axis, count in bytes_of.items() if groups[axis].nodes[0] > 1)
         return {"in node": sum(bytes_of.values()) - between, "between nodes": between}

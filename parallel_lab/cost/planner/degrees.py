@@ -32,7 +32,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import product
 
-from ...base.checks import checked, choice, integer, sequence_of
+from ...base.checks import checked, choice, flag, integer, sequence_of
 from ...base.errors import ArgumentError
 from .decoders import Decoder
 
@@ -198,16 +198,19 @@ class Degrees:
         )
         return weights, gradients, ADAM_BYTES * share
 
-    @checked("Degrees.misfit", seq_length=_COUNT)
-    def misfit(self, decoder: Decoder, seq_length: int) -> str:
-        """Why a decoder cannot be divided so: "" if it can. Sequence parallelism is assumed, and a chunk of the tokens
-        for each rank; where each has two, a point says so (`decoder_misfit`).
+    @checked("Degrees.misfit", seq_length=_COUNT, sequence_parallel=flag)
+    def misfit(self, decoder: Decoder, seq_length: int, *, sequence_parallel: bool = True) -> str:
+        """Why a decoder cannot be divided so: "" if it can; a chunk of the tokens for each rank; where each has two, a
+        point says so (`decoder_misfit`).
         """
         t, c, heads, kv = self.tensor, self.context, decoder.heads, decoder.kv_heads
         rules = (
             (heads % t == 0, f"{heads} heads on {t} ranks"),
             (kv % t == 0 or t % kv == 0 or decoder.latent is not None, f"{kv} heads of keys on {t} ranks"),
-            (seq_length % (c * t) == 0, f"{seq_length} tokens in {c * t} pieces ({'cp tp' if c > 1 else 'tp'})"),
+            (
+                seq_length % (c * (t if sequence_parallel else 1)) == 0,
+                f"{seq_length} tokens in {c * t} pieces ({'cp tp' if c > 1 else 'tp'})",
+            ),
             (self.stages <= decoder.layers, f"{decoder.layers} layers on {self.stages} stages"),
             (
                 self.expert == 1 or (decoder.experts > 0 and decoder.experts % self.expert == 0),

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from ...base.checks import checked, choice, flag, integer, number
 from ...base.errors import ArgumentError
 from ..zero import zero_memory
+from .decoders import Decoder
 
 RECOMPUTE = ("none", "attention", "full")
 ADAM_MIXED = {"param_bytes": 2, "grad_bytes": 2, "optimizer_bytes": 12}  # bytes of a parameter, see `cost/zero.py`
@@ -66,6 +67,13 @@ class Transformer:
     def parameters(self) -> int:
         """Parameters of all layers, the tokens and the positions."""
         return self.layers * self.layer_parameters + (self.vocab_size + self.seq_length) * self.hidden
+
+    @property
+    def shape(self) -> Decoder:
+        """The same as a Decoder, for plans of any letters in closed forms. It counts the last norm, too."""
+        sizes = {"mlp_width": 4 * self.hidden, "positions": self.seq_length, "source": self.source}
+        how = {"gated": False, "biases": True, "norm_biases": True, "dropout": True, "tied": True}
+        return Decoder(self.name, self.hidden, self.layers, self.heads, self.vocab_size, **sizes, **how)
 
     @checked("Transformer.step_flops", batch=number(0), recompute=_KIND, as_printed=flag)
     def step_flops(self, batch: float, recompute: str = "none", *, as_printed: bool = False) -> float:

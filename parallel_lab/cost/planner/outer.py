@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from ...base.checks import choice, flag, integer, number, sequence_of
 from ...base.cluster import Cluster
@@ -27,11 +27,12 @@ from ...base.errors import ArgumentError
 from ...base.progress import Progress
 from ...base.units import bytes_text, table_lines, time_text
 from .clusters import Machine, get_machine
-from .decoder_point import WAYS, DecoderPoint, decoder_space
+from .decoder_point import NUMBERS, OFFLOADS, SCHEDULES, STATES, WAYS, Columns, DecoderPoint, decoder_space
 from .decoders import KEPT, Decoder
 from .models import RECOMPUTE, Transformer
 from .point import PRECISIONS, PlanPoint, Prediction
-from .predict import get_model, pricing_of
+from .predict import Pricing, get_model, pricing_of
+from .verdicts import Verdict, Verdicts, judge_decoders, over_text
 
 _TOLD = {
     "misfit": "do not fit the model, the batch or a schedule",
@@ -49,29 +50,15 @@ _CHECKS = {
     "overlap": flag,
 }
 _OF_DECODERS = {
-    **{name: _CHECKS[name] for name in ("micro_batch", "levels", "sequence_parallel")},
-    **dict.fromkeys(("context", "expert", "expert_tensor"), _COUNTS),
+    **{name: _CHECKS[name] for name in ("micro_batch", "chunks", "levels", "sequence_parallel")},
+    **dict.fromkeys(("context", "expert", "expert_tensor", "replicas"), _COUNTS),
+    "schedules": sequence_of(choice(*SCHEDULES), f"Some of {', '.join(SCHEDULES)} in a list or tuple"),
+    "offload": sequence_of(choice(*OFFLOADS), f"Some of {', '.join(OFFLOADS)} in a list or tuple"),
+    **{"numbers": choice(*NUMBERS), "states": choice(*STATES), "gradient_bytes": choice(4, 2)},
+    **dict.fromkeys(("flash", "fused", "overlap", "tensor_overlap", "one_copy"), flag),
     "ways": sequence_of(choice(*WAYS), f"Some of {', '.join(WAYS)} in a list or tuple"),
     "recompute": sequence_of(choice(*KEPT), f"Some of {', '.join(KEPT)} in a list or tuple"),
 }
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A point of the space: its prediction, or why it is not among the best.
-
-    kind    "" where it is on the line of time against memory;  "misfit": it cannot be;  "states": parameters, gradients
-            and optimizer states alone do not fit;  "memory": with activations they do not;  "slower": another point is
-            at least as fast and needs no more memory
-    least_s, memory_bytes   no schedule is faster;  of the rank that holds most: 0 where not looked at
-    """
-
-    point: PlanPoint | DecoderPoint
-    kind: str
-    reason: str
-    least_s: float = 0.0
-    memory_bytes: float = 0.0
-    prediction: Prediction | None = None
 
 
 @dataclass(frozen=True)
@@ -83,22 +70,20 @@ class Found:
     batch: int
     memory_bytes: float
     precision: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: Verdicts
 
     words = _TOLD  # {kind of a verdict: in words}
 
     @property
     def line(self) -> tuple[Prediction, ...]:
         """Points than which none is faster with as little memory, the fastest first."""
-        best = (v.prediction for v in self.verdicts if v.prediction is not None)
-        return tuple(sorted(best, key=lambda p: p.step_s))
+        return tuple(sorted(self.verdicts.predictions.values(), key=lambda p: p.step_s))
 
     @property
     def winner(self) -> Prediction:
         """The fastest. Raises ArgumentError where nothing fits, with what is nearest."""
         if not self.line:
-            over = [v for v in self.verdicts if v.kind in ("states", "memory")]
-            near = min(over, key=lambda v: v.memory_bytes, default=None)
+            near = self.verdicts.nearest("states", "memory")
             hint = f"The least is {near.point.text()}: {near.reason}" if near else self.verdicts[0].reason
             what = f"none of {len(self.verdicts)} points of {self.model.name} fits"
             raise ArgumentError(what, where=f"{self.machine.cluster.name}, batch {self.batch}", hint=hint)
@@ -107,8 +92,8 @@ class Found:
     @property
     def counts(self) -> dict[str, int]:
         """How many points for each reason; "best": on the line."""
-        refused = Counter(v.kind or "best" for v in self.verdicts)
-        return {kind: refused[kind] for kind in ("best", *_TOLD)}
+        refused = Counter(self.verdicts.kinds.tolist())
+        return {"best": refused[""], **{kind: refused[kind] for kind in _TOLD}}
 
     def why(self, verdict: Verdict) -> str:
         """Why a point is refused; for one that could be, its terms next to the winner's, and the one that decides."""
@@ -231,14 +216,16 @@ def search_plans(
             points = decoder_space(model, machine.cluster.device_num, batch, **own, **options)
         else:
             points = space(model, machine.cluster.device_num, batch, **options)
-    listed = tuple(points)
-    if not listed:
+    listed = Columns.of_points(cast(Any, points)) if of_decoder else tuple(points)
+    if not len(listed):
         what = f"no way to spend {machine.cluster.device_num} devices on {model.layers} layers with batch {batch}"
         hint = "The batch must be a multiple of the copies: devices / (ranks of a layer * stages)"
         raise ArgumentError(what, where=where, hint=hint)
-    return Found(
-        model, machine, batch, cap, precision, _verdicts(model, machine, listed, cap, precision, progress or Progress())
-    )
+    if isinstance(model, Decoder):
+        found = judge_decoders(model, machine, cast(Columns, listed), cap)
+    else:
+        found = _verdicts(model, machine, cast(Any, listed), cap, precision, progress or Progress())
+    return Found(model, machine, batch, cap, precision, found)
 
 
 _Best = tuple[float, float, int]  # seconds, bytes, place in the space
@@ -246,15 +233,10 @@ _Best = tuple[float, float, int]  # seconds, bytes, place in the space
 
 @without_collector
 def _verdicts(
-    model: Transformer | Decoder,
-    machine: Machine,
-    points: Sequence[PlanPoint | DecoderPoint],
-    cap: float,
-    precision: str,
-    progress: Progress,
-) -> tuple[Verdict, ...]:
+    model: Transformer, machine: Machine, points: Sequence[PlanPoint], cap: float, precision: str, progress: Progress
+) -> Verdicts:
     verdicts: dict[int, Verdict] = {}
-    price = pricing_of(model)
+    price = Pricing
     priced: list[tuple[float, float, int]] = []
     progress.begin(2 * len(points))
     for at, point in enumerate(points):
@@ -262,12 +244,12 @@ def _verdicts(
         if fault := price.misfit(model, point, machine.cluster):
             verdicts[at] = Verdict(point, "misfit", fault)
         elif (states := price.states_bytes(model, point, precision)) > cap:
-            verdicts[at] = Verdict(point, "states", f"states alone {_over(states, cap)}", memory_bytes=states)
+            verdicts[at] = Verdict(point, "states", f"states alone {over_text(states, cap)}", memory_bytes=states)
         else:
             one = price(model, point, machine, precision)
             priced.append((one.least_s, one.memory_bytes, at))
             if one.memory_bytes > cap:
-                verdicts[at] = Verdict(point, "memory", _over(one.memory_bytes, cap), *priced.pop()[:2])
+                verdicts[at] = Verdict(point, "memory", over_text(one.memory_bytes, cap), *priced.pop()[:2])
 
     def refuse(seconds: float, size: float, at: int, by: _Best) -> None:
         this, other = (f"{time_text(s)} and {bytes_text(n)}" for s, n in ((seconds, size), by[:2]))
@@ -295,8 +277,7 @@ def _verdicts(
     for seconds, size, at in best:
         prediction = price(model, points[at], machine, precision).predict(clocked=clocked[at])
         verdicts[at] = Verdict(points[at], "", "", seconds, size, prediction)
-    return tuple(verdicts[at] for at in range(len(points)))
-
-
-def _over(size: float, cap: float) -> str:
-    return f"{bytes_text(size)}, of {bytes_text(cap)}"
+    every = [verdicts[at] for at in range(len(points))]
+    kinds, seconds, sizes = ([getattr(v, name) for v in every] for name in ("kind", "least_s", "memory_bytes"))
+    on_line = {at: v.prediction for at, v in verdicts.items() if v.prediction is not None}
+    return Verdicts(points, kinds, seconds, sizes, lambda at: verdicts[at].reason, on_line)

@@ -127,9 +127,20 @@ class PartTime:
         """Seconds of a micro-batch."""
         return _sum([(1, self.forward), (1, self.backward), (1, self.behind)])
 
+    @cached_property
+    def _amounts(self) -> dict[str, float]:
+        return {}
+
     def amount(self, name: str) -> float:
-        """A number of the part, such as its parameters."""
-        return math.fsum(k * getattr(part, name) for k, part in self.terms)
+        """A number of the part, such as its parameters: asked for by every stage that has it."""
+        if name not in self._amounts:
+            self._amounts[name] = math.fsum(k * getattr(part, name) for k, part in self.terms)
+        return self._amounts[name]
+
+    @cached_property
+    def update_bytes(self) -> float:
+        """The most that an update needs in addition to what is kept."""
+        return max(float(part.update_bytes.max()) for _, part in self.terms)
 
     def spare_bytes(self, sums: bool) -> float:
         """The most in addition to what is kept. Gradients are added to sums (if there are any) at the end of a
@@ -303,7 +314,7 @@ class Pricing:
         spare = max(p.spare_bytes(point.micro_batches > 1) for p in parts) * self.scale
         if point.level == 3:  # a block's parameters at a time
             spare += self.state_bytes["param_bytes"] * parameters / (self.blocks * point.chunks)
-        update = max(float(part.update_bytes.max()) for p in parts for _, part in p.terms)
+        update = max(p.update_bytes for p in parts)
         update /= point.data if point.level else 1
         inputs = math.fsum(p.amount("input_bytes") for p in parts) * point.micro_batches * point.data
         if update > held + spare:

@@ -81,17 +81,18 @@ def run_messages(
     Raises ArgumentError where the run does not fit (`Degrees.misfit`), and for experts on ranks of tp without sequence
     parallelism: all of them would send the same tokens (Megatron-LM issue 1587).
     """
-    if why := run.misfit(decoder, seq_length):
+    if why := run.misfit(decoder, seq_length, sequence_parallel=sequence_parallel):
         raise ArgumentError(why, where="run_messages", allowed="A run that fits the decoder")
     t, experts = run.tensor, bool(decoder.experts) and not dense
     if experts and t > 1 and not sequence_parallel:
         what = f"experts with tensor={t} and without sequence parallelism"
         raise ArgumentError(what, where="run_messages", allowed="sequence_parallel=True")
     own_tokens = seq_length // run.context
-    layer = sequence_parallel_messages(
-        samples, own_tokens, decoder.hidden, t, number_bytes, gathered_again=gathered_again
-    )
-    tensor = layer.sent_bytes if sequence_parallel else layer.tensor_parallel_bytes
+    if sequence_parallel:
+        sizes = (samples, own_tokens, decoder.hidden, t, number_bytes)
+        tensor = sequence_parallel_messages(*sizes, gathered_again=gathered_again).sent_bytes
+    else:  # four all_reduces, of tokens that need not divide
+        tensor = 8 * samples * own_tokens * decoder.hidden * number_bytes * (t - 1) // t
     heads = run.context if way == "exchanged" else exchange
     inner, outer = context_shapes(decoder, run, samples, seq_length, heads, number_bytes)
     rows = samples * own_tokens // t * decoder.chosen if experts else 0  # that a rank sends, and receives if balanced

@@ -21,7 +21,7 @@ from ...base.errors import ArgumentError, PlanError
 from ...graph.actions import Action
 from ..clock import Clock, Task
 from ..shared_cores import SharedCores
-from .order import Order, key_of
+from .order import Order
 
 Times = float | Sequence[float]
 Latency = float | Mapping[tuple[int, int], float]
@@ -100,18 +100,19 @@ def run_clock(
     if after and cores is not None:
         raise ArgumentError("after with cores", where="schedule clock", allowed="One of them")
     lists = [_tasks(order, rank, times, pair, latency, ahead, after) for rank in range(len(order.ranks))]
-    spans: list[list[tuple[float, float]]] = [[] for _ in lists]
+    starts: list[list[float]] = [[] for _ in lists]
+    ends: list[list[float]] = [[] for _ in lists]
 
     def done(rank: int, task: Task, _came_s: float, start_s: float, end_s: float) -> None:
-        spans[rank].extend([(start_s, end_s)] * len(task.owner))
+        starts[rank] += [start_s] * len(task.owner)
+        ends[rank] += [end_s] * len(task.owner)
 
     clock = Clock(lists, None if cores is None or cores >= len(lists) else SharedCores(cores))
     clock.run(done)
     if any(clock.tasks):
         raise _stuck(order, clock.tasks)
-    starts, ends = (tuple(tuple(span[i] for span in lane) for lane in spans) for i in (0, 1))
     work = (sum(task.work_s for task in tasks) + sum(task.rest_s for task in tasks) for tasks in lists)
-    return Timing(starts, ends, tuple(work))
+    return Timing(tuple(map(tuple, starts)), tuple(map(tuple, ends)), tuple(work))
 
 
 def _tasks(
@@ -124,11 +125,10 @@ def _tasks(
     after: Callable[[Action], float] | None,
 ) -> list[Task]:
     """What a rank does: actions that run as one are one task, which owns its core."""
-    where, tasks, full = order.where, [], not order.splits_backward
+    tasks, full = [], not order.splits_backward
     forward, backward, weights = times
-    for cell in order.cells(rank):
-        keys = tuple(map(key_of, cell))
-        needs = [key for action in cell for key in order.needs(action) if key not in keys]
+    links = {at: 0.0 if at == rank else _delay(latency, at, rank) for at in range(len(order.ranks))}
+    for cell, keys, needs in order.waits[rank]:
         if together is not None and cell[0].kind == "F" and len(cell) > 1:
             work_s = together[cell[0].stage]
         else:
@@ -137,11 +137,8 @@ def _tasks(
                 whole = weights[part] if full and kind == "B" else 0.0
                 work_s += backward[part] + whole if kind == "B" else (forward if kind == "F" else weights)[part]
         early_s = ahead(cell[0]) if ahead else 0.0
-        delays = []
-        for key in needs:
-            source = where.get(key, rank)
-            delays.append((key, 0.0 if source == rank else _delay(latency, source, rank) - early_s))
-        rest_s = math.fsum(map(after, cell)) if after else 0.0
+        delays = [(key, 0.0 if at == rank else links[at] - early_s) for key, at in needs]
+        rest_s = 0.0 if after is None else after(cell[0]) if len(cell) == 1 else math.fsum(map(after, cell))
         tasks.append(Task(work_s, delays, keys, rest_s, None, cell))
     return tasks
 

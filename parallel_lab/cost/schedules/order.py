@@ -130,6 +130,21 @@ class Order:
             yield lane[at : at + size]
             at += size
 
+    @cached_property
+    def waits(self) -> tuple[tuple[tuple[tuple[Action, ...], tuple[Key, ...], tuple[tuple[Key, int], ...]], ...], ...]:
+        """Per rank its cells, each with its keys and what must have run before it: (key, rank that runs it, or its own
+        where nobody does). Many clocks run over one order.
+        """
+        lists = []
+        for rank in range(len(self.ranks)):
+            found = []
+            for cell in self.cells(rank):
+                keys = tuple(map(key_of, cell))
+                needs = [key for action in cell for key in self.needs(action) if key not in keys]
+                found.append((cell, keys, tuple((key, self.where.get(key, rank)) for key in needs)))
+            lists.append(tuple(found))
+        return tuple(lists)
+
     def held(self, rank: int) -> list[int]:
         """Micro-batches x parts whose activations a rank keeps after each of its actions: from F to the end of its
         backward, which is W where the backward is divided."""

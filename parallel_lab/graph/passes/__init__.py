@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from ...base.errors import PlanError
+from ...base.hooks import breathe
 from ...base.settings.checks import SHARDED_MODES
 from ..draft import Draft
 from ..recomputed import asks_to_recompute
@@ -121,4 +122,5 @@ def run_passes(draft: Draft, passes: Iterable[Pass | tuple[Any, ...]] = PASSES) 
             raise PlanError(f"before it ran {earlier}", where=f"pass {one.name}", allowed=allowed, hint=hint)
         draft = one.run(draft)
         steps.append((one.name, draft))
+        breathe()
     return tuple(steps)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...base.errors import ContextConflictError, StrategyError
-from ...base.hooks import strategy_reader, strategy_searcher
+from ...base.hooks import from_above
 from ...layout.named_layout import LayoutStrategy
 from ...ops.machine.completion import completed
 from ...ops.machine.result_layouts import result_layouts
@@ -55,7 +55,7 @@ def choose_strategies(draft: Draft) -> Draft:
     )
     graph = replace(graph, nodes=tuple(chosen))
     if searched:
-        graph = strategy_searcher()(graph, config)
+        graph = from_above("strategy_searcher")(graph, config)
     count = Counter(n.strategy_source for n in graph.nodes)
     others = ", ".join(f"{count[how]} {words}" for how, words in SOURCES.items() if count[how]) or "0 by default"
     return replace(draft, graph=graph).noted("strategies", f"{count['user']} given, {others}")
@@ -95,7 +95,7 @@ def with_saved_strategies(draft: Draft) -> Draft:
     where they fit (MindSpore saves none of them). StrategyError: other device number.
     """
     path = draft.config.strategy_ckpt_load_file
-    file = strategy_reader()(path)
+    file = from_above("strategy_reader")(path)
     made_for = file.stages[0][1] if file.stages else file.device_num  # strategies are for the devices of a stage
     if made_for != draft.config.device_num:
         what = f"strategy_ckpt_load_file={path!r} was made for {made_for} devices"

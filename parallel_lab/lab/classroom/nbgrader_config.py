@@ -87,4 +87,5 @@ def configure(config: Any, *, own_numbers: bool = False) -> None:
     at = steps.index(Execute)
     config.Autograde.autograde_preprocessors = [*steps[:at], RunLesson, *steps[at + 1 :]]
     config.RunLesson.timeout = CELL_LIMIT_S
+    config.RunLesson.iopub_timeout = CELL_LIMIT_S  # what a cell printed comes later where the machine is busy
     config.RunLesson.own_numbers = own_numbers

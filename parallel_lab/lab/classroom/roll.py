@@ -241,7 +241,7 @@ def take(told: Mapping[str, Any], default: str, found: Collected) -> None:
 
     default  the learner's name, where the file does not say it
     """
-    known = {FORMAT: _KEYS, RESULTS_FORMAT: _KEYS - {"labs", "predictions"}, LAB_FORMAT: set(told)}
+    known = {FORMAT: _KEYS, RESULTS_FORMAT: _KEYS - {"labs", "predictions"} | {"cells"}, LAB_FORMAT: set(told)}
     is_known = told.get("format") in known and told.get("version") == 1 and type(told["version"]) is int
     if not is_known or not known[told["format"]].issuperset(told):
         raise DataFileError("is not a file of a class", where=default, allowed=f"Version 1 of {', '.join(known)}")

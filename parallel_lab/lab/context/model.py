@@ -65,6 +65,7 @@ class ContextLab(RunsOnRanks):
     Raises ArgumentError for values that are not offered.
     """
 
+    title = "Context Lab"
     scripts, styles = ("context/story.js", "context/context_lab.js"), ("context/context_lab.css",)
     commands = ("run_simulated", "run_measured", "stop", *COMMANDS)
     free: ClassVar[tuple[str, ...]] = ("way", "ranks", "mask", "kv_heads", "link")
@@ -139,28 +140,22 @@ class ContextLab(RunsOnRanks):
 
     # ---- what is shown ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            way = self.now
-            return {
-                "version": 1,
-                "title": "Context Lab",
-                "status": self._status(way),
-                **self.chosen(),
-                "sections": {
-                    "square": self._square(way),
-                    "work": _work(way),
-                    "ways": self._ways(way),
-                    "hides": self._hides(way),
-                    "steps": _steps(way),
-                    "holds": self._holds(way),
-                    **({"ran": _on_ranks(way, self.ran)} if self.ran else {}),
-                    "python": code("Code", self._code(), tab=True),
-                },
-                "run": self._run.to_dict(),
-                "predict": self.asked(),
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        way = self.now
+        return {
+            "status": self._status(way),
+            "sections": {
+                "square": self._square(way),
+                "work": _work(way),
+                "ways": self._ways(way),
+                "hides": self._hides(way),
+                "steps": _steps(way),
+                "holds": self._holds(way),
+                **({"ran": _on_ranks(way, self.ran)} if self.ran else {}),
+                "python": code("Code", self._code(), tab=True),
+            },
+        }
 
     def questions(self) -> list[Question]:
         """The useful share; which rank waits most; whether a ring or Ulysses sends less."""

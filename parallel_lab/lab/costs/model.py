@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...base.units import bytes_text
-from ..shared.lab import Lab, LabRun, setting
+from ..shared.lab import Lab, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, curves, table
 from .lines import Line, Part, fastest, line_at, lines_of
@@ -37,6 +37,7 @@ class CostLab(Lab):
     Raises ArgumentError for values that are not offered.
     """
 
+    title = "Cost Lab"
     scripts = ("shared/curves.js", "costs/story.js", "shared/plain_lab.js")
     commands = COMMANDS
     free = ("kind", "ranks", "alpha_us", "gigabytes_per_s")
@@ -95,32 +96,26 @@ class CostLab(Lab):
 
     # ---- what is shown ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            lines, parts = self.lines, self.fastest
-            return {
-                "version": 1,
-                "title": "Cost Lab",
-                "status": self._status(parts),
-                **self.chosen(),
-                "sections": {
-                    "times": self._curves(lines, parts),
-                    "table": self._table(lines, parts),
-                    "formulas": table(
-                        "Formulas",
-                        {"": "name", "time": "text", "costs the same": "why"},
-                        [(line.name, line.formula, ", ".join(line.names[1:])) for line in lines],
-                        notes=[
-                            "alpha starts a message, beta is for each byte of S; gamma, the time to add, is not counted"
-                        ],
-                        tab=True,
-                    ),
-                    "python": code("In Python", "", tab=True, by=["size"], of=self._python(parts)),
-                },
-                "run": LabRun().to_dict(),
-                "predict": self.asked(),
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        lines, parts = self.lines, self.fastest
+        return {
+            "status": self._status(parts),
+            "sections": {
+                "times": self._curves(lines, parts),
+                "table": self._table(lines, parts),
+                "formulas": table(
+                    "Formulas",
+                    {"": "name", "time": "text", "costs the same": "why"},
+                    [(line.name, line.formula, ", ".join(line.names[1:])) for line in lines],
+                    notes=[
+                        "alpha starts a message, beta is for each byte of S; gamma, the time to add, is not counted"
+                    ],
+                    tab=True,
+                ),
+                "python": code("In Python", "", tab=True, by=["size"], of=self._python(parts)),
+            },
+        }
 
     def questions(self) -> list[Question]:
         """Which algorithm is the fastest for 1 KiB; from what size on another one is, if there is one."""

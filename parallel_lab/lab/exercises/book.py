@@ -9,6 +9,7 @@ its own (`running.py`), counts in its own log, or computes from the learner's nu
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -24,9 +25,11 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import fitting, is_int
-from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.errors import ArgumentError, DataFileError, ParallelLabError, shorten
+from ...base.system import IN_BROWSER
 from .ideas import Idea
 from .own_process import in_own_process
+from .progress import cells_of, keep, recall
 from .running import STOPPED, deadline, is_machine_fault, place_of
 from .starts import is_start
 from .verdict import LADDER, Hint, Par, Part, Verdict, Wrong
@@ -170,6 +173,8 @@ class Desk:
         self.results: dict[str, tuple[Verdict, int]] = {}  # the last verdict on each, and how many there were
         self.tried: dict[str, dict[Hashable, None]] = {}  # of puzzles that count them: the tries so far
         self.name = ""  # of the learner; empty: that of the environment
+        self.before: dict[str, dict[str, Any]] | None = None  # in a page: what was said before its kernel was started
+        self.cells: dict[str, list[str]] = {}  # what was run before, by lesson
 
     def learner(self, name: str) -> str:
         """Say who learns here: some exercises then have numbers that follow from the name.
@@ -209,6 +214,9 @@ class Desk:
 
     def find(self, number: str, where: str) -> Exercise:
         """One's own exercise or one of the course's. Raises ArgumentError."""
+        if IN_BROWSER and self.before is None:
+            self.before = {}
+            recall(self)
         added = self.added.get(number) if isinstance(number, str) else None
         return (added or get_exercise(number, where)).of(self._name)
 
@@ -237,7 +245,14 @@ class Desk:
         if exercise.par is not None and parts[exercise.attempt].passed:
             scored = [part.found for name, part in parts.items() if name.startswith("par") and part.found]
             self.own[number] = "; ".join(scored)
+        self._keep()
         return verdict
+
+    def _keep(self) -> None:
+        """In a page: a reload forgets the rest."""
+        if IN_BROWSER:
+            with contextlib.suppress(OSError, DataFileError):  # without a file it works, until the reload
+                keep(self)
 
     def spend(self, number: str, tries: Iterable[Hashable]) -> int:
         """Count tries of a puzzle that counts them; one that was made before costs none. Returns how many are left.
@@ -311,6 +326,7 @@ class Desk:
         if level is None:
             level = min(seen, len(LADDER) - 1)
             self.seen[number] = level + 1
+            self._keep()
         elif not is_int(level, 0, seen - 1):
             none = f'None so far: hint("{number}") gives the first'
             allowed = f"0 to {seen - 1}, the ones you have seen" if seen else none
@@ -319,16 +335,22 @@ class Desk:
 
     def said(self) -> list[dict[str, Any]]:
         """The last verdict on each exercise of this session, as plain data (`Verdict.to_dict` and "attempts")."""
-        return [{**verdict.to_dict(), "attempts": attempts} for verdict, attempts in list(self.results.values())]
+        before = self.before or {}
+        said = {}
+        for number, (verdict, attempts) in list(self.results.items()):
+            said[number] = {**verdict.to_dict(), "attempts": attempts + before.get(number, {}).get("attempts", 0)}
+        return list({**before, **said}.values())
 
     def save_results(self, path: str | os.PathLike[str], learner: str = "") -> None:
-        """Write what `check` has said in this session: the last verdict on each exercise, as JSON.
+        """Write what `check` has said in this session: the last verdict on each exercise, as JSON; in a page the cells
+        that were run, too, which are what `parallel-lab grade` judges.
 
         learner  a name to show; by default the one that was given to `learner`
 
         Raises OSError where the file cannot be written.
         """
         record = {"format": RESULTS_FORMAT, "version": 1, "learner": learner or self.name, "checks": self.said()}
+        record |= {"cells": cells_of(self)} if IN_BROWSER else {}
         Path(path).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

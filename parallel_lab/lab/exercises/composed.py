@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -238,11 +238,16 @@ def read_runs(answer: Any) -> tuple[_Composed, ...]:
     return tuple(_Composed(read_layout(choice), is_earlier(choice)) for choice in choices)
 
 
+def tries_of(answer: Any) -> list[tuple[Any, ...]]:
+    """The same as plain tuples, which a page can write into a file. Raises ArgumentError."""
+    return [astuple(one) for one in read_runs(answer)]
+
+
 def count_runs(*choices: Any) -> list[_Composed]:
     """These layouts, counted as runs: one that was tried before costs none. Raises ArgumentError, and counts none,
     where a layout is invalid, or there are too many."""
     composed = [one for choice in choices for one in read_runs(choice)]
-    spend("12.1", composed)
+    spend("12.1", map(astuple, composed))
     return composed
 
 

@@ -145,7 +145,7 @@ def of_move(puzzle: Move) -> dict[str, Any]:
         "grader": partial(_moves, puzzle),
         "par": lambda: f"a rank sends {float(puzzle.least[0]):g} times its part: {list(puzzle.least[1])}",
         "hints": (
-            "Which axis stands inside of one that has to leave, or of one that has to come before it?",
+            "Which axis is in the way, since it stands inside one that has to leave or to come before it?",
             "Draw three pegs, one for each dim, and axes as discs on them: only the last that came can leave.",
             "A dim that neither layout splits, or not so often, is a place to park. Park small axes: they cost less.",
             f"At par the first move takes {axis} to dim {to}. Look for the axis that must lie lowest at the target.",

@@ -274,10 +274,10 @@ def _read_indices(answer: Any) -> tuple[int, ...]:
 
 
 GOLF_HINTS = (
-    "When does the line start to send, and from then on, is it ever idle?",
+    "When does the link start to send, and from then on, is it ever idle?",
     "Drag a bracket in the Fusion Lab and watch the first message's start, and gaps in the lower lane.",
     "The first message should start once a gradient is ready. Each following one should take all "
-    "gradients that became ready while the line was busy, so that no start-up is paid needlessly.",
+    "gradients that became ready while the link was busy, so that no start-up is paid needlessly.",
 )
 
 
@@ -294,17 +294,17 @@ def _golf_note(case: golf.Case, indices: Sequence[int], step_s: float, par_s: fl
             f"{ALL_IN_ONE}: it saves nine starts, and waits until backward has ended. Nothing overlaps.", EXTREME
         )
     if len(set(groups)) == count:
-        text = f"{EACH_ALONE}: the line starts early, and pays ten start-ups. It soon falls behind: it is never idle."
+        text = f"{EACH_ALONE}: the link starts early, and pays ten start-ups. It soon falls behind: it is never idle."
         return Note(text, EXTREME)
     if case.overlap(index_groups(count, indices, "first_n")).step_s <= par_s * (1 + 1e-9) < step_s:
         return "Counted as 'the first n'. Here an index is the last gradient of its message, from 0: one less."
     buckets = case.overlap(groups).buckets
     if buckets[0].ready_s > GOLF[0].compute_s * 2:
-        return f"The line is idle until {time_text(buckets[0].ready_s)}: a smaller first message starts earlier."
+        return f"The link is idle until {time_text(buckets[0].ready_s)}: a smaller first message starts earlier."
     idle = [a for a, b in pairwise(buckets) if b.start_s > a.end_s + 1e-12]
     if idle:
-        return f"The line is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
-    text = f"The line is never idle after its first message, and pays {len(buckets)} starts: which of them "
+        return f"The link is idle after {time_text(idle[0].end_s)}, while gradients wait for the rest of their bucket."
+    text = f"The link is never idle after its first message, and pays {len(buckets)} starts: which of them "
     return text + "could be saved?"
 
 
@@ -377,7 +377,7 @@ SENDING_PARTS: tuple[tuple[str, Callable[[], Sequence[tuple[Sending, float]]], s
     ("one message", lambda: [_equal(12e-3, 24 * MB, 1)], "alpha + beta M: it is ready when backward ends"),
     ("equal messages", lambda: [_equal(12e-3, m * MB, k) for m, k in EQUAL], "T(k) - Tb by the closed form"),
     ("all hidden", lambda: [(ALL_HIDDEN, 0.0)], "0: the last message arrives before backward ends"),
-    ("fusion golf", lambda: list(map(_of_golf, INDICES)), "counted message by message on golf's line"),
+    ("fusion golf", lambda: list(map(_of_golf, INDICES)), "counted message by message on golf's link"),
     ("a training step", _training_steps, "counted in the event log of a step on 4 simulated ranks"),
 )
 
@@ -455,9 +455,9 @@ EXPOSED_IDEAS = (  # of what is sent, and the seconds that are exposed
         "All the sending less all of backward: but a message cannot start before its gradients are ready.",
         lambda sending, want: max(0.0, math.fsum(_times(sending)) - sending[2]),
     ),
-    slip("As if every message had its own line: one is sent at a time, and the next one waits.", _own_lines),
+    slip("As if every message had its own link: one is sent at a time, and the next one waits.", _own_lines),
     slip(
-        "Only the last message: others may still be on the line when it is ready.",
+        "Only the last message: others may still be on the link when it is ready.",
         lambda sending, want: _times(sending)[-1],
     ),
     slip("The start-ups are missing: alpha is paid for every message.", _no_start),
@@ -523,8 +523,8 @@ check("04.2", indices)
         (
             "A message is ready. What else must be true before it can travel?",
             "Draw the two lanes of three messages on paper: which two times decide when a message starts?",
-            "A message starts when it is ready and the line is free (the later of both). It ends alpha + beta m later.",
-            "Keep one number, the time at which the line is free again, 0 at first. For each message take the later of "
+            "A message starts when it is ready and the link is free (the later of both). It ends alpha + beta m later.",
+            "Keep one number, the time at which the link is free again, 0 at first. For each message take the later of "
             "it and the message's ready time, and add alpha + beta times its size. The answer is that number at the "
             "end minus the end of backward, or 0 if that is negative.",
         ),

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...base.errors import StrategyError
 from ...base.units import plural
+from . import more_ways
 from .book import Exercise
 from .ideas import Idea, recognised, slip
 from .one_product import DEVICES, SHAPE, Pair, Product, counts, pair, product_with
@@ -361,4 +362,5 @@ check("05.3", strategy)
 """,
     ),
     *OF_LESSON_05,
+    *more_ways.OF_LESSON_05,
 )

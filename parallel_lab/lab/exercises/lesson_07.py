@@ -364,10 +364,10 @@ EXERCISES = (
         tuple((name, 1 if len(kinds) < 3 else 2) for name, kinds in GROUPS),
         (
             "Who has used an element that was sent, and where must the gradients of all its uses be added up?",
-            "Draw two ranks and one element each. Follow every arrow back: arrows that part forward meet backward.",
+            "Draw two ranks and one element each. Follow each arrow back: arrows that part forward meet backward.",
             "A copy forward is a sum backward, and a sum a copy. What is joined forward is cut backward.",
             "all_reduce and all_to_all are their own duals. all_gather and reduce_scatter, broadcast and reduce, and "
-            "scatter and gather are pairs. A value that all hold in copies needs an all_reduce of its gradient.",
+            "scatter and gather are pairs. If each has a copy of a value, its gradient needs an all_reduce.",
         ),
         _duals,
         ideas=(Idea(REPLICATED, "added up", _duals_where(copy="nothing"), "a copy"),),

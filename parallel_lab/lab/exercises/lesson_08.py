@@ -20,6 +20,7 @@ from ..memory.subjects import LEVELS, WIDTHS, Job, Settings, get_subject
 from ..shared.jobs import STACK_LAYERS
 from .book import Exercise
 from .ideas import Idea, compare_number, slip
+from .more_ways import OF_LESSON_08
 from .reading import read_dict, refusals
 from .running import ask, read_number
 from .verdict import Note, Part, Wrong, judged
@@ -377,8 +378,8 @@ check("08.2", zero1_step)
         (
             "What takes the most memory at the fullest moment? Can it be sharded over the ranks?",
             "Set the capacity line in the Memory Lab to what a device has: in which level does a rank have most room?",
-            "Between steps all three levels keep the same; they differ in how long gathered weights stay. Activations "
-            "are not sharded by any.",
+            "Between steps all three levels keep the same; they differ in how long gathered weights stay. No "
+            "level shards activations.",
             "Take level3, which has only one layer's gathered weights at a time. Then widen the layers until the "
             "fullest moment touches the line: "
             "halve the interval between a width that fits and one that does not, in steps of 16.",
@@ -402,4 +403,5 @@ model = {"width": 256, "level": "off"}
 check("08.3", model)
 """,
     ),
+    *OF_LESSON_08,
 )

@@ -33,7 +33,7 @@ TIMES = ((1, 1), (1, 2), (3, 5))  # forward and whole backward of a part
 
 BUBBLE_IDEAS = (  # of p stages, m micro-batches, v parts on each stage
     slip(
-        "That is idle time over work. Wanted is its fraction of the whole step: work and idle time together.",
+        "That is idle time over work. The question is its fraction of the whole step, work and idle time together.",
         lambda p, m, v: (p - 1) / (v * m),
     ),
     slip("That is in per cent.", lambda p, m, v: 100 * (p - 1) / (v * m + p - 1)),
@@ -320,11 +320,12 @@ def _of_sizes(sizes: Sizes) -> dict[str, Any]:
             "Draw 1F1B first: which rank waits, and for which message?",
             f"A gradient comes back to rank {slow} over the slow border, which its activations have crossed too. What "
             f"could rank {slow} do until then, that 1F1B does not let it do?",
-            "1F1B takes F and B in turns, even where a rank then waits for a B with room for another F. In front of a "
-            "slow border a rank begins with as many F as it has memory for; behind it two B, or two F, may follow each "
-            "other.",
-            "Go through time, unit by unit, and draw all ranks at once. Each rank does what has come to it: a backward "
-            "if there is one, else a forward if it has memory for one more. It waits only when there is neither.",
+            "1F1B takes F and B in turns, so a rank waits for a B even when it has room for another F. In front of a "
+            "slow border a rank should begin with as many F as it has memory for; behind it two B, or two F, may "
+            "follow each other.",
+            "Go through time, unit by unit, and draw all ranks at once. Each rank does what it can do at once: a "
+            "backward if one is ready, else a forward if it has memory for one more. It waits only if it can do "
+            "neither.",
         ),
     }
 
@@ -343,7 +344,7 @@ def _divided_of_sizes(sizes: Sizes) -> dict[str, Any]:
             "the end, or for a message over the slow border?",
             "A W may wait as long as there is memory for its micro-batch. Put it where the rank would have to wait, "
             f"and in front of the next forward where memory is full: under the cap of {lean.cap} that is often.",
-            "Go through time, unit by unit. Each rank does what has come to it: a backward first, else a forward if "
+            "Go through time, unit by unit. Each rank does what it can do at once: a backward first, else a forward if "
             "there is memory for one, else a W. Where the result is a unit or two above par, look at the last rank and "
             "at those next to the slow border: a W that is done a little earlier lets a forward, and so a backward, "
             "begin earlier.",

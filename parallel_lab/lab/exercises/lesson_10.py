@@ -137,11 +137,11 @@ BUDGET_HINTS = (
     "When a layer runs backward, which results of the layers before it and of those after it are in memory?",
     "Recompute everything in the Recompute Lab, then keep the first layer, or the last: which one costs more "
     "at the fullest moment?",
-    "What a layer keeps is there from its forward to its backward, so an early layer is in everybody's way. A "
-    "late one that is recomputed needs all its room anyway, when its backward comes.",
+    "A layer keeps its results from its forward to its backward, so those of an early layer take room for most of "
+    "the step. A late layer needs all its room when its backward comes, recomputed or not.",
 )
 LAST_HINT = (
-    "Small layers free most for each product, and early ones are in the way of all that follow: take those first, "
+    "Small layers free most for each product, and early ones take room for longest: recompute those first, "
     "from layer 0 on. When the next one would be more than is needed, try 8, 9 and 10 in its place."
 )
 
@@ -366,7 +366,7 @@ EXERCISES = (
         (("layers", 1), ("fits", 1), ("same bits", 1), (PARS[0], 2), (PARS[1], 1), (PARS[2], 1)),
         (
             *BUDGET_HINTS,
-            "Small layers free most for each product, and early ones are in the way of all that follow: take "
+            "Small layers free most for each product, and early ones take room for longest: recompute "
             "those first. Under 50 recompute the first four layers, and 8 and 10. Under 40 the first five, and 8 and "
             "9. Under 30 all but 6, 7 and 11.",
         ),

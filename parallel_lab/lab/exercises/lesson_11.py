@@ -320,9 +320,9 @@ EXERCISES = (
         "beat propagation with one pin",
         (("one operator", 1), ("half of propagation's", 1), ("par", 2)),
         (
-            "Which operator's message is the largest, and why did propagation not mind it?",
-            "Propagation looks at what lies between two operators, and at that alone. Which strategies of matmul2 have "
-            "no partial sums?",
+            "Which operator's message is the largest, and why did propagation not see it?",
+            "Propagation looks only at what moves between two operators. Which strategies of matmul2 have no partial "
+            "sums?",
             "Pin matmul2 with k whole. Its result should lie so that matmul3 can read it as it is: rows, columns, or "
             "some of both. Count the bytes of w2's and w3's gradients, too.",
             "Two slices of rows and four of columns of w2: matmul3 then sums over four ranks, and each gradient is "

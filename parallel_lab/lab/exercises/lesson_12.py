@@ -11,7 +11,7 @@ from ...base.events import Event
 from ...base.units import bytes_text
 from ..shared.equality import Equality
 from .book import Exercise
-from .composed import RUNS, Layout, Work, _Composed, messages_in, read_runs
+from .composed import RUNS, Layout, Work, _Composed, messages_in, read_runs, tries_of
 from .ideas import MISCONCEPTIONS, Idea
 from .reading import another_form, reading, refusals
 from .verdict import Note, Part, Wrong, judged
@@ -90,7 +90,7 @@ def _idea(name: str, answer: dict[str, Any], part: str) -> Idea:
 _FULL = {"micro_batches": 8, "schedule": "1f1b", "level": "off", "recompute": []}
 SHARDED = Idea(
     "ZeRO cuts all memory",
-    "Optimizer parallel shards what belongs to a parameter, and not that.",
+    "Optimizer parallel shards what belongs to a parameter, but not that.",
     {"layout": {"dp": 8, "tp": 1, "stages": 1, **_FULL, "micro_batches": 1, "level": "level3"}},
     "memory",
 )
@@ -208,7 +208,7 @@ EXERCISES = (
         "par",
         ideas=(SHARDED, FREE_STAGES, FREE_SLICES, SENT_AGAIN, ONCE),
         runs=RUNS,
-        tries=read_runs,
+        tries=tries_of,
         start="""\
 runs = [  # at most ten: each line that you add is one
     {"stages": 1, "dp": 8, "tp": 1, "micro_batches": 1, "schedule": "1f1b", "level": "off", "recompute": []}

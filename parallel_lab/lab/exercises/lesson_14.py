@@ -24,6 +24,7 @@ from ...train.session import Session
 from ..shared.mistakes import with_mistake
 from .book import Exercise
 from .ideas import MISCONCEPTIONS, Cases, Idea, by_cases, earlier_question, slip
+from .more_ways import OF_LESSON_14
 from .reading import another_form, reading
 from .running import listed
 from .verdict import Note, Part, Wrong, judged
@@ -76,7 +77,8 @@ def trained(
 ) -> Trained:
     """Train what `made` makes in a form, or on "one device"."""
     plan, net, optimizer, batch = made(form)
-    with Session(with_mistake(plan, mistake), net, optimizer, executor=executor) as session:
+    how: dict[str, Any] = {"executor": executor, "unchecked": None}  # types would name a missing sum
+    with Session(with_mistake(plan, mistake), net, optimizer, **how) as session:
         losses = session.train([batch], 1)
         gradients = session.gradients()
         losses += session.train([batch], steps - 1) if steps > 1 else []
@@ -298,7 +300,7 @@ EXERCISES = (
         hints=(
             "What does the backward pass send where the forward pass gathers, and what where it scatters?",
             "Print layer_messages of the form gathered again: which of its messages belong to which input or result?",
-            "All are equally long: of M bytes in all, each rank sends the part that is not its own.",
+            "All are of M bytes and equally long: a rank sends all of them but its own part.",
             "Three messages for an input, with the second gather, and two for a result, each of M times t - 1 over t.",
         ),
         **by_cases(block_bytes, Cases("bytes", 3, BLOCKS, "(t - 1)/t M for 3 inputs + 2 results", SENT, _blocks)),
@@ -340,4 +342,5 @@ check("14.1", sent_bytes)
         own=_own_layers,
         start='summed = []\n\ncheck("14.3", summed)\n',
     ),
+    *OF_LESSON_14,
 )

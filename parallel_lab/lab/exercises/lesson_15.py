@@ -50,7 +50,7 @@ PLACED = (
         lambda n, speeds, r: Placement("contiguous", n, len(speeds)).positions(r).tolist(),
     ),
     slip(
-        lambda n, speeds, r: f"Striped: {_longest('striped', n, len(speeds))}. Close to fair, and not exactly.",
+        lambda n, speeds, r: f"Striped: {_longest('striped', n, len(speeds))}. Close to fair, but not exactly.",
         lambda n, speeds, r: Placement("striped", n, len(speeds)).positions(r).tolist(),
     ),
     slip(
@@ -149,7 +149,7 @@ LEAST = (
         lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, 2 * n, kv, d, e),
     ),
     slip(
-        "As if each query head had keys of its own: what travels are kv_heads, what is computed are heads.",
+        "As if each query head had keys of its own: kv_heads travel, and heads are computed.",
         lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, n, n, d, e),
     ),
     slip("Keys travel, and values, too.", lambda f, b, a, n, kv, d, e: enough_tokens(f, b, a, n, kv, d, e / 2)),
@@ -298,7 +298,7 @@ def _of_documents(puzzle: Packed) -> dict[str, Any]:
             "Print packed_ring of a striped list: which step lasts longest, on which rank, with which chunks?",
             f"A message takes {message}: in steps 2 and 3 a rank has {plural(free, 'pair')} of chunks, 256 each, for "
             "nothing. What is too much in one step should move to another one, with one of its two chunks.",
-            "Begin with striped, and exchange those two chunks for which exposed falls most, as long as it falls; a "
+            "Begin with striped, and exchange the two chunks with which exposed falls most, as long as it falls; a "
             "loop over all exchanges has a few lines. Where that ends above par, begin with another list.",
         ),
     }
@@ -316,9 +316,9 @@ EXERCISES = (
         hints=(
             "How many keys does the first token see, how many the last one, and how many do the two see together?",
             "Look at the square of the Context Lab with zigzag: which two parts does each rank have?",
-            "A token and its mirror image, as far from the end, see n + 1 keys together, wherever they are: so many of "
-            "these pairs as a rank can compute are its share.",
-            "Cut the first half into parts as long as the speeds say. A rank holds its part and that one's mirror.",
+            "A token and its mirror image, as far from the end, see n + 1 keys together, wherever they are: give "
+            "each rank as many of these pairs as its speed allows.",
+            "Cut the first half into parts as long as the speeds say. A rank holds its part and the mirror of it.",
         ),
         **by_cases(
             shared_out,

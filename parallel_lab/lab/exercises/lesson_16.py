@@ -236,14 +236,15 @@ class Budgets:
         return next(run for run in priced(self).values() if self.fits(run))
 
 
-COMMON = Budgets(64, 32_768, 64, 60, 175)
+COMMON = Budgets(64, 32_768, 64, 78, 190)
 # chosen by pricing all runs for many budgets: at least two runs that fit into the memory are faster and send too much,
 # four or more are within both budgets, and the next one is at least 0.4 % slower than par; a test prices them again
 OWN_BUDGETS = (
-    *(Budgets(64, 16_384, 128, *gigabytes) for gigabytes in ((48, 170), (50, 125), (60, 135), (68, 120), (70, 160))),
-    *(Budgets(128, 32_768, 128, *gigabytes) for gigabytes in ((50, 165), (74, 215))),
-    *(Budgets(128, 65_536, 32, *gigabytes) for gigabytes in ((44, 175), (52, 135), (66, 145))),
-    *(Budgets(128, 65_536, 64, *gigabytes) for gigabytes in ((44, 330), (62, 250), (74, 220), (76, 220))),
+    *(Budgets(64, 16_384, 128, *gigabytes) for gigabytes in ((51, 120), (60, 135), (64, 115))),
+    *(Budgets(64, 32_768, 128, *gigabytes) for gigabytes in ((70, 330), (78, 350))),
+    *(Budgets(128, 32_768, 128, *gigabytes) for gigabytes in ((50, 165), (72, 145), (76, 190), (78, 145))),
+    *(Budgets(128, 65_536, 32, *gigabytes) for gigabytes in ((44, 175), (48, 135), (52, 135))),
+    *(Budgets(128, 65_536, 64, *gigabytes) for gigabytes in ((74, 220), (76, 205), (76, 220))),
 )
 
 

@@ -308,7 +308,7 @@ RESULTS = (
     Idea(WAIT, "The product of two sums is not the sum of products: reduce one of them first.",
          lambda *of: "P" if "P" in of[3:] and {*of[3:]} <= {"P", "R"} else free_result(*of)),
     slip(
-        "A copy can be cut for nothing: a split operand next to it asks for no message.",
+        "A copy can be cut for nothing: a split operand next to it needs no message.",
         lambda *of: "" if of[3:] in (("R", "k"), ("k", "R")) else free_result(*of),
     ),
     slip(
@@ -427,7 +427,7 @@ def _tensors(block: Any, ranks: int) -> str:
     for rank, result in enumerate(run.results):
         try:
             found = dict(zip(wanted, (np.asarray(each, np.float64) for each in listed(result, 3)), strict=True))
-        except Exception:
+        except Exception:  # whatever a learner's objects do when they are read
             raise Wrong(shorten(result), "h and y", form="Two arrays: h, y") from None
         for name, right in wanted.items():
             if found[name].shape != right.shape or not np.allclose(found[name], right, rtol=1e-9):

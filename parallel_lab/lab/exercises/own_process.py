@@ -35,10 +35,11 @@ import numpy as np
 
 from ...base.errors import shorten
 from ...processes.jobs import packed, unpacked
-from ...processes.shm.launch import START_LIMIT_S, context, start_processes, start_server
+from ...processes.shm import context, start_processes, start_server
 from ...run.communicator import Handle, Request, Start, Wait
 from .running import STOPPED, Fault, Followed, Told, fault_of, line_of, place_in, time_left
 
+START_LIMIT_S = 60.0  # of its process
 GRACE_S = 2.0  # in which a process says where it was stopped, before it is ended without a word
 LOOK_S = 0.02
 MOST_AT_ONCE = 10_000  # values of a generator
@@ -441,11 +442,12 @@ class Serving:
             self._printed.append((stream, shown))
 
     def flush(self) -> None:
-        """Hand over what was printed."""
-        while self._printed:
-            shown = self._printed.pop(0)
-            with self._sending:
-                self._line.send_bytes(_bytes({"shown": shown}))
+        """Hand over what was printed. Who takes a part out sends it before anybody else sends: the thread that looks
+        now and then would come after the reply otherwise, when nobody reads any more.
+        """
+        with self._sending:
+            while self._printed:
+                self._line.send_bytes(_bytes({"shown": self._printed.pop(0)}))
 
     def _draw(self) -> None:
         """Let `display` send its pictures to the notebook."""

@@ -6,12 +6,13 @@
     run.results, run.messages, run.steps             # or run.fault; `ask_programs` raises Wrong with that
 
 A call is stopped after `seconds` where the function runs in another process (`own_process.py`), as those of an answer
-do in `check`.
+do in `check`; in a page, which has no other one, at the next line of the learner's.
 """
 
 from __future__ import annotations
 
 import contextlib
+import linecache
 import sys
 import time
 import traceback
@@ -19,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from inspect import unwrap
 from itertools import islice
 from types import GeneratorType
 from typing import Any
@@ -27,6 +29,7 @@ import numpy as np
 
 from ...base.errors import ParallelLabError, shorten
 from ...base.origin import PACKAGE, is_learners, short_file
+from ...base.system import IN_BROWSER
 from ...ops.collectives.definitions import MESSAGES
 from ...run.communicator import Request, Start
 from ...run.simulator import simulate
@@ -121,6 +124,31 @@ def is_machine_fault(error: BaseException, grader: Any) -> bool:
 # ---- a function ----
 
 
+def _stop_late(frame: Any, event: str, _: Any) -> Any:
+    """A trace function: stops a learner's code in this process at its next line, once its time is over. A page has no
+    other process; compiled code, one long product, is not stopped there.
+    """
+    if not is_learners(frame.f_code.co_filename):
+        return None
+    left_s, limit_s = time_left()
+    if event == "line" and left_s <= 0:
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        text, code = f"{STOPPED} {limit_s:g} s", linecache.getline(file, line).strip()
+        raise Told(Fault(text, f"{short_file(file)}:{line}", code))
+    return _stop_late
+
+
+def _next_of(program: Generator[Any, Any, Any], reply: Any) -> Any:
+    """The next request of a rank program; in a page, within its time."""
+    if not IN_BROWSER or sys.gettrace() is not None:
+        return program.send(reply)
+    sys.settrace(_stop_late)
+    try:
+        return program.send(reply)
+    finally:
+        sys.settrace(None)
+
+
 class Followed:
     """A learner's function, called as it is; remembers the line from which it last returned."""
 
@@ -128,19 +156,21 @@ class Followed:
         self.function, self.place = function, ""
 
     def __call__(self, *args: Any) -> Any:
-        code = getattr(self.function, "__code__", None)
+        code = getattr(unwrap(self.function), "__code__", None)
         if code is None or sys.gettrace() is not None:  # a debugger's
             return self.function(*args)
 
         def returned(frame: Any, event: str, arg: Any) -> Any:
             if event == "return":
                 self.place = f"{short_file(code.co_filename)}:{frame.f_lineno}"
+            elif IN_BROWSER:
+                _stop_late(frame, event, arg)
             return returned
 
         def entered(frame: Any, event: str, arg: Any) -> Any:
             if frame.f_code is not code:
-                return None
-            frame.f_trace_lines = False
+                return _stop_late(frame, event, arg) if IN_BROWSER else None
+            frame.f_trace_lines = IN_BROWSER
             return returned
 
         sys.settrace(entered)
@@ -331,7 +361,7 @@ def _watched(rank: int, make: Callable[[], Any], log: _Log) -> Generator[Any, An
             return program  # without a yield it is a function: a rank that sends nothing
         while True:
             try:
-                item = program.send(reply)
+                item = _next_of(program, reply)
             except StopIteration as end:
                 return end.value
             request = item.request if isinstance(item, Start) else item

@@ -91,12 +91,28 @@ function exOver(s, ui) {
   const line = (values, n) => html`<path class="pl-cv-line" style="stroke:var(--pl-cv-${n})" d="M${values.map((v, i) => `${x(i)} ${y(v)}`).join("L")}"/>`;
   const at = s.step.value, ticks = roundTicks(1, most, 4), dot = (values, n) => html`<circle cx="${x(at)}" cy="${y(values[at])}" r="3.5" style="fill:var(--pl-cv-${n})"/>`;
   const key = (n, text) => html`<span><i class="pl-ex-key-${n}"></i>${text}</span>`;
-  return html`<div role="group" class="pl-section" data-key="over" aria-label="${title}"><h3>${title}</h3>
-    <figure class="pl-cv"><svg width="${EX.over}" height="${EX.high}" viewBox="0 0 ${EX.over} ${EX.high}" role="img"
-    aria-label="busiest over mean after step ${at}: rank ${lines.ranks[at]}, expert ${lines.chosen[at]}">
+  const alt = `busiest over mean after step ${at}: rank ${lines.ranks[at]}, expert ${lines.chosen[at]}`;
+  const ours = () => html`<svg width="${EX.over}" height="${EX.high}" viewBox="0 0 ${EX.over} ${EX.high}" role="img" aria-label="${alt}">
     ${ticks.map((v) => html`<path class="pl-cv-grid" d="M24 ${y(v)}H${EX.over - 10}"/><text class="pl-cv-y" x="20" y="${y(v) + 4}">${v}</text>`)}
     ${[0, 8, 16, 24].map((v) => html`<text class="pl-cv-x" x="${x(v)}" y="${EX.high - 3}">${v}</text>`)}
-    <path class="pl-cv-at" d="M${x(at)} 6V${EX.high - 18}"/>${line(lines.chosen, 1)}${line(lines.ranks, 0)}${dot(lines.chosen, 1)}${dot(lines.ranks, 0)}</svg></figure>
+    <path class="pl-cv-at" d="M${x(at)} 6V${EX.high - 18}"/>${line(lines.chosen, 1)}${line(lines.ranks, 0)}${dot(lines.chosen, 1)}${dot(lines.ranks, 0)}</svg>`;
+  // a click on a step that can be looked at chooses it
+  const steps = new Set(s.step.choices.map(valueOf)), all = lines.ranks.map((_, step) => step);
+  const trace = (values, n, text) => ({ type: "scatter", mode: "lines+markers", x: all, y: values, hoverinfo: "text",
+    hovertext: values.map((v, step) => `after step ${step}<br>${text}: ${v} x the mean`), customdata: all.map((step) => (steps.has(step) ? step : null)),
+    line: { color: `var(--pl-cv-${n})`, width: 2 }, marker: { color: `var(--pl-cv-${n})`, size: all.map((step) => (step === at ? 8 : 3)) } });
+  const made = () => ({
+    pick: "set_step",
+    data: [trace(lines.chosen, 1, "busiest expert"), trace(lines.ranks, 0, "busiest rank")],
+    layout: {
+      hovermode: "x", margin: { l: 24, r: 10, t: 6, b: 18 },
+      xaxis: { range: [0, last], tickvals: [0, 8, 16, 24], showgrid: false },
+      yaxis: { range: [1, most * 1.02], tickvals: ticks },
+      shapes: [{ type: "line", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: "var(--pl-muted)", width: 1, dash: "dot" } }],
+    },
+  });
+  return html`<div role="group" class="pl-section" data-key="over" aria-label="${title}"><h3>${title}</h3>
+    <figure class="pl-cv">${figure("over", ui, { alt, height: EX.high }, ours, made)}</figure>
     <p class="pl-legend">${key(0, "busiest rank")}${key(1, "busiest expert")}</p></div>`;
 }
 

@@ -67,6 +67,7 @@ class ExpertLab(RunsOnRanks):
     Raises ArgumentError for values that are not offered, and for those that do not fit.
     """
 
+    title = "Expert Lab"
     scripts, styles = ("experts/story.js", "experts/expert_lab.js"), ("experts/expert_lab.css",)
     commands = ("pick", "run_simulated", "run_measured", "stop", *COMMANDS)
     replayed: ClassVar[tuple[str, ...]] = ("ep", "placement", "balance_factor", "factor", "bias_rate", "skew")
@@ -232,30 +233,24 @@ class ExpertLab(RunsOnRanks):
 
     # ---- what is shown ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            leads = {str(step): self._lead(step) for step in LOOKED_AT}
-            return {
-                "version": 1,
-                "title": "Expert Lab",
-                "status": leads[str(self._step)],
-                "leads": leads,
-                **self.chosen(),
-                "held": self._held,
-                "sections": {
-                    "flow": self._flow(),
-                    "exchange": self._exchange(),
-                    "over": self._over(),
-                    "router": self._scores(),
-                    "messages": self._messages(),
-                    "places": self._places(),
-                    **({"ran": self._on_ranks(self.ran)} if self.ran else {}),
-                    "python": code("Code", self._code(), tab=True),
-                },
-                "run": self._run.to_dict(),
-                "predict": self.asked(),
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        leads = {str(step): self._lead(step) for step in LOOKED_AT}
+        return {
+            "status": leads[str(self._step)],
+            "leads": leads,
+            "held": self._held,
+            "sections": {
+                "flow": self._flow(),
+                "exchange": self._exchange(),
+                "over": self._over(),
+                "router": self._scores(),
+                "messages": self._messages(),
+                "places": self._places(),
+                **({"ran": self._on_ranks(self.ran)} if self.ran else {}),
+                "python": code("Code", self._code(), tab=True),
+            },
+        }
 
     def questions(self) -> list[Question]:
         """Rows of the busiest rank; bytes that leave a rank if balanced; slots of an expert."""

@@ -15,7 +15,7 @@ import itertools
 import re
 
 from ...layout.mesh_redistribution import KINDS
-from .symbolic import Message, Step
+from .world import Message, Step
 
 LOG = re.compile(r"^\s*(aten|_c10d_functional)::\w+.*\((dt|t)(\$\d+)?: [a-z]\w*\[", re.MULTILINE)
 _CALL = re.compile(r"\s*(?P<room>aten|_c10d_functional|_dtensor|c10d)::(?P<name>\w+)(\.\w+)?\((?P<rest>.*)")

@@ -4,9 +4,10 @@
     pl.explain(text).messages                            # [Message, ...] in order
     pl.explain("train.py", run=True).differences         # PyTorch runs it, on a fake group; what is different
 
-A program of PyTorch (DTensor, parallelize_module, fully_shard), JAX (jit with shardings, shard_map) or HyperParallel is
-read statement by statement (`reading.py`); tables say what its names mean; layouts, messages and gradients are those of
-the distributed tensor (`symbolic.py`). Lines that are not understood are listed, with the reason.
+A program of PyTorch (DTensor, parallelize_module, fully_shard, pipelining), JAX (jit with shardings, shard_map) or
+HyperParallel is read statement by statement (`reading.py`); tables say what its names mean; layouts, messages and
+gradients are those of the distributed tensor (`world.py`). A network of MindSpore becomes a Cell, which is compiled
+(`mindspore_front.py`). Lines that are not understood are listed, with the reason.
 """
 
 from __future__ import annotations
@@ -15,9 +16,6 @@ import html
 import json
 import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,17 +26,24 @@ from typing import Any
 from ...base.checks import flag, integer
 from ...base.errors import ArgumentError, MissingPackage, shorten
 from ...layout.device_mesh import DeviceMesh
-from ..code.pasted import read_code
+from ..grading.confine import Limits
+from ..grading.confined import run_confined
 from .debug_log import LOG, read_log
 from .hyper_names import HyperFront
 from .jax_names import JaxFront
+from .mindspore_names import MindSporeFront
 from .modules import ModuleFront
-from .reading import LONGEST, Reader
-from .symbolic import Message, Step, World
+from .reading import Reader
+from .values import LONGEST
+from .world import Message, Step, World
 
-RANKS = re.compile(r"(?:nproc[-_]per[-_]node|worker_num|device_count)[= ]+(\d{1,5})")
-SECONDS = 120  # for a program that is run
-FRONTS = {"jax": (JaxFront, "JAX", "torch"), "hyper_parallel": (HyperFront, "HyperParallel", "explicit")}
+RANKS = re.compile(r"(?:nproc[-_]per[-_]node|worker_num|device_count)[= ]+(\d{1,5})|run .*?-n[= ]*(\d{1,5})")
+LIMITS = Limits(time_s=120, memory_bytes=4 << 30)  # of a program that is run
+RIGHTS = "behind the walls of submissions"
+FRONTS = {  # front, name, policy and planner of redistributions
+    "jax": (JaxFront, "JAX", "gspmd", ""),
+    "hyper_parallel": (HyperFront, "HyperParallel", "explicit", "by dims"),
+}
 COLUMNS = ("line", "program", "what", "layouts", "message", "bytes", "memory", "why")
 
 
@@ -122,10 +127,11 @@ class Explanation:
             text = lines[event.line - 1].strip() if 0 < event.line <= len(lines) else ""
             if isinstance(event, Message):
                 reduce = f" ({event.reduce})" if event.reduce not in ("", "sum") else ""
-                message = f"{event.kind}{reduce} over {event.axis or 'all'} of {event.dtype} {list(event.shape)}"
+                over = f" over {event.over}" if event.over else ""
+                message = f"{event.kind}{reduce}{over} of {event.dtype} {list(event.shape)}"
                 row = Row(event.line, text, event.phase, "", message, event.size_bytes, 0, event.reason)
             else:
-                row = Row(event.line, text, event.what, event.layouts, "", 0, event.memory_bytes, "")
+                row = Row(event.line, text, event.what, event.layouts, "", 0, event.memory_bytes, event.reason)
             found[row] = found.get(row, 0) + 1
         return [Row(*(getattr(row, name) for name in Row.__match_args__[:-1]), times) for row, times in found.items()]
 
@@ -150,7 +156,7 @@ class Explanation:
         lines += [f"not read: line {line}: {reason}" for line, reason in self.unread]
         if self.ran is not None:
             lines += [
-                "run by PyTorch: the same messages" if not self.differences else "run by PyTorch:",
+                f"run by PyTorch, {RIGHTS}: {'' if self.differences else 'the same messages'}".rstrip(),
                 *self.differences,
             ]
         return "\n".join(lines)
@@ -167,7 +173,8 @@ class Explanation:
         more = f"<p>Not read:</p><ul>{unread}</ul>" if unread else ""
         if self.ran is not None:
             lines = "".join(f"<li>{html.escape(d)}</li>" for d in self.differences)
-            more += f"<p>Run by PyTorch: {'other messages' if lines else 'the same messages'}</p><ul>{lines}</ul>"
+            said = "other messages" if lines else "the same messages"
+            more += f"<p>Run by PyTorch, {RIGHTS}: {said}</p><ul>{lines}</ul>"
         caption = html.escape(self.summary)
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
@@ -181,31 +188,41 @@ def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None)
     run           PyTorch runs it too, in a process of its own, as rank 0 of a fake group: `Explanation.ran`
     devices       ranks that start it; None: what its first comment says (`torchrun --nproc-per-node 4`), else 8
 
-    Nothing of the program is executed, unless `run` is True: then all of it is, with your rights. Raises ArgumentError:
-    no text, too long, no Python; MissingPackage: PyTorch, for run=True.
+    Nothing of the program is executed, unless `run` is True. Then all of it is, as a submission is that is graded
+    (`lab/grading/confined.py`): it can read what is installed and its own folder alone, write that folder, and send
+    nothing; it is ended after 120 s, above 4 GiB, and with the notebook. Raises ArgumentError: no text, too long, no
+    Python, an error of the program that is run; MissingPackage: PyTorch, for run=True; WorldError: this machine has no
+    walls, or the program was ended.
     """
     flag("explain", "run", run)
-    text = _text(text_or_file)
-    found = RANKS.search(text[:4000])
-    ranks = integer(1, 65_536)("explain", "devices", devices or (int(found[1]) if found else 8))
-    if LOG.search(text) and "import " not in text:
-        return Explanation("DebugMode log", text, ranks, (), read_log(text))
-    roots = {part.partition(".")[0] for part in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE)}
-    if "mindspore" in roots and "hyper_parallel" not in roots:
-        return _mindspore(text, ranks)
-    kind, name, policy = next((FRONTS[root] for root in FRONTS if root in roots), (ModuleFront, "PyTorch", "torch"))
-    world = World(policy, at_once=kind is JaxFront)
-    front = kind(world, ranks)
-    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
-    reader.read()
-    made = Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))
+    text = text_of(text_or_file)
+    made = read_program(text, devices)
     if run:
-        made.ran = _run(text, ranks)
+        made.ran = _run(made)
     return made
 
 
-def _text(given: Any) -> str:
-    """The program: the text itself, or what a file holds."""
+def read_program(text: str, devices: int | None = None) -> Explanation:
+    """`explain` of a text, which is read as data, whatever it is."""
+    found = RANKS.search(text[:4000])
+    ranks = integer(1, 65_536)("explain", "devices", devices or (int(found[1] or found[2]) if found else 8))
+    if LOG.search(text) and "import " not in text:
+        return Explanation("DebugMode log", text, ranks, (), read_log(text))
+    roots = {part.partition(".")[0] for part in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE)}
+    if "mindspore" in roots and "hyper_parallel" not in roots or "parallel_lab.mindspore" in text:
+        return _mindspore(text, ranks, fixed=bool(devices or found))
+    given = (FRONTS[root] for root in FRONTS if root in roots)
+    kind, name, policy, planner = next(given, (ModuleFront, "PyTorch", "torch", ""))
+    world = World(ranks, policy, planner, implicit=kind is JaxFront)
+    front = kind(world, ranks)
+    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
+    with world.reading():
+        reader.read()
+    return Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))
+
+
+def text_of(given: Any) -> str:
+    """The program: the text itself, or what a file holds. Raises ArgumentError: the file cannot be read."""
     is_path = (
         isinstance(given, os.PathLike)
         or isinstance(given, str)
@@ -223,34 +240,30 @@ def _text(given: Any) -> str:
         ) from None
 
 
-def _mindspore(text: str, ranks: int) -> Explanation:
-    """A MindSpore program: its strategies and settings, by the rules of the labs that take code."""
-    pasted = read_code(text)
-    steps = [Step(f"{s.op or s.name}.shard", str(s.strategy), 0, "forward", s.line) for s in pasted.strategies]
-    steps += [Step(name, str(value), 0, "forward", line) for name, (line, value) in pasted.settings.items()]
-    hint = "messages follow from compiling: give the lines to a StrategyLab, or call pl.compile"
-    return Explanation("MindSpore", text, ranks, (), sorted(steps, key=lambda s: s.line), [(1, hint)])
+def _mindspore(text: str, ranks: int, fixed: bool) -> Explanation:
+    """A MindSpore program: its networks are compiled by the facade's rules.  fixed: the ranks are given"""
+    front = MindSporeFront(World(ranks), ranks, fixed)
+    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
+    with front.reading():
+        reader.read()
+    return Explanation("MindSpore", text, front.devices, (), tuple(front.world.events), sorted(reader.unread.items()))
 
 
-def _run(text: str, ranks: int) -> list[list[Any]]:
-    """The messages that PyTorch sends. Raises ArgumentError: the program raises an error, or takes too long."""
+def _run(found: Explanation) -> list[list[Any]]:
+    """The messages that PyTorch sends. Raises ArgumentError: the program is another library's, or raises an error."""
+    where = "explain(run=True)"
+    if found.source != "PyTorch":
+        raise ArgumentError(f"a program of {found.source}", where=where, allowed="One of PyTorch: others are only read")
     if find_spec("torch") is None:
-        raise MissingPackage("torch", where="explain(run=True)", hint='pip install -e ".[oracle]"')
-    script = Path(__file__).with_name("run_torch.py")
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "program.py"
-        path.write_text(text, encoding="utf-8")
-        command = [sys.executable, "-P", str(script), path.name, str(ranks)]
-        try:
-            done = subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, stdin=subprocess.DEVNULL
-            )
-            said = json.loads(done.stdout.splitlines()[-1])
-        except (subprocess.TimeoutExpired, IndexError, ValueError) as error:
-            raise ArgumentError(
-                f"the program gave no messages: {shorten(str(error))}", where="explain(run=True)"
-            ) from None
-    if said["error"]:
-        raise ArgumentError(f"the program raises {said['error']}", where="explain(run=True)")
-    keep = [m for m in said["messages"] if m[5] != "setup"]
-    return [[*m[:3], *([m[3]] if m[3] not in ("", "sum") else [])] for m in keep]
+        raise MissingPackage("torch", where=where, hint='pip install -e ".[oracle]"')
+    script = Path(__file__).with_name("run_torch.py").read_text(encoding="utf-8")
+    name = "program.py"
+    printed = run_confined(script, [name, str(found.ranks)], {name: found.program}, LIMITS, where)
+    try:
+        said = json.loads(printed.splitlines()[-1])
+        error, messages = said["error"], [[*m[:3], m[3], m[5]] for m in said["messages"]]
+    except (IndexError, ValueError, KeyError, TypeError) as fault:
+        raise ArgumentError(f"the program gave no messages: {shorten(str(fault))}", where=where) from None
+    if error:
+        raise ArgumentError(f"the program raises {shorten(error, 300)}", where=where)
+    return [[*m[:3], *([m[3]] if m[3] not in ("", "sum") else [])] for m in messages if m[4] != "setup"]

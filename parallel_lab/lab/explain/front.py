@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -15,10 +16,12 @@ from typing import Any, ClassVar
 from ...base.errors import shorten
 from ...base.hooks import open_catalog
 from ...layout.device_mesh import DeviceMesh
+from ...nn.tensor.dtensor_parts import Parts, without_gradients
 from ...ops.indexing import getitem
 from ...ops.spellings import NAMES
-from .reading import PLAIN, Bound, Class, Function, Instance, Name, NotRead, Reader, needed
-from .symbolic import Sym, World
+from .reading import Reader
+from .values import PLAIN, Bound, Class, Function, Instance, Name, NotRead, needed
+from .world import World, layout_of
 
 Table = dict[str, Callable[..., Any]]
 DTYPES = {
@@ -31,7 +34,7 @@ SILENT = (
     "print", "manual_seed", "seed", "set_seed", "barrier", "destroy_process_group", "init_process_group",
     "set_device", "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
     "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "save",
-    "set_default_dtype", "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
+    "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
     "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",
     "get_comm_counts", "get_total_counts", "visualize_sharding", "generate_comm_debug_tracing_table",
     "log_comm_debug_tracing_table_to_file", "visualize_array_sharding",
@@ -77,7 +80,7 @@ def ours(name: str) -> Callable[..., Any]:
     """An entry that is an operator of ours with the same arguments; of a number, math's function: np.sqrt(16)."""
 
     def run(front: Front, *args: Any, **kw: Any) -> Any:
-        if args and isinstance(args[0], (int, float)) and not any(isinstance(a, Sym) for a in args):
+        if args and isinstance(args[0], (int, float)) and not any(isinstance(a, Parts) for a in args):
             return getattr(math, name, float)(args[0])
         return op(name)(*args, **{k: v for k, v in kw.items() if k not in ("inplace", "approximate", "out")})
 
@@ -89,6 +92,9 @@ def entry_for(tables: dict[type, Table], value: Any, name: str) -> Any:
     return next((table[name] for kind, table in tables.items() if isinstance(value, kind) and name in table), None)
 
 
+IN_PLACE = {"Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv}
+
+
 class Front:
     """Answers what a `Reader` asks about everything but plain Python."""
 
@@ -96,6 +102,7 @@ class Front:
     constants: ClassVar[dict[str, Any]] = {"math.pi": math.pi, "math.inf": math.inf, "np.newaxis": None}
     methods: ClassVar[dict[type, Table]] = {}
     attributes: ClassVar[dict[type, Table]] = {}
+    operators: ClassVar[Table] = {}  # "Pow": what ** is, where it is more than an operator of ours
 
     def __init__(self, world: World, devices: int) -> None:
         self.world, self.devices = world, devices
@@ -103,8 +110,9 @@ class Front:
         self.meshes: list[DeviceMesh] = []
         self.splits_loss = False  # loss_parallel is on
 
-    def backward_ended(self) -> None:
-        """All gradients are there."""
+    def made(self, of: Class) -> Instance:
+        """An object of a class of the program, before its __init__."""
+        return Instance(of)
 
     def found(self, table: dict[str, Any], path: str) -> Any:
         """The entry of the longest ending of a dotted name; MISSING."""
@@ -124,7 +132,7 @@ class Front:
 
     def call(self, of: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Call something else than a function of the program."""
-        self.world.line = self.reader.line
+        self.world.at(self.reader.line)
         if isinstance(of, Instance):
             return self.invoke(of, args, kwargs)
         if isinstance(of, Bound):
@@ -134,6 +142,8 @@ class Front:
             return entry(self, of.of, *args, **kwargs)
         if callable(of) and not isinstance(of, Name):
             return of(*args, **kwargs)  # made by an entry of a table, never by the program
+        if isinstance(of, Name) and of.path == "no gradients":  # as a decorator
+            return self._without_gradients(args[0])
         entry = self.found(self.calls, of.path) if isinstance(of, Name) else MISSING
         if entry is not MISSING:
             for value in () if entry is is_instance else (*args, *kwargs.values()):
@@ -142,6 +152,13 @@ class Front:
         if not isinstance(of, Name) or last(of) not in SILENT and ".init." not in of.path:
             raise NotRead(f"{getattr(of, 'path', 'a call of this').removeprefix('builtins.')} is not read")
         return Name("logging") if last(of) == "getLogger" else None
+
+    def _without_gradients(self, of: Any) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with without_gradients():
+                return self.reader.call(of, list(args), kwargs)
+
+        return run
 
     def invoke(self, of: Instance, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """obj(...)"""
@@ -159,8 +176,11 @@ class Front:
 
     def set_attribute(self, holder: Any, name: str, value: Any) -> None:
         """holder.name = value"""
-        if isinstance(holder, Sym) and name in ("grad", "requires_grad"):
-            setattr(holder, name, needed(value))
+        if isinstance(holder, Parts) and name in ("grad", "requires_grad"):
+            setattr(holder, "grad" if name == "grad" else "_wanted", needed(value))
+        elif isinstance(holder, Parts) and name == "data":
+            if layout_of(needed(value)) != layout_of(holder) or value.shape != holder.shape:
+                raise NotRead(".data = ... of another shape or layout is not read")
         elif not isinstance(holder, (Name, Class)):
             raise NotRead(f".{name} = ... is not read")
 
@@ -168,7 +188,7 @@ class Front:
         """holder[key]"""
         if isinstance(holder, Name):  # os.environ["RANK"], or a type: list[int]
             return environment(self, key) if last(holder) == "environ" else holder
-        if isinstance(holder, Sym):
+        if isinstance(holder, Parts):
             return self.reader.checked(lambda: getitem(holder, key))
         if (entry := entry_for(self.methods, holder, "[]")) is None:
             raise NotRead("an item of this is not read")
@@ -182,13 +202,14 @@ class Front:
 
     def operate(self, name: str, left: Any, right: Any) -> Any:
         """left (operator) right, one of them no plain Python."""
-        self.world.line = self.reader.line
-        if isinstance(left, Sym) or isinstance(right, Sym):
-            if name not in OPERATORS or not all(isinstance(x, (Sym, int, float)) for x in (left, right)):
+        self.world.at(self.reader.line)
+        if isinstance(left, Parts) or isinstance(right, Parts):
+            if name not in OPERATORS or not all(isinstance(x, (Parts, int, float)) for x in (left, right)):
                 raise NotRead(f"{name} of a tensor and {shorten(right)} is not read")
-            if not isinstance(left, Sym) and name in ("Add", "Mult"):
+            if not isinstance(left, Parts) and name in ("Add", "Mult"):
                 left, right = right, left
-            return self.reader.checked(lambda: op(OPERATORS[name])(left, right))
+            entry = self.operators.get(name, ours(OPERATORS[name]))
+            return self.reader.checked(lambda: entry(self, left, right))
         if name in ("Eq", "NotEq"):
             return (left == right) is (name == "Eq")
         if name == "BitOr":  # of types
@@ -197,12 +218,12 @@ class Front:
 
     def in_place(self, holder: Any, name: str, value: Any) -> Any:
         """x += y of a tensor that keeps its layout; None: not a tensor."""
-        if not isinstance(holder, Sym):
+        if not isinstance(holder, Parts):
             return None
-        made = self.operate(name, holder, value)
-        if holder.layout is not None and made.layout != holder.layout:
-            raise NotRead("refused: in-place operations that require placement changes are not supported")
-        return made if holder.node is not None else holder
+        self.world.at(self.reader.line)
+        if name in IN_PLACE:
+            return self.reader.checked(lambda: IN_PLACE[name](holder, value))
+        return self.operate(name, holder, value)
 
     @contextmanager
     def within(self, entered: Sequence[Any]) -> Iterator[None]:
@@ -210,7 +231,7 @@ class Front:
         marks = {getattr(x, "path", "") for x in entered}
         before, self.splits_loss = self.splits_loss, self.splits_loss or "split loss" in marks
         try:
-            with self.world.without_tape() if "no gradients" in marks else nullcontext():
+            with without_gradients() if "no gradients" in marks else nullcontext():
                 yield
         finally:
             self.splits_loss = before
@@ -236,8 +257,8 @@ def _is_a(value: Any, kind: Any) -> bool:
     name = {"Dense": "Linear", "SequentialCell": "Sequential", "CellList": "ModuleList"}.get(last(kind), last(kind))
     if isinstance(value, Instance):
         return name in (value.kind, *value.names.get("marks", ())) or name in ("Module", "Cell") and value.kind != ""
-    if isinstance(value, Sym):
-        return name in (("DTensor", "Tensor", "Parameter") if value.layout is not None else ("Tensor", "Parameter"))
+    if isinstance(value, Parts):
+        return name in (("DTensor", "Tensor", "Parameter") if layout_of(value) else ("Tensor", "Parameter"))
     return type(value).__name__ == name
 
 
@@ -318,6 +339,7 @@ PYTHON: Table = {
     "builtins.dict": lambda front, value=(), **kwargs: dict(value, **kwargs),
     "ArgumentParser": lambda front, *args, **kw: Instance(None, {"options": {}}),
     "partial": _partial,
+    "errors.record": lambda front, of: of,
     "functools.wraps": lambda front, of: lambda made: made,
     "dataclass": lambda front, of=None, **kw: of if of is not None else (lambda made: made),
     "field": lambda front, default=None, default_factory=None, **kw: (
@@ -360,7 +382,7 @@ METHODS: dict[type, Table] = {
 # ---- tensors ----
 
 
-def filled(front: Front, *sizes: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+def filled(front: Front, *sizes: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Any:
     """ones, zeros, randn, ...: a tensor of this shape."""
     sizes = sizes or (kw["size"] if "size" in kw else kw["shape"],)
     if dtype is None and isinstance(sizes[-1], Name):  # JAX, MindSpore: ones(shape, dtype)
@@ -368,31 +390,31 @@ def filled(front: Front, *sizes: Any, dtype: Any = None, requires_grad: bool = F
     return front.world.tensor(shape_of(sizes), dtype_of(dtype), requires_grad=requires_grad)
 
 
-def from_list(front: Front, value: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+def from_list(front: Front, value: Any, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Any:
     """tensor([[1.0, 2.0]])"""
     shape: list[int] = []
     while isinstance(value, (list, tuple)) and value:
         shape, value = [*shape, len(value)], value[0]
     kind = "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
-    shape, kind = (list(value.shape), str(value.dtype)) if isinstance(value, Sym) else (shape, kind)
+    shape, kind = (list(value.shape), str(value.dtype)) if isinstance(value, Parts) else (shape, kind)
     return front.world.tensor(shape, dtype_of(dtype, kind), requires_grad=requires_grad)
 
 
-def arange(front: Front, *args: Any, dtype: Any = None, **kw: Any) -> Sym:
+def arange(front: Front, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """arange(stop), arange(start, stop, step)"""
     kind = "int64" if all(isinstance(a, int) for a in args) else "float32"
     return front.world.tensor(shape_of((len(range(*map(int, args))),)), dtype_of(dtype, kind))
 
 
-def like(front: Front, value: Sym, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Sym:
+def like(front: Front, value: Parts, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Any:
     """ones_like(x), in x's layout."""
-    return front.world.tensor(value.shape, dtype_of(dtype, str(value.dtype)), value.layout, requires_grad)
+    return front.world.tensor(value.shape, dtype_of(dtype, str(value.dtype)), layout_of(value), requires_grad)
 
 
-def cast_to(front: Front, x: Sym, *args: Any, dtype: Any = None, **kw: Any) -> Sym:
+def cast_to(front: Front, x: Parts, *args: Any, dtype: Any = None, **kw: Any) -> Any:
     """x.to(device, dtype)"""
     dtype = next(
-        (str(a.dtype) if isinstance(a, Sym) else a for a in args if isinstance(a, Sym) or last(a) in DTYPES), dtype
+        (str(a.dtype) if isinstance(a, Parts) else a for a in args if isinstance(a, Parts) or last(a) in DTYPES), dtype
     )
     wanted = dtype_of(dtype, str(x.dtype))
     return x if wanted == str(x.dtype) else op("cast")(x, wanted)

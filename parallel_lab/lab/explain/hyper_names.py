@@ -10,37 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ...base.errors import LayoutError
 from ...layout.device_mesh import DeviceMesh
-from ...layout.mesh_layout import MeshLayout, Partial, Replicate, Shard
-from ...layout.mesh_redistribution import MeshStep
+from ...layout.mesh_layout import MeshLayout
+from ...nn.tensor.dtensor import DTensor
+from ...nn.tensor.dtensor_parameter import distribute_parameter
+from ...nn.tensor.dtensor_parts import Parts, dual
 from .front import NUMPY_LIKE, Table, dtype_of, filled, from_list, shape_of
 from .modules import ModuleFront, optimizer, under
-from .reading import Instance
-from .symbolic import Sym
-from .torch_names import FUNCTIONAL, OPERATORS, PLACEMENTS, factory, placed
-
-
-def by_dims(src: MeshLayout, dst: MeshLayout, ndim: int) -> Iterator[MeshStep]:
-    """The steps from one layout to another: what is pending first, then splits, exchanges and gathers, dim by dim."""
-    now = src
-
-    def tried(axis: int, to: Any) -> bool:
-        try:
-            return bool(MeshStep(now, axis, to).kind)
-        except LayoutError:
-            return False
-
-    while now != dst:
-        differ = [a for a in range(now.mesh.ndim) if now.placements[a] != dst.placements[a]]
-        ways = [(a, Replicate()) for a in differ if isinstance(now.placements[a], Partial)]
-        ways += [(a, dst.placements[a]) for a in differ if now.placements[a] == Replicate()]
-        splits = [a for a in differ if isinstance(now.placements[a], Shard)]
-        ways += [(a, dst.placements[a]) for a in splits if isinstance(dst.placements[a], Shard)]
-        ways += sorted(((a, Replicate()) for a in splits), key=lambda way: now.placements[way[0]].dim)  # type: ignore[union-attr]
-        axis, to = next(way for way in ways if tried(*way))
-        yield (step := MeshStep(now, axis, to))
-        now = step.after
+from .torch_names import FUNCTIONAL, OPERATORS, PLACEMENTS, backward, factory, placed
+from .values import Instance
+from .world import part
 
 
 @dataclass(frozen=True)
@@ -65,11 +44,9 @@ def layout(front: Any, mesh_shape: Any, alias_name: Any = (), rank_list: Any = N
     return HyperLayout(DeviceMesh(shape_of(mesh_shape), tuple(alias_name), tuple(rank_list or ())))
 
 
-def reduce_partial(front: Any, x: Sym) -> Sym:
+def reduce_partial(front: Any, x: Any) -> Any:
     """What is pending becomes whole."""
-    assert x.layout is not None
-    whole = tuple(Replicate() if isinstance(p, Partial) else p for p in x.layout.placements)
-    return front.world.redistribute(x, MeshLayout(x.layout.mesh, whole), "reduce_partial")
+    return x.redistribute(dual(x.layout), reason="reduce_partial")
 
 
 def value_and_grad(
@@ -79,8 +56,7 @@ def value_and_grad(
 
     def run(*args: Any) -> Any:
         out = front.reader.call(fn, list(args), {})
-        front.world.backward(out[0] if has_aux else out)
-        front.backward_ended()
+        backward(front, out[0] if has_aux else out)
         positions = (
             () if grad_position is None else grad_position if isinstance(grad_position, tuple) else (grad_position,)
         )
@@ -92,33 +68,35 @@ def value_and_grad(
     return run
 
 
-def shard_module(front: Any, model: Instance, device_mesh: DeviceMesh, sharding_plan: Instance) -> Instance:
+def shard_module(front: Any, model: Any, device_mesh: DeviceMesh, sharding_plan: Instance) -> Any:
     """Parameters, inputs and outputs of layers by paths that end in a parameter's name, input, output."""
-    world, plan = front.world, sharding_plan.names
+    plan = sharding_plan.names
 
     def moved(x: Any, how: Any) -> Any:
-        if not isinstance(x, Sym) or how is None:
+        if not isinstance(x, DTensor) or how is None:
             return x
-        to = placed(front, device_mesh, how).on(len(x.shape))
-        return world.from_local(x, to) if x.layout is None else world.redistribute(x, to, "shard_module")
+        to = placed(front, device_mesh, how)
+        return DTensor.from_local(x, to.mesh, to.placements) if x.alone else x.redistribute(to, reason="shard_module")
 
-    def found(key: str) -> Iterator[tuple[Instance, str, Any]]:
+    def found(key: str) -> Iterator[tuple[Any, str, Any]]:
         for path, how in (plan.get(key) or {}).items():
             parent, _, end = path.rpartition(".")
-            yield from ((one, end, how) for one in under(model, parent))
+            yield under(front, model, parent), end, how
 
     for one, end, how in found("plan"):
-        layout = placed(front, device_mesh, how)
-        one.names[end] = world.placed(one.names[end].shape, one.names[end].dtype, layout, f"{one.kind}.{end}", True)
+        to = placed(front, device_mesh, how)
+        front.world.note(
+            f"{one.kind}.{end}", to.code, distribute_parameter(one, end, to.mesh, to.on(one.names[end].ndim).placements)
+        )
     for one, _, how in found("input_plan"):
         each = how if isinstance(how[0], (tuple, list)) else (how,)
-        hook = lambda args, each=each: [moved(a, h) for a, h in zip(args, each, strict=True)]  # noqa: E731
-        one.names.setdefault("before forward", []).append(hook)
+        one.register_forward_pre_hook(
+            lambda of, args, each=each: tuple(moved(a, h) for a, h in zip(args, each, strict=True))
+        )
     for one, _, how in found("output_plan"):
-        one.names.setdefault("after forward", []).append(lambda out, how=how: moved(out, how))
+        one.register_forward_hook(lambda of, args, out, how=how: moved(out, how))
     for path in plan.get("return_local_tensor") or ():
-        for one in under(model, path):
-            one.names.setdefault("after forward", []).append(world.to_local)
+        under(front, model, path).register_forward_hook(lambda of, args, out: out.to_local())
     return model
 
 
@@ -152,18 +130,14 @@ class HyperFront(ModuleFront):
     }
     methods: ClassVar[dict[type, Table]] = {
         **ModuleFront.methods,
-        Sym: {**ModuleFront.methods[Sym], "reduce_partial": reduce_partial},
+        Parts: {**ModuleFront.methods[Parts], "reduce_partial": reduce_partial},
     }
     attributes: ClassVar[dict[type, Table]] = {
         **ModuleFront.attributes,
         MeshLayout: {"placements": lambda front, to: to.placements, "mesh": lambda front, to: to.mesh},
-        Sym: {
-            **ModuleFront.attributes[Sym],
+        Parts: {
+            **ModuleFront.attributes[Parts],
             "layout": lambda front, x: x.layout,
-            "local_shape": lambda front, x: x.local_shape,
+            "local_shape": lambda front, x: part(x).shape,
         },
     }
-
-    def __init__(self, world: Any, devices: int) -> None:
-        super().__init__(world, devices)
-        world.planner = lambda src, dst, shape: by_dims(src, dst, len(shape))

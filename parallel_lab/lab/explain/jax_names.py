@@ -8,66 +8,17 @@ messages are those that are written, one for each call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...layout.device_mesh import DeviceMesh
-from ...layout.mesh_layout import MeshLayout
-from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, like, op, ours
-from .reading import Instance, Name, NotRead
-from .symbolic import Message, Sym
-from .torch_names import OPERATORS, device_mesh, made_mesh, permute, reduction
-
-
-@dataclass(frozen=True)
-class Spec:
-    """PartitionSpec: per dim the axes that split it, outer first."""
-
-    entries: tuple[Any, ...]
-
-    def layout(self, mesh: DeviceMesh, ndim: int) -> MeshLayout:
-        """As placements on a mesh."""
-        if len(self.entries) > ndim:
-            raise NotRead(f"refused: {len(self.entries)} entries for an array of {ndim} dims")
-        dims = [() if e is None else (e,) if isinstance(e, str) else tuple(e) for e in self.entries]
-        return MeshLayout.from_dims(mesh, (*dims, *((),) * (ndim - len(dims))))
-
-
-@dataclass(frozen=True)
-class Sharding:
-    """NamedSharding."""
-
-    mesh: DeviceMesh
-    spec: Spec
-
-
-def leaves(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts."""
-    if isinstance(tree, Instance):  # of a class with fields
-        tree = tree.names
-    if isinstance(tree, dict):
-        return [leaf for value in tree.values() for leaf in leaves(value)]
-    if isinstance(tree, (list, tuple)):
-        return [leaf for value in tree for leaf in leaves(value)]
-    return [tree]
-
-
-def mapped(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree with its leaves changed; others: trees alike, or a leaf for all below."""
-    if isinstance(tree, Instance):
-        others = tuple(o.names if isinstance(o, Instance) else o for o in others)
-        return Instance(tree.of, mapped(change, tree.names, *others), tree.kind)
-    if isinstance(tree, dict):
-        return {k: mapped(change, v, *(o[k] if isinstance(o, dict) else o for o in others)) for k, v in tree.items()}
-    if isinstance(tree, (list, tuple)):
-        made = [
-            mapped(change, v, *(o[i] if isinstance(o, (list, tuple)) and len(o) == len(tree) else o for o in others))
-            for i, v in enumerate(tree)
-        ]
-        return tuple(made) if isinstance(tree, tuple) else made
-    return change(tree, *others)
-
+from ...nn.tensor.dtensor_parts import Parts
+from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, op, ours
+from .jax_arrays import Sharding, Spec, laid, leaves, mapped
+from .jax_maps import all_gather, all_to_all, axes_of, count_of, ppermute, psum, psum_scatter, remat, shard_map, vmap
+from .torch_names import OPERATORS, backward, device_mesh, made_mesh, permute, reduction
+from .values import Name, NotRead
+from .world import Message
 
 # ---- meshes and shardings ----
 
@@ -75,32 +26,70 @@ def mapped(change: Callable[..., Any], tree: Any, *others: Any) -> Any:
 def mesh(front: JaxFront, devices: Any, axis_names: Any = (), **kw: Any) -> DeviceMesh:
     """Mesh(devices, axis_names)"""
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-    return device_mesh(front, "", devices, mesh_dim_names=names)
+    return typed(front, device_mesh(front, "", devices, mesh_dim_names=names), kw.get("axis_types"), "Auto")
 
 
 def make_mesh(front: JaxFront, axis_shapes: Any, axis_names: Any, **kw: Any) -> DeviceMesh:
     """jax.make_mesh"""
-    return made_mesh(front, DeviceMesh(tuple(axis_shapes), tuple(axis_names)))
+    made = made_mesh(front, DeviceMesh(tuple(axis_shapes), tuple(axis_names)))
+    return typed(front, made, kw.get("axis_types"), "Explicit")
 
 
-def laid(front: JaxFront, x: Any, how: Any) -> Any:
-    """An array in a layout that is asked for; None: as it is."""
-    if not isinstance(x, Sym) or how is None:
-        return x
-    if isinstance(how, Spec):
-        how = Sharding(front.known_mesh(), how)
-    if not isinstance(how, Sharding):
-        return x
-    layout = how.spec.layout(how.mesh, len(x.shape))
-    if x.layout is None:
-        made = front.world.tensor(x.shape, str(x.dtype), layout)
-        front.world.note("placed", layout.code, made)
-        return front.world.through("placed", x, made, lambda g: g)
-    return front.world.redistribute(x, layout, "a sharding that is asked for")
+def typed(front: JaxFront, mesh: DeviceMesh, axis_types: Any, default: str) -> DeviceMesh:
+    """A mesh whose axes are explicit, which is the default of make_mesh since JAX 0.9, or left to the compiler."""
+    kinds = {last(kind) for kind in axis_types} if isinstance(axis_types, (tuple, list)) else {default}
+    if len(kinds) > 1 or not kinds <= {"Auto", "Explicit"}:
+        raise NotRead("a mesh with axes of several types is not read")
+    front.typed |= kinds == {"Explicit"}
+    return mesh
+
+
+def set_mesh(front: JaxFront, mesh: DeviceMesh) -> DeviceMesh:
+    """The mesh that arrays lie on from here on"""
+    front.explicit |= front.typed
+    return mesh
+
+
+def constrained(front: JaxFront, x: Any, how: Any) -> Any:
+    """with_sharding_constraint, on axes that are the compiler's"""
+    if front.explicit:
+        raise NotRead("refused: with_sharding_constraint on explicit axes: use reshard")
+    return mapped(lambda a, s: laid(front, a, s), x, how)
+
+
+def resharded(front: JaxFront, x: Any, how: Any) -> Any:
+    """reshard"""
+    front.explicit |= front.typed
+    return mapped(lambda a, s: laid(front, a, s), x, how)
+
+
+def created(make: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes an array, with `device`, which may be a sharding."""
+
+    def run(front: JaxFront, *args: Any, device: Any = None, **kw: Any) -> Any:
+        made = make(front, *args, **kw)
+        front.explicit |= front.typed and device is not None
+        return laid(front, made, device) if isinstance(device, (Sharding, Spec)) else made
+
+    return run
+
+
+def product(name: str) -> Callable[..., Any]:
+    """dot, matmul, einsum, with out_sharding"""
+
+    def run(front: JaxFront, *args: Any, out_sharding: Any = None, precision: Any = None, **kw: Any) -> Any:
+        before, front.asked = front.asked, front.asked or out_sharding is not None
+        try:
+            return laid(front, op(name)(*args, **kw), out_sharding)
+        finally:
+            front.asked = before
+
+    return run
 
 
 def device_put(front: JaxFront, x: Any, device: Any = None, **kw: Any) -> Any:
-    """An array's copy where it is wanted: the host sends slices, not ranks."""
+    """An array's copy where it is wanted: the host sends slices, not ranks. Its type has explicit axes from here on."""
+    front.explicit |= front.typed
     return mapped(lambda a, s: laid(front, a, s), x, device)
 
 
@@ -122,7 +111,7 @@ def jit(front: JaxFront, of: Any = None, *, in_shardings: Any = None, out_shardi
         finally:
             front.compiled = outer
         if not outer:
-            needed = front.needed([x for x in leaves(out) if isinstance(x, Sym)])
+            needed = front.world.needed([x for x in leaves(out) if isinstance(x, Parts)])
             events = front.world.events
             events[begun:] = [e for e in events[begun:] if not isinstance(e, Message) or id(e) in needed]
         return out
@@ -137,183 +126,48 @@ def grad(front: JaxFront, of: Any, argnums: Any = 0, has_aux: bool = False, *, v
         numbers = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
 
         def watched(x: Any) -> Any:
-            if not isinstance(x, Sym) or x.dtype.kind in "iub":
+            if not isinstance(x, Parts) or x.dtype.kind in "iub":
                 return x
-            made = front.world.tensor(x.shape, str(x.dtype), x.layout, requires_grad=True)
-            made.made_of = (x,)
-            return made
+            return x.detach().requires_grad_()
 
         args = tuple(mapped(watched, a) if i in numbers else a for i, a in enumerate(args))
         out = front.reader.call(of, list(args), kwargs)
         root = out[0] if has_aux else out
-        wanted = [x for i in numbers for x in leaves(args[i]) if isinstance(x, Sym)]
-        found = dict(zip(map(id, wanted), front.world.backward(root, wrt=wanted), strict=True))
-        grads = [mapped(lambda x: found[id(x)] if found.get(id(x)) is not None else x, args[i]) for i in numbers]
+        backward(front, root)
+        grads = [mapped(lambda x: x if getattr(x, "grad", None) is None else x.grad, args[i]) for i in numbers]
         given = tuple(grads) if isinstance(argnums, (tuple, list)) else grads[0]
         return (out, given) if value else (given, out[1]) if has_aux else given
 
     return run
 
 
-# ---- shard_map ----
-
-
-def shard_map(
-    front: JaxFront, of: Any = None, mesh: Any = None, in_specs: Any = None, out_specs: Any = None, **kw: Any
-) -> Any:
-    """A function that each rank runs on its own parts."""
-    if of is None:
-        return lambda made: shard_map(front, made, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
-
-    def run(*args: Any) -> Any:
-        over, world = mesh or front.known_mesh(), front.world
-
-        def entered(x: Any, spec: Any) -> Any:
-            if not isinstance(x, Sym) or not isinstance(spec, Spec):
-                return x
-            x = laid(front, x, Sharding(over, spec))
-            copies = tuple(n for n in over.names if n not in {a for d in x.layout.dims(len(x.shape)) for a in d})
-
-            def rule(g: Sym) -> Sym:
-                whole = _sent(front, "all_reduce", copies, g, g.shape, "of a copy") if copies else g
-                made = world.tensor(x.shape, str(g.dtype), x.layout)
-                made.made_of = (whole,)
-                return made
-
-            return world.through("shard_map", x, world.own(x), rule)
-
-        def left(x: Any, spec: Any) -> Any:
-            if not isinstance(x, Sym) or not isinstance(spec, Spec):
-                return x
-            layout = spec.layout(over, len(x.shape))
-            cuts = [math.prod(over.axis_size(a) for a in axes) for axes in layout.dims(len(x.shape))]
-            made = world.tensor([n * cut for n, cut in zip(x.shape, cuts, strict=True)], str(x.dtype), layout)
-            return world.through("shard_map", x, made, lambda g: world.own(world.moved(g, layout, "of shard_map")))
-
-        specs = in_specs if isinstance(in_specs, (tuple, list)) else (in_specs,) * len(args)
-        outer, front.manual = front.manual, over
-        try:
-            out = front.reader.call(of, [mapped(entered, a, s) for a, s in zip(args, specs, strict=True)], {})
-            return mapped(left, out, out_specs)
-        finally:
-            front.manual = outer
-
-    return run
-
-
-def _axes(front: JaxFront, name: Any) -> tuple[str, ...]:
-    names = (name,) if isinstance(name, str) else tuple(name)
-    if front.manual is None:
-        raise NotRead("a collective outside of shard_map")
-    return names
-
-
-def _count(front: JaxFront, names: Sequence[str]) -> int:
-    assert front.manual is not None
-    return math.prod(front.manual.axis_size(n) for n in names)
-
-
-def _sent(
-    front: JaxFront, kind: str, names: Sequence[str], x: Sym, shape: Sequence[int], reason: str, reduce: str = "sum"
-) -> Sym:
-    made = front.world.tensor(shape, str(x.dtype), x.layout)
-    reduces = reduce if kind in ("all_reduce", "reduce_scatter") else ""
-    message: Message = front.world.send(kind, ",".join(names), x.shape, x.dtype, reduces, reason)
-    made.made_of, made.sent = (x,), [message]
-    return made
-
-
-def _collective(
-    front: JaxFront,
-    kind: str,
-    name: Any,
-    x: Any,
-    shape: Callable[[Sym, int], Sequence[int]],
-    back: str,
-    reduce: str = "sum",
-) -> Any:
-    """A collective on every leaf, with the one that carries its gradient; back "": its gradient is what arrives."""
-    names = _axes(front, name)
-
-    def one(leaf: Any) -> Any:
-        if not isinstance(leaf, Sym):  # psum(1, axis) counts ranks
-            return leaf * _count(front, names)
-        made = _sent(front, kind, names, leaf, shape(leaf, _count(front, names)), "asked for", reduce)
-
-        def rule(g: Sym) -> Sym:
-            return _sent(front, back, names, g, leaf.shape, f"gradient of {kind}") if back else g
-
-        return front.world.through(kind, leaf, made, rule)
-
-    return mapped(one, x)
-
-
-def _times(x: Sym, dim: int, n: int, tiled: bool) -> tuple[int, ...]:
-    if not tiled:
-        return (*x.shape[:dim], n, *x.shape[dim:])
-    return tuple(size * n if d == dim else size for d, size in enumerate(x.shape))
-
-
-def _cut(x: Sym, dim: int, n: int, tiled: bool) -> tuple[int, ...]:
-    kept = x.shape[dim] // n if tiled else 0
-    return tuple(kept if d == dim else size for d, size in enumerate(x.shape) if d != dim or tiled)
-
-
-def psum(front: JaxFront, x: Any, axis_name: Any, reduce: str = "sum") -> Any:
-    """Sums, and maxima, over axes: the gradient of what all have is what arrives."""
-    return _collective(front, "all_reduce", axis_name, x, lambda a, n: a.shape, "", reduce)
-
-
-def all_gather(front: JaxFront, x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, **kw: Any) -> Any:
-    """jax.lax.all_gather"""
-    return _collective(front, "all_gather", axis_name, x, lambda a, n: _times(a, axis, n, tiled), "reduce_scatter")
-
-
-def psum_scatter(
-    front: JaxFront, x: Any, axis_name: Any, *, scatter_dimension: int = 0, tiled: bool = False, **kw: Any
-) -> Any:
-    """jax.lax.psum_scatter"""
-    return _collective(
-        front, "reduce_scatter", axis_name, x, lambda a, n: _cut(a, scatter_dimension, n, tiled), "all_gather"
-    )
-
-
-def all_to_all(
-    front: JaxFront, x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, tiled: bool = False, **kw: Any
-) -> Any:
-    """jax.lax.all_to_all, tiled."""
-
-    def shape(a: Sym, n: int) -> Sequence[int]:
-        sizes = list(a.shape)
-        sizes[split_axis] //= n
-        sizes[concat_axis] *= n
-        return sizes
-
-    if not tiled:
-        raise NotRead("all_to_all without tiled=True is not read")
-    return _collective(front, "all_to_all", axis_name, x, shape, "all_to_all")
-
-
-def ppermute(front: JaxFront, x: Any, axis_name: Any, perm: Any) -> Any:
-    """jax.lax.ppermute"""
-    return _collective(front, "permute", axis_name, x, lambda a, n: a.shape, "permute")
-
-
 # ---- names ----
 
-_CONSTRAINTS = ("with_sharding_constraint", "reshard")
 _MAPS = ("tree.map", "tree_map")
 _SUMS = {"psum": "sum", "pmean": "sum", "pmax": "max", "pmin": "min"}
 
 
-def softmax(front: JaxFront, x: Sym, axis: Any = -1, **kw: Any) -> Sym:
+def softmax(front: JaxFront, x: Parts, axis: Any = -1, **kw: Any) -> Any:
     """In parts, as jax.nn writes it: a split dim costs messages of its sums, not of the array."""
     high = op("reduce_max")(x, axis=axis, keep_dims=True)
-    parts = op("exp")(op("sub")(x, front.world.tensor(high.shape, str(high.dtype), high.layout, made_of=(high,))))
+    parts = op("exp")(op("sub")(x, high.detach()))
     return op("div")(parts, op("reduce_sum")(parts, axis=axis, keep_dims=True))
 
 
-def variance(front: JaxFront, x: Sym, axis: Any = None, keepdims: bool = False, **kw: Any) -> Sym:
+def log_sum_exp(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False, **kw: Any) -> Any:
+    """In parts, as `softmax`."""
+    high = op("reduce_max")(x, **({} if axis is None else {"axis": axis}), keep_dims=True).detach()
+    parts = op("exp")(op("sub")(x, high))
+    total = op("log")(reduction("sum")(front, parts, axis=axis, keepdims=keepdims))
+    return op("add")(total, high if keepdims else op("reshape")(high, total.shape))
+
+
+def log_softmax(front: JaxFront, x: Parts, axis: int = -1, **kw: Any) -> Any:
+    """x without its log_sum_exp"""
+    return op("sub")(x, log_sum_exp(front, x, axis=axis, keepdims=True))
+
+
+def variance(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False, **kw: Any) -> Any:
     """Mean of the squares of what is left of x without its mean: two messages, if its dim is split."""
     mean = NUMPY["mean"](front, x, axis=axis, keepdims=True)
     return NUMPY["mean"](front, op("square")(op("sub")(x, mean)), axis=axis, keepdims=keepdims)
@@ -321,32 +175,27 @@ def variance(front: JaxFront, x: Sym, axis: Any = None, keepdims: bool = False, 
 
 def scan(front: JaxFront, of: Any, init: Any, xs: Any = None, length: Any = None, **kw: Any) -> Any:
     """One turn of the loop: a compiled loop's text has its messages once."""
-    first = mapped(lambda a: op("squeeze")(_cut_to(front, a, 1, 0), axis=0) if isinstance(a, Sym) else a, xs)
-    turns = length or next((a.shape[0] for a in leaves(xs) if isinstance(a, Sym)), 1)
+    first = mapped(lambda a: op("squeeze")(_cut_to(front, a, 1, 0), axis=0) if isinstance(a, Parts) else a, xs)
+    turns = length or next((a.shape[0] for a in leaves(xs) if isinstance(a, Parts)), 1)
     carry, out = front.reader.call(of, [init, first], {})
-    many = lambda a: front.world.tensor((turns, *a.shape), str(a.dtype), made_of=(a,)) if isinstance(a, Sym) else a  # noqa: E731
+
+    def many(a: Any) -> Any:
+        return front.world.tensor((turns, *a.shape), str(a.dtype), made_of=(a,)) if isinstance(a, Parts) else a
+
     return carry, mapped(many, out)
 
 
-def _cut_to(front: JaxFront, x: Sym, size: int, axis: int) -> Sym:
+def _cut_to(front: JaxFront, x: Parts, size: int, axis: int) -> Any:
     rest = x.shape[axis] - size
     return op("split_parts")(x, axis=axis, sizes=(size, rest))[0] if rest else x
 
 
-def drawn(front: JaxFront, key: Any, *args: Any, dtype: Any = None, shape: Any = None, **kw: Any) -> Sym:
+def drawn(front: JaxFront, key: Any, *args: Any, dtype: Any = None, shape: Any = None, **kw: Any) -> Any:
     """jax.random.normal(key, shape)"""
     return filled(front, next((a for a in args if isinstance(a, tuple)), shape or ()), dtype=dtype)
 
 
-_RENAMED = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "power": "power",
-    "matmul": "matmul",
-    "dot": "matmul",
-}
+_RENAMED = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "power": "power"}
 NUMPY: Table = {
     **OPERATORS,
     **{name: ours(of) for name, of in _RENAMED.items()},
@@ -354,18 +203,23 @@ NUMPY: Table = {
     "min": reduction("min"),
     "transpose": lambda front, x, *axes, **kw: permute(front, x, *axes, *kw.values()),
     "var": variance,
+    "std": lambda front, x, **kw: op("sqrt")(variance(front, x, **kw)),
+    "linalg.norm": lambda front, x, ord=None, axis=None, keepdims=False: op("sqrt")(
+        reduction("sum")(front, op("square")(x), axis=axis, keepdims=keepdims)
+    ),
     "concatenate": lambda front, xs, axis=0: op("concat")(*xs, axis=axis),
     "expand_dims": lambda front, x, axis: op("expand_dims")(x, axis),
-    **dict.fromkeys(("ones", "zeros", "empty"), filled),
+    **dict.fromkeys(("ones", "zeros", "empty"), created(filled)),
     "full": lambda front, shape, value, **kw: filled(front, shape, **kw),
-    "arange": arange,
+    "arange": created(arange),
+    **{name: product(of) for name, of in (("matmul", "matmul"), ("dot", "matmul"), ("einsum", "einsum"))},
     **{
-        name: lambda front, x, *args, **kw: x if isinstance(x, Sym) else from_list(front, x)
+        name: lambda front, x, *args, **kw: x if isinstance(x, Parts) else from_list(front, x)
         for name in ("array", "asarray")
     },
     **{f"{name}_like": like for name in ("ones", "zeros")},
 }
-_METHODS = ("sum", "mean", "max", "min", "dot", "reshape", "transpose", "squeeze", "flatten", "swapaxes")
+_METHODS = ("var", "std", "sum", "mean", "max", "min", "dot", "reshape", "transpose", "squeeze", "flatten", "swapaxes")
 _NN = ("relu", "gelu", "silu", "tanh", "sigmoid", "softplus")
 
 
@@ -379,6 +233,9 @@ class JaxFront(Front):
         **{f"nn.{name}": OPERATORS[name] for name in _NN},
         "nn.swish": OPERATORS["silu"],
         "nn.softmax": softmax,
+        "nn.log_softmax": log_softmax,
+        "nn.logsumexp": log_sum_exp,
+        "special.logsumexp": log_sum_exp,
         **{f"random.{name}": drawn for name in ("normal", "uniform", "randint", "truncated_normal")},
         **{f"random.{name}": lambda front, *args, **kw: 0 for name in ("PRNGKey", "key", "fold_in")},
         "random.split": lambda front, key, num=2: [0] * num,
@@ -386,11 +243,13 @@ class JaxFront(Front):
         "create_device_mesh": lambda front, shape, *args, **kw: front.world.tensor(tuple(shape), "int64"),
         "Mesh": mesh,
         "make_mesh": make_mesh,
-        **{name: lambda front, over: over for name in ("set_mesh", "use_mesh")},
+        **dict.fromkeys(("set_mesh", "use_mesh"), set_mesh),
+        **dict.fromkeys(("jax.P",), lambda front, *entries: Spec(entries)),
         "PartitionSpec": lambda front, *entries: Spec(entries),
         "NamedSharding": lambda front, over, spec, **kw: Sharding(over, spec),
         "device_put": device_put,
-        **{name: lambda front, x, how: mapped(lambda a, s: laid(front, a, s), x, how) for name in _CONSTRAINTS},
+        "with_sharding_constraint": constrained,
+        "reshard": resharded,
         "jax.jit": jit,
         "jax.grad": grad,
         "value_and_grad": lambda front, of, *args, **kw: grad(front, of, *args, value=True, **kw),
@@ -410,21 +269,22 @@ class JaxFront(Front):
         "lax.ppermute": ppermute,
         "lax.scan": scan,
         "lax.fori_loop": lambda front, lower, upper, body, init: front.reader.call(body, [lower, init], {}),
-        **{name: lambda front, of=None, **kw: of or (lambda made: made) for name in ("jax.checkpoint", "jax.remat")},
+        **dict.fromkeys(("jax.checkpoint", "jax.remat", "ad_checkpoint.checkpoint"), remat),
+        "jax.vmap": vmap,
         "dynamic_slice_in_dim": lambda front, x, start, size, axis=0: _cut_to(front, x, size, axis),
         "config.update": lambda front, *args: None,
         "lax.axis_index": lambda front, name: front.world.tensor((), "int32"),
-        "lax.axis_size": lambda front, name: _count(front, _axes(front, name)),
-        "lax.stop_gradient": lambda front, x: front.world.tensor(x.shape, str(x.dtype), x.layout, made_of=(x,)),
-        "device_count": lambda front, *args: front.devices,
+        "lax.axis_size": lambda front, name: count_of(front, axes_of(front, name)),
+        "lax.stop_gradient": lambda front, x: x.detach(),
+        **dict.fromkeys(("device_count", "local_device_count"), lambda front, *args: front.devices),
     }
     methods: ClassVar[dict[type, Table]] = {
         **METHODS,
-        Sym: {**{name: NUMPY[name] for name in _METHODS}, "astype": cast_to, "block_until_ready": lambda front, x: x},
+        Parts: {**{name: NUMPY[name] for name in _METHODS}, "astype": cast_to, "block_until_ready": lambda front, x: x},
         DeviceMesh: {"iter": lambda front, over: list(over.names)},
     }
     attributes: ClassVar[dict[type, Table]] = {
-        Sym: {
+        Parts: {
             "shape": lambda front, x: x.shape,
             "ndim": lambda front, x: len(x.shape),
             "size": lambda front, x: math.prod(x.shape),
@@ -443,23 +303,22 @@ class JaxFront(Front):
     def __init__(self, world: Any, devices: int) -> None:
         super().__init__(world, devices)
         self.manual: DeviceMesh | None = None
-        self.compiled = False
+        self.compiled = self.typed = self.explicit = self.asked = False
+        world.refuses, world.merges = self.refused, lambda before, axis: axis not in before.split(",")
+
+    def refused(self, reason: str, backward: bool) -> str:
+        """Why a message that nobody asked for cannot be: explicit axes take products of split dims by out_sharding."""
+        if (
+            backward
+            or not self.explicit
+            or self.asked
+            or not reason.startswith(("operand", "result of MatMul", "result of Batch"))
+        ):
+            return ""
+        return f"a message that explicit axes do not send, or that is not known ({reason}): give out_sharding"
 
     def known_mesh(self) -> DeviceMesh:
         """The mesh that a program means when it names none."""
         if not self.meshes:
             raise NotRead("no mesh was made before")
         return self.meshes[-1]
-
-    def needed(self, results: Sequence[Sym]) -> set[int]:
-        """The messages without which these results would not be there."""
-        found: set[int] = set()
-        seen: set[int] = set()
-        waiting = list(results)
-        while waiting:
-            x = waiting.pop()
-            if id(x) not in seen:
-                seen.add(id(x))
-                found |= {id(m) for m in x.sent}
-                waiting += x.made_of
-        return found

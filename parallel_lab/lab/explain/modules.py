@@ -1,62 +1,122 @@
-"""Layers as trees of parameters, and what splits them: `parallelize_module`, `fully_shard`, HyperParallel's same names.
+"""Layers of a program as Cells of ours, so that our `parallelize_module`, `fully_shard` and hooks work on them.
 
-A layer is an `Instance` with a kind; a style adds functions before and after its forward, which place inputs and
-outputs. `fully_shard` makes a `Group` of parameters, gathered before forward and before backward, whose gradients are
-scattered when backward has passed: the messages follow from when autograd comes by, as in PyTorch.
+A class of the program that inherits from Module or Cell becomes a `Module`, a Cell whose construct reads the program's
+forward; so does a layer that the program makes by its name ("Linear"). Their parameters have no values.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
+from ...base.dtypes import as_dtype
 from ...layout.device_mesh import DeviceMesh
-from ...layout.mesh_layout import MeshLayout, Replicate, Shard
-from .front import Front, Table, dtype_of, op, shape_of
-from .reading import Instance, Name, NotRead
-from .symbolic import Sym
-from .torch_names import CALLS, FUNCTIONAL, OPERATORS, TorchFront, placed
+from ...layout.mesh_layout import Replicate
+from ...nn import fully_shard as sharding, parallel_styles as styles
+from ...nn.cell import Cell
+from ...nn.tensor.dtensor import RankTensors
+from ...nn.tensor.dtensor_parameter import DTensorParameter, hold, reduced
+from ...nn.tensor.dtensor_parts import Parts, hollow
+from ...nn.tensor.tape import history
+from . import pipelines
+from .front import DTYPES, Front, Table, dtype_of, entry_for, last, op, shape_of
+from .torch_names import CALLS, FUNCTIONAL, OPERATORS, TorchFront, distribute_tensor
+from .values import Class, Instance, Name, NotRead
+from .world import now
 
 # ---- layers ----
 
 
-def _layer(kind: str, *shapes: tuple[str, Callable[..., Any]]) -> Callable[..., Instance]:
-    """A layer with parameters.  shapes: (name, function of the layer's arguments that gives a shape, or None)"""
+class RankParameter(RankTensors):
+    """A parameter that no mesh has yet: each rank has all of it."""
 
-    def make(front: Front, *args: Any, dtype: Any = None, **kw: Any) -> Instance:
-        kw = {k: v for k, v in kw.items() if k not in ("device", "weight_init", "bias_init")}
-        made = Instance(None, {}, kind)
+    __slots__ = ("name",)
+
+    def __init__(self, like: RankTensors, wanted: bool = True) -> None:
+        super().__init__(like._locals, like.mesh)
+        self.name, self._wanted = "Parameter", wanted
+
+    full_shape = property(lambda self: self.shape)
+
+    def like(self, parts: Any, layout: Any = None, shape: Any = None) -> RankTensors:
+        return RankTensors(parts, self.mesh)
+
+
+class Module(Instance, Cell):
+    """A layer.  of: its class in the program; None: known by its `kind`, with the arguments that it was given"""
+
+    def __init__(self, front: Any, of: Class | None, args: Any = (), kwargs: Any = None) -> None:
+        Cell.__init__(self)
+        self.__dict__.update({" front": front, " of": of, " args": args, " kwargs": kwargs or {}, "training": True})
+
+    of = property(lambda self: self.__dict__[" of"])  # type: ignore[assignment]
+    names = property(lambda self: self.__dict__)  # type: ignore[assignment]
+    kind = property(lambda self: "module" if self.of else type(self).layer)  # type: ignore[assignment]
+    layer = ""
+
+    def keep(self, name: str, value: Any) -> None:
+        """self.name = value"""
+        if isinstance(value, Cell):
+            self._params.pop(name, None)
+            setattr(self, name, value)
+            return
+        self._cells.pop(name, None)
+        if isinstance(value, (RankParameter, DTensorParameter)):
+            value.name = name
+            hold(self, name, value)
+        else:
+            self._params.pop(name, None)
+            self.__dict__[name] = value
+
+    def place(self, key: Any) -> str:
+        """The name under which self[key] = ... is kept."""
+        return key if isinstance(key, str) else list(self._cells)[key]
+
+    def construct(self, *args: Any, **kwargs: Any) -> Any:
+        front, of = self.__dict__[" front"], self.of
+        method = of and (of.find("forward") or of.find("construct"))
+        if method:
+            return front.reader.run(method, [self, *args], kwargs)
+        if self.kind not in FORWARD:
+            raise NotRead("a layer without forward is called")
+        return FORWARD[self.kind](front, self, *args, **kwargs)
+
+
+def _layer(kind: str, *shapes: tuple[str, Callable[..., Any]]) -> Callable[..., Module]:
+    """A layer with parameters.  shapes: (name, function of the layer's arguments that gives a shape, or None)"""
+    made = type(kind, (Module,), {"layer": kind, "__module__": __name__})
+
+    def make(front: Front, *args: Any, dtype: Any = None, device: Any = None, **kw: Any) -> Module:
+        kw = {k: v for k, v in kw.items() if k not in ("weight_init", "bias_init")}
+        of = made(front, None, args, kw)
         for name, shape in shapes:
             size = shape(*args, **kw)
-            tensor = None if size is None else front.world.tensor(shape_of(size), dtype_of(dtype), requires_grad=True)
-            made.names[name] = tensor
-        return made
+            tensor = None if size is None else front.world.tensor(shape_of(size), dtype_of(dtype))
+            of.keep(name, None if tensor is None else RankParameter(tensor))
+        return of
 
     return make
 
 
-def _kept(kind: str) -> Callable[..., Instance]:
-    """A layer that keeps its arguments."""
-    return lambda front, *args, **kw: Instance(None, {"args": args, "kwargs": kw}, kind)
-
-
-def _several(kind: str) -> Callable[..., Instance]:
+def _several(kind: str) -> Callable[..., Module]:
     """A layer made of layers."""
+    made = type(kind, (Module,), {"layer": kind, "__module__": __name__})
 
-    def make(front: Front, *parts: Any) -> Instance:
+    def make(front: Front, *parts: Any) -> Module:
+        of = made(front, None)
         if len(parts) == 1 and not isinstance(parts[0], Instance):
             parts = tuple(parts[0].items() if isinstance(parts[0], dict) else front.reader.items(parts[0]))
-        return Instance(None, dict(p if isinstance(p, tuple) else (str(i), p) for i, p in enumerate(parts)), kind)
+        for i, each in enumerate(parts):
+            of.keep(*(each if isinstance(each, tuple) else (str(i), each)))
+        return of
 
     return make
 
 
-def _in_order(front: Any, of: Instance, x: Any) -> Any:
-    for part in children(of).values():
-        x = front.invoke(part, [x], {})
+def _in_order(front: Any, of: Module, x: Any) -> Any:
+    for each in of._cells.values():
+        x = front.invoke(each, [x], {})
     return x
 
 
@@ -64,7 +124,17 @@ def _norm_shape(normalized_shape: Any, *args: Any, **kw: Any) -> tuple[int, ...]
     return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
 
 
-_OTHERS = ("Dropout", "Identity", "Softmax", "Flatten", "CrossEntropyLoss", "MSELoss")
+def _norm_bias(
+    normalized_shape: Any, eps: Any = 0, elementwise_affine: bool = True, bias: bool = True, **kw: Any
+) -> tuple[int, ...] | None:
+    return _norm_shape(normalized_shape) if elementwise_affine and bias else None
+
+
+def _norm_weight(normalized_shape: Any, eps: Any = 0, elementwise_affine: bool = True, *args: Any, **kw: Any) -> Any:
+    return _norm_shape(normalized_shape) if elementwise_affine else None
+
+
+_OTHERS = ("Dropout", "Identity", "Softmax", "Flatten", "CrossEntropyLoss", "MSELoss", "NLLLoss")
 ACTIVATIONS = {"ReLU": "relu", "GELU": "gelu", "SiLU": "silu", "Tanh": "tanh", "Sigmoid": "sigmoid"}
 LAYERS: Table = {
     "Linear": _layer("Linear", ("weight", lambda in_features, out_features, bias=True: (out_features, in_features)),
@@ -73,259 +143,211 @@ LAYERS: Table = {
                     ("bias", lambda in_channels, out_channels, has_bias=True: (out_channels,) if has_bias else None)),
     "Embedding": _layer("Embedding", ("weight", lambda num_embeddings, embedding_dim, *args, **kw: (
         num_embeddings, embedding_dim))),
-    "LayerNorm": _layer("LayerNorm", ("weight", _norm_shape), ("bias", _norm_shape)),
-    "RMSNorm": _layer("RMSNorm", ("weight", _norm_shape)),
-    **{kind: _kept(kind) for kind in (*ACTIVATIONS, *_OTHERS)},
+    "LayerNorm": _layer("LayerNorm", ("weight", _norm_weight), ("bias", _norm_bias)),
+    "RMSNorm": _layer("RMSNorm", ("weight", _norm_weight)),
+    **{kind: _layer(kind) for kind in (*ACTIVATIONS, *_OTHERS)},
     **{kind: _several("Sequential") for kind in ("Sequential", "SequentialCell")},
-    **{kind: _several("ModuleList") for kind in ("ModuleList", "ModuleDict", "CellList")},
+    **{kind: _several("ModuleList") for kind in ("ModuleList", "CellList")},
+    "ModuleDict": _several("ModuleDict"),
 }  # fmt: skip
+
+
+def _args(of: Module) -> tuple[Any, dict[str, Any]]:
+    return of.names[" args"], of.names[" kwargs"]
+
+
 FORWARD: Table = {
     "Linear": lambda front, of, x: FUNCTIONAL["linear"](front, x, of.names["weight"], of.names["bias"]),
     "Embedding": lambda front, of, x: FUNCTIONAL["embedding"](front, x, of.names["weight"]),
-    "LayerNorm": lambda front, of, x: op("layer_norm")(
-        x, of.names["weight"].shape, of.names["weight"], of.names["bias"]
+    "LayerNorm": lambda front, of, x: FUNCTIONAL["layer_norm"](
+        front, x, _norm_shape(*_args(of)[0], **_args(of)[1]), of.names["weight"], of.names["bias"]
     ),
     "RMSNorm": lambda front, of, x: FUNCTIONAL["rms_norm"](front, x, 1, of.names["weight"]),
     **{kind: lambda front, of, x, name=name: op(name)(x) for kind, name in ACTIVATIONS.items()},
     "Dropout": lambda front, of, x: FUNCTIONAL["dropout"](front, x),
     "Identity": lambda front, of, x: x,
-    "Softmax": lambda front, of, x: OPERATORS["softmax"](front, x, *of.names["args"], **of.names["kwargs"]),
-    "Flatten": lambda front, of, x: OPERATORS["flatten"](front, x, *(of.names["args"] or (1,)), **of.names["kwargs"]),
+    "Softmax": lambda front, of, x: OPERATORS["softmax"](front, x, *_args(of)[0], **_args(of)[1]),
+    "Flatten": lambda front, of, x: OPERATORS["flatten"](front, x, *(_args(of)[0] or (1,)), **_args(of)[1]),
     "Sequential": _in_order,
-    "CrossEntropyLoss": lambda front, of, x, y: FUNCTIONAL["cross_entropy"](front, x, y, **of.names["kwargs"]),
-    "MSELoss": lambda front, of, x, y: FUNCTIONAL["mse_loss"](front, x, y, **of.names["kwargs"]),
+    "CrossEntropyLoss": lambda front, of, x, y: FUNCTIONAL["cross_entropy"](front, x, y, **_args(of)[1]),
+    "MSELoss": lambda front, of, x, y: FUNCTIONAL["mse_loss"](front, x, y, **_args(of)[1]),
 }
 
 
-def children(of: Instance) -> dict[str, Instance]:
-    """The layers that a layer holds, by name."""
-    return {name: held for name, held in of.names.items() if isinstance(held, Instance) and held.kind}
-
-
-def modules(of: Instance, path: str = "") -> Iterator[tuple[str, Instance]]:
+def modules(of: Any) -> list[tuple[str, Any]]:
     """A layer and all below it, by path."""
-    yield path, of
-    for name, held in children(of).items():
-        yield from modules(held, f"{path}.{name}" if path else name)
+    return list(of.cells_and_names()) if isinstance(of, Module) else []
 
 
-def parameters(of: Instance) -> list[tuple[str, Sym]]:
+def children(of: Any) -> dict[str, Any]:
+    """The layers that a layer holds, by name."""
+    return of._cells if isinstance(of, Module) else {}
+
+
+def parameters(of: Any) -> list[tuple[str, Any]]:
     """The parameters of a layer and of all below it, each once, by path."""
-    found = {}
-    for path, module in modules(of):
-        for key, held in module.names.items():
-            if isinstance(held, Sym) and held.node is None and held.requires_grad:
-                found.setdefault(id(held), (f"{path}.{key}" if path else key, held))
-    return list(found.values())
+    return of._paths() if isinstance(of, Module) else []
 
 
-def under(of: Instance, path: str) -> list[Instance]:
-    """The layers that a path of a plan names: "layers.*.w1"."""
-    found = [of]
-    for part in path.split(".") if path else []:
-        found = [held for one in found for key, held in children(one).items() if fnmatch.fnmatchcase(key, part)]
-    return found
+def parameter(front: Front, x: Any = None, requires_grad: bool = True, **kw: Any) -> Any:
+    """nn.Parameter(tensor)"""
+    if x.alone:
+        return RankParameter(x, requires_grad)
+    return DTensorParameter(x._locals, x.layout, x.shape, "Parameter", requires_grad)
 
 
-# ---- parallelize_module ----
+def under(front: Any, of: Module, path: str) -> Module:
+    """The layer at a path."""
+    return dict(modules(of))[path]
 
 
-def _style(kind: str, *, dim: Any = None, **defaults: Any) -> Callable[..., Instance]:
+# ---- parallelize_module, fully_shard ----
+
+
+def _style(kind: str) -> Callable[..., Any]:
     """A parallel style with its settings."""
-    return lambda front, *args, **kw: Instance(None, defaults | kw | ({"sequence_dim": args[0]} if args else {}), kind)
+
+    def make(front: Front, *args: Any, **kw: Any) -> Any:
+        given = {k: tuple(v) if isinstance(v, list) else v for k, v in kw.items()}
+        return getattr(styles, kind)(*args, **given)
+
+    return make
 
 
 STYLES: Table = {
-    kind: _style(kind, **defaults)
-    for kind, defaults in {
-        "ColwiseParallel": {"input_layouts": Replicate(), "output_layouts": Shard(-1), "use_local_output": True},
-        "RowwiseParallel": {"input_layouts": Shard(-1), "output_layouts": Replicate(), "use_local_output": True},
-        "SequenceParallel": {"sequence_dim": 1, "use_local_output": False},
-        "PrepareModuleInput": {"use_local_output": False},
-        "PrepareModuleOutput": {"use_local_output": True},
-    }.items()
-}
+    kind: _style(kind)
+    for kind in (
+        "ColwiseParallel", "RowwiseParallel", "SequenceParallel", "PrepareModuleInput", "PrepareModuleOutput"
+    )
+}  # fmt: skip
 
 
 def parallelize_module(
-    front: Any, module: Instance, device_mesh: Any = None, parallelize_plan: Any = None, **kw: Any
+    front: Any, module: Module, device_mesh: Any = None, parallelize_plan: Any = None, **kw: Any
 ) -> Any:
     """Styles for layers, by path."""
-    if not isinstance(device_mesh, DeviceMesh) or device_mesh.ndim != 1:
-        raise NotRead('refused: parallelize_module takes a mesh of one axis: give mesh["tp"]')
-    plan = {"": parallelize_plan} if isinstance(parallelize_plan, Instance) else dict(parallelize_plan or {})
-    for path, how in plan.items():
-        for one in under(module, path):
-            _styled(front, one, how, device_mesh)
-    if missing := [path for path in plan if not under(module, path)]:
+    if not isinstance(device_mesh, DeviceMesh):
+        raise NotRead("the mesh is not known")
+    known = [path for path, _ in modules(module)]
+    plan = parallelize_plan if isinstance(parallelize_plan, styles.ParallelStyle) else dict(parallelize_plan or {})
+    if isinstance(plan, dict) and (missing := [p for p in plan if not styles.matching(known, p)]):
         raise NotRead(f"the plan names layers that are not there: {missing}")
+    before = {id(p) for _, p in parameters(module) if isinstance(p, DTensorParameter)}
+    styles.parallelize_module(module, device_mesh, plan)
+    for path, p in parameters(module):
+        if isinstance(p, DTensorParameter) and id(p) not in before:
+            front.world.note(f"{path}, parallelized", p.layout.code, p)
     return module
-
-
-def _styled(front: Any, module: Instance, how: Instance, mesh: DeviceMesh) -> None:
-    world, names, kind = front.world, how.names, how.kind
-    local = names.get("use_local_output", False)
-
-    def at(placement: Any, x: Sym) -> MeshLayout:
-        return placed(front, mesh, placement).on(len(x.shape))
-
-    def taken(x: Any, given: Any, wanted: Any, exactly: bool = False) -> Any:
-        """An input as the style takes it.  exactly: whatever it is now"""
-        if not isinstance(x, Sym) or given is None:
-            return x
-        x = world.from_local(x, at(given, x)) if x.layout is None else x
-        move = wanted is not None and (exactly or given != wanted)
-        return world.redistribute(x, at(wanted, x), f"an input that {kind} takes as {wanted}") if move else x
-
-    def given_back(x: Any, wanted: Any) -> Any:
-        if not isinstance(x, Sym) or wanted is None:
-            return x
-        x = world.from_local(x, at(wanted, x)) if x.layout is None else x
-        return own(world.redistribute(x, at(wanted, x), f"the output that {kind} gives as {wanted}"))
-
-    def own(x: Any) -> Any:
-        return world.to_local(x) if local and isinstance(x, Sym) else x
-
-    before, after = (module.names.setdefault(f"{when} forward", []) for when in ("before", "after"))
-    if kind in ("ColwiseParallel", "RowwiseParallel"):
-        if module.kind not in ("Linear", "Embedding"):
-            raise NotRead(f"refused: {kind} takes Linear and Embedding")
-        column, table = kind == "ColwiseParallel", module.kind == "Embedding"
-        splits = {"weight": Shard(int(column == table))} | ({"bias": Shard(0)} if column else {})
-        wanted = Replicate() if column or table else Shard(-1)
-        before.append(lambda args: [taken(args[0], names["input_layouts"], wanted), *args[1:]])
-        after.append(lambda out: given_back(out, names["output_layouts"]))
-    elif kind == "SequenceParallel":
-        splits, dim = {}, Shard(names["sequence_dim"])
-        before.append(lambda args: [taken(args[0], dim, dim, exactly=True), *args[1:]])
-        after.append(own)
-    else:
-        side = "input" if kind == "PrepareModuleInput" else "output"
-        pair = (names.get(f"{wish}{side}_layouts") for wish in ("", "desired_"))
-        given, wished = (p if isinstance(p, (tuple, list)) else (p,) for p in pair)
-        if side == "input":
-            before.append(lambda args: [own(taken(x, g, w)) for x, g, w in zip(args, given, wished, strict=True)])
-        else:
-            after.append(lambda out: given_back(taken(out, given[0], wished[0]), wished[0]))
-        return
-    for key, held in list(module.names.items()):
-        if isinstance(held, Sym):
-            layout, what = placed(front, mesh, splits.get(key, Replicate())), f"{module.kind}.{key}, {kind}"
-            module.names[key] = world.placed(held.shape, held.dtype, layout, what, requires_grad=True)
-
-
-# ---- fully_shard ----
-
-
-@dataclass(eq=False)
-class Group:
-    """Parameters that `fully_shard` gathers and scatters together.
-
-    frees    after forward; None: unless it is the outermost
-    each     a message for every parameter (HyperParallel without comm_fusion)
-    ahead    the group that comes next in backward is gathered in advance
-    gathered, passed, waiting  parameters are whole; backward has left it; modules of it that have still to run
-    order    groups in the order of forward
-    """
-
-    front: Any
-    modules: list[Instance]
-    mesh: DeviceMesh
-    params: list[Sym]
-    frees: bool | None
-    gather_dtype: str | None
-    reduce_dtype: str | None
-    each: bool
-    ahead: bool
-    syncs: bool = True
-    gathered: bool = False
-    passed: bool = True
-    outermost: bool = False
-    waiting: int = 0
-    order: list[Group] = field(default_factory=list)
-
-    def _send(self, kind: str, axis: str, times: int, dtype: str | None, reason: str) -> None:
-        """One message of all parameters' rows, rounded up to equal pieces; or one for each."""
-        rows = [-(-(p.local_shape or (1,))[0] // self.mesh.shape[-1]) * times for p in self.params]
-        shapes = [(n, *p.local_shape[1:]) for n, p in zip(rows, self.params, strict=True)]
-        for shape in shapes if self.each else [(sum(map(math.prod, shapes)),)]:
-            reduce = "" if kind == "all_gather" else "sum"
-            self.front.world.send(kind, axis, shape, dtype or self.gather_dtype or self.params[0].dtype, reduce, reason)
-
-    def gather(self, reason: str) -> None:
-        """Make the parameters whole."""
-        if self.params and not self.gathered:
-            self.gathered = True
-            self._send("all_gather", self.mesh.names[-1], 1, None, reason)
-
-    def after_forward(self) -> None:
-        """Keep only this rank's pieces, if that is asked for."""
-        if self.frees if self.frees is not None else not self.outermost:
-            self.gathered = False
-
-    def before_backward(self) -> None:
-        """Backward reaches the results of the module."""
-        if self.passed:
-            self.passed = False
-            self.gather("parameters before backward")
-            if self.ahead and self in self.order and (at := self.order.index(self)) > 0:
-                self.order[at - 1].gather("parameters of the group that comes next in backward")
-
-    def after_backward(self) -> None:
-        """Backward has left the module."""
-        if self.passed:
-            return
-        self.passed, self.gathered = True, False
-        reached = [p for p in self.params if p.grad is not None]
-        if not self.syncs or not reached:
-            return
-        for p in reached:  # what tensor parallelism has left pending
-            if p.layout is not None and p.grad is not None and p.grad.layout != p.layout:
-                p.grad = self.front.world.moved(p.grad, p.layout, "a gradient before it is scattered")
-        self._send(
-            "reduce_scatter", self.mesh.names[-1], self.mesh.shape[-1], self.reduce_dtype, "gradients of the group"
-        )
-        if self.mesh.ndim > 1:
-            self._send("all_reduce", self.mesh.names[0], 1, self.reduce_dtype, "gradients, over the copies")
 
 
 def fully_shard(
     front: Any, module: Any, mesh: Any = None, reshard_after_forward: Any = None, mp_policy: Any = None,
-    comm_fusion: bool = False, mixed_precision: Any = None, shard_placement_fn: Any = None, **kw: Any,
+    comm_fusion: bool = False, mixed_precision: Any = None, shard_placement_fn: Any = None, offload_policy: Any = None,
 ) -> Any:  # fmt: skip
     """Parameters that no group has yet become one."""
-    if reshard_after_forward not in (None, True, False) or shard_placement_fn is not None:
-        raise NotRead("reshard_after_forward of a number, and shard_placement_fn, are not read")
     several = list(module) if isinstance(module, (list, tuple)) else [module]
-    policy = (mp_policy or mixed_precision or Instance(None)).names
-    gather_dtype, reduce_dtype = (dtype_of(d) if (d := policy.get(f"{k}_dtype")) else None for k in ("param", "reduce"))
-    owned = {id(p) for g in front.groups for p in g.params}
-    params = [p for one in several for _, p in parameters(one) if id(p) not in owned]
-    frees = True if front.hyper and reshard_after_forward is None else reshard_after_forward
-    over = mesh or DeviceMesh((front.devices,))
-    each = front.hyper and not comm_fusion
-    group = Group(front, several, over, params, frees, gather_dtype, reduce_dtype, each, ahead=not front.hyper)
-    front.groups.append(group)
+    given = (mp_policy or mixed_precision or Instance(None)).names
+    policy = {k: dtype_of(v) if k.endswith("dtype") and v is not None else v for k, v in given.items()}
+    choose = shard_placement_fn and (lambda p: front.reader.call(shard_placement_fn, [p], {}))
+    sharding.fully_shard(
+        several,
+        mesh=mesh or DeviceMesh((front.devices,)),
+        reshard_after_forward=True if front.hyper and reshard_after_forward is None else reshard_after_forward,
+        shard_placement_fn=choose,
+        mp_policy=sharding.MixedPrecisionPolicy(**policy),
+    )
     for one in several:
-        one.names |= {"group": group, "marks": ("FSDPModule", "HSDPModule")}
+        one.names["marks"] = ("FSDPModule", "HSDPModule")
+        if front.hyper and not comm_fusion:
+            one.names["_group"].__class__ = OneByOne
     return module
+
+
+class OneByOne(sharding.Group):
+    """HyperParallel without comm_fusion: a message for each parameter, and nothing is gathered in advance."""
+
+    ahead = False
+
+    def _messages_of(self, shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+        return shapes
+
+
+# ---- activation checkpointing ----
+
+# operators that keep nothing for their gradients
+KEEPS_NOTHING = (
+    "add", "sub", "neg", "identity", "reshape", "transpose", "swapaxes", "expand_dims", "squeeze", "broadcast_to",
+    "concat", "stack", "split_parts", "slice", "strided_slice", "reduce_sum", "reduce_mean", "cast", "flatten",
+)  # fmt: skip
+
+
+def checkpoint(front: Any, of: Any, *args: Any, use_reentrant: Any = None, **kwargs: Any) -> Any:
+    """What `of` computes, and in backward once more, up to the last of what was kept for gradients."""
+    kwargs = {k: v for k, v in kwargs.items() if k not in ("preserve_rng_state", "determinism_check", "debug")}
+    if "context_fn" in kwargs or "early_stop" in kwargs:
+        raise NotRead("a checkpoint that chooses what to keep is not read")
+    if use_reentrant is not False:
+        raise NotRead("use_reentrant=True, the default, is not read")
+    since = now()
+    out = front.reader.call(of, list(args), kwargs)
+    tensors = [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, Parts)]
+    kept = {x.node.order: x.node for t in tensors for x in history(t, since) if _keeps(x.node.op)}
+    if kept:
+        kept[max(kept)].hooks.append(lambda g: front.world.again(since, max(kept)))
+    return out
+
+
+def _keeps(op: Any) -> bool:
+    return (op.vjp_fn is not None or op.name in ("matmul", "power")) and op.name not in KEEPS_NOTHING
+
+
+def checkpoint_wrapper(front: Any, module: Module, *args: Any, **kwargs: Any) -> Module:
+    """A layer around another, whose forward is recomputed."""
+    of = WRAPPER(front, None, args, {k: v for k, v in kwargs.items() if k not in ("checkpoint_impl",)})
+    if last(kwargs.get("checkpoint_impl", "NO_REENTRANT")) != "NO_REENTRANT":
+        raise NotRead("use_reentrant=True is not read")
+    of.keep("_checkpoint_wrapped_module", module)
+    return of
+
+
+def apply_checkpointing(
+    front: Any, model: Module, checkpoint_wrapper_fn: Any = None, check_fn: Any = None, auto_wrap_policy: Any = None
+) -> None:
+    """checkpoint_wrapper for each layer that a function of the program chooses."""
+    if auto_wrap_policy is not None:
+        raise NotRead("auto_wrap_policy is not read")
+    wrap = checkpoint_wrapper_fn or Name("checkpoint_wrapper")
+    for _, one in modules(model):
+        for name, child in list(children(one).items()):
+            if check_fn is None or front.reader.call(check_fn, [child], {}):
+                one.keep(name, front.reader.call(wrap, [child], {}))
+
+
+WRAPPER = type("CheckpointWrapper", (Module,), {"layer": "CheckpointWrapper", "__module__": __name__})
+FORWARD["CheckpointWrapper"] = lambda front, of, *args, **kw: checkpoint(
+    front, of.names["_checkpoint_wrapped_module"], *args, **{"use_reentrant": False, **of.names[" kwargs"], **kw}
+)
 
 
 # ---- optimizers ----
 
 
-def optimizer(front: Any, params: Any, *args: Any, **kw: Any) -> Instance:
-    """Anything that reads gradients and writes parameters."""
+def optimizer(front: Any, params: Any, *args: Any, reads: int = 1, **kw: Any) -> Instance:
+    """Anything that reads gradients and writes parameters.  reads: how often it reads a gradient; 0: not known"""
     groups = [one["params"] if isinstance(one, dict) else [one] for one in front.reader.items(params)]
     pairs = [p[1] if isinstance(p, tuple) else p for group in groups for p in front.reader.items(group)]
-    return Instance(None, {"params": [p for p in pairs if isinstance(p, Sym)]}, "optimizer")
+    return Instance(None, {"params": [p for p in pairs if isinstance(p, Parts)], "reads": reads}, "optimizer")
 
 
-def step(front: Any, of: Instance, *args: Any) -> None:
-    """A parameter takes its gradient in its own layout."""
-    for p in of.names["params"]:
-        if p.grad is not None and p.layout is not None and p.grad.layout is not None:
-            front.world.moved(p.grad, p.layout, "the optimizer reads a gradient")
+def step(front: Any, of: Instance, *args: Any, **kwargs: Any) -> None:
+    """A parameter takes its gradient in its own layout, each time that the rule reads it; a pipeline runs a batch."""
+    if of.kind == "pipeline schedule":
+        pipelines.run(front, of, args, kwargs, True)
+    for p in of.names.get("params", ()):
+        if p.grad is not None and p.grad.layout != p.layout and not of.names["reads"]:
+            raise NotRead("what this optimizer does with a gradient that lies otherwise than its parameter is not read")
+        for _ in range(of.names["reads"]):
+            reduced(p, "the optimizer")
 
 
 def zero_grad(front: Any, of: Instance, *args: Any, **kw: Any) -> None:
@@ -337,31 +359,42 @@ def zero_grad(front: Any, of: Instance, *args: Any, **kw: Any) -> None:
 def clip_grad_norm_(front: Any, params: Any, *args: Any, **kw: Any) -> None:
     """One norm of all gradients: those of parameters that lie alike are summed in one message per axis."""
     alike: dict[tuple[str, ...], int] = {}
-    for p in front.reader.items(params):
-        if p.grad is not None:
-            axes = [g.mesh.names[-1] for g in front.groups if any(p is q for q in g.params)]
-            pairs = zip(p.layout.mesh.names, p.layout.placements, strict=True) if p.layout is not None else ()
-            key = (*axes, *(name for name, placement in pairs if placement != Replicate()))
+    for p in [params] if isinstance(params, Parts) else front.reader.items(params):
+        if p.grad is not None and not p.grad.alone:
+            if p.grad.layout.pending:
+                raise NotRead("the norm of gradients that are pending is not read")
+            pairs = zip(p.grad.mesh.names, p.grad.placements, strict=True)
+            key = tuple(name for name, placement in pairs if placement != Replicate())
             alike[key] = alike.get(key, 0) + 1
     for axes, count in alike.items():
         for axis in axes:
-            front.world.send("all_reduce", axis, (count,), "float32", "sum", "the norm of all gradients")
+            front.world.send("all_reduce", axis, front.world.tensor((count,)), "sum", "the norm of all gradients")
 
 
-def _set_sync(front: Any, of: Instance, syncs: bool, **kw: Any) -> None:
-    below = {id(one) for _, one in modules(of)}
-    for group in front.groups:
-        group.syncs = syncs if id(group.modules[0]) in below else group.syncs
+def _called(name: str) -> Callable[..., Any]:
+    """A method that our layers have too."""
+    return lambda front, of, *args, **kw: getattr(of, name)(*args, **kw)
 
 
-def _hold(front: Any, of: Instance, name: str, value: Any, **kw: Any) -> None:
-    of.names[name] = value
+def cast_module(front: Front, of: Any, *args: Any, dtype: Any = None, **kw: Any) -> Any:
+    """model.to(device, dtype): floats get the dtype."""
+    dtype = next((a for a in args if last(a) in DTYPES), dtype)
+    for _, p in parameters(of) if dtype is not None else ():
+        if p.dtype.kind == "f" or str(p.dtype) == "bfloat16":
+            p._locals = {rank: hollow(x.shape, dtype_of(dtype), (x,)) for rank, x in p._locals.items()}
+            p._dtype = as_dtype(dtype_of(dtype))
+    return of
 
 
-_CHANGES_NOTHING = ("to", "cuda", "train", "eval", "set_train", "bfloat16", "float", "half", "apply", "requires_grad_")
+def _requires_grad(front: Front, of: Any, requires_grad: bool = True) -> Any:
+    for _, p in parameters(of):
+        p._wanted = requires_grad
+    return of
 
 
-_SCHEDULES = ("StepLR", "LambdaLR", "CosineAnnealingLR", "LinearLR")
+_CHANGES_NOTHING = ("cuda", "to_empty", "reset_parameters", "init_weights", "train", "set_train", "apply", "compile")
+_SCHEDULES = ("StepLR", "LambdaLR", "CosineAnnealingLR", "LinearLR", "SequentialLR", "ConstantLR", "MultiStepLR")
+_SHARDED = ("set_requires_gradient_sync", "set_requires_all_reduce", "set_reshard_after_forward", "unshard", "reshard")
 
 
 class ModuleFront(TorchFront):
@@ -372,13 +405,20 @@ class ModuleFront(TorchFront):
         **CALLS,
         **{f"nn.{kind}": make for kind, make in LAYERS.items()},
         **STYLES,
+        **pipelines.PIPELINES,
+        "Parameter": parameter,
         "parallelize_module": parallelize_module,
         "fully_shard": fully_shard,
         "MixedPrecisionPolicy": lambda front, **kw: Instance(None, kw, "policy"),
         "loss_parallel": lambda front: Name("split loss"),
         "clip_grad_norm_": clip_grad_norm_,
+        "checkpoint.checkpoint": checkpoint,
+        "checkpoint_wrapper": checkpoint_wrapper,
+        "apply_activation_checkpointing": apply_checkpointing,
         **{f"lr_scheduler.{n}": lambda front, *args, **kw: optimizer(front, []) for n in _SCHEDULES},
-        **{f"optim.{name}": optimizer for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop")},
+        "optim.SGD": optimizer,  # Adam: the mean's lerp_, and both factors of the square's addcmul_
+        **{f"optim.{n}": partial(optimizer, reads=3) for n in ("Adam", "AdamW")},
+        **{f"optim.{n}": partial(optimizer, reads=0) for n in ("Adagrad", "RMSprop")},
     }
     methods: ClassVar[dict[type, Table]] = {
         **TorchFront.methods,
@@ -391,88 +431,72 @@ class ModuleFront(TorchFront):
             },
             **{n: lambda front, of, *args, **kw: parameters(of) for n in ("named_parameters", "parameters_and_names")},
             "modules": lambda front, of: [m for _, m in modules(of)],
-            "named_modules": lambda front, of: list(modules(of)),
+            "named_modules": lambda front, of: modules(of),
             **{n: lambda front, of: list(children(of).items()) for n in ("named_children", "items")},
-            **{n: lambda front, of: list(children(of).values()) for n in ("children", "values", "iter")},
-            "[]": lambda front, of, key: list(children(of).values())[key] if isinstance(key, int) else of.names[key],
-            "append": lambda front, of, held: _hold(front, of, str(len(children(of))), held),
-            **dict.fromkeys(("register_buffer", "register_parameter", "add_module"), _hold),
-            "get_submodule": lambda front, of, path: under(of, path)[0],
+            **{n: lambda front, of: list(children(of).values()) for n in ("children", "values")},
+            "keys": lambda front, of: list(children(of)),
+            "iter": lambda front, of: list(children(of) if of.kind == "ModuleDict" else children(of).values()),
+            "[]": lambda front, of, key: (
+                list(children(of).values())[key] if isinstance(key, (int, slice)) else of.names[key]
+            ),
+            "append": lambda front, of, held: of.keep(str(len(children(of))), held),
+            **dict.fromkeys(
+                ("register_buffer", "register_parameter", "add_module", "register_module"),
+                lambda front, of, name, value=None, **kw: of.keep(name, value),
+            ),
+            "get_submodule": under,
             **{name: lambda front, of, *args, **kw: of for name in _CHANGES_NOTHING},
-            "forward": lambda front, of, *args, **kw: front.invoke(of, list(args), kw),
+            "to": cast_module,
+            **{
+                name: lambda front, of, name=name: cast_module(front, of, dtype=name)
+                for name in ("bfloat16", "float", "half", "double")
+            },
+            "requires_grad_": _requires_grad,
+            "forward": lambda front, of, *args, **kw: of.construct(*args, **kw),
             "step": step,
+            "eval": lambda front, of, *args, **kw: (
+                pipelines.run(front, of, args, kw, False) if of.kind == "pipeline schedule" else of
+            ),
             **dict.fromkeys(("zero_grad", "zero_grads"), zero_grad),
-            **dict.fromkeys(("set_requires_gradient_sync", "set_requires_grad_sync"), _set_sync),
+            **{name: _called(name) for name in _SHARDED},
+            "set_requires_grad_sync": _called("set_requires_gradient_sync"),
             "set_reduce_op_type": lambda front, of, kind: None,
         },
     }
 
-    def __init__(self, world: Any, devices: int) -> None:
-        super().__init__(world, devices)
-        self.groups: list[Group] = []
-        self.running: list[Group] = []
-        self.order: list[Group] = []
+    def made(self, of: Class) -> Instance:
+        """An object of a class of the program, before its __init__."""
+        return Module(self, of) if of.inherits("Module") or of.inherits("Cell") else Instance(of)
+
+    def attribute(self, holder: Any, name: str) -> Any:
+        """holder.name; of a layer that is wrapped for recomputing, that of the layer within."""
+        if isinstance(holder, WRAPPER) and entry_for(self.methods, holder, name) is None:
+            return self.reader.attribute(holder.names["_checkpoint_wrapped_module"], name)
+        return super().attribute(holder, name)
 
     def invoke(self, of: Instance, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """A layer's forward, with what was hung before and after it."""
         if of.kind == "optimizer":  # MindSpore: optimizer(gradients)
             return step(self, of)
-        method = None if of.of is None else of.of.find("forward") or of.of.find("construct")
-        if method is None and of.kind not in FORWARD:
-            return super().invoke(of, args, kwargs)
-        group = of.names.get("group")
-        args = self._entered(group, args) if group else args
-        for hook in of.names.get("before forward", ()):
-            args = hook(args)
-        run = self.reader.run if method is not None else lambda of, args, kw: FORWARD[of.kind](self, *args, **kw)
-        out = run(method or of, [of, *args], kwargs)
-        for hook in of.names.get("after forward", ()):
-            out = hook(out)
-        return self._left(group, out) if group else out
+        return of(*args, **kwargs) if isinstance(of, Module) else super().invoke(of, args, kwargs)
 
-    def _entered(self, group: Group, args: list[Any]) -> list[Any]:
-        if group.waiting:  # another module of the group has begun
-            return args
-        group.waiting = len(group.modules)
-        if not self.running:
-            self.order = []
-        group.outermost, group.order = not self.running, self.order
-        self.running.append(group)
-        group.gather("parameters before forward")
-        tensors = {id(a): a for a in args if isinstance(a, Sym) and a.requires_grad}
-        copies = {key: self._copy(a) for key, a in tensors.items()}
 
-        def rule(*grads: Any) -> Sequence[Any]:
-            group.after_backward()
-            return grads
+def distribute_module(
+    front: Any, module: Any, device_mesh: Any = None, partition_fn: Any = None, input_fn: Any = None,
+    output_fn: Any = None,
+) -> Any:  # fmt: skip
+    """Parameters by `partition_fn` (name, layer, mesh), the others copies; inputs and outputs by functions."""
+    for path, one in modules(module):
+        if partition_fn is not None:
+            front.reader.call(partition_fn, [path, one, device_mesh], {})
+        for name, p in list(one._params.items()):
+            if not isinstance(p, DTensorParameter):
+                one.keep(name, parameter(front, distribute_tensor(front, p, device_mesh), p.requires_grad))
+    if input_fn is not None:
+        module.register_forward_pre_hook(lambda of, args: front.reader.call(input_fn, [of, args, device_mesh], {}))
+    if output_fn is not None:
+        module.register_forward_hook(lambda of, args, out: front.reader.call(output_fn, [of, out, device_mesh], {}))
+    return module
 
-        self.world.keep("fully_shard", list(tensors.values()), list(copies.values()), rule)
-        return [copies.get(id(a), a) for a in args]
 
-    def _copy(self, x: Sym) -> Sym:
-        return self.world.tensor(x.shape, str(x.dtype), x.layout, made_of=(x,))
-
-    def _left(self, group: Group, out: Any) -> Any:
-        group.waiting -= 1
-        if group.waiting:
-            return out
-        self.running.remove(group)
-        group.after_forward()
-        self.order += [group] if group.params else []
-        if not isinstance(out, Sym) or not out.requires_grad:
-            return out
-        made = self._copy(out)
-
-        def rule(g: Any) -> Sequence[Any]:
-            group.before_backward()
-            return [g]
-
-        self.world.keep("fully_shard", [out], [made], rule)
-        return made
-
-    def backward_ended(self) -> None:
-        """Groups whose inputs need no gradient scatter theirs at the end."""
-        self.world.phase = "backward"
-        for group in sorted(self.groups, key=lambda g: not g.outermost):
-            group.after_backward()
-        self.world.phase = "forward"
+ModuleFront.calls["distribute_module"] = distribute_module

@@ -16,20 +16,32 @@ import ast
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from ...base.errors import ArgumentError, ParallelLabError, shorten
+from .values import (
+    LONGEST,
+    PLAIN,
+    Bound,
+    Class,
+    Function,
+    Instance,
+    Leave,
+    Name,
+    NotRead,
+    Scopes,
+    Stopped,
+    Unread,
+    limited,
+    needed,
+)
 
-LONGEST = 200_000  # characters of a program
 STEPS = 200_000  # expressions and statements that are read, loops counted
 SEQUENCE = 4096  # elements of a list, turns of a loop
-HELD = 20_000  # elements of a list with those of the lists in it
 SECONDS = 60  # of reading
 DEPTH = 24  # calls within calls of the program's functions
 NESTED = 60  # expressions within expressions
-INT = 2**62
 
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -40,89 +52,6 @@ _COMPARE: dict[type, Callable[[Any, Any], Any]] = {
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
 }  # fmt: skip
-Scopes = list[dict[str, Any]]  # names, innermost first
-PLAIN = (bool, int, float, str, tuple, list, dict, type(None), slice, type(...))
-
-
-@dataclass(frozen=True)
-class Unread:
-    """What an expression that was not understood gives."""
-
-    line: int
-
-
-@dataclass(frozen=True)
-class Name:
-    """Something imported, by its full path: "torch.nn.Linear"."""
-
-    path: str
-
-
-@dataclass(eq=False)
-class Function:
-    """A function of the program.  scopes: innermost first;  of: the class whose body it stands in"""
-
-    node: Any
-    scopes: Scopes
-    defaults: dict[str, Any]
-    of: Any = None
-
-
-@dataclass(eq=False)
-class Class:
-    """A class of the program, with the paths of what else it inherits."""
-
-    name: str
-    bases: list[Any]
-    names: dict[str, Any]
-    fields: list[str] = field(default_factory=list)
-
-    def find(self, name: str) -> Any:
-        """What the class or the first of its bases holds under a name; None."""
-        if name in self.names:
-            return self.names[name]
-        return next((found for base in self.bases if isinstance(base, Class) and (found := base.find(name))), None)
-
-    def inherits(self, of: Any) -> bool:
-        """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""
-        return self is of or any(
-            b.inherits(of) if isinstance(b, Class) else str(getattr(b, "path", "")).endswith(str(of))
-            for b in self.bases
-        )
-
-
-@dataclass(eq=False)
-class Instance:
-    """An object of a class of the program, or of a layer of ours (`kind`)."""
-
-    of: Class | None
-    names: dict[str, Any] = field(default_factory=dict)
-    kind: str = ""
-
-
-@dataclass(eq=False)
-class Bound:
-    """A method of an object, or of a value by its name in the tables."""
-
-    of: Any
-    what: Any
-    start: Any = None  # super(): the class after which to look
-
-
-class Leave(Exception):
-    """return, break, continue."""
-
-    def __init__(self, kind: str, value: Any = None) -> None:
-        super().__init__(kind)
-        self.kind, self.value = kind, value
-
-
-class NotRead(Exception):
-    """An expression that is not understood, and why."""
-
-
-class Stopped(Exception):
-    """The program raises an error here, or is too long to be read to its end."""
 
 
 class Reader:
@@ -307,20 +236,24 @@ class Reader:
             scopes[0][target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             parts = [value] * len(target.elts) if isinstance(value, Unread) else self.items(value)
+            at = next((i for i, part in enumerate(target.elts) if isinstance(part, ast.Starred)), None)
+            if at is not None and len(parts) + 1 >= len(target.elts):
+                end = len(parts) - (len(target.elts) - at - 1)
+                parts = [*parts[:at], list(parts[at:end]), *parts[end:]]
             if len(parts) != len(target.elts):
                 raise NotRead(f"{len(parts)} values for {len(target.elts)} names")
             for part, of in zip(target.elts, parts, strict=True):
-                self.bind(part, of, scopes)
+                self.bind(part.value if isinstance(part, ast.Starred) else part, of, scopes)
         elif isinstance(target, ast.Attribute):
             holder = self.value(target.value, scopes)
             if isinstance(holder, Instance):
-                holder.names[target.attr] = value
+                self.checked(lambda: holder.keep(target.attr, value))
             else:
                 self.hooks.set_attribute(holder, target.attr, value)
         elif isinstance(target, ast.Subscript):
             holder, key = self.value(target.value, scopes), self.value(target.slice, scopes)
-            if isinstance(holder, Instance) and isinstance(key, str):
-                holder.names[key] = value
+            if isinstance(holder, Instance) and isinstance(key, (str, int)):
+                self.checked(lambda: holder.keep(holder.place(key), value))
             elif isinstance(holder, (list, dict)) and isinstance(key, (int, str, tuple)) and len(holder) < SEQUENCE:
                 self.checked(lambda: holder.__setitem__(key, value))
             elif not isinstance(holder, Name):  # os.environ[...] = ...
@@ -389,7 +322,7 @@ class Reader:
             if holder.of is not None and (found := holder.of.find(name)) is not None:
                 return self._of_class(holder, found)
         if isinstance(holder, Class) and (found := holder.find(name)) is not None:
-            return found
+            return Bound(holder, found) if "classmethod" in marks_of(found) else found
         if isinstance(holder, Bound) and holder.start is not None:  # super()
             found = next(
                 (f for b in holder.start.bases if isinstance(b, Class) and (f := b.find(name)) is not None), None
@@ -398,13 +331,11 @@ class Reader:
         return self.hooks.attribute(holder, name)
 
     def _of_class(self, holder: Any, found: Any) -> Any:
-        marks = (
-            {getattr(d, "id", "") for d in found.node.decorator_list}
-            if isinstance(found, Function)
-            else {"staticmethod"}
-        )
-        if "staticmethod" in marks:
+        marks = marks_of(found)
+        if "staticmethod" in marks or not isinstance(found, Function):
             return found
+        if "classmethod" in marks:
+            return Bound(holder.of, found)
         return self.call(Bound(holder, found), [], {}) if "property" in marks else Bound(holder, found)
 
     def _e_subscript(self, node: Any, scopes: Scopes) -> Any:
@@ -492,6 +423,10 @@ class Reader:
             if all(self.truth(test, scopes) for test in part.ifs):
                 self._comprehend(node, at + 1, scopes, made)
 
+    def _e_yield(self, node: Any, scopes: Scopes) -> Any:
+        """A generator is read up to its first item: a loop over it takes one turn."""
+        raise Leave("return", [None if node.value is None else self.value(node.value, scopes)])
+
     def _e_call(self, node: Any, scopes: Scopes) -> Any:
         if getattr(node.func, "id", "") == "super":
             holder, of = next((s["__of__"] for s in scopes if "__of__" in s), (None, None))
@@ -514,12 +449,11 @@ class Reader:
             return self.run(of.what, [of.of, *args], kwargs)
         if not isinstance(of, Class):
             return self.checked(lambda: self.hooks.call(of, args, kwargs))
-        made = Instance(of, kind="module" if of.inherits("Module") or of.inherits("Cell") else "")
+        made = self.hooks.made(of)
         if (start := of.find("__init__")) is not None:
             self.run(start, [made, *args], kwargs)
-        else:  # a dataclass or a named tuple
-            held = {name: of.find(name) for name in of.fields}
-            made.names |= held | dict(zip(of.fields, args, strict=False)) | kwargs
+        else:
+            self.checked(lambda: made.begin(args, kwargs))
         return made
 
     def checked(self, ask: Callable[[], Any]) -> Any:
@@ -528,7 +462,15 @@ class Reader:
             return ask()
         except ParallelLabError as error:
             raise NotRead(f"refused: {error}") from None
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            AssertionError,
+            MemoryError,
+        ) as error:
             raise NotRead(f"values that are not read ({shorten(str(error))})") from None
 
     def run(self, of: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:
@@ -562,24 +504,9 @@ class Reader:
         return None
 
 
-def needed(value: Any) -> Any:
-    """A value that something else needs. Raises NotRead for one that was not read."""
-    if isinstance(value, Unread):
-        raise NotRead(f"it needs what line {value.line} gives")
-    return value
-
-
-def limited(value: Any) -> Any:
-    """A value, unless it is too large, with all that it holds: nested lists can be larger than they look."""
-    count, waiting = 0, [value]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, (tuple, list, dict)):
-            count += len(part)
-            waiting += part.values() if isinstance(part, dict) else part
-        if isinstance(part, int) and abs(part) > INT or isinstance(part, str) and len(part) > LONGEST or count > HELD:
-            raise NotRead("a value that is too large")
-    return value
+def marks_of(found: Any) -> set[str]:
+    """The names of a function's decorators."""
+    return {getattr(d, "id", "") for d in getattr(getattr(found, "node", None), "decorator_list", ())}
 
 
 def parsed(text: str) -> ast.Module:
@@ -594,4 +521,4 @@ def parsed(text: str) -> ast.Module:
         line = getattr(error, "lineno", None) or 1
         lines = text.splitlines()
         shown = shorten(lines[line - 1].strip()) if line <= len(lines) else ""
-        raise ArgumentError(f"line {line}: {shown} is no Python", where=where, allowed="A program") from None
+        raise ArgumentError(f"line {line}: {shown} is not Python", where=where, allowed="A program") from None

@@ -32,6 +32,8 @@ KINDS = {
     "allreduce_": ("all_reduce", 0),
     "broadcast_": ("broadcast", 0),
     "scatter_": ("scatter", 0),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
 }
 SETUP = ("broadcast", "scatter")  # with these PyTorch places a tensor that every rank has
 ELSEWHERE = re.compile(r"(cuda|npu|xpu|hpu)(?=$|:\d*$)")
@@ -113,6 +115,21 @@ def record(text: str, ranks: int) -> dict[str, Any]:
                     continue
         return "sum"
 
+    from torch.distributed.pipelining.stage import _PipelineStageBase
+
+    gradients: set[int] = set()  # tensors that stages of a pipeline exchange
+
+    def marking(made: Any) -> Any:
+        def marked(self: Any, *args: Any) -> Any:
+            ops = made(self, *args)
+            gradients.update(id(op.tensor) for op in ops)
+            return ops
+
+        return marked
+
+    for name in ("get_bwd_recv_ops", "get_bwd_send_ops"):
+        setattr(_PipelineStageBase, name, marking(getattr(_PipelineStageBase, name)))
+
     class Messages(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             if any(issubclass(kind, DTensor) for kind in types):
@@ -123,7 +140,7 @@ def record(text: str, ranks: int) -> dict[str, Any]:
                 given = args[at]
                 while isinstance(given, (list, tuple)):
                     given = given[0] if given else None
-                backward = torch._C._current_graph_task_id() != -1
+                backward = torch._C._current_graph_task_id() != -1 or id(given) in gradients
                 phase = "setup" if kind in SETUP else "backward" if backward else "forward"
                 reduces = kind in ("all_reduce", "reduce_scatter")
                 shape, dtype = (list(given.shape), str(given.dtype)[6:]) if given is not None else ([], "")
@@ -145,4 +162,6 @@ def record(text: str, ranks: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with open(sys.argv[1], encoding="utf-8") as file:
-        print(json.dumps(record(file.read(), int(sys.argv[2]))))
+        text, ranks = file.read(), int(sys.argv[2])
+    sys.argv = sys.argv[:1]  # the program is started without options
+    print(json.dumps(record(text, ranks)))

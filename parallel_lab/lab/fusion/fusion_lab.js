@@ -192,7 +192,7 @@ function key(ui) {
     <rect class="pl-fu-bare" y="${11 - EDGE}" width="22" height="${EDGE}"/>`;
   return html`<figcaption class="pl-fu-key"><span>colour and number: a message</span>
     <span>${chip(bare)}exposed: the rank only waits</span>
-    <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}packed, or waiting for the line</span>
+    <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}packed, or waiting for the link</span>
     ${ui.live ? html`<span title="arrow keys move a cut, Delete removes it; a click between two gradients adds one">Drag
     cuts, or click to add.</span>` : ""}</figcaption>`;
 }
@@ -388,5 +388,5 @@ const { render, mountPage } = lab({
   previews: ["status", "sections", "cuts", "tried", "source"],
   numbers: ["set_devices"],
   commit,
-  handlers: (view) => withCode(view, handlers(view)),
+  handlers: (view) => withPaste(view, handlers(view)),
 });

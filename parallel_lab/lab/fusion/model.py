@@ -57,6 +57,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
     Listeners (`on_change`) receive "picture" or "run". `close()` forgets all listeners.
     """
 
+    title = "Fusion Lab"
     scripts, styles = ("fusion/story.js", "fusion/fusion_lab.js"), ("fusion/fusion_lab.css",)
     commands = (
         *("set_config", "set_code", "set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best"),
@@ -342,35 +343,30 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
 
     # ---- forms ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            on_paper, run = self.subject.job is None, self._run.to_dict()
-            line = self._case.line if on_paper else self.cluster.link_for(range(self._devices))
-            lanes = {"predicted": self._lanes, **{name: result.lanes for name, result in self._results.items()}}
-            lanes_of = {name: lanes_view(found, self._case) for name, found in lanes.items()}
-            config = self._config_view(self._settings.wording == "first_n")
-            return {
-                "version": 1,
-                "title": "Fusion Lab",
-                "status": status_text(self._lanes, self.score),
-                **self.chosen(),
-                "notes": [f"{self.subject.note}.", config["hint"], *self._tried_note()],
-                "config": config,
-                "line": {
-                    "own": self._own_line is not None,
-                    "per": "message" if on_paper else "hop",
-                    "alpha_s": line.alpha_s,
-                    "beta_s_per_byte": line.beta_s_per_byte,
-                },
-                "cuts": list(self.cuts),
-                "axis_s": self._axis_s(),
-                "tried": self._tried and tried_view(self._tried),
-                "predict": self.asked(),
-                "weight": {name: list(found) for name, found in self.weight().items()},
-                "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
-                "run": {**run, "can": not on_paper and not self._run.goes_on},
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        on_paper, run = self.subject.job is None, self._run.to_dict()
+        line = self._case.line if on_paper else self.cluster.link_for(range(self._devices))
+        lanes = {"predicted": self._lanes, **{name: result.lanes for name, result in self._results.items()}}
+        lanes_of = {name: lanes_view(found, self._case) for name, found in lanes.items()}
+        config = self._config_view(self._settings.wording == "first_n")
+        return {
+            "status": status_text(self._lanes, self.score),
+            "notes": [f"{self.subject.note}.", config["hint"], *self._tried_note()],
+            "config": config,
+            "line": {
+                "own": self._own_line is not None,
+                "per": "message" if on_paper else "hop",
+                "alpha_s": line.alpha_s,
+                "beta_s_per_byte": line.beta_s_per_byte,
+            },
+            "cuts": list(self.cuts),
+            "axis_s": self._axis_s(),
+            "tried": self._tried and tried_view(self._tried),
+            "weight": {name: list(found) for name, found in self.weight().items()},
+            "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
+            "run": {**run, "can": not on_paper and not self._run.goes_on},
+        }
 
     def _tried_note(self) -> list[str]:
         if self._tried is None:

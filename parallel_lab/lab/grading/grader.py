@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...base.errors import ParallelLabError
-from ...processes.shm.launch import BLAS_VARIABLES
+from ...processes.without import BLAS_VARIABLES
 from .. import exercises
 from ..exercises.own_process import StandIn, StandInProgram
 from ..exercises.running import STOPPED, Fault, Told, time_left
@@ -238,16 +238,19 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     limits = Limits(**task["limits"])
     own = _own_exercises(task.get("exercises"))
     exercises.add(*own)
-    cells = read_cells(Path(task["path"]))
+    lesson = str(task.get("lesson", ""))
+    cells = read_cells(Path(task["path"]), lesson)
     released = read_cells(Path(task["release"])) if task.get("release") else None
     tests = calls_of(released if released is not None else cells)
+    # a page's file holds what was run: of an exercise that was not checked not even the start is in it
+    checked = {call.number for call in (calls_of(cells) if lesson else tests)}
     name, seed = str(task.get("learner", "")), int(task["seed"])
     known = {exercise.number: exercise.of(name) for exercise in (*exercises.all_exercises(), *own)}
     folder = Path(tempfile.mkdtemp(prefix="parallel-lab-grade-"))
     watch = Watch(limits, folder)
     pupil = Pupil(needed_cells(cells, released, tests), limits, watch, task["walls"], task["files"])
     try:
-        marks = [_marked(known.get(test.number), test, pupil, seed) for test in tests]
+        marks = [_marked(known.get(test.number), test, pupil, seed, test.number in checked) for test in tests]
     finally:
         watch.close()
         pupil.remove()
@@ -267,12 +270,14 @@ def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
     return tuple(module.EXERCISES)
 
 
-def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil, seed: int) -> dict[str, Any]:
+def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil, seed: int, checked: bool) -> dict[str, Any]:
     if exercise is None:
         return {"number": test.number, "status": "error", "reason": "there is no exercise with this number"}
     parts = tuple(Part(name, None, points=points) for name, points in exercise.parts)
     nothing = Verdict(exercise.number, exercise.title, parts, tried=False)
     mark = {"number": exercise.number, "status": "graded", "reason": "", "verdict": nothing.to_dict()}
+    if not checked:
+        return mark
     try:
         pupil.start()
         answer, given, untouched = pupil.handed_in(test)

@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import blake2b
@@ -33,6 +33,7 @@ from ...base.progress import Progress
 from ..exercises.book import RESULTS_FORMAT
 from . import walls
 from .confine import Limits
+from .confined import found_walls
 from .submissions import Submission, calls_of, find_submissions, harmless, newest, printable, read_cells, released_as
 
 MOST_ENDS = 3  # of the process that grades, while the same submission runs
@@ -159,7 +160,7 @@ def grade_folder(
     with _clean(folder, exercises) as machine:
         tell(walls.told(machine["walls"]))
         found, before = find_submissions(folder, tell), _fingerprint()
-        tasks = {submission: _task(submission.path, limits, release, exercises) for submission in found}
+        tasks = {submission: _task(submission, limits, release, exercises) for submission in found}
         for older, counts in newest(found, lambda s: _lessons(s, tasks[s])).items():
             found.remove(older)
             names = (f"{s.student}: {s.path.relative_to(folder)}" for s in (older, counts))
@@ -197,7 +198,11 @@ def _lessons(submission: Submission, task: dict[str, Any] | str) -> Iterable[str
     """What a notebook's marks are for: the notebook as it was handed out, else the exercises that it checks."""
     if isinstance(task, str):
         return ()
-    return [task["release"]] if "release" in task else [call.number for call in calls_of(read_cells(submission.path))]
+    return (
+        [task["release"]]
+        if "release" in task
+        else [call.number for call in calls_of(read_cells(submission.path, submission.lesson))]
+    )
 
 
 # ---- processes ----
@@ -227,20 +232,10 @@ def _clean(folder: Path, exercises: Path | None) -> Iterator[dict[str, Any]]:
     sys.path[:] = path
     scratch = tempfile.mkdtemp(prefix="parallel-lab-walls-")
     try:
-        yield {"walls": _walls(scratch, files), "files": files}
+        yield {"walls": found_walls(scratch, files, "grade"), "files": files}
     finally:
         sys.path[:] = before
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _walls(scratch: str, files: Sequence[str]) -> dict[str, Any]:
-    """What `walls.find` tells, in a process without threads."""
-    command, pipe = walls.command("", scratch, files), subprocess.PIPE
-    try:
-        done = subprocess.run(command, env=walls.environment(), cwd=scratch, stdout=pipe, check=True, timeout=60)
-        return json.loads(done.stdout)
-    except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise WorldError(f"what protects here cannot be found out: {error}", where="grade") from error
 
 
 def _shadows(classroom: Path) -> Iterator[tuple[str, str]]:
@@ -327,13 +322,16 @@ def _fingerprint() -> str:
     return told.hexdigest()
 
 
-def _task(path: Path, limits: Limits, release: Path, exercises: Path | None) -> dict[str, Any] | str:
+def _task(submission: Submission, limits: Limits, release: Path, exercises: Path | None) -> dict[str, Any] | str:
     """What a grader's process reads; a text where the notebook cannot be read."""
+    path, lesson = submission.path, submission.lesson
     try:
-        handed_out = released_as(read_cells(path), release)
+        handed_out = None if submission.fault else released_as(read_cells(path, lesson), release, lesson)
     except DataFileError as error:
         return str(error)
-    task = {"path": str(path.resolve()), "limits": limits.to_dict(), "seed": 0}
+    if submission.fault:
+        return submission.fault
+    task = {"path": str(path.resolve()), "lesson": lesson, "limits": limits.to_dict(), "seed": 0}
     task |= {"release": str(handed_out.resolve())} if handed_out else {}
     return task | ({"exercises": str(exercises.resolve())} if exercises else {})
 
@@ -364,7 +362,7 @@ def _environment(tasks: Iterable[dict[str, Any] | str], limits: Limits, machine:
     limits = replace(limits, time_s=max(limits.time_s, usual.time_s), cell_s=max(limits.cell_s, usual.cell_s))
     handed_out = {task["release"]: task for task in tasks if isinstance(task, dict) and "release" in task}
     for path, task in sorted(handed_out.items()):
-        told = _run(task | machine | {"path": path, "limits": limits.to_dict(), "seed": 0}, limits)
+        told = _run(task | machine | {"path": path, "lesson": "", "limits": limits.to_dict(), "seed": 0}, limits)
         faults = [f"cell {cell['cell']} of {Path(path).name}: {cell['fault']}" for cell in told.get("cells", ())]
         errors = [mark["reason"] for mark in told.get("exercises", ()) if mark["status"] != "graded"]
         reasons = [told["error"]] if "error" in told else [*faults, *errors]

@@ -2,9 +2,11 @@
 
     submitted/ada/02_collectives.ipynb         a folder per student (nbgrader's submitted/ada/lesson02/... too)
     submitted/02_collectives_ada.ipynb         or files whose names end with the student's
+    submitted/ada/checks.json                  what a page has written (exercises/progress.py), a notebook per lesson
 
 A notebook is compared with the one that was handed out, cell by cell. What a student changed or added runs; of the
-other cells, those on whose names an answer depends. Test cells are those of the notebook that was handed out.
+other cells, those on whose names an answer depends. Test cells are those of the notebook that was handed out. A
+page's file has the cells that were run, in that order; its verdicts are not looked at.
 """
 
 from __future__ import annotations
@@ -12,19 +14,23 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+import re
 import symtable
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ...base.errors import DataFileError, shorten
 from ...base.files import shipped_folder
 from ...base.plain_json import read_json
+from ..exercises.book import RESULTS_FORMAT
+from ..exercises.progress import LARGEST_BYTES
 
 MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
 MOST_FILES = 20_000  # that are looked at in a folder
+MOST_LESSONS, MOST_CELLS = 50, 5000  # of a page's file; cells of a lesson
 SKIPPED = (".ipynb_checkpoints", "__pycache__")
 
 
@@ -40,11 +46,19 @@ class Cell:
 
 @dataclass(frozen=True)
 class Submission:
-    """One notebook of one student.  path: the file;  name: as the table shows it"""
+    """One notebook of one student.  path: the file;  name: as the table shows it
+
+    lesson    of a page's file: the part of it that this is
+    learner   whose it says it is
+    fault     why it gets no mark
+    """
 
     student: str
     path: Path
     name: str
+    lesson: str = ""
+    learner: str = ""
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,40 +101,96 @@ def newest(
 
 
 def find_submissions(folder: Path, tell: Callable[[str], None] = lambda text: None) -> list[Submission]:
-    """Every notebook in the folder, by student and name. Links, and names that begin with a dot, are left out, and
-    `tell` receives a line about each. Raises DataFileError.
+    """Every notebook and page's file in the folder, by student and name. Links, names that begin with a dot, and other
+    files of JSON are left out, and `tell` receives a line about each. Raises DataFileError.
     """
     if not folder.is_dir():
         raise DataFileError(f"{folder} is not a folder", where="grade", allowed="A folder with a folder per student")
-    submissions, looked = [], 0
+    submissions, refused, looked = [], [], 0
+
+    def leave_out(path: Path, why: str) -> None:
+        tell(f"left out {printable(str(path.relative_to(folder)))}: {why}")
+
     for where, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        for name in [*folders, *(name for name in sorted(files) if name.endswith(".ipynb"))]:
-            path = Path(where) / name
-            hidden = name.startswith(".") and name in folders
+        handed_in = [Path(where) / name for name in sorted(files) if name.endswith((".ipynb", ".json"))]
+        for path in [*(Path(where) / name for name in folders), *handed_in]:
+            hidden = path.name.startswith(".") and path.name in folders
             if hidden or path.is_symlink():
-                why = "its name begins with a dot" if hidden else "it is a link"
-                tell(f"left out {printable(str(path.relative_to(folder)))}: {why}")
+                leave_out(path, "its name begins with a dot" if hidden else "it is a link")
         folders[:] = [name for name in folders if not name.startswith(".")]
         looked += len(files)
         if looked > MOST_FILES:
             raise DataFileError(f"{folder} holds more than {MOST_FILES} files", where="grade")
-        for name in sorted(files):
-            path = Path(where) / name
-            if name.endswith(".ipynb") and not path.is_symlink():
-                inside = path.relative_to(folder).parts
-                student = inside[0] if len(inside) > 1 else _student_in(name)
-                submissions.append(Submission(student, path, name if len(inside) > 1 else f"{_lesson_in(name)}.ipynb"))
+        for path in (path for path in handed_in if not path.is_symlink()):
+            inside = path.relative_to(folder).parts
+            student = inside[0] if len(inside) > 1 else _student_in(path)
+            name = path.name if len(inside) > 1 or path.suffix == ".json" else f"{_lesson_in(path.name)}.ipynb"
+            if path.suffix == ".ipynb":
+                submissions.append(Submission(student, path, name))
+                continue
+            try:
+                learner, lessons = read_results(path)
+                submissions += [
+                    Submission(student, path, f"{name}, lesson {lesson}", lesson, learner) for lesson in lessons
+                ]
+            except DataFileError as error:
+                refused.append(Submission(student, path, name, fault=str(error)))
+    submitted = {submission.student for submission in submissions}
+    for one in refused:  # a lesson may write JSON; but a student who hands in nothing else must have a row
+        if one.student in submitted:
+            leave_out(one.path, one.fault)
+        else:
+            submissions.append(one)
     if not submissions:
         raise DataFileError(f"no notebook is in {folder}", where="grade", allowed="FOLDER/student/lesson.ipynb")
-    return sorted(submissions, key=lambda s: (s.student, s.name))
+    return sorted(_of_one_each(submissions), key=lambda s: (s.student, s.name))
 
 
-def _student_in(name: str) -> str:
-    """`ada` of 02_collectives_ada.ipynb, by the lessons' names; else the whole stem."""
-    stem = name.removesuffix(".ipynb")
-    lesson = _lesson_in(name)
-    return stem[len(lesson) :].strip("_- ") or stem
+def _of_one_each(submissions: Iterable[Submission]) -> Iterator[Submission]:
+    """The same; a page's file that says it is of a learner of whom others have files, too, counts for nobody but the
+    student of that name.
+    """
+    submissions = list(submissions)
+    claims = {(_plain(one.learner), one.student) for one in submissions if one.learner}
+    for one in submissions:
+        others = sorted(student for name, student in claims if name == _plain(one.learner) and student != one.student)
+        if others and _plain(one.student) != _plain(one.learner):
+            what = f"says it is of {shorten(one.learner)}, and so does a file of {', '.join(others)}"
+            yield replace(one, fault=f"{one.name} {what}: one of them is a copy")
+        else:
+            yield one
+
+
+def _plain(name: str) -> str:
+    """A name without capitals and accents of different spellings."""
+    return unicodedata.normalize("NFKC", name).casefold().strip()
+
+
+def read_results(path: Path) -> tuple[str, dict[str, list[str]]]:
+    """What a page has written: (learner, {lesson: sources of the cells that were run}). Raises DataFileError."""
+    told = read_json(path, DataFileError, where=path.name, max_bytes=LARGEST_BYTES)
+    if not isinstance(told, dict) or told.get("format") != RESULTS_FORMAT or told.get("version") != 1:
+        raise DataFileError("does not hold results", where=path.name, allowed=f"{RESULTS_FORMAT}, version 1")
+    cells, learner = told.get("cells"), told.get("learner", "")
+    if cells is None or cells == {}:
+        hint = "Hand in the notebook, or the checks.json of a page"
+        raise DataFileError("holds verdicts, and no cells that could be run again", where=path.name, hint=hint)
+    fits = isinstance(cells, dict) and isinstance(learner, str) and len(cells) <= MOST_LESSONS
+    if not fits or not all(re.fullmatch(r"\w{1,20}", lesson) and _is_texts(found) for lesson, found in cells.items()):
+        raise DataFileError("its cells have another form", where=path.name, allowed="Lists of texts, by lesson")
+    return learner, {lesson: found for lesson, found in cells.items() if found}
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_CELLS and all(isinstance(each, str) for each in value)
+
+
+def _student_in(path: Path) -> str:
+    """`ada` of 02_collectives_ada.ipynb, by the lessons' names, and of checks_ada.json; else the whole stem."""
+    stem = path.stem
+    lesson = "checks" if path.suffix == ".json" else _lesson_in(path.name)
+    return stem.removeprefix(lesson).strip("_- ") or stem
 
 
 def _lesson_in(name: str) -> str:
@@ -129,8 +199,10 @@ def _lesson_in(name: str) -> str:
     return max((lesson for lesson in lessons if stem.startswith(lesson)), key=len, default=stem)
 
 
-def read_cells(path: Path) -> list[Cell]:
-    """The code cells of a notebook. Raises DataFileError if the file is not one."""
+def read_cells(path: Path, lesson: str = "") -> list[Cell]:
+    """The code cells of a notebook, or of a lesson in a page's file. Raises DataFileError if the file is not one."""
+    if lesson:
+        return [Cell(number, source) for number, source in enumerate(read_results(path)[1][lesson], 1)]
     try:
         book = read_json(path, DataFileError, where="JSON", max_bytes=MOST_BYTES, max_depth=100)
         cells = book.get("cells") if isinstance(book, dict) else None
@@ -150,8 +222,12 @@ def read_cells(path: Path) -> list[Cell]:
         raise DataFileError(f"{path.name} cannot be read as a notebook: {error}", where="grade") from error
 
 
-def released_as(cells: Iterable[Cell], folder: Path) -> Path | None:
-    """The notebook in `folder` that this one was handed out as: the one with most of its cells; None if none fits."""
+def released_as(cells: Iterable[Cell], folder: Path, lesson: str = "") -> Path | None:
+    """The notebook in `folder` that this one was handed out as: that of the lesson, if it is known, else the one with
+    most of its cells; None if none fits.
+    """
+    if lesson and (named := sorted(folder.glob(f"{lesson}_*.ipynb"))):
+        return named[0]
     marks = {(cell.ident, cell.grade_id) for cell in cells} | {cell.source for cell in cells}
     best, most = None, 0
     for path in sorted(folder.glob("*.ipynb")):

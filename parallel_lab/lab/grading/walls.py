@@ -360,6 +360,12 @@ def find(scratch: str, files: Sequence[str]) -> dict[str, Any]:
     return found | {"seccomp": False, "landlock": 0}
 
 
+def is_open(walls: Mapping[str, Any]) -> bool:
+    """Whether a program could read files or use the network, as far as `walls` keep it."""
+    alone, version, calls = walls["namespaces"], walls["landlock"], walls["seccomp"]
+    return not (alone or (version >= 1 and calls))
+
+
 def told(walls: Mapping[str, Any]) -> str:
     """What the walls keep a submission from, and what not, in a line."""
     alone, version, calls = walls["namespaces"], walls["landlock"], walls["seccomp"]

@@ -11,7 +11,7 @@ from ...base.cluster import get_cluster
 from ...base.settings.current import default_settings
 from ...base.units import bytes_text, table_lines, time_text
 from ...cost.memory import predict_memory
-from ...cost.planner import PlanPoint, search_plans
+from ...cost.planner import Found, PlanPoint, changed_run, published_run, report_run, search_plans
 from ...cost.schedules import make_schedule
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
@@ -27,7 +27,8 @@ from ..search.subjects import SUBJECTS
 from ..shared.networks import apply_strategies
 from ..shared.prediction import Comparison
 
-__all__ = ["PLACED", "Game", "check", "compare", "hint", "kept", "par", "pipelines", "propagated", "prove", "training"]
+__all__ = ["PLACED", "Game", "check", "compare", "hint", "kept", "par", "pipelines", "propagated", "prove", "reveal"]
+__all__ += ["searched", "training"]
 STAGES, ROWS = 4, 2048
 COUNTS = (4, 8, 16, 32, 64)
 
@@ -37,6 +38,33 @@ def propagated(pins: Mapping[str, Strategy] | None = None) -> str:
     strategies = spread(pins or {})
     lines = [f"{name}  {strategy}" for name, strategy in strategies.items()]
     return "\n".join([*lines, f"{sent_bytes_of(strategies):,} bytes sent by a rank, counted in the plan's messages"])
+
+
+def reveal(name: str, *, tensor: int, context: int, stages: int, chunks: int = 1) -> str:
+    """Your degrees for a published run, next to its own and to the step that was printed; devices and batch stay.
+
+    Raises ArgumentError for degrees that do not fit the model or the devices.
+    """
+    run = published_run(name)
+    schedule = "interleaved" if chunks > 1 else "1f1b"
+    yours = changed_run(run, tensor=tensor, context=context, stages=stages, chunks=chunks, schedule=schedule)
+    rows = [("", "step", "waiting", "memory", "fits", "plan")]
+    for whose, one in (("yours", yours), ("theirs", run)):
+        found = report_run(one).prediction
+        assert found is not None
+        fits, size = "yes" if found.fits else "no", bytes_text(found.memory_bytes)
+        rows.append((whose, time_text(found.step_s), f"{found.bubble:.0%}", size, fits, found.point.text()))
+    theirs = report_run(run)
+    lines = [f"{name}: {run.row['model']} on {run.row['devices']:,} x {run.row['hardware']}; predicted"]
+    lines += table_lines(rows, right=[1, 2, 3])
+    return "\n".join([*lines, f"printed: {time_text(run.step_s)}; {theirs.error_bar_text}"])
+
+
+@cache
+def searched(memory_gb: int) -> Found:
+    """GPT-3 on 128 A100s that have so many GB of memory each, 128 sequences a step, one in a micro-batch: all plans."""
+    how = {"devices": 128, "memory_bytes": 1e9 * memory_gb, "micro_batch": (1,), "chunks": (1,)}
+    return search_plans("gpt3_175b", "dgx_a100", 128, **how)
 
 
 @cache
@@ -76,6 +104,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     times = sent_bytes_of(spread({})) / round(least().best.cost)
     speed = step_of_ranks(32, *EXAMPLE) / step_of_ranks(64, *EXAMPLE)
     steps = {count: _pipeline("1f1b", count, ROWS)[0] for count in (16, 64)}
+
+    def gives_up() -> str:
+        point = searched(40).winner.point
+        both = {"recompute layers": point.recompute == "full", "divide parameters among copies": point.level == 3}
+        return "both" if all(both.values()) else next((name for name, used in both.items() if used), "neither")
+
     return Comparison.of(
         prediction,
         show=show,
@@ -92,6 +126,10 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         nodes=(
             *("nodes of the sum", 2, lambda: len({r // 4 for r in Product(((1, 4), (4, 2))).group(0)})),
             "the device matrix is (1, 4, 2), so the ranks that split k are 0, 2, 4, 6",
+        ),
+        half=(
+            *("cards with 40 GB", "recompute layers", gives_up),
+            "a third more work; divided parameters are gathered for every micro-batch, which takes longer",
         ),
     )
 

@@ -12,6 +12,7 @@ from ..context.run import attention_bytes, compiled
 from ..context.ways import WAYS, way_of
 from ..exercises import check, hint, par
 from ..exercises.lesson_15 import packed_ring
+from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison

@@ -16,6 +16,7 @@ from ...processes.shm import WorkerPool
 from ...train.session import Session
 from ..exercises import check, hint, par
 from ..experts.net import ROW_BYTES, Routing, Shape, compiled, tokens, trained
+from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
@@ -40,7 +41,7 @@ def factors(ep: int, mistake: Callable[[Instr], Instr] = lambda instr: instr) ->
 
     def gradients(ep: int) -> dict[str, np.ndarray]:
         plan, net, optimizer = compiled(Shape(), ep)
-        with Session(with_mistake(plan, mistake), net, optimizer) as session:
+        with Session(with_mistake(plan, mistake), net, optimizer, unchecked=None) as session:
             session.train([tokens(1)], 1)
             return session.gradients()
 

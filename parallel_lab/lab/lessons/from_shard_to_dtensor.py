@@ -18,9 +18,29 @@ from ..rosetta.model import MESHES, SHAPES
 from ..rosetta.section import VIEWS, text_of
 from ..shared.prediction import Comparison
 
-__all__ = ["Request", "check", "compare", "hint", "network", "par", "sixteen", "table"]
+__all__ = ["TORCH", "Request", "check", "compare", "hint", "network", "par", "sixteen", "table"]
 
 DOES = ("R", "S0", "S1", "P")
+TORCH = """# torchrun --nproc-per-node 8 train.py
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+whole, rows = [Replicate(), Replicate()], [Shard(0), Replicate()]
+x = distribute_tensor(torch.randn(16, 8), mesh, rows)
+y = distribute_tensor(torch.randn(16, 4), mesh, rows)
+w1 = distribute_tensor(torch.randn(8, 12), mesh, [Replicate(), Shard(1)]).requires_grad_()
+w2 = distribute_tensor(torch.randn(12, 4), mesh, [Replicate(), Shard(0)]).requires_grad_()
+
+h = torch.relu(x @ w1)
+out = (h @ w2).redistribute(mesh, rows)
+d = out - y
+loss = (d * d).mean().redistribute(mesh, whole)
+loss.backward()
+g1 = w1.grad.redistribute(mesh, w1.placements)
+g2 = w2.grad.redistribute(mesh, w2.placements)
+"""
 
 
 def table(mesh: DeviceMesh, dims: Sequence[Sequence[str]]) -> str:

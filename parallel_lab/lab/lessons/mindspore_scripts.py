@@ -1,16 +1,26 @@
-"""Lesson 13: MindSpore scripts. What a learner looks up in the IR files of `save_graphs`."""
+"""Lesson 13: MindSpore scripts. What a learner looks up in the IR files of `save_graphs`, and scripts to repair."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...base.events import EventLog
+from ...processes.launch import as_mindspore_folder
+from ..exercises import check, hint
+from ..exercises.played_ranks import on_ranks
 from ..shared.prediction import Comparison
+
+__all__ = ["by_rank_table", "check", "chosen_strategies", "compare", "hint", "losses_of", "on_ranks", "rank_program"]
 
 _STRATEGY = re.compile(r"= (\w+)\(.*instance name: (\w+)}.*{in_strategy: (.*)}")
 
@@ -33,9 +43,39 @@ def rank_program(folder: str | Path, lines: int = 20) -> str:
     return "\n".join(shown[:lines])
 
 
+def _written(name: str) -> Any:
+    """What a script has written, a number or a tuple; None: the notebook is of an earlier release, without it."""
+    return ast.literal_eval(Path(name).read_text(encoding="utf-8")) if Path(name).exists() else None
+
+
 def losses_of(name: str) -> list[np.ndarray]:
     """The losses that the four ranks of a script wrote into `name_rank.txt`."""
     return [np.loadtxt(f"{name}_{rank}.txt") for rank in range(4)]
+
+
+def by_rank_table(cards: Sequence[int], script: str) -> str:
+    """What a script says that is started once for each card, as a shell would: its last line for each rank, in order.
+
+    cards  of one server, by rank: they are written into rank_table.json, in the present folder
+    """
+    places = list(enumerate(map(str, cards)))
+    devices = [{"device_id": card, "device_ip": f"192.1.27.{card}", "rank_id": str(rank)} for rank, card in places]
+    server = {"server_id": "10.0.0.1", "host_nic_ip": "reserve", "device": devices}
+    table = {"version": "1.0", "server_count": "1", "status": "completed", "server_list": [server]}
+    Path("rank_table.json").write_text(json.dumps(table, indent=1), encoding="utf-8")
+    path = os.pathsep.join(filter(None, (str(as_mindspore_folder()), os.environ.get("PYTHONPATH"))))
+    shared = {**os.environ, "PYTHONPATH": path, "RANK_TABLE_FILE": "rank_table.json"}
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = [
+        subprocess.Popen([sys.executable, script], env={**shared, "RANK_ID": str(rank), "DEVICE_ID": card}, **how)
+        for rank, card in places
+    ]
+    try:
+        return "\n".join(one.communicate()[0].strip().splitlines()[-1] for one in started)
+    finally:
+        for one in started:
+            one.kill()  # without effect on those that have ended
+            one.wait()
 
 
 def compare(prediction: dict[str, Any], slices: Any, strategies: Any, *, show: bool = False) -> Comparison:
@@ -64,4 +104,6 @@ def compare(prediction: dict[str, Any], slices: Any, strategies: Any, *, show: b
             strategies["relu"][1],
             "((2, 1),) would leave 2 of the 4 devices unused",
         ),
+        seen=("x in construct", (1 * 16, 4 * 8), _written("seen.txt"), "a slice's shape times the counts: global"),
+        card=("card of rank 1", 2, _written("card_of_1.txt"), "the order in the table counts, not the card's number"),
     )

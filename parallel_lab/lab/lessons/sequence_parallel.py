@@ -9,6 +9,7 @@ from ...cost.planner.sequence_messages import sequence_parallel_messages
 from ...graph.instr import Instr
 from ..exercises import check, hint
 from ..exercises.lesson_14 import BLOCK, FORMS, SIZES, job, layer_messages, summed_parameters, trained
+from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison

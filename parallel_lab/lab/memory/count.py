@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...base.hooks import breathe
 from ...base.system import resident_bytes
 from ...cost.memory import MEMORY_KINDS, MemoryPoint, predict_memory, value_kinds
 from ...cost.time import sent_bytes
@@ -217,6 +218,7 @@ class _Counter:
     def observe(
         self, action: Action, instr: Instr, start_s: float, end_s: float, handed_over: int, arrived_s: float | None
     ) -> None:
+        breathe()
         if instr.kind == "accumulate":
             self._add(instr, action.micro_batch)
         live, there = dict.fromkeys(MEMORY_KINDS, 0), dict.fromkeys(MEMORY_KINDS, 0)

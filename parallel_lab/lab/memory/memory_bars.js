@@ -34,12 +34,17 @@ const swatch = (kind, id) => html`<svg width="18" height="12" aria-hidden="true"
   ${block(kind, 0.5, 0.5, 17, 11, id)}</svg>`;
 
 // Lines across, at sizes that are few and round in KiB, MiB, GiB; no number where the capacity has its own.
-function grid(most, y, width, cap) {
+function sizesUpTo(most) {
   let unit = 1;
   while (unit * 1024 <= most) unit *= 1024;
   const steps = [0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256].map((f) => f * unit);
-  const step = steps.find((size) => most / size <= 5) ?? steps.at(-1), found = [];
-  for (let at = 0; at <= most; at += step) {
+  const step = steps.find((size) => most / size <= 5) ?? steps.at(-1);
+  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+}
+
+function grid(most, y, width, cap) {
+  const found = [];
+  for (const at of sizesUpTo(most)) {
     const free = !cap || Math.abs(y(at) - y(cap)) >= 13;
     const text = html`<text class="pl-mm-axis" x="${M.left - 6}" y="${round(y(at))}">${bytesText(at)}</text>`;
     found.push(html`<path class="pl-mm-grid" d="M${M.left} ${round(y(at))}H${width}"/>${free ? text : ""}`);
@@ -100,21 +105,23 @@ function bars(s, ui) {
   };
   const offX = M.left + 6;
   const moment = s.moment.choices.find((c) => c.value === s.moment.value);
+  const apart = one && ui.plotly, across = apart ? begin - M.gap : width; // the step is then a picture of its own
   const capLine = html`<g data-key="cap"><title>a device has ${bytesText(cap)}</title>
-    <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>
+    <path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${across}"/>
     <text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>`;
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="group"
+  const place = { left: 0, right: 4, top: M.top, bottom: M.bottom, height, most, cap };
+  return html`<svg width="${across}" height="${height}" viewBox="0 0 ${across} ${height}" role="group"
     aria-label="bytes per rank, ${moment.label}, ${sourceText(s)}; the key has the same numbers">
-    ${grid(most, y, width, cap)}${cap ? capLine : ""}
+    ${grid(most, y, across, cap)}${cap ? capLine : ""}
     <g data-key="off"><title>${said(off)}</title>${stack(off, offX, offW)}${total(off, offX, offW)}
       <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
     <path class="pl-mm-divide" d="M${round(first - M.gap / 2)} ${M.top - 8}V${bottom + 20}"/>
-    ${one ? html`<text class="pl-mm-group" x="${round(first + w / 2)}" y="6">${plural(ranks.length, "rank")} alike</text>
-      <g data-key="step">${stepMarks(s, ui, { x0: begin, x1: width - 4, top: M.top, bottom, y })}</g>` : ""}
+    ${one ? html`<text class="pl-mm-group" x="${round(first + w / 2)}" y="6">${plural(ranks.length, "rank")} alike</text>` : ""}
+    ${one && !apart ? html`<g data-key="step">${stepMarks(s, ui, { x0: begin, x1: width - 4, top: M.top, bottom, y })}</g>` : ""}
     <g data-key="ranks" role="radiogroup" aria-label="the rank whose step and traffic are shown"
       data-roving="1">${ranks.map(bar)}</g>
-    ${cap ? html`<path class="pl-mm-cap pl-mm-above" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}
-  </svg>`;
+    ${cap ? html`<path class="pl-mm-cap pl-mm-above" d="M${M.left} ${round(y(cap))}H${across}"/>` : ""}
+  </svg>${one ? stepDrawn(s, ui, place, () => "") : ""}`;
 }
 
 function stepOf(s) {
@@ -152,13 +159,53 @@ function stepMarks(s, ui, { x0, x1, top, bottom, y }) {
     <text class="pl-mm-pin-text" x="${round(Math.min(px + 5, x1 - 6.6 * said.length))}" y="${top - 9}">${said}</text>`;
 }
 
+const stepAlt = (s) => `memory of rank ${s.rank} over one step`;
+
+// The step as plotly draws it: the pointer reads the kinds of an instruction.
+const stepDrawn = (s, ui, place, ours) => figure("step", ui, { alt: stepAlt(s), height: place.height }, ours, () => stepFigure(s, place));
+
+const MM_FILLS = { params: ["#628de1", ""], gathered: ["#628de1", "|"], grads: ["#ca772b", "+"], optimizer: ["#adacff", "-"],
+  activations: ["#4ac8a1", "."], workspace: ["var(--pl-ground)", "x"], inputs: ["var(--pl-bg)", ""] };
+
+function stepFigure(s, { left, right, top, bottom, most, cap }) {
+  const step = stepOf(s), kinds = kindsOf(s), n = step.live.length, ticks = sizesUpTo(most);
+  const x = step.live.map((_, i) => i + 0.5);
+  const ended = (values) => [values[0], ...values, values.at(-1)], across = [0, ...x, n]; // columns from edge to edge
+  const area = ({ name }, k) => {
+    const [colour, shape] = MM_FILLS[name];
+    return { type: "scatter", mode: "lines", stackgroup: "step", x: across, y: ended(step.live.map((live) => live[k])), hoverinfo: "skip",
+      line: { width: 0, shape: "hvh" }, fillcolor: colour, fillpattern: { shape, fillmode: "overlay", fgcolor: "#11151a", fgopacity: 0.45, size: 6 } };
+  };
+  const phaseOf = (i) => step.phases.find((p) => i >= p.first && i < p.first + p.count)?.phase ?? "";
+  const said = (live, i) => [`${i + 1} of ${n}, ${phaseOf(i)}: <b>${bytesText(add(live))}</b>`,
+    ...kinds.flatMap((kind, k) => (live[k] ? [`${kind.label} ${bytesText(live[k])}`] : [])).reverse()].join("<br>");
+  const up = (at, colour, more) => ({ type: "line", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: colour, width: 1, ...more } });
+  const word = (text, more) => ({ text, showarrow: false, yref: "paper", ...more });
+  const line = cap ? [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: "var(--pl-bad)", dash: "dash", width: 1.5 } }] : [];
+  const late = step.peak > n / 2, fullest = `<b>fullest: ${bytesText(Math.max(...step.live.map(add)))}</b>`;
+  return {
+    // what the pointer reads stands above the areas, and does not cover them
+    data: [...kinds.map(area), { type: "scatter", mode: "lines", x, y: x.map(() => 0.9 * most), line: { width: 0 }, hoverinfo: "text",
+      hovertext: step.live.map(said), hoverlabel: { align: "left" } }],
+    layout: {
+      hovermode: "x", margin: { l: left, r: right, t: top, b: bottom },
+      xaxis: { range: [0, n], showticklabels: false, showgrid: false, fixedrange: false },
+      yaxis: { range: [0, most], tickvals: ticks, ticktext: ticks.map(bytesText), showticklabels: left > 0 },
+      shapes: [...line, ...step.phases.slice(1).map((p) => up(p.first, "var(--pl-muted)", { dash: "dot" })), up(step.peak + 0.5, "var(--pl-fg)")],
+      annotations: [word(fullest, { x: step.peak + 0.5, y: 1, yshift: 9, xanchor: late ? "right" : "left", font: { color: "var(--pl-fg)" } }),
+        ...step.phases.filter((p) => p.count > n / 12).map((p) => word(p.phase, { x: p.first + p.count / 2, y: 0, yanchor: "middle", yshift: -12 }))],
+    },
+  };
+}
+
 // The same as a picture of its own, where ranks differ.
 function overTheStep(s, ui) {
   const { width } = ui, height = 190, top = 22, bottom = height - 30, peak = Math.max(...stepOf(s).live.map(add), 1);
   const cap = s.capacity.bytes <= peak * 1.6 ? s.capacity.bytes : 0, most = Math.max(peak, cap) * 1.05;
   const y = (bytes) => bottom - (bytes / most) * (bottom - top);
-  return html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="memory of rank ${s.rank} over one step">${grid(most, y, width, 0)}
+  const ours = () => html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
+    aria-label="${stepAlt(s)}">${grid(most, y, width, 0)}
     ${stepMarks(s, ui, { x0: M.left, x1: width - 4, top, bottom, y })}
     ${cap ? html`<path class="pl-mm-cap" d="M${M.left} ${round(y(cap))}H${width}"/>` : ""}</svg>`;
+  return stepDrawn(s, ui, { left: M.left, right: 4, top, bottom: 30, height, most, cap }, ours);
 }

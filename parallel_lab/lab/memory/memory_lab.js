@@ -164,5 +164,5 @@ const { render, mountPage } = lab({
   previews: ["status", "selected", "sections", "steps_of", "source"],
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],
   commit,
-  handlers: (view) => withCode(view),
+  handlers: (view) => withPaste(view),
 });

@@ -66,6 +66,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     `close()` forgets all listeners.
     """
 
+    title = "Memory Lab"
     scripts, styles = ("memory/memory_bars.js", "memory/story.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
     commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
@@ -352,31 +353,26 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     def _lead(self, moment: str, source: str) -> dict[str, str]:
         return {"status": status_text(self, moment, source), "selected": fit_text(self, source)}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            width = {"value": self._width, "least": WIDTHS[0], "most": WIDTHS[-1], "step": WIDTHS.step}
-            run = self._run.to_dict()
-            counts = {"predicted": self.ranks(), **{name: result.ranks for name, result in self._results.items()}}
-            return {
-                "version": 1,
-                "title": "Memory Lab",
-                **self._lead(self._moment, self._source),
-                **self.chosen(),
-                "notes": notes(self, self.subject.note),
-                "width": width if self.subject.width else None,
-                "threshold_kb": self._settings.threshold_kb,
-                "accumulation_shard": self._settings.accumulation_shard,
-                "capacity": {"bytes": self._capacity, "text": bytes_text(self._capacity) if self._capacity else ""},
-                "rank": self._rank,
-                "steps_of": {name: steps_of(found) for name, found in counts.items()},
-                "zero": self._zero,
-                "par": self.subject.width and self._pars.get(self._par_key()) is not None,
-                "predict": self.asked(),
-                "weight": {name: list(found) for name, found in self.weight().items()},
-                "sections": {**memory_sections(self), **self.code_sections()},
-                "run": {**run, "can": run["state"] != "running"},
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        width = {"value": self._width, "least": WIDTHS[0], "most": WIDTHS[-1], "step": WIDTHS.step}
+        run = self._run.to_dict()
+        counts = {"predicted": self.ranks(), **{name: result.ranks for name, result in self._results.items()}}
+        return {
+            **self._lead(self._moment, self._source),
+            "notes": notes(self, self.subject.note),
+            "width": width if self.subject.width else None,
+            "threshold_kb": self._settings.threshold_kb,
+            "accumulation_shard": self._settings.accumulation_shard,
+            "capacity": {"bytes": self._capacity, "text": bytes_text(self._capacity) if self._capacity else ""},
+            "rank": self._rank,
+            "steps_of": {name: steps_of(found) for name, found in counts.items()},
+            "zero": self._zero,
+            "par": self.subject.width and self._pars.get(self._par_key()) is not None,
+            "weight": {name: list(found) for name, found in self.weight().items()},
+            "sections": {**memory_sections(self), **self.code_sections()},
+            "run": {**run, "can": run["state"] != "running"},
+        }
 
     def questions(self) -> list[Question]:
         """What the fullest rank holds at its fullest moment."""

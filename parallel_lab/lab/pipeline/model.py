@@ -29,6 +29,7 @@ from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.lab import Choice, setting
 from ..shared.questions import COMMANDS, Question
+from ..shared.running import Found
 from ..shared.what_if import WeighsChoices, Weight
 from ..strategy.training_lab import ShowsTraining
 from . import drawing
@@ -60,6 +61,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     Listeners (`on_change`) receive "picture", "run" or, at every step of a training, "loss".
     """
 
+    title = "Pipeline Lab"
     scripts = ("pipeline/lanes.js", "pipeline/story.js", "pipeline/pipeline_lab.js")
     styles = ("pipeline/pipeline_lab.css",)
     commands = (
@@ -310,7 +312,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     @property
     def results(self) -> dict[str, RunResult]:
         """What was run with the present settings: "simulated", "measured"."""
-        return dict(self._run.results)
+        return Found(self._run.results)
 
     def left_to_do(self, rank: int) -> list[str]:
         """The next action of every kind that is still to draw in a rank's lane."""
@@ -371,32 +373,27 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
         found = {"ticks": s.timed.timing.makespan, "wait, %": 100 * s.bubble, "results kept": max(s.peaks)}
         return {name: (float(f"{value:.3g}"), "number") for name, value in found.items()}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            s, run, puzzle = self._settings, self._run, self._puzzle_view()
-            return {
-                "version": 1,
-                "title": "Pipeline Lab",
-                **self.chosen(),
-                "puzzle": puzzle,
-                "notes": [*([puzzle["text"]] if puzzle else []), f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
-                "typed": s.typed(),
-                "recompute": list(s.recompute),
-                "can_undo": bool(self._past),
-                "can_redo": bool(self._future),
-                "ran": runs_view(s, run.results),
-                "earlier": [one.curve() for one in self._earlier if one.losses],
-                "said": self._said,
-                "predict": self.asked(),
-                "weight": {name: list(found) for name, found in self.weight().items()},
-                **schedule_view(s),
-                "sections": {
-                    **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),
-                    **self.code_sections(),
-                },
-                **self.progress(),
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        s, run, puzzle = self._settings, self._run, self._puzzle_view()
+        return {
+            "puzzle": puzzle,
+            "notes": [*([puzzle["text"]] if puzzle else []), f"{SUBJECTS[s.net].label}: {SUBJECTS[s.net].note}."],
+            "typed": s.typed(),
+            "recompute": list(s.recompute),
+            "can_undo": bool(self._past),
+            "can_redo": bool(self._future),
+            "ran": runs_view(s, run.results),
+            "earlier": [one.curve() for one in self._earlier if one.losses],
+            "said": self._said,
+            "weight": {name: list(found) for name, found in self.weight().items()},
+            **schedule_view(s),
+            "sections": {
+                **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),
+                **self.code_sections(),
+            },
+            **self.progress(),
+        }
 
     def questions(self) -> list[Question]:
         """How long a step of a named schedule is, and how many activations the fullest rank keeps."""

@@ -362,7 +362,7 @@ const { render, mountPage } = lab({
     if (text.trim() !== snapshot.typed[name]) send("set_typed", [name, text]);
     forget("settings");
   },
-  handlers: (view) => withCode(view, handlers(view)),
+  handlers: (view) => withPaste(view, handlers(view)),
   // what was made by a key or a click gets the focus, so that the next key goes on there
   answered(view) {
     const { ui } = view, { then } = ui;

@@ -38,6 +38,7 @@ class RecomputeLab(RunsOneThing):
     cap   results that fit into memory: 20, 30, 40, 50, 60 or 72
     """
 
+    title = "Recompute Lab"
     scripts, styles = ("recompute/story.js", "recompute/recompute_lab.js"), ("recompute/recompute_lab.css",)
     commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop", *COMMANDS)
     also_kept = ("toggle",)
@@ -136,34 +137,28 @@ class RecomputeLab(RunsOneThing):
 
     # ---- forms ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            names = [f"layer {n}" for n in range(len(LAYERS))]
-            layers = [
-                {
-                    "name": name,
-                    "inside": layer.inside_bytes,
-                    "made": layer.inside_bytes - layer.input_bytes,
-                    "work": int(layer.forward_s),
-                    "again": again,
-                }
-                for name, layer, again in zip(names, LAYERS, self._again, strict=True)
-            ]
-            over = [{"name": m.name, "phase": m.phase, "layer": m.layer, "live": m.live} for m in moments(self._again)]
-            return {
-                "version": 1,
-                "title": "Recompute Lab",
-                "status": self._status(),
-                **self.chosen(),
-                "layers": layers,
-                "moments": over,
-                "peak": self.predicted.peak_bytes,
-                "own": self._cap in self._own,
-                "sections": self._sections(layers, over),
-                "run": self._run.to_dict(),
-                "predict": self.asked(),
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        names = [f"layer {n}" for n in range(len(LAYERS))]
+        layers = [
+            {
+                "name": name,
+                "inside": layer.inside_bytes,
+                "made": layer.inside_bytes - layer.input_bytes,
+                "work": int(layer.forward_s),
+                "again": again,
             }
+            for name, layer, again in zip(names, LAYERS, self._again, strict=True)
+        ]
+        over = [{"name": m.name, "phase": m.phase, "layer": m.layer, "live": m.live} for m in moments(self._again)]
+        return {
+            "status": self._status(),
+            "layers": layers,
+            "moments": over,
+            "peak": self.predicted.peak_bytes,
+            "own": self._cap in self._own,
+            "sections": self._sections(layers, over),
+        }
 
     def questions(self) -> list[Question]:
         """Which layer relieves the fullest moment most; then, once, what the fullest moment of an own choice holds."""

@@ -27,32 +27,61 @@ function curve(s, ui) {
   const most = Math.max(s.peak, cap) * 1.08, y = (n) => bottom - (n / most) * (bottom - RC.top);
   const each = (width - RC.left - 6) / s.moments.length, wide = each * 0.82;
   const left = (i) => RC.left + i * each + (each - wide) / 2;
-  const bar = ({ name, phase, layer, live }, i) => {
-    const own = s.layers[layer], made = phase === "backward" && own.again ? own.made : 0;
+  const madeOf = ({ phase, layer }) => (phase === "backward" && s.layers[layer].again ? s.layers[layer].made : 0);
+  const saidOf = (m) => `${m.name}: ${plural(m.live, "result")}${madeOf(m) ? `, ${madeOf(m)} of them recomputed` : ""}`;
+  const bar = (m, i) => {
+    const { name, phase, live } = m, made = madeOf(m);
     const rect = (kind, from, to) => html`<rect class="pl-rc-${kind}" x="${round(left(i))}" y="${round(y(to))}"
       width="${round(wide)}" height="${round(y(from) - y(to))}"/>`;
-    const said = `${name}: ${plural(live, "result")}${made ? `, ${made} of them recomputed` : ""}`;
-    return html`<g data-key="m${i}"><title>${said}</title>${rect(phase, 0, live - made)}
+    return html`<g data-key="m${i}"><title>${saidOf(m)}</title>${rect(phase, 0, live - made)}
       ${made ? rect("made", live - made, live) : ""}
       ${i % Math.ceil(26 / each) ? "" : html`<text x="${round(left(i) + wide / 2)}" y="${bottom + 12}">${name}</text>`}</g>`;
   };
   // of the numbers, from the peak on both ways, so many that none covers its neighbour
   const some = Math.ceil(20 / each), peak = s.moments.findIndex((m) => m.live === s.peak);
+  const bearsNumber = (i) => (i - peak) % some === 0;
   const number = ({ live }, i) => {
-    if ((i - peak) % some) return "";
+    if (!bearsNumber(i)) return "";
     const over = live > cap ? "pl-rc-over" : live === s.peak ? "pl-rc-peak" : "";
     return html`<text class="${over}" x="${round(left(i) + wide / 2)}" y="${round(y(live) - 8)}">${live}</text>`;
   };
   const lines = [0, 20, 40, 60].filter((n) => n < most && Math.abs(y(n) - y(cap)) > 10);
   const grid = (n) => html`<path class="pl-rc-grid" d="M${RC.left} ${round(y(n))}H${width}"/>
     <text class="pl-rc-axis" x="${RC.left - 6}" y="${round(y(n))}">${n}</text>`;
-  return html`<div role="group" class="pl-section" aria-label="memory over the step"><h3>Memory over the step
-    <small>results, predicted; green: after a forward, blue: during a backward, dashed: recomputed for it</small></h3><figure class="pl-rc-figure">
-    <svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img" aria-label="results in memory
-      after each forward and during each backward: at most ${s.peak}, ${cap} fit"><g>${lines.map(grid)}</g>
+  const alt = `results in memory after each forward and during each backward: at most ${s.peak}, ${cap} fit`;
+  const ours = () => html`<svg width="${width}" height="${height}" viewBox="0 0 ${width} ${height}" role="img"
+      aria-label="${alt}"><g>${lines.map(grid)}</g>
     ${s.moments.map(bar)}<path class="pl-rc-cap" d="M${RC.left} ${round(y(cap))}H${width}"/>
     <text class="pl-rc-axis pl-rc-over" x="${RC.left - 6}" y="${round(y(cap))}">${cap}</text>
-    ${s.moments.map(number)}</svg></figure></div>`;
+    ${s.moments.map(number)}</svg>`;
+  const named = s.moments.flatMap((_, i) => (i % Math.ceil(26 / each) ? [] : [i]));
+  const made = () => momentsFigure(s, { most, lines, named, madeOf, saidOf, bearsNumber });
+  return html`<div role="group" class="pl-section" aria-label="memory over the step"><h3>Memory over the step
+    <small>results, predicted; green: after a forward, blue: during a backward, open: recomputed for it</small></h3>
+    <figure class="pl-rc-figure">${figure("moments", ui, { alt, height }, ours, made)}</figure></div>`;
+}
+
+function momentsFigure(s, { most, lines, named, madeOf, saidOf, bearsNumber }) {
+  const cap = s.cap.value, moments = s.moments, x = moments.map((_, i) => i);
+  const colour = ({ phase }) => (phase === "forward" ? "#4ac8a1" : "#628de1");
+  const bars = (y, marker) => ({ type: "bar", x, y, width: 0.82, marker, hoverinfo: "text", hovertext: moments.map(saidOf),
+    textposition: "none" });
+  const number = ({ live }, i) => ({ text: live === s.peak ? `<b>${live}</b>` : `${live}`, x: i, y: live, yshift: 8, showarrow: false,
+    font: { color: live > cap ? "var(--pl-bad)" : "var(--pl-fg)" } });
+  return {
+    data: [
+      bars(moments.map((m) => m.live - madeOf(m)), { color: moments.map(colour) }),
+      bars(moments.map(madeOf), { color: "var(--pl-bg)", line: { color: "var(--pl-muted)", width: 1 } }),
+    ],
+    layout: {
+      barmode: "stack", margin: { l: RC.left, r: 6, t: RC.top, b: RC.bottom },
+      xaxis: { range: [-0.5, moments.length - 0.5], tickvals: named, ticktext: named.map((i) => moments[i].name), showgrid: false },
+      yaxis: { range: [0, most], tickvals: lines },
+      shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: cap, y1: cap, line: { color: "var(--pl-bad)", dash: "dash", width: 1.5 } }],
+      annotations: [...moments.map(number).filter((_, i) => bearsNumber(i)), { text: `<b>${cap}</b>`, xref: "paper", x: 0, xanchor: "right",
+        xshift: -3, y: cap, showarrow: false, font: { color: "var(--pl-bad)" } }],
+    },
+  };
 }
 
 // ---- without a kernel: what the model has found out about every choice (every_choice of model.py) is looked up ----

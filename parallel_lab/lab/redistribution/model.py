@@ -28,7 +28,7 @@ from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
 from ..rosetta.section import mesh_layout_of, notation_table
-from ..shared.lab import LabRun, Stepped, setting
+from ..shared.lab import Stepped, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, table
 
@@ -60,6 +60,7 @@ class RedistributionLab(Stepped):
     Raises ArgumentError for other values.
     """
 
+    title = "Redistribution Lab"
     scripts: ClassVar[tuple[str, ...]] = (
         *("shared/transport.js", "pictures/slices.js", "pictures/moves.js"),
         *("redistribution/story.js", "redistribution/redistribution_lab.js"),
@@ -131,23 +132,20 @@ class RedistributionLab(Stepped):
     def _layout(self, strategy: str) -> TensorLayout:
         return TensorLayout.from_strategy(tuple(map(int, strategy.split(" x "))), self._devices)
 
-    def snapshot(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         """Everything shown: steps of the chosen rank, slices of all ranks, and the same in Python."""
-        with self._lock:
-            sections = {"steps": self._step_table(), "compare": self._compare_table(), "slices": self._slice_table()}
-            both = {"has": self.source, "needs": self.target}
-            named = {head: mesh_layout_of(one, ("rows", "columns", "copies")) for head, one in both.items()}
-            sections["forms"] = notation_table("In five notations", named, SHAPE)
-            sections["python"] = self._python()
-            small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
-            notes = move_lines(self.moves) or ["Nothing moves."]
-            sections["moves"] = {"kind": "lines", "title": "Steps in words", "small": small, "notes": notes}
-            shown = {"version": 1, "title": "Redistribution Lab", "status": self._status(), "run": LabRun().to_dict()}
-            alone = self._copies == "addends" and not self.source.is_partial
-            why = f"No two ranks hold the same slice of {self._have}, so there are no partial sums."
-            shown["selected"] = why if alone else ""
-            shown |= {"at": self._at, "moves": self.moves, "predict": self.asked()}
-            return {**shown, **self.chosen(), "sections": sections}
+        sections = {"steps": self._step_table(), "compare": self._compare_table(), "slices": self._slice_table()}
+        both = {"has": self.source, "needs": self.target}
+        named = {head: mesh_layout_of(one, ("rows", "columns", "copies")) for head, one in both.items()}
+        sections["forms"] = notation_table("In five notations", named, SHAPE)
+        sections["python"] = self._python()
+        small = "drawn as direct exchange; a ring passes the same bytes from neighbour to neighbour"
+        notes = move_lines(self.moves) or ["Nothing moves."]
+        sections["moves"] = {"kind": "lines", "title": "Steps in words", "small": small, "notes": notes}
+        alone = self._copies == "addends" and not self.source.is_partial
+        why = f"No two ranks hold the same slice of {self._have}, so there are no partial sums."
+        shown = {"status": self._status(), "selected": why if alone else "", "at": self._at, "moves": self.moves}
+        return {**shown, "sections": sections}
 
     def questions(self) -> list[Question]:
         """What a rank receives; which rank has something that rank 0 lacks."""

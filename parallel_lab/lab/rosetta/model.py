@@ -17,13 +17,14 @@ from typing import Any
 
 from ...base.errors import ArgumentError, shorten
 from ...base.units import plural
+from ...graph.value_types import types_of_dtensor
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import MeshLayout, Replicate, Shard, StridedShard, placement_of
 from ...layout.notations import notations, written
-from ..shared.lab import Lab, LabRun, setting
+from ..shared.lab import Lab, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import Section, code, table
-from .section import MORE, NAMES, VIEWS, notation_table, text_of
+from .section import MORE, NAMES, VIEWS, notation_table, text_of, type_note
 
 RANKS = 8
 MESHES = {
@@ -38,6 +39,7 @@ MESH_NAMES["permuted"] = "2 x 4, ranks 0 2 4 6 1 3 5 7"
 SHAPES = {"16": (16,), "16 x 32": (16, 32), "10 x 32": (10, 32), "8 x 16 x 24": (8, 16, 24)}
 DOES = {"R": "copies", "S0": "dim 0", "S1": "dim 1", "S2": "dim 2", "P": "addends"}
 OUTER = {"left": "the left axis", "right": "the right axis"}
+SUMMED = "A gradient's type is the one before a message adds it up."
 ALL, PARTS = "all have one", ("cards", "forms")  # an answer; parts of the view
 
 
@@ -60,6 +62,7 @@ class RosettaLab(Lab):
     Raises ArgumentError for a mesh and a shape that are not offered, LayoutError for a layout that does not fit.
     """
 
+    title = "Rosetta Lab"
     scripts = ("pictures/slices.js", "rosetta/story.js", "rosetta/rosetta_lab.js")
     styles = ("rosetta/rosetta_lab.css",)
     commands = ("set_form", *COMMANDS)
@@ -192,30 +195,31 @@ class RosettaLab(Lab):
 
     # ---- what is shown ----
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            chosen = {name: field for name, field in self.chosen().items() if len(field["choices"]) > 1}
-            if self._mesh not in MESHES:
-                chosen["mesh"]["choices"].append({"value": self._mesh, "label": str(self.layout.mesh)})
-            cards = self._cards()
-            return {
-                "version": 1,
-                "title": "Rosetta Lab",
-                "status": self._status(cards),
-                **chosen,
-                "picture": {"shape": list(self.shape), "drawn": self._drawn()},
-                "cards": cards,
-                "sections": {
-                    "forms": self._forms("Five notations", VIEWS),
-                    "rank": self._of_rank(cards),
-                    "more": self._forms("More notations", MORE, tab=True),
-                    "ranks": self._rank_table(cards),
-                    "python": code("Code", self._code(), tab=True),
-                },
-                "run": LabRun().to_dict(),
-                "predict": self.asked(),
-            }
+    def chosen(self) -> dict[str, Any]:
+        """Those that have more than one choice; a mesh of the learner's own is one more."""
+        chosen = {name: field for name, field in super().chosen().items() if len(field["choices"]) > 1}
+        if self._mesh not in MESHES:
+            chosen["mesh"]["choices"].append({"value": self._mesh, "label": str(self.layout.mesh)})
+        return chosen
+
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        cards = self._cards()
+        types = [[n, *pair] for n, pair in zip(self.layout.mesh.names, types_of_dtensor(self.layout), strict=True)]
+        return {
+            "status": self._status(cards),
+            "types": types,
+            "picture": {"shape": list(self.shape), "drawn": self._drawn()},
+            "cards": cards,
+            "sections": {
+                "forms": self._forms("Five notations", VIEWS),
+                "rank": self._of_rank(cards),
+                "types": {"kind": "lines", "title": "Types", "notes": [type_note(types), SUMMED]},
+                "more": self._forms("More notations", MORE, tab=True),
+                "ranks": self._rank_table(cards),
+                "python": code("Code", self._code(), tab=True),
+            },
+        }
 
     def questions(self) -> list[Question]:
         """What a rank holds; which of the notations has no form."""

@@ -28,6 +28,10 @@ function roAxes(s, ui) {
     ${known.length ? "" : html`<p class="pl-muted">This mesh has axes of its own: type into a notation, or choose another mesh.</p>`}</div>`;
 }
 
+// What each axis makes of the tensor, and of its gradient before a message adds it up.
+const roTypes = (s) => html`<p class="pl-muted pl-ro-types" title="along ${s.types.map(([name]) => name).join(", ")}: ${s.sections.types.notes[1]}">type
+  ${typesOf(s.types)}</p>`;
+
 const roHead = (s, ui) => head(s, html`${["mesh", "shape"].map((name) => choice(`set_${name}`, s[name].label, s[name], `set_${name}`, ui))}`, ui);
 const RO_TABS = [["forms", "Five notations"], ["more", "More notations"], ["ranks", "Ranks"], ["python", "Code"]];
 
@@ -39,11 +43,12 @@ const { render, mountPage } = lab({
     patterns: (s, ui) => patterns(ui.id),
     head: roHead,
     axes: roAxes,
+    types: roTypes,
     cards: roCards,
     forms: (s, ui) => tabs(ui, sectionTabs(s, ui, RO_TABS, false)),
   },
   skeleton: html`${slot("patterns")}<div class="pl-top">${slot("head")}</div><div class="pl-ro-main"><div class="pl-ro-left">
-    ${slot("axes")}${slot("cards")}</div><div class="pl-ro-forms">${slot("forms")}</div></div>`,
+    ${slot("axes")}${slot("types")}${slot("cards")}</div><div class="pl-ro-forms">${slot("forms")}</div></div>`,
   // What was refused stays in its field, to be mended.
   commit(field, text, view) {
     view.ui.drafts.set(field, text);

@@ -7,7 +7,7 @@ With `command`, a cell is a field: what is typed into it is sent as command(nota
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ...layout.mesh_layout import MeshLayout
@@ -69,6 +69,18 @@ def notation_table(
     rows = [[NAMES[name][0], *(cell(name, head) for head in layouts)] for name in names]
     more |= {"command": command} if command else {}
     return table(title, {"": "name"} | dict.fromkeys(layouts, "form"), rows, **more)
+
+
+def types_text(pairs: Iterable[Sequence[str]]) -> str:
+    """ "S0 P, gradient S0 R"; "" along no axis."""
+    rows = list(pairs)
+    value, gradient = (" ".join(filter(None, (row[n] for row in rows))) for n in range(2))
+    return f"{value}, gradient {gradient}" if gradient else value
+
+
+def type_note(rows: Sequence[Sequence[str]]) -> str:
+    """ "Type along dp, tp: S0 P, gradient S0 R."  rows: (axis, the value's type, its gradient's or "")"""
+    return f"Type along {', '.join(name for name, *_ in rows)}: {types_text(pair for _, *pair in rows)}."
 
 
 def mesh_layout_of(layout: TensorLayout, names: Iterable[str]) -> MeshLayout:

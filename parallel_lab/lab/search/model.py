@@ -53,6 +53,7 @@ class SearchLab(WritesCode, RunsOneThing):
     `close()` ends a run and forgets all listeners.
     """
 
+    title = "Search Lab"
     scripts = ("pictures/slices.js", "search/search_plot.js", "search/story.js", "search/search_lab.js")
     styles = ("search/search_lab.css",)
     commands = (
@@ -367,35 +368,30 @@ class SearchLab(WritesCode, RunsOneThing):
             drawn = {name: self._point_part(name, point) for name, point in points.items()}
             return {**self.snapshot(), "looks": {"operator": operators, "point": drawn}}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            argued, run = self.argued, self._run.to_dict()
-            steps = [step._asdict() | {"done": list(step.done)} for step in argued.steps]
-            shown = {
-                "version": 1,
-                "title": "Search Lab",
-                "status": status_text(self),
-                **self.chosen(),
-                "notes": [self.space.subject.note],
-                "operator": self._operator,
-                "point": self._point,
-                "at": self._at,
-                "unit": argued.unit,
-                "line": f"nothing{' found' if len(self.space.operators) > LONG else ''} beats it",
-                "capacity_bytes": self._capacity,
-                "pins": {name: str(strategy) for name, strategy in self._pins.items()},
-                "arguments": self.arguments,
-                "terms": terms_view(argued, self._weights),
-                "operators": [c.name for c in self.space.operators],
-                "points": [point_view(name, point) for name, point in self.points().items()],
-                "steps": steps,
-                **self._operator_part(self._operator),
-                **self._point_part(self._point, self._point_of(self._point)),
-                "run": {**run, "can": run["state"] != "running"},
-                "predict": self.asked(),
-            }
-            return {**shown, "sections": {**search_sections(self), **self.code_sections()}}
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        argued, run = self.argued, self._run.to_dict()
+        steps = [step._asdict() | {"done": list(step.done)} for step in argued.steps]
+        return {
+            "status": status_text(self),
+            "notes": [self.space.subject.note],
+            "operator": self._operator,
+            "point": self._point,
+            "at": self._at,
+            "unit": argued.unit,
+            "line": f"nothing{' found' if len(self.space.operators) > LONG else ''} beats it",
+            "capacity_bytes": self._capacity,
+            "pins": {name: str(strategy) for name, strategy in self._pins.items()},
+            "arguments": self.arguments,
+            "terms": terms_view(argued, self._weights),
+            "operators": [c.name for c in self.space.operators],
+            "points": [point_view(name, point) for name, point in self.points().items()],
+            "steps": steps,
+            **self._operator_part(self._operator),
+            **self._point_part(self._point, self._point_of(self._point)),
+            "run": {**run, "can": run["state"] != "running"},
+            "sections": {**search_sections(self), **self.code_sections()},
+        }
 
     def questions(self) -> list[Question]:
         """How far the own choice is from the winner, and which operator has the most strategies to choose from."""

@@ -193,7 +193,7 @@ const { render, mountPage } = lab({
     if (before && !before.sections.runs && snapshot.sections.runs) ui.tab = "runs";
     else if (ui.tab === "runs" && before?.operator !== snapshot.operator) ui.tab = null;
   },
-  handlers: (view) => withCode(view, {
+  handlers: (view) => withPaste(view, {
     click({ target }) {
       if (target.closest("[data-argue]")) {
         view.ui.argue = !argues(view.snapshot, view.ui);

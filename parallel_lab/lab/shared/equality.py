@@ -19,6 +19,7 @@ import numpy as np
 
 from ...base.checks import integer
 from ...base.errors import ArgumentError, escape, shorten
+from ...base.hooks import breathe
 from ...base.units import table_lines
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
@@ -173,7 +174,7 @@ def compare_plans(
     """
     start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
     with (
-        Session(plan, net, optimizer, executor=executors[0], check_finite=False) as session,
+        Session(plan, net, optimizer, executor=executors[0], check_finite=False, unchecked=None) as session,
         Session(reference, net, optimizer, executor=executors[1], check_finite=False) as other,
         Session(reference, start | nudge(reference, start), optimizer, check_finite=False) as nudged,
     ):
@@ -187,6 +188,7 @@ def equality_rows(plan: Plan, got: Values, want: Values, near: Values | None = N
     """A row for each value of `want`, those of one device with this plan. near: those of a nudged start."""
     rows = []
     for name, (value, steps) in want.items():
+        breathe()
         moved = _largest_difference((near or want)[name][0], value)
         bound = rounding_bound(plan, value, steps) + (2 * moved if math.isfinite(moved) else 0.0)
         rows.append(EqualityRow(name, _largest_difference(got[name][0], value), bound))

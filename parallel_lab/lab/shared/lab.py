@@ -1,13 +1,13 @@
 """What every lab is made of: a model that tells its views when it changes, and declares how it is shown.
 
     class CostLab(Lab):
-        scripts = ("shared/curves.js", "shared/plain_lab.js")
+        title, scripts = "Cost Lab", ("shared/curves.js", "shared/plain_lab.js")
 
         @setting("ranks", (2, 4, 8))
         def set_ranks(self, ranks: int) -> None:
             \"\"\"Another number of ranks.\"\"\"
 
-        def snapshot(self): return {"title": ..., "status": ..., **self.chosen(), "sections": {...}}
+        def parts(self): return {"status": ..., "sections": {...}}
 
 A setting (settings.py) is a choice, its command, what is kept of it and its text; a lab can ask before it shows
 (questions.py), and goes into a file and a link (state.py); one that is stepped through is `Stepped`, one that runs
@@ -30,6 +30,7 @@ from ...base.checks import integer, number
 from ...base.collector import without_collector
 from ...base.errors import ArgumentError
 from ...base.files import write_whole
+from ...base.hooks import from_above
 from ...base.progress import Progress, shown
 from ..pictures.charts import Chart
 from ..pictures.plotted import Plotted
@@ -43,6 +44,7 @@ from .state import ModelWithFile
 class Lab(ModelWithFile):
     """A headless model. `__init__` must run before the first change.
 
+    title             its name for people
     scripts, styles   files of lab/ that draw it; those that all labs share come before them. Unless told otherwise, its
                       choices and its sections, one below the other
     replayed          names of settings that a page of its own keeps without a kernel, the most important one first;
@@ -58,6 +60,7 @@ class Lab(ModelWithFile):
     steps that a reader takes, one after the other, and ends for ever with one click (`shared/story.js`).
     """
 
+    title: ClassVar[str] = ""
     scripts: ClassVar[tuple[str, ...]] = ("shared/plain_lab.js",)
     styles: ClassVar[tuple[str, ...]] = ()
     replayed: ClassVar[tuple[str, ...] | None] = None
@@ -76,8 +79,19 @@ class Lab(ModelWithFile):
     # ---- what is shown ----
 
     def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data with a "version" and a "title"."""
+        """Everything the views show, as plain data: what all labs have, and its own `parts`."""
+        with self._lock:
+            parts = self.parts()
+            shown = {"version": 1, "title": self.title, **self.chosen(), "predict": self.asked()}
+            return {**shown, "run": self.run_shown(), **parts}
+
+    def parts(self) -> dict[str, Any]:
+        """Its own parts, which win over those of all labs: "status", "sections", what its script draws."""
         raise NotImplementedError
+
+    def run_shown(self) -> dict[str, Any]:
+        """How a run goes, as the snapshot has it: nothing runs."""
+        return LabRun().to_dict()
 
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change at every step (`often`)."""
@@ -117,6 +131,7 @@ class Lab(ModelWithFile):
         controls: bool = True,
         height: int | None = None,
         limits: Limits = WHOLE,
+        live: str | bool = False,
     ) -> str | Path:
         """Everything shown, as one page that needs no kernel and no network: its text, or, with `path`, the file that
         was written (whole, or as it was before; DataFileError where it cannot be).
@@ -125,8 +140,10 @@ class Lab(ModelWithFile):
         controls   False: the picture alone, for a slide
         height     of the page in pixels, for a frame that must not grow; what does not fit scrolls
         limits     how many settings the page can show without a kernel, and how long they may take to compute
+        live       the page also computes, with Python from a live site (live.py): its address, or True in its folder
         """
         text = pages_of([self], title, controls=controls, height=height, limits=limits)
+        text = from_above("live_page")(text, [self], live) if live else text
         return text if path is None else write_whole(path, text)
 
     def on_page(
@@ -265,7 +282,7 @@ class LabRun:
     error: str | None = None
     stop: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
-    thread: threading.Thread | None = None
+    thread: Any = None
     progress: Progress = field(default_factory=Progress)
 
     @property

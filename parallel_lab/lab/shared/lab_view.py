@@ -30,6 +30,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ...base.driver import DRIVER
 from ...base.errors import ParallelLabError, escape
 from .lab import Lab
 from .page import lab_page
@@ -78,7 +79,7 @@ class LabView(anywidget.AnyWidget):
         self._state_lock = threading.Lock()  # guards the fields below, for a few instructions at a time
         self._publishing = self._again = self._whole = self._closed = self._commanding = False
         self._wants_code = False
-        self._timer: threading.Timer | None = None
+        self._timer: Any = None
         self._published_at = self._curves_at = -float("inf")
         self._sent_steps = 0
         self.on_msg(self._on_message)
@@ -171,9 +172,7 @@ class LabView(anywidget.AnyWidget):
                 return
             wait_s = self._published_at + INTERVAL_S - time.monotonic()
             if wait_s > 0:
-                self._timer = threading.Timer(wait_s, self._on_timer)
-                self._timer.daemon = True
-                self._timer.start()
+                self._timer = DRIVER.later(wait_s, self._on_timer)
                 return
         self._publish()
 

@@ -107,7 +107,7 @@ def lab_page(
     """
     kinds = {lab.kind.__name__: lab.kind for lab in labs}
     own = [
-        f"kinds.{name} = (() => {{\n{_joined('', kind.scripts)}\nreturn mountPage;\n}})();"
+        f"kinds.{name} = (() => {{\n{_joined('', kind.scripts)}\nreturn Object.assign(mountPage, {{ render }});\n}})();"
         for name, kind in kinds.items()
     ]
     script = "\n".join([shared_script(), "const kinds = {};", *own, "mountAll(kinds);", above[1]])

@@ -8,17 +8,18 @@ A run that has ended with other settings stays as an earlier one (earlier.py).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from ...base.checks import integer
+from ...base.driver import DRIVER
 from ...base.errors import ArgumentError, Interrupted, ParallelLabError, shorten
 from ...base.progress import Progress, bar_of, follow
-from ...base.system import without_processes
+from ...base.system import require_processes, without_processes
 from ...ops.kernels.threads import trim_memory
 from .earlier import COLUMNS, EarlierRun, earlier_taken, earlier_written, newest
 from .lab import Lab, LabRun
@@ -39,6 +40,15 @@ def possible(source: str) -> tuple[str, str]:
 def executor_of(source: str) -> str:
     """The executor of a Session."""
     return EXECUTORS[possible(source)[0]]
+
+
+class Found(dict[str, Any]):
+    """Results by source. NoProcesses for measured ones where nothing can be measured."""
+
+    def __missing__(self, source: str) -> Any:
+        if source == "measured":
+            require_processes("results")
+        raise KeyError(source)
 
 
 class Stopped(Exception):
@@ -76,6 +86,9 @@ class RunsOneThing(Lab):
         """These are earlier runs from now on; the oldest ones are forgotten."""
         self._earlier = newest([*self._earlier, *runs])
 
+    def run_shown(self) -> dict[str, Any]:
+        return self._run.to_dict()
+
     def idle_run(self) -> LabRun:
         """As there is before anything has run."""
         return LabRun()
@@ -103,8 +116,9 @@ class RunsOneThing(Lab):
         """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.
         Ctrl-C ends the waiting (Interrupted), not the run. A bar appears where that takes more than a second.
         """
-        bar = bar_of(Progress("waiting")) if self._run.goes_on and timeout != 0 else None
+        bar = None
         try:
+            bar = bar_of(Progress("waiting")) if self._run.goes_on and timeout != 0 else None
             return self._wait(timeout, bar)
         except KeyboardInterrupt:
             raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
@@ -118,11 +132,12 @@ class RunsOneThing(Lab):
         # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
         # waits without limit; the notebook's interrupt went unheard.
         while (
-            (run := self._run).thread not in (None, threading.current_thread())
+            (run := self._run).thread is not None
+            and not run.thread.is_here()
             and not run.ended.is_set()
             and (end is None or time.monotonic() < end)
         ):
-            run.ended.wait(LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+            DRIVER.wait(run.ended, LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
             if bar is not None:
                 follow(bar, run.progress)
         return not self._run.goes_on
@@ -170,10 +185,7 @@ class RunsOneThing(Lab):
                 return
             run = self._run = LabRun("running") if run is None else run
             run.text, run.progress = text, Progress(heard=lambda: self._tell(run, "progress"))
-            run.thread = threading.Thread(
-                target=self._work, args=(run, work, failed), name=type(self).__name__, daemon=True
-            )
-            run.thread.start()
+            run.thread = DRIVER.start(partial(self._work, run, work, failed), type(self).__name__)
         self._changed("run")
 
     def _work(self, run: LabRun, work: Callable[[], str | None], failed: str) -> None:
@@ -307,7 +319,7 @@ class ComparesRuns(RunsOneThing):
     @property
     def results(self) -> dict[str, Any]:
         """What was run with the present settings: "simulated", "measured"."""
-        return dict(self._results)
+        return Found(self._results)
 
     def sources(self) -> Choice:
         """The sources whose numbers can be shown."""

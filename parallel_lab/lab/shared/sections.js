@@ -20,6 +20,20 @@ function countText(n) {
   return String(n);
 }
 
+// The type of a value along one axis of the ranks; hatching is the pending sum.
+const TYPE_WORDS = { R: "replicated", S: "varying: slices of a dim", V: "varying", P: "partial: a pending sum" };
+Object.assign(TYPE_WORDS, { C: "one number", "?": "not known", T: "varying: slices handed on round a ring" });
+Object.assign(TYPE_WORDS, { A: "partial: a sum round a ring", B: "partial: a sum that goes round a ring" });
+const typeOf = (code) => html`<i class="pl-type pl-type-${code[0]}" title="${TYPE_WORDS[code[0]] ?? code}">${code}</i>`;
+
+// Types of a value or of its gradient along the axes of the ranks.  rows: [axis or none, type, its gradient's]
+const chips = (rows, at) => rows.flatMap((row) => row.at(at).split(" ").filter(Boolean).map(typeOf));
+function typesOf(rows) {
+  if (!rows.length) return "";
+  const grad = chips(rows, -1);
+  return html`<span class="pl-types">${chips(rows, -2)}${grad.length ? html` <small title="type of the gradient">∂</small> ${grad}` : ""}</span>`;
+}
+
 // Cells by format; a lab may add its own. A text stands for itself in each of them.
 const CELLS = {
   bytes: bytesText,
@@ -36,6 +50,10 @@ const CELLS = {
     <button type="button" class="pl-button" data-key="copy-${name}" data-copy="1" data-text="${text ?? ""}" aria-label="copy ${name}"
     ${flag("disabled", text === null)}>${text !== null && ui.copied?.text === text ? ui.copied.said : "Copy"}</button></span>
     <small class="pl-form-said${text === null ? " pl-wrong" : ""}">${said}</small>`,
+  code: ([text, line], section, ui) => (line === null || !section.command ? html`<code>${text}</code>` : html`<button type="button"
+    class="pl-code-line" data-key="line-${line}" data-command="${section.command}" data-value="${line}" data-number="1"
+    aria-pressed="${section.on === String(line)}"${disabledUnless(ui, section.command, line)}>${text}</button>`),
+  type: (codes) => (codes.length ? html`${codes.map(typeOf)}` : "–"),
   share: ([ways, text]) => html`<span class="pl-slice" aria-hidden="true">
     <i style="width:${round(100 / ways)}%"></i></span>${text}`,
 };
@@ -111,21 +129,21 @@ const sectionParts = (names) => Object.fromEntries(names.map((name) => [name, (s
 // What was refused, at the field that asked for it: the head may be out of sight.
 const refusedHere = (s, ui, command) => (ui.asked === command && s.last_error
   ? html`<p class="pl-refused-here" data-key="refused-${command}"><b aria-hidden="true">!</b> ${plainly(s.last_error)}</p>` : "");
-// The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
-const paste = (s, ui) => html`<div class="pl-field pl-paste">
-  <label for="${ui.id}-paste">Lines of MindSpore set the lab:</label>
-  <textarea id="${ui.id}-paste" rows="2" data-key="paste" data-command="set_code" spellcheck="false"
+// A field for something that is pasted, taken by its button, by Ctrl+Enter, or when the field is left (withPaste).
+const pasteField = (ui, command, { label, button, example, rows = 2 }) => html`<div class="pl-field pl-paste">
+  <label for="${ui.id}-paste">${label}</label>
+  <textarea id="${ui.id}-paste" rows="${rows}" data-key="paste" data-command="${command}" spellcheck="false"
   title="taken with Ctrl+Enter, by the button, or when the field is left"
-  placeholder="${s.sections.code_mindspore.paste_example}"${flag("disabled", !ui.live)}></textarea>
+  placeholder="${example}"${flag("disabled", !ui.live)}></textarea>
   <button type="button" class="pl-button" data-key="take" data-take="1"${flag("disabled", !ui.live)}
-  >Set the lab</button></div>${refusedHere(s, ui, "set_code")}`;
+  >${button}</button></div>`;
 
-// Handlers of a lab with such tabs: a paste is taken by its button and by Ctrl+Enter, too.
-function withCode(view, own = {}) {
-  const { root, ui } = view, field = () => root.querySelector("textarea[data-command=set_code]");
+// Handlers of a lab with such a field.
+function withPaste(view, own = {}) {
+  const { root, ui } = view, field = () => root.querySelector("textarea[data-key=paste]");
   const take = () => {
     const text = field()?.value ?? "";
-    if (text.trim()) view.send("set_code", [text]);
+    if (text.trim()) view.send(field().dataset.command, [text]);
     ui.taken = text;
   };
   // Listened to here: with Ctrl held no handler of a lab hears a key, and JupyterLab would run the cell.
@@ -156,6 +174,10 @@ function withCode(view, own = {}) {
     },
   };
 }
+
+// The tabs with the setting as programs; lines of MindSpore that are pasted into the first set the lab.
+const paste = (s, ui) => html`${pasteField(ui, "set_code", { label: "Lines of MindSpore set the lab:", button: "Set the lab",
+    example: s.sections.code_mindspore.paste_example })}${refusedHere(s, ui, "set_code")}`;
 const TARGETS = { code_mindspore: "MindSpore", code_torch: "PyTorch", code_jax: "JAX" };
 function codeTabs(s, ui) {
   const known = Object.keys(TARGETS).filter((name) => s.sections[name]);

@@ -11,7 +11,9 @@ choices that "by" names: {"by": ["source", "rank"], "of": {"predicted|0": {"rows
             itself in every column; a row that ends early lets its last cell run on; "bar" draws a share of the column.
             Formats of texts only style them: "name", "text", "why". Those of values: "bytes", "time" (seconds), "late"
             (red above 0), "count" (thousands), "number" (as it is), "small" (an exponent), "shape", "hue" (a dot),
-            "verdict" (a text and whether it is good), "share" (one of how many, a text), "form" (rosetta/section.py)
+            "verdict" (a text and whether it is good), "share" (one of how many, a text), "form" (rosetta/section.py),
+            "code" (a line of a program, and its number where a click on it is a "command"),
+            "type" (codes of a value along the axes: graph/type_rules.py; a pending sum is hatched)
     bars    stacked bars: "kinds" from below, "bars" with "name", "live" (bytes per kind), "total", and "line" across
     lanes   what is computed ("boxes") and sent ("messages") over the time of one step
     loss    two curves, how far they are apart, and how far rounding may take them
@@ -50,6 +52,8 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "number": lambda n: f"{n:g}" if isinstance(n, float) else str(n),
     "hue": str,
     "form": lambda form: form[1] or f"- {form[2]}",
+    "code": lambda code: code[0],
+    "type": lambda codes: " ".join(codes) or "-",
 }
 PAGE_ONLY = ("stack",)  # formats that only a page can show
 

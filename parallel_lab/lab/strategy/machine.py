@@ -6,11 +6,11 @@ Machine(room=8).start_fit(8, changed)
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...base.cluster import Cluster, get_cluster
+from ...base.driver import DRIVER
 from ...base.errors import ParallelLabError
 from ...base.system import cores
 from ...graph.plan import Plan
@@ -87,12 +87,11 @@ class Machine:
                 changed()
                 fit.ended.set()
 
-        fit.thread = threading.Thread(target=work, name="fit this machine", daemon=True)
-        fit.thread.start()
+        fit.thread = DRIVER.start(work, "fit this machine")
         changed()
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until nothing is measured; whether that is so."""
-        if self.fit.goes_on and self.fit.thread is not threading.current_thread():
-            self.fit.ended.wait(timeout)
+        if self.fit.goes_on and self.fit.thread is not None and not self.fit.thread.is_here():
+            DRIVER.wait(self.fit.ended, timeout)
         return not self.fit.goes_on

@@ -59,6 +59,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     listeners.
     """
 
+    title = "Strategy Lab"
     scripts = (
         *("shared/transport.js", "shared/scrub.js", "pictures/slices.js", "pictures/moves.js"),
         *(
@@ -369,50 +370,45 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
             here = {f"{self._tensor}|{self._phase}|{self._rank}": {"numbers": shot["numbers"]}, "*": {"numbers": None}}
             return {**shot, "looks": {**looks, "tensor|phase|rank": here}}
 
-    def snapshot(self) -> dict[str, Any]:
-        """Everything the views show, as plain data."""
-        with self._lock:
-            plan, shown, layers, profile = self._plan, self._pictures, self._facts.layers, self._machine.profile
-            entries = self._entries()
-            entry = shown.entry(plan, self._tensor)
-            tensor, rank = shown.tensor(plan, entry, self._phase), shown.rank(plan, self._rank, self.events, profile)
-            messages, timeline, numbers = rank["messages"], self._timeline(), None
-            pair = "" if self._message is None else pair_status(messages[self._message - 1])
-            if self._numbers:
-                drawn = tensor["picture"]["drawn"]
-                numbers = shown.numbers(plan, entry, self._phase, self._rank, drawn, self._job)
-            return {
-                "version": 1,
-                "title": "Strategy Lab",
-                "simple": self._simple,
-                "steps": self._steps,
-                "earlier": [run.curve() for run in self._earlier],
-                "said": self._said,
-                **self.chosen(),
-                "operators": self._operators().shown({e.value for e in entries}),
-                "graph": shown.graph(plan, messages, layers),
-                "tensors": shown.tensors(plan, layers),
-                "tensor": self._tensor,
-                "phase": self._phase,
-                "phases": list(PHASES),
-                "rank": self._rank,
-                "message": self._message,
-                "moves": self._moves,
-                "at": self._at,
-                "numbers": numbers,
-                "predict": self.asked(),
-                "numbers_shown": self._numbers,
-                **tensor,
-                **rank,
-                **self.progress(),
-                "timeline": timeline,
-                "recording": self._run.shown_recording(),
-                "sections": {} if self._simple else self.code_sections(),
-                "gap": self._machine.gap(plan, timeline, messages, self._rank),
-                "fit": self._machine.to_dict(),
-                "status_message": pair,
-                "status": f"{rank['status_rank']} {pair or tensor['status_tensor']}",
-            }
+    def parts(self) -> dict[str, Any]:
+        """What the views show, as plain data."""
+        plan, shown, layers, profile = self._plan, self._pictures, self._facts.layers, self._machine.profile
+        entries = self._entries()
+        entry = shown.entry(plan, self._tensor)
+        tensor, rank = shown.tensor(plan, entry, self._phase), shown.rank(plan, self._rank, self.events, profile)
+        messages, timeline, numbers = rank["messages"], self._timeline(), None
+        pair = "" if self._message is None else pair_status(messages[self._message - 1])
+        if self._numbers:
+            drawn = tensor["picture"]["drawn"]
+            numbers = shown.numbers(plan, entry, self._phase, self._rank, drawn, self._job)
+        return {
+            "simple": self._simple,
+            "steps": self._steps,
+            "earlier": [run.curve() for run in self._earlier],
+            "said": self._said,
+            "operators": self._operators().shown({e.value for e in entries}),
+            "graph": shown.graph(plan, messages, layers),
+            "tensors": shown.tensors(plan, layers),
+            "tensor": self._tensor,
+            "phase": self._phase,
+            "phases": list(PHASES),
+            "rank": self._rank,
+            "message": self._message,
+            "moves": self._moves,
+            "at": self._at,
+            "numbers": numbers,
+            "numbers_shown": self._numbers,
+            **tensor,
+            **rank,
+            **self.progress(),
+            "timeline": timeline,
+            "recording": self._run.shown_recording(),
+            "sections": {} if self._simple else self.code_sections(),
+            "gap": self._machine.gap(plan, timeline, messages, self._rank),
+            "fit": self._machine.to_dict(),
+            "status_message": pair,
+            "status": f"{rank['status_rank']} {pair or tensor['status_tensor']}",
+        }
 
     def _entries(self) -> tuple[picture.TensorEntry, ...]:
         return self._pictures.entries(self._plan)
@@ -474,4 +470,5 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
 
     def _operators(self) -> Operators:
         facts = self._facts
-        return Operators(self._plan, self._strategies, self._given, self._typed, facts.composed, facts.layers)
+        types = self._pictures.types(self._plan)
+        return Operators(self._plan, self._strategies, self._given, self._typed, facts.composed, facts.layers, types)

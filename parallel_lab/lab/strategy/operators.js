@@ -22,7 +22,7 @@ function combo(s, o, ui) {
   const refused = () => html`<p class="pl-refused"><b aria-hidden="true">!</b> <span class="pl-hidden">refused: </span>
     ${o.error} <span class="pl-muted">Still in force: <wbr><code
     class="${o.strategy.length > 22 ? "pl-wrap" : ""}">${o.strategy}</code></span></p>`;
-  const formula = () => html`<p class="pl-formula">${times(o.formula).replaceAll("->", "→")}</p>`;
+  const formula = () => html`<p class="pl-formula">${times(o.formula).replaceAll("->", "→")} ${typesOf(o.types)}</p>`;
   return html`<div class="pl-combo${bad ? " pl-bad" : ""}">
       <div class="pl-box"><input id="${box}" data-key="input" data-operator="${o.name}" type="text" role="combobox"
         autocomplete="off" autocapitalize="off" spellcheck="false" aria-expanded="${open}" aria-controls="${box}-list"
@@ -48,7 +48,8 @@ function operators(s, ui) {
   const row = (o) => html`<li class="pl-operator${o.tensor === s.tensor ? " pl-on" : ""}" data-key="${o.name}">
     <div class="pl-op-head">
       <label class="pl-op-name" for="${ui.id}-op-${s.operators.indexOf(o)}">${breakable(nameIn(o))}</label>
-      <span class="pl-muted">${o.op}</span>
+      <span class="pl-muted">${o.op}</span>${o.unchecked ? html`<span class="pl-tag" data-key="unchecked"
+        title="it may do as it likes: its types are not checked">not checked</span>` : ""}
       ${o.source === "default" ? html`<span class="pl-tag" data-key="tag">default</span>` : own(o)}</div>
     ${combo(s, o, ui)}</li>`;
   const changed = s.preset.value ? "" : html`<option value="" selected disabled>changed by you</option>`;

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...base.errors import ArgumentError, shorten
 from ...graph.plan import Plan
+from ...graph.value_types import Types, ValueTypes
 from ...ops.machine.legal_strategies import legal_strategies
 from ...ops.machine.opdef import OpDef
 from ...ops.machine.sharding import default_strategy
@@ -26,6 +27,7 @@ class Operators:
 
     strategies, given   chosen, and those of the preset;  typed: {operator: (text, why it was refused)}
     composed   {operator made of others: (declaration, shapes of operands, attributes)};  layers: {operator: its layer}
+    types      of the plan's values
     """
 
     plan: Plan
@@ -34,6 +36,7 @@ class Operators:
     typed: dict[str, tuple[str, str]]
     composed: dict[str, tuple]
     layers: dict[str, str]
+    types: ValueTypes
 
     def shown(self, tensors: set[str]) -> list[dict[str, Any]]:
         """Every operator. tensors: ids of those one can look at."""
@@ -60,6 +63,8 @@ class Operators:
             "typed": typed,
             "formula": f"{shapes_text(op, operands)} -> {out}",
             "tensor": self._result(nodes[-1], outs),
+            "types": types_along(self.types, self._result(nodes[-1], outs)),
+            "unchecked": not {node.name for node in nodes}.isdisjoint(self.types.unchecked),
             "layer": self.layers.get(name, ""),
         }
 
@@ -80,6 +85,21 @@ class Operators:
         shapes = self.plan.graph.shapes()
         node = nodes[0]
         return node.opdef, tuple(shapes[i] for i in node.ins), dict(node.attrs), node.shape, node.strategy_source
+
+
+def types_along(types: ValueTypes, value: str, base: str = "") -> list[list[str]]:
+    """[type of a value, its gradient's or ""] along the axes of its device matrix that have several ranks.
+
+    base  the value that says where it lies, if that is another one
+    """
+    layout = types.plan.value(base or value).layout
+    sizes = layout.device_matrix if layout is not None and types.get(value) is not None else ()
+    along = [types.axes.of(sizes, axis) or () for axis in reversed(range(len(sizes))) if sizes[-1 - axis] > 1]
+
+    def text(codes: Types | None, numbers: tuple[int, ...]) -> str:
+        return " ".join(dict.fromkeys(codes[n] for n in numbers)) if codes else ""
+
+    return [[text(types[value], numbers), text(types.of_gradient(value), numbers)] for numbers in along]
 
 
 def parse_strategy(text: Any) -> tuple | None:

@@ -13,13 +13,14 @@ from ...base.cluster import Cluster
 from ...base.events import Event
 from ...base.settings.current import default_settings
 from ...graph.plan import Plan
+from ...graph.value_types import ValueTypes, infer_types
 from ..pictures import picture
 from ..pictures.duals import redistribution_of, with_duals
 from ..pictures.graph_strip import graph_strip
 from ..pictures.lanes import timeline_lanes
 from ..pictures.layers import flow_graph, plan_layers
 from ..pictures.numbers import simulated_step, slice_numbers
-from .operators import layer_of_entries
+from .operators import layer_of_entries, types_along
 from .plans import Plans, own_copy
 from .sections import pair_status, rank_status, tensor_status
 
@@ -58,10 +59,17 @@ class Pictures:
             for entry in self.entries(plan)
         ]
 
+    def types(self, plan: Plan) -> ValueTypes:
+        """The types of its values."""
+        return self._plans.drawn(plan, "types", lambda: (infer_types(plan),))[0]
+
     def tensor(self, plan: Plan, entry: Entry, phase: str) -> dict[str, Any]:
         """What depends on the tensor and the phase that are looked at."""
         key = entry.value, phase
         shown, cards = self._plans.drawn(plan, key, lambda: list(picture.tensor_picture(plan, entry, phase)))
+        named = zip(picture.axis_names(plan, entry), plan.value(entry.base).layout.device_matrix, strict=False)
+        axes, codes = [name for name, size in named if size > 1], types_along(self.types(plan), entry.value, entry.base)
+        shown["types"] = [[name, *pair] for name, pair in zip(axes, codes, strict=False)]
         return {"picture": shown, "cards": cards, "status_tensor": tensor_status(shown, plan.device_num)}
 
     def rank(self, plan: Plan, rank: int, events: Events, profile: Cluster) -> dict[str, Any]:

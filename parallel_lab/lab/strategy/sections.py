@@ -15,6 +15,7 @@ from ...base.units import bytes_text, plural
 from ...ops.machine.opdef import OpDef
 from ..pictures.moves import move_lines
 from ..pictures.numbers import number_text
+from ..rosetta.section import type_note, types_text
 from ..shared.sections import Section, loss_text, open_question, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
@@ -47,11 +48,12 @@ def sections(s: Snapshot) -> dict[str, Section]:
 
 
 def _operators(s: Snapshot) -> Section:
-    columns = dict.fromkeys(("operator", "type", "strategy", "set by", "shapes"), "text")
+    columns = dict.fromkeys(("operator", "type", "strategy", "set by", "shapes", "type of the result"), "text")
     rows, notes = [], []
     for o in s["operators"]:
         set_by = "you" if o["source"] == "user" else o["source"]
-        rows.append((o["name"], o["op"], o["strategy"], set_by, o["formula"]))
+        types = types_text(o["types"]) + ("; not checked" if o["unchecked"] else "")
+        rows.append((o["name"], o["op"], o["strategy"], set_by, o["formula"], types))
         if o["error"]:
             notes.append(f"Refused for {o['name']}: {o['typed']}. {o['error']} Still in force: {o['strategy']}.")
     return table("Operators and strategies", columns, rows, small="slices per dim of each input", notes=notes)
@@ -94,6 +96,8 @@ def _picture(s: Snapshot) -> Section:
     notes = [f"Shape {_shape(p['shape'])} in {slices}; device matrix {matrix}; {p['note']}."]
     reach = "Along dim {dim} a rank reads up to {before} before and {after} after its own slice."
     notes += [reach.format_map(halo) for halo in p["halo"]]
+    if p["types"]:
+        notes.append(type_note(p["types"]))
     rows = []
     for card in s["cards"]:
         value = f"partial sum {card['addend']} of {card['addends']}" if card["addend"] else "complete"

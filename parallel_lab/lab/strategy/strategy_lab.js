@@ -96,12 +96,16 @@ function tensorOptions(s, ui) {
 // Device matrix, and which dims are drawn where the tensor has more than two.
 function leadText(s, dims) {
   const p = s.picture, dimName = (d) => p.dim_names?.[d] ?? `dim ${d}`;
+  const short = (d) => dimName(d).match(/\((.+)\)$/)?.[1] ?? dimName(d);
   const axis = (n, i) => [p.axis_names[i] ?? `axis ${i}`, n];
-  const axes = p.device_matrix.map(axis).map(([name, n]) => `${name}${/\d$/.test(name) ? " =" : ""} ${n}`).join(" × ");
+  const text = (axes) => axes.map(([name, n]) => `${name}${/\d$/.test(name) ? " =" : ""} ${n}`).join(" × ");
+  const all = p.device_matrix.map(axis), axes = text(all).length > 40 ? text(all.filter(([, n]) => n > 1)) : text(all);
   const panels = dims[2] === null ? "" : `, ${dimName(dims[2])} in panels`;
-  const drawn = html`<p class="pl-lead-fact">drawn: ${dimName(dims[0])} down, ${dimName(dims[1])} across${panels}</p>`;
-  return html`<p class="pl-lead-fact" title="the ranks as a matrix; its axes are named by the dims of the operator that
-    gave the tensor this layout">device matrix ${axes}</p>${p.shape.length > 2 ? drawn : ""}`;
+  const drawn = html`<p class="pl-lead-fact" title="drawn: ${dimName(dims[0])} down, ${dimName(dims[1])} across${panels}">drawn:
+    ${short(dims[0])} down, ${short(dims[1])} across${dims[2] === null ? "" : `, ${short(dims[2])} in panels`}</p>`;
+  return html`<p class="pl-lead-fact" title="${text(all)}: the ranks as a matrix; its axes are named by the dims of the operator that
+    gave the tensor this layout">device matrix ${axes}</p>${p.shape.length > 2 ? drawn : ""}${p.types?.length
+    ? html`<p class="pl-lead-fact" title="along ${p.types.map(([name]) => name).join(", ")}">type ${typesOf(p.types)}</p>` : ""}`;
 }
 
 const COLUMNS = 4; // always four to a row: a rank keeps its place when the strategy changes
@@ -146,6 +150,8 @@ function key(s, ui) {
     ${coordinateText(s, s.cards[0]) ? html`<dt><b>${coordinateText(s, s.cards.at(-1)).split(" ")[0]}</b></dt><dd>a rank's
       place along an axis of the device matrix, from 0; axes are named by the dims of the operator</dd>` : ""}
     ${s.picture.halo?.length ? row(strips, "strips in other colours: read from the neighbours (halo)") : ""}
+    <dt>${typeOf("P")}</dt><dd>type along each axis: R replicated, S varying, P a pending sum; after ∂ that of its
+      gradient</dd>
     <dt><i class="pl-ring pl-team"></i></dt><dd>adds up with rank ${s.rank}</dd>
     <dt><i class="pl-ring pl-copy"></i></dt><dd>holds the same data as rank ${s.rank}</dd>
     ${s.graph.layers ? layered : ""}</dl>`;
@@ -381,6 +387,22 @@ function measure(ui, root) {
   ui.centre = ui.width > 560 ? main - 218 : main;
 }
 
+// The open list stands over its column, which scrolls. It is placed once for what is typed: a preview may make the lab
+// shorter or a line of the head longer, and a list that moves under the pointer has another strategy there.
+function placeList({ root, ui }) {
+  const list = root.querySelector(".pl-list:not([hidden])");
+  if (!list) { ui.placed = null; return; }
+  const { left, top, width, height } = boxIn(root, list.previousElementSibling);
+  Object.assign(list.style, { left: `${left}px`, minWidth: `${width}px` }); // lines break by the width: before its height
+  const key = JSON.stringify([ui.open, ui.drafts.get(ui.open), root.clientWidth, root.style.zoom]);
+  if (ui.placed?.key !== key) {
+    const high = list.offsetHeight + 2, above = top + height + high > root.clientHeight && top > high;
+    ui.placed = { key, top: above ? top - high : top + height + 2 };
+  }
+  list.style.top = `${ui.placed.top}px`;
+  list.querySelector(".pl-active")?.scrollIntoView({ block: "nearest" });
+}
+
 const { render, mountPage } = lab({
   story: STORY,
   parts: {
@@ -405,7 +427,7 @@ const { render, mountPage } = lab({
     if (numberOf(text) !== snapshot.steps) send("set_steps", [numberOf(text)]);
     forget("head");
   },
-  handlers: (view) => withScrub(view, withCode(view, withNumbers(view, withMoves(view, strategyHandlers(view))))),
+  handlers: (view) => withScrub(view, withPaste(view, withNumbers(view, withMoves(view, strategyHandlers(view))))),
   drawn(view) {
     const { root } = view;
     movesAir.drawn(view);
@@ -413,13 +435,7 @@ const { render, mountPage } = lab({
     tellRows(root);
     root.querySelector(".pl-graph")?.addEventListener("scroll", () => tellRows(root), { passive: true });
     view.ui.seen = view.snapshot.tensor;
-    const list = root.querySelector(".pl-list:not([hidden])");
-    if (!list) return;
-    // it stands over its column, which scrolls
-    const { left, top, width, height } = boxIn(root, list.previousElementSibling);
-    const high = list.offsetHeight + 2, above = top + height + high > root.clientHeight && top > high;
-    Object.assign(list.style, { left: `${left}px`, top: `${above ? top - high : top + height + 2}px`, minWidth: `${width}px` });
-    list.querySelector(".pl-active")?.scrollIntoView({ block: "nearest" });
+    placeList(view);
   },
   // The kernel has dealt with a command: what it says now replaces what was typed.
   answered({ ui }) { for (const name of ui.sent) ui.drafts.delete(name); ui.sent.clear(); },

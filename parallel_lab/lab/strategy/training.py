@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...base.checks import integer
+from ...base.driver import DRIVER
 from ...base.errors import ArgumentError, PlanError
 from ...base.events import Event
 from ...base.system import without_processes
@@ -187,7 +188,7 @@ class Training(LabRun):
                 if now_s - shown_s >= PART_S and session.step < self.steps:
                     shown_s = now_s
                     tell("picture")
-                self.stop.wait(max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
+                DRIVER.rest(self.stop, max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
 
     def _record(self, session: Session, recorder: Recorder, least: int = 1) -> None:
         """Add the steps that are new to the recording, if those are `least` or more."""
@@ -220,7 +221,7 @@ class Training(LabRun):
             if wanted is None:
                 self._record(session, recorder)
                 tell("picture")
-                self.wake.wait()
+                DRIVER.wait(self.wake)
                 continue
             self._record(session, recorder)
             self._switch(session, *wanted, lock)

@@ -6,11 +6,9 @@ net[1].matmul.shard(((2, 4), (1, 4)))     # the weight is stored (out, in): coun
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,45 +23,6 @@ from ..cell import Cell
 from ..initializer import HeUniform, Uniform, initializer
 from ..tensor.parameter import Parameter
 from .activation import OneOperator, get_activation
-
-# ---- arguments that several layers have ----
-
-
-Init = Callable[..., None]
-
-
-def arguments_of(
-    init: Init, *, names: str = "", without: str = "", after: tuple[str, str, Any] | None = None, **defaults: Any
-) -> Callable[[Init], Any]:
-    """A decorator for `__init__(self, **settings)`, which is called with the arguments that `init` of another layer
-    takes, by place and by name.
-
-    names     those of its arguments that this layer has, in order; default: all;  without: those that it does not have
-    after     one more argument: (the name before it, its name, its default);  defaults: those that differ
-    """
-    known = inspect.signature(init).parameters
-    kept_names = (name for name in (["self", *names.split()] if names else known) if name not in without.split())
-    takes = [known[name].replace(default=defaults.get(name, known[name].default)) for name in kept_names]
-    if after is not None:
-        name, more, default = after
-        place = 1 + next(i for i, p in enumerate(takes) if p.name == name)
-        takes.insert(place, inspect.Parameter(more, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default))
-    signature = inspect.Signature(takes, return_annotation="None")
-
-    def decorate(function: Init) -> Any:
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> None:
-            bound = signature.bind(*args, **kwargs)
-            bound.apply_defaults()
-            function(**bound.arguments)
-
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        return called
-
-    return decorate
-
-
-# ---- layers ----
 
 
 class Flatten(OneOperator):

@@ -36,11 +36,12 @@ from ..tensor.parameter import Parameter, ParameterTuple
 from ..tensor.tensor import RankTensor, Tensor
 from .amp import LossScaler, unscaled
 from .clip import GradientClip
+from .dtensor_steps import step_of_dtensors
 from .global_norm import RankTotals, centralized
 from .held_parameters import LEARNING_RATE, HeldParameters
 from .held_states import State
 from .lr_schedule import ConstantRate, as_schedule, rate_at
-from .parameter_groups import groups_of, in_order, one_gradient_each, trained_parameters
+from .parameter_groups import groups_of, in_order, is_dtensor, one_gradient_each, trained_parameters
 from .several_optimizers import SeveralOptimizers
 from .totals import Place, Totals, nonfinite
 from .weight_groups import check_grouping_in_context, owners_in_context
@@ -410,6 +411,9 @@ class Optimizer(HeldParameters, Cell):
         `value_and_grad` returned: it updates what it holds.
         """
         tracer = current_tracer.get()
+        if any(map(is_dtensor, self.parameters)):
+            step_of_dtensors(self, grads)
+            return
         if tracer is not None:
             tracer.update(self, one_gradient_each(type(self).__name__, grads, self.parameters))
             return

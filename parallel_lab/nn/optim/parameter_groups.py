@@ -16,6 +16,11 @@ from ..tensor.tensor import Tensor
 GROUP_KEYS = ("params", "lr", "weight_decay", "grad_centralization", "order_params")
 
 
+def is_dtensor(value: Any) -> bool:
+    """Whether it is a Parameter that is a DTensor."""
+    return getattr(value, "answers", False) and hasattr(value, "name")
+
+
 def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list[Any] | None]:
     """The groups, each with a list under "params", and the list under "order_params" if there is one."""
     groups, order = [], None
@@ -45,7 +50,7 @@ def groups_of(where: str, params: list[Any]) -> tuple[list[dict[str, Any]], list
 def in_order(where: str, parameters: list[Parameter], order: list[Any]) -> list[Parameter]:
     """The parameters in the order of `order_params`."""
     names = {p.name: p for p in parameters}
-    ordered_names = [p.name for p in order if isinstance(p, Parameter) and p.requires_grad]
+    ordered_names = [p.name for p in order if hasattr(p, "name") and p.requires_grad]
     if sorted(ordered_names) != sorted(names):
         odd = sorted(set(ordered_names) ^ set(names)) or [n for n in ordered_names if ordered_names.count(n) > 1]
         allowed = "Every parameter of the groups, each once"
@@ -58,7 +63,7 @@ def trained_parameters(where: str, params: list[Any]) -> list[Parameter]:
     allowed = "Parameters, for instance net.trainable_params()"
     names: dict[str, Parameter] = {}
     for i, parameter in enumerate(params):
-        if not isinstance(parameter, Parameter):
+        if not (isinstance(parameter, Parameter) or is_dtensor(parameter)):
             raise ArgumentTypeError(f"params[{i}] is {shorten(parameter)}", where=where, allowed=allowed)
         if parameter.name in names:
             same = "is given twice" if names[parameter.name] is parameter else "is the name of two parameters"

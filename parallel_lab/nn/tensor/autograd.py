@@ -78,9 +78,7 @@ def value_and_grad(
             if compiled is not NotImplemented:
                 return compiled
         again = tracer is None and on_tape.get()  # a function that is differentiated itself
-        if tracer is None:
-            kept = [again and isinstance(a, Tensor) and (a.node is not None or a.requires_grad) for a in args]
-            args = [a if i not in positions or kept[i] else _GradientTarget(a) for i, a in enumerate(args)]
+        args = [_target(a, tracer, again) if i in positions else a for i, a in enumerate(args)]
         watching = on_tape.set(tracer is None)
         try:
             # of a trace's values copies: the function may give them other elements
@@ -104,7 +102,9 @@ def value_and_grad(
             args = [as_read(a) if i in positions else a for i, a in enumerate(args)]
         tensors = [args[i] for i in positions] + weight_list
         # in a trace the gradients are written down as values that the compiler will know how to make
-        if again:
+        if getattr(output, "answers", False):
+            grads = output.gradients(tensors)
+        elif again:
             grads = recorded_gradients(output, tensors)
         else:
             grads = (
@@ -242,6 +242,14 @@ def _weights(given: Any, where: str) -> list[Parameter]:
         if not isinstance(weight, Tensor):
             raise ArgumentTypeError(f"weights[{i}] is {shorten(weight)}", where=where, allowed=allowed)
     return weights
+
+
+def _target(value: Any, tracer: Any, again: bool) -> Any:
+    """An argument whose gradient is asked for, as the function is given it."""
+    if getattr(value, "answers", False):  # a DTensor
+        return value.detach().requires_grad_()
+    kept = again and isinstance(value, Tensor) and (value.node is not None or value.requires_grad)
+    return value if tracer is not None or kept else _GradientTarget(value)
 
 
 class _GradientTarget(Tensor):

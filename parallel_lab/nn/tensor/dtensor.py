@@ -19,11 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError
+from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError, NotBuiltYet
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import AxisPlacement, MeshLayout, Partial, Replicate, Shard, StridedShard
-from ...ops.machine.opdef import OpDef
-from .dtensor_gradients import run_backward
+from ...ops.kernels.threads import one_blas_thread
+from ...ops.machine.opdef import OPS, OpDef
+from .dtensor_calls import on_ranks
+from .dtensor_formulas import FLAT, MADE_OF, as_pytorch
+from .dtensor_gradients import filled, gradients_of, run_backward
 from .dtensor_parts import (
     Locals,
     Parts,
@@ -31,12 +34,20 @@ from .dtensor_parts import (
     dtensor_messages as dtensor_messages,
     dtensor_policy as dtensor_policy,
     dual,
+    hollow,
+    hollow_parts,
+    homeward,
     implicit_replication as implicit_replication,
     move,
+    on_part,
     played,
+    recorder,
     replicated,
     sibling,
+    types_of,
+    valueless,
 )
+from .dtensor_surroundings import loss_var, policy_var
 from .tensor import Node, Tensor
 
 
@@ -51,6 +62,7 @@ class DTensor(Parts):
     __slots__ = ()
 
     @staticmethod
+    @on_ranks()
     def from_local(
         local: Any,
         mesh: DeviceMesh,
@@ -71,28 +83,25 @@ class DTensor(Parts):
         """
         ranks = played(mesh)
         layout = MeshLayout(mesh, tuple(placements or replicated(mesh).placements))
-        source = local if isinstance(local, Tensor) and not isinstance(local, RankTensors) else None
         if isinstance(local, RankTensors):
             parts = dict(local._locals)
         else:
+            if recorder() is not None and (callable(local) or isinstance(local, dict)):
+                hint = "Make it before, and give it as an argument"
+                raise LayoutTypeError("parts by rank", where="from_local, compiled", allowed="A part", hint=hint)
             given = local if callable(local) else (lambda rank: local[rank] if isinstance(local, dict) else local)
             parts = {rank: as_part(given(rank)) for rank in ranks}
         first = parts[ranks[0]]
         layout = layout.on(first.ndim)
         if shape is None:
-            split = [1] * first.ndim
-            for placement, size in zip(layout.placements, mesh.shape, strict=True):
-                if isinstance(placement, (Shard, StridedShard)):
-                    split[placement.dim] *= size
-            shape = tuple(n * cut for n, cut in zip(first.shape, split, strict=True))
+            shape = layout.full_shape(first.shape)
         for rank in ranks:
             if parts[rank].shape != layout.local_shape(tuple(shape), rank):
                 given_shape = f"rank {rank} gives {parts[rank].shape} for {layout} of a tensor of shape {tuple(shape)}"
                 allowed = f"{layout.local_shape(tuple(shape), rank)}, or shape= of the whole"
                 raise LayoutError(given_shape, where="DTensor.from_local", allowed=allowed)
         made = DTensor(parts, layout, shape)
-        operand = local if isinstance(local, RankTensors) else source
-        if operand is not None and operand.requires_grad:
+        if isinstance(local, Tensor) and local.requires_grad:
             back = dual(layout) if grad_placements is None else MeshLayout(mesh, tuple(grad_placements)).on(first.ndim)
 
             def gradient(g: Any) -> RankTensors:
@@ -105,9 +114,10 @@ class DTensor(Parts):
                         )
                 return RankTensors(found, mesh)
 
-            made.node = Node(Moved("from_local", gradient), (operand,), {})
+            made.node = Node(Moved("from_local", gradient), (local,), {})
         return made
 
+    @on_ranks()
     def to_local(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
         """This rank's part; where one process plays all ranks, the parts of all, on which operators run rank by rank.
 
@@ -116,13 +126,15 @@ class DTensor(Parts):
         """
         back = MeshLayout(self.mesh, tuple(grad_placements)) if grad_placements is not None else dual(self.layout)
         made = RankTensors(self._locals, self.mesh)
+
+        def gradient(g: Any) -> DTensor:
+            return DTensor.from_local(g, back.mesh, back.placements, shape=self.shape)
+
         if self.requires_grad:
-            made.node = Node(
-                Moved("to_local", lambda g: DTensor.from_local(g, back.mesh, back.placements, shape=self.shape)),
-                *((self,), {}),
-            )
+            made.node = Node(Moved("to_local", gradient), (self,), {})
         return made
 
+    @on_ranks()
     def full_tensor(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
         """The whole value, on every rank: pending parts are reduced, pieces gathered.
 
@@ -132,6 +144,16 @@ class DTensor(Parts):
         if grad_placements is None:
             return super().full_tensor()
         return self.redistribute(replicated(self.mesh), reason="full_tensor").to_local(grad_placements=grad_placements)
+
+    @on_ranks()
+    def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
+        """Run `op`, or what PyTorch makes it of."""
+        pytorch = as_pytorch(operands[0])
+        made = MADE_OF[op.name](*operands, **attrs) if op.name in MADE_OF and pytorch else None
+        made = super().__parallel_lab_op__(op, operands, attrs) if made is None else made
+        if op.name in FLAT and pytorch and operands[0].requires_grad:
+            made.node = Node(Moved(op.name, lambda g: filled(g, 0)), (operands[0],), {})
+        return made
 
     def _become(self, new: Any) -> None:
         """Hold what was computed in place. Raises LayoutError unless it lies as this tensor does."""
@@ -155,7 +177,7 @@ class DTensor(Parts):
             self._become(getattr(Tensor, name)(self, other))
             return self
 
-        return method
+        return on_ranks(f"DTensor.{name.replace('__', '__i', 1)}", changes=True)(method)
 
     __iadd__ = add_ = _in_place("__add__", True)
     __isub__ = sub_ = _in_place("__sub__", True)
@@ -187,28 +209,70 @@ class DTensor(Parts):
         to = placements if isinstance(placements, MeshLayout) else MeshLayout(self.mesh, tuple(placements))
         return self._relaid(to.on(self.ndim), reason, implicit=False)
 
+    @on_ranks()
     def _relaid(self, to: MeshLayout, reason: str, implicit: bool) -> DTensor:
         moved = move(self, to, reason, implicit)
         if not self.requires_grad:
             return moved
         if moved is self:
             moved = self.like(self._locals, to, self.shape)
-        moved.node = Node(
-            Moved("redistribute", lambda g: move(g, self._homeward(g), "gradient of redistribute")), (self,), {}
-        )
+
+        def back(g: Parts) -> Parts:
+            return move(g, homeward(self.layout, g.layout), "gradient of redistribute")
+
+        moved.node = Node(Moved("redistribute", back), (self,), {})
         return moved
 
-    def _homeward(self, gradient: Any) -> MeshLayout:
-        """How the gradient of what was laid out otherwise lies: as this tensor; copies where only this is pending."""
-        pairs = zip(self.placements, dual(self.layout).placements, gradient.placements, strict=True)
-        return MeshLayout(self.mesh, tuple(mine if mine == its else plain for mine, plain, its in pairs))
+    def row_losses(self, labels: Any, plain: bool, reduction: str) -> DTensor | None:
+        """The losses of rows of logits: inside `loss_parallel`, where classes are split; under the policy "torch" of
+        the logarithms of softmax, which PyTorch copies for a mean. None where nothing is unusual.
 
+        plain  there are no weights, ignored classes, smoothing or further dims. Raises NotBuiltYet where there are
+        """
+        losses = loss_var.get()
+        if losses is None and plain and as_pytorch(self) and isinstance(labels, DTensor):
+            logarithms, whole = OPS["log_softmax"](self), replicated(self.mesh)
+            if reduction == "mean":
+                reason = "mean of cross-entropy"
+                logarithms, labels = (x.redistribute(whole, reason=reason) for x in (logarithms, labels))
+            return OPS["sparse_cross_entropy"](logarithms, labels)  # of logarithms, which are their softmax's, too
+        if losses is None or self.alone or Shard(1) not in self.placements:
+            return None
+        if not plain:
+            allowed = "Logits (rows, classes) alone, with labels (rows,)"
+            raise NotBuiltYet("weights or further dims in loss_parallel", where="cross_entropy", allowed=allowed)
+        return losses(self, labels)
+
+    @on_ranks()
+    def as_one(self, op: OpDef, attrs: dict[str, Any]) -> DTensor | None:
+        """A composed reduction as the one operator that PyTorch has: dims that it reduces are gathered, pending values
+        reduced, once. None where nothing has to move. Raises LayoutError under "explicit".
+        """
+        signature = op.signature_for((self.shape,), attrs)
+        gone = [dim for dim, label in enumerate(signature.ins[0]) if label not in signature.out]
+        read = (Replicate() if isinstance(p, Partial) or getattr(p, "dim", -1) in gone else p for p in self.placements)
+        to = MeshLayout(self.mesh, tuple(read))
+        if self.alone or to == self.layout:
+            return None
+        if policy_var.get() == "explicit":
+            given, hint = f"operands {self.layout}, which would have to move", f"operand 0: redistribute({to})"
+            raise LayoutError(given, where=op.class_name, allowed="No message", hint=hint)
+        made = op.call((move(self, to, f"operand 0 of {op.class_name}"),), attrs)
+        made.node = Node(op, (self,), attrs) if self.requires_grad else None
+        return made
+
+    @on_ranks(changes=True)
     def backward(self, gradient: DTensor | None = None) -> None:
         """Give every tensor that asked for it, and from which this one was made, its `grad` (added to the one there).
 
         gradient  of this tensor; None: ones, of a tensor with one element
         """
         run_backward(self, gradient)
+
+    @on_ranks()
+    def gradients(self, tensors: Sequence[DTensor]) -> list[DTensor]:
+        """The gradients of the sum of its elements for these tensors, for `value_and_grad`."""
+        return gradients_of(self, tensors)
 
 
 class RankTensors(DTensor):
@@ -227,23 +291,33 @@ class RankTensors(DTensor):
     def full_tensor(self, *, grad_placements: Sequence[AxisPlacement] | None = None) -> Tensor:
         """Refused: no ranks' parts make up another's. Raises LayoutTypeError, unless one rank is played."""
         if len(self._locals) == 1:
-            return Tensor(next(iter(self._locals.values())))
+            return Tensor(self.local(next(iter(self._locals))))
         hint = "DTensor.from_local(parts, mesh, placements) says how they make one; x.local(rank) is one of them"
         raise LayoutTypeError("parts of several ranks", where="to_local", allowed="A rank's part", hint=hint)
 
     full = full_tensor
 
     def __repr__(self) -> str:
-        shapes = sorted({part.shape for part in self._locals.values()})
+        shapes = sorted(set(self.part_shapes()))
         return f"RankTensors({len(self._locals)} parts of shape {' or '.join(map(str, shapes))}, dtype={self.dtype})"
 
     __str__ = __repr__
 
+    @on_ranks()
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
-        per_rank = {}
-        for rank in self._locals:
-            arrays = [x._locals[rank] if isinstance(x, Parts) else as_part(x, operands) for x in operands]
-            per_rank[rank] = op.attempt(arrays, attrs)
+        other = next((x for x in operands if isinstance(x, Parts) and not x.alone and x.size > 1), None)
+        if other is not None:  # which refuses them, or takes them for copies
+            return other.__parallel_lab_op__(op, operands, attrs)
+        per_rank: dict[int, Any] = {}
+        if valueless():
+            found = op.infer(*types_of(operands), attrs)
+            rank = next(iter(self._locals))
+            made = [hollow_parts(operands, *kind)[rank] for kind in zip(found.shapes, found.dtypes, strict=True)]
+            per_rank[rank] = found.form(made)
+        with one_blas_thread():
+            for rank in self._locals if not valueless() else ():
+                arrays = [x._locals[rank] if isinstance(x, Parts) else as_part(x, operands) for x in operands]
+                per_rank[rank] = on_part(op, arrays, attrs)
         several = isinstance(next(iter(per_rank.values())), tuple)
         columns = zip(*per_rank.values(), strict=True) if several else [tuple(per_rank.values())]
         results = [RankTensors(dict(zip(per_rank, parts, strict=True)), self.mesh) for parts in columns]
@@ -264,6 +338,7 @@ class Moved:
     vjp_fn: Any = None
 
 
+@on_ranks()
 def distribute_tensor(
     value: Any, mesh: DeviceMesh, placements: Sequence[AxisPlacement] | None = None, *, requires_grad: bool = False
 ) -> DTensor:
@@ -274,12 +349,18 @@ def distribute_tensor(
 
     Raises LayoutError: Partial, which no value comes as.
     """
-    array = as_part(value)
+    ranks, array = played(mesh), as_part(value)
     layout = MeshLayout(mesh, tuple(placements or replicated(mesh).placements)).on(array.ndim)
     if layout.pending:
         hint = "DTensor.from_local takes addends"
         raise LayoutError(f"{layout}", where="distribute_tensor", allowed="Shard and Replicate", hint=hint)
-    parts = {rank: np.ascontiguousarray(array[np.ix_(*layout.indices(array.shape, rank))]) for rank in played(mesh)}
+    if recorder() is not None:
+        whole = DTensor({ranks[0]: array}, replicated(mesh), array.shape)
+        return move(whole, layout, "distribute_tensor").detach().requires_grad_(requires_grad)
+    if valueless():
+        hollows = {r: hollow(layout.local_shape(array.shape, r), array.dtype, (array,)) for r in ranks}
+        return DTensor(hollows, layout, array.shape, requires_grad)
+    parts = {rank: np.ascontiguousarray(array[np.ix_(*layout.indices(array.shape, rank))]) for rank in ranks}
     if not array.ndim:
         parts = {rank: array.copy() for rank in parts}
     return DTensor(parts, layout, array.shape, requires_grad)

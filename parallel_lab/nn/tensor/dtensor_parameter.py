@@ -19,7 +19,8 @@ from ...base.errors import ArgumentTypeError
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import AxisPlacement, MeshLayout
 from .dtensor import DTensor, RankTensors, distribute_tensor
-from .dtensor_parts import Locals, move
+from .dtensor_calls import on_ranks
+from .dtensor_parts import Locals, P, dual, move
 
 
 class DTensorParameter(DTensor):
@@ -34,13 +35,24 @@ class DTensorParameter(DTensor):
     def like(self, parts: Locals, layout: MeshLayout, shape: Sequence[int]) -> DTensor:  # type: ignore[override]
         return DTensor(parts, layout, shape)
 
+    @on_ranks(changes=True)
+    def take(self, new: DTensor) -> None:
+        """Have the values of a DTensor that lies as this one does, and no gradient."""
+        self._locals, self._grad = new._locals, None
+
+    @on_ranks(changes=True)
+    def set_data(self, data: Any) -> DTensorParameter:
+        """Have the values of a whole tensor, cut as this one is. Returns self."""
+        self._locals = distribute_tensor(data, self.mesh, self.placements)._locals
+        return self
+
     full_shape = property(lambda self: self.shape, doc="That of the whole.")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DTensorParameter, (self._locals, self.layout, self._shape, self.name, self._wanted)
 
 
-def hold(cell: Any, attribute: str, value: DTensorParameter) -> DTensorParameter:
+def hold(cell: Any, attribute: str, value: P) -> P:
     """Let a Cell hold `value` as its Parameter. Returns it."""
     cell._params[attribute] = cell.__dict__[attribute] = value
     return value
@@ -51,10 +63,16 @@ def distribute_parameter(
 ) -> DTensorParameter:
     """Cut a Cell's Parameter into the parts of a layout. Returns the DTensor, which keeps its name."""
     old = cell._params[attribute]
-    whole = distribute_tensor(old, mesh, placements)
-    return hold(
-        cell, attribute, DTensorParameter(whole._locals, whole.layout, whole.shape, old.name, old.requires_grad)
-    )
+    return hold(cell, attribute, cut_parameter(old.asnumpy(), mesh, placements, old.name, old.requires_grad))
+
+
+@on_ranks()
+def cut_parameter(
+    value: Any, mesh: DeviceMesh, placements: Sequence[AxisPlacement], name: str, wanted: bool
+) -> DTensorParameter:
+    """A whole value cut into the parts of a Parameter of this name.  wanted: whether it is trained"""
+    whole = distribute_tensor(value, mesh, placements)
+    return DTensorParameter(whole._locals, whole.layout, whole.shape, name, wanted)
 
 
 def reduced(parameter: Any, reason: str) -> Any:
@@ -79,7 +97,7 @@ def update(parameters: Iterable[Any], rule: Callable[[Any, Any], Any]) -> None:
         grad = reduced(parameter, "an update")
         if grad is not None:
             new = move(rule(parameter.detach(), grad), parameter.layout, f"update of {parameter.name}")
-            parameter._locals, parameter.grad = new._locals, None
+            parameter.take(new)
 
 
 def clip_gradients(parameters: Iterable[Any], max_norm: float) -> float:
@@ -92,6 +110,11 @@ def clip_gradients(parameters: Iterable[Any], max_norm: float) -> float:
     for parameter, grad in held:
         parameter.grad = grad * min(1.0, max_norm / (norm + 1e-6))
     return norm
+
+
+def settled(value: Any, reason: str) -> Any:
+    """A tensor whose elements are read: a DTensor with what is pending reduced."""
+    return move(value, dual(value.layout), reason) if isinstance(value, DTensor) and value.layout.pending else value
 
 
 def as_dtensor(value: Any, mesh: DeviceMesh, placement: AxisPlacement | None) -> Any:

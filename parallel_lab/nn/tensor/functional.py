@@ -1,11 +1,10 @@
-"""Functions of functions, named and formed as in MindSpore's `ops.composite`: gradients, maps.
+"""Gradients, named and formed as in MindSpore's `ops.composite`.
 
     grad = GradOperation(get_by_list=True)
     grads = grad(net_with_loss, net.trainable_params())(x, label)         # a tuple, one per parameter
-    HyperMap()(ops.assign_add, totals, grads)
 
-They work at once and inside a function that is compiled: everything here is made of operators and of `value_and_grad`.
-Choice by type (`MultitypeFuncGraph`) is in `mindspore/_derivatives.py`.
+It works at once and inside a function that is compiled: it is made of `value_and_grad`. Maps over tuples (`HyperMap`)
+are in `catalog/nn/forms.py`, choice by type (`MultitypeFuncGraph`) in `mindspore/_derivatives.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, flag, function, instance, kept
-from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
+from ...base.checks import checked, flag, function, kept
+from ...base.errors import ArgumentError, ArgumentTypeError
 from .arithmetic import Arithmetic
 from .autograd import value_and_grad, weighted
 from .parameter import Parameter, ParameterTuple
-
-# ---- gradients ----
 
 
 class GradOperation:
@@ -72,41 +69,3 @@ class GradOperation:
 
     def __repr__(self) -> str:
         return f"GradOperation(get_all={self.get_all}, get_by_list={self.get_by_list}, sens_param={self.sens_param})"
-
-
-# ---- functions of tuples ----
-
-
-class HyperMap:
-    """A function applied to elements of nested tuples and lists in step: `HyperMap()(fn, grads, totals)` -> a tuple.
-
-    ops  the function; None: it is the first argument of the call
-
-    With `Map` only the outermost level is taken apart.
-    """
-
-    deep = True
-
-    @kept(ops=instance(Callable, "A function") | None, reverse=flag)
-    def __init__(self, ops: Callable | None = None, reverse: bool = False) -> None:
-        pass
-
-    def __call__(self, *args: Any) -> Any:
-        where = type(self).__name__
-        fn, sequences = (self.ops, args) if self.ops is not None else (args[0] if args else None, args[1:])
-        if not callable(fn) or not sequences:
-            allowed = "A function, and tuples of equal length"
-            raise ArgumentTypeError(f"called with {len(args)} arguments", where=where, allowed=allowed)
-        return self._mapped(fn, sequences, 0)
-
-    def _mapped(self, fn: Callable, values: Sequence[Any], depth: int) -> Any:
-        nested = [isinstance(v, (tuple, list)) for v in values]
-        if not any(nested) or (depth and not self.deep):
-            return fn(*values)
-        if not all(nested) or len({len(v) for v in values}) > 1:
-            sizes = ", ".join(str(len(v)) if n else type(v).__name__ for v, n in zip(values, nested, strict=True))
-            allowed = "Equal lengths, nested alike"
-            raise ShapeError(f"tuples of {sizes} elements", where=type(self).__name__, allowed=allowed)
-        rows = list(zip(*values, strict=True))
-        done = [self._mapped(fn, row, depth + 1) for row in (reversed(rows) if self.reverse else rows)]
-        return tuple(reversed(done)) if self.reverse else tuple(done)

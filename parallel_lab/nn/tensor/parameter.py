@@ -15,7 +15,7 @@ import numpy as np
 from ...base.checks import checked, choice, fitting, fitting_methods, flag, integer, no_tensor, refuse_slip
 from ...base.dtypes import check_taken_in
 from ...base.errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
-from ...base.hooks import cloner, current_tracer
+from ...base.hooks import current_tracer, from_above
 from ...base.origin import caller
 from ...base.settings.current import get_auto_parallel_context, get_context
 from ...base.settings.tables import PYNATIVE_MODE
@@ -164,7 +164,7 @@ class Parameter(Tensor):
 
     def clone(self, init: Any = "same") -> Parameter:
         """A new Parameter with this name, shape, dtype.  init: "same", or what `initializer` takes ("zeros")."""
-        return cloner()(self, self.name, init)
+        return from_above("cloner")(self, self.name, init)
 
     def full(self) -> Tensor:
         """The whole tensor; while it is split, every rank of its world has to call it. Raises WorldError outside."""
@@ -273,7 +273,7 @@ class ParameterTuple(tuple):
             fits = False
         if not fits:
             raise ShapeError(shorten(parameters), where="ParameterTuple", allowed="A list or tuple of Parameters")
-        if others := [p for p in result if not isinstance(p, Parameter)]:
+        if others := [p for p in result if not (isinstance(p, Parameter) or getattr(p, "answers", False))]:  # DTensors
             raise ShapeError(f"element {shorten(others[0])}", where="ParameterTuple", allowed="Parameters only")
         named: dict[str, Parameter] = {}
         for parameter in result:
@@ -286,4 +286,4 @@ class ParameterTuple(tuple):
         """New Parameters of these shapes, named `prefix.name`.  init: "same", or what `initializer` takes ("zeros")."""
         if not isinstance(prefix, str) or not prefix:
             raise ArgumentTypeError(f"prefix={shorten(prefix)}", where="clone", allowed="A non-empty str")
-        return ParameterTuple([cloner()(p, f"{prefix}.{p.name}", init) for p in self])
+        return ParameterTuple([from_above("cloner")(p, f"{prefix}.{p.name}", init) for p in self])

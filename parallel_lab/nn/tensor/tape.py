@@ -92,7 +92,7 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
         op, arrays = node.op, node.arrays or [x.array for x in operands]
         out = tensor._data if node.siblings is None else node.siblings[0]
         needed = [x.node is not None or x.requires_grad for x in operands]
-        if op.plain:
+        if op.plain and not op.vjp_needs:
             grads = op.vjp_fn(g, out, *arrays)
         else:
             extra: dict[str, Any] = {"across": alone} if op.vjp_across else {}

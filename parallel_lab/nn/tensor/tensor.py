@@ -186,6 +186,9 @@ class Tensor(NumpyProtocol):
 
     def __parallel_lab_op__(self, op: OpDef, operands: list[Any], attrs: dict[str, Any]) -> Any:
         """Run `op` now and remember it if a gradient may be asked for."""
+        for x in operands:
+            if getattr(x, "answers", False):  # for Tensors, too, which it may refuse
+                return x.__parallel_lab_op__(op, operands, attrs)
         tensors = [x if isinstance(x, Tensor) else Tensor(as_array(x, operands)) for x in operands]
         arrays = [t.array for t in tensors]  # first: a slice has to be refused as what it is, not for its shape
         shapes = tuple(t.shape for t in tensors)
@@ -272,7 +275,9 @@ _made = itertools.count().__next__
 class Node:
     """How a Tensor was made: operator, operands, attributes. `order` grows with time, from operands to results.
 
-    arrays    the operands' values then, if known: a Parameter may be given others before its gradient is made
+    op        an OpDef, or what has a name and a rule as one (`Moved`)
+    arrays    the operands' values then, if known: a Parameter may be given others before its gradient is made; of a
+              DTensor how its operator ran (`Choice`)
     siblings  of an operator with several results: all their values, and which one this is; None of others
     before    the Tensor as it was, if `x[...] = value` has given it this node
     """
@@ -280,10 +285,10 @@ class Node:
     __slots__ = ("arrays", "attrs", "before", "hooks", "op", "operands", "order", "siblings")
 
     def __init__(
-        self, op: OpDef, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[np.ndarray] | None = None
+        self, op: Any, operands: tuple[Tensor, ...], attrs: dict[str, Any], arrays: list[Any] | None = None
     ) -> None:
         self.op, self.operands, self.attrs, self.arrays, self.order = op, operands, attrs, arrays, _made()
-        self.siblings: tuple[tuple[np.ndarray, ...], int] | None = None
+        self.siblings: tuple[tuple[Any, ...], int] | None = None
         self.hooks: list[Callable] = []
         self.before: Tensor | None = None
 

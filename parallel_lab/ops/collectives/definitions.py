@@ -17,7 +17,7 @@ binomial); Chan et al. 2007 (gather, scatter, lower bounds); Hensgen, Finkel, Ma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -27,8 +27,9 @@ import numpy as np
 
 from ...base.checks import INTS, is_int
 from ...base.errors import ArgumentError, ParallelLabError, ShapeError, shorten
+from ...base.hooks import in_parts
 from ...layout.route import route_of
-from ...layout.slices import REDUCERS
+from ...layout.slices import REDUCERS, copy_of
 from .block_exchange import BLOCK_EXCHANGES, BlockExchange, block_exchange, row_splits, rows_fit, rows_route
 from .halo import Halo
 
@@ -137,8 +138,8 @@ class CollectiveDef:
     cut, join     the attribute that names the dim which is split into one piece per member, or along which the
                   members' pieces are joined; "" where none is
     sender, receiver   who hands over a value, and who gets a reply: "all", "root" or "" (nobody)
-    answer        (values in group order, attributes) -> replies in group order, C-contiguous, each in memory of its
-                  own; those that are not for a receiver are dropped
+    answer        (values in group order, attributes) -> replies in group order, C-contiguous, in memory of their
+                  own, but for equal ones (`apart`); those that are not for a receiver are dropped
     formula       rounds, bytes and seconds of its usual algorithm, `algorithm`, with their texts
     together      whether S of the formula is what all members hand over together; False: what one hands over
     payload       what a rank must send in the bandwidth-optimal form, as a fraction of its operand m (Chan et al. 2007)
@@ -283,11 +284,13 @@ def _coefficients(formula: Formula, n: int) -> tuple[int, tuple[int, int], tuple
 def combine(values: Arrays, reduce: str) -> np.ndarray:
     """((v0 + v1) + v2) + ... of equal shapes. The order is the contract: every answerer must produce these bits."""
     ufunc = REDUCERS["sum" if reduce == "mean" else reduce]
-    total = np.array(values[0], copy=True, order="C")
-    for value in values[1:]:
-        ufunc(total, value, out=total)
-    if reduce == "mean":
-        np.divide(total, total.dtype.type(len(values)), out=total)
+    total = np.empty(values[0].shape, values[0].dtype)
+    for sum_of_part, first, *others in in_parts(total, *values):
+        sum_of_part[...] = first
+        for value in others:
+            ufunc(sum_of_part, value, out=sum_of_part)
+        if reduce == "mean":
+            np.divide(sum_of_part, total.dtype.type(len(values)), out=sum_of_part)
     return total
 
 
@@ -304,14 +307,22 @@ def _joined(values: Arrays, dim: int) -> np.ndarray:
     return np.ascontiguousarray(np.concatenate(values, axis=dim))
 
 
+def apart(replies: Iterable[np.ndarray | None], outs: Iterable[np.ndarray | None]) -> list[np.ndarray | None]:
+    """The same replies in arrays of their own, unless an `out` waits for them: what several get may be one array."""
+    found, kept = [], set()
+    for reply, out in zip(replies, outs, strict=True):
+        mine = copy_of(reply) if reply is not None and out is None and id(reply) in kept else reply
+        kept.update(() if out is not None else (id(mine),))
+        found.append(mine)
+    return found
+
+
 def _all_reduce(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
-    total = combine(values, attrs["reduce"])
-    return [total.copy() for _ in values]
+    return [combine(values, attrs["reduce"])] * len(values)
 
 
 def _all_gather(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
-    joined = _joined(values, attrs["dim"])
-    return [joined.copy() for _ in values]
+    return [_joined(values, attrs["dim"])] * len(values)
 
 
 def _reduce_scatter(values: Arrays, attrs: Attrs) -> list[np.ndarray]:
@@ -448,7 +459,7 @@ _DEFS = (
         "every rank: the root's value",
         ("root",),
         sender="root",
-        answer=lambda values, attrs: [np.array(_of_root(values), order="C") for _ in values],
+        answer=lambda values, attrs: [copy_of(_of_root(values))] * len(values),
         algorithm="tree",
         formula=formula(LOG, LOG_WHOLES, "⌈log₂n⌉·(α + S·β)"),
         payload=of_n(lambda n: 1, "m"),
@@ -461,7 +472,7 @@ _DEFS = (
         "the root: the combination in group order",
         ("reduce", "root"),
         receiver="root",
-        answer=lambda values, attrs: [combine(values, attrs["reduce"])] * len(values),
+        answer=_all_reduce,
         algorithm="tree",
         formula=formula(LOG, WHOLE, "⌈log₂n⌉·(α + S·β + S·γ)", messages=ONE, betas=LOG_WHOLES, gammas=LOG_WHOLES),
         payload=of_n(lambda n: 1, "m"),
@@ -475,7 +486,7 @@ _DEFS = (
         ("root", "dim"),
         join="dim",
         receiver="root",
-        answer=lambda values, attrs: [_joined(values, attrs["dim"])] * len(values),
+        answer=_all_gather,
         algorithm="tree",
         formula=formula(
             LOG,
@@ -496,9 +507,7 @@ _DEFS = (
         ("root", "dim"),
         cut="dim",
         sender="root",
-        answer=lambda values, attrs: [
-            np.array(p, order="C") for p in cut_value(_of_root(values), len(values), attrs["dim"])
-        ],
+        answer=lambda values, attrs: [copy_of(p) for p in cut_value(_of_root(values), len(values), attrs["dim"])],
         algorithm="tree",
         formula=formula(LOG, SHARE, "⌈log₂n⌉·α + (n-1)/n·S·β"),
         payload=of_n(lambda n: 1, "m"),

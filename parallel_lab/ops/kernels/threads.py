@@ -15,11 +15,14 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import lru_cache
+from typing import Any
 
-from ...base.system import c_function
+from ...base.system import IN_BROWSER, c_function
 
 # Starting a thread costs about 0.1 ms (measured): not for less than 3 ms of work.
 THREAD_FLOPS = 200_000_000
+# OpenBLAS gives threads to products of more than 64^3 multiplications (interface/gemm.c); m k, k n, m n < 64^2 are less
+THREADED_ELEMENTS = 4096
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +34,16 @@ def _blas():
 
 def thread_count() -> int:
     """Threads that the matrix library may use now; 1 if it is not known."""
-    return max((library.num_threads or 1 for library in _blas().lib_controllers), default=1)
+    return 1 if IN_BROWSER else max((library.num_threads or 1 for library in _blas().lib_controllers), default=1)
+
+
+def one_blas_thread(*sizes: int) -> Any:
+    """Inside, products run on one thread, as on a rank: the number of threads changes the bits of large ones.
+
+    sizes  elements of all that is multiplied, and of the result: where all are small, one thread is what they get
+    """
+    small = bool(sizes) and max(sizes) < THREADED_ELEMENTS
+    return nullcontext() if small or thread_count() == 1 else _blas().limit(limits=1)
 
 
 def batch_ranges(samples: int, tile: int, threads: int) -> list[range]:
@@ -58,7 +70,7 @@ def spread_over_threads(work: Callable[[int], None], parts: int) -> None:
 
     threads = [threading.Thread(target=guarded, args=(number,), daemon=True) for number in range(1, parts)]
     # also for one part: a product in several threads leaves the others spinning, on cores that ours want next
-    with _blas().limit(limits=1) if thread_count() > 1 else nullcontext():
+    with one_blas_thread():
         for thread in threads:
             thread.start()
         try:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -41,6 +42,14 @@ class AxisRule:
     ins: tuple[AxisPlacement | None, ...]
     outs: tuple[AxisPlacement, ...]
     label: str = ""
+
+    def gradient(self, operand: int) -> AxisPlacement:
+        """What the axis does to an operand's gradient: split alike; pending, if ranks have own results of a copy."""
+        mine = self.ins[operand]
+        if isinstance(mine, (Shard, StridedShard)):
+            return mine
+        own = any(not isinstance(p, Replicate) for p in self.outs)
+        return Partial() if own and not isinstance(mine, Partial) else REPLICATE
 
     def __str__(self) -> str:
         ins, outs = (", ".join("-" if p is None else p.code for p in side) for side in (self.ins, self.outs))
@@ -81,10 +90,16 @@ def _rules(
 
     found = [rule([REPLICATE] * len(shapes), [REPLICATE] * results)]
     labels = _labels(op, shapes, attrs)
+    linear = list(_linear(op, numbers))
+    sums = [operands for operands, before, after in linear if before == after == "sum"]
+    addends = set.intersection(*sums) if sums else set()  # in every sum: pending where labels leave the result so
     for label in sorted(filter(labels.splits, labels.signature.labels), key=labels.order):
         if labels.divides(label, ranks):
-            found.append(rule(*labels.placements(label), label))
-    for operands, before, after in _linear(op, numbers):
+            ins, outs = labels.placements(label)
+            if outs == [Partial()]:
+                ins = [outs[0] if i in addends and p == REPLICATE else p for i, p in enumerate(ins)]
+            found.append(rule(ins, outs, label))
+    for operands, before, after in linear:
         ins = [Partial(before) if i in operands else REPLICATE for i in range(len(shapes))]
         found.append(rule(ins, [Partial(after)] * results))
     return found
@@ -99,10 +114,11 @@ class _Labels:
     def __init__(self, op: OpDef, signature: Signature, sizes: dict[str, int], out: dict[str, int], whole: str) -> None:
         self.op, self.signature, self.sizes, self.out, self.whole = op, signature, sizes, out, whole
         self.results = "".join(signature.outs)
+        self.unfolded = op.offset_labels(signature)[op.unfold.label] if op.unfold is not None else ""
 
     def splits(self, label: str) -> bool:
         """Whether an axis may split a label."""
-        return label not in self.whole and label not in self.op.exchanges
+        return label not in self.whole and label not in self.op.exchanges and label != self.unfolded
 
     def order(self, label: str) -> tuple[int, int]:
         """Labels that all have first, then contracted ones, then those of the first operand: PyTorch's order."""
@@ -119,6 +135,8 @@ class _Labels:
         op = self.op
         if self.sizes[label] % ranks == 0 and self.out.get(label, 0) % ranks == 0:
             return True
+        if self.sizes[label] < ranks:  # some would have nothing
+            return False
         reduces = label not in self.results
         return not (op.localize or op.offset or op.restrict or (reduces and (op.mean or op.reduce != "sum")))
 
@@ -135,11 +153,26 @@ class _Labels:
         return [of(labels, REPLICATE) for labels in ins], [of(labels, pending) for labels in outs]
 
 
+def new_labels(signature: Signature) -> set[str]:
+    """Labels of results that no operand has: windows, positions, which an operand may have by another name."""
+    return set("".join(signature.outs)) - set("".join(signature.ins)) - {"1"}
+
+
+def has_labels(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> bool:
+    """Whether an operator has labels, its own or those of the operator whose gradient it is: others no axis splits."""
+    try:
+        return bool(_labels(op, shapes, attrs))
+    except NotBuiltYet:
+        return False
+
+
 def _labels(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> _Labels:
     """Labels as declared; those of a gradient are its operator's. Raises NotBuiltYet for an operator without any."""
     if op.signature is not None:
-        known = _SplitLabels(op, shapes, attrs)
-        return known
+        labels = _SplitLabels(op, shapes, attrs)
+        new = new_labels(labels.signature)
+        if op.cases or op.unfold is None and (op.result_shape is not None or new <= set(labels.whole)):
+            return labels  # new ones are split with those of an operator's strategy
     if op.gradient_of is not None:
         of, operand = op.gradient_of
         given = dict(zip(op.tensors, shapes, strict=True))
@@ -149,7 +182,7 @@ def _labels(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> _Lab
             of_shapes = tuple(given[name] for name in of.tensors)
             signature = of.signature_for(of_shapes, its)
             names = dict(zip(of.tensors, signature.ins, strict=True))
-            ins = tuple(names.get(name, signature.out) for name in op.tensors)
+            ins = tuple(names.get(name, signature.out if s else "") for name, s in zip(op.tensors, shapes, strict=True))
             sizes = of.label_sizes(signature, of_shapes, its)
             derived = Signature(ins, (names[operand],))
             return _Labels(op, derived, sizes, sizes, of.whole_labels(signature, of_shapes, its))
@@ -169,8 +202,9 @@ class _SplitLabels(_Labels):
         return free and super().splits(label)
 
     def divides(self, label: str, ranks: int) -> bool:
-        if not super().divides(label, ranks) or self.sizes[label] % ranks or self.out.get(label, 0) % ranks:
-            return super().divides(label, ranks)
+        divides = super().divides(label, ranks)
+        if not divides or self.sizes[label] % ranks or self.out.get(label, 0) % ranks:
+            return divides
         cuts = {c: ranks if c == label else 1 for c in self.known.names}
         try:
             return not self.known.windows(cuts) and self.known.label_fault(cuts) is None
@@ -180,9 +214,8 @@ class _SplitLabels(_Labels):
 
 def _linear(op: OpDef, numbers: Sequence[bool]) -> Iterator[tuple[set[int], str, str]]:
     """(operands that are pending together, their reduction, the result's) as `linear=` of the declaration says."""
-    moves = (
-        op.flops == 0 and not op.linear and (op.variadic or len(op.tensors) == 1)
-    )  # elements, and does not change them
+    # what only moves elements passes everything
+    moves = op.flops == 0 and not op.linear and (op.variadic or len(op.tensors) == 1)
     text = "sum avg max min: *" if moves else op.linear
     for part in filter(None, map(str.strip, text.split(";"))):
         reductions, _, alternatives = part.rpartition(":")
@@ -199,6 +232,28 @@ def _linear(op: OpDef, numbers: Sequence[bool]) -> Iterator[tuple[set[int], str,
 
 
 # ---- a rule for every axis ----
+
+
+def _copies(rule: AxisRule, *_: Any) -> bool:
+    return not rule.label and REPLICATE in rule.ins
+
+
+def _looks_up(rule: AxisRule) -> bool:
+    """Whether an axis splits what is looked up: ranks give zeros for rows of others."""
+    return bool(rule.label) and Partial() in rule.outs
+
+
+# operators for which PyTorch has fewer rules: (rule, what the axis does to the operands now, shapes) -> whether it has
+FEWER: dict[str, Callable[[AxisRule, Sequence[AxisPlacement | None], tuple[Shape, ...]], bool]] = {
+    "tril": _copies,
+    "triu": _copies,
+    "index_select": lambda rule, now, shapes: not _looks_up(rule),
+    "gather_elements": lambda rule, now, shapes: not _looks_up(rule) or 1 in shapes[1],
+    "embedding": lambda rule, now, shapes: not _looks_up(rule) or tuple(now) == rule.ins,
+    "stack": lambda rule, now, shapes: all(
+        REPLICATE in (a, b) or Partial() == a or a == b for a, b in zip(now, rule.ins, strict=True)
+    ),
+}
 
 POLICIES = ("torch", "cheapest", "explicit", "reduce_at_once")
 State = tuple[MeshLayout | None, ...]
@@ -218,7 +273,7 @@ def choose(
     layouts    of the operands; None: a plain number
     itemsizes  bytes of an element of each
     policy     "torch": least by PyTorch's prices; "cheapest", "reduce_at_once": fewest bytes (the second leaves no
-               operand pending); "explicit": nothing may be sent
+               operand pending); "explicit": nothing may be sent; "gspmd": what JAX's compiler does where that is known
 
     Raises LayoutError: over two meshes; under "explicit" with the calls that would mend it.
     """
@@ -236,7 +291,7 @@ def _choice(
     where: str,
 ) -> Choice:
     op, attrs = OPS[name], dict(items)
-    _labels(op, shapes, attrs)
+    labels = _labels(op, shapes, attrs)
     meshes = {layout.mesh for layout in layouts if layout is not None}
     if len(meshes) != 1:
         what = f"operands on {' and '.join(map(str, meshes))}"
@@ -245,27 +300,38 @@ def _choice(
     start = tuple(None if x is None else x.on(len(s)) for x, s in zip(layouts, shapes, strict=True))
     held = {p for layout in start if layout is not None for p in layout.placements}
     factors = dict.fromkeys(p.split_factor for p in held if isinstance(p, (Shard, StridedShard)))
-    if policy != "torch":
-        factors = {1: None} | factors  # PyTorch splits nothing where no operand is split
+    if policy != "torch" or name == "embedding":
+        factors = {1: None} | factors  # PyTorch splits nothing where no operand is split, but for rows of a table
     per_axis = [
         [strided for rule in axis_rules(op, shapes, attrs, ranks, numbers) for strided in _strided(rule, factors)]
         for ranks in mesh.shape
     ]
-    if policy == "reduce_at_once":
+    if policy == "torch" and (has := FEWER.get(name)) is not None:
+        held_there = [[None if x is None else x.placements[axis] for x in start] for axis in range(mesh.ndim)]
+        per_axis = [
+            [rule for rule in rules if has(rule, now, shapes)] for rules, now in zip(per_axis, held_there, strict=True)
+        ]
+    if policy in ("reduce_at_once", "gspmd"):
         per_axis = [[r for r in rules if not any(isinstance(p, Partial) for p in r.ins)] for rules in per_axis]
     best: tuple[float, bool, State, tuple[AxisRule, ...]] | None = None
     for rules in itertools.product(*per_axis):
-        if not _consistent(rules):
+        if not _consistent(rules) or not _divides(labels, rules, mesh):
             continue
         ins = [None if n else _layout(mesh, rules, i) for i, n in enumerate(numbers)]
+        if policy == "torch" and tuple(ins) != start and any(map(_in_strides, ins)):
+            continue
         cost = sum(
             _price(src, dst, shape, size, policy)
             for src, dst, shape, size in zip(start, ins, shapes, itemsizes, strict=True)
         )
+        if policy == "gspmd" and cost < math.inf:
+            cost += _compiled(op, shapes, attrs, start, rules, max(itemsizes, default=0), cost)
         key = cost, tuple(ins) != start  # of equal ones that which moves nothing, then the first
         if cost < math.inf and (best is None or key < best[:2]):
             best = *key, tuple(ins), rules
-    assert best is not None  # copies always fit
+    if best is None:  # under "gspmd"; copies always fit elsewhere
+        given = ", ".join("a number" if x is None else str(x) for x in start)
+        raise LayoutError(f"operands {given}", where=where, allowed="Those for which XLA's messages are known")
     cost, _, end, chosen = best
     if policy == "explicit" and cost:
         moved = [(i, x) for i, x in enumerate(end) if x is not None and x != start[i]]
@@ -274,6 +340,51 @@ def _choice(
         raise LayoutError(f"operands {given}, which would have to move", where=where, allowed="No message", hint=hint)
     outs = tuple(MeshLayout(mesh, tuple(rule.outs[i] for rule in chosen)) for i in range(len(chosen[0].outs)))
     return Choice(end, outs, chosen, cost)
+
+
+def _compiled(
+    op: OpDef, shapes: Any, attrs: Any, start: State, rules: Sequence[AxisRule], itemsize: int, moved: float
+) -> float:
+    """Bytes of what becomes pending though one operand was not split; inf: XLA does something else, or that is not
+    known. Compared with XLA (JAX 0.10, on a CPU) for products, sums and reductions in random layouts.
+    """
+    layouts = [x for x in start if x is not None]
+    mesh, signature = layouts[0].mesh, _labels(op, shapes, attrs).signature
+    gathered = [
+        (axis, i)
+        for axis, rule in enumerate(rules)
+        for i, (x, to) in enumerate(zip(start, rule.ins, strict=True))
+        if x is not None and not isinstance(x.placements[axis], Replicate) and x.placements[axis] != to
+    ]
+    free = [axis for axis, rule in enumerate(rules) if any(isinstance(p, Partial) for p in rule.outs)]
+    if op.signature == "...,...->..." or op.signature is None:
+        return math.inf if moved and mesh.ndim > 1 else 0.0
+    if len(layouts) == 1:  # axes in the order of the dims; nothing moves
+        order = [mesh.axis(name) for names in layouts[0].dims(len(shapes[0])) for name in names]
+        return math.inf if gathered or free and order != sorted(order) else 0.0
+    price = 0.0
+    for axis in free:
+        pairs = [(x.placements[axis], to) for x, to in zip(start, rules[axis].ins, strict=True) if x is not None]
+        if any(axis == other for other, _ in gathered):
+            return math.inf  # what is gathered gives nothing pending
+        if any(a != b for a, b in pairs):  # one operand was split, the other is cut
+            if mesh.ndim > 1:
+                return math.inf
+            price += math.prod(op.infer(shapes, ("float32",) * len(shapes), attrs).shapes[0]) * itemsize
+    for axis, i in gathered:
+        held, others = start[i], [x for x in layouts if x is not start[i]]
+        assert held is not None
+        source = held.placements[axis]
+        if not isinstance(source, Shard) or not isinstance(rules[axis].ins[i], Replicate):
+            return math.inf  # products exchange nothing
+        if mesh.ndim > 1:  # weights over the axis that splits the rows, and no other, while no axis is idle
+            contracted = signature.ins[i][source.dim] not in signature.outs[0]
+            rows = [x.placements[axis] for x in others]
+            idle = any(all(isinstance(x.placements[a], Replicate) for x in layouts) for a in range(mesh.ndim))
+            nested = any(sum(p == row for p in x.placements) > 1 for x, row in zip(others, rows, strict=True))
+            if len(gathered) > 1 or not contracted or idle or nested or not any(isinstance(r, Shard) for r in rows):
+                return math.inf
+    return price
 
 
 def _layout(mesh: DeviceMesh, rules: Sequence[AxisRule], operand: int) -> MeshLayout:
@@ -302,11 +413,14 @@ def _price(src: MeshLayout | None, dst: MeshLayout | None, shape: Shape, itemsiz
     if policy == "torch" and all(isinstance(p, Replicate) for p in src.placements):
         return 0.0
     try:
-        steps = redistribution(src, dst, shape, "torch" if policy == "torch" else "cheapest", copies_as_addends=True)
+        planner = policy if policy in ("torch", "gspmd") else "cheapest"
+        steps = redistribution(src, dst, shape, planner, copies_as_addends=True)
     except LayoutError:
         return math.inf
     if any(isinstance(step.to, Partial) and isinstance(step.source, (Shard, StridedShard)) for step in steps):
         return math.inf
+    if policy == "torch" and _in_strides(src):
+        return 0.0
     if policy != "torch":
         return sum(step.sent_elements(shape) for step in steps) * itemsize
     pairs = zip(src.placements, src.mesh.shape, strict=True)
@@ -316,6 +430,25 @@ def _price(src: MeshLayout | None, dst: MeshLayout | None, shape: Shape, itemsiz
         price, size = torch_step(step.source, step.to, src.mesh.shape[step.axis], size)
         total += price
     return total
+
+
+@lru_cache(maxsize=4096)
+def _in_strides(layout: MeshLayout | None) -> bool:
+    """Whether positions lie as a view of a split dim left them: PyTorch has no price for that, nor splits so."""
+    dims = [p.dim for p in layout.placements if isinstance(p, (Shard, StridedShard))] if layout is not None else []
+    try:
+        return bool(layout is not None and dims and not layout.dims(max(dims) + 1))
+    except LayoutError:
+        return True
+
+
+def _divides(labels: _Labels, rules: Sequence[AxisRule], mesh: DeviceMesh) -> bool:
+    """Whether a label splits into as many parts as the axes that share it have ranks together."""
+    shared = [label for label, axes in Counter(rule.label for rule in rules if rule.label).items() if axes > 1]
+    return all(
+        labels.divides(c, math.prod(n for n, rule in zip(mesh.shape, rules, strict=True) if rule.label == c))
+        for c in shared
+    )
 
 
 def _consistent(rules: Sequence[AxisRule]) -> bool:

@@ -117,7 +117,7 @@ class Operator(OpDef):
             return tracer.record(self, operands, attrs, primitive)
         if self.writes:
             return self._written(operands, attrs)
-        for operand in (*[x for x in operands if hasattr(x, "mesh")], *operands):  # a DTensor answers for Tensors too
+        for operand in operands:
             handler = getattr(operand, "__parallel_lab_op__", None)
             if handler is not None:
                 return handler(self, operands, attrs)

@@ -10,7 +10,7 @@ its labels:
         sums = part(batch_norm_sums, x, labels="nchw->sc")
         return part(batch_norm_apply, x, sums, scale, bias, labels="nchw,sc,c,c->nchw", epsilon=epsilon)
 
-Gradients are those of the parts.
+Gradients are those of the parts. A rule of its own is for DTensors, which run it as one operator (`as_one`).
 """
 
 from __future__ import annotations
@@ -86,6 +86,9 @@ def composed(signature: str | Callable[..., Any], **facts: Any) -> Callable[[Cal
 
     def declare(fn: Callable[..., Any]) -> OpDef:
         def expand(whole: OpDef, operands: list[Any], attrs: dict[str, Any], primitive: Primitive | None) -> Any:
+            one = whole.vjp_fn is not None and getattr(operands[0], "answers", False)  # a DTensor
+            if one and (result := operands[0].as_one(whole, attrs)) is not None:
+                return result
             rule = None
             shapes = tuple(tuple(x.shape) for x in operands)
             if primitive is not None:

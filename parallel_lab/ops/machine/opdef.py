@@ -116,7 +116,7 @@ class OpDef:
     window: Callable[..., Any] | None = None
     exchanges: str = ""  # label whose split makes it an all_to_all_v among the ranks that have its parts
     localize: Callable[..., Any] | None = None
-    unfold: Callable[..., Any] | None = None
+    unfold: Any = None  # an Unfolding
 
     # its gradient: operators declared for it by operand, the rule, and what the rule names among its arguments
     gradients: dict[str, OpDef] = field(default_factory=dict, repr=False)

@@ -7,9 +7,8 @@ A rank program is a generator. It computes with operators, and yields `Start` an
         mine = square(x)                          the message travels meanwhile
         return add(mine, (yield Wait(coming)))
 
-It is driven in two ways. `unfolding(program)`, a rule of the compiler (`unfold=` of `@op`), writes down instructions
-that every rank runs; `run/rank_programs.py` runs it on a rank's arrays, for exercises and for numbers of ranks that no
-plan has.
+It is driven in two ways. `Unfolding`, a rule of the compiler (`unfold=` of `@op`), writes down instructions that every
+rank runs; `run/rank_programs.py` runs it on a rank's arrays, for exercises and for numbers of ranks that no plan has.
 """
 
 from __future__ import annotations
@@ -57,21 +56,25 @@ def around_the_ring(shape: tuple[int, ...], ranks: int, shift: int = 1, wrapped:
     return Route(rows, rows, (shape[0] * ranks, *shape[1:]), shift if shift == MIRROR else shift % ranks, wrapped).attr
 
 
-def unfolding(label: int, program: Callable[..., Program | None]) -> Callable[[Any, Any], bool]:
+@dataclass(frozen=True)
+class Unfolding:
     """A rule for `unfold=`: (recorder, instruction) -> whether its program was recorded instead of the instruction.
 
     label    the number of the offset label along whose ranks messages go
     program  (operands, attributes) -> the generator, or None: the instruction stays as it is
     """
 
-    def unfold(recorder: Any, instr: Any) -> bool:
-        made = program([recorder.value(name) for name in instr.ins], dict(instr.attrs))
+    label: int
+    program: Callable[..., Program | None]
+
+    def __call__(self, recorder: Any, instr: Any) -> bool:
+        made = self.program([recorder.value(name) for name in instr.ins], dict(instr.attrs))
         if made is None:
             return False
         start, answer = len(recorder.instrs), None
         recorder.name, recorder.origin = instr.name, instr.origin.made("unfold")
         recorder.once, recorder.stage, recorder.when = instr.once, instr.stage, instr.when
-        place = {"axes": instr.offset_axes[label], "device_matrix": instr.device_matrix}
+        place = {"axes": instr.offset_axes[self.label], "device_matrix": instr.device_matrix}
         recorder.place = {"offset_axes": instr.offset_axes, "device_matrix": instr.device_matrix}
         try:
             while True:
@@ -90,8 +93,6 @@ def unfolding(label: int, program: Callable[..., Program | None]) -> Callable[[A
             dataclasses.replace(i, outs=renamed(i.outs), ins=renamed(i.ins)) for i in recorder.instrs[start:]
         ]
         return True
-
-    return unfold
 
 
 def _base(x: Any) -> str:

@@ -7,9 +7,16 @@ environment  what the processes of ranks find           over_mpi    the same thr
     outcome = launch(LaunchSpec(("train.py",), 8), Console(8))
 """
 
-from .console import Console, mpirun_logs
-from .environment import as_mindspore_folder
-from .over_mpi import launch_over_mpi
-from .processes import LaunchSpec, Outcome, launch
+from ...base.system import IN_BROWSER
+from ..without import absent
+
+if IN_BROWSER:
+    globals().update(absent("Console", "LaunchSpec", "Outcome", "launch", "launch_over_mpi", "mpirun_logs"))
+    globals().update(absent("as_mindspore_folder"))
+else:
+    from .console import Console, mpirun_logs
+    from .environment import as_mindspore_folder
+    from .over_mpi import launch_over_mpi
+    from .processes import LaunchSpec, Outcome, launch
 
 __all__ = ["Console", "LaunchSpec", "Outcome", "as_mindspore_folder", "launch", "launch_over_mpi", "mpirun_logs"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...base.errors import WorldError
 from ..learners_files import same_names
-from ..shm.launch import BLAS_VARIABLES
+from ..without import BLAS_VARIABLES
 from ..world.world import EVENTS_VARIABLE
 
 RANK_MAIN = str(Path(__file__).with_name("rank_main.py"))

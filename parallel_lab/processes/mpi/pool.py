@@ -39,9 +39,9 @@ from ..flight import FlightEntry, entry_from_text
 from ..job_pool import JobPool, PoolTable
 from ..jobs import Job
 from ..learners_files import learners_last
-from ..shm.launch import BLAS_VARIABLES
 from ..shm.watch import halted
 from ..supervisor import StopRun
+from ..without import BLAS_VARIABLES
 from .launch import ADDRESS_VARIABLE, KeptMpirun
 
 DEATH_LIMIT_S = 2.0  # for mpirun to say how a rank ended; measured: 0.3 s

@@ -17,11 +17,19 @@ The plain data path reads in this order: collectives, groups, barrier.
 """
 
 from ...base.interrupts import AFTER_IMPORT_S, held
+from ...base.system import IN_BROWSER
+from ..flight import FlightEntry
+from ..jobs import Job
+from ..without import absent, nothing
 
-with held(AFTER_IMPORT_S):
-    from ..flight import FlightEntry
-    from ..jobs import Job
-    from .comm import Communicator
-    from .pool import WorkerPool, close_all, get_pool, release_pools
+if IN_BROWSER:
+    globals().update(absent("Communicator", "WorkerPool", "context", "get_pool", "start_processes", "start_server"))
+    close_all = release_pools = nothing
+else:
+    with held(AFTER_IMPORT_S):
+        from .comm import Communicator
+        from .launch import context, start_processes, start_server
+        from .pool import WorkerPool, close_all, get_pool, release_pools
 
 __all__ = ["Communicator", "FlightEntry", "Job", "WorkerPool", "close_all", "get_pool", "release_pools"]
+__all__ += ["context", "start_processes", "start_server"]

@@ -28,10 +28,10 @@ from ...base.errors import LimitTooLow, WorldError, WorldTimeout
 from ...base.interrupts import blocked_at_birth, held, let_through
 from ...base.system import SYSTEM
 from ..learners_files import OURS, SAFE_PATH, learners_last
+from ..without import BLAS_VARIABLES
 
 PRELOAD = "PARALLEL_LAB_PRELOAD"  # names of modules for `server_preload.py`
 ABOVE = ("lab", "mindspore", "cli")  # rooms with nothing that most ranks use
-BLAS_VARIABLES = tuple(f"{library}_NUM_THREADS" for library in ("OPENBLAS", "OMP", "MKL", "BLIS", "NUMEXPR"))
 START_LIMIT_S = 60.0
 LONGEST_FOLDER = 103 - len("/pymp-12345678/listener-12345678")  # bytes
 DESCRIPTORS_PER_RANK, SPARE_DESCRIPTORS = 3, 18  # of the notebook: job pipe, exit code, its other end; memory, pipes

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextvars import ContextVar
 from typing import Any
 
 from ...base.errors import NotLaunched, WorldError
 from ...base.hooks import set_world
 from ...base.settings.tables import WORLD_GROUPS
 from .world import World, collective_timeout_s, leave_in_order
+
+# The communicator of the rank that this thread plays, in a process that is not one (`lab/exercises/played_ranks.py`).
+played_rank: ContextVar[Any] = ContextVar("parallel_lab_played_rank", default=None)
 
 
 def ways_to_start() -> str:
@@ -30,8 +34,10 @@ def connect(library: str | None = None) -> World:
     from ..shm.attach import launched_place
 
     names = library if library in WORLD_GROUPS else "hccl"
-    place = launched_place()
-    if place is not None and library != "mpi":
+    place, played = launched_place(), played_rank.get()
+    if played is not None:
+        world = World(played, backend="shared_memory", launcher="a check", library=names)
+    elif place is not None and library != "mpi":
         world = _launched(place, names)
     elif library == "mpi" or _launched_by_mpi():
         from .. import mpi

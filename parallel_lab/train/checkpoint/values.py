@@ -24,6 +24,7 @@ from ...layout.tensor_layout import TensorLayout
 from ...nn.cell import Cell
 from ...nn.optim.optimizer import Optimizer
 from ...nn.optim.state_shapes import dims_of_state, layout_of_state, shape_of_state
+from ...nn.tensor.dtensor_parameter import DTensorParameter
 from ...nn.tensor.initial_slices import is_on_another_stage
 from ...nn.tensor.parameter import Parameter
 from ...nn.tensor.tensor import RankTensor, Tensor
@@ -292,7 +293,8 @@ def _placed(
 
 def _parameter_change(parameter: Parameter, record: TensorRecord, strict: bool) -> Change:
     where = f"parameter {parameter.name!r}"
-    array, layout = _placed(record, parameter.full_shape, parameter.layout, where)
+    over_mesh = isinstance(parameter, DTensorParameter)  # which cuts whole tensors itself
+    array, layout = _placed(record, parameter.full_shape, None if over_mesh else parameter.layout, where)
     array = _cast(array, parameter.dtype, strict, where)
     if layout is None:
         return lambda: parameter.set_data(array)

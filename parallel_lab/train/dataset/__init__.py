@@ -15,6 +15,7 @@ from .cifar import read_cifar10, write_cifar10
 from .digits import load_digits, read_digit_files, seed_batch
 from .idx import read_idx, write_idx
 from .images import Cifar10Dataset, MnistDataset, digits_cifar_folder, digits_folder, load_digits_cifar
-from .pipeline import Dataset, DatasetIterator
+from .iterators import DatasetIterator
+from .pipeline import Dataset, zip_datasets as zip
 from .samplers import BuiltinSampler, DistributedSampler, IterSampler, Sampler, SubsetSampler
 from .sources import GeneratorDataset, NumpySlicesDataset

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...base.checks import INT_LIMIT, Check, integer
 from ...base.dtypes import plain_array
-from ...base.errors import ArgumentTypeError, DatasetError, NotBuiltYet, shorten
+from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, NotBuiltYet, shorten
 from ...nn.tensor.tensor import Tensor
 
 
@@ -81,3 +81,24 @@ def as_value(value: Any, column: str, where: str) -> np.ndarray:
         what = f"column {column!r} got {shorten(value)}"
         raise DatasetError(what, where=where, allowed="Numbers, text, arrays or Tensors in a rectangular shape")
     return array
+
+
+def split_counts(sizes: Any, size: int) -> list[int]:
+    """Rows of the parts of a split of `size` rows. Raises ArgumentError, ArgumentTypeError."""
+    fault = {"where": "split", "allowed": f"Ints that add up to {size} rows, or floats that add up to 1"}
+    given = list(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str) else []
+    kinds = {type(one) for one in given}
+    if kinds not in ({int}, {float}):
+        raise ArgumentTypeError(f"sizes={shorten(sizes)}", **fault)
+    if kinds == {float}:
+        if not all(0 < one <= 1 for one in given) or abs(sum(given) - 1) > 1e-9:
+            raise ArgumentError(f"sizes={shorten(sizes)}", **fault)
+        given = [round(one * size) for one in given]
+        rest = size - sum(given)
+        for i, one in enumerate(given):
+            if one + rest > 0:
+                given[i] += rest
+                break
+    if min(given) < 1 or sum(given) != size:
+        raise ArgumentError(f"sizes={shorten(sizes)} are {given} of {size} rows", **fault)
+    return given

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,15 +32,9 @@ from ...base.checks import checked, flag
 from ...base.errors import ArgumentError, ArgumentTypeError, DatasetError, shorten
 from ...base.seeds import get_dataset_seed as get_seed
 from ...nn.tensor.tensor import Tensor
-from .checks import NAMES, WORKERS, as_value, at_least
+from .checks import NAMES, WORKERS, as_value, at_least, split_counts
+from .iterators import DatasetIterator, Row
 from .transforms import RandomTransform, Transform, apply_operations, keyed_generator, operation_name, operations_of
-
-
-class Row(NamedTuple):
-    """A sample or batch: `key` (epoch, sample index), a batch's joined; `values`, one array per column."""
-
-    key: tuple[int, ...]
-    values: tuple[np.ndarray, ...]
 
 
 class Dataset:
@@ -110,6 +104,64 @@ class Dataset:
         Raises DatasetError while running when rows differ in shape or dtype.
         """
         return _Batch(self, batch_size, drop_remainder)
+
+    @checked("filter", num_parallel_workers=WORKERS)
+    def filter(
+        self,
+        predicate: Callable[..., Any],
+        input_columns: str | Sequence[str] | None = None,
+        num_parallel_workers: int | None = None,
+    ) -> Dataset:
+        """The rows for which `predicate(*columns)` is true; it gets `input_columns` (default: all) as arrays.
+
+        The length is known only after one pass: `len` refuses, `get_dataset_size()` reads. Raises DatasetError for an
+        unknown column, and while running where the answer is not one truth value.
+        """
+        return _Filter(self, predicate, input_columns)
+
+    def zip(self, datasets: Dataset | Sequence[Dataset]) -> Dataset:
+        """Rows side by side: the columns of this dataset and those of `datasets`, as long as the shortest.
+
+        Raises DatasetError for a column name that two of them have.
+        """
+        return _Zip([self, *_datasets("zip", datasets)])
+
+    def concat(self, datasets: Dataset | Sequence[Dataset]) -> Dataset:
+        """The rows of this dataset, then those of `datasets`; `a + b` is `a.concat(b)`.
+
+        Raises DatasetError where their columns have different names.
+        """
+        return _Concat([self, *_datasets("concat", datasets)])
+
+    def __add__(self, other: Dataset) -> Dataset:
+        return self.concat(other)
+
+    @checked("split", randomize=flag)
+    def split(self, sizes: Sequence[int] | Sequence[float], randomize: bool = True) -> tuple[Dataset, ...]:
+        """Disjoint parts, such as training and validation data.
+
+        sizes      rows of each part (ints; their sum is the dataset's size), or shares (floats, sum 1): a part gets
+                   round(share * size) rows, and what is then too few or too many goes to the first part that stays
+                   above 0
+        randomize  draw by the global seed which sample is in which part; else the parts are cut in order
+
+        A sample stays in its part in every epoch, however the data are shuffled. Raises ArgumentError for sizes that do
+        not add up or leave a part without rows, DatasetError for batches and repeated data.
+        """
+        where, keys = repr(self), [row.key for row in self._rows(get_seed(), 0)]
+        samples = np.array([key[1] for key in keys])
+        if len({*samples.tolist()}) < len(keys) or any(len(key) > 2 for key in keys):
+            raise DatasetError("rows are not single samples", where=where, hint="split() before batch() and repeat()")
+        counts = split_counts(sizes, len(keys))
+        if randomize:
+            samples = keyed_generator(get_seed(), "split").permutation(np.sort(samples))
+        part_of = dict(zip(samples.tolist(), np.repeat(np.arange(len(counts)), counts).tolist(), strict=True))
+        return tuple(_Part(self, part_of, part, count) for part, count in enumerate(counts))
+
+    def apply(self, function: Callable[[Dataset], Dataset]) -> Dataset:
+        """`function(self)`: part of a pipeline with a name. Raises ArgumentTypeError where it gives no dataset."""
+        (made,) = _datasets("apply", function(self))
+        return made
 
     def shuffle(self, buffer_size: int) -> Dataset:
         """Random order, each row drawn from the next `buffer_size` (at least 2); the data's length shuffles fully.
@@ -228,59 +280,18 @@ class Dataset:
         return tuple(have.index(name) for name in columns)
 
 
-class DatasetIterator:
-    """Goes through a dataset by epochs: each `for` loop is one (or the rest of one that was left early).
+def zip_datasets(datasets: Sequence[Dataset]) -> Dataset:
+    """`first.zip(the others)`, for a tuple of datasets."""
+    first, *others = _datasets("zip", datasets)
+    return first.zip(others) if others else first
 
-    num_epochs    how many epochs may be read; -1: any number
-    output_numpy  numpy arrays instead of Tensors
 
-    Raises DatasetError (a RuntimeError) for a row beyond `num_epochs`.
-    """
-
-    @checked("iterator", num_epochs=at_least(-1), output_numpy=flag)
-    def __init__(
-        self, dataset: Dataset, columns: tuple[str, ...], num_epochs: int, output_numpy: bool, *, as_dict: bool
-    ) -> None:
-        if num_epochs == 0:
-            raise ArgumentError("num_epochs=0", where="iterator", allowed="At least 1, or -1 for any number")
-        self.num_epochs, self._output_numpy = num_epochs, output_numpy
-        self._dataset, self._columns, self._as_dict = dataset, columns, as_dict
-        self._indices = dataset._indices("iterator", columns)
-        self._finished = 0
-        self._rows: Iterator[Row] | None = None
-        self._running = (0, 0)  # seed and epoch of the rows
-
-    def __iter__(self) -> DatasetIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if self._rows is None:
-            if self._finished == self.num_epochs:
-                what = f"all {self.num_epochs} epochs were read"
-                hint = "Make a new iterator, or a larger num_epochs (-1: any number)"
-                raise DatasetError(what, where="iterator", hint=hint)
-            seed = get_seed()
-            self._running = (seed, self._dataset._next_epoch(seed))
-            self._rows = self._dataset._rows(*self._running)
-        try:
-            row = next(self._rows)
-        except StopIteration:
-            self._rows = None
-            self._finished += 1
-            self._dataset._epoch_done(*self._running)
-            raise
-        except BaseException:
-            self._rows = None  # a generator that raised is at its end: asked again, the epoch is read again and raises
-            raise
-        values = [row.values[i] if self._output_numpy else self._tensor(i, row.values[i]) for i in self._indices]
-        return dict(zip(self._columns, values, strict=True)) if self._as_dict else tuple(values)
-
-    def _tensor(self, i: int, value: np.ndarray) -> Tensor:
-        if value.dtype.kind not in "biuf":
-            name = self._dataset._columns()[i]
-            what = f"column {name!r} holds {value.dtype}, no numbers"
-            raise DatasetError(what, where="iterator", hint="Use output_numpy=True, or project()")
-        return Tensor(value)
+def _datasets(where: str, given: Any) -> list[Dataset]:
+    """One dataset or several, as a list. Raises ArgumentTypeError."""
+    several = [given] if isinstance(given, Dataset) else list(given) if isinstance(given, Sequence) else []
+    if not several or not all(isinstance(one, Dataset) for one in several):
+        raise ArgumentTypeError(f"datasets={shorten(given)}", where=where, allowed="A dataset or a list of them")
+    return several
 
 
 # ---- nodes: what the methods of Dataset return ----
@@ -371,6 +382,102 @@ class _Batch(Dataset):
 
     def get_batch_size(self) -> int:
         return self._batch_size
+
+
+class _Filter(Dataset):
+    @checked("filter", input_columns=NAMES | None)
+    def __init__(self, parent: Dataset, predicate: Any, input_columns: Any) -> None:
+        (self._predicate,) = operations_of("filter", [predicate])
+        self._parent, self._text = parent, f"filter({operation_name(predicate)})"
+        self._inputs = parent._indices("filter", parent._columns() if input_columns is None else input_columns)
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for row in self._parent._rows(seed, epoch):
+            try:
+                answer = np.asarray(self._predicate(*(row.values[i] for i in self._inputs)))
+            except Exception as error:
+                error.add_note(f"(in {self!r}, sample {row.key[1]} of epoch {row.key[0]})")
+                raise
+            if answer.size != 1 or answer.dtype.kind not in "biuf":
+                what = f"the predicate returned {shorten(answer)}"
+                raise DatasetError(what, where=repr(self), allowed="True or False for a row")
+            if answer.item():
+                yield row
+
+    def _size(self) -> int:
+        return sum(1 for _ in self._rows(get_seed(), 0))
+
+    def _sized(self) -> bool:
+        return False
+
+
+class _Joined(Dataset):
+    """One pipeline of several. Each after the first draws with numbers of its own: equal samples of two parents are
+    not cropped alike.
+    """
+
+    def __init__(self, parents: Sequence[Dataset]) -> None:
+        self._parent, self._parents = parents[0], parents
+        self._text = f"{type(self).__name__[1:].lower()}({', '.join(map(repr, parents[1:]))})"
+
+    def _each(self, seed: int, epoch: int) -> list[Iterator[Row]]:
+        own = [seed] + [int(keyed_generator(seed, "joined", i).integers(2**31)) for i in range(1, len(self._parents))]
+        return [parent._rows(its, epoch) for parent, its in zip(self._parents, own, strict=True)]
+
+    def _sized(self) -> bool:
+        return all(parent._sized() for parent in self._parents)
+
+    def _count_nodes(self, kind: Callable[[Dataset], bool]) -> int:
+        return max(parent._count_nodes(kind) for parent in self._parents)
+
+
+class _Zip(_Joined):
+    def __init__(self, parents: Sequence[Dataset]) -> None:
+        super().__init__(parents)
+        self._names = tuple(name for parent in parents for name in parent._columns())
+        twice = sorted({name for name in self._names if self._names.count(name) > 1})
+        if twice:
+            raise DatasetError(f"two datasets have a column {twice[0]!r}", where="zip", hint="rename() one of them")
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for rows in zip(*self._each(seed, epoch), strict=False):
+            yield Row(rows[0].key, tuple(value for row in rows for value in row.values))
+
+    def _size(self) -> int:
+        return min(parent._size() for parent in self._parents)
+
+
+class _Concat(_Joined):
+    def __init__(self, parents: Sequence[Dataset]) -> None:
+        super().__init__(parents)
+        for parent in parents[1:]:
+            if parent._columns() != parents[0]._columns():
+                what = f"columns {', '.join(parents[0]._columns())} and {', '.join(parent._columns())}"
+                hint = "project() and rename() them first"
+                raise DatasetError(what, where="concat", allowed="Datasets with columns of the same names", hint=hint)
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        return itertools.chain.from_iterable(self._each(seed, epoch))
+
+    def _size(self) -> int:
+        return sum(parent._size() for parent in self._parents)
+
+
+class _Part(Dataset):
+    def __init__(self, parent: Dataset, part_of: dict[int, int], part: int, count: int) -> None:
+        self._parent, self._part_of, self._part, self._count = parent, part_of, part, count
+        self._text = f"split({count} of {len(part_of)})"
+
+    def _rows(self, seed: int, epoch: int) -> Iterator[Row]:
+        for row in self._parent._rows(seed, epoch):
+            if row.key[1] not in self._part_of:  # shuffled and then cut into shards
+                what = f"sample {row.key[1]} of epoch {epoch} was not among the rows that were split"
+                raise DatasetError(what, where=repr(self), hint="Split data that every rank reads whole")
+            if self._part_of[row.key[1]] == self._part:
+                yield row
+
+    def _size(self) -> int:
+        return self._count
 
 
 class _Shuffle(Dataset):

@@ -33,7 +33,7 @@ from ....run.communicator import Request, check_request
 from ....run.simulator import simulate
 from ....train.program import drive
 from .rounds import ROOTED, STORIES, Phase, Send
-from .table import algorithm_names, formula_texts, recipe_of, rounds_of
+from .table import formula_texts, recipe_of, rounds_of
 from .walk import Arrival, Verdict, Walk, as_rounds, check_algorithm, usual_chunks, walk
 
 CONTENTION = ("none", "hops")
@@ -347,28 +347,6 @@ def custom_algorithm(
     check_algorithm(kind, (), ranks, chunks=chunks, root=root)
     chunks = usual_chunks(kind, ranks) if chunks is None else chunks
     return Algorithm(kind, name, ranks, (Phase("", as_rounds(rounds)),), chunks, root)
-
-
-def best_algorithm(
-    kind: str, ranks: int, size_bytes: float, link: Link, *, among: Sequence[str] | None = None, **options: Any
-) -> Algorithm:
-    """The algorithm that takes the least time for S of `size_bytes`; at a tie the first in `algorithm_names`.
-
-    among    names to choose from; default: all that take this number of ranks
-    options  of `Algorithm.round_times_s`
-
-    >>> link = Link(alpha_s=5e-6, beta_s_per_byte=1e-10)
-    >>> names = ("ring", "recursive_doubling")
-    >>> [best_algorithm("all_reduce", 8, size, link, among=names).name for size in (1_000, 10_000_000)]
-    ['recursive_doubling', 'ring']
-    """
-    known = algorithm_names(kind, ranks)
-    names = known if among is None else among
-    if not names:
-        raise ArgumentError("among is empty", where="best_algorithm", allowed=f"Names of {', '.join(known)}")
-    # twelve digits: sums of the same rounds in another order are equal
-    candidates = (algorithm(kind, name, ranks) for name in names)
-    return min(candidates, key=lambda one: float(f"{one.time_s(size_bytes, link, **options):.12g}"))
 
 
 def run_algorithm(

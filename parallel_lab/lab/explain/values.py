@@ -1,0 +1,129 @@
+"""The values of a program that is read: functions, classes and objects of its own, names that it imports, limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+LONGEST = 200_000  # characters of a program
+HELD = 20_000  # elements of a list with those of the lists in it
+INT = 2**62
+
+Scopes = list[dict[str, Any]]  # names, innermost first
+PLAIN = (bool, int, float, str, tuple, list, dict, type(None), slice, type(...))
+
+
+@dataclass(frozen=True)
+class Unread:
+    """What an expression that was not understood gives."""
+
+    line: int
+
+
+@dataclass(frozen=True)
+class Name:
+    """Something imported, by its full path: "torch.nn.Linear"."""
+
+    path: str
+
+
+@dataclass(eq=False)
+class Function:
+    """A function of the program.  scopes: innermost first;  of: the class whose body it stands in"""
+
+    node: Any
+    scopes: Scopes
+    defaults: dict[str, Any]
+    of: Any = None
+
+
+@dataclass(eq=False)
+class Class:
+    """A class of the program, with the paths of what else it inherits."""
+
+    name: str
+    bases: list[Any]
+    names: dict[str, Any]
+    fields: list[str] = field(default_factory=list)
+
+    def find(self, name: str) -> Any:
+        """What the class or the first of its bases holds under a name; None."""
+        if name in self.names:
+            return self.names[name]
+        return next((found for base in self.bases if isinstance(base, Class) and (found := base.find(name))), None)
+
+    def inherits(self, of: Any) -> bool:
+        """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""
+        return self is of or any(
+            b.inherits(of) if isinstance(b, Class) else str(getattr(b, "path", "")).endswith(str(of))
+            for b in self.bases
+        )
+
+
+@dataclass(eq=False)
+class Instance:
+    """An object of a class of the program, or of a layer of ours (`kind`)."""
+
+    of: Class | None
+    names: dict[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+    def keep(self, name: str, value: Any) -> None:
+        """self.name = value"""
+        self.names[name] = value
+
+    def place(self, key: Any) -> str:
+        """The name under which self[key] = ... is kept."""
+        if not isinstance(key, str):
+            raise NotRead("an element of this that is set is not read")
+        return key
+
+    def begin(self, args: list[Any], kwargs: dict[str, Any]) -> None:
+        """Without an __init__ of its own: a dataclass or a named tuple."""
+        fields = self.of.fields if self.of else ()
+        self.names |= {name: self.of.find(name) for name in fields} | dict(zip(fields, args, strict=False)) | kwargs
+
+
+@dataclass(eq=False)
+class Bound:
+    """A method of an object, or of a value by its name in the tables."""
+
+    of: Any
+    what: Any
+    start: Any = None  # super(): the class after which to look
+
+
+class Leave(Exception):
+    """return, break, continue."""
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        super().__init__(kind)
+        self.kind, self.value = kind, value
+
+
+class NotRead(Exception):
+    """An expression that is not understood, and why."""
+
+
+class Stopped(Exception):
+    """The program raises an error here, or is too long to be read to its end."""
+
+
+def needed(value: Any) -> Any:
+    """A value that something else needs. Raises NotRead for one that was not read."""
+    if isinstance(value, Unread):
+        raise NotRead(f"it needs what line {value.line} gives")
+    return value
+
+
+def limited(value: Any) -> Any:
+    """A value, unless it is too large, with all that it holds: nested lists can be larger than they look."""
+    count, waiting = 0, [value]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, (tuple, list, dict)):
+            count += len(part)
+            waiting += part.values() if isinstance(part, dict) else part
+        if isinstance(part, int) and abs(part) > INT or isinstance(part, str) and len(part) > LONGEST or count > HELD:
+            raise NotRead("a value that is too large")
+    return value

@@ -1,0 +1,174 @@
+"""Record what PyTorch's DTensors send for reductions that are several operators here: var, std, logsumexp, norms; for
+operators of two tensors, whose gradients read them in PyTorch's order; and where its rules are fewer, or others.
+
+    pip install -e ".[oracle]" && python tests/recorded/record_composed.py   # composed.json, pairs.json (PyTorch 2.14)
+
+Rows as the `ops` of rosetta.json: one process, rank 0 of a fake group of 4; values are not looked at. "seed_pl": how
+the gradient of the result lay, where that is pending. Without "grad" no operand asks for one: a norm, whose root stays
+pending, then sends nothing until it is read ("norm1_read" doubles it); with a gradient it sends its sum once more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.tensor._collective_utils as cu
+import torch.distributed.tensor.placement_types as pt
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+RANKS = 4
+KINDS = {
+    "all_gather_into_tensor": "all_gather",
+    "all_reduce": "all_reduce",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all_single": "all_to_all",
+}
+PLACEMENTS = {"R": Replicate(), "S0": Shard(0), "S1": Shard(1), "P": Partial()}
+OTHERS = {"S2": Shard(2), "Pmax": Partial("max")}
+OPERATORS = {
+    **{f"var{dim}": lambda x, dim=dim: x.var(dim) for dim in (0, 1)},
+    **{f"std{dim}": lambda x, dim=dim: x.std(dim) for dim in (0, 1)},
+    "var": lambda x: x.var(),
+    "var_kept": lambda x: x.var(1, keepdim=True),
+    **{f"logsumexp{dim}": lambda x, dim=dim: torch.logsumexp(x, dim) for dim in (0, 1)},
+    "amax1": lambda x: x.amax(1),
+    "amin0": lambda x: x.amin(0),
+    "norm1": lambda x: torch.linalg.vector_norm(x, 2, 1),
+    "norm_inf1": lambda x: torch.linalg.vector_norm(x, float("inf"), 1),
+    "norm1_read": lambda x: torch.linalg.vector_norm(x, 2, 1) * 2.0,
+    "layer_norm": lambda x, w, b: torch.nn.functional.layer_norm(x, (16,), w, b),
+    "softmax1": lambda x: torch.softmax(x, 1),
+}
+
+PAIRS = {
+    **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum")},
+    "matmul": lambda a, b: a @ b,
+    "tril": torch.tril,
+    "pow": lambda a: a**2,
+    "rdiv": lambda a: 2.0 / a,
+}
+ROWS, STACK, VECTOR, LABELS = [8, 16], [8, 12, 16], [16], [8]
+functional = torch.nn.functional
+# operator: (function, shapes of its operands, how they lie); LABELS are ints
+MORE: dict[str, tuple[Any, list[list[int]], str]] = {
+    "linear": (functional.linear, [ROWS, [12, 16], [12]], "S0 R P, S0 S1 P, R S1 S0, P S0 S0, S1 S1 S0, S1 S0 P"),
+    "linear3": (functional.linear, [STACK, [20, 16], [20]], "S1 R R, S1 S1 R, S1 S0 P, S2 R S0, S0 P R, P S1 S0"),
+    "addmm": (torch.addmm, [[12], ROWS, [16, 12]], "P S0 R, S0 S1 S0, P R S1"),
+    "layer_norm": (OPERATORS["layer_norm"], [ROWS, VECTOR, VECTOR], "R R S0, S0 R P, S1 P S0"),
+    "xent_mean": (functional.cross_entropy, [ROWS, LABELS], "S0 R, S0 S0, S1 R, P R"),
+    "xent_sum": (lambda x, y: functional.cross_entropy(x, y, reduction="sum"), [ROWS, LABELS], "S1 S0, P S0"),
+    "embedding": (functional.embedding, [LABELS, [12, 16]], "R P, S0 S0, S0 P"),
+    "index_select0": (lambda x, i: torch.index_select(x, 0, i), [ROWS, LABELS], "S0 R, P R, S1 R"),
+    "stack0": (lambda x, y: torch.stack([x, y]), [ROWS, ROWS], "S0 S1, S0 P, P R"),
+    "argmax1": (lambda x: torch.argmax(x, 1), [ROWS], "S1, S0, P"),
+    "sigmoid": (torch.sigmoid, [ROWS], "Pmax, P"),
+    "floor": (torch.floor, [ROWS], "Pmax, S0"),
+    "flat_exp": (lambda x: torch.exp(x.reshape(-1, 16)), [STACK], "S1, S2"),
+    "flat_add": (lambda x, y: x.reshape(-1, 16) + y, [STACK, [96, 16]], "S1 R, S1 S1"),
+    "flat_mm": (lambda x, y: x.reshape(-1, 16) @ y, [STACK, [16, 20]], "S1 R, S1 S0, S1 S1"),
+}
+OTHER = {"matmul": [[16, 12]], "tril": [], "pow": [], "rdiv": []}
+
+
+class Messages(TorchDispatchMode):
+    """Notes messages: kind, axis, shape that the rank gives, reduction unless it is a sum."""
+
+    now: Messages
+    more = False  # whether dtypes are noted
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[list[Any]] = []
+        Messages.now = self
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        space, name = func._schema.name.split("::")
+        if space == "_c10d_functional" and name in KINDS:
+            reduction = args[1:2] if name in ("all_reduce", "reduce_scatter_tensor") and args[1] != "sum" else ()
+            dtype = ["int64"] if args[0].dtype == torch.int64 and self.more else []
+            self.sent.append([KINDS[name], "tp", list(args[0].shape), *reduction, *dtype])
+        return func(*args, **(kwargs or {}))
+
+
+def all_to_all(given, gather_dim, shard_dim, mesh, mesh_dim):
+    """Noted as the message that it is: on a CPU, PyTorch gathers and cuts."""
+    Messages.now.sent.append(["all_to_all", "tp", list(given.shape)])
+    shape = list(given.shape)
+    shape[gather_dim], shape[shard_dim] = shape[gather_dim] * RANKS, shape[shard_dim] // RANKS
+    return given.new_zeros(shape)
+
+
+def made(mesh, code: str, shape: list[int]) -> DTensor:
+    local, placement = list(shape), (PLACEMENTS | OTHERS)[code]
+    if isinstance(placement, Shard):
+        local[placement.dim] //= RANKS
+    values = torch.zeros(local, dtype=torch.int64) if shape is LABELS else torch.randn(local)
+    return DTensor.from_local(values, mesh, [placement], run_check=False)
+
+
+def codes(x: DTensor) -> list[str]:
+    (p,) = x.placements
+    if hasattr(p, "split_factor"):
+        return [f"SS{p.dim}:{p.split_factor}"]
+    return ["R" if p.is_replicate() else f"S{p.dim}" if p.is_shard() else f"P{p.reduce_op}".replace("Psum", "P")]
+
+
+def row(mesh, op: str, *given: str, seed: str = "", wanted: bool = True) -> dict[str, Any]:
+    """given: how the operands lie; those that are not named are copies."""
+    shapes = [[8, 16]] + (OTHER.get(op, [[8, 16]]) if op in PAIRS else [[16]] * (2 * (op == "layer_norm")))
+    function, shapes, _ = MORE[op] if Messages.more else ((PAIRS | OPERATORS)[op], shapes, "")
+    lie = (*given, *["R"] * (len(shapes) - len(given)))
+    operands = [made(mesh, code, s) for code, s in zip(lie, shapes, strict=True)]
+    operands = [x.requires_grad_(wanted and x.is_floating_point()) for x in operands]
+    found: dict[str, Any] = {"op": op, "shapes": shapes, "mesh": [RANKS]} | ({"grad": 1} if wanted else {})
+    found["pl"] = [[code] for code in lie]
+    found |= {"seed_pl": [seed]} if seed else {}
+    with Messages() as forward:
+        out = function(*operands)
+    found |= {"out_pl": codes(out), "out_shape": list(out.shape), "messages": forward.sent}
+    if not wanted:
+        return found
+    split = next((code for code in codes(out) if code in ("S0", "S1", "S2")), "R")
+    gradient = made(mesh, seed or split, list(out.shape))
+    try:
+        with Messages() as back:
+            out.backward(gradient)
+    except RuntimeError as error:
+        return found | {"error": f"RuntimeError: {str(error)[:200]}"}
+    return found | {
+        "bwd_messages": back.sent,
+        "grad_pl": [codes(x.grad) if x.grad is not None else None for x in operands],
+    }
+
+
+def written(name: str, rows: list[dict[str, Any]]) -> None:
+    lines = ",\n".join(map(json.dumps, rows))
+    Path(__file__).with_name(name).write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("fake", rank=0, world_size=RANKS, store=FakeStore())
+    over = init_device_mesh("cpu", (RANKS,), mesh_dim_names=("tp",))
+    plain = [
+        row(over, op, code) for op in OPERATORS for code in ("S0", "S1", "P") if op not in ("layer_norm", "softmax1")
+    ]
+    plain.append(row(over, "norm1_read", "S1", wanted=False))
+    pending = [row(over, op, code, seed="P") for op in ("layer_norm", "softmax1") for code in ("S0", "R")]
+    written("composed.json", [*plain, *pending])
+    for module in (cu, pt):
+        module.shard_dim_alltoall = all_to_all
+    count = {op: 1 + len(OTHER.get(op, [[]])) for op in PAIRS}
+    pairs = [row(over, op, *lie) for op in PAIRS for lie in itertools.product(PLACEMENTS, repeat=count[op])]
+    Messages.more = True
+    ways = [(op, way.split()) for op, (_, _, ways) in MORE.items() for way in ways.split(", ")]
+    written("pairs.json", pairs + [row(over, op, *way, wanted=op != "argmax1") for op, way in ways])
