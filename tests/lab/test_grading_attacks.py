@@ -276,6 +276,53 @@ def test_whatever_a_notebook_does_its_honest_answer_counts_and_no_other(tmp_path
     assert descendants(os.getpid()) == before
 
 
+# as `Pupil` starts a process: what was there before it is over
+WATCHED = """
+import os, subprocess, sys, time
+from pathlib import Path
+from parallel_lab.lab.grading.confine import Limits, Watch, end_all
+watch = Watch(Limits(processes=1), Path(sys.argv[1]))
+def start():
+    return subprocess.Popen(["sleep", "60"])
+with watch.ending:
+    many = [start() for _ in range(3)]
+    time.sleep(0.5)
+    end_all(os.getpid())
+    one = start()
+time.sleep(0.5)
+watch.close()
+print(one.poll(), repr(watch.reason))
+end_all(os.getpid())
+"""
+
+
+def test_a_process_is_not_ended_for_those_before_it(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WATCHED, str(tmp_path)], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    assert done.stdout == "None ''\n"
+
+
+LATER = """
+import os, threading, time
+def later():
+    time.sleep(3.5)
+    for _ in range(60):
+        if os.fork() == 0:
+            time.sleep(60)
+threading.Thread(target=later).start()
+while True: pass
+"""
+
+
+@pytest.mark.exhaustive
+def test_what_a_stopped_cell_has_left_behind_is_not_the_next_ones_fault(tmp_path):
+    """By hand: 1 point; the cell that hands in is the one that runs when there are too many processes."""
+    slow = "import time\ntime.sleep(2.5)\n" + HONEST[0], HONEST[1]
+    table, _ = graded(tmp_path, {"eve/mine": (LATER, *slow)}, limits=Limits(cell_s=3.0))
+    assert table.total("eve") == (1, 1, 0), table.marks
+
+
 # the ranks of an algorithm that share the memory of one process, and send nothing
 SHARED = """
 parts = {}

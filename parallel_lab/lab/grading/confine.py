@@ -168,7 +168,7 @@ class Watch:
     def __init__(self, limits: Limits, folder: Path) -> None:
         self.limits, self.reason, self.folder = limits, "", folder
         self._looks = self._shared = 0
-        self.ending = threading.Lock()  # held while processes are ended, and taken to start one
+        self.ending = threading.Lock()  # held while it looks and ends processes, and taken to start one
         self._begin, self._over = time.monotonic(), threading.Event()
         self._thread = threading.Thread(target=self._look, daemon=True)
         self._thread.start()
@@ -185,10 +185,10 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_S):
-            found = descendants(os.getpid())
-            reason = self._too_much(found)
-            if reason and found:
-                with self.ending:
+            with self.ending:  # for the look too: what it found must not end a process that was started after it
+                found = descendants(os.getpid())
+                reason = self._too_much(found)
+                if reason and found:
                     self.reason = reason
                     end_all(os.getpid())
                     self._shared = 0  # not that of the process that comes next

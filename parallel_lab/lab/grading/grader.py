@@ -96,8 +96,12 @@ class Pupil:
                 try:
                     reply = self._ask({"do": "run", "source": cell.source}, self.limits.cell_s + GRACE_S)
                 except Lost:
-                    self._left_out.add(cell.number)
-                    self.faults[cell.number] = self.reason, ""
+                    stopped = [n for n, (fault, _) in self.faults.items() if fault.startswith(STOPPED)]
+                    blamed = cell.number
+                    if self.watch.reason:  # what a stopped cell has left behind goes on while the next ones run
+                        blamed = next((n for n in stopped if n not in self._left_out), blamed)
+                    self._left_out.add(blamed)
+                    self.faults[blamed] = self.reason, ""
                     break
                 if fault := str(reply.get("fault", "")):
                     machine = str(reply.get("machine", "")) or _missing(str(reply.get("missing", "")), cell)
@@ -131,7 +135,9 @@ class Pupil:
         try:
             self._channel.receive(READY_S)
         except (Lost, TimeoutError) as error:
-            self.close()
+            self.close(self.watch.reason)
+            if self.watch.reason and self._starts > 1:  # it has started before: the submission has used up its time
+                raise Told(Fault(self.reason)) from error
             raise EnvironmentFault(f"the process of the submission does not start: {error}") from error
 
     def close(self, reason: str = "") -> None:
