@@ -23,7 +23,10 @@ from ..exercises import all_exercises
 
 CONFIG = """# A course of parallel_lab's lessons: what is handed out and how it is graded is said in
 # parallel_lab/lab/classroom/nbgrader_config.py
-from parallel_lab.lab.classroom.nbgrader_config import configure
+try:
+    from parallel_lab.lab.classroom.nbgrader_config import configure
+except ImportError as error:  # nbgrader would go on without this file, and mark every answer with 0
+    raise SystemExit(f"nbgrader_config.py: {{error}}; run parallel-lab doctor with this Python") from error
 
 c = get_config()  # noqa: F821
 c.CourseDirectory.course_id = {course!r}

@@ -4,6 +4,8 @@
     from parallel_lab.lab.classroom.nbgrader_config import configure
     configure(get_config())
 
+nbgrader goes on without a configuration that cannot be imported; the file therefore ends nbgrader where that happens.
+
 - The lessons are handed out as they are: exercises begin with code that runs, and nbgrader's ClearSolutions, which
   would put `raise NotImplementedError()` in its place, is left out. There are no solution regions.
 - Points are partial: the value of a test cell.
