@@ -328,8 +328,11 @@ def _by_dims(src: MeshLayout, dst: MeshLayout) -> Iterator[MeshStep]:
         splits = [a for a in differ if isinstance(now.placements[a], Shard)]
         ways += [(a, dst.placements[a]) for a in splits if isinstance(dst.placements[a], Shard)]
         ways += sorted(((a, Replicate()) for a in splits), key=lambda way: now.placements[way[0]].dim)  # type: ignore[union-attr]
-        axis, to = next(way for way in ways if can(*way))
-        yield (step := MeshStep(now, axis, to))
+        way = next((way for way in ways if can(*way)), None)
+        if way is None:  # of what an axis to the right cuts first nothing is known
+            allowed = "Dims that their axes cut from left to right"
+            raise LayoutError(f"{now} to {dst}", where="redistribute", allowed=allowed)
+        yield (step := MeshStep(now, *way))
         now = step.after
 
 
