@@ -20,6 +20,7 @@ from parallel_lab.layout.mesh_redistribution import MeshStep, redistribution
 from parallel_lab.layout.notations import written
 from parallel_lab.run.communicator import Request
 from tests.crossed import each_of
+from tests.lab.recorded_puzzles import fewest_bytes
 from tests.lab.verdicts import check, failed, told
 
 
@@ -242,11 +243,11 @@ def test_no_way_through_all_layouts_sends_less_than_par_and_no_planner_keeps_to_
     for _ in range(60):
         for (before, after), more in sent.items():
             least[after] = min(least.get(after, np.inf), least.get(before, np.inf) + more)
-    parts, moves = puzzle.least
-    assert float(parts) * puzzle.part == least[puzzle.target] and len(moves) >= 5
-    for planner in ("torch", "cheapest"):
-        steps = redistribution(layout(puzzle.source), layout(puzzle.target), puzzle.shape, planner)
-        assert max(np.prod(step.after.local_shape(puzzle.shape, 0)) for step in steps) > puzzle.part
+    assert puzzle.par * puzzle.part == least[puzzle.target] and len(fewest_bytes(puzzle)) >= 5
+    for planner in ("torch", "cheapest", "by dims", "gspmd"):
+        with contextlib.suppress(LayoutError):  # the last two know no dim whose axes cut in another order
+            steps = redistribution(layout(puzzle.source), layout(puzzle.target), puzzle.shape, planner)
+            assert max(np.prod(step.after.local_shape(puzzle.shape, 0)) for step in steps) > puzzle.part
 
 
 @each_of(
@@ -264,7 +265,7 @@ def test_moves_that_do_not_arrive_say_why(answer, part, words):
 
 
 def test_a_way_round_arrives_and_is_not_at_par():
-    best = list(full_memory.PUZZLES[0].least[1])
+    best = fewest_bytes(full_memory.PUZZLES[0])
     (axis, to), home = best[0], ("tp", "dp", "cp").index(best[0][0])
     there_and_back = [(axis, to), (axis, home), *best]
     passed = {part.name: part.passed for part in check("17.5", there_and_back).parts}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.base.cluster import Link
-from parallel_lab.base.errors import ArgumentError, LayoutError
+from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.settings.fusion_rules import size_groups_by_bytes
 from parallel_lab.cost.overlap import predict_overlap
 from parallel_lab.cost.recompute import predict_choice
@@ -36,7 +35,7 @@ from parallel_lab.lab.exercises.book import LEARNER, Desk
 from parallel_lab.lab.fusion.subjects import GOLF, MB
 from parallel_lab.lab.memory.subjects import WIDTHS, Settings, get_subject
 from parallel_lab.lab.recompute.chain import LAYERS
-from tests.lab.recorded_puzzles import solution
+from tests.lab.recorded_puzzles import fewest_bytes, solution
 from tests.lab.test_exercises_08 import peak
 from tests.lab.test_exercises_16 import packing
 
@@ -138,25 +137,7 @@ def packed(load):
 
 
 def fastest(budgets):
-    return dict(zip(lesson_16.LETTERS, lesson_16.letters_of(budgets.best.point), strict=True))
-
-
-def fewest_bytes(puzzle):
-    """By layers of ever more moves, keeping the least that is sent to each layout."""
-    layer = {puzzle.source: (0.0, [])}
-    best = None
-    for _ in range(10):
-        new = {}
-        for dims, (cost, moves) in layer.items():
-            for axis, to in itertools.product(puzzle.sizes, range(3)):
-                with contextlib.suppress(LayoutError):
-                    after, more = puzzle.after(dims, axis, to), cost + 1 - 1 / puzzle.sizes[axis]
-                    if after not in new or more < new[after][0]:
-                        new[after] = more, [*moves, (axis, to)]
-        layer = new
-        if puzzle.target in layer and (best is None or layer[puzzle.target][0] < best[0]):
-            best = layer[puzzle.target]
-    return best[1]
+    return dict(zip(lesson_16.LETTERS, lesson_16.letters_of(budgets._best.point), strict=True))
 
 
 STYLES = {

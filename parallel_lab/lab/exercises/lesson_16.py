@@ -231,9 +231,9 @@ class Budgets:
         return sent_bytes(run) <= 1e9 * self.sent
 
     @property
-    def best(self) -> Prediction:
+    def _best(self) -> Prediction:
         """The fastest run within both budgets."""
-        return next(run for run in priced(self).values() if self.fits(run))
+        return next(run for run in _priced(self).values() if self.fits(run))
 
 
 COMMON = Budgets(64, 32_768, 64, 78, 190)
@@ -257,7 +257,7 @@ def found(budgets: Budgets) -> Found:
 
 
 @lru_cache(maxsize=32)
-def priced(budgets: Budgets) -> dict[tuple[int, ...], Prediction]:
+def _priced(budgets: Budgets) -> dict[tuple[int, ...], Prediction]:
     """The runs that have room, by their letters, the fastest first."""
     runs, machine = found(budgets).verdicts, found(budgets).machine
     kept = [predict_point(MODEL, v.point, machine) for v in runs if v.kind not in ("misfit", "states", "memory")]
@@ -280,7 +280,7 @@ def _letters(budgets: Budgets, answer: Any, /) -> Iterator[Part]:
     verdicts = {letters_of(v.point): v for v in found(budgets).verdicts}
     if set(answer) != set(LETTERS) or chosen not in verdicts:
         raise another_form(answer, budgets.form)
-    verdict, run, best = verdicts[chosen], priced(budgets).get(chosen), budgets.best
+    verdict, run, best = verdicts[chosen], _priced(budgets).get(chosen), budgets._best
     yield Part("a run", True, verdict.point.text())
     over = budgets.context_alone.told if chosen[1] > 1 and {*chosen} == {1, chosen[1]} else ""
     limits = f"at most {bytes_text(1e9 * budgets.held)} on every rank, {bytes_text(1e9 * budgets.sent)} sent by it"
@@ -305,10 +305,10 @@ def _of_budgets(budgets: Budgets, last_hint: str = "") -> dict[str, Any]:
 
     def par() -> str:
         count = len(found(budgets).verdicts)
-        return f"a step of {budgets.best.step_s:.3f} s, the fastest within both budgets of {count} runs"
+        return f"a step of {budgets._best.step_s:.3f} s, the fastest within both budgets of {count} runs"
 
     if not last_hint:
-        tensor, context, stages, expert = letters_of(budgets.best.point)
+        tensor, context, stages, expert = letters_of(budgets._best.point)
         last_hint = f"{expert} ranks share out the experts, {tensor} a product, {context} a sequence; stages: {stages}."
     return {
         "numbers": f"{job}, at most {limits[0]} held and {limits[1]} sent",
