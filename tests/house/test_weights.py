@@ -35,7 +35,7 @@ PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
     "base": 4_993,
-    "layout": 4_632,
+    "layout": 4_635,
     "ops": 13_269,
     "nn": 11_860,
     "catalog": 15_485,
@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_678,
     "processes": 14_139,
     "train": 11_416,
-    "lab": 49_809,
+    "lab": 49_852,
     "mindspore": 10_201,
     "hyper_parallel": 2_328,
     "cli": 3_208,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 139_528, 167_542, 121_782
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 139_574, 167_588, 121_805
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -29,7 +29,10 @@ def test_the_rule_passes_in_any_form():
     (lambda r, m, n: (r // n, r % n, range(r % n, m * n, n)), "2 x 4", "share its column"),
     (lambda r, m, n: (r // n, r % n, [k for k in range(m * n) if k // n == r // n != r or 0]), "2 x 4", "rank"),
     (lambda r, m, n: (r // n, r % n, range(m * n)), "2 x 4", "Not all of them"),
-    (lambda r, m, n: (r // 4, r % 4, range(r // 4 * 4, r // 4 * 4 + 4)), "other matrices", "of 4 x 2"),
+    (lambda r, m, n: (r // 4, r % 4, range(r // 4 * 4, r // 4 * 4 + 4)), "other matrices", "where a row has four"),
+    (lambda r, m, n: (r // m, r % m, range(r // m * m, r // m * m + m)), "2 x 4", "as the matrix has columns"),
+    (lambda r, m, n: (r // n + 1, r % n + 1, range(r // n * n, r // n * n + n)), "2 x 4", "counted from 0"),
+    (lambda r, m, n: (r // n, r % n, range(n)), "2 x 4", "Which ranks stand there?"),
     (lambda r, m, n: (r / n, r % n, (r,)), "2 x 4", "Use //"),
 )
 def test_a_wrong_place_is_explained(answer, part, words):

@@ -82,6 +82,9 @@ def modelled(model) -> list:
     (modelled(lambda a, b, c, d: 8 if b > 1 else 1), "Not all eight ranks add up"),
     (modelled(lambda a, b, c, d: None if a * b * d < 8 else b), "ranks that are left over hold copies"),
     ([b for (_, b), _ in lesson_05.STRATEGIES], "both must be split equally"),
+    ([1, 8, 8, 4, None, 1, 2, None, 2, None, None, 4], "Is k split here at all?"),
+    ([0, 8, 0, 4, None, 0, 2, None, 2, None, None, 4], "Write 1 where nothing is added up"),
+    ([1, 8, 1, 4, None, 1, 4, None, 2, None, None, 4], "parts of the same sums?"),
     ([*[..., 8, 1, 4, None, 1, 2, None, 2, None, None, 4]], "still open"),
 )
 def test_a_wrong_table_hears_its_model(answer, words):
@@ -114,6 +117,9 @@ def test_the_rule_passes():
         "divide the size by it",
     ),
     (lambda m, k, n, s: ((m / s[0][0], k), (k, n), (m, n), 1), "slices of x and w", "Use // to divide"),
+    (lambda m, k, n, s: (*rule(m, k, n, s)[:3], 1), "addends", "Who has the others?"),
+    (lambda m, k, n, s: ((k // s[0][1], m // s[0][0]), *rule(m, k, n, s)[1:]), "slices of x and w", "are exchanged"),
+    (lambda m, k, n, s: ((k // s[0][0], m // s[0][1]), *rule(m, k, n, s)[1:]), "slices of x and w", "are exchanged"),
     (lambda m, k, n, s: 5, "slices of x and w", "three shapes and a number"),
 )
 def test_a_wrong_rule_is_explained(answer, part, words):

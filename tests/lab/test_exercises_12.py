@@ -4,6 +4,7 @@ run is found. Its par and what does not reach it: test_capstone.py.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -21,23 +22,23 @@ EARLIER = {"dp": 4, "tp": 2, "level": "level3"}
 
 
 @each_of(
-    "given",
-    {"dp": 3, "tp": 3},
-    {"dp": 8, "tp": 8},
-    {"dp": 8},
-    {"dp": 8, "tp": 1, "level": "level9"},
-    {"dp": 8, "tp": 1, "stages": 2},
-    {"dp": 1, "tp": 1, "stages": 8, "micro_batches": 4},
-    {"dp": 8, "tp": 1, "stages": True},
-    {"dp": 8, "tp": 1, "recompute": [8]},
-    {"dp": 8, "tp": 1, "recompute": [[0]]},
-    {"dp": 8, "tp": 1, "schedule": "zb_h1"},
-    {"dp": [8], "tp": 1},
-    None,
-    "dp 8",
+    ("given", "words"),
+    ({"dp": 3, "tp": 3}, "layout: dp=3, tp=3. "),
+    ({"dp": 8, "tp": 8}, "dp 8 * tp 8 * stages 1 is 64"),
+    ({"dp": 8}, "A dict with dp"),
+    ({"dp": 8, "tp": 1, "level": "level9"}, "layout: level='level9'. "),
+    ({"dp": 8, "tp": 1, "stages": 2}, "dp 8 * tp 1 * stages 2 is 16"),
+    ({"dp": 1, "tp": 1, "stages": 8, "micro_batches": 4}, "4 micro-batches for 8 stages"),
+    ({"dp": 8, "tp": 1, "stages": True}, "stages=True"),
+    ({"dp": 8, "tp": 1, "recompute": [8]}, "recompute=[8]"),
+    ({"dp": 8, "tp": 1, "recompute": [[0]]}, "recompute=[[0]]"),
+    ({"dp": 8, "tp": 1, "schedule": "zb_h1"}, "schedule='zb_h1'"),
+    ({"dp": [8], "tp": 1}, "dp=[8]"),
+    (None, "A dict with dp"),
+    ("dp 8", "A dict with dp"),
 )
-def test_anything_but_a_layout_is_refused(given):
-    with pytest.raises(ArgumentError, match="dp"):
+def test_anything_but_a_layout_is_refused_and_named(given, words):
+    with pytest.raises(ArgumentError, match=re.escape(words)):
         read_layout(given)
 
 
@@ -58,6 +59,12 @@ def test_forms_of_a_layout_that_mean_the_same_are_one():
         "memory",
         "GPipe keeps those of all 8",
     ),
+    (  # the level is not what is wrong here
+        {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "schedule": "gpipe", "level": "level1"},
+        "memory",
+        "GPipe keeps those of all 8",
+    ),
+    ({"stages": 1, "dp": 8, "tp": 1, "micro_batches": 8}, "memory", "next to the sums so far"),
     ({"stages": 8, "dp": 1, "tp": 1, "micro_batches": 8}, "memory", "as many more micro-batches in flight"),
     ({"stages": 1, "dp": 4, "tp": 2, "level": "level3", "micro_batches": 8}, "traffic", "send for every micro-batch"),
     ({"layout": {"stages": 2, "dp": 2, "tp": 2, "micro_batches": 8, "recompute": True}}, "traffic", "once more"),

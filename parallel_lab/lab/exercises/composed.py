@@ -10,7 +10,6 @@ There are 32,768 layouts, and a learner has ten runs: the desk that counts hints
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
@@ -24,7 +23,7 @@ from ...base.cluster import Cluster, Device, Link
 from ...base.errors import ArgumentError, shorten
 from ...base.events import Event
 from ...base.settings.current import default_settings
-from ...base.units import bytes_text, table_lines, time_text
+from ...base.units import plural, table_lines, time_text
 from ...cost.timeline import predict_timeline
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
@@ -79,18 +78,21 @@ def read_layout(choice: Any, where: str = "layout") -> Layout:
     again = choice.get("recompute", False)
     blocks = tuple(range(BLOCKS)) if again is True else () if again is False else again
     layout = Layout(**{**choice, "recompute": tuple(blocks) if isinstance(blocks, list) else blocks})
-    counts = layout.dp, layout.tp, layout.stages, layout.micro_batches
-    legal = (
-        all(type(n) is int and n in WAYS for n in counts)
-        and math.prod(counts[:3]) == DEVICES
-        and layout.micro_batches >= layout.stages
-        and layout.level in LEVELS
-        and layout.schedule in SCHEDULES
-        and isinstance(layout.recompute, tuple)
-        and all(type(n) is int and 0 <= n < BLOCKS for n in layout.recompute)
-    )
-    if not legal:
-        raise ArgumentError(shorten(dict(choice)), where=where, allowed=FORM)
+    known = dict.fromkeys(("dp", "tp", "stages", "micro_batches"), WAYS) | {"level": LEVELS, "schedule": SCHEDULES}
+    wrong = [
+        f"{name}={shorten(value)}"
+        for name, allowed in known.items()
+        if not isinstance(value := getattr(layout, name), type(allowed[0])) or value is True or value not in allowed
+    ]
+    if not wrong and (product := layout.dp * layout.tp * layout.stages) != DEVICES:
+        wrong = [f"dp {layout.dp} * tp {layout.tp} * stages {layout.stages} is {product}"]
+    elif not wrong and layout.micro_batches < layout.stages:
+        wrong = [f"{plural(layout.micro_batches, 'micro-batch', 'es')} for {layout.stages} stages"]
+    listed = layout.recompute
+    if not isinstance(listed, tuple) or not all(type(n) is int and 0 <= n < BLOCKS for n in listed):
+        wrong.append(f"recompute={shorten(again)}")
+    if wrong:
+        raise ArgumentError(", ".join(wrong), where=where, allowed=FORM)
     return replace(layout, recompute=tuple(sorted(set(layout.recompute))))
 
 
@@ -267,13 +269,13 @@ def messages_in(events: Iterable[Event]) -> Counter[tuple[Any, ...]]:
 
 
 def layouts_text(*choices: Any) -> str:
-    """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most. Each
-    layout is one of RUNS."""
+    """Layouts side by side, predicted from their plans: each number is that of the rank that has, or sends, most, in
+    bytes as the budgets are. Each layout is one of RUNS."""
     rows = [("layout", "model states", "fullest moment", "sent in a step", "messages", "step")]
     for composed in count_runs(*choices):
         counts = composed.predicted
         states = max(sum(count.at("states").values()) for count in counts)
         row = (states, max(count.peak_bytes for count in counts), max(count.sent_bytes for count in counts))
         messages = max(count.messages for count in counts)
-        rows.append((str(composed.layout), *map(bytes_text, row), str(messages), time_text(composed.step_s)))
+        rows.append((str(composed.layout), *(f"{n:,}" for n in row), str(messages), time_text(composed.step_s)))
     return "\n".join(table_lines(rows, right=range(1, 6)))

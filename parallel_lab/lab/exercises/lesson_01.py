@@ -59,6 +59,13 @@ IDEAS = (
         "Not all of them: ranks with other rows of x compute other elements.",
         _other_group(lambda rank, rows, columns: range(rows * columns)),
     ),
+    slip("Those are the columns of the matrix. Which ranks stand there?", _other_group(lambda rank, r, c: range(c))),
+    slip("Rows and columns are counted from 0, as ranks are.", lambda *case: (*(n + 1 for n in place(*case)[:2]), ())),
+    slip("That is right where a row has four ranks.", lambda rank, rows, columns: place(rank, rows, 4)),
+    slip(
+        "A row has as many ranks as the matrix has columns: divide by that.",
+        lambda rank, rows, columns: place(rank, columns, rows),
+    ),
 )
 
 

@@ -128,7 +128,10 @@ def _sends_note(entries: Sequence[int | None], first: int) -> str:
         many = "There may be fewer slices than ranks: the ranks that are left over hold copies."
         return many if a * b * d < DEVICES else "This one is valid: k is split equally, and 8 ranks are enough."
     valid = [n for n, each in enumerate(right) if each is not None and entries[n] not in (None, OPEN)]
-    return recognised([entries[n] for n in valid], [sum(STRATEGIES[n], ()) for n in valid], SENDS_IDEAS)
+    model = recognised([entries[n] for n in valid], [sum(STRATEGIES[n], ()) for n in valid], SENDS_IDEAS)
+    if right[first] == 1:
+        return model or "Is k split here at all? Write 1 where nothing is added up."
+    return model or "Whose products are parts of the same sums? Other rows of x, and other columns of w, make others."
 
 
 # ---- 05.2: the shapes of the slices ----
@@ -205,6 +208,7 @@ SHAPE_IDEAS = (  # of one entry of the answer, a product's sizes and the counts 
     slip(ONLY_K, _addends(lambda a, b, c: b * c)),
     slip(ONLY_K, _addends(lambda a, b, c: a * b * c)),
     slip("Those are all ranks. Only those that hold parts of the same sums add up.", _addends(lambda a, b, c: DEVICES)),
+    slip("With k split a rank has a part of each sum. Who has the others?", _addends(lambda a, b, c: 1)),
     slip("That is the whole tensor.", _each(lambda whole, counts, dim: whole[dim])),
     slip(SMALLER, lambda at, s, split: (s[0] // (split[0] * split[1]), s[2] // split[2]) if at == 2 else None),
     slip(SMALLER, lambda at, s, split: (s[0] // split[0], s[2] // (split[1] * split[2])) if at == 2 else None),
@@ -217,6 +221,8 @@ SHAPE_IDEAS = (  # of one entry of the answer, a product's sizes and the counts 
         _each(lambda whole, counts, dim: whole[dim] // counts[1 - dim]),
     ),
     slip("Those are the numbers of slices, not their sizes.", _each(lambda whole, counts, dim: counts[dim])),
+    slip("Rows and columns are exchanged.", _each(lambda whole, counts, dim: whole[1 - dim] // counts[dim])),
+    slip("Rows and columns are exchanged.", _each(lambda whole, counts, dim: whole[1 - dim] // counts[1 - dim])),
 )
 
 

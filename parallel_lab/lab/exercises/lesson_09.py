@@ -30,6 +30,8 @@ SIZES = tuple((p, m) for p in (1, 2, 3, 5, 8) for m in (1, 2, 7, 16, 40))
 CHUNKED = ((2, 4, 2), (4, 8, 2), (4, 8, 4), (3, 6, 3), (8, 16, 2))  # with chunks
 TIMES = ((1, 1), (1, 2), (3, 5))  # forward and whole backward of a part
 
+FRACTION = "A number from 0 to 1"
+
 
 BUBBLE_IDEAS = (  # of p stages, m micro-batches, v parts on each stage
     slip(
@@ -51,6 +53,18 @@ BUBBLE_IDEAS = (  # of p stages, m micro-batches, v parts on each stage
         "Only the wait at the beginning; there is one at the end, too: count the work of both directions.",
         lambda p, m, v: (p - 1) / (2 * v * m + p - 1),
     ),
+    slip("That is the idle time itself. Divide it by the length of the step.", lambda p, m, v: 2 * (p - 1)),
+    slip(
+        "The wait is counted in F and B here, the step in pairs of them: count both alike.",
+        lambda p, m, v: 2 * (p - 1) / (v * m + p - 1),
+    ),
+    *(
+        slip(f"With more parts a rank waits {how}: what it waits for is a part, 1/v as long as a stage.", answer)
+        for how, answer in (
+            ("not longer, but shorter", lambda p, m, v: v * (p - 1) / (m + v * (p - 1))),
+            ("for as many others as before", lambda p, m, v: (p * v - 1) / (m + p * v - 1)),
+        )
+    ),
 )
 BUBBLE_PARTS = (  # name, schedule, (stages, micro-batches, parts on each stage), times, what a right answer shows
     ("three runs", "gpipe", [(*run, 1) for run in RUNS], TIMES[:1], "GPipe on 4 stages with {idle}"),
@@ -67,7 +81,7 @@ BUBBLE_PARTS = (  # name, schedule, (stages, micro-batches, parts on each stage)
 
 
 def _bubble(answer: Any) -> Iterator[Part]:
-    ask("A number from 0 to 1", answer, 2, 2, 1)
+    ask(FRACTION, answer, 2, 2, 1)
     for name, *part in BUBBLE_PARTS:
         yield judged(name, _bubbles, answer, *part)
 
@@ -81,7 +95,7 @@ def _bubbles(answer: Any, schedule: str, sizes: Any, times: Any, passed: str) ->
             what = f"{schedule}: {p} stage{'s' if p > 1 else ''}{chunks}, {m} micro-batch{'es' if m > 1 else ''}"
             right, rule = timing.rate(), "the idle fraction of a rank's step, from 0 to 1"
             expected = f"{right:.6g}: the clock counts {timing.bubble:g} idle of {timing.makespan:g}"
-            how = {"expected": expected, "place": what, "close": 1e-6, "near": 1e-9}
+            how = {"expected": expected, "place": what, "form": FRACTION, "close": 1e-6, "near": 1e-9}
             compare_number(answer, (p, m, v), right, BUBBLE_IDEAS, rule, **how)
             runs.append(f"{m} micro-batches: {right:.3f}")
     return passed.format(count=len(sizes), idle=", ".join(runs))

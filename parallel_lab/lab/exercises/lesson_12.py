@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 from ...base.events import Event
-from ...base.units import bytes_text
 from ..shared.equality import Equality
 from .book import Exercise
 from .composed import RUNS, Layout, Work, _Composed, messages_in, read_runs, tries_of
@@ -69,7 +68,9 @@ def _memory_note(composed: _Composed) -> str:
     fullest = max(composed.predicted, key=lambda count: count.peak_bytes)
     kinds, layout = fullest.at("peak"), composed.layout
     most = max(kinds, key=kinds.__getitem__)
-    text = f"Rank {fullest.rank} is the fullest. Most of it: {most}, {bytes_text(kinds[most])}."
+    text = f"Rank {fullest.rank} is the fullest. Most of it: {most}, {kinds[most]:,} bytes."
+    if layout.schedule == "gpipe" and layout.stages > 1 and most == "activations":
+        return f"{text} GPipe keeps those of all {layout.micro_batches} micro-batches until the first backward begins."
     if most in _STATES:
         return f"{text} {layout.dp} ranks hold the same ones." if layout.dp > 1 and layout.level == "off" else text
     for idea, told in (
@@ -78,8 +79,8 @@ def _memory_note(composed: _Composed) -> str:
     ):
         if told:
             return Note(f"{text} {idea.note}", idea.name)
-    if layout.schedule == "gpipe" and layout.stages > 1:
-        return f"{text} GPipe keeps those of all {layout.micro_batches} micro-batches until the first backward begins."
+    if most == "workspace":
+        text += " New values lie next to the old ones: gradients of a micro-batch next to the sums so far."
     return text
 
 

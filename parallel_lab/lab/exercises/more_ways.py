@@ -48,6 +48,19 @@ PRODUCT_IDEAS = (
         "As if whole tensors were gathered. Ranks of a group hold parts of a part: the other axes split it, too.",
         lambda m, k, n, p, q, r, e: ((q - 1) / q * m * k + (r - 1) / r * k * n + (p - 1) / p * m * n) * e,
     ),
+    slip(
+        "As if each rank held all of every tensor. What it holds is one of p * q * r parts.",
+        lambda m, k, n, p, q, r, e: sum(_terms(m, k, n, p, q, r, e)) * p * q * r,
+    ),
+    slip("Those are elements. A number has e bytes.", lambda *s: sum(_terms(*s)) / s[-1]),
+    slip(
+        "The axes are exchanged: rows of x are gathered over q, and rows of w over r.",
+        lambda m, k, n, p, q, r, e: ((r - 1) * m * k + (q - 1) * k * n + (p - 1) * m * n) * e / (p * q * r),
+    ),
+    slip(
+        "A rank keeps a part itself: of p parts it sends p - 1.",
+        lambda m, k, n, p, q, r, e: (m * k / p / r + k * n / p / q + m * n / q / r) * e,
+    ),
 )
 
 # ---- 08.4: weights in bfloat16 ----

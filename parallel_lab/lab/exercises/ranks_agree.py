@@ -208,6 +208,9 @@ HOLDER_IDEAS = (
         lambda m, k, block: tuple(range(block, m * k, m)),
         "holders",
     ),
+    slip("Blocks are counted from 0, as ranks are.", lambda m, k, block: tuple(range((block - 1) * k, block * k))),
+    slip("m is how many blocks there are. How many ranks share one?", lambda m, k, b: tuple(range(b * m, b * m + m))),
+    slip("All eight have rows of x, but not the same ones.", lambda m, k, block: tuple(range(m * k))),
 )
 
 
@@ -333,7 +336,10 @@ OF_LESSON_05 = (
         ),
         _placed,
         drawn={"holders": _drawn_holders},
-        ideas=(*_with("holders", HOLDER_IDEAS), _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu")),
+        ideas=(
+            *_with("holders", [idea for idea in HOLDER_IDEAS if idea.name]),
+            _idea(WAITS, "relu(a) + relu(b) is not", "relu", _relu_first, "relu"),
+        ),
         start="""\
 def holders(m, k, block):
     return ()

@@ -225,7 +225,7 @@ class Par:
     text: str
 
     def __str__(self) -> str:
-        return f"Exercise {self.exercise}, yours: {self.yours}\nAt par, one of several:\n{self.text}"
+        return f"Exercise {self.exercise}, yours: {self.yours}\nAt par:\n{self.text}"
 
     __repr__ = __str__
 

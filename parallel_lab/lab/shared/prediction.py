@@ -90,7 +90,7 @@ class Comparison:
             return ""
         count = "Predict first: no question" if self.open == len(self.rows) else f"{self.open} question"
         some = " has an answer yet" if self.open == len(self.rows) else f"{'s are' if self.open > 1 else ' is'} open"
-        return f"{count}{some}. Fill in your answers above and run both cells again; show=True uncovers the rest."
+        return f"{count}{some}. Answer above, and run this cell again; show=True uncovers the rest."
 
     def _cells(self) -> list[tuple[str, ...]]:
         cells = []
