@@ -155,6 +155,7 @@ class _WatchedProgram(Program):
         seen = Record() if observe is None else observe
         super().step(number, observe=seen, **how)
         self.kept.step(number, self.env, seen.ran[0], "measured")
+        self.comm.barrier()  # ranks that share cores are done with this one after the other: no part of the next step
 
 
 def _watch(comm: Any, key: str) -> None:

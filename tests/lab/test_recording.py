@@ -127,7 +127,7 @@ def test_a_run_that_goes_on_with_another_program_is_another_recording(simulated)
 
 JUNK = {
     "no form": lambda d: d.update(format="else"),
-    "another version": lambda d: d.update(version=2),
+    "another version": lambda d: d.update(version=3),
     "a field more": lambda d: d.update(more=1),
     "a rank that is not there": lambda d: d["holders"][0].__setitem__(0, 9),
     "a row that is not there": lambda d: d["lanes"][0].__setitem__(0, 10**6),

@@ -55,15 +55,15 @@ function grid(most, y, width, cap) {
 // Whether every rank holds as much of each kind: then one bar says it, and the step has the room, if there is any.
 function ranksAlike(s, ui) {
   const [, first, ...others] = forChoices(s.sections.memory, s).bars;
-  return ui.bars >= 440 && others.every((bar) => bar.live.join() === first.live.join());
+  return !s.past && ui.bars >= 440 && others.every((bar) => bar.live.join() === first.live.join());
 }
 
 // Bars of the fullest rank without optimizer parallel, and of every rank with it, at one moment; where all are alike, one
 // of them, and what it holds over the step.
 function bars(s, ui) {
-  const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 272;
+  const { bars: [off, ...ranks], kinds, line: cap } = forChoices(s.sections.memory, s), width = ui.bars, height = 246;
   const one = ranksAlike(s, ui), step = stepOf(s), peak = Math.max(...step.live.map(add));
-  const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total), one ? peak : 0) * 1.04 || 1;
+  const most = Math.max(cap, off.total, ...ranks.map((bar) => bar.total), one ? peak : 0, s.past?.most ?? 0) * 1.04 || 1;
   const bottom = height - M.bottom, y = (bytes) => bottom - (bytes / most) * (bottom - M.top);
   const each = one ? 14 : (width - M.left - M.gap - 8) / (ranks.length + 1.25), offW = one ? 60 : Math.min(110, each);
   const first = M.left + M.gap + (one ? 72 : each * 1.25), w = one ? Math.max(64, ranks.length * each) : Math.min(92, each * 0.8);
@@ -111,10 +111,10 @@ function bars(s, ui) {
     <text class="pl-mm-axis pl-mm-over" x="${M.left - 6}" y="${round(y(cap))}">${bytesText(cap)}</text></g>`;
   const place = { left: 0, right: 4, top: M.top, bottom: M.bottom, height, most, cap };
   return html`<svg width="${across}" height="${height}" viewBox="0 0 ${across} ${height}" role="group"
-    aria-label="bytes per rank, ${moment.label}, ${sourceText(s)}; the key has the same numbers">
+    aria-label="bytes per rank, ${moment?.label ?? "at a moment of the recorded run"}, ${sourceText(s)}; the key has the same numbers">
     ${grid(most, y, across, cap)}${cap ? capLine : ""}
     <g data-key="off"><title>${said(off)}</title>${stack(off, offX, offW)}${total(off, offX, offW)}
-      <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">off</text></g>
+      <text class="pl-mm-name" x="${round(offX + offW / 2)}" y="${bottom + 15}">${s.past ? "off, fullest" : "off"}</text></g>
     <path class="pl-mm-divide" d="M${round(first - M.gap / 2)} ${M.top - 8}V${bottom + 20}"/>
     ${one ? html`<text class="pl-mm-group" x="${round(first + w / 2)}" y="6">${plural(ranks.length, "rank")} alike</text>` : ""}
     ${one && !apart ? html`<g data-key="step">${stepMarks(s, ui, { x0: begin, x1: width - 4, top: M.top, bottom, y })}</g>` : ""}

@@ -50,6 +50,26 @@ const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWi
 
 // ---- memory ----
 
+// The bars at the chosen moment of the recorded run: what each rank was counted to hold in the instruction it is at.
+function memoryPast(s, { r, at, lanes, rank, said, when, now: nowOf }) {
+  const counted = s.steps_of[r.source], ranks = [...lanes.keys()];
+  const steps = ranks.map((one) => counted?.steps[counted.of[one]]);
+  const [off] = s.sections.memory.of[`peak|${s.source.value}`].bars, memory = { ...s.sections.memory, by: null };
+  const bars = ranks.map((one) => {
+    const { e, i } = nowOf(one), live = steps[one]?.live[i] ?? kindsOf(s).map(({ name }) => e.live[r.kinds.indexOf(name)] ?? 0);
+    return { name: `rank ${one}`, live, total: add(live), where: `${e.phase}: ${e.name}`, grown_bytes: null };
+  });
+  const totals = bars.map((bar) => bar.total), most = Math.max(...totals, ...steps.flatMap((step) => step?.live.map(add) ?? []));
+  const ends = [Math.min(...totals), Math.max(...totals)].map(bytesText), { does, e } = nowOf(rank);
+  const hold = ends[0] === ends[1] ? `every rank holds ${ends[0]}` : `ranks hold ${ends[0]} to ${ends[1]}`;
+  return {
+    ...s, source: { ...s.source, value: r.source }, past: { most },
+    status: `${capital(said)}. At ${when} ${hold} (${r.source}).`,
+    selected: `Rank ${rank}: ${does} (${e.phase}, ${e.name}); in the step it sends ${bytesText(r.sent[at * ranks.length + rank])}.`,
+    moment: { ...s.moment, value: null }, sections: { ...s.sections, memory: { ...memory, bars: [off, ...bars] } },
+  };
+}
+
 function memory(s, ui) {
   return html`${patterns(ui.id)}<div class="pl-mm-main"><div role="group" aria-label="memory per rank"><div class="pl-mm-title">
       <h3>${ranksAlike(s, ui) ? `A rank, and rank ${s.rank} over one step` : "Memory per rank"}</h3>
@@ -71,7 +91,7 @@ function key(s, ui) {
   const grown = held.grown_bytes;
   return html`<div role="group" class="pl-mm-key" aria-label="key, with the bytes">
     <h3>Rank ${s.rank} <small>${sourceText(s)}</small></h3>
-    <table><thead><tr><td></td><th scope="col" class="pl-number">off</th>
+    <table><thead><tr><td></td><th scope="col" class="pl-number">${s.past ? "off, fullest" : "off"}</th>
       <th scope="col" class="pl-number">${s.level.value === "off" ? "rank" : s.level.value}</th></tr></thead>
     <tbody>${kinds.map(row).reverse()}</tbody>
     <tfoot><tr><th scope="row">together</th>${number(off.total)}${number(held.total)}</tr>
@@ -138,7 +158,7 @@ function tables(s, ui) {
     ...(ranksAlike(s, ui) ? {} : { step: ["One step", null, () => step(s, ui)] }),
     ...sectionTabs(s, ui, [["parameters", "Parameters"]]), equality: ["Same numbers?", null, () => equality(s, ui)],
     ...(s.sections.puzzle ? { puzzle: ["Puzzle", null, () => puzzle(s, ui)] } : {}),
-    ...earlierTab(s, ui), paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
+    ...earlierTab(s, ui), ...sectionTabs(s, ui, [["recorded", "Recorded run"]], false), paper: ["ZeRO paper", null, () => paper(s, ui)], ...codeTabs(s, ui),
   });
 }
 
@@ -156,7 +176,7 @@ function commit(name, text, { snapshot, send }) {
 const { render, mountPage } = lab({
   classes: ["pl-mm"],
   story: STORY,
-  parts: { head: top, controls, memory, tables },
+  parts: { ...inPast(memoryPast, { head: top }), controls, run: scrubBar, ...inPast(memoryPast, { memory }), tables },
   measure(ui, root) {
     measureWidth(ui, root);
     ui.bars = ui.width > 740 ? ui.width - 304 : ui.width;
@@ -164,5 +184,5 @@ const { render, mountPage } = lab({
   previews: ["status", "selected", "sections", "steps_of", "source"],
   numbers: ["set_devices", "set_accumulation", "set_shard_size", "select_rank"],
   commit,
-  handlers: (view) => withPaste(view),
+  handlers: (view) => withScrub(view, withPaste(view)),
 });

@@ -67,13 +67,14 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
     """
 
     title = "Memory Lab"
-    scripts, styles = ("memory/memory_bars.js", "memory/story.js", "memory/memory_lab.js"), ("memory/memory_lab.css",)
+    scripts = ("shared/scrub.js", "memory/memory_bars.js", "memory/story.js", "memory/memory_lab.js")
+    styles = ("memory/memory_lab.css",)
     commands = ("set_zero", "run_simulated", "run_measured", "stop", "find_par", "show_best", "set_code", *COMMANDS)
     looks: ClassVar[dict[str, str]] = {"select_rank": "rank", "show_moment": "moment", "show_source": "source"}
     paste_example = 'net.hsdp(optimizer_level="level2")'
     replayed = ("level", "split", "optimizer", "devices", "accumulation", "parallel_mode", "shard_size", "subject")
     also_kept, weighed = ("set_zero",), ("set_level",)
-    against = ("with these settings", "without optimizer parallel")
+    against, apart = ("with these settings", "without optimizer parallel"), ("recording",)
     steps, result_type = 20, RunResult
 
     def __init__(
@@ -297,9 +298,8 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
 
     def _work_of(self, source: str, steps: int) -> partial:
         job = job_of(self._subject, self._width)
-        return partial(
-            counted, source, job, self._settings, self.plan, self.off, steps, self._run_is_stopped, self._count
-        )
+        how = self._run_is_stopped, self._count, self._keep_recording
+        return partial(counted, source, job, self._settings, self.plan, self.off, steps, *how)
 
     def _settings_now(self) -> _Key:
         return self._key()
@@ -370,7 +370,8 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
             "zero": self._zero,
             "par": self.subject.width and self._pars.get(self._par_key()) is not None,
             "weight": {name: list(found) for name, found in self.weight().items()},
-            "sections": {**memory_sections(self), **self.code_sections()},
+            "sections": {**memory_sections(self), **self.recorded_sections(), **self.code_sections()},
+            "recording": self._run.shown_recording(),
             "run": {**run, "can": run["state"] != "running"},
         }
 

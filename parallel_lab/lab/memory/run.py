@@ -15,6 +15,7 @@ from ...graph.plan import Plan
 from ...ops.collectives.definitions import MESSAGES
 from ...train.session import initial_values
 from ..shared.equality import Equality, compare_plans
+from ..shared.recording import Recording
 from ..shared.records import require
 from ..shared.running import executor_of
 from .count import PHASES, PURPOSES, Count, measured_ranks, simulated_ranks
@@ -40,9 +41,10 @@ def counted(
     steps: int,
     stopped: Callable[[], bool] | None = None,
     count: Callable[[float, float], None] = lambda done, total: None,
+    keep: Callable[[Recording | None], None] | None = None,
 ) -> RunResult:
     """Count `plan`'s first step, train it and `off` from one start on equal batches.  count: takes what is done and the
-    whole. Raises Stopped if told so.
+    whole; keep: the recording of the training with `plan`. Raises Stopped if told so.
     """
     count(0, 4)
     optimizer = job.optimizer(settings.optimizer)
@@ -50,7 +52,7 @@ def counted(
     ranks = look(plan, initial_values(plan, job.net, optimizer), job.batches[0])
     executors = executor_of(source), executor_of(source)
     count(1, 4)
-    how = {"executors": executors, "stopped": stopped, "count": lambda trained: count(1 + trained, 4)}
+    how = {"executors": executors, "stopped": stopped, "count": lambda trained: count(1 + trained, 4), "keep": keep}
     equality = compare_plans(plan, off, job.net, optimizer, job.batches, steps, **how)
     where = {"simulated": "simulated ranks", "measured": "worker processes"}[source]
     title = f"{settings.level} on {settings.devices} {where} against the same ranks without optimizer parallel"

@@ -24,6 +24,7 @@ from ...base.units import table_lines
 from ...graph.compiler import compile_network
 from ...graph.plan import Plan
 from ...train.session import Session
+from .recording import Keeper, Recording
 from .running import Stopped
 from .sections import html_table
 
@@ -136,6 +137,7 @@ def compare_sessions(
     nudged: Session | None = None,
     stopped: Callable[[], bool] | None = None,
     count: Callable[[float], None] = lambda trained: None,
+    train: Callable[..., list[float]] | None = None,
 ) -> Equality:
     """Train both for `steps` steps (at least 1) and compare them. All must be at their first step.
 
@@ -143,11 +145,13 @@ def compare_sessions(
             Twice what that does to a tensor is added to its bound: some rules (Adam divides by the root of a mean
             square) make much of a small difference, on one device too.
     stopped   asked again and again; once it is true, Stopped is raised;  count: takes how many have been trained
+    train     what trains `session`; None: its own `train`
     """
     integer(1)("equality with one device", "steps", steps)
     found = []
     for one in (session, reference, *([nudged] if nudged is not None else [])):
-        found.append(_trained(one, batches, steps, stopped))
+        how = one.train if train is None or found else train
+        found.append(_trained(one, how, batches, steps, stopped))
         count(len(found))
     got, want, near = found[0], found[1], found[-1]
     where = {"processes": "worker processes", "mpi": "ranks of MPI"}.get(session.executor, "simulated ranks")
@@ -167,10 +171,12 @@ def compare_plans(
     executors: tuple[str, str],
     stopped: Callable[[], bool] | None = None,
     count: Callable[[float], None] = lambda trained: None,
+    keep: Callable[[Recording | None], None] | None = None,
 ) -> Equality:
     """Both plans trained from the network's parameters, and the second one from a nudged start, which is simulated.
 
     executors   of the two;  stopped, count: as for `compare_sessions`
+    keep        takes the recording of the first one, which is recorded then
     """
     start = {name: p.asnumpy() for name, p in net.parameters_dict().items()}
     with (
@@ -178,7 +184,12 @@ def compare_plans(
         Session(reference, net, optimizer, executor=executors[1], check_finite=False) as other,
         Session(reference, start | nudge(reference, start), optimizer, check_finite=False) as nudged,
     ):
-        return compare_sessions(session, other, batches, steps, nudged, stopped, count)
+        keeper = None if keep is None else Keeper(session)
+        train = None if keeper is None else keeper.train
+        proof = compare_sessions(session, other, batches, steps, nudged, stopped, count, train)
+        if keep is not None and keeper is not None:
+            keep(keeper.recording)
+        return proof
 
 
 Values = Mapping[str, tuple[np.ndarray, int]]  # by the name of its row, a value and the steps behind it
@@ -195,11 +206,17 @@ def equality_rows(plan: Plan, got: Values, want: Values, near: Values | None = N
     return tuple(rows)
 
 
-def _trained(session: Session, batches: Sequence[Any], steps: int, stopped: Callable[[], bool] | None) -> Values:
-    losses = session.train(batches, 1)
+def _trained(
+    session: Session,
+    train: Callable[..., list[float]],
+    batches: Sequence[Any],
+    steps: int,
+    stopped: Callable[[], bool] | None,
+) -> Values:
+    losses = train(batches, 1)
     gradients = session.gradients()
     if steps > 1:
-        losses += session.train(batches, steps - 1, stopped=stopped)
+        losses += train(batches, steps - 1, stopped=stopped)
     if stopped is not None and stopped():
         raise Stopped
     return compared(session.plan, losses, gradients, session.parameters())

@@ -275,6 +275,7 @@ class LabRun:
     progress   of what is done, counted by the work
     stop    set when the result is no longer wanted: the work then raises Stopped when it next looks
     ended   set after the listeners have heard of the end: views show it when `wait()` returns
+    recording   what it did, step by step and rank by rank (recording.py); None: it recorded nothing
     """
 
     state: str = "idle"
@@ -284,11 +285,17 @@ class LabRun:
     ended: threading.Event = field(default_factory=threading.Event)
     thread: Any = None
     progress: Progress = field(default_factory=Progress)
+    recording: Any = None
 
     @property
     def goes_on(self) -> bool:
         """Whether it has begun and not ended."""
         return self.state in ("starting", "running", "paused", "stopping")
+
+    def shown_recording(self) -> dict[str, Any] | None:
+        """The snapshot's "recording", of a run that does not go on, or is paused; None: there is nothing to show."""
+        found = None if self.goes_on and self.state != "paused" else self.recording
+        return None if found is None else found.shown
 
     def to_dict(self) -> dict[str, Any]:
         """For a snapshot: state, text, error; "share" of what is to be done, where that is known."""

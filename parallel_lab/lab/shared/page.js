@@ -117,7 +117,7 @@ function segments(key, label, field, command, ui, options = {}) {
   const { text = choiceText, name = () => "", title = () => "", weighed } = options;
   const button = (c, n) => {
     const value = valueOf(c), on = value === field.value, said = name(c), about = [title(c), weighed?.said(n)];
-    return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on ? 0 : -1}"
+    return html`<button type="button" role="radio" aria-checked="${on}" tabindex="${on || (n === 0 && field.value === null) ? 0 : -1}"
       data-key="${key}${value}" data-command="${command}" data-value="${value}"${numeric(field)}${disabledUnless(ui, command, value)}
       ${said ? html`aria-label="${said}"` : ""} title="${about.filter(Boolean).join("; ")}"
       ${weighed ? html`data-if="${JSON.stringify([command, value])}"` : ""}>${text(c)}${weighed?.bars(n)}</button>`;

@@ -1,9 +1,9 @@
 """A recorded run: what every rank did and held at every step, in one small value that can be stepped through.
 
     with Session(plan, net, optimizer, executor="processes") as session:
-        recorder = Recorder(session)
-        session.train(batches, 100)
-        recording = recorded(plan, recorder.take())
+        keeper = Keeper(session)
+        keeper.train(batches, 100)
+    recording = keeper.recording
     print(recording.text())
     recording.first_difference(3)        the first step at which a slice of rank 3 was no longer that of its copies
     recording.save("run.json")           Recording.load reads it again, within limits
@@ -19,7 +19,7 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
@@ -29,17 +29,21 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ArgumentError, DataFileError, shorten
-from ...base.events import SOURCES
+from ...base.events import SOURCES, Event
 from ...base.files import write_whole
 from ...base.plain_json import read_json
 from ...base.units import bytes_text, plural, table_lines, time_text
 from ...cost.memory import MEMORY_KINDS, predict_memory
+from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
-from ...train.recorder import RankSteps, trained
+from ...train.recorder import RankSteps, Recorder, trained
 from ...train.replicas import holders_of
+from ...train.session import Session
 from .records import require, taken, written
+from .sections import Section, table
 
-FORMAT, VERSION = "parallel_lab recording", 1
+FORMAT, VERSION = "parallel_lab recording", 2
+OFTEN = 200  # steps after which ranks are asked for their records, at the latest
 MOST_STEPS = 1000  # kept of a run
 MOST_TIMES = 600_000  # starts and ends: 2 MB of text
 MOST_SUMS = 250_000  # checksums, of all slices: 2.5 MB of text with the sizes
@@ -70,6 +74,7 @@ class Ran:
 
     message   its number among the messages of the plan, from 1; 0: it is not in that list
     live      bytes that the rank holds while it runs, by kind of memory, predicted from the plan; () where unknown
+    action    of the schedule, "2F0": forward of part 2 with micro-batch 0; "": it belongs to no micro-batch
     """
 
     phase: str
@@ -81,6 +86,7 @@ class Ran:
     bytes: int
     message: int
     live: tuple[int, ...]
+    action: str
 
 
 @dataclass(frozen=True)
@@ -210,18 +216,26 @@ class Recording:
             "copies were equal at every step, bit for bit" if copies else "no rank holds a copy of what another holds"
         )
 
-    def text(self, rows: int = 6) -> str:
-        """The run as a table of some of its steps, evenly, and what differs."""
+    def rows(self, rows: int = 6) -> list[tuple[str, ...]]:
+        """Some of its steps, evenly, below their heads."""
         shown = sorted({round(at) for at in np.linspace(0, len(self.steps) - 1, rows)}) if len(self.steps) else []
-        table = [("step", "loss", "step takes", "sent by a rank", "held by a rank")]
+        found = [("step", "loss", "step takes", "sent by a rank", "held by a rank")]
         for at in shown:
             losses = dict.fromkeys(f"{loss:.6g}" for loss in self.losses[at])
             ends = [(int(a[at].min()), int(a[at].max())) for a in (self.sent, self.held)]
             both = (" to ".join(dict.fromkeys(map(bytes_text, pair))) for pair in ends)
-            table.append((str(self.steps[at]), ", ".join(losses), time_text(float(self.took[at])), *both))
-        return "\n".join(
-            [f"Recording, {self.said}", *table_lines(table), f"{self.verdict[:1].upper()}{self.verdict[1:]}."]
-        )
+            found.append((str(self.steps[at]), ", ".join(losses), time_text(float(self.took[at])), *both))
+        return found
+
+    def text(self, rows: int = 6) -> str:
+        """The run as a table of some of its steps, and what differs."""
+        verdict = f"{self.verdict[:1].upper()}{self.verdict[1:]}."
+        return "\n".join([f"Recording, {self.said}", *table_lines(self.rows(rows)), verdict])
+
+    def section(self) -> Section:
+        """The same as a section of a lab."""
+        heads, *rows = self.rows()
+        return table("Recorded run", dict.fromkeys(heads, "text"), rows, small=self.said, notes=[self.verdict])
 
     # ---- as data ----
 
@@ -251,8 +265,10 @@ class Recording:
     @classmethod
     def of_packed(cls, data: Any, where: str = "recording") -> Recording:
         """The recording of `packed`. Raises ArgumentError where something is not as it must be."""
-        if not isinstance(data, Mapping) or data.get("format") != FORMAT or data.get("version") != VERSION:
+        if not isinstance(data, Mapping) or data.get("format") != FORMAT or data.get("version") not in (1, VERSION):
             raise ArgumentError(shorten(data), where=where, allowed=f"Version {VERSION} of {FORMAT!r}")
+        if data["version"] == 1 and isinstance(data.get("rows"), list):  # without actions
+            data = {**data, "rows": [[*row, ""] if isinstance(row, list) else row for row in data["rows"]]}
         kinds = {"source": str, "first": int, "taken": int, "every": int, "every_times": int, "rows": tuple[Ran, ...]}
         kinds |= {"tensors": tuple[str, ...], "holders": tuple[tuple[int, ...], ...], "counts": tuple[int, int]}
         kinds |= {"differs": tuple[Difference, ...], "lanes": tuple[tuple[int, ...], ...]}
@@ -344,6 +360,53 @@ def recorded(plan: Plan, ranks: Sequence[RankSteps]) -> Recording | None:
     )._bounded()
 
 
+class Keeper:
+    """Records a session from now on, a few steps at a time: what its ranks keep stays small.
+
+    recording   the steps so far, as far as they were asked for;  events: of the last steps of `train`, as asked for
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._recorder, self._to = session, Recorder(session), session.step
+        self.recording: Recording | None = None
+        self.events: list[Event] = []
+
+    def keep(self, least: int = 1) -> Recording | None:
+        """Add the steps that are new to the recording, if those are `least` or more. Not while a run goes on."""
+        session, known = self._session, self.recording
+        if session.step - self._to >= least:
+            more, self._to = recorded(session.plan, self._recorder.take()), session.step
+            self.recording = known.followed_by(more) if known is not None and more is not None else more
+        return self.recording
+
+    def watch(self, goes_on: bool) -> None:
+        """Watch the session's present plan.  goes_on: it is the one that was recorded so far"""
+        self.recording = self.recording if goes_on else None
+        self._recorder.watch()
+
+    def train(
+        self, batches: list, steps: int, *, record: int = 0, stopped: Callable[[], bool] | None = None
+    ) -> list[float]:
+        """As `Session.train`, and what was done is in the recording."""
+        losses: list[float] = []
+        self.events = []
+        for count in parts_of(steps):
+            left = steps - len(losses) - count
+            wanted = max(0, min(count, record - left))
+            more = self._session.train(batches, count, record=wanted, stopped=stopped)
+            losses += more
+            self.events += self._session.events if wanted else []
+            self.keep()
+            if len(more) < count:
+                break
+        return losses
+
+
+def parts_of(steps: int) -> list[int]:
+    """So many steps in parts of at most OFTEN, the last one the longest."""
+    return [count for count in (steps % OFTEN, *[OFTEN] * (steps // OFTEN)) if count]
+
+
 def _ended(mine: RankSteps) -> np.ndarray:
     """(S, E, 2) starts and ends; a started message ends when it has come."""
     times = mine.times[..., :2].copy()
@@ -358,13 +421,29 @@ def _ended(mine: RankSteps) -> np.ndarray:
 def _lanes(plan: Plan, ranks: Sequence[RankSteps]) -> tuple[tuple[Ran, ...], ...]:
     listed = [(phase, i.out) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
     numbers = {key: n for n, key in enumerate(listed, 1)}  # as the table of messages has them
-    lanes = []
+    lanes, action_of = [], action_names(plan)
     for rank, mine in enumerate(ranks):
         points = predict_memory(plan, rank=rank).timeline
         live = [point.live for point in points] if len(points) == len(mine.what) else [()] * len(mine.what)
         both = zip(mine.what, live, strict=True)
-        lanes.append(tuple(Ran(*FACTS(e), numbers.get((e.phase, e.name), 0), now) for e, now in both))
+        lanes.append(tuple(Ran(*FACTS(e), numbers.get((e.phase, e.name), 0), now, action_of(e)) for e, now in both))
     return tuple(lanes)
+
+
+def action_names(plan: Plan) -> Callable[[Event], str]:
+    """A function of an event: the action of the schedule that it belongs to, "2F0", or ""."""
+    parts, letters = {}, {}
+    for number, stage in enumerate(plan.stages):
+        letters |= {a.program: a.kind for a in stage.actions if a.kind in KINDS}
+        for phase, program in stage.programs:
+            parts |= {(number, phase, name): instr.stage for instr in program for name in instr.kept}
+    numbers = {rank: number for number, stage in enumerate(plan.stages) for rank in stage.ranks}
+
+    def action_of(event: Event) -> str:
+        part, letter = parts.get((numbers[event.rank], event.phase, event.name)), letters.get(event.phase)
+        return "" if part is None or letter is None else f"{part}{letter}{event.micro_batch}"
+
+    return action_of
 
 
 def _differences(

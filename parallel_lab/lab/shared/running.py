@@ -23,7 +23,9 @@ from ...base.system import require_processes, without_processes
 from ...ops.kernels.threads import trim_memory
 from .earlier import COLUMNS, EarlierRun, earlier_taken, earlier_written, newest
 from .lab import Lab, LabRun
+from .recording import Recording
 from .records import taken, written
+from .sections import Section
 from .settings import Choice, setting
 
 PAGE_S = 15.0  # that a page waits for a run at most
@@ -74,6 +76,15 @@ class RunsOneThing(Lab):
     def earlier(self) -> list[EarlierRun]:
         """What was run with other settings, the newest last."""
         return list(self._earlier)
+
+    @property
+    def recording(self) -> Recording | None:
+        """The last run, step by step and rank by rank, as far as it was recorded with the present settings."""
+        return self._run.recording
+
+    def recorded_sections(self) -> dict[str, Section]:
+        """What the recording says of its steps; {} without one."""
+        return {"recorded": self.recording.section()} if self._run.shown_recording() else {}
 
     def earlier_record(self) -> list[Any]:
         return earlier_written(self._earlier)
@@ -183,7 +194,7 @@ class RunsOneThing(Lab):
         with self._lock:
             if self._run.goes_on:
                 return
-            run = self._run = LabRun("running") if run is None else run
+            run = self._run = LabRun("running", recording=self._run.recording) if run is None else run
             run.text, run.progress = text, Progress(heard=lambda: self._tell(run, "progress"))
             run.thread = DRIVER.start(partial(self._work, run, work, failed), type(self).__name__)
         self._changed("run")
@@ -193,7 +204,7 @@ class RunsOneThing(Lab):
         try:
             end = ("done", work() or "", None)
         except Stopped:
-            end = ("stopped", "stopped; nothing was kept of it", None)
+            end, run.recording = ("stopped", "stopped; nothing was kept of it", None), None
         except ParallelLabError as error:
             end = ("failed", failed, str(error))
         except BaseException as error:
@@ -377,6 +388,10 @@ class ComparesRuns(RunsOneThing):
         if not self._run.goes_on:
             self._run = LabRun()
 
+    def _keep_recording(self, recording: Recording | None) -> None:
+        """What the present run has recorded."""
+        self._run.recording = recording
+
     def _in_words(self) -> str:
         """The present settings, as an earlier run is called."""
         raise NotImplementedError
@@ -407,6 +422,7 @@ class ComparesRuns(RunsOneThing):
             result = work()
             with self._lock:
                 if settings != self._settings_now():  # the lab shows something else by now
+                    self._keep_recording(None)
                     return f"{source}: the settings have changed since"
                 self._results[source], self._ran_as = result, words
                 self._recorded.discard(source)

@@ -1,8 +1,8 @@
 // A recorded run (lab/shared/recording.py), stepped through: which step is looked at, and which moment of it. The kernel
-// is not asked: all parts of a lab draw the snapshot that `past` makes of the present one.
+// is not asked: parts of a lab draw a snapshot that is made of the present one.
 //
-//   past(s, ui)          the snapshot as it was at the chosen step;  scrubber, momentSlider: what chooses it
-//   withScrub(view, own) handlers of a lab with them
+//   inPast(make, parts)    parts of a lab that draw the past;  scrubBar, or scrubber and momentSlider: what chooses it
+//   withScrub(view, own)   handlers of a lab with them
 
 const SC_ARRAYS = {
   steps: Uint32Array, losses: Float64Array, sent: Float64Array, held: Float64Array, sums: Uint32Array, sizes: Float32Array,
@@ -17,8 +17,8 @@ async function unpackRecording(packed) {
     return [name, new kind(await new Response(stream).arrayBuffer())];
   };
   const r = { ...packed, ...Object.fromEntries(await Promise.all(Object.entries(SC_ARRAYS).map(array))) };
-  const row = ([phase, kind, name, op, overlapped, group, bytes, message, live]) => (
-    { phase, kind, name, op, overlapped, group, bytes, message, live });
+  const row = ([phase, kind, name, op, overlapped, group, bytes, message, live, action]) => (
+    { phase, kind, name, op, overlapped, group, bytes, message, live, action });
   r.rows = packed.rows.map(row);
   r.offsets = r.lanes.map((_, rank) => r.lanes.slice(0, rank).reduce((sum, lane) => sum + lane.length, 0));
   r.all = r.lanes.reduce((sum, lane) => sum + lane.length, 0);
@@ -56,7 +56,7 @@ function recordedLanes(r, d) {
     lane.forEach((n, i) => {
       const e = r.rows[n], place = r.offsets[rank] + i, [start, end] = [at(place, 0), at(place, 1)], last = bars.at(-1);
       const began = Math.min(end, Math.max(...(r.meets.get(place) ?? [place]).map((one) => at(one, 0))));
-      now.push({ e, start, end, began });
+      now.push({ e, i, start, end, began });
       if (e.overlapped) return;
       if (began > start) bars.push({ start, end: began, kind: "wait", label: `${e.op} (${e.name})` });
       if (e.kind === "compute" && last?.kind === "compute" && end - start < thin && start - last.end < thin) last.end = end;
@@ -73,37 +73,59 @@ function doesAt(lane, moment) {
   return { ...one, does };
 }
 
-// The snapshot as it was at the chosen step and moment.
-function past(s, ui) {
+// What is known of the chosen step and moment of the recorded run; null: the present is shown.
+//   at, d        places of the step, and of the one whose times are known, among those that are kept
+//   lanes        of each rank its instructions, timed;  whole: when the last one ended;  cursor: the moment, or null
+//   now, losses  of a rank: the instruction it is at, the loss;  said: step and loss in words;  when: the moment
+function momentOf(s, ui) {
   const r = recordingOf(s, ui), here = ui.scrub;
-  if (!r || here.at === null) return s;
-  if (here.of === s && here.made === `${here.at} ${here.moment}`) return here.past;
+  // a moment or a source that somebody chooses is one of the present
+  const stands = `${valueOf(s.moment)} ${valueOf(s.source)}`, left = (here.stands ?? stands) !== stands;
+  if (left) { here.at = here.moment = null; ui.marked = null; }
+  here.stands = !r || here.at === null ? null : stands;
+  if (!here.stands) return null;
+  const made = `${here.at} ${here.moment} ${rankOf(s, ui)}`;
+  if (here.made === made) return here.found_at;
   const ranks = r.lanes.length, at = here.at, d = Math.max(0, r.timed.findLastIndex((place) => place <= at));
-  const lanes = recordedLanes(r, d), whole = Math.max(...lanes.flatMap((lane) => lane.now.map((one) => one.end)));
-  const cursor = here.moment === null ? null : (here.moment / 1000) * whole;
-  const t = r.tensors.indexOf(s.tensor), place = (rank) => (at * ranks + rank) * r.tensors.length + t;
-  const loss = (rank) => r.losses[at * ranks + rank], late = new Map(r.differs.map(([rank, step]) => [rank, step]));
-  const cards = s.cards.map((c) => {
-    const own = t >= 0 && r.holders[t][c.rank], value = own ? r.sizes[place(c.rank)] : loss(c.rank);
-    const differs = late.get(c.rank) <= r.steps[at], does = cursor === null ? null : doesAt(lanes[c.rank], cursor).does;
-    return { ...c, past: { text: `${own ? "rms" : "loss"} ${smallText(value)}`, differs, does } };
-  });
-  const now = doesAt(lanes[s.rank], cursor ?? 0), live = cursor === null ? [] : now.e.live;
-  const held = Object.fromEntries(live.map((bytes, i) => [r.kinds[i], bytes]));
-  const same = [...Array(ranks).keys()].every((rank) => loss(rank) === loss(0));
-  const said = `step ${r.steps[at]}: loss ${smallText(loss(s.rank))} ${same ? "on every rank" : `on rank ${s.rank}`}`;
+  if (here.timed?.d !== d) {
+    const lanes = recordedLanes(r, d);
+    here.timed = { d, lanes, whole: Math.max(...lanes.flatMap((lane) => lane.now.map((one) => one.end))) };
+  }
+  const { lanes, whole } = here.timed, cursor = here.moment === null ? null : (here.moment / 1000) * whole;
+  const losses = (rank) => r.losses[at * ranks + rank], rank = Math.min(rankOf(s, ui), ranks - 1);
+  const same = [...Array(ranks).keys()].every((one) => losses(one) === losses(0));
+  const said = `step ${r.steps[at]}: loss ${smallText(losses(rank))} ${same ? "on every rank" : `on rank ${rank}`}`;
   const timed = r.steps[r.timed[d]], source = timed === r.steps[at] ? r.source : `${r.source}: step ${timed}`;
-  here.past = {
-    ...s, cards, gap: null, fit: null, moment: cursor === null ? null : { held, message: now.does === now.e.op ? now.e.message : 0 },
-    timeline: { source, unit: "us", end: Math.max(whole, r.usual), lanes, cursor, whole },
-    loss: { ...s.loss, past: said },
-    status_rank: `S${said.slice(1)}${cursor === null ? "" : `; rank ${s.rank}: ${now.does} (${now.e.name})`}.`,
-  };
-  Object.assign(here, { of: s, made: `${here.at} ${here.moment}` });
-  return here.past;
+  const now = (one) => doesAt(lanes[one], cursor ?? 0), when = timeText((cursor ?? 0) * 1e-6);
+  Object.assign(here, { made, found_at: { r, at, d, lanes, whole, cursor, rank, losses, said, source, now, when } });
+  return here.found_at;
 }
 
-const inPast = (parts) => Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, (s, ui) => part(past(s, ui), ui)]));
+// The rank that is looked at: the lab's, or the one chosen next to the sliders.
+const rankOf = (s, ui) => ui.scrub.rank ?? (typeof s.rank === "number" ? s.rank : 0);
+
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
+// Parts of a lab that draw the snapshot which `make` (s, m, ui) has of the chosen moment.
+function inPast(make, parts) {
+  const past = (s, ui) => {
+    const m = momentOf(s, ui), here = ui.scrub;
+    if (!m) return s;
+    if (here.of !== s || here.from !== m) Object.assign(here, { of: s, from: m, past: make(s, m, ui) });
+    return here.past;
+  };
+  return Object.fromEntries(Object.entries(parts).map(([name, part]) => [name, (s, ui) => part(past(s, ui), ui)]));
+}
+
+// What most of the recorded steps stay within, so that an axis stands still.  of: (lanes) => a number of a step
+function usually(r, name, of) {
+  r.known ??= {};
+  if (!(name in r.known)) {
+    const found = [...r.timed.keys()].map((d) => of(recordedLanes(r, d))).sort((a, b) => a - b);
+    r.known[name] = found[Math.floor(0.9 * (found.length - 1))];
+  }
+  return r.known[name];
+}
 
 // The slider over all steps, where there is a recording; until then what stands in its place.
 function scrubber(s, ui, otherwise) {
@@ -116,19 +138,31 @@ function scrubber(s, ui, otherwise) {
 }
 
 // The slider over one step.
-const momentSlider = (s, ui) => (s.timeline?.whole === undefined ? "" : html`<input type="range" class="pl-moment"
-  data-key="moment" data-scrub="moment" min="0" max="1000" step="5" value="${ui.scrub.moment ?? 0}"
-  aria-label="moment of the step" aria-valuetext="${timeText((s.timeline.cursor ?? 0) * 1e-6)}">`);
+const momentSlider = (ui, when) => html`<input type="range" class="pl-moment" data-key="moment" data-scrub="moment" min="0"
+  max="1000" step="5" value="${ui.scrub.moment ?? 0}" aria-label="moment of the step" aria-valuetext="${when}">`;
+
+// Both in a line of their own, whose room is there before: step, moment, rank (unless the lab chooses it), a way back, and
+// whether slices differ from their copies.
+function scrubBar(s, ui, { ranks = false, without = "Simulate and Measure record their steps: a slider over them stands here then." } = {}) {
+  const r = recordingOf(s, ui), m = r && momentOf(s, ui);
+  if (!r) return html`<div class="pl-scrubs"><p class="pl-muted">${ui.live ? without : "Nothing has run when this page was made."}</p></div>`;
+  const one = (_, rank) => html`<option value="${rank}" data-key="${rank}"${flag("selected", rank === rankOf(s, ui))}>${rank}</option>`;
+  const which = html`<label class="pl-field"><span>rank</span><select data-key="of-rank" data-scrub="rank">${r.lanes.map(one)}</select></label>`;
+  return html`<div class="pl-scrubs" role="group" aria-label="recorded run"><span class="pl-muted" title="${r.said}">${r.source} run</span>
+    ${scrubber(s, ui)}${momentSlider(ui, m?.when ?? "0 s")}<output class="pl-when">${m?.cursor == null ? "" : m.when}</output>
+    ${ranks ? which : ""}<span class="pl-differs">${whereDiffers(s, ui, true)}</span><button type="button"
+    class="pl-button${m ? "" : " pl-away"}" data-key="present" data-scrub="present" title="leave the recorded run">Present</button></div>`;
+}
 
 // Whether the selected rank's slices were what they are elsewhere; a button leads to where they were not.
-function whereDiffers(s, ui) {
-  const r = recordingOf(s, ui), found = r?.differs.find(([rank]) => rank === s.rank);
-  const copies = r?.holders.some((mine) => mine[s.rank] && mine.filter((one) => one === mine[s.rank]).length > 1);
+function whereDiffers(s, ui, short = false) {
+  const r = recordingOf(s, ui), own = r && rankOf(s, ui), found = r?.differs.find(([rank]) => rank === own);
+  const copies = r?.holders.some((mine) => mine[own] && mine.filter((one) => one === mine[own]).length > 1);
   if (!r || (!found && !copies)) return "";
   if (!found) return html` <span class="pl-good" title="${r.verdict}">✓ equal at every step</span>`;
   const [, step, tensor] = found;
   return html` <button type="button" class="pl-button pl-wrong" data-key="differs" data-differs="${step}"
-    title="${r.verdict}">✗ ${tensor} differs at step ${step}</button>`;
+    title="${r.verdict}">✗ ${short ? "" : `${tensor} `}differs at step ${step}</button>`;
 }
 
 function withScrub(view, own) {
@@ -147,12 +181,18 @@ function withScrub(view, own) {
       const { dataset, value } = event.target;
       if (!dataset.scrub) return own.input?.(event);
       if (dataset.scrub === "at") go(Number(value));
-      else { ui.scrub.moment = Number(value); view.ask(); }
+      else {
+        if (dataset.scrub === "moment") ui.scrub.at ??= ui.scrub.found.steps.length - 1;
+        ui.scrub[dataset.scrub] = Number(value);
+        ui.marked = ui.scrub.found.steps[ui.scrub.at] ?? null;
+        view.ask();
+      }
       return true;
     },
     change: (event) => (event.target.dataset.scrub ? true : own.change?.(event)),
     keydown: (event) => (event.target.dataset?.scrub ? false : own.keydown?.(event)),
     click(event) {
+      if (event.target.closest("[data-scrub=present]")) { go(Infinity); return true; }
       const found = event.target.closest("[data-differs]");
       if (!found) return own.click?.(event);
       go(ui.scrub.found.steps.findIndex((step) => step >= Number(found.dataset.differs)));

@@ -296,7 +296,7 @@ function spentText(s, t, amount, unit) {
 function timeline(s, ui) {
   const t = s.timeline, lanes = t?.lanes ?? [];
   const panel = (small, content) => html`<div role="group" class="pl-panel pl-timeline" aria-label="timeline">
-    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${momentSlider(s, ui)}${fitButton(s, ui)}</h3>${content}</div>`;
+    <h3>${s.loss.past ? `Step ${ui.marked}` : "One step"} <small>${small}</small>${t?.whole === undefined ? "" : momentSlider(ui, timeText((t.cursor ?? 0) * 1e-6))}${fitButton(s, ui)}</h3>${content}</div>`;
   if (!lanes.length) return panel("", html`<p class="pl-muted">Nothing to show yet.</p>`);
   const width = ui.half, end = t.end || 1;
   const left = 26, laneH = Math.max(7, Math.min(17, 72 / lanes.length - 2)), gap = 2;
@@ -370,6 +370,25 @@ function tellRows(root) {
 
 // ---- the lab ----
 
+// The snapshot as it was at the chosen step and moment of the recorded run.
+function strategyPast(s, { r, at, lanes, whole, cursor, losses, said, source, now: nowOf }) {
+  const t = r.tensors.indexOf(s.tensor), place = (rank) => (at * lanes.length + rank) * r.tensors.length + t;
+  const late = new Map(r.differs.map(([rank, step]) => [rank, step]));
+  const cards = s.cards.map((c) => {
+    const own = t >= 0 && r.holders[t][c.rank], value = own ? r.sizes[place(c.rank)] : losses(c.rank);
+    const differs = late.get(c.rank) <= r.steps[at], does = cursor === null ? null : nowOf(c.rank).does;
+    return { ...c, past: { text: `${own ? "rms" : "loss"} ${smallText(value)}`, differs, does } };
+  });
+  const now = nowOf(s.rank), live = cursor === null ? [] : now.e.live;
+  const held = Object.fromEntries(live.map((bytes, i) => [r.kinds[i], bytes]));
+  return {
+    ...s, cards, gap: null, fit: null, moment: cursor === null ? null : { held, message: now.does === now.e.op ? now.e.message : 0 },
+    timeline: { source, unit: "us", end: Math.max(whole, r.usual), lanes, cursor, whole },
+    loss: { ...s.loss, past: said },
+    status_rank: `${capital(said)}${cursor === null ? "" : `; rank ${s.rank}: ${now.does} (${now.e.name})`}.`,
+  };
+}
+
 const tables = (s, ui) => tabs(ui, {
   messages: ["Messages", s.messages.length, () => messages(s, ui)],
   ...movesTab(s, ui),
@@ -409,10 +428,10 @@ const { render, mountPage } = lab({
     patterns: (s, ui) => patterns(ui.id),
     head: header,
     story: (s, ui) => html`${openQuestion(s) ? "" : asksOrTells(s, ui)}`,
-    ...inPast({ status: (s, ui) => html`${openQuestion(s) ? asks(s, ui) : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
+    ...inPast(strategyPast, { status: (s, ui) => html`${openQuestion(s) ? asks(s, ui) : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
-    operators, ...inPast({ picture, loss }), ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
-      .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(past(s, ui), ui))])),
+    operators, ...inPast(strategyPast, { picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
+      .map(([name, part]) => [name, (s, ui) => (s.simple ? html`` : part(s, ui))])) }),
   },
   skeleton: html`${slot("patterns")}<div class="pl-top">${["head", "status", "notices"].map(slot)}</div>${slot("graph")}
     <div class="pl-main">${slot("operators")}<div class="pl-centre">

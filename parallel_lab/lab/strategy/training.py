@@ -27,12 +27,11 @@ from ...base.system import without_processes
 from ...base.units import bytes_text, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
-from ...train.recorder import Recorder
 from ...train.session import Run, Session
 from ..shared.earlier import EarlierRun, thinned
 from ..shared.equality import nudge, rounding_bound
 from ..shared.lab import LabRun
-from ..shared.recording import Recording, recorded
+from ..shared.recording import OFTEN, Keeper
 from ..shared.records import (
     LONGEST,
     MOST_LOSSES,
@@ -49,7 +48,6 @@ PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVES = ("parallel", "single", "nudged")
 RECORD = ("label", "steps", "step_s", "switches", "events", *CURVES)  # of a run in a file
 BACK = {"fusion": "gradients summed one by one", "optimizer": "optimizer states whole"}
-OFTEN = 200  # steps after which the ranks are asked for their records, at the latest
 PART_S = 0.5  # how long a part takes at full speed: so often its last step is shown as measured
 
 
@@ -64,7 +62,7 @@ class Training(LabRun):
     go       cleared while it is paused;  wake: set when there is something to do between two parts
     plan     that it trains with: its events are of this one;  wanted: (plan, what changed) to switch to
     switches   what it has switched to so far, for the snapshot
-    recording  the steps with the present plan, as far as they were asked for: up to `recorded_to`
+    recording  the steps with the present plan, as far as they were asked for
     """
 
     steps: int = 100
@@ -84,8 +82,6 @@ class Training(LabRun):
     plan: Plan | None = None
     wanted: tuple[Plan, list[str]] | None = None
     switches: list[dict[str, Any]] = field(default_factory=list)
-    recording: Recording | None = None
-    recorded_to: int = 0
 
     def __post_init__(self) -> None:
         self.label = self.label or ", ".join(self.settings.values())
@@ -158,7 +154,7 @@ class Training(LabRun):
                 singles.append(
                     (self.nudged, Session(one_device, nudge(one_device, start), optimizer, check_finite=False))
                 )
-            follow, recorder = _follower(singles, batches), Recorder(session)
+            follow, keeper = _follower(singles, batches), Keeper(session)
 
             def on_losses(first: int, losses: list[float]) -> None:
                 self.parallel[first : first + len(losses)] = losses
@@ -175,7 +171,7 @@ class Training(LabRun):
                     self.go.set()
             tell("run")
             shown_s = 0.0
-            while (began_s := self._begin_part(session, recorder, batches, on_losses, lock, tell)) is not None:
+            while (began_s := self._begin_part(session, keeper, batches, on_losses, lock, tell)) is not None:
                 first = session.step
                 losses = self.session_run.result()
                 self.parallel[session.step - len(losses) :] = losses
@@ -190,16 +186,10 @@ class Training(LabRun):
                     tell("picture")
                 DRIVER.rest(self.stop, max(0.0, (session.step - first) / self.pace - (now_s - began_s)))
 
-    def _record(self, session: Session, recorder: Recorder, least: int = 1) -> None:
-        """Add the steps that are new to the recording, if those are `least` or more."""
-        if session.step - self.recorded_to >= least:
-            more, known, self.recorded_to = recorded(session.plan, recorder.take()), self.recording, session.step
-            self.recording = known.followed_by(more) if known is not None and more is not None else more
-
     def _begin_part(
         self,
         session: Session,
-        recorder: Recorder,
+        keeper: Keeper,
         batches: list,
         on_losses: Callable[..., None],
         lock: threading.RLock,
@@ -207,7 +197,7 @@ class Training(LabRun):
     ) -> float | None:
         """Begin the next part once it may go on: when it began; None at the end of the run."""
         while True:
-            self._record(session, recorder, OFTEN)
+            self.recording = keeper.keep(OFTEN)
             with lock:
                 left = self.steps - session.step
                 if self.stop.is_set() or left <= 0:
@@ -218,16 +208,16 @@ class Training(LabRun):
                     self.session_run = session.start(batches, min(left, count), record=1, on_losses=on_losses)
                     return time.perf_counter()
                 self.wake.clear()
+            self.recording = keeper.keep()
             if wanted is None:
-                self._record(session, recorder)
                 tell("picture")
                 DRIVER.wait(self.wake)
                 continue
-            self._record(session, recorder)
+            before = session.plan
             self._switch(session, *wanted, lock)
-            recorder.watch()
+            keeper.watch(session.plan is before)
             tell("picture")
-        self._record(session, recorder)
+        self.recording = keeper.keep()
         return None
 
     def _switch(self, session: Session, plan: Plan, changes: list[str], lock: threading.RLock) -> None:
@@ -246,11 +236,6 @@ class Training(LabRun):
             self.switches = [*self.switches, entry]
 
     # ---- what is shown ----
-
-    def shown_recording(self) -> dict[str, Any] | None:
-        """The snapshot's "recording", of a run that does not go on, or is paused; None: there is nothing to show."""
-        found = None if self.state in ("starting", "running", "stopping") else self.recording
-        return None if found is None else found.shown
 
     def run_state(self, devices: int) -> dict[str, Any]:
         """The snapshot's "run"."""

@@ -20,7 +20,6 @@ from ...graph.plan import Plan
 from ..pictures.charts import Chart, loss_chart
 from ..shared.earlier import CURVE
 from ..shared.lab import setting
-from ..shared.recording import Recording
 from ..shared.records import Plain, taken
 from ..shared.running import RunsOneThing
 from .training import PACES, Training
@@ -167,11 +166,6 @@ class TrainingLab(ShowsTraining):
     def events(self) -> tuple[Event, ...]:
         """What was measured of the present plan in the last step that was looked at; empty before there was one."""
         return self._run.events_of(self.plan)
-
-    @property
-    def recording(self) -> Recording | None:
-        """The run, step by step and rank by rank, as far as it was recorded with the present plan."""
-        return self._run.recording
 
     def progress(self) -> dict[str, Any]:
         """The parts of the snapshot that change with every step: "run" and "loss"."""

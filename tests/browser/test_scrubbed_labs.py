@@ -1,0 +1,115 @@
+"""The run that a lab has recorded, stepped through on its page: what is drawn is what the recording says."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from parallel_lab.base.units import bytes_text
+from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.shared.lab import Lab
+from parallel_lab.lab.shared.recording import Ran, Recording
+from tests.browser.lab_page import FEW, MARKS, axe_faults, browser, page_of, sync_api
+from tests.browser.test_heights import LAB_PX, PLACES
+from tests.browser.test_lab_pages import all_has_room
+
+__all__ = ["browser", "page_of"]  # the fixtures
+
+expect = sync_api.expect
+pytestmark = MARKS
+STEP, MOMENT = "step of the recorded run", "moment of the step"
+
+
+def slid(page, name: str, value: int) -> None:
+    page.get_by_role("slider", name=name).fill(str(value))
+
+
+def at_moment(found: Recording, step: int, moment: int) -> list[int]:
+    """For each rank the number of the instruction that it has begun last, at so many thousandths of a step."""
+    ends = np.cumsum([len(lane) for lane in found.lanes])
+    times = [found.times[step, end - len(lane) : end] for lane, end in zip(found.lanes, ends, strict=True)]
+    when = max(part[:, 1].max() for part in times) * moment / 1000
+    return [max(0, len(np.flatnonzero(part[:, 0] <= when)) - 1) for part in times]
+
+
+def instructions(found: Recording, step: int, moment: int) -> list[Ran]:
+    return [lane[n] for lane, n in zip(found.lanes, at_moment(found, step, moment), strict=True)]
+
+
+MAKE = {"memory": functools.partial(MemoryLab, "stack", devices=4)}
+
+
+@functools.cache
+def lab_that_ran(name: str) -> Lab:
+    lab = MAKE[name]()
+    lab.run_simulated(6)
+    assert lab.wait(120)
+    return lab
+
+
+@pytest.mark.parametrize("moment", [100, 500, 900])
+def test_the_bars_are_what_each_rank_was_counted_to_hold_at_the_moment(page_of, moment):
+    lab = lab_that_ran("memory")
+    page = page_of(lab.to_html(limits=FEW), width=848)
+    slid(page, STEP, 2)
+    slid(page, MOMENT, moment)
+    expect(page.locator(".pl-status")).to_contain_text(f"Step 3: loss {lab.recording.losses[2, 0]:.3g} on every rank")
+    titles = page.locator(".pl-mm-bar title").all_text_contents()
+    for rank, n in enumerate(at_moment(lab.recording, 2, moment)):
+        point = lab.ranks("simulated")[rank].timeline[n]
+        assert titles[rank].startswith(f"rank {rank}, {bytes_text(point.total_bytes)}: ")
+        for size in filter(None, point.live):
+            assert bytes_text(size) in titles[rank]
+
+
+def test_a_moment_of_the_present_leaves_the_recorded_run(page_of):
+    page = page_of(lab_that_ran("memory").to_html(limits=FEW), width=848)
+    before = page.locator(".pl-mm-figure").inner_html()
+    slid(page, MOMENT, 300)  # of the last step
+    expect(page.locator(".pl-status")).to_contain_text("Step 6: loss")
+    page.locator("[data-command=show_moment][data-value=resident]").click()
+    expect(page.locator(".pl-status")).not_to_contain_text("Step 6")
+    page.locator("[data-command=show_moment][data-value=states]").click()
+    assert page.locator(".pl-mm-figure").inner_html() == before
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_moves_when_a_run_is_stepped_through_and_all_of_it_is_within_reach(page_of, name, scheme):
+    """From the page before the run on: heights and places of all parts, targets, keys, and what axe-core says."""
+    lab = lab_that_ran(name)
+    page = page_of(MAKE[name]().to_html(limits=FEW), width=848, scheme=scheme)
+    expect(page.locator(".pl-scrubs input")).to_have_count(0)
+    height, before = page.evaluate(PLACES)
+    page = page_of(lab.to_html(limits=FEW), width=848, scheme=scheme)
+    places = [page.evaluate(PLACES)]
+    head, step = page.locator(".pl-status"), page.get_by_role("slider", name=STEP)
+    step.focus()
+    page.keyboard.press("Home")  # by keys alone
+    expect(head).to_contain_text("tep 1: loss")
+    page.keyboard.press("ArrowRight")
+    expect(head).to_contain_text("tep 2: loss")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("slider", name=MOMENT)).to_be_focused()
+    for key in ("PageUp", "PageUp", "PageUp", "End", "Home", "PageUp", "PageUp"):
+        page.keyboard.press(key)
+        places.append(page.evaluate(PLACES))
+    assert {found[0] for found in places} == {height} and height <= LAB_PX
+    assert all(found[1] == before for found in places)
+    small = page.locator(".pl-scrubs :is(input, button, select)").evaluate_all(
+        "(all) => all.map((e) => e.getBoundingClientRect()).filter((b) => Math.min(b.width, b.height) < 24).length"
+    )
+    assert small == 0 and axe_faults(page) == []
+    all_has_room(page, 848)
+    page.get_by_role("button", name="Present").click()
+    expect(head).not_to_contain_text("tep 2: loss")
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_page_without_a_run_stays_below_a_megabyte_and_one_with_a_run_says_what_it_has(name):
+    assert len(MAKE[name]().to_html().encode()) < 1 << 20
+    said = r"Recorded run, simulated: steps 1 to \d+ of \d ranks, all kept"
+    assert re.search(said, lab_that_ran(name).to_html(limits=FEW))
