@@ -211,8 +211,14 @@ def ring(block, operands, attrs):
         state = block(q, k, v, *state, *step, turn=turn, over=(3, 4) if state else (), **attrs)
         if coming:
             k, v = yield from arrived(coming)
-    out, lse = state
-    return (out if out.dtype == q.dtype else cast(out, dtype=str(q.dtype))), lse
+    return finished((q, k, v), *state)
+
+
+def finished(operands, out, lse):
+    """(out, lse) of the last block in the dtypes of the whole operator's results.  operands: q, k, v"""
+    given = [str(x.dtype) for x in operands]
+    pairs = ((out, promoted(given)), (lse, _wide(given)))
+    return tuple(x if str(x.dtype) == dtype else cast(x, dtype=dtype) for x, dtype in pairs)
 
 
 def _ring_back(operands, attrs):
@@ -262,9 +268,8 @@ def _exchanged(operands, attrs):
     parts = attrs["parts"][1]
     Placement("head_tail", operands[0].shape[1] * parts, parts)  # refuses tokens that do not make 2 P halves
     (q,) = yield from _swapped(parts, operands[0])
-    out, lse = attention_block(q, *operands[1:], turn=None, **attrs)
-    out = out if out.dtype == q.dtype else cast(out, dtype=str(q.dtype))
-    return tuple((yield from _swapped(parts, out, lse)))
+    made = attention_block(q, *operands[1:], turn=None, **attrs)
+    return tuple((yield from _swapped(parts, *finished(operands[:3], *made))))
 
 
 def _exchanged_back(operands, attrs):
@@ -333,7 +338,7 @@ def context_attention(*operands, **attrs):
     ):
         raise ValueError("tokens are split, and the pass `unfold` has not run")
     out, lse = attend(q, k, v, _view(q, k, *(step or (0,)), None, **attrs), _scale(q, attrs["scale"]))
-    return out.astype(np.result_type(q, k, v), copy=False), lse
+    return out.astype(np.result_type(q, k, v), copy=False), lse.astype(out.dtype, copy=False)
 
 
 @op(
@@ -411,14 +416,18 @@ def _block_labels(shapes, *, p, **_):
 
 
 @op(
-    _block_labels, shown="AttentionBlock", dtype=lambda dtypes, **_: (_wide(dtypes[:3]),) * 2, flops=_work(4), **_SHARED
+    _block_labels,
+    shown="AttentionBlock",
+    dtype=lambda dtypes, **_: (_wide(dtypes[:3]), "float64"),
+    flops=_work(4),
+    **_SHARED,
 )
 @with_settings(**_BLOCK)
 def attention_block(*operands, turn, over, **attrs):
     """Attention to the keys of the rank `turn` places before, merged with what there was.
 
     q: (b, s, g, r, d), k, v: (b, t, g, d), perhaps out and lse so far, perhaps step -> out: (b, s, g, r, d),
-    lse: (b, s, g, r), float32 at least
+    float32 at least, lse: (b, s, g, r), float64
     """
     q, k, v, *others = operands
     state, step = (tuple(others[:2]) or None, others[2:]) if len(others) > 1 else (None, others)

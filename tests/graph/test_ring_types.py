@@ -74,7 +74,7 @@ def test_everything_in_a_ring_has_a_type(way, ranks, mask):
 
 
 def part_left_out(plan, instr):
-    if not (instr.op == "added_to" and instr.ins[0].endswith("part.1_3.came")):
+    if not (instr.op == "added_to" and instr.ins[0].endswith("part.1_4.came")):
         return instr
     attrs = attr_pairs({"shape": plan.value(instr.ins[0]).slice_shape})
     return replace(instr, kind="reshape", op="", ins=instr.ins[:1], attrs=attrs)

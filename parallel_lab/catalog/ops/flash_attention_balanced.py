@@ -34,12 +34,13 @@ from ...ops.context_attention import (
     arrived,
     attention_block,
     attention_block_grad,
+    finished,
     sent,
     slopes,
 )
 from ...ops.elementwise import add, cast
 from ...ops.join import concat, split_parts
-from ...ops.kernels.attention_blocks import View, attend, attend_back
+from ...ops.kernels.attention_blocks import View, attend, attend_back, merge
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, op
 from ...ops.machine.unfolding import Unfolding
@@ -93,8 +94,7 @@ def _forward(operands, attrs):
             behind, made = (yield from sent(parts, parts - distance, RESULTS, *made, wrapped=False)), ()
     for result in (yield from arrived(behind)):
         state = pair_merge(*state, result)
-    out, lse = state
-    return (out if out.dtype == q.dtype else cast(out, dtype=str(q.dtype))), lse
+    return finished(operands, *state)
 
 
 def _backward(operands, attrs):
@@ -195,7 +195,7 @@ def balanced_attention(q, k, v, *, scale=None, window=None, parts=(1, 1, 1, 1), 
     The ranks that share tokens must be even in number, P, and 2 P divide the tokens.
     """
     out, lse = attend(q, k, v, _view(q, k, window), _scale(q, scale))
-    return out.astype(np.result_type(q, k, v), copy=False), lse
+    return out.astype(np.result_type(q, k, v), copy=False), lse.astype(out.dtype, copy=False)
 
 
 @op(
@@ -235,8 +235,8 @@ def pair_block(*operands, distance, half, scale, window, parts, offset=0):
     (queries,), keys, view = _here((q,), (guest,), (k, v), (k_in, v_in), **where)
     out, lse = attend(queries, *keys, view, _scale(q, scale), _unpacked(*made) if made else None)
     sees = lse > -np.inf
-    columns = [np.where(sees, lse, 0), sees.astype(lse.dtype)]
-    return np.concatenate([out, *(np.repeat(x[..., None], COLUMNS, -1) for x in columns)], -1)
+    columns = [x.astype(out.dtype)[..., None] for x in (np.where(sees, lse, 0), sees)]
+    return np.concatenate([out, *(np.repeat(x, COLUMNS, -1) for x in columns)], -1)
 
 
 def _unpacked(packed):
@@ -255,9 +255,8 @@ def pair_merge(out, lse, packed, *, distance=0, offset=0):
     if offset[1] < distance:
         return out.copy(), lse.copy()
     other, its = _unpacked(packed)
-    both = np.logaddexp(lse, its)
-    base = np.where(both > -np.inf, both, 0)
-    return np.exp(lse - base)[..., None] * out + np.exp(its - base)[..., None] * other, both
+    both, share = merge(lse, its)
+    return out + (other - out) * share.astype(out.dtype)[..., None], both
 
 
 @op(

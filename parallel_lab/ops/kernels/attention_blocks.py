@@ -6,13 +6,14 @@
     q: (b, s, g, r, d), k: (b, t, g, d), v: (b, t, g, e), out: (b, s, g, r, e), lse: (b, s, g, r)
     b samples, g key heads that r query heads each read, s queries, t keys
 
-Two results (o1, l1) and (o2, l2) merge to l = log(e^l1 + e^l2), o = e^(l1 - l) o1 + e^(l2 - l) o2: what going on with
-the largest score and the sum so far does (Milakov and Gimelshein 2018, Dao et al. 2022). A row that sees no key has lse
--inf and out 0. Backward needs no merge: with the lse of all keys each block's weights exp(score - lse) are right as
-they are, so a block adds its own part to the gradients (Liu et al. 2023).
+Two results (o1, l1) and (o2, l2) merge to l = log(e^l1 + e^l2), o = e^(l1 - l) o1 + e^(l2 - l) o2 (Milakov and
+Gimelshein 2018, Dao et al. 2022), here o1 + e^(l2 - l) (o2 - o1): only the share that is new is rounded. A row that
+sees no key has lse -inf and out 0. Backward needs no merge: with the lse of all keys each block's weights
+exp(score - lse) are right as they are, so a block adds its own part to the gradients (Liu et al. 2023).
 
 Queries and keys may lie in any order: a `View` knows the position of each. Tiles that no query sees are skipped.
-Results are float32, of float64 operands float64.
+Results are float32, of float64 operands float64, and lse is float64 until all blocks are merged: where one key has
+nearly all of the weight, what a block adds is less than the last digit of a float32, and a ring is many blocks.
 """
 
 from __future__ import annotations
@@ -109,14 +110,14 @@ def attend(
     dtype = wide(q, k, v)
     b, s, g, r, _ = q.shape
     if state is None:
-        out, lse = np.zeros((b, s, g, r, v.shape[3]), dtype), np.full((b, s, g, r), -np.inf, dtype)
+        out, lse = np.zeros((b, s, g, r, v.shape[3]), dtype), np.full((b, s, g, r), -np.inf)
     else:
-        out, lse = state if over else (np.array(x, dtype) for x in state)
+        out, lse = state if over else (np.array(state[0], dtype), np.array(state[1], np.float64))
     q, k, v = (_heads_first(x, dtype) for x in (q, k, v))
     outs, lses = np.moveaxis(out, 1, -2), np.moveaxis(lse, 1, -1)
     for rows, tiles in view.tiles():
-        total, most = outs[..., rows, :], lses[..., rows]
-        sums = np.where(most > -np.inf, dtype.type(1), dtype.type(0))
+        most = np.full(lses[..., rows].shape, -np.inf, dtype)
+        total, sums = np.zeros_like(outs[..., rows, :]), np.zeros_like(most)
         for columns, seen in tiles:
             weights = _scores(q[..., rows, :], k[..., columns, :], scale, seen)
             larger = np.maximum(most, weights.max(axis=-1))
@@ -129,11 +130,18 @@ def attend(
                 weights = view.drop(weights, rows, columns)
             total = total * decay[..., None] + np.matmul(weights, v[:, :, None, columns])
             most = larger
-        if tiles:
-            with np.errstate(divide="ignore"):
-                lses[..., rows] = most + np.log(sums)
-            outs[..., rows, :] = total / np.where(sums > 0, sums, dtype.type(1))[..., None]
+        total /= np.where(sums > 0, sums, dtype.type(1))[..., None]
+        with np.errstate(divide="ignore"):
+            new = most + np.log(sums, dtype=np.float64)
+        lses[..., rows], share = merge(lses[..., rows], new)
+        outs[..., rows, :] += (total - outs[..., rows, :]) * share.astype(dtype)[..., None]
     return out, lse
+
+
+def merge(lse: Array, new: Array) -> tuple[Array, Array]:
+    """(lse of both, the share of the new one): 0 where neither has seen a key.  All alike."""
+    both = np.logaddexp(lse, new)
+    return both, np.exp(new - np.where(both > -np.inf, both, 0))
 
 
 def attend_back(
