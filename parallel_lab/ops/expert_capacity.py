@@ -59,8 +59,8 @@ def capacity(
     minimum      the least; None: 4 in deepspeed, otherwise 0
     load         rows of the busiest expert, where the factor says "as needed"
 
-    Raises ArgumentError for k above the number of experts, and for a factor that leaves no room in a convention where
-    0 means nothing.
+    Raises ArgumentError for k above the number of experts, and for a factor that leaves no room, or is below 0, in a
+    convention where that means nothing.
     """
     where = "capacity"
     if convention not in CONVENTIONS:
@@ -73,12 +73,15 @@ def capacity(
         return None
     if factor <= 0 and convention in AS_NEEDED:
         if load is None:
-            raise ArgumentError("load=None", where=where, allowed=f"The busiest expert's rows, with factor={factor}")
+            what = f"factor={factor:g} by {convention} is as many slots as the busiest expert needs"
+            allowed = "Above 0 where a plan reserves slots before the router has chosen; dropless needs none"
+            raise ArgumentError(what, where=where, allowed=allowed, hint="Rows of that expert are `load`")
         if convention == "mindformers_v2":
             return (load // mp + 1) * mp
         return load if factor == 0 else min(load, int(CONVENTIONS["tutel"](tokens, experts, k, -factor)))
     room = int(CONVENTIONS[convention](tokens, experts, k, factor))
-    room = max(room, 4 if convention == "deepspeed" and minimum is None else minimum or 0)
+    if factor >= 0:
+        room = max(room, 4 if convention == "deepspeed" and minimum is None else minimum or 0)
     if convention == "mindformers_v2":
         room = math.ceil(room / mp) * mp
     if room < 1:

@@ -150,6 +150,9 @@ def choose(
     The k-th and the next score decide: where they are equal the lower index is chosen. Raises ArgumentError.
     """
     check_routing(logits.shape[-1], k, router, groups, best_groups, group_sum)
+    if bias is not None and bias.shape != logits.shape[-1:]:
+        what = f"bias of shape {bias.shape} for {logits.shape[-1]} experts"
+        raise ArgumentError(what, where="route", allowed=f"A number for each: {logits.shape[-1:]}")
     rule = ROUTERS[router]
     scores = rule.of_all(logits)
     values = scores if bias is None else scores + bias

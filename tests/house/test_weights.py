@@ -36,15 +36,15 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 4_993,
     "layout": 4_635,
-    "ops": 13_269,
+    "ops": 13_292,
     "nn": 11_860,
-    "catalog": 15_485,
+    "catalog": 15_484,
     "graph": 10_935,
     "cost": 13_212,
     "run": 1_678,
     "processes": 14_139,
     "train": 11_417,
-    "lab": 49_953,
+    "lab": 49_948,
     "mindspore": 10_201,
     "hyper_parallel": 2_328,
     "cli": 3_208,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 139_676, 167_690, 122_003
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 139_694, 167_707, 122_028
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -237,11 +237,23 @@ def test_counts_that_do_not_fit_are_refused(options, words):
         layer(**options)
 
 
-@pytest.mark.parametrize(("factor", "convention"), [(0.0, "megatron"), (0.1, "mesh_tf"), (-1.0, "switch")])
-def test_no_room_is_refused_where_a_convention_gives_it_no_meaning(factor, convention):
+@pytest.mark.parametrize(
+    ("factor", "convention", "words"),
+    [
+        *((0.0, "megatron", "a capacity of 0"), (0.1, "mesh_tf", "a capacity of 0"), (-1.0, "switch", "of -1")),
+        (-1.0, "deepspeed", "a capacity of -2"),  # its least of 4 made up for that
+        (0.0, "tutel", "as the busiest expert needs. Above 0 where a plan reserves slots before"),
+    ],
+)
+def test_no_room_is_refused_where_a_convention_gives_it_no_meaning(factor, convention, words):
     moe = layer(capacity_factor=factor, convention=convention)
-    with pytest.raises(ArgumentError, match="a capacity of"):
+    with pytest.raises(ArgumentError, match=words):
         moe(Tensor(np.ones((1, 4, HIDDEN))))
+
+
+def test_a_bias_has_a_number_for_each_expert():
+    with pytest.raises(ArgumentError, match=r"bias of shape \(2,\) for 3 experts"):
+        choose(np.zeros((4, 3)), 1, bias=np.zeros(2))
 
 
 def test_tokens_that_do_not_divide_by_the_groups_are_refused():

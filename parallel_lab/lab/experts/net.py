@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.errors import ArgumentError
 from ...base.seeds import set_seed
 from ...base.settings.current import default_settings
 from ...cost.expert_placement import ExpertPlacement, place_experts
@@ -27,7 +26,7 @@ from ...graph.plan import Plan
 from ...nn.models.strategies import expert_parallel
 from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import add
-from ...ops.expert_capacity import AS_NEEDED, ORDER_OF, capacity, kept_choices
+from ...ops.expert_capacity import ORDER_OF, capacity, kept_choices
 from ...ops.expert_rows import exchange_splits, kept_load
 from ...ops.routing import ROUTERS
 from ...train.session import Session
@@ -56,10 +55,6 @@ class Shape:
         """Slots of an expert for the tokens of one rank; None: as many as come. Raises ArgumentError."""
         if self.factor is None:
             return None
-        if self.factor <= 0 and self.convention in AS_NEEDED:
-            what = f"factor={self.factor:g} by {self.convention} is as many slots as the busiest expert needs"
-            allowed = "Above 0: the plan reserves slots before the router has chosen. Dropless needs no slots"
-            raise ArgumentError(what, where="capacity", allowed=allowed)
         return capacity(TOKENS, self.experts, self.k, self.factor, self.convention)
 
     @property
