@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -174,6 +175,75 @@ def test_what_a_pipeline_sends_is_named_by_stage_and_micro_batch():
         ("recv", (3, 4), 6, "stage 1 -> 0: the gradient of micro-batch 1"),
         ("recv", (2, 4), 6, "stage 1 -> 0: the gradient of micro-batch 2"),
     ]
+
+
+ORDERS = json.loads((RECORDED / "torch_schedules.json").read_text())["lowered"]
+THEIRS = {
+    "interleaved": "ScheduleInterleaved1F1B", "breadth_first": "ScheduleLoopedBFS",
+    "zb_h1": "ScheduleInterleavedZeroBubble", "zero_bubble_v": "ScheduleZBVZeroBubble",
+    "dualpipe_v": "ScheduleDualPipeV",
+}  # fmt: skip
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("case", ORDERS)
+def test_stages_send_and_receive_in_pytorchs_recorded_order(case):
+    name, *numbers = case.split()
+    ranks, count, parts = map(int, numbers)
+    places = [0, 2 * ranks - 1] if name.endswith("_v") else list(range(0, ranks * parts, ranks))
+    text = f"""import torch, torch.nn as nn
+from torch.distributed.pipelining import PipelineStage, {THEIRS[name]}
+example = torch.zeros(2, 8, requires_grad=True)
+stages = [PipelineStage(nn.Linear(8, 8), i, {ranks * parts}, "cpu", input_args=example) for i in {places}]
+schedule = {THEIRS[name]}(stages, {count}, loss_fn=nn.functional.mse_loss)
+schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
+"""
+    found = pl.explain(text, devices=ranks)
+    named = {"forward": "F", "backward": "B"}
+    sent = [f"{m.kind.upper()}_{named[m.phase]}{m.reason.split()[-1]}" for m in found.messages]
+    assert sent == re.findall(r"\d((?:SEND|RECV)_[FB]\d+)", ORDERS[case][0]) and found.unread == []
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("def setup():\n    global x\n    x = whole(x)\nsetup()\ny = whole(x)", 1),
+        ("def items():\n    for i in range(3):\n        yield i\nfor i in items():\n    whole(x)", 3),
+        ("def items():\n    while True:\n        yield 1\nbatch = next(items())\nwhole(x)", 1),
+        ("class Held:\n    def __enter__(self): pass\n    def __exit__(self, *a): whole(x)\nwith Held(): pass", 1),
+        ("if {'%02d' % 1: 1, f'{2:02d}': 2, '{}'.format(3): 3} == {'01': 1, '02': 2, '3': 3}: whole(x)", 1),
+        ("total = 0.0\ntotal += x.sum().item() + float(x.sum())", 0),
+        ("a = b = [1]\na += [2]\nif len(b) == 2: whole(x)", 1),
+        ("names = {'a': 1, 'b': 2}\ndel names['a']\nfor n in names: whole(x)", 1),
+        ("from torch import nn\nnet = nn.ModuleList([nn.ReLU()] * 5)\ndel net[1:4]\nfor n in net: whole(x)", 2),
+    ],
+)  # fmt: skip
+def test_statements_do_what_python_does(text, sent):
+    start = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"
+    found = pl.explain(f"{start}def whole(x): return x.redistribute(mesh, [Replicate(), Replicate()])\n{text}\n")
+    assert len(found.messages) == sent and found.unread == []
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        ("dist.all_reduce(x, dist.ReduceOp.MAX, mesh.get_group('dp'))", ["all_reduce", "dp", [4], "max"]),
+        ("dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True).wait()", ["all_reduce", "", [4], "avg"]),
+        ("dist.all_gather(list(x), x, group=mesh['tp'].get_group())", ["all_gather", "tp", [4]]),
+        ("dist.broadcast(x, src=0)", "not counted"),
+        ("dist.all_reduce(x, group=mesh)", "axis"),
+        ("if x.sum() > 0 and True: dist.all_reduce(x)", "condition"),
+        ("nn.functional.dropout(DTensor.from_local(x, mesh, [Partial(), Replicate()]))", "pending"),
+        ("y = [i for i in (dist.all_reduce(x) for _ in items())]", "generator"),
+    ],
+)
+def test_calls_by_hand_are_read_with_all_that_they_are_given(line, row):
+    start = "import torch.distributed as dist\nimport torch.nn as nn\nx = torch.ones(4)\n"
+    found = pl.explain(f"{MESH}{start}def items():\n    dist.all_reduce(x)\n    yield 1\n{line}\n")
+    if isinstance(row, str):
+        assert row in found.unread[0][1]
+    else:
+        assert found.forward == [row] and found.unread == []
 
 
 def test_a_pending_sum_is_reduced_for_the_operator_that_needs_it_whole_and_the_line_is_named():

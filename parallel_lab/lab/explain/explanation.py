@@ -216,6 +216,7 @@ def read_program(text: str, devices: int | None = None) -> Explanation:
     world = World(ranks, policy, planner, implicit=kind is JaxFront)
     front = kind(world, ranks)
     reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
+    world.in_time = reader.in_time
     with world.reading():
         reader.read()
     return Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))

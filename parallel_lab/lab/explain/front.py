@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -16,11 +17,12 @@ from typing import Any, ClassVar
 from ...base.errors import shorten
 from ...base.hooks import open_catalog
 from ...layout.device_mesh import DeviceMesh
+from ...layout.mesh_layout import MeshLayout
 from ...nn.tensor.dtensor_parts import Parts, without_gradients
 from ...ops.indexing import getitem
 from ...ops.spellings import NAMES
 from .reading import Reader
-from .values import PLAIN, Bound, Class, Function, Instance, Name, NotRead, needed
+from .values import PLAIN, TOO_WIDE, UNKNOWN, Bound, Class, Endless, Function, Instance, Name, NotRead, needed
 from .world import World, layout_of
 
 Table = dict[str, Callable[..., Any]]
@@ -33,7 +35,7 @@ LARGEST = 2**44  # elements of a tensor
 SILENT = (
     "print", "manual_seed", "seed", "set_seed", "barrier", "destroy_process_group", "init_process_group",
     "set_device", "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
-    "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "save",
+    "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "wait",
     "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
     "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",
     "get_comm_counts", "get_total_counts", "visualize_sharding", "generate_comm_debug_tracing_table",
@@ -114,6 +116,31 @@ class Front:
         """An object of a class of the program, before its __init__."""
         return Instance(of)
 
+    def known(self, value: Any) -> bool:
+        """Whether it is known if a value is true: a tensor's numbers are not."""
+        return not isinstance(value, Parts)
+
+    def number(self) -> Any:
+        """A number that is not known."""
+        return self.world.tensor(())
+
+    def is_silent(self, name: str) -> bool:
+        """Whether a call of this name only prints, or reads a number."""
+        return name in SILENT or name in (
+            "item",
+            "float",
+            "int",
+            "round",
+            "str",
+            "format",
+            "RuntimeError",
+            "ValueError",
+        )
+
+    def happened(self) -> int:
+        """A number that grows with what is computed and sent."""
+        return len(self.world.events)
+
     def found(self, table: dict[str, Any], path: str) -> Any:
         """The entry of the longest ending of a dotted name; MISSING."""
         parts = path.split(".")
@@ -123,7 +150,8 @@ class Front:
         """Whether the tables have a name, or Python."""
         name = path.rpartition(".")[2]
         python = path.startswith("builtins.") and name in NO_MEANING
-        return python or name in SILENT or self.found(self.calls, path) is not MISSING
+        known = self.found(self.calls, path) is not MISSING or any(key.startswith(f"{name}.") for key in self.calls)
+        return python or name in SILENT or known
 
     def constant(self, path: str) -> Any:
         """A dotted name, or what it stands for: math.pi."""
@@ -273,6 +301,26 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _number(function: Callable[..., Any]) -> Callable[..., Any]:
+    """int, float; of a tensor what this rank reads of it"""
+    return lambda front, *args: number(front, *args) if isinstance(args[0], Parts) else _plain(function)(front, *args)
+
+
+def number(front: Front, x: Parts) -> Any:
+    """x.item(): what rank 0 has, without a message, be it an addend alone."""
+    if x.size != 1:
+        raise NotRead("a number of a tensor of several")
+    return op("reshape")(front.world.own(x), ())
+
+
+def _next(front: Front, value: Any, *default: Any) -> Any:
+    if not isinstance(value, list):
+        return (front.reader.items(value) or list(default))[0]
+    if isinstance(value, Endless):
+        return value[0]
+    return value.pop(0) if value else default[0]
+
+
 def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
     """zip, reversed, ...: of sequences the list of what they give."""
     return lambda front, *seqs, **kw: list(function(*[front.reader.items(s) for s in seqs], **kw))
@@ -315,6 +363,23 @@ def _text(name: str) -> Callable[..., Any]:
     return lambda front, held, *args: getattr(held, name)(*args)
 
 
+def _format(front: Front, held: str, *args: Any, **kw: Any) -> str:
+    """ "{}, {name:>8}".format(...): fields by number and name alone."""
+    plain = all(isinstance(a, (str, int, float)) for a in (*args, *kw.values()))
+    if not plain or TOO_WIDE.search(held) or not re.fullmatch(r"([^{}]|\{\w*(:[^{}]*)?\})*", held):
+        return UNKNOWN
+    return held.format(*args, **kw)
+
+
+def _join(front: Front, held: str, parts: Any) -> str:
+    parts = front.reader.items(parts)
+    return held.join(parts) if all(isinstance(p, str) for p in parts) else UNKNOWN
+
+
+TEXT = (
+    "startswith", "endswith", "split", "rsplit", "partition", "rpartition", "lower", "upper", "strip", "lstrip",
+    "rstrip", "removeprefix", "removesuffix", "isdigit", "find", "count", "index",
+)  # fmt: skip
 _MATH = (math.sqrt, math.ceil, math.floor, math.prod, math.log, math.log2, math.exp)
 PYTHON: Table = {
     "builtins.isinstance": is_instance,
@@ -329,16 +394,19 @@ PYTHON: Table = {
     "builtins.setattr": lambda front, holder, name, value: holder.names.update({name: value}),
     "builtins.sum": _sum,
     "builtins.type": lambda front, value: Name(f"builtins.{type(value).__name__}"),
-    "builtins.next": lambda front, value, *default: (front.reader.items(value) or list(default))[0],
+    "builtins.next": _next,
     "builtins.callable": lambda front, value: isinstance(value, Function),
     **{f"builtins.{name}": lambda front, of: of for name in ("staticmethod", "classmethod", "property")},
-    **{f"builtins.{f.__name__}": _plain(f) for f in (int, float, str, bool, min, max, abs, all, any, round, divmod)},
+    **{f"builtins.{f.__name__}": _plain(f) for f in (bool, min, max, abs, all, any, round, divmod)},
+    **{f"builtins.{f.__name__}": _number(f) for f in (int, float)},
+    "builtins.str": lambda front, value="", *args: str(value) if isinstance(value, (str, int, float)) else UNKNOWN,
     **{f"builtins.{f.__name__}": _listed(f) for f in (zip, list, reversed, sorted, iter)},
     "builtins.tuple": lambda front, value=(): tuple(front.reader.items(value)),
     "builtins.set": lambda front, value=(): tuple(dict.fromkeys(front.reader.items(value))),
     "builtins.dict": lambda front, value=(), **kwargs: dict(value, **kwargs),
     "ArgumentParser": lambda front, *args, **kw: Instance(None, {"options": {}}),
     "partial": _partial,
+    **{f"{room}.save": lambda front, *args, **kw: None for room in ("torch", "numpy", "np")},
     "errors.record": lambda front, of: of,
     "functools.wraps": lambda front, of: lambda made: made,
     "dataclass": lambda front, of=None, **kw: of if of is not None else (lambda made: made),
@@ -372,10 +440,7 @@ METHODS: dict[type, Table] = {
     },
     list: {"append": _append, "extend": lambda front, held, more: _append(front, held, *front.reader.items(more))},
     tuple: {"numel": lambda front, held: math.prod(held)},
-    str: {
-        **{name: _text(name) for name in ("startswith", "endswith", "split", "lower", "upper", "strip")},
-        **{name: lambda front, held, *args, **kw: "..." for name in ("format", "join")},
-    },
+    str: {**{name: _text(name) for name in TEXT}, "format": _format, "join": _join},
 }
 
 
@@ -409,6 +474,12 @@ def arange(front: Front, *args: Any, dtype: Any = None, **kw: Any) -> Any:
 def like(front: Front, value: Parts, dtype: Any = None, requires_grad: bool = False, **kw: Any) -> Any:
     """ones_like(x), in x's layout."""
     return front.world.tensor(value.shape, dtype_of(dtype, str(value.dtype)), layout_of(value), requires_grad)
+
+
+def one_hot(front: Front, x: Parts, num_classes: int, dtype: Any = None, **kw: Any) -> Any:
+    """A row for each number, whole where x is split."""
+    layout = None if x.alone else MeshLayout.from_dims(x.mesh, (*x.layout.dims(x.ndim), ()))
+    return front.world.tensor((*x.shape, num_classes), dtype_of(dtype, "int64"), layout)
 
 
 def cast_to(front: Front, x: Parts, *args: Any, dtype: Any = None, **kw: Any) -> Any:

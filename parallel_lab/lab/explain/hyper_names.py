@@ -125,7 +125,7 @@ class HyperFront(ModuleFront):
         "parallelize_value_and_grad": lambda front, fn, weights, sens=None, **kw: value_and_grad(
             front, fn, None, weights
         ),
-        "SkipDTensorDispatch": lambda front, *args: None,
+        **dict.fromkeys(("SkipDTensorDispatch", "hsdp_sync_stream"), lambda front, *args: None),
         **{f"nn.{n}": optimizer for n in ("SGD", "Adam", "AdamWeightDecay", "Momentum")},
     }
     methods: ClassVar[dict[type, Table]] = {

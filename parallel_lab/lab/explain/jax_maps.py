@@ -18,7 +18,12 @@ def shard_map(
 ) -> Any:
     """A function that each rank runs on its own parts."""
     if of is None:
-        return lambda made: shard_map(front, made, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+        return lambda made: shard_map(front, made, mesh=mesh, in_specs=in_specs, out_specs=out_specs, **kw)
+    if more := set(kw) - {"check_vma", "check_rep"}:
+        raise NotRead(f"shard_map with {', '.join(sorted(more))} is not read")
+    checks = (
+        False not in kw.values()
+    )  # the gradient of what all ranks have alike is then a sum, without being asked for
 
     def run(*args: Any) -> Any:
         over, world = mesh or front.known_mesh(), front.world
@@ -54,13 +59,14 @@ def shard_map(
 
         specs = in_specs if isinstance(in_specs, (tuple, list)) else (in_specs,) * len(args)
         outer, front.manual = front.manual, over
+        before, front.sums_inside = front.sums_inside, checks
         try:
             given = [mapped(entered, a, s) for a, s in zip(args, specs, strict=True)]
             with implicit_replication(False):
                 out = front.reader.call(of, given, {})
             return mapped(left, out, out_specs)
         finally:
-            front.manual = outer
+            front.manual, front.sums_inside = outer, before
 
     return run
 

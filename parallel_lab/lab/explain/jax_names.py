@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ...layout.device_mesh import DeviceMesh
 from ...nn.tensor.dtensor_parts import Parts
-from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, op, ours
+from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, one_hot, op, ours
 from .jax_arrays import Sharding, Spec, laid, leaves, mapped
 from .jax_maps import all_gather, all_to_all, axes_of, count_of, ppermute, psum, psum_scatter, remat, shard_map, vmap
 from .torch_names import OPERATORS, backward, device_mesh, made_mesh, permute, reduction
@@ -123,6 +123,8 @@ def grad(front: JaxFront, of: Any, argnums: Any = 0, has_aux: bool = False, *, v
     """jax.grad, jax.value_and_grad"""
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        if front.sums_inside:
+            raise NotRead("a gradient inside of shard_map is read with check_vma=False alone")
         numbers = argnums if isinstance(argnums, (tuple, list)) else (argnums,)
 
         def watched(x: Any) -> Any:
@@ -232,6 +234,7 @@ class JaxFront(Front):
         **{f"lax.{name}": NUMPY[name] for name in ("add", "mul", "dot", "exp", "tanh", "rsqrt")},
         **{f"nn.{name}": OPERATORS[name] for name in _NN},
         "nn.swish": OPERATORS["silu"],
+        "nn.one_hot": lambda front, x, n, *, dtype="float32", **kw: one_hot(front, x, n, dtype),
         "nn.softmax": softmax,
         "nn.log_softmax": log_softmax,
         "nn.logsumexp": log_sum_exp,
@@ -273,6 +276,7 @@ class JaxFront(Front):
         "jax.vmap": vmap,
         "dynamic_slice_in_dim": lambda front, x, start, size, axis=0: _cut_to(front, x, size, axis),
         "config.update": lambda front, *args: None,
+        "jax.block_until_ready": lambda front, x: x,
         "lax.axis_index": lambda front, name: front.world.tensor((), "int32"),
         "lax.axis_size": lambda front, name: count_of(front, axes_of(front, name)),
         "lax.stop_gradient": lambda front, x: x.detach(),
@@ -303,7 +307,7 @@ class JaxFront(Front):
     def __init__(self, world: Any, devices: int) -> None:
         super().__init__(world, devices)
         self.manual: DeviceMesh | None = None
-        self.compiled = self.typed = self.explicit = self.asked = False
+        self.compiled = self.typed = self.explicit = self.asked = self.sums_inside = False
         world.refuses, world.merges = self.refused, lambda before, axis: axis not in before.split(",")
 
     def refused(self, reason: str, backward: bool) -> str:

@@ -258,6 +258,14 @@ class MindFront(Front):
         construct.__signature__ = signature_of(method.node, method.defaults)  # type: ignore[attr-defined]
         return construct
 
+    def known(self, value: Any) -> bool:
+        """Whether it is known if a value is true."""
+        return not isinstance(value, Arithmetic)
+
+    def number(self) -> Any:
+        """A number that is not known."""
+        return hollow(())
+
     def _base_of(self, of: Class) -> type | None:
         """The first Cell of ours that a class of the program inherits from; None."""
         for each in of.bases:

@@ -5,7 +5,7 @@ A network is read and compiled by `mindspore_front.py`, datasets are in `mindspo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -185,12 +185,82 @@ def is_instance(front: Any, value: Any, kinds: Any) -> bool:
     return own or type(value).__name__ in plain or isinstance(value, real)
 
 
+# ---- messages by hand: mint.distributed gives them in place, comm_func as results ----
+
+
+def _handed(front: Any, kind: str, x: Any, op: Any, group: Any, why: str = "asked for") -> Name:
+    """Note a message outside of networks, over all ranks."""
+    if not isinstance(x, Tensor) or current_tracer.get() is not None or group not in (None, *WORLD):
+        raise NotRead(f"{kind} of this, or among some of the ranks, is not read")
+    if not front.started:
+        raise NotRead("refused: a message before init()")
+    reduce = str(front.given(op)) if kind in ("all_reduce", "reduce_scatter", "reduce") else ""
+    made = (
+        kind,
+        "",
+        tuple(x.shape),
+        reduce,
+        str(x.dtype),
+        "forward",
+        front.reader.line,
+        why,
+        tuple(range(front.devices)),
+    )
+    front.world.events.append(Message(*made))
+    return Name("work")
+
+
+def in_place(kind: str, at: int, *names: str) -> Callable[..., Any]:
+    """A function of mint.distributed.  at: which argument is handed over;  names: of those behind it"""
+
+    def run(front: Any, *args: Any, async_op: bool = False, **kw: Any) -> Any:
+        more = dict(zip(names, args[at + 1 :], strict=False)) | kw
+        if set(more) - set(names) or len(args) <= at:
+            raise NotRead(f"{kind} with these arguments is not read")
+        end = next(
+            (f"rank 0 -> {more[k]}" if k == "dst" else f"rank {more[k]} -> 0" for k in ("dst", "src") if k in more), ""
+        )
+        return _handed(front, kind, args[at], more.get("op", "sum"), more.get("group"), end or "asked for")
+
+    return run
+
+
+def with_result(kind: str, shape: Callable[[tuple[int, ...], int], Sequence[int]]) -> Callable[..., Any]:
+    """A function of comm_func.  shape: of the result, from what is handed over and the number of ranks"""
+
+    def run(front: Any, tensor: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Any:
+        if op in WORLD or op is None:  # all_gather_into_tensor(tensor, group)
+            op, group = "sum", op
+        work = _handed(front, kind, tensor, op, group)
+        return hollow(shape(tuple(tensor.shape), front.devices), tensor.dtype), work
+
+    return run
+
+
+WORLD = ("hccl_world_group", "nccl_world_group", "mccl_world_group")
+_TO, _BY = ("op", "group"), ("group",)
+BY_HAND: Table = {
+    "distributed.all_reduce": in_place("all_reduce", 0, *_TO),
+    **dict.fromkeys(("distributed.all_gather", "distributed.all_gather_into_tensor"), in_place("all_gather", 1, *_BY)),
+    "distributed.reduce_scatter_tensor": in_place("reduce_scatter", 1, *_TO),
+    "distributed.all_to_all_single": in_place("all_to_all", 1),
+    "distributed.broadcast": in_place("broadcast", 0, "src", "group"),
+    "distributed.reduce": in_place("reduce", 0, "dst", *_TO),
+    **dict.fromkeys(("distributed.send", "distributed.isend"), in_place("send", 0, "dst", "group")),
+    **dict.fromkeys(("distributed.recv", "distributed.irecv"), in_place("recv", 0, "src", "group")),
+    "comm_func.all_reduce": with_result("all_reduce", lambda shape, n: shape),
+    "comm_func.all_gather_into_tensor": with_result("all_gather", lambda shape, n: (shape[0] * n, *shape[1:])),
+    "comm_func.reduce_scatter_tensor": with_result("reduce_scatter", lambda shape, n: (shape[0] // n, *shape[1:])),
+}
+
+
 class MindSporeFront(MindFront):
     """MindSpore, with the names that it reads itself."""
 
     calls: ClassVar[Table] = {
         **PYTHON,
         **DATA,
+        **BY_HAND,
         "builtins.isinstance": is_instance,
         **{f"builtins.{name}": number(name) for name in ("float", "int")},
         "builtins.filter": lambda front, of, values: [
@@ -206,7 +276,10 @@ class MindSporeFront(MindFront):
         "mindspore.init": started,
         "init_process_group": started,
         **{name: lambda front, *args, **kw: 0 for name in ("get_rank", "get_local_rank")},
-        **{name: lambda front, *args, **kw: front.devices for name in ("get_group_size", "get_local_rank_size")},
+        **{
+            name: lambda front, *args, **kw: front.devices
+            for name in ("get_group_size", "get_local_rank_size", "get_world_size")
+        },
         "mindspore.Tensor": tensor,
         "tensor.Tensor": tensor,
         "Parameter": parameter,

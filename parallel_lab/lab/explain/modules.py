@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from ...base.dtypes import as_dtype
+from ...base.errors import shorten
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import Replicate
 from ...nn import fully_shard as sharding, parallel_styles as styles
@@ -72,6 +73,19 @@ class Module(Instance, Cell):
     def place(self, key: Any) -> str:
         """The name under which self[key] = ... is kept."""
         return key if isinstance(key, str) else list(self._cells)[key]
+
+    def drop(self, key: Any) -> None:
+        """del self.key, del self[key]: layers of a list are numbered again."""
+        kept = list(self._cells.values())
+        if numbered := self.kind in ("ModuleList", "Sequential"):
+            del kept[key]
+        for name in list(self._cells) if numbered else [key]:
+            if name not in self.__dict__:
+                raise NotRead(f"del of {shorten(name)}, which is not there")
+            for held in (self._cells, self._params, self.__dict__):
+                held.pop(name, None)
+        for i, each in enumerate(kept if numbered else ()):
+            self.keep(str(i), each)
 
     def construct(self, *args: Any, **kwargs: Any) -> Any:
         front, of = self.__dict__[" front"], self.of
@@ -356,8 +370,10 @@ def zero_grad(front: Any, of: Instance, *args: Any, **kw: Any) -> None:
         p.grad = None
 
 
-def clip_grad_norm_(front: Any, params: Any, *args: Any, **kw: Any) -> None:
+def clip_grad_norm_(front: Any, params: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kw: Any) -> None:
     """One norm of all gradients: those of parameters that lie alike are summed in one message per axis."""
+    if norm_type != 2:
+        raise NotRead("another norm than that of squares is not read")
     alike: dict[tuple[str, ...], int] = {}
     for p in [params] if isinstance(params, Parts) else front.reader.items(params):
         if p.grad is not None and not p.grad.alone:
@@ -445,6 +461,7 @@ class ModuleFront(TorchFront):
                 lambda front, of, name, value=None, **kw: of.keep(name, value),
             ),
             "get_submodule": under,
+            "build_stage": pipelines.build_stage,
             **{name: lambda front, of, *args, **kw: of for name in _CHANGES_NOTHING},
             "to": cast_module,
             **{

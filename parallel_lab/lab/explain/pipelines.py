@@ -7,7 +7,8 @@ receives in front of what needs it, with several stages on a rank as soon as the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,17 @@ from ...base.hooks import from_above
 from ...layout.device_mesh import DeviceMesh
 from ...nn.cell import Cell
 from ...nn.tensor.dtensor_parts import Parts
-from .front import Front, Table, op
+from .front import Front, Table, last, op
 from .values import Instance, NotRead, needed
 from .world import Message, part
 
-SCHEDULES = {"ScheduleGPipe": "gpipe", "Schedule1F1B": "1f1b", "ScheduleInterleaved1F1B": "interleaved"}
+SCHEDULES = {
+    "ScheduleGPipe": "gpipe", "Schedule1F1B": "1f1b", "ScheduleInterleaved1F1B": "interleaved",
+    "ScheduleLoopedBFS": "breadth_first", "ScheduleInterleavedZeroBubble": "zb_h1",
+    "ScheduleZBVZeroBubble": "zero_bubble_v", "ScheduleDualPipeV": "dualpipe_v",
+}  # fmt: skip
+SINGLE = ("gpipe", "1f1b")  # one stage on a rank: a message stands at the action that needs it or gives it
+ACTION = re.compile(r"(\d+)(F|B|I|W|SEND_F|SEND_B|RECV_F|RECV_B)(\d+)")  # as PyTorch writes them
 LONGEST = 20_000  # actions of a schedule
 
 
@@ -36,7 +43,15 @@ def stage(
     if any("marks" in vars(one) for _, one in submodule.cells_and_names()):
         raise NotRead("fully_shard inside a stage is not read")
     given = input_args if isinstance(input_args, (tuple, list)) else () if input_args is None else (input_args,)
-    held = {"module": submodule, "index": stage_index, "stages": num_stages, "inputs": given, "group": kw.get("group")}
+    held = {
+        "module": submodule,
+        "submod": submodule,
+        "index": stage_index,
+        "stages": num_stages,
+        "inputs": given,
+        "group": kw.get("group"),
+    }
+    held["tells"] = input_args is None and num_stages > 1
     return Instance(None, held, "pipeline stage")
 
 
@@ -51,52 +66,18 @@ def _schedule(name: str) -> Any:
         ranks = total // len(several)
         if several[0].names["index"] or total == 1 or total % len(several) or not 0 < count * total <= LONGEST:
             raise NotRead(f"a schedule of {total} stages and {count} micro-batches is not read")
-        if name == "1f1b" and count < total or name == "interleaved" and count % max(1, count // ranks):
+        if name == "1f1b" and count < total or name in ("interleaved", "zb_h1") and count % max(1, count // ranks):
             raise NotRead(f"refused: {count} micro-batches do not fit {ranks} ranks (PyTorch, {name})")
-        lanes = from_above("schedule_maker")(name, ranks, count, len(several))
-        order = [[a for cell in lane for a in (cell if isinstance(cell, tuple) else (cell,))] for lane in lanes]
+        made = from_above("schedule_maker")(name, ranks, count, len(several))
         held = {one.names["index"]: one for one in several}
-        if len(several) > 1:
-            order[0] = list(_with_messages(order, total))
-        made = {
-            "stages": held,
-            "order": order[0],
-            "count": count,
-            "loss": loss_fn is not None,
-            "ahead": len(several) > 1,
-        }
-        return Instance(None, made, "pipeline schedule")
+        if tuple(held) != made.holds[0]:
+            raise NotRead(f"refused: the stages {tuple(held)} on rank 0, which {name} gives {made.holds[0]}")
+        row = made.to_csv(lowered=name not in SINGLE).splitlines()[0]
+        order = [(what, int(at), int(number)) for at, what, number in ACTION.findall(row)]
+        found = {"stages": held, "order": order, "count": count, "loss": loss_fn is not None, "single": name in SINGLE}
+        return Instance(None, found, "pipeline schedule")
 
     return make
-
-
-def _with_messages(order: list[list[Any]], stages: int) -> Iterator[Any]:
-    """Rank 0's actions, and (kind, stage, micro-batch) of what arrives, as soon as its sender has made it.
-
-    Ranks take turns; an action waits until its input arrives (PyTorch 2.14, _add_send_recv).
-    """
-    ranks, lanes = len(order), [list(lane) for lane in order]
-    there: set[tuple[str, int, int]] = set()
-    while any(lanes):
-        before = len(there), sum(map(len, lanes))
-        for rank, lane in enumerate(lanes):
-            if not lane:
-                continue
-            action = lane[0]
-            kind, at, number = action.kind, action.stage, action.micro_batch
-            first, way = (0, 1) if kind == "F" else (stages - 1, -1)
-            if at != first and (kind, at, number) not in there:
-                continue
-            lane.pop(0)
-            to = at + way
-            if rank == 0:
-                yield action
-            if 0 <= to < stages:
-                there.add((kind, to, number))
-                if to % ranks == 0:
-                    yield kind, to, number
-        if before == (len(there), sum(map(len, lanes))):
-            raise NotRead("a schedule whose actions wait for each other")
 
 
 class _Run:
@@ -119,14 +100,31 @@ class _Run:
         return list(op("split_parts")(x, axis=0, sizes=tuple(sizes)))
 
     def run(self) -> None:
-        for action in self.of["order"]:
+        single, divided = self.of["single"], any(kind == "I" for kind, *_ in self.of["order"])
+        for kind, at, number in self.of["order"]:
             self.front.world.at(self.line)
-            if isinstance(action, tuple):
-                self._arrives(*action)
-            elif action.kind == "F":
-                self._forward(action.stage, action.micro_batch)
-            elif self.trains:
-                self._backward(action.stage, action.micro_batch)
+            if kind == "F":
+                self._forward(at, number)
+                if single:
+                    self._leaves("F", at, number)
+            elif kind in ("SEND_F", "RECV_F"):
+                (self._leaves if kind == "SEND_F" else self._arrives)("F", at, number)
+            elif not self.trains or kind == "W":
+                continue
+            elif kind in ("SEND_B", "RECV_B"):
+                (self._leaves if kind == "SEND_B" else self._arrives)("B", at, number)
+            else:
+                if single:
+                    self._arrives("B", at, number)
+                before = len(self.front.world.messages)
+                self._backward(at, number)
+                if divided and len(self.front.world.messages) > before:
+                    raise NotRead("messages of a backward that is divided are not read")
+                if single:
+                    self._leaves("B", at, number)
+        if any(one.names["tells"] for one in self.of["stages"].values()):
+            why = "what stages tell each other of shapes first is not counted: PipelineStage(..., input_args=...)"
+            self.front.reader.note(self.line, why)
 
     def _sent(self, kind: str, x: Any, at: int, way: str, number: int, backward: bool) -> None:
         """Note a message with a neighbour."""
@@ -138,11 +136,18 @@ class _Run:
 
     def _arrives(self, kind: str, at: int, number: int) -> None:
         backward = kind != "F"
-        if backward and not self.trains:
+        if at == (self.of["stages"][at].names["stages"] - 1 if backward else 0):
             return
         for x in self._gradients(at, number) if backward else self._inputs(at):
             way = f"stage {at + 1} -> {at}" if backward else f"stage {at - 1} -> {at}"
             self._sent("recv", x, at, way, number, backward)
+
+    def _leaves(self, kind: str, at: int, number: int) -> None:
+        backward, stages = kind != "F", self.of["stages"][at].names["stages"]
+        to, values = at - 1 if backward else at + 1, self.kept[at, number][0 if backward else 1]
+        for x in values if 0 <= to < stages else ():
+            if x.requires_grad or not backward:
+                self._sent("send", x, at, f"stage {at} -> {to}", number, backward)
 
     def _inputs(self, at: int) -> list[Any]:
         """What a stage that is not the first is given."""
@@ -168,19 +173,13 @@ class _Run:
         out = needed(self.front.reader.call(self.of["stages"][at].names["module"], inputs, named))
         outputs = [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, Parts)]
         self.kept[at, number], self.shapes[at] = (inputs, outputs), outputs
-        for x in outputs if at + 1 < self.of["stages"][at].names["stages"] else ():
-            self._sent("send", x, at, f"stage {at} -> {at + 1}", number, False)
+        if at + 1 == self.of["stages"][at].names["stages"] and not all(x.alone for x in outputs):
+            raise NotRead("a loss of distributed tensors in a pipeline is not read")
 
     def _backward(self, at: int, number: int) -> None:
-        if not self.of["ahead"]:
-            self._arrives("B", at, number)
-        inputs, outputs = self.kept.pop((at, number))
-        for x in outputs:
+        for x in self.kept[at, number][1]:
             if x.requires_grad:
                 x.backward(self.front.world.tensor(x.shape, x.dtype, x.layout if not x.alone else None))
-        for x in inputs if at else ():
-            if x.requires_grad:
-                self._sent("send", x, at, f"stage {at} -> {at - 1}", number, True)
 
 
 def run(front: Front, of: Instance, args: tuple[Any, ...], kwargs: dict[str, Any], trains: bool) -> None:
@@ -189,4 +188,90 @@ def run(front: Front, of: Instance, args: tuple[Any, ...], kwargs: dict[str, Any
     _Run(front, of, args, {name: x for name, x in kwargs.items() if name not in own}, trains).run()
 
 
-PIPELINES: Table = {"PipelineStage": stage, **{name: _schedule(ours) for name, ours in SCHEDULES.items()}}
+# ---- pipeline(): a network that is cut at some of its layers ----
+
+
+class Cut(Exception):
+    """The first stage ends here.  values: what it gives"""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        super().__init__("a cut")
+        self.values = values
+
+
+def pipeline(
+    front: Front,
+    module: Any,
+    mb_args: Any = (),
+    mb_kwargs: Any = None,
+    split_spec: Any = None,
+    split_policy: Any = None,
+) -> Instance:
+    """A network, cut before or after some of its layers. Raises NotRead: more crosses a cut."""
+    paths = dict(module.cells_and_names()) if isinstance(module, Cell) else {}
+    if split_policy is not None or not split_spec or not set(split_spec) <= set(paths):
+        raise NotRead("where this is cut is not known")
+    cuts = {id(paths[path]): last(point) for path, point in split_spec.items()}
+    before: dict[int, Any] = {id(x): x for x in (*mb_args, *(mb_kwargs or {}).values()) if isinstance(x, Parts)}
+    given, old, world = set(before), {}, front.world
+
+    def watched(operands: Sequence[Any], results: Sequence[Any]) -> None:
+        if any(id(x) in old for x in operands):
+            raise NotRead("a cut that more than one layer's inputs or outputs cross is not read")
+        before.update((id(x), x) for x in results)
+
+    def cut(values: Any) -> Any:
+        several = values if isinstance(values, tuple) else (values,)
+        if any(isinstance(x, Parts) and (id(x) in given or id(x) in old or not x.alone) for x in several):
+            raise NotRead("a stage that hands on what it was given, or what is distributed, is not read")
+        old.update(before)
+        fresh = [world.tensor(x.shape, x.dtype) if isinstance(x, Parts) else x for x in several]
+        return tuple(fresh) if isinstance(values, tuple) else fresh[0]
+
+    world.watched = watched
+    try:
+        _run_cut(front, module, cuts, cut, mb_args, mb_kwargs or {})
+    finally:
+        world.watched = None
+    return Instance(None, {"module": module, "cuts": cuts, "num_stages": len(cuts) + 1}, "pipe")
+
+
+def _run_cut(front: Front, module: Any, cuts: dict[int, str], cut: Any, args: Any, kwargs: Any) -> Any:
+    """The network, with `cut` called where a stage ends."""
+    held = []
+    for _, one in module.cells_and_names():
+        if cuts.get(id(one)) == "BEGINNING":
+            held.append(one.register_forward_pre_hook(lambda of, given: cut(given)))
+        elif id(one) in cuts:
+            held.append(one.register_forward_hook(lambda of, given, out: cut(out)))
+    try:
+        return front.reader.call(module, list(args), dict(kwargs))
+    finally:
+        for each in held:
+            each.remove()
+
+
+def build_stage(front: Front, of: Instance, stage_index: Any, device: Any = None, group: Any = None) -> Instance:
+    """pipe.build_stage(0, device)"""
+    if of.kind != "pipe" or stage_index != 0:
+        raise NotRead(f"stage {stage_index} of this is not read")
+
+    def cut(values: Any) -> Any:
+        raise Cut(values if isinstance(values, tuple) else (values,))
+
+    def first(*args: Any, **kwargs: Any) -> Any:
+        try:
+            _run_cut(front, of.names["module"], of.names["cuts"], cut, args, kwargs)
+        except Cut as found:
+            return found.values
+        raise NotRead("no layer at which this is cut is called")
+
+    held = {"module": first, "index": 0, "stages": of.names["num_stages"], "inputs": (), "group": group, "tells": False}
+    return Instance(None, held, "pipeline stage")
+
+
+PIPELINES: Table = {
+    "PipelineStage": stage,
+    "pipelining.pipeline": pipeline,
+    **{name: _schedule(ours) for name, ours in SCHEDULES.items()},
+}

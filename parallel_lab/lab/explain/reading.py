@@ -13,18 +13,21 @@ becomes `Unread`, with its line, and so does what is computed from it. Steps, si
 from __future__ import annotations
 
 import ast
-import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ...base.errors import ArgumentError, ParallelLabError, shorten
+from ...base.errors import ParallelLabError, shorten
+from .syntax import BINARY, COMPARE, QUIET, formatted, marks_of, parsed, yields
 from .values import (
     LONGEST,
     PLAIN,
+    TOO_WIDE,
+    UNKNOWN,
     Bound,
     Class,
+    Endless,
     Function,
     Instance,
     Leave,
@@ -42,16 +45,9 @@ SEQUENCE = 4096  # elements of a list, turns of a loop
 SECONDS = 60  # of reading
 DEPTH = 24  # calls within calls of the program's functions
 NESTED = 60  # expressions within expressions
-
-_BINARY: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow, ast.MatMult: operator.matmul,
-}  # fmt: skip
-_COMPARE: dict[type, Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
-    ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
+ITEMS = 64  # of a generator
+YIELDED = " yielded"  # in the scope of a generator: its items
+ELSEWHERE = " elsewhere"  # in a scope: the scopes of the names that it calls global or nonlocal
 
 
 class Reader:
@@ -101,6 +97,10 @@ class Reader:
 
     def _step(self) -> None:
         self.steps += 1
+        self.in_time()
+
+    def in_time(self) -> None:
+        """Raises Stopped after too many steps, or too long."""
         if self.steps > STEPS or time.monotonic() > self.latest:
             raise Stopped(f"more than {STEPS} steps, or {SECONDS} s: the rest is not read")
 
@@ -119,6 +119,10 @@ class Reader:
     def _s_augassign(self, node: Any, scopes: Scopes) -> None:
         old = self.value(ast.copy_location(ast.parse(ast.unparse(node.target), mode="eval").body, node), scopes)
         new = self.value(node.value, scopes)
+        if isinstance(old, list) and isinstance(node.op, ast.Add):
+            if len(old) < SEQUENCE:
+                old += self.items(new)
+            return
         held = self.hooks.in_place(old, type(node.op).__name__, new)
         self.bind(node.target, self.operate(type(node.op), old, new) if held is None else held, scopes)
 
@@ -169,29 +173,74 @@ class Reader:
     _s_continue = _s_break
 
     def _s_assert(self, node: Any, scopes: Scopes) -> None:
-        """Its condition; of pass, global, nonlocal and del nothing is read."""
+        """Its condition."""
         if isinstance(node, ast.Assert):
             self.value(node.test, scopes)
 
-    _s_pass = _s_global = _s_nonlocal = _s_delete = _s_assert
+    _s_pass = _s_assert
+
+    def _s_global(self, node: Any, scopes: Scopes) -> None:
+        """Names that are bound elsewhere from here on."""
+        outer = scopes[-1:] if isinstance(node, ast.Global) else scopes[1:-1]
+        for name in node.names:
+            where = next((scope for scope in outer if name in scope), outer[-1])
+            scopes[0][ELSEWHERE] = {**scopes[0].get(ELSEWHERE, {}), name: where}
+
+    _s_nonlocal = _s_global
+
+    def _s_delete(self, node: Any, scopes: Scopes) -> None:
+        for target in node.targets:
+            if isinstance(target, ast.Name):
+                scopes[0].pop(target.id, None)
+                continue
+            holder = needed(self.value(target.value, scopes))
+            key = target.attr if isinstance(target, ast.Attribute) else needed(self.value(target.slice, scopes))
+            if isinstance(holder, (dict, list)) and isinstance(key, (int, str)):
+                self.checked(partial(holder.__delitem__, key))
+            elif isinstance(holder, Instance):
+                self.checked(partial(holder.drop, key))
+            else:
+                raise NotRead(f"del {shorten(ast.unparse(target))} is not read")
 
     def _s_raise(self, node: Any, scopes: Scopes) -> None:
         raise Stopped("the program raises an error here")
 
     def _s_if(self, node: Any, scopes: Scopes) -> None:
-        self.block(node.body if self.truth(node.test, scopes) else node.orelse, scopes)
+        try:
+            holds = self.truth(node.test, scopes)
+        except NotRead:
+            inside = [part for one in (*node.body, *node.orelse) for part in ast.walk(one)]
+            quiet = node.test.lineno not in self.unread and all(self._is_quiet(part, scopes) for part in inside)
+            for part in inside:
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
+                    self.bind(part, self.hooks.number() if quiet else Unread(node.lineno), scopes)
+            if not quiet:
+                raise
+            return
+        self.block(node.body if holds else node.orelse, scopes)
+
+    def _is_quiet(self, node: ast.AST, scopes: Scopes) -> bool:
+        """Whether this changes nothing but names, so that nobody misses it if it is not read."""
+        if isinstance(node, ast.Call):
+            return self.hooks.is_silent(getattr(node.func, "attr", getattr(node.func, "id", "")))
+        if isinstance(node, ast.AugAssign):  # of a counter
+            name = getattr(node.target, "id", "")
+            return isinstance(next((scope[name] for scope in scopes if name in scope), None), (int, float))
+        return isinstance(node, QUIET) or isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
 
     def truth(self, node: ast.expr, scopes: Scopes) -> bool:
         """A condition. Raises NotRead where it is not known."""
         value = self.value(node, scopes)
-        if not isinstance(value, (*PLAIN, Name, Instance)):
+        if isinstance(value, Unread) or not self.hooks.known(value):
             raise NotRead(f"the condition {shorten(ast.unparse(node))} is not known: neither branch is read")
         return bool(value)
 
     def _s_while(self, node: Any, scopes: Scopes) -> None:
         for _ in range(SEQUENCE):
-            if not self.truth(node.test, scopes) or self._turn(node, scopes):
-                return
+            if not self.truth(node.test, scopes):
+                return self.block(node.orelse, scopes)
+            if self._turn(node, scopes):
+                return None
         raise NotRead(f"more than {SEQUENCE} turns")
 
     def _s_for(self, node: Any, scopes: Scopes) -> None:
@@ -206,13 +255,15 @@ class Reader:
         try:
             self.block(node.body, scopes)
         except Leave as leave:
-            if leave.kind == "return":
+            if leave.kind in ("return", "endless"):
                 raise
             return leave.kind == "break"
         return False
 
     def items(self, value: Any) -> list[Any]:
         """What a loop or an unpacking goes through. Raises NotRead."""
+        if isinstance(value, Endless):
+            raise NotRead(f"a loop over a generator of more than {ITEMS} items is not read")
         if not isinstance(value, (tuple, list, dict, range)):
             return self.hooks.items(needed(value))
         if len(value) > SEQUENCE:
@@ -221,11 +272,15 @@ class Reader:
 
     def _s_with(self, node: Any, scopes: Scopes) -> None:
         entered = [self.value(item.context_expr, scopes) for item in node.items]
+        own = [one for one in entered if isinstance(one, Instance) and one.of is not None and one.of.find("__enter__")]
         for item, value in zip(node.items, entered, strict=True):
+            made = self.call(self.attribute(value, "__enter__"), [], {}) if value in own else value
             if item.optional_vars is not None:
-                self.bind(item.optional_vars, value, scopes)
+                self.bind(item.optional_vars, made, scopes)
         with self.hooks.within(entered):
             self.block(node.body, scopes)
+        for value in reversed(own):
+            self.call(self.attribute(value, "__exit__"), [None, None, None], {})
 
     def _s_try(self, node: Any, scopes: Scopes) -> None:
         self.block([*node.body, *node.orelse, *node.finalbody], scopes)
@@ -233,7 +288,7 @@ class Reader:
     def bind(self, target: ast.expr, value: Any, scopes: Scopes) -> None:
         """target = value"""
         if isinstance(target, ast.Name):
-            scopes[0][target.id] = value
+            scopes[0].get(ELSEWHERE, {}).get(target.id, scopes[0])[target.id] = value
         elif isinstance(target, (ast.Tuple, ast.List)):
             parts = [value] * len(target.elts) if isinstance(value, Unread) else self.items(value)
             at = next((i for i, part in enumerate(target.elts) if isinstance(part, ast.Starred)), None)
@@ -282,6 +337,7 @@ class Reader:
 
     def _e_name(self, node: Any, scopes: Scopes) -> Any:
         for scope in scopes:
+            scope = scope.get(ELSEWHERE, {}).get(node.id, scope)
             if node.id in scope:
                 return scope[node.id]
         for module in (*self.stars, "builtins"):
@@ -353,20 +409,23 @@ class Reader:
     def operate(self, kind: type, left: Any, right: Any) -> Any:
         """left (operator) right"""
         if not (isinstance(needed(left), PLAIN) and isinstance(needed(right), PLAIN)):
-            return self.hooks.operate(kind.__name__, left, right)
+            told = kind is ast.Mod and isinstance(left, str)  # a text with a tensor's value in it
+            return UNKNOWN if told else self.hooks.operate(kind.__name__, left, right)
         if kind is ast.Mod and isinstance(left, str):
-            return "..."
+            return self.checked(lambda: formatted(left, right))
         lengths = [len(x) for x in (left, right) if isinstance(x, (str, tuple, list))]
         numbers = [abs(x) for x in (left, right) if isinstance(x, (int, float))]
         too_long = kind is ast.Mult and lengths and numbers and lengths[0] * max(numbers) > SEQUENCE
-        if kind not in _BINARY or too_long or kind is ast.Pow and (len(numbers) < 2 or numbers[1] > 64):
+        if kind not in BINARY or too_long or kind is ast.Pow and (len(numbers) < 2 or numbers[1] > 64):
             raise NotRead(f"{kind.__name__} of {shorten(left)} and {shorten(right)} is not read")
-        return limited(self.checked(lambda: _BINARY[kind](left, right)))
+        return limited(self.checked(lambda: BINARY[kind](left, right)))
 
     def _e_unaryop(self, node: Any, scopes: Scopes) -> Any:
-        value = self.value(node.operand, scopes)
-        if isinstance(node.op, ast.Not) and isinstance(value, PLAIN):
-            return not value
+        value = needed(self.value(node.operand, scopes))
+        if isinstance(node.op, ast.Not):
+            return not value if self.hooks.known(value) else value
+        if isinstance(node.op, ast.Invert):
+            raise NotRead(f"{shorten(ast.unparse(node))} is not read")
         if isinstance(value, (int, float)):
             return -value if isinstance(node.op, ast.USub) else value
         return self.operate(ast.Mult, value, -1)
@@ -375,8 +434,8 @@ class Reader:
         value: Any = None
         for part in node.values:
             value = needed(self.value(part, scopes))
-            if bool(value) is isinstance(node.op, ast.Or):
-                break
+            if not self.hooks.known(value) or bool(value) is isinstance(node.op, ast.Or):
+                break  # with a value that is not known all is not known
         return value
 
     def _e_compare(self, node: Any, scopes: Scopes) -> Any:
@@ -385,7 +444,7 @@ class Reader:
             right = needed(self.value(other, scopes))
             both = isinstance(left, PLAIN) and isinstance(right, PLAIN) or isinstance(op, (ast.Is, ast.IsNot))
             name = type(op).__name__
-            ask = _COMPARE[type(op)] if both else partial(self.hooks.operate, name)
+            ask = COMPARE[type(op)] if both else partial(self.hooks.operate, name)
             held = self.checked(partial(ask, left, right))
             if held is not True:
                 return held
@@ -396,8 +455,17 @@ class Reader:
         return self.value(node.body if self.truth(node.test, scopes) else node.orelse, scopes)
 
     def _e_joinedstr(self, node: Any, scopes: Scopes) -> Any:
-        parts = [p.value if isinstance(p, ast.Constant) else self.value(p.value, scopes) for p in node.values]
-        return "".join(str(p) if isinstance(p, (str, int, float)) else "..." for p in parts)[:LONGEST]
+        parts = [p.value if isinstance(p, ast.Constant) else self._shown(p, scopes) for p in node.values]
+        return "".join(parts)[:LONGEST]
+
+    def _shown(self, node: Any, scopes: Scopes) -> str:
+        """{value!r:>8} in a text."""
+        value, spec = self.value(node.value, scopes), "" if node.format_spec is None else node.format_spec
+        spec = spec and self._e_joinedstr(spec, scopes)
+        if not isinstance(value, (str, int, float)) or TOO_WIDE.search(spec):
+            return UNKNOWN
+        value = repr(value) if chr(max(node.conversion, 0)) == "r" else value
+        return self.checked(lambda: format(value, spec))
 
     def _e_namedexpr(self, node: Any, scopes: Scopes) -> Any:
         value = self.value(node.value, scopes)
@@ -424,8 +492,14 @@ class Reader:
                 self._comprehend(node, at + 1, scopes, made)
 
     def _e_yield(self, node: Any, scopes: Scopes) -> Any:
-        """A generator is read up to its first item: a loop over it takes one turn."""
-        raise Leave("return", [None if node.value is None else self.value(node.value, scopes)])
+        """A generator is read to its end before its first item is used, or up to `ITEMS` of them."""
+        items = next(scope[YIELDED] for scope in scopes if YIELDED in scope)
+        value = None if node.value is None else self.value(node.value, scopes)
+        items += self.items(value) if isinstance(node, ast.YieldFrom) else [value]
+        if len(items) >= ITEMS:
+            raise Leave("endless")
+
+    _e_yieldfrom = _e_yield
 
     def _e_call(self, node: Any, scopes: Scopes) -> Any:
         if getattr(node.func, "id", "") == "super":
@@ -496,6 +570,8 @@ class Reader:
         try:
             if isinstance(of.node, ast.Lambda):
                 return self.value(of.node.body, [scope, *of.scopes])
+            if yields(of.node):
+                return self._generated(of, scope)
             self.block(of.node.body, [scope, *of.scopes])
         except Leave as leave:
             return leave.value
@@ -503,22 +579,14 @@ class Reader:
             self.depth, self.line = self.depth - 1, line
         return None
 
-
-def marks_of(found: Any) -> set[str]:
-    """The names of a function's decorators."""
-    return {getattr(d, "id", "") for d in getattr(getattr(found, "node", None), "decorator_list", ())}
-
-
-def parsed(text: str) -> ast.Module:
-    """The syntax tree of a program. Raises ArgumentError, with the line, unless it is Python, and not too long."""
-    where = "explain"
-    if not isinstance(text, str) or len(text) > LONGEST:
-        what = f"a text of {len(text)} characters" if isinstance(text, str) else shorten(text)
-        raise ArgumentError(what, where=where, allowed=f"A text of at most {LONGEST} characters, or a file of one")
-    try:
-        return ast.parse(text.replace("\r\n", "\n"))
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        line = getattr(error, "lineno", None) or 1
-        lines = text.splitlines()
-        shown = shorten(lines[line - 1].strip()) if line <= len(lines) else ""
-        raise ArgumentError(f"line {line}: {shown} is not Python", where=where, allowed="A program") from None
+    def _generated(self, of: Function, scope: dict[str, Any]) -> Any:
+        """The items of a generator. Raises NotRead for one whose messages others would come between."""
+        scope[YIELDED], before = [], self.hooks.happened()
+        try:
+            self.block(of.node.body, [scope, *of.scopes])
+        except Leave as leave:
+            if leave.kind == "endless":
+                return Endless(scope[YIELDED])
+        if self.hooks.happened() != before:
+            raise NotRead("a generator that sends messages is not read")
+        return scope[YIELDED]

@@ -16,7 +16,23 @@ from ...nn.parallel_styles import parallel_cross_entropy
 from ...nn.tensor import dtensor
 from ...nn.tensor.dtensor import DTensor
 from ...nn.tensor.dtensor_parts import Parts, replicated
-from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, op, ours, shape_of
+from .front import (
+    METHODS,
+    PYTHON,
+    Front,
+    Table,
+    arange,
+    cast_to,
+    filled,
+    from_list,
+    last,
+    like,
+    number,
+    one_hot,
+    op,
+    ours,
+    shape_of,
+)
 from .values import Name, NotRead
 from .world import layout_of
 
@@ -110,15 +126,34 @@ def factory(front: Front, *sizes: Any, device_mesh: Any = None, placements: Any 
 
 def collective(kind: str, at: int) -> Callable[..., Any]:
     """A message by hand, over the ranks of a group, in a tensor of this rank's own.  at: which argument is given"""
+    reduces = kind in ("all_reduce", "reduce_scatter")
 
-    def run(front: Front, *args: Any, op: Any = "sum", group: Any = None, **kw: Any) -> None:
-        given = args[at][0] if isinstance(args[at], list) else args[at]
+    def run(front: Front, *args: Any, op: Any = "sum", group: Any = None, **kw: Any) -> Name:
+        given, more = args[at], args[at + 1 :]
+        if not isinstance(given, Parts) or set(kw) - {"async_op"} or more and kind == "all_to_all":
+            raise NotRead(f"{kind} of this is not read")
+        if reduces and more:
+            op, *more = more
+        group = more[0] if more else group
         over = group or next((m for m in front.meshes if m.ndim == 1 and m.size == front.devices), None)
         axis = over.names[0] if isinstance(over, DeviceMesh) and over.ndim == 1 else ""
-        reduce = str(last(op)).lower() if kind in ("all_reduce", "reduce_scatter") else ""
-        front.world.send(kind, axis, given, reduce, "asked for")
+        if over is not None and not axis:
+            raise NotRead("a group whose axis is not known")
+        front.world.send(kind, axis, given, str(last(op)).lower() if reduces else "", "asked for")
+        return Name("work")
 
     return run
+
+
+def hand_broadcast(front: Front, *args: Any, **kw: Any) -> None:
+    """dist.broadcast: lists of messages leave out those that place what all ranks have."""
+    raise NotRead("a broadcast is not counted: lists leave out what places a tensor that all ranks have")
+
+
+def new_group(front: Front, ranks: Any = None, *args: Any, **kw: Any) -> None:
+    """A group of all ranks."""
+    if ranks is not None and list(ranks) != list(range(front.devices)):
+        raise NotRead("a group of some of the ranks is not read")
 
 
 # ---- gradients ----
@@ -175,7 +210,19 @@ def _several(values: Sequence[Any]) -> tuple[Any, ...]:
 def reduction(name: str) -> Callable[..., Any]:
     """sum, mean, ...: dim and keepdim, or axis and keepdims."""
 
-    def run(front: Front, x: Parts, dim: Any = None, keepdim: bool = False, *, axis: Any = None, **kw: Any) -> Any:
+    def run(
+        front: Front,
+        x: Parts,
+        dim: Any = None,
+        keepdim: bool = False,
+        *,
+        axis: Any = None,
+        dtype: Any = None,
+        **kw: Any,
+    ) -> Any:
+        if set(kw) - {"keepdims", "keep_dims"}:
+            raise NotRead(f"{name} with {', '.join(kw)} is not read")
+        x = x if dtype is None else cast_to(front, x, dtype)
         dim, keepdim = dim if axis is None else axis, kw.get("keepdims", kw.get("keep_dims", keepdim))
         dims = {} if dim is None else {"axis": dim if isinstance(dim, int) else tuple(dim)}
         return op(f"reduce_{name}")(x, **dims, keep_dims=keepdim)
@@ -246,6 +293,13 @@ def attention(
     return op("scaled_dot_product_attention")(query, key, value, is_causal=is_causal, scale=scale)
 
 
+def dropout(front: Front, x: Parts, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    """dropout; PyTorch refuses a pending tensor"""
+    if training and not x.alone and x.layout.pending:
+        raise NotRead("refused: dropout of what is pending (PyTorch)")
+    return op("mul")(x, 1.0)
+
+
 def cross_entropy(
     front: Front,
     input: DTensor,
@@ -256,6 +310,8 @@ def cross_entropy(
     **kw: Any,
 ) -> Any:
     """cross_entropy; under loss_parallel of logits split by class: three sums of a number for each row."""
+    if not input.alone and (args or label_smoothing or set(kw) - {"ignore_index"}):
+        raise NotRead("a cross_entropy with weights or smoothing is not read")
     if input.alone or not front.splits_loss:
         return op("cross_entropy")(input, target, reduction=reduction)
     if input.mesh.ndim != 1 or input.ndim != 2 or input.placements != (Shard(1),):
@@ -362,7 +418,9 @@ OPERATORS: Table = {
     "stack": lambda front, xs, dim=0: op("stack")(*xs, axis=dim),
     "chunk": lambda front, x, chunks, dim=0: split(front, x, -(-x.shape[dim] // chunks), dim),
     "split": split,
-    "softmax": lambda front, x, dim=-1, *, axis=None, **kw: op("softmax")(x, axis=dim if axis is None else axis),
+    "softmax": lambda front, x, dim=-1, *, axis=None, dtype=None, **kw: op("softmax")(
+        x if dtype is None else cast_to(front, x, dtype), axis=dim if axis is None else axis
+    ),
     "broadcast_to": expand,
     "einsum": einsum,
     **{
@@ -384,24 +442,13 @@ FUNCTIONAL: Table = {
     "layer_norm": layer_norm,
     "rms_norm": lambda front, x, shape, weight=None, eps=None: op("rms_norm")(x, weight, epsilon=eps or 1e-6)[0],
     "scaled_dot_product_attention": attention,
-    "dropout": lambda front, x, *args, **kw: op("mul")(x, 1.0),
+    "dropout": dropout,
+    "one_hot": one_hot,
     "cross_entropy": cross_entropy,
     "nll_loss": lambda front, x, target, reduction="mean": op("nll_loss")(x, target, reduction=reduction),
     "mse_loss": mse_loss,
 }
-_SAME = [
-    "trunc_normal_",
-    "uniform_",
-    "cuda",
-    "cpu",
-    "npu",
-    "zero_",
-    "normal_",
-    "fill_",
-    "item",
-    "tolist",
-    "retain_grad",
-]
+_SAME = ["trunc_normal_", "uniform_", "cuda", "cpu", "npu", "zero_", "normal_", "fill_", "retain_grad"]
 TENSOR: Table = {
     **OPERATORS,
     **{name: lambda front, x, *args, **kw: x for name in _SAME},
@@ -410,6 +457,7 @@ TENSOR: Table = {
         name: lambda front, x, to=name: cast_to(front, x, to)
         for name in ("float", "half", "bfloat16", "double", "long")
     },
+    "item": number,
     "contiguous": lambda front, x: (
         front.world.through("contiguous", x, x.detach(), lambda g: g) if by_columns(x) else x
     ),
@@ -451,11 +499,12 @@ CALLS: Table = {
     **{name: collective("all_gather", 1) for name in ("distributed.all_gather", "all_gather_into_tensor")},
     "distributed.reduce_scatter_tensor": collective("reduce_scatter", 1),
     "distributed.all_to_all_single": collective("all_to_all", 1),
-    "distributed.broadcast": lambda front, *args, **kw: None,
+    "distributed.broadcast": hand_broadcast,
     "autograd.grad": autograd_grad,
     **{name: lambda front: Name("no gradients") for name in ("torch.no_grad", "inference_mode")},
     **{name: lambda front, *args, **kw: Name("context") for name in ("record_function", "CommDebugMode")},
-    "torch.device": lambda front, *args: args[0],
+    **{name: lambda front, *args: args[0] if args else "cuda" for name in ("torch.device", "current_accelerator")},
+    "distributed.new_group": new_group,
     "torch.compile": lambda front, of=None, **kw: of,
     **{name: lambda front, *args: 0 for name in ("get_rank", "get_local_rank", "current_device")},
     **{name: lambda front, *args: front.devices for name in ("get_world_size", "get_group_size", "device_count")},
@@ -530,6 +579,7 @@ class TorchFront(Front):
             "mesh_dim_names": lambda front, mesh: mesh.names,
             "device_type": lambda front, mesh: "cuda",
         },
+        str: {"type": lambda front, device: device.partition(":")[0], "index": lambda front, device: 0},
         Shard: {"dim": lambda front, placement: placement.dim},
         tuple: {"values": lambda front, pair: pair[0], "indices": lambda front, pair: pair[1]},
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
 LONGEST = 200_000  # characters of a program
 HELD = 20_000  # elements of a list with those of the lists in it
 INT = 2**62
+UNKNOWN = "..."  # in a text, where a value is not known
+TOO_WIDE = re.compile(r"\d{3}")  # a field of 100 columns or more
 
 Scopes = list[dict[str, Any]]  # names, innermost first
 PLAIN = (bool, int, float, str, tuple, list, dict, type(None), slice, type(...))
@@ -78,6 +81,10 @@ class Instance:
             raise NotRead("an element of this that is set is not read")
         return key
 
+    def drop(self, key: Any) -> None:
+        """del self.key, del self[key]"""
+        del self.names[key]
+
     def begin(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Without an __init__ of its own: a dataclass or a named tuple."""
         fields = self.of.fields if self.of else ()
@@ -93,8 +100,12 @@ class Bound:
     start: Any = None  # super(): the class after which to look
 
 
+class Endless(list):
+    """The first items of a generator that has more than are read."""
+
+
 class Leave(Exception):
-    """return, break, continue."""
+    """return, break, continue; endless: a generator that has more items than are read."""
 
     def __init__(self, kind: str, value: Any = None) -> None:
         super().__init__(kind)

@@ -109,6 +109,8 @@ class World:
         self.ranks = DeviceMesh((devices,))
         self.merges: Callable[[str, str], bool] | None = None  # whether messages over axes that follow are one
         self.refuses: Callable[[str, bool], str] = lambda reason, backward: ""  # why a message cannot be
+        self.watched: Callable[[Sequence[Any], Sequence[Any]], None] | None = None  # sees what is computed
+        self.in_time: Callable[[], None] = lambda: None  # raises Stopped when reading has taken too long
         self.events: list[Message | Step] = []
         self.told: dict[int, tuple[Any, Message, int]] = {}  # the engine's messages, what was made of them, and when
         self.line, self._begun, self._lines, self._rule = 0, [0], [0], (None, 0)
@@ -148,7 +150,8 @@ class World:
             if same and self.merges(last.axis, axis):  # one message over both axes
                 axis = f"{last.axis},{axis}"
                 self.events.pop()
-        made = Message(sent.kind, axis, tuple(sent.shape), sent.reduce, sent.dtype, phase, line, why)
+        reduce = "sum" if self.merges and sent.reduce == "avg" else sent.reduce  # XLA divides afterwards
+        made = Message(sent.kind, axis, tuple(sent.shape), reduce, sent.dtype, phase, line, why)
         self.told[id(sent)] = sent, made, now()
         if axis != sent.axis:
             self.told |= {key: (one, made, when) for key, (one, of, when) in self.told.items() if of is last}
@@ -172,6 +175,9 @@ class World:
         return [e for e in self.events if isinstance(e, Message)]
 
     def _computed(self, op: Any, operands: Sequence[Any], results: Sequence[Parts]) -> None:
+        self.in_time()
+        if self.watched is not None:
+            self.watched(operands, results)
         if results == ():
             self._in_order(op, operands)
         elif differentiated() is None:
