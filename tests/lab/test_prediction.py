@@ -225,13 +225,21 @@ def test_a_form_takes_only_what_is_asked_and_says_what_its_file_lacks(form, tmp_
 
 
 def test_lesson_01_asks_in_its_lab_and_compares_what_was_answered_there():
+    """And one after the other: between two questions the lab showed the answers to the rest."""
     lab = StrategyLab()
     ask(lab)
-    for given in ("8 x 16", "0 5", 7):
+    for given, said in (
+        ("8 x 16", "each dim is divided"),
+        ("1 5", "same slice of w: they meet in backward"),
+        (7, "one"),
+    ):
         lab.answer(lab.question().key, given)
-        lab.ask()
+        assert said in lab.to_text() and "messages a step" not in lab.to_text()  # the head of the lab's picture
+        shown = lab.snapshot()["predict"]
+        assert shown["then"] and not shown["more"] and shown["open"]["hides"] == ["tables", "rank", "picture"]
     assert verdicts(quickstart_compare(lab)) == ["right", "not yet", "right", "no answer"]
     lab.skip(lab.question().key)
+    assert "messages a step" in lab.to_text()
     assert lab.question() is None and lab.snapshot()["predict"]["more"]  # its own questions: on demand
     lab.ask()
     assert not lab.question().key.startswith("Lesson")

@@ -10,6 +10,7 @@ import dataclasses
 from ast import literal_eval
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ...base.errors import ArgumentError, shorten
@@ -121,10 +122,16 @@ ASKED = (
 
 def ask(lab: StrategyLab) -> None:
     """Let the lab begin with the questions of the lesson; they are about the plan that it has now."""
-    questions = []
-    for text, (what, _, right, _, why) in zip(ASKED, Prediction()._rows(lab.plan), strict=True):
+    questions, plan = [], lab.plan
+
+    def about(at: int, answer: Any) -> str:
+        given: list[Any] = [None] * len(ASKED)
+        given[at] = literal_eval(answer) if isinstance(answer, str) else answer
+        return Prediction(*given)._rows(plan)[at][-1].removesuffix(".")
+
+    for at, (text, (what, _, right, _, why)) in enumerate(zip(ASKED, Prediction()._rows(plan), strict=True)):
         listed = isinstance(right, tuple)
-        how = {"listed": listed, "hides": ("tables", "rank", "picture")}
+        how = {"listed": listed, "hides": ("tables", "rank", "picture"), "about": partial(about, at)}
         answer = str(right) if listed else right
         questions.append(Question(f"Lesson 01: {what}", text, (answer,), why.removesuffix("."), **how))
     lab.ask_first(questions, len(questions))

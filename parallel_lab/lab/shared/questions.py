@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,7 @@ class Question:
     listed   several whole numbers are typed, a shape or ranks; such an answer is kept as text, "(8, 16)"
     hides    parts of the view that show the answer
     names    what answers are called where they are shown: (a tensor, its name in the lab)
+    about    what is said of a wrong answer instead of `why`
     """
 
     key: str
@@ -64,6 +65,7 @@ class Question:
     names: tuple[tuple[str, str], ...] = ()
     choices: tuple[str, ...] = ()
     listed: bool = False
+    about: Callable[[Answer], str] | None = None
 
     def named(self, answer: Answer) -> Answer:
         """The answer as it is shown."""
@@ -95,7 +97,10 @@ class Question:
         facts |= {"choices": list(self.choices), "listed": self.listed}
         if self.key in answers:
             yours = answers[self.key]
-            facts |= {"yours": yours, "verdict": "right" if self.is_right(yours) else Comparison.verdict(yours, None)}
+            right = self.is_right(yours)
+            facts |= {"yours": yours, "verdict": "right" if right else Comparison.verdict(yours, None)}
+            if self.about is not None and yours is not None and not right:
+                facts["why"] = self.about(yours)
         return facts
 
 
@@ -116,7 +121,9 @@ class ModelWithQuestions(ModelWithSettings):
         return ()
 
     def ask_first(self, questions: Iterable[Question] = (), most: int = 3) -> None:
-        """Ask, and begin with these questions of a lesson.  most: so many; from then on only on demand (`ask`)"""
+        """Ask, and begin with these questions of a lesson, one after the other: what they hide stays covered until the
+        last is answered.  most: so many; from then on only on demand (`ask`)
+        """
         self._first, self._most = tuple(questions), len(self._answers) + most
         self.set_predict(True)
 
@@ -128,9 +135,12 @@ class ModelWithQuestions(ModelWithSettings):
         return self._open(self._listed()) if self._predict else None
 
     def _open(self, questions: list[Question]) -> Question | None:
-        if [q.key for q in questions] == self._quiet or len(self._answers) >= self._most:
+        waits = [q for q in questions if q.key not in self._answers]
+        if len(self._answers) >= self._most:
             return None
-        return next((q for q in questions if q.key not in self._answers), None)
+        if [q.key for q in questions] == self._quiet:  # only a lesson's own are asked one after the other
+            waits = [q for q in waits if q in self._first]
+        return next(iter(waits), None)
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -179,7 +189,10 @@ class ModelWithQuestions(ModelWithSettings):
         last = max(answered, key=lambda q: order.index(q.key), default=None)
         shown = {"open": opened and opened.shown(self._answers), "last": last and last.shown(self._answers)}
         more = opened is None and len(answered) < len(questions)
-        return {"on": self._predict, **shown, "more": more, "answers": dict(self._answers)}
+        then = (
+            opened in self._first and last in self._first
+        )  # a lesson's next one: of the last it is said what is right
+        return {"on": self._predict, **shown, "more": more, "then": then, "answers": dict(self._answers)}
 
     def answered(self) -> list[dict[str, Any]]:
         """The same as plain data: {"key", "text", "yours", "right"}, as they are shown; "yours" is None if skipped."""

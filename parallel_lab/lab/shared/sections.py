@@ -116,7 +116,7 @@ def open_question(shot: Mapping[str, Any]) -> str:
     if not predict.get("open"):
         return ""
     lines = shot["title"], f"Predict first: {predict['open']['text']}", "The rest is shown when you answer or skip it."
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *(last_answer(shot) if predict.get("then") else ())]) + "\n"
 
 
 def last_answer(shot: Mapping[str, Any]) -> list[str]:

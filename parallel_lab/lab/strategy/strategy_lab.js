@@ -427,7 +427,7 @@ const { render, mountPage } = lab({
   parts: {
     patterns: (s, ui) => patterns(ui.id),
     head: header,
-    story: (s, ui) => html`${openQuestion(s) ? "" : asksOrTells(s, ui)}`,
+    story: (s, ui) => html`${openQuestion(s) ? lastSaid(s, ui) : asksOrTells(s, ui)}`,
     ...inPast(strategyPast, { status: (s, ui) => html`${openQuestion(s) ? asks(s, ui) : lead(s.status_rank, s.status_message || s.status_tensor)}` }),
     notices: (s) => notices({ alert: s.last_error, run: s.run.error }),
     operators, ...inPast(strategyPast, { picture, loss, ...Object.fromEntries(Object.entries({ graph, rank: rankDetail, timeline, tables })
