@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import socket
 import time
@@ -146,6 +147,25 @@ def test_a_notebook_sends_what_it_keeps_and_an_answer_after_the_reveal_is_too_la
     for address in ("192.168.1.5", "https://x:1", "http://x", "http://x:99999", 7):
         with pytest.raises(ArgumentError, match="address="):
             join(address, "X")
+
+
+def test_a_prediction_is_shown_before_its_notebook_has_compared_it_and_what_is_right_comes_later(client):
+    """What is right was kept as it was first sent: after the reveal the wall said "Right: ."."""
+    key, asked = client.join("Ada"), {**QUESTION, "key": "How many rounds?", "right": []}
+    numbers = itertools.count(1)
+
+    def say(yours, *right):
+        client.post("/say", said(next(numbers), predictions=[{**asked, "yours": yours, "right": list(right)}]), key)
+        return client.server.live.roll().histogram("How many rounds?")
+
+    assert say(4) == [("4", 1)] and say(3) == [("3", 1)]  # changed in the form, before anything is known
+    ident = client.server.live.roll().ids["How many rounds?"]
+    page = client.page(reveal=ident)
+    assert "is known once a notebook has compared it" in page and "Right:" not in page
+    assert say(6, 6) == [("3", 1)]  # too late; but now it is known what is right
+    assert "Right: 6. Nobody answered that." in client.page(names=True)
+    say(3, 7)
+    assert client.server.live.roll().right == {"How many rounds?": ("6",)}
 
 
 def test_a_lost_teacher_is_looked_for_ever_less_often(monkeypatch):

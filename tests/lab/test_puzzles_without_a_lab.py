@@ -3,7 +3,7 @@
 What a learner might call or look at once: every function of the modules that the lesson and its grader are made of,
 with the puzzle's own numbers; every attribute of the puzzle; the constants of the grader; what `par`, `numbers` and the
 first three hints say. Whatever in it has the form of an answer is handed in. A list of many, such as the 276 runs that
-a planner has priced, is no answer.
+a planner has priced, does not count.
 """
 
 from __future__ import annotations

@@ -108,16 +108,19 @@ class LiveClass:
             _take(place.name, checks, asked, Collected())
         except FORMS as error:
             raise DataFileError("another form", where="say", allowed="What parallel_lab sends") from error
-        before = len(place.answers), place.checks
+        before = dict(place.answers), place.checks
         place.number, place.heard, place.checks = told["number"], self._clock(), checks
         questions = {one for other in self._places.values() for one in other.answers}
         for one in asked:
             name = question_id(one["text"], one["key"])
+            known, is_late = place.answers.get(name), name in self.revealed
             is_room = len(place.answers) < MOST_ANSWERS and len(questions | {name}) <= MOST_QUESTIONS
-            if is_room and name not in self.revealed:
-                place.answers.setdefault(name, one)
+            if known is None and is_room and not is_late:
+                place.answers[name] = one
                 questions.add(name)
-        self.version += before != (len(place.answers), place.checks)
+            elif known is not None and not known["right"]:  # sent before the notebook compared it with what is right
+                place.answers[name] = {**one, "yours": known["yours"]} if is_late else one
+        self.version += before != (place.answers, place.checks)
 
     def leave(self, key: str) -> None:
         """A notebook ends: what it said stays."""

@@ -163,11 +163,12 @@ def _predictions(roll: Roll, live: LiveClass | None = None) -> str:
         bars, is_shown = roll.histogram(question), ident in shown
         rows = []
         for answer, count in bars:
-            right = ' class="wall-right"' if is_shown and answer in roll.right[question] else ""
-            rows.append((f"<span{right}>{escape(answer)}</span>", _bar(count, bars[0][1])))
-        missing = [answer for answer in roll.right[question] if answer not in dict(bars)]
-        told = f"Right: {' or '.join(roll.right[question])}." + (" Nobody answered that." if missing and not any(
-            answer in dict(bars) for answer in roll.right[question]) else "")  # fmt: skip
+            marked = ' class="wall-right"' if is_shown and answer in roll.right[question] else ""
+            rows.append((f"<span{marked}>{escape(answer)}</span>", _bar(count, bars[0][1])))
+        right = roll.right[question]
+        told = f"Right: {' or '.join(right)}." if right else "What is right is known once a notebook has compared it."
+        if right and not any(answer in dict(bars) for answer in right):
+            told += " Nobody answered that."
         open_now = " wall-revealed" if live and is_shown else ""
         found.append(f'<section class="wall-question{open_now}"><h3>{escape(question)}</h3>')
         found.append(_table(("answer", "learners"), rows))

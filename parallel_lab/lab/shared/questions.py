@@ -96,8 +96,7 @@ class Question:
         facts |= {"right": list(self.right), "within": self.within, "why": self.why, "names": dict(self.names)}
         facts |= {"choices": list(self.choices), "listed": self.listed}
         if self.key in answers:
-            yours = answers[self.key]
-            right = self.is_right(yours)
+            yours, right = answers[self.key], self.is_right(answers[self.key])
             facts |= {"yours": yours, "verdict": "right" if right else Comparison.verdict(yours, None)}
             if self.about is not None and yours is not None and not right:
                 facts["why"] = self.about(yours)
@@ -121,9 +120,7 @@ class ModelWithQuestions(ModelWithSettings):
         return ()
 
     def ask_first(self, questions: Iterable[Question] = (), most: int = 3) -> None:
-        """Ask, and begin with these questions of a lesson, one after the other: what they hide stays covered until the
-        last is answered.  most: so many; from then on only on demand (`ask`)
-        """
+        """Ask, and begin with a lesson's questions, one after the other.  most: so many; then only on demand (`ask`)"""
         self._first, self._most = tuple(questions), len(self._answers) + most
         self.set_predict(True)
 
@@ -135,12 +132,9 @@ class ModelWithQuestions(ModelWithSettings):
         return self._open(self._listed()) if self._predict else None
 
     def _open(self, questions: list[Question]) -> Question | None:
-        waits = [q for q in questions if q.key not in self._answers]
-        if len(self._answers) >= self._most:
-            return None
-        if [q.key for q in questions] == self._quiet:  # only a lesson's own are asked one after the other
-            waits = [q for q in waits if q in self._first]
-        return next(iter(waits), None)
+        only = self._first if [q.key for q in questions] == self._quiet else questions  # a lesson's follow at once
+        waits = (q for q in questions if q.key not in self._answers and q in only)
+        return next(waits, None) if len(self._answers) < self._most else None
 
     @property
     def answers(self) -> dict[str, Answer]:
@@ -174,8 +168,7 @@ class ModelWithQuestions(ModelWithSettings):
             if question is None or question.key != key:
                 allowed = "Nothing is asked" if question is None else f"The open one is {question.key!r}"
                 raise ArgumentError(f"question {key!r} is not open", where=where, allowed=allowed)
-            self._answers[key] = read(question, where)
-            self._asked[key] = question
+            self._answers[key], self._asked[key] = read(question, where), question
             if not self.is_branch:
                 keep_answer(self.answered()[-1])
             self._quiet = [q.key for q in self._listed()]
@@ -184,11 +177,10 @@ class ModelWithQuestions(ModelWithSettings):
     def asked(self) -> dict[str, Any]:
         """For the snapshot: whether it asks, the open question, and the last answer about what is shown."""
         questions = self._listed() if self._predict else []
-        opened, order = self._open(questions), list(self._answers)
-        answered = [q for q in questions if q.key in self._answers]
-        last = max(answered, key=lambda q: order.index(q.key), default=None)
+        opened, mine = self._open(questions), {q.key: q for q in questions}
+        last = next((mine[key] for key in reversed(self._answers) if key in mine), None)
         shown = {"open": opened and opened.shown(self._answers), "last": last and last.shown(self._answers)}
-        more = opened is None and len(answered) < len(questions)
+        more = opened is None and not mine.keys() <= self._answers.keys()
         then = (
             opened in self._first and last in self._first
         )  # a lesson's next one: of the last it is said what is right
@@ -197,12 +189,7 @@ class ModelWithQuestions(ModelWithSettings):
     def answered(self) -> list[dict[str, Any]]:
         """The same as plain data: {"key", "text", "yours", "right"}, as they are shown; "yours" is None if skipped."""
         return [
-            {
-                "key": key,
-                "text": q.text,
-                "yours": q.named(self._answers[key]),
-                "right": [q.named(right) for right in q.right],
-            }
+            {"key": key, "text": q.text, "yours": q.named(self._answers[key]), "right": [*map(q.named, q.right)]}
             for key, q in self._asked.items()
         ]
 
