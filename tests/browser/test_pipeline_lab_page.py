@@ -276,7 +276,7 @@ def test_a_page_without_a_kernel_is_stepped_and_shows_other_schedules(page_of):
     page.get_by_role("tab", name="Code out").click()
     expect(page.get_by_role("tabpanel")).to_contain_text('make_schedule("zb_h1"')
     said = page.locator(".pl-pi-below .pl-pi-verdict")
-    expect(said).to_contain_text("This page runs nothing. ◀ and ▶ step")
+    expect(said).to_contain_text("◀ and ▶ step through the drawn order")
 
 
 @pytest.mark.quick(1)

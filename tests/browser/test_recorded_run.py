@@ -71,10 +71,10 @@ def test_a_page_of_its_own_carries_the_run_and_steps_through_it(page_of, scheme)
     page.keyboard.press("ArrowRight")
     expect(head).to_contain_text("Step 4:")
     assert height(page) <= LAB_PX
-    slid(page, "moment of the step", 0)
+    slid(page, "moment of the recorded step", 0)
     memory = {page.locator(".pl-memory").get_attribute("aria-label")}
     for moment in range(100, 1001, 100):  # what the ranks do, and what they hold, at moments of one step
-        slid(page, "moment of the step", moment)
+        slid(page, "moment of the recorded step", moment)
         memory.add(page.locator(".pl-memory").get_attribute("aria-label"))
         assert height(page) <= LAB_PX
     assert len(memory) > 3
@@ -87,7 +87,7 @@ def test_a_page_of_its_own_carries_the_run_and_steps_through_it(page_of, scheme)
 def test_axe_finds_nothing_while_a_run_is_stepped_through(page_of):
     page = page_of(trained_lab().to_html(limits=FEW), width=848)
     slid(page, "step of the recorded run", 8)
-    slid(page, "moment of the step", 500)
+    slid(page, "moment of the recorded step", 500)
     assert axe_faults(page) == []
 
 
@@ -102,7 +102,7 @@ def test_what_is_done_at_a_moment_is_what_the_recording_says(page_of):
     times = [found.times[step, end - len(lane) : end] for lane, end in zip(found.lanes, ends, strict=True)]
     whole = max(part[:, 1].max() for part in times)
     for moment in (150, 500, 850):
-        slid(page, "moment of the step", moment)
+        slid(page, "moment of the recorded step", moment)
         shown = page.locator(".pl-card-sum").all_inner_texts()
         for lane, part, text in zip(found.lanes, times, shown, strict=True):
             begun = np.flatnonzero(part[:, 0] <= whole * moment / 1000)

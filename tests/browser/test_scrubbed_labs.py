@@ -8,8 +8,12 @@ import re
 import numpy as np
 import pytest
 
+from parallel_lab.base.events import Event
 from parallel_lab.base.units import bytes_text
+from parallel_lab.cost.memory import MEMORY_KINDS
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
+from parallel_lab.lab.pipeline.run import lanes_of
 from parallel_lab.lab.shared.lab import Lab
 from parallel_lab.lab.shared.recording import Ran, Recording
 from tests.browser.lab_page import FEW, MARKS, axe_faults, browser, page_of, sync_api
@@ -20,7 +24,7 @@ __all__ = ["browser", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 pytestmark = MARKS
-STEP, MOMENT = "step of the recorded run", "moment of the step"
+STEP, MOMENT = "step of the recorded run", "moment of the recorded step"
 
 
 def slid(page, name: str, value: int) -> None:
@@ -39,7 +43,7 @@ def instructions(found: Recording, step: int, moment: int) -> list[Ran]:
     return [lane[n] for lane, n in zip(found.lanes, at_moment(found, step, moment), strict=True)]
 
 
-MAKE = {"memory": functools.partial(MemoryLab, "stack", devices=4)}
+MAKE = {"memory": functools.partial(MemoryLab, "stack", devices=4), "pipeline": PipelineLab}
 
 
 @functools.cache
@@ -74,6 +78,56 @@ def test_a_moment_of_the_present_leaves_the_recorded_run(page_of):
     expect(page.locator(".pl-status")).not_to_contain_text("Step 6")
     page.locator("[data-command=show_moment][data-value=states]").click()
     assert page.locator(".pl-mm-figure").inner_html() == before
+
+
+def seconds(text: str) -> float:
+    """A time as a page has it, to three digits."""
+    number, unit = text.split()
+    return float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
+
+
+def events_of(found: Recording, step: int) -> list[Event]:
+    """The recorded step as a session has it."""
+    times, at, events = found.times[step] * 1e-7, 0, []
+    for rank, lane in enumerate(found.lanes):
+        for one, (start_s, end_s) in zip(lane, times[at : at + len(lane)].tolist(), strict=True):
+            micro_batch = int(re.split("[A-Z]", one.action)[1]) if one.action else 0
+            how = {"group": one.group, "bytes": one.bytes, "micro_batch": micro_batch}
+            events.append(Event(rank, step, one.phase, one.kind, one.name, one.op, start_s, end_s, **how))
+        at += len(lane)
+    return events
+
+
+@pytest.mark.parametrize("moment", [150, 500, 850])
+def test_the_lanes_and_the_words_are_what_each_rank_did_at_the_moment(page_of, moment):
+    """Against the lanes that the model reads off the events of a step."""
+    lab, step = lab_that_ran("pipeline"), 3
+    found, lanes = lab.recording, lanes_of(lab.compiled(), events_of(lab.recording, step))
+    page = page_of(lab.to_html(limits=FEW), width=848)
+    slid(page, STEP, step)
+    slid(page, MOMENT, moment)
+    when = found.times[step].max() * 1e-7 * moment / 1000
+    began = min(one.start_s for one in events_of(found, step) if one.kind == "compute")
+    does = []
+    for rank, lane in enumerate(lanes):
+        titles = page.locator(f"[data-key=lane{rank}] [data-key=simulated] title").all_text_contents()
+        shown = [title.removeprefix("simulated: ").split(", ") for title in titles]
+        assert [name for name, _ in shown] == [one.name for one in lane]
+        assert [seconds(text) for _, text in shown] == pytest.approx(
+            [one.end_s - one.start_s for one in lane], rel=5e-3
+        )
+        now = [one.name for one in lane if one.start_s <= when - began < one.end_s]
+        over = when - began >= lane[-1].end_s
+        does.append(f"rank {rank} {now[0] if now else 'is done' if over else 'waits'}")
+    expect(page.locator(".pl-status")).to_contain_text(f"Step 4: loss {found.losses[3, 0]:.3g} on every rank")
+    said, words = page.locator(".pl-second").inner_text().removeprefix("At ").split(": ")
+    assert seconds(said) == pytest.approx(when, rel=5e-3) and words == f"{', '.join(does)}."
+    kept = page.locator("[data-key=kept] title").all_text_contents()
+    for rank, one in enumerate(instructions(found, step, moment)):
+        assert (
+            kept[rank]
+            == f"rank {rank} keeps {bytes_text(one.live[MEMORY_KINDS.index('activations')])} of activations then"
+        )
 
 
 @pytest.mark.parametrize("name", MAKE)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.lab.memory.model import MemoryLab
+from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.shared.recording import OFTEN, Keeper, parts_of
 from parallel_lab.lab.shared.running import Stopped
 from parallel_lab.lab.strategy.model import StrategyLab
@@ -48,6 +49,34 @@ def test_a_recording_ends_with_the_settings_it_is_of():
     assert lab.recording is first  # another look at the same run
     lab.set_level("level2")
     assert lab.recording is None and lab.snapshot()["recording"] is None and "Recorded run" not in lab.to_text()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{}, {"schedule": "interleaved"}, {"schedule": "zb_h1"}, {"schedule": "dualpipe"}, {"strategy": "batch"}],
+    ids=["1f1b", "interleaved", "zb_h1", "dualpipe", "two devices a stage"],
+)
+def test_each_instruction_of_a_pipeline_says_its_action_and_they_come_as_the_schedule_has_them(how):
+    """On a rank that runs a forward and a backward as one they may take turns: there only which there are."""
+    lab = ran(PipelineLab(stages=4, **how))
+    found, wanted = lab.recording, lab.schedule.ranks
+    each = found.ranks // len(wanted)
+    for rank, lane in enumerate(found.lanes):
+        actions = list(dict.fromkeys(one.action for one in lane if one.kind == "compute" and one.action))
+        due = [str(action) for action in wanted[rank // each]]
+        assert sorted(actions) == sorted(due) if how.get("schedule") == "dualpipe" else actions == due
+
+
+def test_the_pipeline_lab_records_what_it_simulates_and_shows_it_until_another_schedule_is_chosen():
+    lab = PipelineLab(stages=2, micro_batches=2)
+    lab.run_simulated()
+    assert lab.wait(120)
+    said = lab.recording.said
+    assert said == "simulated: steps 1 to 6 of 2 ranks, all kept, with the times of all" and said in lab.to_text()
+    lab.set_rank(1)
+    assert lab.recording is not None
+    lab.set_schedule("gpipe")
+    assert lab.recording is None and lab.snapshot()["recording"] is None
 
 
 def test_a_run_that_goes_on_shows_no_recording_and_one_that_is_stopped_leaves_none(monkeypatch):

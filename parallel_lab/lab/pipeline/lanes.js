@@ -15,12 +15,14 @@ const ranLanes = (s) => Object.entries(s.ran);
 
 // ---- where things lie ----
 
-// Heights of a lane's rows; few lanes are taller, many are lower below a story. What ran has a thin row each.
+// Heights of a lane's rows: what ran has a thin row each, for which the cells make room; all stays where it is. They
+// are lower below a story.
 function heights(s, ui) {
-  const { length } = s.lanes, ran = ranLanes(s).length, low = tellsNow(s, ui) ? 5 : 0;
-  const cell = length > 6 ? (ran ? 19 : 25) - low : length > 4 ? 25 : length > 3 ? (ran ? 32 : 36) : 40;
-  const thin = length > 6 ? 5 : 9, memory = length > 6 ? 7 : length > 4 ? 11 : 15, gap = length > 6 ? (ran ? 2 : 3) : 7;
-  return { cell, thin, memory, gap, lane: cell + ran * (thin + 1) + memory + 2 + gap, ran };
+  const { length } = s.lanes, ran = ranLanes(s).length, low = tellsNow(s, ui);
+  const lane = length > 6 ? (low ? 28 : 30) : length > 4 ? (low ? 37 : 40) : length > 3 ? (low ? 56 : 60) : low ? 62 : 66;
+  const thin = length > 6 ? 3 : length > 4 ? 5 : 9, memory = length > 6 ? (ran ? 4 : 7) : length > 4 ? 9 : ran ? 11 : 15;
+  const gap = length > 6 ? 2 : length > 4 ? 3 : 5;
+  return { cell: lane - ran * (thin + 1) - memory - 2 - gap, thin, memory, gap, lane, ran };
 }
 
 // Where the box leaves the cells no room for their numbers, the lanes are wider than it, and scroll.
@@ -85,6 +87,7 @@ const widthOf = (s, name) => actionsOf(name).reduce((sum, a) => sum + s.nominal[
 // The largest text that fits: kind and number, the number, the number squeezed a little.
 function labelOf({ kind, n }, w, h) {
   const long = `${kind}${n}`, short = String(n);
+  if (h < 9) return null;
   if (long.length * 6.3 + 4 <= w) return { text: long };
   if (short.length * 6.3 + 2 <= w) return { text: short };
   return w >= 2.5 * short.length + 0.5 ? { text: short, squeeze: round(w - 1.2) } : null;
@@ -134,8 +137,8 @@ function itemMark(s, item, g, ui) {
   const { h } = g, y = g.top(item.rank), x = g.x(item.start), w = g.x(item.end) - x;
   const on = ui.sel === item.key, first = ui.sel ? on : item.key === ui.first, stands = !item.gap && !item.ghost;
   const fault = s.lanes[item.rank].faults.find(([at]) => stands && at === item.position)?.[1];
-  const later = ui.at !== null && item.end > ui.time && stands;
-  const now = later && item.start <= ui.time;
+  const past = s.past?.doing.get(item.rank), later = !s.past && ui.at !== null && item.end > ui.time && stands;
+  const now = stands && past ? item.name.includes(past) : later && item.start <= ui.time;
   const kinds = ["pl-pi-item", item.gap && "pl-pi-gap", item.pending && "pl-pi-pending", item.ghost && "pl-pi-ghost"];
   kinds.push(on && "pl-on", fault && "pl-pi-fault", later && !now && "pl-pi-later", now && "pl-pi-now");
   kinds.push(ui.chain.has(item.key) && "pl-pi-chain", ui.drag?.key === item.key && "pl-pi-drag");
@@ -160,7 +163,7 @@ function ranMarks(s, lane, g) {
       width="${round(Math.max(0.7, until(end) - g.x(start) - 0.4))}" height="${g.h.thin}"
       ><title>${`${source}: ${name}, ${timeText((end - start) * ran.tick_s)}`}</title></rect>`);
     const whole = lane.rank || g.h.thin < 9 ? "" : html`<text class="pl-pi-whole" x="${g.right + 5}" y="${middle}"
-      >${ran.span > g.axis + 1e-9 ? "›" : ""}${timeText(ran.span * ran.tick_s)}</text>`;
+      >${(ran.whole ?? ran.span) > g.axis + 1e-9 ? "›" : ""}${timeText((ran.whole ?? ran.span) * ran.tick_s)}</text>`;
     return html`<g class="pl-pi-ran" data-key="${source}"><rect class="pl-pi-line" x="${g.left}" y="${y}"
       width="${round(until(ran.span) - g.left)}" height="${g.h.thin}"/>
       ${shown.map(bar)}${whole}</g>`;
@@ -178,8 +181,9 @@ function keptMarks(s, lane, g, ui) {
     if (cap !== null && value > cap + 1e-9) over += `M${a} ${y(cap)}H${b}V${y(value)}H${a}z`;
   }
   const value = ui.at === null ? lane.peak : lane.kept.filter(([t]) => t <= ui.time).at(-1)?.[1] ?? 0;
+  const then = s.past?.at == null ? null : s.past.holds[lane.rank];
   const most = `rank ${lane.rank} keeps at most ${timeOf(lane.peak)} (predicted)`;
-  const [title, text, full] = cap === null ? [most, timeOf(value), false]
+  const [title, text, full] = then !== null ? [`rank ${lane.rank} keeps ${bytesText(then)} of activations then`, s.past.unit.text(then), false] : cap === null ? [most, timeOf(value), false]
     : [`${most}, ${cap} fit`, `${timeOf(value)}/${cap}`, value > cap];
   return html`<g data-key="kept"><title>${title}</title>
     <rect class="pl-pi-line" x="${g.left}" y="${top}" width="${round(g.right - g.left)}" height="${memory}"/>
@@ -199,10 +203,11 @@ function axisMarks(g) {
 }
 
 // Where a dragged cell would go, and how far the page was stepped.
-function overMarks(g, ui) {
+function overMarks(s, g, ui) {
   const { drag } = ui, line = (name, x, y, to) => html`<path class="pl-pi-${name}" data-key="${name}"
     d="M${round(x)} ${y}V${to}"/>`;
-  const cursor = ui.at === null ? "" : line("cursor", g.x(ui.time), 0, g.bottom);
+  const time = s.past ? s.past.at : ui.at === null ? null : ui.time;
+  const cursor = time === null ? "" : line("cursor", Math.min(g.x(time), g.right), 0, g.bottom);
   if (!drag || drag.to === null) return cursor;
   const y = g.top(drag.onto);
   return [cursor, line("drop", g.x(drag.edge), y - 3, y + g.h.cell + 3)];
@@ -223,13 +228,15 @@ function laneMarks(s, lane, g, ui) {
 // What stands before a lane, and stays there when the lanes scroll: its rank, the parts it holds, whose times ran.
 function laneNames(s, { rank, parts }, g) {
   const y = g.top(rank), again = s.recompute.includes(rank) ? "↻" : "", below = y + g.h.cell + 1;
-  const source = ([name], row) => html`<text class="pl-pi-source" x="${g.left - 4}"
-    y="${round(below + row * (g.h.thin + 1) + g.h.thin / 2)}">${name[0]}</text>`;
+  const rows = ranLanes(s).map(([name]) => name[0]), letters = g.h.thin < 9 && rows.length ? [rows.join(" ")] : rows;
+  const apart = (rows.length / (letters.length || 1)) * (g.h.thin + 1); // thin rows have a letter each in one line
+  const source = (text, row) => html`<text class="pl-pi-source" x="${g.left - 4}"
+    y="${round(below + (row + 0.5) * apart - 0.5)}">${text}</text>`;
   // above the line of an "s": "5 13" next to it would be read as 13 seconds
   const higher = parts.length > 1 && g.h.ran;
   const held = html`<text class="pl-pi-parts" x="0" y="${round(higher ? below - 4 : below + 5)}">${parts.join(" ")}</text>`;
   return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2 - (higher ? 4 : 0))}"
-    >${rank}${again}</text>${parts.length > 1 ? held : ""}${ranLanes(s).map(source)}</g>`;
+    >${rank}${again}</text>${parts.length > 1 ? held : ""}${letters.map(source)}</g>`;
 }
 
 // The whole picture.
@@ -242,7 +249,7 @@ function picture(s, ui) {
     <svg class="pl-pi-lanes" width="${g.width}" height="${height}" viewBox="0 0 ${g.width} ${height}" role="group"
       aria-label="${words}; arrow keys go from action to action, the sentence above says what is selected">
     <defs>${dots(ui)}</defs>${s.lanes.map((lane) => laneMarks(s, lane, g, ui))}${axisMarks(g)}
-    <g data-key="over">${overMarks(g, ui)}</g></svg></div>${refusal(s, ui, g)}</figure>`;
+    <g data-key="over">${overMarks(s, g, ui)}</g></svg></div>${refusal(s, ui, g)}</figure>`;
 }
 
 // What was refused, where it was tried.
@@ -262,7 +269,8 @@ function caption(s, ui) {
   const ran = ranLanes(s).map(([source, one]) => `${source[0]} ${source}${how}, a tick ${timeText(one.tick_s)}`);
   const strip = `strip: results kept${s.lanes[0].cap === null ? "" : ", line: cap"}`;
   const parts = severalParts(s) ? ["dash: second part"] : [];
-  const said = ["hue: micro-batch", ...parts, strip, ...ran];
+  const now = s.past?.at == null ? [] : [`right: ${s.past.unit.name} of activations then`];
+  const said = ["hue: micro-batch", ...parts, ...(now.length ? now : [strip]), ...ran];
   if (geometry(s, ui).scrolls) said.push("the lanes scroll sideways");
   return html`<p class="pl-pi-caption">${["F", "B", ...(divided ? ["W"] : [])].map(chip)}
     ${said.map((text) => html`<span>${text}</span>`)}</p>`;

@@ -62,7 +62,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     """
 
     title = "Pipeline Lab"
-    scripts = ("pipeline/lanes.js", "pipeline/story.js", "pipeline/pipeline_lab.js")
+    scripts = ("shared/scrub.js", *(f"pipeline/{name}.js" for name in ("lanes", "past", "story", "pipeline_lab")))
     styles = ("pipeline/pipeline_lab.css",)
     commands = (
         *("set_typed", "toggle_recompute", "put", "put_next", "move", "move_onto", "remove", "clear_rank", "clear"),
@@ -72,7 +72,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
     earlier_columns: ClassVar[dict[str, str]] = EARLIER_RUNS
     replayed = ("schedule", "stages", "micro_batches", "chunks")
     also_kept = ("set_typed", "toggle_recompute", "load")
-    often, weighed = ("run", "loss"), ("set_schedule",)
+    often, apart, weighed = ("run", "loss"), ("recording",), ("set_schedule",)
     frame_height_px = 860
     steps = 20
 
@@ -390,8 +390,10 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
             **schedule_view(s),
             "sections": {
                 **pipeline_sections(s, run.results, self._earlier, run.state == "recorded"),
+                **self.recorded_sections(),
                 **self.code_sections(),
             },
+            "recording": self._run.shown_recording(),
             **self.progress(),
         }
 

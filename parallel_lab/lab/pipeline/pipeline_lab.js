@@ -3,7 +3,7 @@
 const NUMBERS_OF = ["set_stages", "set_micro_batches", "set_chunks", "set_rank", "set_cores", "toggle_recompute"];
 const TABS = { // the titles of sections that are looked at one at a time
   actions: "Actions", messages: "Messages", memory: "Memory", equality: "Equality", earlier: "Earlier runs",
-  text: "Schedule as text", torch: "CSV", ours: "Code out",
+  recorded: "Recorded run", text: "Schedule as text", torch: "CSV", ours: "Code out",
 };
 
 // ---- what is selected, and how far the page was stepped ----
@@ -37,6 +37,7 @@ function prepare(s, ui) {
 
 function selectedText(s, ui) {
   if (ui.item) return sayItem(s, ui.item);
+  if (s.past) return s.past.words;
   if (ui.at === null) return "";
   const does = s.lanes.map((lane) => {
     const cell = lane.cells.find(([, start, end]) => start <= ui.time && ui.time < end);
@@ -107,7 +108,7 @@ function headline(s, ui) {
     <b>${part ?? "–"}</b> ${source}</span>`;
   const going = s.run.text ? html`<p class="pl-pi-going" role="status">${s.run.text}${runBar(s.run)}</p>` : "";
   if (openQuestion(s)) return html`${asksOrTells(s, ui)}${predictSwitch(s, ui)}${notices({ n0: s.last_error })}`;
-  return html`${asksOrTells(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.status, selectedText(s, ui))}
+  return html`${asksOrTells(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.past?.said ?? s.status, selectedText(s, ui))}
     ${going}</div>
     <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}${predictSwitch(s, ui)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
@@ -145,9 +146,10 @@ function tools(s, ui) {
     <output class="pl-pi-moment">${ui.at === null ? "" : timeOf(ui.time)}</output></span>${live ? edit : ""}</div>`;
 }
 
+const RECORDS = "Run and Simulate record their steps: a slider over them stands here then.";
 const COMPARED = "Run trains with this very schedule; every tensor is compared with one device.";
-const ALONE = "This page runs nothing. ◀ and ▶ step through the drawn order; an action or a gap that is selected says " +
-  "when it runs or what it waits for. In a notebook, Run trains with this very schedule.";
+const ALONE = "◀ and ▶ step through the drawn order; a gap that is selected says what it waits for. In a notebook, " +
+  "Run trains with it.";
 
 // Every schedule with its bars, in the room of the loss: the lanes above show the one that is pointed at.
 function schedules(s, ui) {
@@ -348,7 +350,8 @@ function keyAt(s, { rank, position }) {
 const { render, mountPage } = lab({
   classes: ["pl-pi"],
   story: STORY,
-  parts: { head: top, settings, lead: headline, lanes: lanesPart, caption, tools, below, tables },
+  parts: { head: top, settings, ...inPast(pipelinePast, { lead: headline, lanes: lanesPart, caption }), tools,
+    run: (s, ui) => scrubBar(s, ui, { ranks: true, without: RECORDS }), ...inPast(pipelinePast, { below }), tables },
   measure(ui, root) {
     ui.width = Math.max(200, Math.floor(root.clientWidth || 940) - 8);
     ui.at ??= null;
@@ -362,7 +365,7 @@ const { render, mountPage } = lab({
     if (text.trim() !== snapshot.typed[name]) send("set_typed", [name, text]);
     forget("settings");
   },
-  handlers: (view) => withPaste(view, handlers(view)),
+  handlers: (view) => withScrub(view, withPaste(view, handlers(view))),
   // what was made by a key or a click gets the focus, so that the next key goes on there
   answered(view) {
     const { ui } = view, { then } = ui;

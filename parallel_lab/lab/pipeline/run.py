@@ -23,11 +23,11 @@ from ...base.errors import ArgumentError
 from ...base.events import Event
 from ...base.system import without_processes
 from ...cost.schedules import Fault, Schedule
-from ...cost.schedules.order import KINDS
 from ...graph.plan import Plan
 from ...train.session import Session, initial_values
 from ..memory.count import Count, measured_ranks, simulated_ranks
 from ..shared.equality import Equality, compared, equality_rows, nudge
+from ..shared.recording import Keeper, action_names, parts_of
 from ..shared.records import losses_taken, losses_written, part_of, require, taken, written
 from ..shared.running import EXECUTORS, Stopped
 from ..strategy.training import Training
@@ -193,9 +193,10 @@ class PipelineRun(Training):
 
     def _simulated(self, trial: Trial) -> RunResult:
         with Session(trial.plan, trial.net, trial.optimizer, cores=trial.cores, check_finite=False) as session:
-            session.train(trial.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
+            keeper = Keeper(session)
+            keeper.train(trial.batches, 1 + RECORDED, record=RECORDED, stopped=self.stop.is_set)
             self._go_on()
-            result = result_of("simulated", trial.plan, session.events)
+            result, self.recording = result_of("simulated", trial.plan, keeper.events), keeper.recording
         return replace(result, kept_bytes=self._kept(trial, simulated_ranks))
 
     def _measured(self, trial: Trial, tell: Callable[[str], None]) -> RunResult:
@@ -222,6 +223,7 @@ class PipelineRun(Training):
         ) as session:
             self.text = f"training on {trial.plan.device_num} worker processes"
             tell("run")
+            keeper = Keeper(session)
             self.parallel += session.train(batches, 1, stopped=self.stop.is_set)
             self._go_on()
             gradients = session.gradients()
@@ -231,12 +233,14 @@ class PipelineRun(Training):
                 self.progress.step(steps * len(runs) + len(self.parallel) - self.progress.done)
                 tell("loss")
 
-            self.session_run = session.start(batches, steps - 1, record=RECORDED, on_losses=on_losses)
-            if self.stop.is_set():
-                self.session_run.stop()
-            losses = self.session_run.result()
-            self._go_on()
-            self.parallel[1:] = losses
+            for count in parts_of(steps - 1):
+                self.session_run = session.start(batches, count, record=RECORDED, on_losses=on_losses)
+                if self.stop.is_set():
+                    self.session_run.stop()
+                losses = self.session_run.result()
+                self.parallel[session.step - len(losses) :] = losses
+                self._go_on()
+                self.recording = keeper.keep()
             got = (self.parallel, gradients, session.parameters())
             result = result_of("measured", trial.plan, session.events)
         rows = equality_rows(plan, *(compared(plan, *one) for one in (got, *alone)))
@@ -289,23 +293,15 @@ def length_of(lanes: Lanes) -> float:
 
 def lanes_of(plan: Plan, events: Iterable[Event]) -> Lanes:
     """What the first rank of each stage did in the step that the events are of."""
-    part_of = {
-        (rank, phase, name): instr.stage
-        for stage in plan.stages
-        for rank in [stage.first]
-        for phase, program in stage.programs
-        for instr in program
-        for name in instr.kept
-    }
-    letters = {a.program: a.kind for stage in plan.stages for a in stage.actions if a.kind in KINDS}
+    action_of, firsts = action_names(plan), {stage.first for stage in plan.stages}
     times: dict[tuple[int, str], list[tuple[float, float]]] = {}
     busy: dict[tuple[int, str], float] = {}
     came: dict[tuple[int, str], list[float]] = {}
     for e in events:
-        part = part_of.get((e.rank, e.phase, e.name))
-        if part is None or e.phase not in letters:
+        action = action_of(e) if e.rank in firsts else ""
+        if not action:
             continue
-        key = (e.rank, f"{part}{letters[e.phase]}{e.micro_batch}")
+        key = (e.rank, action)
         if e.kind == "compute":
             times.setdefault(key, []).append((e.start_s, e.end_s))
             busy[key] = busy.get(key, 0.0) + e.work_s

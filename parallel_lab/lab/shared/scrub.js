@@ -139,7 +139,7 @@ function scrubber(s, ui, otherwise) {
 
 // The slider over one step.
 const momentSlider = (ui, when) => html`<input type="range" class="pl-moment" data-key="moment" data-scrub="moment" min="0"
-  max="1000" step="5" value="${ui.scrub.moment ?? 0}" aria-label="moment of the step" aria-valuetext="${when}">`;
+  max="1000" step="5" value="${ui.scrub.moment ?? 0}" aria-label="moment of the recorded step" aria-valuetext="${when}">`;
 
 // Both in a line of their own, whose room is there before: step, moment, rank (unless the lab chooses it), a way back, and
 // whether slices differ from their copies.
