@@ -36,7 +36,7 @@ REDUCTIONS = ("sum", "max", "min", "prod", "avg")  # avg: what is pending is a m
 Shape = tuple[int, ...]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536, typed=True)  # numpy's rank 5 gives numpy's numbers, and 5 does not
 def _ranks_along(device_matrix: tuple[int, ...], axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     strides, base, stride = [], rank, 1
     for axis, size in enumerate(reversed(device_matrix)):

@@ -56,12 +56,12 @@ TAIL = "flash attention load balance: second halves are exchanged with the rank 
 # ---- who sees whom ----
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def _bounds(tokens, causal, window, documents):
     return VisibleKeys(causal, window, documents).bounds(tokens)
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def _last_step(tokens, parts, placement, ranks, causal, window, documents):
     """The last step of a ring of `parts` ranks in which any of them sees a key."""
     ranks = parts if placement == "contiguous" else ranks

@@ -21,7 +21,7 @@ from .machine.registry import case, op
 from .machine.signature import letters
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64, typed=True)
 def placed_tokens(placement, tokens, ranks, documents=()):
     """The `Placement` of a sequence that was permuted for so many ranks."""
     return Placement(placement, tokens, ranks, documents if placement == "per_document" else ())

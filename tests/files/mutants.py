@@ -1,6 +1,6 @@
 """Damaged and hostile variants of a good file, drawn from a generator; and what a reader made of each.
 
-    for what, data, blind in variants(rng, good, "json", 100): ...
+    for change, data, blind in variants(rng, good, "json", 100): ...
     outcome, broken, took_s = judged(reader, path, data, good_value, blind)      broken: which rule, "" if none
 
 A variant is the good file with bytes changed by chance, or written by someone who knows its form: a value in its JSON

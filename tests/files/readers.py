@@ -19,6 +19,8 @@ import parallel_lab as pl
 from parallel_lab import Plan, compile, nn
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.base.events import Event, EventLog, chrome_trace, to_dicts
+from parallel_lab.base.settings.context import reset_context
+from parallel_lab.catalog.ops.flash_attention_rings import LOAD_BALANCE, _speeds_up
 from parallel_lab.cli.doctor import read_slots
 from parallel_lab.cli.script_doctor import script_needs
 from parallel_lab.cost.planner.clusters import read_machine
@@ -26,7 +28,12 @@ from parallel_lab.cost.planner.hub_configs import read_decoder
 from parallel_lab.cost.schedules import Schedule, make_schedule
 from parallel_lab.lab.classroom.roll import read_class
 from parallel_lab.lab.code.pasted import read_code
-from parallel_lab.lab.grading.submissions import read_cells
+from parallel_lab.lab.exercises.book import RESULTS_FORMAT
+from parallel_lab.lab.grading.submissions import read_cells, read_results
+from parallel_lab.lab.lessons.predictions import FILE as PREDICTIONS, predict
+from parallel_lab.lab.shared.recording import Recording, recorded
+from parallel_lab.lab.strategy.model import StrategyLab
+from parallel_lab.lab.widgets import LABS
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.mindspore._checkpoint import restore_group_info_list
 from parallel_lab.processes.world.rank_table import read_rank_table
@@ -36,7 +43,9 @@ from parallel_lab.train.checkpoint.format import write_checkpoint
 from parallel_lab.train.checkpoint.strategy_file import load_strategy
 from parallel_lab.train.dataset.cifar import read_cifar10, write_cifar10
 from parallel_lab.train.dataset.idx import read_idx, write_idx
+from parallel_lab.train.recorder import Recorder
 from parallel_lab.train.request_exit import OnRequestExit
+from parallel_lab.train.session import Session
 from tests.checkpoint.drawn import strategy_file
 from tests.cost.test_hub_configs import QWEN3
 from tests.processes.test_rank_table import table
@@ -116,6 +125,34 @@ def _lab(kind: str, path: Path) -> None:
     getattr(pl, kind)().save(path)
 
 
+@functools.cache
+def _two_steps() -> Recording:
+    """Of two ranks, simulated."""
+    plan, _, net, optimizer, batches = StrategyLab(devices=2)._prepared()
+    with Session(plan, net, optimizer, executor="simulator", check_finite=False) as session:
+        recorder = Recorder(session)
+        session.train(batches, 2)
+        found = recorded(session.plan, recorder.take())
+    assert found is not None
+    return found
+
+
+def _recording(path: Path) -> Any:
+    return Recording.load(path).packed
+
+
+def _predictions(path: Path) -> Any:
+    return dict(predict("03", folder=path.parent))
+
+
+def _sped_up(path: Path) -> bool:
+    pl.set_context(ascend_config={"parallel_speed_up_json_path": str(path)})
+    try:
+        return _speeds_up(LOAD_BALANCE)
+    finally:
+        reset_context()
+
+
 def _strategy(path: Path) -> None:
     strategy_file(path, {"fc.w": LAYOUT}, {"fc.w": (6, 4)}, 4)
 
@@ -150,6 +187,10 @@ def _machine(path: Path) -> Any:
     return repr(read_machine(path, 16))
 
 
+RECORDED = Path(__file__).parents[1] / "recorded"
+PROGRAM_NAMES = ("torch_tp_mlp", "torch_pipeline_1f1b", "jax_tensor_parallel", "jax_shard_map_matmul")
+PROGRAM_NAMES += ("hyper_tensor_parallel", "mindspore_strategies", "mindspore_by_hand")
+ANSWERS = {"summed": 4, "losses": "same"}
 CODE = """import mindspore.ops as ops
 class Net(nn.Cell):
     def __init__(self):
@@ -171,11 +212,20 @@ _cluster = {
 _check = {"exercise": "02.1", "points": 3, "max_points": 5, "parts": [{"part": "sums", "idea": "ring"}]}
 _asked = {"key": "rounds 4", "text": "How many rounds?", "yours": 6, "right": [6]}
 _handed_in = {"format": "parallel_lab.class", "version": 1, "learner": "Ada", "labs": [pl.CostLab(ranks=4).state()]}
+_results = {"format": RESULTS_FORMAT, "version": 1, "learner": "Ada", "checks": [_check]}
+_results |= {"cells": {"02": ["x = 1", 'check("02.1", x)']}}
 _handed_in |= {"predictions": [_asked], "checks": [_check]}
 _cell = {"cell_type": "code", "id": "a1", "metadata": {"nbgrader": {"grade_id": "test-x"}}, "source": ["x = 1\n", "y"]}
 _text = {"cell_type": "markdown", "id": "a2", "metadata": {}, "source": "words"}
 _notebook = {"cells": [_text, {**_cell, "execution_count": 2, "outputs": []}], "metadata": {}}
 _notebook |= {"nbformat": 4, "nbformat_minor": 5}
+
+PROGRAMS = {name: (RECORDED / "programs" / f"{name}.txt").read_text() for name in PROGRAM_NAMES}
+PROGRAMS["log"] = """aten::matmul(dt: f32[32, 64]| S(0), dt: f32[64, 16]| S(0))
+  redistribute_input [implicit] (1, S(0) -> R)
+    redistribute_input(t: f32[16, 64], trace: S(0)->R)
+      _c10d_functional::all_gather_into_tensor(t: f32[16, 64], 4, 0)  ->  t: f32[64, 64]
+"""
 
 READERS = {
     "checkpoint": Reader(_checkpoint, lambda path: read_checkpoint(path).tensors, "header", "x.ckpt", sums=True),
@@ -219,6 +269,17 @@ READERS = {
     "model": Reader(lambda path: path.write_text(json.dumps(QWEN3)), read_decoder, "json", "model.json"),
     "cluster": Reader(lambda path: path.write_text(json.dumps(_cluster)), _machine, "json", "cluster.json"),
     "class": Reader(lambda path: path.write_text(json.dumps(_handed_in)), _class, "json", "ada.json"),
+    "results": Reader(lambda path: path.write_text(json.dumps(_results)), _class, "json", "checks.json"),
+    "page's results": Reader(
+        lambda path: path.write_text(json.dumps(_results)), lambda path: repr(read_results(path)), "json", "checks.json"
+    ),
+    "predictions": Reader(lambda path: predict("03", folder=path.parent, **ANSWERS), _predictions, "json", PREDICTIONS),
+    "recording": Reader(
+        lambda path: _two_steps().save(path), lambda path: Recording.load(path).packed, "json", "run.json"
+    ),
+    "what is sped up": Reader(
+        lambda path: path.write_text(json.dumps({LOAD_BALANCE: True})), _sped_up, "json", "speed_up.json"
+    ),
     "notebook": Reader(lambda path: path.write_text(json.dumps(_notebook)), read_cells, "json", "mine.ipynb"),
     "hostfile": Reader(lambda path: path.write_text("# two\none slots=2\ntwo slots=3\n"), read_slots, "words", "hosts"),
     "script for doctor": Reader(
@@ -240,22 +301,14 @@ READERS = {
     "notebook's program": Reader(lambda path: path.write_text(CODE), _code, "words", is_file=False),
 }
 READERS |= {
-    f"lab: {kind}": Reader(functools.partial(_lab, kind), lambda path: pl.open_lab(path).state(), "json", "lab.json")
-    for kind in (
-        "ContextLab",
-        "CostLab",
-        "ExpertLab",
-        "ExplainLab",
-        "FusionLab",
-        "MemoryLab",
-        "PipelineLab",
-        "RecomputeLab",
-        "RedistributionLab",
-        "RosettaLab",
-        "RunLab",
-        "SearchLab",
-        "StrategyLab",
+    f"program: {name}": Reader(
+        functools.partial(Path.write_text, data=text), lambda path: pl.explain(path).text(), "words", "program.txt"
     )
+    for name, text in PROGRAMS.items()
+}
+READERS |= {
+    f"lab: {kind}": Reader(functools.partial(_lab, kind), lambda path: pl.open_lab(path).state(), "json", "lab.json")
+    for kind in LABS
 }
 FILES = {kind: reader for kind, reader in READERS.items() if reader.is_file}
 

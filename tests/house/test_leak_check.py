@@ -100,6 +100,21 @@ def test_a_name_in_dev_shm_is_named(tmp_path):
     assert f"/dev/shm/{name}" in output
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="this system has no /dev/shm")
+@pytest.mark.parametrize("of", ["mpich_shm_", "sm_segment.here.0."])
+def test_a_segment_of_another_mpi_program_blames_no_test(tmp_path, of):
+    """Between two looks such a program made it, and was over: nobody has it open, and the test was blamed."""
+    name = f"{of}{os.getpid()}"
+    body = f"""
+        def test_it():
+            open("/dev/shm/{name}", "wb").close()
+    """
+    try:
+        assert run_pytest(tmp_path, body)[0] == 0
+    finally:
+        Path("/dev/shm", name).unlink(missing_ok=True)
+
+
 def test_an_open_widget_is_named_and_a_closed_one_is_not(tmp_path):
     body = """
         import ipywidgets

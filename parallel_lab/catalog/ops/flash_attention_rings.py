@@ -40,7 +40,7 @@ def _speeds_up(key):
     path = get_context("ascend_config").get("parallel_speed_up_json_path")
     if not path:
         return False
-    where = "parallel_speed_up_json_path"
+    where = f"parallel_speed_up_json_path {path}"
     found = read_json(path, ArgumentError, where=where, hint=f"JSON, such as {{{key!r}: true}}", max_bytes=1 << 20)
     if not isinstance(found, dict):
         raise ArgumentError(f"{path} holds {shorten(found)}", where=where, allowed="An object")

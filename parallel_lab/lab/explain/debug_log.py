@@ -14,15 +14,18 @@ from __future__ import annotations
 import itertools
 import re
 
+from ...base.errors import ArgumentError, shorten
 from ...layout.mesh_redistribution import KINDS
 from .world import Message, Step
 
-LOG = re.compile(r"^\s*(aten|_c10d_functional)::\w+.*\((dt|t)(\$\d+)?: [a-z]\w*\[", re.MULTILINE)
-_CALL = re.compile(r"\s*(?P<room>aten|_c10d_functional|_dtensor|c10d)::(?P<name>\w+)(\.\w+)?\((?P<rest>.*)")
-_VALUE = re.compile(r"(?P<kind>dt|t)(\$\d+)?: (?P<dtype>[a-z]\w*)\[(?P<shape>[\d, ]*)\](\| (?P<placements>[^,]*))?")
-_PLACEMENT = re.compile(r"_?S\((?:dim=)?(\d+)[^)]*\)(?:\[\d+\])?|R|_?\w*P(?:artial)?\((\w+)[^)]*\)")
+# `++` and `*+` give nothing back: a line of 200,000 characters is read in time linear in them
+LOG = re.compile(r"^[ \t]*+(aten|_c10d_functional)::\w++.*\((dt|t)(\$\d++)?: [a-z]\w*+\[", re.MULTILINE)
+_CALL = re.compile(r"\s*+(?P<room>aten|_c10d_functional|_dtensor|c10d)::(?P<name>\w++)(\.\w++)?\((?P<rest>.*)")
+_VALUE = re.compile(r"(?P<kind>dt|t)(\$\d++)?: (?P<dtype>[a-z]\w*+)\[(?P<shape>[\d, ]*+)\](\| (?P<placements>[^,]*+))?")
+_PLACEMENT = re.compile(r"_?S\((?:dim=)?(\d++)[^()]*+\)(?:\[\d++\])?|R|\w{0,20}P(?:artial)?\((\w++)[^()]*+\)")
 _WHY = re.compile(r"redistribute_input \[(implicit|explicit)\] \((\d+)?")
-_TRACE = re.compile(r"trace: (?P<trace>.*?)\)$")
+_TRACE = "trace: "  # up to the bracket that ends the line
+MOST_DIMS, MOST_DIGITS = 32, 15  # of a shape
 _MESSAGES = {
     "all_gather_into_tensor": "all_gather", "all_reduce": "all_reduce", "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "all_to_all", "shard_dim_alltoall": "all_to_all",
@@ -45,13 +48,13 @@ def read_log(text: str) -> list[Message | Step]:
     for number, line in enumerate(text.splitlines(), 1):
         if found := _WHY.search(line):
             why = f"implicit, operand {found[2]} of {op}" if found[1] == "implicit" else "asked for"
-        if found := _TRACE.search(line):
-            changed = _axes(found["trace"])
+        if _TRACE in line and line.endswith(")"):
+            changed = _axes(line.partition(_TRACE)[2][:-1])
         if not (call := _CALL.match(line)):
             continue
         values = list(_VALUE.finditer(call["rest"].split("  ->  ")[0]))
         if call["name"] in _MESSAGES and values:
-            kind, shape = _MESSAGES[call["name"]], tuple(int(n) for n in values[0]["shape"].split(",") if n.strip())
+            kind, shape = _MESSAGES[call["name"]], _shape(values[0]["shape"], number)
             axis = next((a for a, k in changed if k == kind or {k, kind} == {"all_to_all", "all_gather"}), "")
             changed = changed[1:]
             reduce = re.search(r", '?(sum|avg|max|min|product)'?,", call["rest"])
@@ -62,6 +65,15 @@ def read_log(text: str) -> list[Message | Step]:
             codes = ", ".join(" ".join(_codes(v["placements"] or "")) for v in values if v["kind"] == "dt")
             events.append(Step(op, codes, 0, "forward", number))
     return events
+
+
+def _shape(text: str, line: int) -> tuple[int, ...]:
+    """The sizes of "32, 64". Raises ArgumentError, with the line."""
+    sizes = [n.strip() for n in text.split(",") if n.strip()]
+    if len(sizes) > MOST_DIMS or not all(n.isdecimal() and len(n) <= MOST_DIGITS for n in sizes):
+        allowed = f"At most {MOST_DIMS} sizes of {MOST_DIGITS} digits"
+        raise ArgumentError(f"line {line}: the shape {shorten(text)}", where="explain", allowed=allowed)
+    return tuple(map(int, sizes))
 
 
 def _codes(text: str) -> list[str]:

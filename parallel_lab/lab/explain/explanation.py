@@ -25,6 +25,7 @@ from typing import Any
 
 from ...base.checks import flag, integer
 from ...base.errors import ArgumentError, MissingPackage, shorten
+from ...base.files import read_regular
 from ...layout.device_mesh import DeviceMesh
 from ..grading.confine import Limits
 from ..grading.confined import run_confined
@@ -34,10 +35,13 @@ from .jax_names import JaxFront
 from .mindspore_names import MindSporeFront
 from .modules import ModuleFront
 from .reading import Reader
+from .syntax import bounded
 from .values import LONGEST
 from .world import Message, Step, World
 
 RANKS = re.compile(r"(?:nproc[-_]per[-_]node|worker_num|device_count)[= ]+(\d{1,5})|run .*?-n[= ]*(\d{1,5})")
+ROOTS = re.compile(r"^[ \t]*+(?:from|import)[ \t]++([\w.]+)", re.MULTILINE)
+MOST_RANKS = 65_536
 LIMITS = Limits(time_s=120, memory_bytes=4 << 30)  # of a program that is run
 RIGHTS = "behind the walls of submissions"
 FRONTS = {  # front, name, policy and planner of redistributions
@@ -204,11 +208,12 @@ def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None)
 
 def read_program(text: str, devices: int | None = None) -> Explanation:
     """`explain` of a text, which is read as data, whatever it is."""
+    bounded(text)
     found = RANKS.search(text[:4000])
-    ranks = integer(1, 65_536)("explain", "devices", devices or (int(found[1] or found[2]) if found else 8))
+    ranks = integer(1, MOST_RANKS)("explain", "devices", devices or (int(found[1] or found[2]) if found else 8))
     if LOG.search(text) and "import " not in text:
         return Explanation("DebugMode log", text, ranks, (), read_log(text))
-    roots = {part.partition(".")[0] for part in re.findall(r"^\s*(?:from|import)\s+([\w.]+)", text, re.MULTILINE)}
+    roots = {part.partition(".")[0] for part in ROOTS.findall(text)}
     if "mindspore" in roots and "hyper_parallel" not in roots or "parallel_lab.mindspore" in text:
         return _mindspore(text, ranks, fixed=bool(devices or found))
     given = (FRONTS[root] for root in FRONTS if root in roots)
@@ -219,6 +224,8 @@ def read_program(text: str, devices: int | None = None) -> Explanation:
     world.in_time = reader.in_time
     with world.reading():
         reader.read()
+    if not (devices or found) and ranks < front.largest <= MOST_RANKS:  # nobody has said how many there are
+        return read_program(text, front.largest)
     return Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))
 
 
@@ -233,8 +240,7 @@ def text_of(given: Any) -> str:
     if not is_path:
         return given if isinstance(given, str) else str(given if given is not None else "")
     try:
-        with open(given, encoding="utf-8") as file:
-            return file.read(LONGEST + 1)
+        return read_regular(given, 4 * LONGEST).decode("utf-8")
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"the file {shorten(str(given))}: {error}", where="explain", allowed="A file of text"

@@ -110,6 +110,7 @@ class Front:
         self.world, self.devices = world, devices
         self.reader: Reader = None  # type: ignore[assignment]
         self.meshes: list[DeviceMesh] = []
+        self.largest = 0  # ranks of a mesh that more than `devices` were needed for
         self.splits_loss = False  # loss_parallel is on
 
     def made(self, of: Class) -> Instance:

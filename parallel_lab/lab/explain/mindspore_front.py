@@ -90,10 +90,12 @@ def at_line(line: int, ask: Callable[[], Any]) -> Any:
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
     """Stopped, raised in whatever runs then, be it a layer's or the compiler's own loop."""
-    latest, before = time.monotonic() + seconds, sys.getprofile()
+    latest, before = time.process_time() + seconds, sys.getprofile()
 
     def look(frame: Any, event: str, arg: Any) -> None:
-        if event == "call" and time.monotonic() > latest:
+        nonlocal latest
+        if event == "call" and time.process_time() > latest and frame.f_code.co_name != "__exit__":
+            latest += 1  # second, in which what was begun is put back
             raise Stopped(f"more than {seconds:g} s: the rest is not read")
 
     sys.setprofile(look)
@@ -268,15 +270,14 @@ class MindFront(Front):
 
     def _base_of(self, of: Class) -> type | None:
         """The first Cell of ours that a class of the program inherits from; None."""
-        for each in of.bases:
-            found = self._base_of(each) if isinstance(each, Class) else None
+        for each in of.lineage():
             if isinstance(each, Name) and "mindspore" in each.path:
                 try:
                     found = self.named(each)
                 except NotRead:
                     continue
-            if isinstance(found, type) and issubclass(found, Cell):
-                return found
+                if isinstance(found, type) and issubclass(found, Cell):
+                    return found
         return None
 
     # ---- what a program asks for ----

@@ -58,6 +58,7 @@ class Module(Instance, Cell):
 
     def keep(self, name: str, value: Any) -> None:
         """self.name = value"""
+        self.__dict__[" front"].reader.in_time()  # of thousands of layers in a list each takes longer
         if isinstance(value, Cell):
             self._params.pop(name, None)
             setattr(self, name, value)

@@ -50,16 +50,20 @@ def marks_of(found: Any) -> set[str]:
     return {getattr(d, "id", "") for d in getattr(getattr(found, "node", None), "decorator_list", ())}
 
 
+def bounded(text: str) -> str:
+    """The text. Raises ArgumentError unless it is one, and not too long."""
+    if isinstance(text, str) and len(text) <= LONGEST:
+        return text
+    what = f"a text of {len(text)} characters" if isinstance(text, str) else shorten(text)
+    raise ArgumentError(what, where="explain", allowed=f"A text of at most {LONGEST} characters, or a file of one")
+
+
 def parsed(text: str) -> ast.Module:
     """The syntax tree of a program. Raises ArgumentError, with the line, unless it is Python, and not too long."""
-    where = "explain"
-    if not isinstance(text, str) or len(text) > LONGEST:
-        what = f"a text of {len(text)} characters" if isinstance(text, str) else shorten(text)
-        raise ArgumentError(what, where=where, allowed=f"A text of at most {LONGEST} characters, or a file of one")
     try:
-        return ast.parse(text.replace("\r\n", "\n"))
+        return ast.parse(bounded(text).replace("\r\n", "\n"))
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         line = getattr(error, "lineno", None) or 1
         lines = text.splitlines()
         shown = shorten(lines[line - 1].strip()) if line <= len(lines) else ""
-        raise ArgumentError(f"line {line}: {shown} is not Python", where=where, allowed="A program") from None
+        raise ArgumentError(f"line {line}: {shown} is not Python", where="explain", allowed="A program") from None

@@ -42,7 +42,10 @@ PLACEMENTS = (Shard, StridedShard, Replicate, Partial)
 
 
 def made_mesh(front: Front, mesh: DeviceMesh) -> DeviceMesh:
-    """A mesh that the program made, noted for the report."""
+    """A mesh that the program made, noted for the report. Raises NotRead for more ranks than there are."""
+    if mesh.size > front.devices:
+        front.largest = max(front.largest, mesh.size)
+        raise NotRead(f"refused: a mesh of {mesh.size} ranks, and {front.devices} run the program")
     front.meshes += [] if mesh in front.meshes else [mesh]
     return mesh
 

@@ -49,17 +49,25 @@ class Class:
     names: dict[str, Any]
     fields: list[str] = field(default_factory=list)
 
+    def lineage(self) -> list[Any]:
+        """It and all that it inherits from, each once: of a diamond of 40 classes there are a million million ways."""
+        found, waiting = {}, [self]
+        while waiting:
+            one = waiting.pop()
+            if id(one) not in found:
+                found[id(one)] = one
+                waiting += reversed(one.bases) if isinstance(one, Class) else ()
+        return list(found.values())
+
     def find(self, name: str) -> Any:
         """What the class or the first of its bases holds under a name; None."""
-        if name in self.names:
-            return self.names[name]
-        return next((found for base in self.bases if isinstance(base, Class) and (found := base.find(name))), None)
+        return next((one.names[name] for one in self.lineage() if isinstance(one, Class) and name in one.names), None)
 
     def inherits(self, of: Any) -> bool:
         """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""
-        return self is of or any(
-            b.inherits(of) if isinstance(b, Class) else str(getattr(b, "path", "")).endswith(str(of))
-            for b in self.bases
+        return any(
+            one is of or not isinstance(one, Class) and str(getattr(one, "path", "")).endswith(str(of))
+            for one in self.lineage()
         )
 
 

@@ -324,7 +324,7 @@ class Algorithm:
         return "\n".join(lines)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)  # 2.0 ranks are refused, also after 2
 def algorithm(kind: str, name: str, ranks: int, *, root: int = 0, segments: int | None = None) -> Algorithm:
     """An algorithm by name.
 
