@@ -11,6 +11,8 @@ import pytest
 from parallel_lab.base.events import Event
 from parallel_lab.base.units import bytes_text
 from parallel_lab.cost.memory import MEMORY_KINDS
+from parallel_lab.lab.fusion.lanes import event_lanes
+from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import lanes_of
@@ -44,6 +46,7 @@ def instructions(found: Recording, step: int, moment: int) -> list[Ran]:
 
 
 MAKE = {"memory": functools.partial(MemoryLab, "stack", devices=4), "pipeline": PipelineLab}
+MAKE["fusion"] = functools.partial(FusionLab, "chain")
 
 
 @functools.cache
@@ -92,7 +95,7 @@ def events_of(found: Recording, step: int) -> list[Event]:
     for rank, lane in enumerate(found.lanes):
         for one, (start_s, end_s) in zip(lane, times[at : at + len(lane)].tolist(), strict=True):
             micro_batch = int(re.split("[A-Z]", one.action)[1]) if one.action else 0
-            how = {"group": one.group, "bytes": one.bytes, "micro_batch": micro_batch}
+            how = {"group": one.group, "bytes": one.bytes, "micro_batch": micro_batch, "overlapped": one.overlapped}
             events.append(Event(rank, step, one.phase, one.kind, one.name, one.op, start_s, end_s, **how))
         at += len(lane)
     return events
@@ -128,6 +131,35 @@ def test_the_lanes_and_the_words_are_what_each_rank_did_at_the_moment(page_of, m
             kept[rank]
             == f"rank {rank} keeps {bytes_text(one.live[MEMORY_KINDS.index('activations')])} of activations then"
         )
+
+
+@pytest.mark.parametrize("mode", ["off", "each", "auto"])
+def test_the_messages_are_those_of_the_step_and_what_is_in_flight_is_said(page_of, mode):
+    """Against the lanes that the model reads off the events of a step."""
+    lab = FusionLab("chain", devices=2)
+    lab.set_mode(mode)
+    lab.run_simulated(3)
+    assert lab.wait(120)
+    page = page_of(lab.to_html(limits=FEW), width=848)
+    for step in (3, 1):
+        slid(page, STEP, step)
+        events = events_of(lab.recording, step)
+        lanes = event_lanes(lab.plan, events, step)
+        titles = page.locator(".pl-fu-message title").all_text_contents()
+        for title, sent in zip(titles, lanes.messages, strict=True):
+            times = [seconds(text) for text in re.findall(r"[\d.e-]+ (?:µs|ms|s)\b", title)]
+            began = (sent.ready_s, sent.start_s, sent.end_s)
+            exposed = lanes.exposed(sent)
+            wanted = [*(at - lanes.forward_s for at in began), sent.end_s - sent.start_s - exposed, exposed]
+            assert times == pytest.approx(wanted, rel=6e-3, abs=2e-7)
+        boxes = [seconds(text.split("until ")[1]) for text in page.locator(".pl-fu-box title").all_text_contents()]
+        assert boxes == pytest.approx([box.end_s - lanes.forward_s for box in lanes.boxes], rel=6e-3)
+        for moment in (300, 600, 900):
+            slid(page, MOMENT, moment)
+            at = max(event.end_s for event in events) * moment / 1000
+            count = sum(sent.start_s <= at < sent.end_s for sent in lanes.messages)
+            said = f"{count} message{'' if count == 1 else 's'} in flight (" if count else "no message in flight."
+            expect(page.locator(".pl-second")).to_contain_text(said)
 
 
 @pytest.mark.parametrize("name", MAKE)

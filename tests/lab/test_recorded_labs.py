@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.shared.recording import OFTEN, Keeper, parts_of
@@ -77,6 +78,22 @@ def test_the_pipeline_lab_records_what_it_simulates_and_shows_it_until_another_s
     assert lab.recording is not None
     lab.set_schedule("gpipe")
     assert lab.recording is None and lab.snapshot()["recording"] is None
+
+
+@pytest.mark.parametrize("mode", ["off", "each", "auto"])
+def test_the_fusion_lab_records_its_run_and_knows_what_makes_each_box_and_message(mode):
+    """What is named there is in the recording, and completes the gradients in the lanes' order."""
+    lab = FusionLab("chain", devices=2)
+    lab.set_mode(mode)
+    ran(lab)
+    found, made = lab.recording, lab.snapshot()["made_by"]
+    assert found.said == "simulated: steps 1 to 5 of 2 ranks, all kept, with the times of all"  # two of them warm up
+    names = [one.name for one in found.lanes[1] if one.phase == "backward" and one.kind != "wait"]
+    assert [names.index(name) for name in made["boxes"]] == sorted(names.index(name) for name in made["boxes"])
+    assert len(made["messages"]) == len(lab.lanes.messages) and set(made["messages"]) <= set(names)
+    assert len(set(made["boxes"])) == len(lab.lanes.boxes)
+    lab.set_devices(4)
+    assert lab.recording is None and lab.snapshot()["made_by"] is None
 
 
 def test_a_run_that_goes_on_shows_no_recording_and_one_that_is_stopped_leaves_none(monkeypatch):

@@ -3,7 +3,7 @@
 
 // pixels: margin, lane names, blocks of forward and update, least distance of cuts
 const PAD = 2, LABEL = 104, SIDE = 72, GAP = 13;
-const Y = { back: 24, backH: 34, mark: 66, markH: 26, line: 128, lineH: 34, tried: 170, triedH: 9, axis: 188, height: 216 };
+const Y = { back: 24, backH: 34, mark: 64, markH: 26, line: 112, lineH: 34, tried: 154, triedH: 9, axis: 170, height: 196 };
 const SOURCES = {
   predicted: "formula, nothing runs",
   simulated: "this machine's numpy, messages from the profile",
@@ -23,7 +23,7 @@ CELLS.hue = (number) => html`<span class="pl-dot ${hueOf(number)}"></span>${numb
 function geometry(s, width) {
   const lanes = lanesOf(s), n = lanes.boxes.length, last = lanes.messages.at(-1)?.end_s ?? 0;
   const begin = lanes.forward_s, ended = Math.max(lanes.backward_s, last), rest = Math.max(0, lanes.step_s - ended);
-  const end = Math.max(ended, s.source.value === "predicted" ? begin + s.axis_s : 0); // the same for every try
+  const end = Math.max(ended, s.past || s.source.value === "predicted" ? begin + s.axis_s : 0); // the same for every try
   const left = LABEL + (begin > 0 ? SIDE : 0), right = width - PAD - (rest > 1e-9 ? SIDE : 0);
   const x = (t) => left + ((t - begin) / (end - begin || 1)) * (right - left);
   // borders of the brackets: where the gradients end, but never closer than a cut is wide
@@ -186,6 +186,15 @@ function endMark(lanes, g) {
     ${lanes.exposed_s > 0 ? exposed : nothing}</g>`;
 }
 
+// The moment of a recorded step: in the lanes, or in the blocks before and behind them.
+function nowMark(s, g) {
+  const at = s.past?.at;
+  if (at == null) return "";
+  const before = g.begin && at / g.begin, behind = g.rest && (at - g.ended) / g.rest, wide = SIDE - 4;
+  const x = at < g.begin ? LABEL + before * wide : at > g.ended ? g.right + 4 + Math.min(1, behind) * wide : g.x(at);
+  return html`<path class="pl-cursor" data-key="now" d="M${round(x)} ${Y.back - 12}V${Y.axis}"/>`;
+}
+
 function key(ui) {
   const chip = (content) => html`<svg width="22" height="11" aria-hidden="true">${content}</svg>`;
   const bare = html`<rect class="pl-block pl-hue-0" width="22" height="11"/>
@@ -226,7 +235,7 @@ function picture(s, ui) {
     <g data-key="rest">${more ? rest : ""}${inner.map((k) => leadMark(k, boxes, g))}</g>
     <g data-key="brackets">${runs.map((run) => bracketMark(run, g))}</g>
     <g data-key="messages">${messages.map((m) => messageMark(m, tailX, g))}</g>
-    ${endMark(lanes, g)}
+    ${endMark(lanes, g)}<g data-key="moment">${nowMark(s, g)}</g>
     <g data-key="adds">${inner.map((k) => (ui.live && !cuts.includes(k) ? addMark(k, g) : ""))}</g>
     <g data-key="cuts">${cuts.map((k, i) => cutMark(k, i, cuts, boxes, g, ui))}</g>${axisMarks(g)}
   </svg>${key(ui)}</figure>`;
@@ -303,9 +312,13 @@ function tables(s, ui) {
     ...sectionTabs(s, ui, [["messages", "Messages"]]),
     cost: ["Cost of a message", null, () => cost(s, ui)],
     ...earlierTab(s, ui),
+    ...sectionTabs(s, ui, [["recorded", "Recorded run"]], false),
     ...codeTabs(s, ui),
   });
 }
+
+// Where a network can run, its recorded run has a line.
+const run = (s, ui) => (s.line.per === "hop" ? scrubBar(s, ui, { ranks: true }) : html``);
 
 // ---- what can be done ----
 
@@ -384,9 +397,9 @@ function handlers(view) {
 const { render, mountPage } = lab({
   classes: ["pl-fu"],
   story: STORY,
-  parts: { head: top, controls, picture, below, tables },
+  parts: { ...inPast(fusionPast, { head: top }), controls, ...inPast(fusionPast, { picture }), run, ...inPast(fusionPast, { below }), tables },
   previews: ["status", "sections", "cuts", "tried", "source"],
   numbers: ["set_devices"],
   commit,
-  handlers: (view) => withPaste(view, handlers(view)),
+  handlers: (view) => withScrub(view, withPaste(view, handlers(view))),
 });

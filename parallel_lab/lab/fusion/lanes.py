@@ -121,6 +121,27 @@ def event_lanes(plan: Plan, events: Iterable[Event], step: int | None = None) ->
     return _lanes(plan, timed)
 
 
+def made_by(plan: Plan, lanes: Lanes) -> dict[str, list[str]]:
+    """Which instructions of backward the lanes are read off, by what they make: the one that completes the gradient of
+    each box, the one that hands each message over, and those that come "after" messages.
+    """
+    stage = single_stage(plan)
+    program = [i for action in stage.actions if action.program == "backward" for _, i in stage.part(action)]
+    maker = {name: i.out for i in program if i.kind not in ("start", "wait") for name in i.kept}
+    packed = {i.out: i for i in program if i.kind == "concat"}
+    gradient: dict[str, str] = {}
+    messages, after = [], set()
+    for instr in program:
+        if after.intersection(instr.ins):
+            after.update(instr.kept)
+        elif instr.carried and instr.message == "all_reduce":
+            sources = packed[instr.ins[0]].ins if instr.ins[0] in packed else instr.ins
+            gradient |= {name: maker[source] for name, source in zip(instr.carried, sources, strict=True)}
+            messages.append(instr.out)
+            after.add(instr.out)
+    return {"boxes": [gradient[box.name] for box in lanes.boxes], "messages": messages, "after": sorted(after)}
+
+
 def gradients_of(lanes: Lanes) -> tuple[tuple[Gradient, ...], float]:
     """The boxes as `cost/overlap.py` takes them, and the seconds of backward after the last."""
     gradients, before = [], lanes.forward_s

@@ -37,7 +37,7 @@ from ..shared.what_if import WeighsChoices, Weight
 from .case import MODES, Score, Settings
 from .code import PARALLEL_MODES, codes_of, mindspore_lines, numbers_in, settings_in
 from .compiled import Plans, Setup
-from .lanes import Lanes, overlap_lanes, plan_lanes
+from .lanes import Lanes, made_by, overlap_lanes, plan_lanes
 from .run import RunResult, check_result, trained
 from .sections import config_view, fusion_sections, lanes_view, line_text, status_text, tried_view
 from .subjects import SUBJECTS, Subject, get_subject
@@ -58,7 +58,8 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
     """
 
     title = "Fusion Lab"
-    scripts, styles = ("fusion/story.js", "fusion/fusion_lab.js"), ("fusion/fusion_lab.css",)
+    scripts = ("shared/scrub.js", "fusion/past.js", "fusion/story.js", "fusion/fusion_lab.js")
+    styles = ("fusion/fusion_lab.css",)
     commands = (
         *("set_config", "set_code", "set_line", "reset_line", "move_cut", "add_cut", "remove_cut", "show_best"),
         *("run_simulated", "run_measured", "stop", *COMMANDS),
@@ -67,7 +68,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
     replayed = ("mode", "devices", "parallel_mode", "wording")
     free = ("devices", "parallel_mode", "wording")
     also_kept, weighed = ("set_line", "set_config"), ("set_mode",)
-    against = ("with this fusion", "without")
+    against, apart = ("with this fusion", "without"), ("recording",)
     steps, result_type = 8, RunResult
 
     def __init__(
@@ -329,7 +330,8 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
             raise ArgumentError(f"{setup.subject.label} is on paper", where=f"FusionLab.run_{source}", hint=hint)
         unfused = self._plans.plan(setup, "off", self._settings)
         job = self._plans.job(setup)
-        return partial(trained, source, job, self._plan, unfused, setup.costs, steps, self._run_is_stopped, self._count)
+        how = self._run_is_stopped, self._count, self._keep_recording
+        return partial(trained, source, job, self._plan, unfused, setup.costs, steps, *how)
 
     def _settings_now(self) -> Any:
         return self._setup(), self._mode, self._settings
@@ -364,7 +366,13 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
             "axis_s": self._axis_s(),
             "tried": self._tried and tried_view(self._tried),
             "weight": {name: list(found) for name, found in self.weight().items()},
-            "sections": {**fusion_sections(self, self._case, lanes_of), **self.code_sections()},
+            "sections": {
+                **fusion_sections(self, self._case, lanes_of),
+                **self.recorded_sections(),
+                **self.code_sections(),
+            },
+            "recording": self._run.shown_recording(),
+            "made_by": self._plan and self.recording and made_by(self._plan, self._lanes),
             "run": {**run, "can": not on_paper and not self._run.goes_on},
         }
 

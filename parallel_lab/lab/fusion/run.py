@@ -17,6 +17,7 @@ from ...base.cluster import Cluster
 from ...base.events import EventLog
 from ...graph.plan import Plan
 from ...train.session import Session
+from ..shared.recording import Keeper, Recording
 from ..shared.records import require
 from ..shared.running import Stopped, executor_of
 from ..shared.step_times import WARM_UPS
@@ -62,9 +63,10 @@ def trained(
     steps: int,
     stopped: Callable[[], bool] | None = None,
     count: Callable[[float, float], None] = lambda done, total: None,
+    keep: Callable[[Recording | None], None] = lambda recording: None,
 ) -> RunResult:
     """Both plans trained from one start on equal batches.  cluster: for simulated times;  count: takes what is done and
-    the whole. Raises Stopped if told so.
+    the whole; keep: the recording of the first one. Raises Stopped if told so.
     """
     whole = 2 * (WARM_UPS + steps)
     count(0, whole)
@@ -73,17 +75,20 @@ def trained(
     for one in (plan, unfused):
         how = {"executor": executor_of(source), "check_finite": False}
         with Session(one, job.net, job.optimizer, **how, **options) as session:
-            losses = session.train(job.batches, WARM_UPS)
+            keeper = Keeper(session)  # both are watched: what that costs is the same
+            losses = keeper.train(job.batches, WARM_UPS)
             count(whole / 2 * len(times) + WARM_UPS, whole)
-            losses += session.train(job.batches, steps, record=steps, stopped=stopped)
+            losses += keeper.train(job.batches, steps, record=steps, stopped=stopped)
             count(whole / 2 * (len(times) + 1), whole)
             if stopped is not None and stopped():
                 raise Stopped
-            durations = EventLog(session.events).step_times_s()
+            if one is plan:
+                keep(keeper.recording)
+            durations = EventLog(keeper.events).step_times_s()
             usual = statistics.median_low(durations.values())
             times.append(usual)
             lanes.append(
-                event_lanes(one, session.events, next(step for step, time_s in durations.items() if time_s == usual))
+                event_lanes(one, keeper.events, next(step for step, time_s in durations.items() if time_s == usual))
             )
             tensors.append({"losses": np.array(losses), **session.parameters()})
     differs = next((name for name, value in tensors[0].items() if value.tobytes() != tensors[1][name].tobytes()), "")

@@ -122,7 +122,7 @@ function usually(r, name, of) {
   r.known ??= {};
   if (!(name in r.known)) {
     const found = [...r.timed.keys()].map((d) => of(recordedLanes(r, d))).sort((a, b) => a - b);
-    r.known[name] = found[Math.floor(0.9 * (found.length - 1))];
+    r.known[name] = found[Math.floor(0.75 * (found.length - 1))];
   }
   return r.known[name];
 }
