@@ -213,6 +213,10 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
         ("class Held:\n    def __enter__(self): pass\n    def __exit__(self, *a): whole(x)\nwith Held(): pass", 1),
         ("if {'%02d' % 1: 1, f'{2:02d}': 2, '{}'.format(3): 3} == {'01': 1, '02': 2, '3': 3}: whole(x)", 1),
         ("total = 0.0\ntotal += x.sum().item() + float(x.sum())", 0),
+        ("y = x.sum() + x.sum().item()", 1),  # a number is added once, which takes the sum; a copy would be shared out
+        ("y = x.sum()\nbest = 9.0\nfor i in range(3):\n    if y.item() < best: best = y.item()\n", 0),
+        ("if x.dtype == torch.float and x.dtype in (torch.float32, torch.half) and len(x) == 16: whole(x)", 1),
+        ("class C: n = 1\nC.n = 2\nsetattr(C(), 'm', 3)\nif C.n == 2: whole(x)", 1),
         ("a = b = [1]\na += [2]\nif len(b) == 2: whole(x)", 1),
         ("names = {'a': 1, 'b': 2}\ndel names['a']\nfor n in names: whole(x)", 1),
         ("from torch import nn\nnet = nn.ModuleList([nn.ReLU()] * 5)\ndel net[1:4]\nfor n in net: whole(x)", 2),
@@ -244,6 +248,55 @@ def test_calls_by_hand_are_read_with_all_that_they_are_given(line, row):
         assert row in found.unread[0][1]
     else:
         assert found.forward == [row] and found.unread == []
+
+
+NET = """import torch
+from torch import nn
+from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(6, 6) for _ in range(4)])
+    def forward(self, x):
+        first = x = self.layers[0](x)
+        for layer in self.layers[1:]:
+            x = layer(x)
+        return x + first if SKIPS else x
+"""
+CUT = """pipe = pipeline(Net(), mb_args=(torch.ones(2, 6),), split_spec=SPEC)
+schedule = ScheduleGPipe(pipe.build_stage(0, "cpu"), 3, loss_fn=nn.MSELoss())
+schedule.step(torch.ones(7, 6))
+"""
+
+
+@pytest.mark.parametrize("point", ["'layers.2': SplitPoint.BEGINNING", "'layers.1': SplitPoint.END"])
+def test_a_network_that_is_cut_hands_on_what_crosses_the_cut(point):
+    text = NET.replace("SKIPS", "False") + CUT.replace("SPEC", f"{{{point}}}")
+    found = pl.explain(text, devices=2)
+    assert found.forward == [["send", "", [n, 6]] for n in (3, 2, 2)] and found.unread == []
+    assert found.backward == [["recv", "", [n, 6]] for n in (3, 2, 2)]
+
+
+def test_a_value_that_passes_by_a_cut_is_reported():
+    found = pl.explain(
+        NET.replace("SKIPS", "True") + CUT.replace("SPEC", "{'layers.2': SplitPoint.BEGINNING}"), devices=2
+    )
+    assert found.messages == [] and "cross" in found.unread[0][1]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("from config import fast\nif fast: whole(x)", "fast"),
+        ("from config import bias\nlayer = torch.nn.Linear(4, 4, bias=bias)", "bias"),
+        ("y = DTensor.from_local(torch.ones(4), mesh, [Replicate()] * 2, run_check=True)", "run_check"),
+        ("torch.nn.utils.clip_grad_norm_([x], 1.0, norm_type=float('inf'))", "norm"),
+    ],
+)
+def test_what_other_files_hold_or_is_not_counted_is_reported(text, reason):
+    start = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"
+    found = pl.explain(f"{start}{text}\n")
+    assert found.messages == [] and reason in found.unread[0][1]
 
 
 def test_a_pending_sum_is_reduced_for_the_operator_that_needs_it_whole_and_the_line_is_named():

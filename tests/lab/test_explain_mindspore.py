@@ -261,3 +261,47 @@ net.compile(x)
     found = pl.explain(NET + text)
     assert found.unread == [] and not list(tmp_path.iterdir())
     assert [m.kind for m in found.messages if m.line == 12] == ["all_reduce", "all_gather"] * 3
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "shape", "reduce"),
+    [
+        ("dist.all_reduce(x)", "all_reduce", (8, 6), "sum"),
+        ("dist.all_reduce(x, ops.ReduceOp.MAX, async_op=True).wait()", "all_reduce", (8, 6), "max"),
+        ("dist.all_gather_into_tensor(out, x)", "all_gather", (8, 6), ""),
+        ("dist.all_gather([out] * dist.get_world_size(), x)", "all_gather", (8, 6), ""),
+        ("dist.reduce_scatter_tensor(out, x, op='sum')", "reduce_scatter", (8, 6), "sum"),
+        ("dist.all_to_all_single(out, x)", "all_to_all", (8, 6), ""),
+        ("dist.broadcast(x, 0)", "broadcast", (8, 6), ""),
+        ("dist.send(x, dst=1)", "send", (8, 6), ""),
+        ("y, _ = comm.all_gather_into_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (32, 6), "sum"),
+        ("y, _ = comm.reduce_scatter_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (2, 6), "sum"),
+    ],
+)
+def test_messages_by_hand_outside_of_networks(call, kind, shape, reduce):
+    start = """import numpy as np
+import mindspore as ms
+from mindspore import Tensor, mint, ops
+import mindspore.mint.distributed as dist
+from mindspore.communication import comm_func as comm
+dist.init_process_group()
+x, out = Tensor(np.ones((8, 6), np.float32)), mint.zeros((2, 6))
+"""
+    found = pl.explain(f"{start}{call}\n", devices=4)
+    last = found.messages[-1]
+    assert (last.kind, last.shape, last.reduce, last.group) == (kind, shape, reduce, (0, 1, 2, 3))
+    assert found.unread == [] and last.line == 7 + len(call.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        ("dist.all_reduce(x, group='some')", "some of the ranks"),
+        ("dist.all_to_all_single(out, x, [1], [2])", "arguments"),
+        ("dist.gather(x, dst=0)", "refused"),
+    ],
+)
+def test_messages_by_hand_that_are_not_known_are_reported(call, reason):
+    start = "import mindspore.mint.distributed as dist\nfrom mindspore import Tensor\ndist.init_process_group()\n"
+    found = pl.explain(f"{start}x = out = Tensor([1.0])\n{call}\n", devices=4)
+    assert found.messages == [] and found.unread[0][0] == 5 and reason in found.unread[0][1]

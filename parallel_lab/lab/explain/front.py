@@ -10,6 +10,7 @@ import ast
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, ClassVar
@@ -43,12 +44,19 @@ SILENT = (
 )  # fmt: skip
 # Python's own names that a program may hand on, and that are not read where it calls them
 NO_MEANING = ["object", "super", "Exception", "ValueError", "RuntimeError", "open", "exec", "eval", "__import__", "id"]
+LIBRARIES = ("torch", "jax", "numpy", "mindspore", "hyper_parallel", "parallel_lab", "builtins")
 MISSING = object()
 OPERATORS = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "div", "MatMult": "matmul", "Pow": "power", "Mod": "mod",
     "FloorDiv": "floor_div", "Gt": "greater", "Lt": "less", "GtE": "greater_equal", "LtE": "less_equal", "Eq": "equal",
     "NotEq": "not_equal",
 }  # fmt: skip
+
+
+def is_foreign(value: Any) -> bool:
+    """Whether a value is a name of another file of the program's, or of a library that is not read."""
+    root, dot, _ = value.path.partition(".") if isinstance(value, Name) else ("", "", "")
+    return bool(dot) and root not in LIBRARIES and root not in sys.stdlib_module_names
 
 
 def last(value: Any) -> Any:
@@ -61,6 +69,13 @@ def dtype_of(value: Any, default: str = "float32") -> str:
     if value is not None and last(value) not in DTYPES:
         raise NotRead(f"the dtype {shorten(last(value))} is not known")
     return default if value is None else DTYPES[last(value)]
+
+
+def is_same(left: Any, right: Any) -> bool:
+    """left == right, where dtypes have several names."""
+    return left == right or DTYPES.get(last(left) if isinstance(left, Name) else "", left) == DTYPES.get(
+        last(right) if isinstance(right, Name) else "", right
+    )
 
 
 def shape_of(sizes: Sequence[Any]) -> tuple[int, ...]:
@@ -101,7 +116,12 @@ class Front:
     """Answers what a `Reader` asks about everything but plain Python."""
 
     calls: ClassVar[Table] = {}
-    constants: ClassVar[dict[str, Any]] = {"math.pi": math.pi, "math.inf": math.inf, "np.newaxis": None}
+    constants: ClassVar[dict[str, Any]] = {
+        "math.pi": math.pi,
+        "math.inf": math.inf,
+        "np.newaxis": None,
+        "TYPE_CHECKING": False,
+    }
     methods: ClassVar[dict[type, Table]] = {}
     attributes: ClassVar[dict[type, Table]] = {}
     operators: ClassVar[Table] = {}  # "Pow": what ** is, where it is more than an operator of ours
@@ -111,6 +131,7 @@ class Front:
         self.reader: Reader = None  # type: ignore[assignment]
         self.meshes: list[DeviceMesh] = []
         self.largest = 0  # ranks of a mesh that more than `devices` were needed for
+        self.numbers: dict[int, Any] = {}  # that are not known: not tensors, which an operator would treat as copies
         self.splits_loss = False  # loss_parallel is on
 
     def made(self, of: Class) -> Instance:
@@ -118,12 +139,14 @@ class Front:
         return Instance(of)
 
     def known(self, value: Any) -> bool:
-        """Whether it is known if a value is true: a tensor's numbers are not."""
-        return not isinstance(value, Parts)
+        """Whether it is known if a value is true: a tensor's numbers are not, nor what other files hold."""
+        return not isinstance(value, Parts) and not is_foreign(value)
 
     def number(self) -> Any:
         """A number that is not known."""
-        return self.world.tensor(())
+        made = self.world.tensor(())
+        self.numbers[id(made)] = made
+        return made
 
     def is_silent(self, name: str) -> bool:
         """Whether a call of this name only prints, or reads a number."""
@@ -176,7 +199,8 @@ class Front:
         entry = self.found(self.calls, of.path) if isinstance(of, Name) else MISSING
         if entry is not MISSING:
             for value in () if entry is is_instance else (*args, *kwargs.values()):
-                needed(value)
+                if is_foreign(needed(value)):
+                    raise NotRead(f"what {value.path} holds is not known")
             return entry(self, *args, **kwargs)
         if not isinstance(of, Name) or last(of) not in SILENT and ".init." not in of.path:
             raise NotRead(f"{getattr(of, 'path', 'a call of this').removeprefix('builtins.')} is not read")
@@ -210,7 +234,9 @@ class Front:
         elif isinstance(holder, Parts) and name == "data":
             if layout_of(needed(value)) != layout_of(holder) or value.shape != holder.shape:
                 raise NotRead(".data = ... of another shape or layout is not read")
-        elif not isinstance(holder, (Name, Class)):
+        elif isinstance(holder, Class):
+            holder.names[name] = value
+        elif not isinstance(holder, Name):
             raise NotRead(f".{name} = ... is not read")
 
     def item(self, holder: Any, key: Any) -> Any:
@@ -232,6 +258,10 @@ class Front:
     def operate(self, name: str, left: Any, right: Any) -> Any:
         """left (operator) right, one of them no plain Python."""
         self.world.at(self.reader.line)
+        if id(left) in self.numbers or id(right) in self.numbers:
+            left, right = (1.0 if id(x) in self.numbers else x for x in (left, right))
+            if not isinstance(left, Parts) and not isinstance(right, Parts):
+                return self.number()
         if isinstance(left, Parts) or isinstance(right, Parts):
             if name not in OPERATORS or not all(isinstance(x, (Parts, int, float)) for x in (left, right)):
                 raise NotRead(f"{name} of a tensor and {shorten(right)} is not read")
@@ -240,7 +270,9 @@ class Front:
             entry = self.operators.get(name, ours(OPERATORS[name]))
             return self.reader.checked(lambda: entry(self, left, right))
         if name in ("Eq", "NotEq"):
-            return (left == right) is (name == "Eq")
+            return is_same(left, right) is (name == "Eq")
+        if name in ("In", "NotIn"):
+            return any(is_same(left, one) for one in self.reader.items(right)) is (name == "In")
         if name == "BitOr":  # of types
             return left
         raise NotRead(f"{name} is not read here")
@@ -250,6 +282,9 @@ class Front:
         if not isinstance(holder, Parts):
             return None
         self.world.at(self.reader.line)
+        if id(holder) in self.numbers:
+            return self.operate(name, holder, value)
+        value = 1.0 if id(value) in self.numbers else value
         if name in IN_PLACE:
             return self.reader.checked(lambda: IN_PLACE[name](holder, value))
         return self.operate(name, holder, value)
@@ -311,7 +346,7 @@ def number(front: Front, x: Parts) -> Any:
     """x.item(): what rank 0 has, without a message, be it an addend alone."""
     if x.size != 1:
         raise NotRead("a number of a tensor of several")
-    return op("reshape")(front.world.own(x), ())
+    return front.number()
 
 
 def _next(front: Front, value: Any, *default: Any) -> Any:
@@ -385,14 +420,16 @@ _MATH = (math.sqrt, math.ceil, math.floor, math.prod, math.log, math.log2, math.
 PYTHON: Table = {
     "builtins.isinstance": is_instance,
     "builtins.range": _range,
-    "builtins.len": lambda front, value: len(value if isinstance(value, PLAIN) else front.reader.items(value)),
+    "builtins.len": lambda front, value: (
+        value.shape[0] if isinstance(value, Parts) else len(front.reader.items(value) if value != "" else ())
+    ),
     "builtins.enumerate": lambda front, value, start=0: list(enumerate(front.reader.items(value), start)),
     "builtins.map": lambda front, of, *seqs: [
         front.reader.call(of, list(a), {}) for a in zip(*map(front.reader.items, seqs), strict=False)
     ],
     "builtins.getattr": _getattr,
     "builtins.hasattr": lambda front, holder, name: _getattr(front, holder, name, MISSING) is not MISSING,
-    "builtins.setattr": lambda front, holder, name, value: holder.names.update({name: value}),
+    "builtins.setattr": lambda front, holder, name, value: holder.keep(name, value),
     "builtins.sum": _sum,
     "builtins.type": lambda front, value: Name(f"builtins.{type(value).__name__}"),
     "builtins.next": _next,
@@ -438,8 +475,16 @@ METHODS: dict[type, Table] = {
         "values": lambda front, held: list(held.values()),
         "keys": lambda front, held: list(held),
         "update": lambda front, held, other=(), **kw: held.update(other, **kw),
+        "pop": lambda front, held, key, *default: held.pop(key, *default),
+        "setdefault": lambda front, held, key, default=None: held.setdefault(key, default),
+        "copy": lambda front, held: dict(held),
     },
-    list: {"append": _append, "extend": lambda front, held, more: _append(front, held, *front.reader.items(more))},
+    list: {
+        "append": _append,
+        "extend": lambda front, held, more: _append(front, held, *front.reader.items(more)),
+        "pop": lambda front, held, at=-1: held.pop(at),
+        "copy": lambda front, held: list(held),
+    },
     tuple: {"numel": lambda front, held: math.prod(held)},
     str: {**{name: _text(name) for name in TEXT}, "format": _format, "join": _join},
 }

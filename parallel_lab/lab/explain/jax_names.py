@@ -8,7 +8,8 @@ messages are those that are written, one for each call.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...layout.device_mesh import DeviceMesh
@@ -47,6 +48,7 @@ def typed(front: JaxFront, mesh: DeviceMesh, axis_types: Any, default: str) -> D
 def set_mesh(front: JaxFront, mesh: DeviceMesh) -> DeviceMesh:
     """The mesh that arrays lie on from here on"""
     front.explicit |= front.typed
+    front.current = mesh
     return mesh
 
 
@@ -292,7 +294,7 @@ class JaxFront(Front):
             "shape": lambda front, x: x.shape,
             "ndim": lambda front, x: len(x.shape),
             "size": lambda front, x: math.prod(x.shape),
-            "dtype": lambda front, x: str(x.dtype),
+            "dtype": lambda front, x: Name(f"jax.numpy.{x.dtype}"),
             "T": permute,
             "sharding": lambda front, x: Name("sharding"),
         },
@@ -307,6 +309,7 @@ class JaxFront(Front):
     def __init__(self, world: Any, devices: int) -> None:
         super().__init__(world, devices)
         self.manual: DeviceMesh | None = None
+        self.current: DeviceMesh | None = None
         self.compiled = self.typed = self.explicit = self.asked = self.sums_inside = False
         world.refuses, world.merges = self.refused, lambda before, axis: axis not in before.split(",")
 
@@ -323,6 +326,16 @@ class JaxFront(Front):
 
     def known_mesh(self) -> DeviceMesh:
         """The mesh that a program means when it names none."""
-        if not self.meshes:
-            raise NotRead("no mesh was made before")
-        return self.meshes[-1]
+        if self.current is None and len(self.meshes) != 1:
+            raise NotRead("which mesh is meant is not known")
+        return self.current or self.meshes[-1]
+
+    @contextmanager
+    def within(self, entered: Sequence[Any]) -> Iterator[None]:
+        """The body of `with mesh:`."""
+        before, self.current = self.current, next((x for x in entered if isinstance(x, DeviceMesh)), self.current)
+        try:
+            with super().within(entered):
+                yield
+        finally:
+            self.current = before

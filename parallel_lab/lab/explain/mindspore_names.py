@@ -215,7 +215,7 @@ def in_place(kind: str, at: int, *names: str) -> Callable[..., Any]:
 
     def run(front: Any, *args: Any, async_op: bool = False, **kw: Any) -> Any:
         more = dict(zip(names, args[at + 1 :], strict=False)) | kw
-        if set(more) - set(names) or len(args) <= at:
+        if set(more) - set(names) or not at < len(args) <= at + 1 + len(names):
             raise NotRead(f"{kind} with these arguments is not read")
         end = next(
             (f"rank 0 -> {more[k]}" if k == "dst" else f"rank {more[k]} -> 0" for k in ("dst", "src") if k in more), ""

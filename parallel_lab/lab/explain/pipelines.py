@@ -212,27 +212,31 @@ def pipeline(
     if split_policy is not None or not split_spec or not set(split_spec) <= set(paths):
         raise NotRead("where this is cut is not known")
     cuts = {id(paths[path]): last(point) for path, point in split_spec.items()}
-    before: dict[int, Any] = {id(x): x for x in (*mb_args, *(mb_kwargs or {}).values()) if isinstance(x, Parts)}
-    given, old, world = set(before), {}, front.world
+    held = {id(x) for _, one in module.cells_and_names() for x in vars(one).values()}  # parameters, buffers
+    before: dict[int, Any] = {id(x): x for x in (*mb_args, *(mb_kwargs or {}).values())}
+    given, old, reader = set(before), {}, front.reader
 
-    def watched(operands: Sequence[Any], results: Sequence[Any]) -> None:
-        if any(id(x) in old for x in operands):
-            raise NotRead("a cut that more than one layer's inputs or outputs cross is not read")
-        before.update((id(x), x) for x in results)
+    def watched(value: Any) -> None:
+        if isinstance(value, Parts) and id(value) not in held:
+            if id(value) in old:
+                raise NotRead("a tensor that crosses a cut by another way is not read")
+            before[id(value)] = value
 
     def cut(values: Any) -> Any:
         several = values if isinstance(values, tuple) else (values,)
         if any(isinstance(x, Parts) and (id(x) in given or id(x) in old or not x.alone) for x in several):
             raise NotRead("a stage that hands on what it was given, or what is distributed, is not read")
         old.update(before)
-        fresh = [world.tensor(x.shape, x.dtype) if isinstance(x, Parts) else x for x in several]
+        fresh = [front.world.tensor(x.shape, x.dtype) if isinstance(x, Parts) else x for x in several]
         return tuple(fresh) if isinstance(values, tuple) else fresh[0]
 
-    world.watched = watched
+    begun, unread, reader.watched = reader.watched, len(reader.unread), watched
     try:
         _run_cut(front, module, cuts, cut, mb_args, mb_kwargs or {})
     finally:
-        world.watched = None
+        reader.watched = begun
+    if len(reader.unread) > unread:
+        raise NotRead("a network that is not read in full is not cut")
     return Instance(None, {"module": module, "cuts": cuts, "num_stages": len(cuts) + 1}, "pipe")
 
 

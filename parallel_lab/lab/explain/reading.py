@@ -60,6 +60,7 @@ class Reader:
         self.hooks, self.tree, self.globals = hooks, parsed(text), dict(names)
         self.line, self.steps, self.depth, self.nested, self.latest = 1, 0, 0, 0, time.process_time() + SECONDS
         self.unread: dict[int, str] = {}
+        self.watched: Callable[[Any], None] = lambda value: None  # sees what expressions give
         self.stars: list[str] = []  # modules all of whose names are imported
 
     # ---- statements ----
@@ -325,7 +326,9 @@ class Reader:
         try:
             if self.nested > NESTED * (1 + self.depth):
                 raise NotRead("expressions are nested too deeply")
-            return limited(self._handler("_e_", node)(node, scopes))
+            made = limited(self._handler("_e_", node)(node, scopes))
+            self.watched(made)
+            return made
         except NotRead as reason:
             self.note(node.lineno, str(reason))
             return Unread(node.lineno)

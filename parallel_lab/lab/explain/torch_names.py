@@ -106,6 +106,8 @@ def from_local(
     shape: Any = None, stride: Any = None, grad_placements: Any = None,
 ) -> Any:  # fmt: skip
     """A distributed tensor of the ranks' own ones."""
+    if run_check:
+        raise NotRead("what run_check sends is not known")
     to = placed(front, device_mesh, placements)
     more = {"shape": None if shape is None else shape_of([shape]), "grad_placements": grad_placements}
     made = DTensor.from_local(local_tensor, to.mesh, to.placements, **more)
@@ -565,7 +567,7 @@ class TorchFront(Front):
         Parts: {
             "shape": lambda front, x: x.shape,
             "ndim": lambda front, x: len(x.shape),
-            "dtype": lambda front, x: str(x.dtype),
+            "dtype": lambda front, x: Name(f"torch.{x.dtype}"),
             "device": lambda front, x: "cpu",
             "grad": lambda front, x: x.grad,
             "data": detached,

@@ -109,7 +109,6 @@ class World:
         self.ranks = DeviceMesh((devices,))
         self.merges: Callable[[str, str], bool] | None = None  # whether messages over axes that follow are one
         self.refuses: Callable[[str, bool], str] = lambda reason, backward: ""  # why a message cannot be
-        self.watched: Callable[[Sequence[Any], Sequence[Any]], None] | None = None  # sees what is computed
         self.in_time: Callable[[], None] = lambda: None  # raises Stopped when reading has taken too long
         self.events: list[Message | Step] = []
         self.told: dict[int, tuple[Any, Message, int]] = {}  # the engine's messages, what was made of them, and when
@@ -176,8 +175,6 @@ class World:
 
     def _computed(self, op: Any, operands: Sequence[Any], results: Sequence[Parts]) -> None:
         self.in_time()
-        if self.watched is not None:
-            self.watched(operands, results)
         if results == ():
             self._in_order(op, operands)
         elif differentiated() is None:
