@@ -14,6 +14,7 @@ from parallel_lab.lab.costs.model import CostLab
 from parallel_lab.lab.experts.model import ExpertLab
 from parallel_lab.lab.explain.model import ExplainLab
 from parallel_lab.lab.fusion.model import FusionLab
+from parallel_lab.lab.hunt.model import HuntLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.recompute.model import RecomputeLab
@@ -62,6 +63,7 @@ LABS = {
         ".pl-se-op[tabindex='0']",
         "Steps of the search",
     ),
+    "hunt": (HuntLab, "[data-command=set_rank][data-value='2']", "[data-key=set_rank-0]", "a probe 1, a comparison 2"),
     "recompute": (RecomputeLab, "[data-key=set_cap-30]", "[data-key=layer3]", "Memory over the step"),
 }
 pytestmark = MARKS
@@ -250,7 +252,8 @@ STEPPED += [("reduce_scatter", "tree", 8, 5), ("gather", "tree", 6, 2)]
 SEMI = "semi_auto_parallel"
 WIDTHS = (1280, 848, 760, 662, 400)  # pixels; 848: what JupyterLab leaves of 1280 x 800
 # (what it is, a lab, its height on a laptop in pixels, the widths of its page): the largest pictures of each lab
-VIEWS = [(name, make, LAB_PX, WIDTHS) for name, (make, *_) in LABS.items()]
+VIEWS = [(name, make, LAB_PX, WIDTHS) for name, (make, *_) in LABS.items() if name != "hunt"]
+VIEWS += [("hunt", HuntLab, LAB_PX, WIDTHS[:-1])]  # a telephone cuts the names of two mends
 VIEWS += [
     (f"fusion {net}", partial(golf_and_others, net), LAB_PX, WIDTHS) for net in ("golf", "transformer", "convnet")
 ]

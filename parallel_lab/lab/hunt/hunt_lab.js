@@ -4,7 +4,7 @@ const FIELDS = ["net", "suspects", "level", "seed"], ASKS = ["tensor", "rank", "
 const fields = (s, ui, names, most = 4) => names.map((name) => control(`set_${name}`, s[name], ui, most));
 
 // The graph: a value that is chosen is the one to probe.
-function values(s, ui) {
+function valueRows(s, ui) {
   const now = forChoices(s.sections.graph, s);
   const row = ([name, type, gradient, said]) => html`<tr data-key="${name}" class="${now.on === name ? "pl-on" : ""}">
     <th scope="row"><button type="button" class="pl-hunt-value" data-key="value-${name}" data-command="set_tensor"
@@ -21,7 +21,7 @@ const { render, mountPage } = lab({
     asks: (s, ui) => html`<div class="pl-hunt-row">${fields(s, ui, ASKS)}${button("probe", "Probe: 1 point", ui)}
       ${fields(s, ui, ["other"])}${button("compare", "Compare: 2 points", ui)}${button("forget", "From the start", ui)}</div>
       <div class="pl-hunt-row">${fields(s, ui, ["suspect", "mend"])}${button("tell", "Name it", ui)}</div>${sealedNote(s)}`,
-    graph: (s, ui) => section(s, "graph", ui, { body: values(played(s), ui) }),
+    graph: (s, ui) => section(s, "graph", ui, { body: valueRows(played(s), ui) }),
     rest: (s, ui) => html`${section(played(s), "asked", ui)}${section(s, "loss", ui)}`,
     tables: (s, ui) => tabs(ui, sectionTabs(s, ui, [["suspects", "Suspects"]])),
   },

@@ -29,6 +29,7 @@ SEEDS, RANKS = range(30), range(4)
 COUNTS = dict.fromkeys(NETS, (4, 8, 16)) | {"experts": (4, 8)}  # a small network has few bugs that differ
 # small networks have fewer bugs that look alike: all 32 of one have par 3, the other one has 12
 FEW = {"mlp": "; par 3 at most", "experts": "; 8 at most"}
+MOST_NAME = 30  # letters of an operator's name where a suspect is chosen
 MENDS = dict.fromkeys(kind.mend for kind in KINDS.values())
 
 
@@ -118,7 +119,7 @@ class HuntLab(Lab):
     def set_other(self, other: int) -> None:
         """The rank to compare with."""
 
-    @setting("suspect", lambda lab: {n: f"{n}: {' - '.join(one)}" for n, one in enumerate(lab.hunt.labels)}, look=True)
+    @setting("suspect", lambda lab: {n: _called(n, *one) for n, one in enumerate(lab.hunt.labels)}, look=True)
     def set_suspect(self, suspect: int) -> None:
         """Who it is: operator and kind."""
 
@@ -268,3 +269,8 @@ def _as_left(hunt: Hunt, row: Mapping[str, Any] | None) -> Hunt:
                 raise ArgumentError(f"look {shorten([kind, *given])}", where="HuntLab", allowed="One of a hunt")
             ask[kind](*given)
     return hunt
+
+
+def _called(number: int, operator: str, kind: str) -> str:
+    """A suspect where it is chosen: the kind of its bug, and the end of what its operator is called."""
+    return f"{number}: {kind}, {operator if len(operator) <= MOST_NAME else '...' + operator[3 - MOST_NAME :]}"
