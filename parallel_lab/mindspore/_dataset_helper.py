@@ -184,18 +184,24 @@ def _check_batch(where: str, batch: Sequence[Tensor], expected: Sequence[tuple[A
 
 
 def data_sink(
-    fn: Callable, dataset: Dataset, steps: int, sink_size: int = 1, jit_config: Any = None, input_signature: Any = None
+    fn: Callable,
+    dataset: Dataset,
+    sink_size: int = 1,
+    jit_config: Any = None,
+    input_signature: Any = None,
+    *,
+    steps: int | None = None,
 ) -> Callable:
     """The function without arguments that calls `fn` with the dataset's next `sink_size` batches, and gives the last
     result.
 
-    steps            calls of `fn` in all; the dataset is passed through as often as they need
+    steps            of the form before MindSpore 2.0: calls of `fn` in all; None: the dataset begins again for ever
     jit_config       a JitConfig: `fn` is compiled
     input_signature  Tensors, one per column, like which the columns have to be
     """
     function("A function")("data_sink", "fn", fn)
     A_DATASET("data_sink", "dataset", dataset)
-    integer(1)("data_sink", "steps", steps)
+    (integer(1) | None)("data_sink", "steps", steps)
     integer(1)("data_sink", "sink_size", sink_size)
     (instance(JitConfig, "A JitConfig") | None)("data_sink", "jit_config", jit_config)
     if input_signature is not None:
@@ -203,7 +209,7 @@ def data_sink(
         _check_batch("data_sink", next(iter(dataset)), [(x.dtype, tuple(x.shape)) for x in given])
     if hasattr(dataset, "__transfer_dataset__"):
         raise ArgumentError("the dataset has been used with a network", where="data_sink", allowed="Another dataset")
-    queue = _sent(dataset, -(-steps // dataset.get_dataset_size()))
+    queue = _sent(dataset, -1 if steps is None else -(-steps // dataset.get_dataset_size()))
     called = fn if jit_config is None else jit(fn)
 
     @functools.wraps(fn)

@@ -88,9 +88,11 @@ def test_data_sink_makes_a_function_without_arguments(config):
     assert [float(run().asnumpy()) for _ in range(3)] == [sums[1], sums[0], sums[2]]
     with pytest.raises(DatasetError, match="2 epochs"):
         run()
+    endless = ms.data_sink(added, made(), 3, config)
+    assert [float(endless().asnumpy()) for _ in range(3)] == [sums[2], sums[2], sums[2]]
     used = made()
-    ms.data_sink(added, used, 3)
+    ms.data_sink(added, used)
     with pytest.raises(ArgumentError, match="has been used"):
-        ms.data_sink(added, used, 3)
+        ms.data_sink(added, used)
     with pytest.raises(ArgumentError, match="Columns like"):
         ms.data_sink(added, made(), 3, input_signature=(Tensor(X[:4]), Tensor(X[:4])))
