@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import io
 import json
@@ -148,10 +149,11 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _doctor_of_scripts(args: argparse.Namespace) -> int:
-    from .script_doctor import script_needs, scripts_in
+    from .script_doctor import hiding, script_needs, scripts_in
 
-    needs, faults = {}, {}
-    for file in scripts_in(args.scripts):
+    needs, faults, files = {}, {}, scripts_in(args.scripts)
+    hidden = hiding(files)
+    for file in files:
         try:
             needs[file] = script_needs(file)
         except ParallelLabError as error:  # one line of the report: the others are looked at all the same
@@ -159,16 +161,19 @@ def _doctor_of_scripts(args: argparse.Namespace) -> int:
     count = sum(map(len, needs.values()))
     if args.json:
         listed = {file: [asdict(need) for need in found] for file, found in needs.items()}
-        print(json.dumps(listed | {file: {"error": fault} for file, fault in faults.items()}, indent=2))
+        listed |= {file: {"error": fault} for file, fault in faults.items()}
+        print(json.dumps(listed | ({"hiding": hidden} if hidden else {}), indent=2))
     else:
         for line in (need.text(file) for file, found in needs.items() for need in found):
+            print(line)
+        for line in hidden:
             print(line)
         for fault in faults.values():
             print(f"parallel-lab: {fault}", file=sys.stderr)
         missing = f"{_count(count, 'name')} of MindSpore's missing here." if count else "Nothing is missing here."
         unread = f"{_count(len(faults), 'file')} could not be read."
         print(" ".join([*([missing] if needs or not faults else []), *([unread] if faults else [])]))
-    return 2 if faults else 1 if count else 0
+    return 2 if faults else 1 if count or hidden else 0
 
 
 class _ShowVersion(argparse.Action):
@@ -269,6 +274,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has gone (`parallel-lab doctor | head -1`): nothing more can be shown
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:  # of our own output: a full disk
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+            raise
+        print(f"parallel-lab: the output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
 
 
 def _run(arguments: list[str]) -> int:

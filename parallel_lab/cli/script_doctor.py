@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 from ..base.errors import DataFileError, MissingImport, MissingModule, MissingName
 from ..base.files import read_regular
+from ..processes.learners_files import modules_in, packages
 
 LARGEST_SCRIPT = 1 << 20  # bytes
 FACADE, THEIRS = "parallel_lab.mindspore", "mindspore"
@@ -50,6 +52,16 @@ def scripts_in(names: Iterable[str]) -> list[str]:
             below = [one for one in below if not any(p.startswith(".") for p in one.relative_to(name).parts)]
         found += [name] if not below else map(str, below)
     return list(dict.fromkeys(found))
+
+
+def hiding(files: Iterable[str]) -> list[str]:
+    """Files next to these scripts that are imported where they, or what they import, ask for a package."""
+    known = {*packages(), *(name for name in sys.stdlib_module_names if name in sys.modules)}
+    found = {}
+    for folder in dict.fromkeys(Path(file).parent for file in files):
+        inside = (folder / "__init__.py").is_file()  # a package's own modules are asked for by its name
+        found |= {str(path): path.stem for path in modules_in(folder) if path.stem in known and not inside}
+    return [f"{path} hides the package {name!r} from scripts next to it: rename it" for path, name in found.items()]
 
 
 def script_needs(file: str) -> list[Need]:

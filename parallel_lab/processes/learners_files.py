@@ -34,15 +34,25 @@ def same_names(folder: Path, said: str, *, first: bool) -> list[str]:
     rank raised, where an import or attribute error names the package, or how it ended; first: ranks import such a file.
     """
     why = "hides the package {!r} from import" if first else "has the name of {!r}, which ranks import instead"
+    known = {*packages(), *sys.stdlib_module_names}
+    found = []
+    for path in modules_in(folder):
+        named = re.search(rf"({'|'.join(NOT_FOUND)}).*\b{path.stem}\b", said)
+        if path.stem in known and (named or (first and " raised " not in said)):
+            found.append(f"{path.name} next to the script {why.format(path.stem)}: rename it")
+    return found
+
+
+def modules_in(folder: Path) -> list[Path]:
+    """Files and folders of `folder` that `import` would find there."""
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [path for path in found if path.suffix == ".py" or (path / "__init__.py").is_file()]
+
+
+def packages() -> set[str]:
+    """Names that a rank imports, but those of the standard library."""
     try:
         needed = [re.split(r"[^\w-]", text)[0].replace("-", "_") for text in metadata.requires("parallel-lab") or ()]
     except metadata.PackageNotFoundError:
         needed = ["numpy"]
-    known = {"mindspore", "parallel_lab", "dill", *needed, *sys.stdlib_module_names}
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        is_module = path.suffix == ".py" or (path / "__init__.py").is_file()
-        named = re.search(rf"({'|'.join(NOT_FOUND)}).*\b{path.stem}\b", said)
-        if is_module and path.stem in known and (named or (first and " raised " not in said)):
-            found.append(f"{path.name} next to the script {why.format(path.stem)}: rename it")
-    return found
+    return {"mindspore", "parallel_lab", "dill", *needed}

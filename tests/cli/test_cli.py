@@ -272,6 +272,19 @@ def test_a_closed_output_is_the_null_device(tmp_path):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.parametrize("command", ["run -n 1 train.py", "doctor train.py"])
+def test_an_output_that_is_full_is_said_in_one_line(tmp_path, command):
+    """It ended in a traceback of the console."""
+    (tmp_path / "train.py").write_text("print('said')\n", encoding="utf-8")
+    line = f"{shlex.quote(sys.executable)} -m parallel_lab {command} > /dev/full"
+    run = ["/bin/sh", "-c", line]
+    found = subprocess.run(run, cwd=tmp_path, check=False, timeout=60, capture_output=True, text=True)
+    said = "parallel-lab: the output cannot be written: No space left on device\n"
+    assert (found.returncode, found.stderr) == (2, said)
+
+
+@pytest.mark.exhaustive
 def test_a_reader_that_goes_away_ends_the_doctor_quietly():
     """`parallel-lab doctor | head -1`: an unguarded BrokenPipeError would print a traceback."""
     command = [sys.executable, "-m", "parallel_lab", "doctor"]

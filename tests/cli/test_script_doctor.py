@@ -118,3 +118,16 @@ def test_a_file_that_cannot_be_read_does_not_end_the_report(tmp_path, capsys):
         "e.py",
         "none.py",
     ]
+
+
+def test_files_next_to_a_script_that_hide_a_package_are_named(tmp_path, capsys):
+    for name in ("numpy.py", "mindspore/__init__.py", "random.py", "turtle.py", "own/__init__.py", "own/random.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in ("train.py", "own/layers.py"):
+        (tmp_path / name).write_text("import mindspore\n")
+    assert main(["doctor", str(tmp_path / "train.py"), str(tmp_path / "own" / "layers.py")]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if "rename it" in line]
+    assert [line.split("'")[1] for line in lines] == ["mindspore", "numpy", "random"]
+    assert main(["doctor", "--json", str(tmp_path / "train.py")]) == 1
+    assert json.loads(capsys.readouterr().out)["hiding"] == lines

@@ -31,6 +31,12 @@ METHODS = {
     "norm": (lambda x, i: x.norm(2, 1, dtype=ms.float64), np.linalg.norm(X.astype(np.float64), axis=1)),
     "take clips": (lambda x, i: x.take(Tensor([0, 9]), 1, mode="clip"), X[:, [0, 2]]),
     "take wraps": (lambda x, i: x.take(Tensor([1, 7]), None, "wrap"), X.ravel()[[1, 1]]),
+    "index_add": (
+        lambda x, i: x.index_add(1, Tensor([2, 0, 2]), x, alpha=2),
+        np.stack([X[:, 0] + 2 * X[:, 1], X[:, 1], X[:, 2] + 2 * X[:, 0] + 2 * X[:, 2]], 1),
+    ),
+    "inplace_update": (lambda x, i: x.inplace_update(x[:1] + 1, (1,)), np.stack([X[0], X[0] + 1])),
+    "choose from lists": (lambda x, i: Tensor([1, 0]).choose([[1, 2], [3, 4]]), np.array([3, 2])),
     "trace": (lambda x, i: i.trace(1, 0, 1, ms.float32), np.float32(I.trace(1))),
     "sub alpha": (lambda x, i: x.sub(x, alpha=2), -X),
     "std": (lambda x, i: x.std(1, 1, True), X.std(1, ddof=1, keepdims=True)),

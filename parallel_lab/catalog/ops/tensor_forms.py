@@ -87,6 +87,13 @@ def _(self, indices, axis=None, mode=None):
     return NAMES["take"](self, indices, axis)
 
 
+@method("index_add")
+def _(self, dim, index, source, *, alpha=1):
+    """alpha times `source` added to the rows (columns, ...) with these numbers, in a new tensor."""
+    scaled = source if type(alpha) is int and alpha == 1 else mul(source, alpha)
+    return NAMES["index_add"](self, index, scaled, dim)
+
+
 @method("trace")
 def _(self, offset=0, axis1=0, axis2=1, dtype=None):
     """The sum of the diagonal of two dims. dtype: of the elements."""
@@ -154,6 +161,7 @@ def _(self, choices, mode="clip"):
         raise ShapeError("no choices", where="choose", allowed="At least one tensor")
     clips = choice("clip", "wrap")("choose", "mode", mode) == "clip"
     places = NAMES["clip"](self, 0, last) if clips else NAMES["floor_mod"](self, last + 1)
+    choices = [np.asarray(each) if isinstance(each, (list, tuple)) else each for each in choices]
     found = choices[last]
     for i in range(last):
         found = NAMES["where"](NAMES["equal"](places, i), choices[i], found)

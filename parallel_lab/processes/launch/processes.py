@@ -357,8 +357,9 @@ class _Ranks:
         if any(world.last_entry(rank) for rank in range(self.spec.world_size)):
             others = world.stopped_places({culprit} if culprit is not None else set())
             lines += [f"when the run stopped: {others}"] if others else []
-        if by_force:
-            lines.append(f"{ranks_text(by_force)} did not end in time and had to be ended")
+        # after an error of its own that it has told, a rank was only slow to end: not a second fault
+        if silent := [rank for rank in by_force if not world.raised(rank)]:
+            lines.append(f"{ranks_text(silent)} did not end in time and had to be ended")
         if self.console.logs and blamed is not None:
             lines.append(f"log of rank {blamed}: {self.console.logs[blamed]}")
         lines += hidden_packages(("--cell",) if self.spec.cell else self.spec.argv, text)

@@ -55,10 +55,9 @@ class SharedWorld:
         if self.stopped:
             left = [r for r in range(self.world_size) if r not in self._left and r not in self._dead]
             stopped = halted({r: self.pids[r] for r in left})
-            culprit, words = self.fault().get("rank"), self.arena.words
+            culprit = self.fault().get("rank")
             if culprit not in left:  # one that raised at the same time writes its traceback, too
-                raised = (rank for rank in left if words[self.arena.map.slot(rank) + RAISED] == words[RUN])
-                culprit = next(raised, culprit)
+                culprit = next((rank for rank in left if self.raised(rank)), culprit)
             return Facts(**ended, fault=True, culprit=culprit, halted=stopped)
         limits, ranks = self.supervisor.limits, range(self.world_size)
         if self.supervisor.state == "starting":
@@ -66,6 +65,11 @@ class SharedWorld:
             return Facts(**ended, ready=[rank for rank in ranks if rank not in missing], stall=stall)
         patience_s = min(limits.warn_after_s, limits.timeout_s)
         return Facts(**ended, stall=self._watch.stall(self.supervisor.counting_since_s, patience_s))
+
+    def raised(self, rank: int) -> bool:
+        """Whether `rank` has said that it ends with an error of its own."""
+        words = self.arena.words
+        return bool(words[self.arena.map.slot(rank) + RAISED] == words[RUN])
 
     def left(self, rank: int) -> None:
         """The process of `rank` has ended in order: ranks that still wait for it raise."""
