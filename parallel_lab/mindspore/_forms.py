@@ -30,6 +30,7 @@ from ..ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ..ops.spellings import tensor_operand
 from ..ops.synonyms import own_names
 from ._derivatives import depend
+from ._functions import scalar_to_array
 from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
@@ -321,7 +322,7 @@ LinSpace, LinSpaceExt = _form("LinSpace", lin_space, _Made), _form("LinSpaceExt"
 Ones = _form("Ones", ones, _Made)
 OnesLike, OnesLikeExt = (_form(name, ones_like, _Made) for name in ("OnesLike", "OnesLikeExt"))
 Rank = _form("Rank", rank)
-ScalarToArray = _form("ScalarToArray", ops.scalar_to_array)
+ScalarToArray = _form("ScalarToArray", scalar_to_array)
 ScalarToTensor = _form("ScalarToTensor", scalar_to_tensor)
 Shape = _form("Shape", ops.shape)
 Size = _form("Size", size)

@@ -52,16 +52,16 @@ METHODS = """
     dsplit eq equal erf erfc erfinv exp exp2 expand_dims expm1 fill_diagonal flip fliplr flipud float_power floor
     floor_divide fmod frac gather_elements gather_nd gcd ge ger greater greater_equal gt hardshrink heaviside hsplit
     hypot i0 igamma igammac index_add index_fill index_put index_select inner inplace_update inv inverse invert isclose
-    isfinite isinf isnan isneginf isposinf lcm le lerp less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2 logcumsumexp
-    logdet logical_and logical_not logical_or logical_xor logit logsumexp lt masked_fill masked_select matrix_power max
-    maximum min minimum mm moveaxis movedim msort mul multinomial multiply mv nan_to_num nansum narrow ndimension ne neg
-    negative new_empty new_full new_ones new_zeros nextafter nonzero norm not_equal numel outer positive pow prod ptp
-    rad2deg ravel reciprocal remainder repeat_interleave reshape_as resize roll rot90 round rsqrt scatter scatter_add
-    searchsorted sgn sigmoid sign signbit sin sinc sinh slogdet softmax sort split sqrt square std sub subtract swapaxes
-    swapdims t take tan tanh tensor_scatter_add tensor_scatter_div tensor_scatter_max tensor_scatter_min
-    tensor_scatter_mul tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc unbind unfold
-    unsorted_segment_max unsorted_segment_min unsorted_segment_prod unsorted_segment_sum unsqueeze value var vecdot
-    view_as vsplit xdivy xlogy
+    isfinite isinf isnan isneginf isposinf lcm le lerp less less_equal lgamma log log10 log1p log2 logaddexp logaddexp2
+    logcumsumexp logdet logical_and logical_not logical_or logical_xor logit logsumexp lt masked_fill masked_select
+    matrix_power max maximum min minimum mm moveaxis movedim msort mul multinomial multiply mv nan_to_num nansum narrow
+    ndimension ne neg negative new_empty new_full new_ones new_zeros nextafter nonzero norm not_equal numel outer
+    positive pow prod ptp rad2deg ravel reciprocal remainder repeat_interleave reshape_as resize roll rot90 round rsqrt
+    scatter scatter_add searchsorted sgn sigmoid sign signbit sin sinc sinh slogdet softmax sort split sqrt square std
+    sub subtract swapaxes swapdims t take tan tanh tensor_scatter_add tensor_scatter_div tensor_scatter_max
+    tensor_scatter_min tensor_scatter_mul tensor_scatter_sub tensor_split top_k topk trace tril triu true_divide trunc
+    unbind unfold unsorted_segment_max unsorted_segment_min unsorted_segment_prod unsorted_segment_sum unsqueeze value
+    var vecdot view_as vsplit xdivy xlogy
 """
 # operators that Python calls with the operands exchanged where the left one is not a tensor: 2 - x
 _REFLECTED = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor"]

@@ -38,21 +38,21 @@ PACKAGE_LINES = {
     "layout": 4_635,
     "ops": 13_292,
     "nn": 11_860,
-    "catalog": 15_484,
+    "catalog": 15_492,
     "graph": 10_935,
     "cost": 13_212,
     "run": 1_678,
-    "processes": 14_139,
+    "processes": 14_154,
     "train": 11_417,
     "lab": 50_563,
-    "mindspore": 10_201,
+    "mindspore": 10_208,
     "hyper_parallel": 2_328,
-    "cli": 3_208,
+    "cli": 3_231,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_309, 168_322, 122_650
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_347, 168_375, 122_687
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -73,6 +73,8 @@ ROWS = {
     "partial": (lambda x, y: ops.Partial()(product, x)(y), A @ B),
     "partial as a function": (lambda x, y: ops.partial(product, x)(y), A @ B),
     "tuple_to_array": (lambda x, y: functional.tuple_to_array(functional.make_range(4)), np.arange(4)),
+    "scalar_to_array": (lambda x, y: functional.scalar_to_array(2.5), np.float32(2.5)),
+    "ScalarToArray": (lambda x, y: ops.ScalarToArray()(3), np.array(3)),
     "mixed_precision_cast": (lambda x, y: functional.mixed_precision_cast(ms.float16, (x, y))[1], B),
     "control_depend": (lambda x, y: functional.control_depend(x, y), B),
 }
