@@ -125,9 +125,9 @@ def predict_memory(plan: Plan, *, rank: int = 0) -> MemoryReport:
     grads = (block for block, kind in memory.kinds.items() if kind == "grads" and block not in memory.host)
     grads_bytes, kept_bytes = (sum(memory.sizes[block] for block in blocks) for blocks in (grads, memory.kept))
     timeline = []
+    live, on_host = memory.live.values(), memory.host_live.values()  # in the order of MEMORY_KINDS
     for action, position, instr in memory.walk(plan, rank):
-        both = (tuple(live[kind] for kind in MEMORY_KINDS) for live in (memory.live, memory.host_live))
-        timeline.append(MemoryPoint(action.program, position, instr.out, *both))
+        timeline.append(MemoryPoint(action.program, position, instr.out, tuple(live), tuple(on_host)))
     kept = {kind: memory.resident[kind] for kind in ("params", "optimizer", "inputs")}
     places = {kind: MEMORY_KINDS.index(kind) for kind in ("activations", "gathered")}
     most = {kind: max((p.live[at] for p in timeline), default=0) for kind, at in places.items()}
@@ -223,9 +223,9 @@ class _Memory:
 
     def walk(self, plan: Plan, rank: int) -> Iterator[tuple[Action, int, Instr]]:
         """(action, position, instruction) in the order of a step, each when what it makes is there as well."""
-        stage = plan.stage_of(rank)
+        stage, dead_after, replaced = plan.stage_of(rank), plan.last_uses(rank), plan.replacements(rank)
         for action in stage.actions:
-            last_uses = plan.last_uses(rank)[action]
+            last_uses, pairs_at = dead_after[action], replaced if action.program == "update" else {}
             self.micro_batch = action.micro_batch
             for position, instr in stage.part(action):
                 dead = {name for name in last_uses.get(position, ()) if name in self.block}
@@ -237,8 +237,7 @@ class _Memory:
                     for name in instr.kept if instr.kind != "accumulate" else self.add(instr):
                         self.make(name)
                     yield action, position, instr
-                pairs = plan.replacements(rank).get(position, ()) if action.program == "update" else ()
-                for target, source in pairs:
+                for target, source in pairs_at.get(position, ()):
                     if plan.held_by(target, rank):
                         self.replace(target, source)
                 for name in dead:
@@ -267,11 +266,13 @@ class _Memory:
 
     def drop(self, name: str, user: str = "") -> None:
         """Nothing reads a value any more, or not the one that it was kept for."""
-        users, block = self._users(name), self.block[name]
+        block = self.block[name]
+        place = self._place(block)
+        users = self.users[place]
         users.remove(user or name)
         if not users:
             self._live(block)[self.kinds[block]] -= self.sizes[block]
-            del self.users[self._place(block)]
+            del self.users[place]
 
     def add(self, instr: Instr) -> tuple[str, ...]:
         """Give a sum this micro-batch's part, which stays until its turn; the sum's name, if there is one then."""

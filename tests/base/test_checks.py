@@ -11,6 +11,7 @@ from parallel_lab.base.checks import (
     INT_LIMIT,
     SEED,
     Check,
+    checked,
     choice,
     flag,
     floating,
@@ -186,3 +187,31 @@ def test_every_declared_argument_is_refused_outside_what_its_check_allows(functi
                 if not right:
                     faults.append((place, given, error))
     assert not faults
+
+
+def plainly(a, b=2, *, c=3):
+    return a, b, c
+
+
+def by_place(a, b=2, /, c=3):
+    return a, b, c
+
+
+def rest(a, *b, c=3, **d):
+    return a, b, c, d
+
+
+@pytest.mark.parametrize("function", [plainly, by_place, rest], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("count", range(4))
+@pytest.mark.parametrize("names", ["", "a", "b", "c", "ab", "bc", "abc", "d"])
+def test_a_checked_function_takes_what_it_takes_unchecked(function, count, names):
+    args, kwargs = range(5, 5 + count), dict.fromkeys(names, 9)
+    try:
+        expected = function(*args, **kwargs)
+    except TypeError:
+        expected = ArgumentTypeError
+    call = checked(a=integer(1), c=integer(1))(function)
+    try:
+        assert call(*args, **kwargs) == expected
+    except ArgumentTypeError:
+        assert expected is ArgumentTypeError

@@ -13,10 +13,10 @@ What levels change, S being the bytes of a gradient, of n copies:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from ..overlap import Gradient, predict_overlap
 from ..schedules.clock import run_clock
 from ..schedules.schedule import Schedule
 from ..time import message_time_s
-from ..zero import zero_memory
+from ..zero import ZeroMemory, zero_memory
 from .block import FLOAT_BYTES, Message, Part, Terms, Work, parts_of
 from .clusters import Machine, get_machine
 from .decoder_point import DecoderPoint
@@ -38,6 +38,7 @@ from .decoders import DECODERS, Decoder
 from .models import TRANSFORMERS, Transformer
 from .point import MEMORY_PARTS, PRECISIONS, Places, PlanPoint, Prediction, misfit, schedule_of
 
+T = TypeVar("T")
 Often = tuple[tuple[float, Message], ...]  # how often a message is sent
 
 
@@ -240,13 +241,22 @@ class Pricing:
         """The parts on a stage's ranks."""
         return self.parts[stage :: self.point.stages]
 
-    def update(self, stage: int) -> Seconds:
-        return _sum([*((1, part.update) for part in self.held(stage)), (1, Seconds(self.scalars_s, 0.0, 0.0))])
+    def _of_stages(self, of: Callable[[list[PartTime]], T]) -> list[T]:
+        """What follows from the parts on its ranks, of every stage: those between the ends hold the same ones."""
+        ends = [of(self.held(stage)) for stage in sorted({0, min(1, self.point.stages - 1), self.point.stages - 1})]
+        return [*ends[:-1], *ends[1:2] * (self.point.stages - len(ends)), ends[-1]]
 
-    def busy(self, stage: int) -> Seconds:
-        """What a rank of a stage works in a step, without the update."""
-        parts = self.held(stage)
-        return _sum([*((self.point.micro_batches, p.busy) for p in parts), *((1, p.last) for p in parts)])
+    @cached_property
+    def updates(self) -> list[Seconds]:
+        """Of every stage."""
+        scalars = (1, Seconds(self.scalars_s, 0.0, 0.0))
+        return self._of_stages(lambda parts: _sum([*((1, part.update) for part in parts), scalars]))
+
+    @cached_property
+    def busy(self) -> list[Seconds]:
+        """What a rank of every stage works in a step, without the update."""
+        often = self.point.micro_batches
+        return self._of_stages(lambda parts: _sum([*((often, p.busy) for p in parts), *((1, p.last) for p in parts)]))
 
     # ---- time ----
 
@@ -258,9 +268,9 @@ class Pricing:
         before = least = 0.0
         for stage in range(self.point.stages):
             part, follower = self.parts[stage], self.parts[(stage + 1) % len(self.parts)]
-            least = max(least, before + self.busy(stage).total - part.last.total - part.behind.total)
+            least = max(least, before + self.busy[stage].total - part.last.total - part.behind.total)
             before += part.forward.total + part.backward.total - follower.ahead.total - part.ahead.total
-        return max(least, self.busy(0).total + self.update(0).total)
+        return max(least, self.busy[0].total + self.updates[0].total)
 
     def borders(self) -> dict[tuple[int, int], float]:
         """Seconds of a message between two stages, the same in both directions."""
@@ -290,7 +300,7 @@ class Pricing:
 
         early = before if any(ahead) else None
         timing = run_clock(self.schedule, forward, backward, 0.0, borders, ahead=early, after=after)
-        ends = [lane[-1] + self.update(stage).total for stage, lane in enumerate(timing.ends)]
+        ends = [lane[-1] + update.total for lane, update in zip(timing.ends, self.updates, strict=True)]
         return max((end, stage) for stage, end in enumerate(ends))
 
     # ---- memory ----
@@ -298,25 +308,33 @@ class Pricing:
     @cached_property
     def memory(self) -> tuple[dict[str, float], int]:
         """Bytes by kind of the rank that holds most, and its stage."""
-        stages = range(self.point.stages)
-        return max(((self._memory(stage), stage) for stage in stages), key=lambda one: sum(one[0].values()))
+        sizes = zip(self._of_stages(self._sizes), self.schedule.peaks, strict=True)
+        by_stage = [(self._memory(*size, peak), stage) for stage, (size, peak) in enumerate(sizes)]
+        return max(by_stage, key=lambda one: sum(one[0].values()))
 
     @property
     def memory_bytes(self) -> float:
         return math.fsum(self.memory[0].values())
 
-    def _memory(self, stage: int) -> dict[str, float]:
-        point, parts = self.point, self.held(stage)
+    def _sizes(self, parts: list[PartTime]) -> tuple[ZeroMemory, float, float, float, float]:
+        """Of a rank with these parts: states, inputs, what a micro-batch keeps; in addition, before and in updates."""
+        point = self.point
         parameters = math.fsum(p.amount("parameters") for p in parts)
         states = zero_memory(parameters, point.data, point.level, **self.state_bytes)
         kept = max(p.amount("kept_bytes") for p in parts)
-        held = kept * self.scale * self.schedule.peaks[stage]
         spare = max(p.spare_bytes(point.micro_batches > 1) for p in parts) * self.scale
         if point.level == 3:  # a block's parameters at a time
             spare += self.state_bytes["param_bytes"] * parameters / (self.blocks * point.chunks)
         update = max(p.update_bytes for p in parts)
         update /= point.data if point.level else 1
         inputs = math.fsum(p.amount("input_bytes") for p in parts) * point.micro_batches * point.data
+        return states, inputs, kept, spare, update
+
+    def _memory(
+        self, states: ZeroMemory, inputs: float, kept: float, spare: float, update: float, peak: int
+    ) -> dict[str, float]:
+        """Bytes by kind.  peak: micro-batches and parts on their way"""
+        held = kept * self.scale * peak
         if update > held + spare:
             held, spare = 0.0, update
         sizes = (states.params_bytes, states.grads_bytes, states.optimizer_bytes, inputs, held, spare)
@@ -328,7 +346,7 @@ class Pricing:
         """whole: with the clock run a second time, for the cost of borders;  clocked: what the first run gave."""
         point, borders = self.point, self.borders()
         step_s, stage = clocked or self.clock(borders)
-        busy, update = self.busy(stage), self.update(stage)
+        busy, update = self.busy[stage], self.updates[stage]
         free_s = self.clock({})[0] if whole and borders else step_s
         waiting_s = step_s - busy.total - update.total
         memory, worst = self.memory

@@ -104,8 +104,9 @@ def run_clock(
     ends: list[list[float]] = [[] for _ in lists]
 
     def done(rank: int, task: Task, _came_s: float, start_s: float, end_s: float) -> None:
-        starts[rank] += [start_s] * len(task.owner)
-        ends[rank] += [end_s] * len(task.owner)
+        for _ in task.owner:
+            starts[rank].append(start_s)
+            ends[rank].append(end_s)
 
     clock = Clock(lists, None if cores is None or cores >= len(lists) else SharedCores(cores))
     clock.run(done)
@@ -125,17 +126,18 @@ def _tasks(
     after: Callable[[Action], float] | None,
 ) -> list[Task]:
     """What a rank does: actions that run as one are one task, which owns its core."""
-    tasks, full = [], not order.splits_backward
     forward, backward, weights = times
+    whole = [b + w for b, w in zip(backward, weights, strict=True)]
+    of_kind = {"F": forward, "B": backward if order.splits_backward else whole, "W": weights}
     links = {at: 0.0 if at == rank else _delay(latency, at, rank) for at in range(len(order.ranks))}
+    tasks = []
     for cell, keys, needs in order.waits[rank]:
         if together is not None and cell[0].kind == "F" and len(cell) > 1:
             work_s = together[cell[0].stage]
         else:
             work_s = 0.0
             for part, kind, _ in keys:
-                whole = weights[part] if full and kind == "B" else 0.0
-                work_s += backward[part] + whole if kind == "B" else (forward if kind == "F" else weights)[part]
+                work_s += of_kind[kind][part]
         early_s = ahead(cell[0]) if ahead else 0.0
         delays = [(key, 0.0 if at == rank else links[at] - early_s) for key, at in needs]
         rest_s = 0.0 if after is None else after(cell[0]) if len(cell) == 1 else math.fsum(map(after, cell))
