@@ -82,6 +82,11 @@ def test_another_cap_asks_again():
         lab.show_par()
 
 
+def test_a_page_that_is_published_shows_the_chain_once_it_was_counted():
+    shown = RecomputeLab().trained()
+    assert shown.counted == count(shown.again)
+
+
 def test_counting_trains_the_chain():
     lab = RecomputeLab()
     lab.recompute_all()

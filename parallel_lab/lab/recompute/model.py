@@ -41,7 +41,7 @@ class RecomputeLab(RunsOneThing):
     title = "Recompute Lab"
     scripts, styles = ("recompute/story.js", "recompute/recompute_lab.js"), ("recompute/recompute_lab.css",)
     commands = ("toggle", "keep_all", "recompute_all", "count", "show_par", "stop", *COMMANDS)
-    also_kept = ("toggle",)
+    also_kept, runs = ("toggle",), "count"
     frame_height_px = 760
 
     def __init__(self, cap: int = 40, *, controls: str = "", story: bool = False) -> None:
