@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_910, 10_910),
     "graph.compiler": (22_000, 22_510),
     "train.session": (16_760, 27_240),
-    "lab.costs.model": (6_962, 6_962),
+    "lab.costs.model": (6_990, 6_990),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -34,17 +34,17 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
-    "base": 4_993,
+    "base": 5_008,
     "layout": 4_635,
     "ops": 13_292,
     "nn": 11_860,
     "catalog": 15_492,
     "graph": 10_935,
-    "cost": 13_212,
+    "cost": 13_233,
     "run": 1_678,
     "processes": 14_154,
     "train": 11_417,
-    "lab": 50_563,
+    "lab": 50_589,
     "mindspore": 10_208,
     "hyper_parallel": 2_328,
     "cli": 3_231,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_347, 168_375, 122_687
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_409, 168_437, 122_744
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

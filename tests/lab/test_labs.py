@@ -4,6 +4,7 @@ is refused changes nothing; listeners end; a file brings a lab back; pages are c
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import inspect
@@ -11,6 +12,7 @@ import json
 import operator
 import random
 import re
+import zlib
 
 import pytest
 
@@ -19,7 +21,8 @@ from parallel_lab.base.errors import ArgumentError, DataFileError, OptimizerPara
 from parallel_lab.lab import widgets
 from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.shared.page import FRONT_END
-from parallel_lab.lab.shared.replay import Limits
+from parallel_lab.lab.shared.replay import Limits, Replay, explore, pack
+from parallel_lab.lab.shared.running import RunsOneThing
 from parallel_lab.lab.shared.sections import FORMATS, PAGE_ONLY, section_text, table
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -78,6 +81,7 @@ def test_commands_are_methods_with_a_text_and_named_once(name):
     assert len(set(make.commands)) == len(make.commands)
     assert all(inspect.getdoc(getattr(make, command)) for command in make.commands)
     assert set(make.looks) <= set(make.commands) and set(make.looks.values()) <= set(LABS[name]().snapshot())
+    assert not issubclass(make, RunsOneThing) or make.runs in make.commands  # published pages run it
 
 
 @pytest.mark.quick(25)
@@ -367,3 +371,22 @@ def test_a_value_that_a_page_could_not_draw_is_refused():
 
 def test_all_labs_are_here():
     assert {type(make()).__name__ for make in LABS.values()} == set(widgets.LABS)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.5, 0.9])
+def test_a_page_replays_as_many_states_as_it_has_room_for(part):
+    """At most the room, and nearly all of it, for the first states."""
+    lab = pl.CollectiveStepper()
+    found = explore(lab, Limits(150, 60.0))
+    whole = pack(found, type(lab), 10**9)
+    assert states_in(whole) == len(found.states) == 150
+    room = int(part * len(whole))
+    packed = pack(found, type(lab), room)
+    first = states_in(packed)
+    assert 0.85 * room < len(packed) <= room
+    assert packed == pack(Replay(found.states[:first], found.moves[:first]), type(lab), 10**9)
+    assert pack(found, type(lab), 100) == ""
+
+
+def states_in(packed: str) -> int:
+    return len(json.loads(zlib.decompress(base64.b64decode(packed)))["states"])

@@ -248,7 +248,7 @@ class Pricing:
 
     @cached_property
     def updates(self) -> list[Seconds]:
-        """Of every stage."""
+        """Seconds of the update, stage by stage."""
         scalars = (1, Seconds(self.scalars_s, 0.0, 0.0))
         return self._of_stages(lambda parts: _sum([*((1, part.update) for part in parts), scalars]))
 
@@ -317,7 +317,7 @@ class Pricing:
         return math.fsum(self.memory[0].values())
 
     def _sizes(self, parts: list[PartTime]) -> tuple[ZeroMemory, float, float, float, float]:
-        """Of a rank with these parts: states, inputs, what a micro-batch keeps; in addition, before and in updates."""
+        """States, inputs, what a micro-batch keeps; what a rank needs in addition before the update, and in it."""
         point = self.point
         parameters = math.fsum(p.amount("parameters") for p in parts)
         states = zero_memory(parameters, point.data, point.level, **self.state_bytes)

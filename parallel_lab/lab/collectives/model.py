@@ -223,9 +223,10 @@ class CollectiveStepper(Stepped):
     def page_snapshot(self) -> dict[str, Any]:
         """The snapshot, and what changes with every round: its counters and its sentence."""
         shot, a = self.snapshot(), self._shown
+        times = self.machine.round_times_s(a)
         of = {"at": {str(f["round"]): {"status": f["text"]} for f in shot["frames"]}}
         for at, looks in of["at"].items():
-            looks["counters"] = counters(a, self.machine, int(at))
+            looks["counters"] = counters(a, self.machine, int(at), times)
         return {**shot, "looks": of}
 
     def calls(self) -> list[list[Any]]:

@@ -151,10 +151,13 @@ def _sentence(a: Algorithm, at: int, chunk_bytes: int) -> str:
     return text
 
 
-def counters(a: Algorithm, machine: Machine, at: int) -> list[dict[str, Any]]:
-    """Rows of the table "counted, and by formula" after `at` rounds: of the rank that sends most."""
+def counters(a: Algorithm, machine: Machine, at: int, times: Sequence[float] | None = None) -> list[dict[str, Any]]:
+    """Rows of the table "counted, and by formula" after `at` rounds: of the rank that sends most.
+
+    times  seconds of each round, where they are known
+    """
     f, size, link = a.formula, machine.size_bytes, machine.link
-    times = machine.round_times_s(a)
+    times = machine.round_times_s(a) if times is None else times
     closed, texts = (None,) * 4, ("",) * 4
     if f is not None:
         n, k = a.ranks, a.chunks if a.kind in ("broadcast", "reduce") else a.ranks
@@ -165,9 +168,11 @@ def counters(a: Algorithm, machine: Machine, at: int) -> list[dict[str, Any]]:
         rounds, messages, bytes_sent, time = formula_texts(f, n)
         texts = rounds, messages, bytes_sent if bytes_sent == "S" else f"{bytes_sent} = {sent} S", time
 
+    so_far_and_in_all = a.counts(at), a.counts()
+
     def most(what: str, unit: int) -> tuple[int, int]:
         """So far, and at the end."""
-        return tuple(int(max(getattr(c, what) for c in counts) * unit) for counts in (a.counts(at), a.counts()))
+        return tuple(int(max(getattr(c, what) for c in counts) * unit) for counts in so_far_and_in_all)
 
     counted = (
         ("rounds", "count", at, len(a.rounds)),

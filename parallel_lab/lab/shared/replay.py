@@ -36,6 +36,7 @@ from ...base.progress import UNATTENDED, Progress
 
 Call = Sequence[Any]  # a command and its arguments
 CURVES = ("parallel", "single")  # the losses of a training, in the snapshot's "loss"
+MANY = 100  # states
 DEEP = 5  # levels of a snapshot whose parts are distinguished: sections, a section, its "of", one choice, its rows
 
 
@@ -133,15 +134,25 @@ def explore(lab: Any, limits: Limits, progress: Progress | None = None) -> Repla
 
 
 def pack(found: Replay, kind: type[Any], room: int) -> str:
-    """Deflated and in base64; as many states as have room in so many characters, "" if not even the first one has."""
-    count, placed = len(found.states), _placed(found.states)
-    while count:
-        text = _table(found, count, kind, *placed)
+    """Deflated and in base64; as many states as have room in so many characters, or 5 in 100 fewer, "" if not even the
+    first one has. A few of very many tell how many that may be.
+    """
+    every = len(found.states)
+    best, low, high, before, size = "", 0, every + 1, 0, 0  # low fits, high does not
+    count = every if every <= MANY else every // 4
+    while low < count < high:
+        text = _table(found, count, kind, *_placed(found.states[:count]))
         packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-        if len(packed) <= room:
-            return packed
-        count = min(count - 1, int(count * room / len(packed)))
-    return ""
+        if len(packed) > room:
+            high = count
+        else:
+            best, low = packed, count
+            if len(packed) > 0.95 * room:
+                break
+        each = max(1.0, (len(packed) - size) / (count - before))
+        before, size = count, len(packed)
+        count = min(max(count + int((0.975 * room - size) / each), low + 1), high - 1)
+    return best
 
 
 def _placed(states: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, ...]], list[list[str]], list[dict[int, int]]]:
@@ -221,11 +232,10 @@ def _nine_digits(snapshot: Mapping[str, Any]) -> dict[str, Any]:
 
 def _text(part: Any) -> str:
     """A part of a state as JSON. Few have NaN in them, and to look for it takes longer than to write it."""
-    how = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "default": plain}
     try:
-        return json.dumps(part, **how)
+        return _JSON.encode(part)
     except ValueError:
-        return json.dumps(_finite(part), **how)
+        return _JSON.encode(_finite(part))
 
 
 def _finite(value: Any) -> Any:
@@ -244,3 +254,6 @@ def plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"a snapshot may hold plain values only, not {type(value).__name__}")
+
+
+_JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=plain)

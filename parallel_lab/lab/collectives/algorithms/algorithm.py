@@ -119,8 +119,17 @@ class Algorithm:
 
     # counting
 
+    @cached_property
+    def _counted(self) -> dict[int | None, tuple[Counts, ...]]:
+        return {}
+
     def counts(self, rounds: int | None = None) -> tuple[Counts, ...]:
         """What each rank sends, receives and adds; with `rounds`, in the first so many."""
+        if rounds not in self._counted:
+            self._counted[rounds] = self._count(rounds)
+        return self._counted[rounds]
+
+    def _count(self, rounds: int | None) -> tuple[Counts, ...]:
         sent, received, added = ([0] * self.ranks for _ in range(3))
         out, into = [0] * self.ranks, [0] * self.ranks
         for sends in self.rounds[:rounds]:
@@ -130,10 +139,8 @@ class Algorithm:
                 sent[send.source] += len(send.chunks)
                 received[send.destination] += len(send.chunks)
                 added[send.destination] += len(send.chunks) * send.add
-        part = Fraction(1, self.chunks)
-        return tuple(
-            Counts(r, out[r], into[r], sent[r] * part, received[r] * part, added[r] * part) for r in range(self.ranks)
-        )
+        shares = [[Fraction(n, self.chunks) for n in counted] for counted in (sent, received, added)]
+        return tuple(map(Counts, range(self.ranks), out, into, *shares))
 
     def round_times_s(
         self, size_bytes: float, link: Link, *, gamma_s_per_byte: float = 0.0, contention: str = "none"
