@@ -128,7 +128,7 @@ def test_par_of_the_letters_is_the_fastest_run_within_both_budgets(budgets):
     right.sort(key=itemgetter(0))
     assert not missed(right[0][1]) and len(right) >= 4
     assert "par" in missed(right[1][1]) and right[1][0] > 1.004 * right[0][0]
-    assert len(found.line) > 8 > 2 > sum(not missed(run.point) for run in found.line)  # what search_plans gives
+    assert len(found.line) > 2 > sum(not missed(run.point) for run in found.line)  # what search_plans gives
     assert "fits" in missed(found.winner.point) and sent_bytes(found.winner) > 1e9 * budgets.sent
     assert sum(run.step_s < right[0][0] for run in lesson_16._priced(budgets).values()) >= 2
     alone = [verdict.point for verdict in found.verdicts if sorted(letters_of(verdict.point))[2] == 1]
