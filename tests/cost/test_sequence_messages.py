@@ -89,18 +89,6 @@ def test_exchanges_send_what_is_cut_off_and_hybrids_ring_the_rest(sizes, ulysses
         assert alone.backward_bytes == alone.forward_bytes
 
 
-def test_ulysses_beats_the_ring_from_one_plus_heads_over_kv_heads():
-    """s 32, d 4, float32, 8 heads with 4 of keys: ring against exchange on two ranks and on four."""
-    sent = {}
-    for ranks in (2, 3, 4):
-        shape = AttentionMessages(
-            1, 48 if ranks == 3 else 32, 24 if ranks == 3 else 8, 4, ranks, 12 if ranks == 3 else 4, 4
-        )
-        sent[ranks] = shape.ring().forward_bytes, shape.exchanged().forward_bytes
-    assert sent[2] == (2048, 3072) and sent[4] == (3072, 2304)
-    assert sent[3][0] == sent[3][1]  # at P = 1 + h_q / h_kv both send alike
-
-
 @pytest.mark.parametrize("ranks", [2, 4, 6, 8])
 def test_the_balanced_ring_is_what_pairs_of_chunks_add_up_to(ranks):
     b, c, heads, kv_heads, d = 2, 6, 4, 2, 5

@@ -114,7 +114,7 @@ def test_drawn_networks_train_as_on_one_device(seed):
     check_equal(trained(net=net, **both), trained(split, net=net, **both, **ranks))
 
 
-@pytest.mark.exhaustive
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("split", [{"dp": 2, "cp": 2}, {"cp": 4, "ulysses": 2}, {"cp": 2, "mp": 2}], ids=str)
 def test_processes_train_with_the_bits_of_the_simulator(split):
     net = {"placement": "zigzag", "ranks": 2, "dropout": 0.2}

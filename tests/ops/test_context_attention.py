@@ -6,7 +6,7 @@ Drawn cases are exhaustive but for a handful.
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, Session, ShapeError, compile, nn, ops
+from parallel_lab import Parameter, ShapeError, compile, nn, ops
 from parallel_lab.cost.memory import predict_memory
 from parallel_lab.cost.time import sent_bytes
 from parallel_lab.graph.passes import PASSES
@@ -17,7 +17,6 @@ from parallel_lab.ops.context_attention import attention_block
 from parallel_lab.run.computing import one_blas_thread
 from parallel_lab.run.rank_programs import exchange_attention, ring_results
 from parallel_lab.run.simulator import Simulator, simulate
-from tests.pools import shared_pool
 from tests.refusals import refused
 
 EPS = np.finfo(np.float32).eps
@@ -454,31 +453,7 @@ def test_stepping_through_a_ring_keeps_every_value():
     assert len(blocks) == 4 and (sim.value(blocks[-1].outs[0], 0) != own[0]).any()
 
 
-# ---- processes, JSON ----
-
-
-class ScaledAttention(Attention):
-    """Attention times the input, for a loss."""
-
-    def construct(self, x):
-        return ops.mul(self.attention(self.q, self.k, self.v)[0], x)
-
-
-def test_processes_give_the_bits_of_the_simulator():
-    rng = np.random.default_rng(4)
-    arrays = [rng.normal(size=shape).astype(np.float32) for shape in ((2, 16, 2, 2, 4), (2, 16, 2, 4), (2, 16, 2, 4))]
-    inputs = tuple(rng.normal(size=(2, *arrays[0].shape)).astype(np.float32))
-    results = []
-    for executor in ("simulator", "processes"):
-        net = ScaledAttention(arrays, strategy_of(1, 2, 2, 1), placement="zigzag", ranks=2)
-        how = {"loss": nn.MSELoss(), "optimizer": nn.SGD(net.trainable_params(), 0.1)}
-        plan = compile(net, *inputs, device_num=4, dataset_strategy="full_batch", **how)
-        pool = {"pool": shared_pool(4)} if executor == "processes" else {}
-        with Session(plan, net, how["optimizer"], executor=executor, **pool) as session:
-            results.append((session.train([inputs], 3), session.parameters()))
-    assert results[0][0] == results[1][0]
-    for name, values in results[0][1].items():
-        np.testing.assert_array_equal(values, results[1][1][name], err_msg=name)
+# ---- JSON ----
 
 
 def test_a_plan_with_a_ring_is_read_back_from_its_dict():

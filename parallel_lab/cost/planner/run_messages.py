@@ -48,11 +48,6 @@ class RunMessages:
     dense_gradient_bytes: float
     expert_gradient_bytes: float
 
-    @property
-    def layer_bytes(self) -> int:
-        """All axes of one layer and micro-batch together."""
-        return self.tensor_bytes + self.context_bytes + self.expert_bytes + self.expert_tensor_bytes
-
 
 @checked(samples=_COUNT, seq_length=_COUNT, way=choice(*CONTEXT_WAYS), sequence_parallel=flag, gathered_again=flag)
 @checked(dense=flag, number_bytes=_COUNT, exchange=_COUNT)
