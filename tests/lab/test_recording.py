@@ -120,6 +120,28 @@ def test_a_long_run_is_thinned_and_a_file_stays_below_five_megabytes(simulated, 
     assert "one in 4 kept" in found.said
 
 
+@pytest.mark.exhaustive
+def test_a_long_program_leaves_less_room_for_times(simulated, tmp_path):
+    """Each of 2,176 instructions has a long name: 2 MB. The file of 1,000 steps was longer than 5 MB."""
+    lanes = tuple(
+        tuple(
+            replace(one, name=f"{copy} of {one.name} on {rank} ".ljust(900, "n")) for copy in range(8) for one in lane
+        )
+        for rank, lane in enumerate(simulated.lanes)
+    )
+    count, rng = sum(map(len, lanes)), np.random.default_rng(4)
+    steps, each = np.arange(1, 1001), simulated.sums.shape[1:]
+    found = replace(
+        simulated, lanes=lanes, taken=1000, steps=steps, timed=np.arange(1000), took=rng.random(1000),
+        times=np.sort(rng.integers(0, 2**23, (1000, count, 2)), axis=2), sums=rng.integers(0, 2**32, (1000, *each)),
+        **{name: rng.random((1000, *each[:1])) for name in ("losses", "sent", "held")}, sizes=rng.random((1000, *each)),
+    )._bounded()  # fmt: skip
+    assert 1_500_000 < found.save(tmp_path / "run.json").stat().st_size <= 5_000_000
+    assert len(found.steps) == 1000 and 1 < len(found.timed) < 1000
+    assert f"with the times of {len(found.timed)} of 1000" in found.said
+    assert Recording.load(tmp_path / "run.json").lanes == lanes
+
+
 def test_a_run_that_goes_on_with_another_program_is_another_recording(simulated):
     other, _ = run_of("simulator", 2, 4)
     assert simulated.followed_by(other) is other

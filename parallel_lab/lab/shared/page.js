@@ -60,6 +60,7 @@ function patch(live, next) {
     if (live.nodeValue !== next.nodeValue) live.nodeValue = next.nodeValue;
     return;
   }
+  if (live.nodeName === "g" && live.isEqualNode(next)) return; // most marks of a large picture: the browser sees it faster
   // set by the painter; taking them away would wipe the picture
   const sized = live.nodeName === "CANVAS" ? ["width", "height"] : [];
   for (const { name } of [...live.attributes]) {

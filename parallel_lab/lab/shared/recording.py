@@ -182,7 +182,9 @@ class Recording:
         most = max(1, min(MOST_STEPS, MOST_SUMS // max(1, self.ranks * len(self.tensors))))
         while -(-self.taken // every) > most:
             every *= 2
-        while -(-self.taken // (every * every_times)) * each > MOST_TIMES and every * every_times < self.taken:
+        # what is said of each instruction stands in the same file
+        times = MOST_TIMES - sum(len(json.dumps(written((one,)))) for one in set().union(*self.lanes)) // 4
+        while -(-self.taken // (every * every_times)) * each > times and every * every_times < self.taken:
             every_times *= 2
         last = self.first + self.taken - 1
         kept = np.flatnonzero(((self.steps - self.first) % every == 0) | (self.steps == last))
