@@ -34,7 +34,7 @@ def strategy_questions(plan: Plan, rank: int, message: int | None, tensor: str, 
     if plan.device_num > 1:
         mine = layout.slice_numbers(rank)
         others = [r for r in range(plan.device_num) if r != rank and layout.slice_numbers(r) == mine]
-        text = f"Click a rank that holds the same part of {entry.label} as rank {rank} (or {rank} if there is none)."
+        text = f'Which rank holds the same part of "{entry.label}" as rank {rank}? Click it, or {rank} if none does.'
         right = tuple(others) or (rank,)
         why = f"ranks {' '.join(map(str, sorted((*others, rank))))} hold {_part(plan, entry, rank)}"
         key = f"{about}, part of {tensor}, rank {rank}"
