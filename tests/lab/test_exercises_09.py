@@ -123,7 +123,7 @@ ALL = {"legal", "fits", "same bits", *SCORED}
     (changed("1f1b", "0F7", "0F6"), ALL, "a second time"),
     (changed("1f1b", "0F7", "0F8"), ALL, "micro-batch 8"),
     (changed("1f1b", "3F0 ", ""), ALL, "3F0 is never done"),
-    ("0F0 0B0", ALL, "1 ranks"),
+    ("0F0 0B0", ALL, "1 rank"),
     ("0F0 0X0", ALL, "of kind 'X'"),
     ([[1, 2], [3]], ALL, "A line of actions per rank"),
     (None, ALL, "no schedule yet"),
@@ -150,6 +150,16 @@ def test_a_deadlock_names_its_circle():
 def test_two_parts_are_judged_by_themselves(two_parts, words):
     verdict = check("09.2", RIGHT, two_parts=two_parts)
     assert verdict.passed and set(failed(verdict)) == {lesson_09.BONUS} and words in words_of(verdict.parts[-1])
+
+
+def test_a_lab_that_is_half_drawn_is_told_what_is_missing():
+    """Empty lanes were lost in its text: "1 ranks", of four."""
+    drawn = puzzle_lab("09.2")
+    drawn.clear()
+    drawn.put_next(0, "F")
+    assert "nothing is drawn yet on ranks 1, 2, 3" in told("09.2", drawn, "legal")
+    assert "nothing is drawn yet on rank 2" in told("09.2", [["0F0"], ["1F0"], [], ["3F0"]], "legal")
+    assert "2 ranks" in told("09.2", "0F0\n1F0", "legal") and "both on rank" not in drawn.to_text()
 
 
 # ---- 09.3: backward in two halves ----

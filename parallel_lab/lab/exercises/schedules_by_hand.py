@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import ParallelLabError, shorten
+from ...base.units import plural
 from ...cost.schedules import Schedule
 from ...graph.actions import Action
 from ...train.session import Session
@@ -40,7 +41,10 @@ def read_schedule(answer: Any, ranks: int, parts: int, micro_batches: int, rule:
     except Exception as error:  # whatever a learner's object does
         raise Wrong(shorten(answer), form=FORM) from error
     if len(drawn.ranks) != ranks:
-        raise Wrong(f"{len(drawn.ranks)} ranks", form=f"{ranks}: a line for each, in order")
+        idle = [str(r) for r, line in enumerate(text.split("\n")) if not line.strip()]
+        if not isinstance(answer, str) and len(drawn.ranks) + len(idle) == ranks:
+            raise Wrong(f"nothing is drawn yet on rank{'s' * (len(idle) > 1)} {', '.join(idle)}", rule)
+        raise Wrong(plural(len(drawn.ranks), "rank"), form=f"{ranks}: a line for each, in order")
     return drawn
 
 

@@ -269,7 +269,9 @@ def _messages(settings: Settings) -> list[list[Any]]:
     for rank, lane in enumerate(schedule.ranks):
         for action in lane:
             for part, kind, n in schedule.readers(action):
-                other = schedule.where.get((part, kind, n), rank)
+                other = schedule.where.get((part, kind, n))
+                if other is None:  # not drawn yet
+                    continue
                 border = (min(action.stage, part), max(action.stage, part))
                 pair = (rank, other) if kind == "F" else (other, rank)
                 key = (*border, pair[0] * len(schedule) + pair[1], kind)
