@@ -53,10 +53,13 @@ def test_fitting_the_machine_changes_what_is_predicted_and_not_what_was_measured
     try:
         lab.run()
         assert lab.wait(60)
-        before = lab.snapshot()
+        before, shares = lab.snapshot(), []
+        end = lab.on_change(lambda *_: shares.append(lab.snapshot()["fit"]["share"]))
         lab.fit_machine()
         assert lab.snapshot()["fit"]["state"] in ("running", "done")
         assert lab.wait(60)
+        end()
+        assert any(share and share < 1 for share in shares)  # the views have drawn how far it is
         after = lab.snapshot()
         assert after["fit"] == {**after["fit"], "state": "done", "error": None, "profile": "this machine"}
         assert "2 ranks on this machine" in lab.to_text()

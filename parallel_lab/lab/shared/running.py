@@ -127,31 +127,7 @@ class RunsOneThing(Lab):
         """Wait until no run goes on; whether that is so. Not for widgets, nor for listeners in the run's own thread.
         Ctrl-C ends the waiting (Interrupted), not the run. A bar appears where that takes more than a second.
         """
-        bar = None
-        try:
-            bar = bar_of(Progress("waiting")) if self._run.goes_on and timeout != 0 else None
-            return self._wait(timeout, bar)
-        except KeyboardInterrupt:
-            raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
-        finally:
-            if bar is not None:
-                bar.close()
-
-    def _wait(self, timeout: float | None, bar: Any) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-        # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
-        # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
-        # waits without limit; the notebook's interrupt went unheard.
-        while (
-            (run := self._run).thread is not None
-            and not run.thread.is_here()
-            and not run.ended.is_set()
-            and (end is None or time.monotonic() < end)
-        ):
-            DRIVER.wait(run.ended, LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
-            if bar is not None:
-                follow(bar, run.progress)
-        return not self._run.goes_on
+        return wait_for(lambda: self._run, timeout)
 
     def stop(self) -> None:
         """Ask the run, if any, to end: a training does after its present step. Returns at once; `wait()` waits."""
@@ -225,6 +201,31 @@ class RunsOneThing(Lab):
         """What has changed, if the run is still the one that is shown."""
         if run is self._run:
             self._changed(what)
+
+
+def wait_for(shown: Callable[[], LabRun], timeout: float | None = None) -> bool:
+    """Wait until the run that is shown, which may be another one by then, has ended; as `RunsOneThing.wait` says."""
+    bar, end = None, None if timeout is None else time.monotonic() + timeout
+    try:
+        bar = bar_of(Progress("waiting")) if shown().goes_on and timeout != 0 else None
+        # Not thread.join: Python up to 3.12 takes a thread for dead once an interrupt fell into a join (bpo-46726). And
+        # in short waits: a busy thread may take the interrupt's signal, and then it does not wake a main thread that
+        # waits without limit; the notebook's interrupt went unheard.
+        while (
+            (run := shown()).thread is not None
+            and not run.thread.is_here()
+            and not run.ended.is_set()
+            and (end is None or time.monotonic() < end)
+        ):
+            DRIVER.wait(run.ended, LISTEN_S if end is None else max(0.0, min(LISTEN_S, end - time.monotonic())))
+            if bar is not None:
+                follow(bar, run.progress)
+        return not shown().goes_on
+    except KeyboardInterrupt:
+        raise Interrupted("the waiting has ended, the run goes on; stop() ends it") from None
+    finally:
+        if bar is not None:
+            bar.close()
 
 
 @dataclass(frozen=True)

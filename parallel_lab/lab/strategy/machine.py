@@ -12,12 +12,14 @@ from typing import Any
 from ...base.cluster import Cluster, get_cluster
 from ...base.driver import DRIVER
 from ...base.errors import ParallelLabError
+from ...base.progress import Progress
 from ...base.system import cores
 from ...graph.plan import Plan
 from ...processes.measure import fit_machine
 from ...processes.shm import get_pool
 from ..pictures.lanes import timeline_lanes
 from ..shared.lab import LabRun
+from ..shared.running import wait_for
 from ..shared.step_times import Term, apart_text
 
 
@@ -73,12 +75,13 @@ class Machine:
         return gap_of(self._predicted[2], lanes, messages, rank, self.profile, cores())
 
     def start_fit(self, devices: int, changed: Callable[[], None]) -> None:
-        """Measure it on so many workers. changed: called at begin and end, perhaps in another thread."""
-        fit = self.fit = LabRun("running", "measuring messages and ranks of this machine")
+        """Measure it on so many workers. changed: called whenever there is more to say, perhaps in another thread."""
+        fit = LabRun("running", "measuring messages and ranks of this machine", progress=Progress(heard=changed))
+        self.fit = fit
 
         def work() -> None:
             try:
-                self.profile = fit_machine(get_pool(devices), world_size=self._room)
+                self.profile = fit_machine(get_pool(devices), world_size=self._room, progress=fit.progress)
                 fit.state = "done"
                 fit.text = f"predicted with a profile that {devices} ranks on this machine were measured for"
             except ParallelLabError as error:
@@ -92,6 +95,4 @@ class Machine:
 
     def wait(self, timeout: float | None) -> bool:
         """Wait until nothing is measured; whether that is so."""
-        if self.fit.goes_on and self.fit.thread is not None and not self.fit.thread.is_here():
-            DRIVER.wait(self.fit.ended, timeout)
-        return not self.fit.goes_on
+        return wait_for(lambda: self.fit, timeout)

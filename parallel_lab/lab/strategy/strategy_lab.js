@@ -343,7 +343,7 @@ function timeline(s, ui) {
 // Why measured is far from predicted, and a button that measures the machine that predictions are made for.
 function whyFar(s) {
   const words = [s.gap?.text, s.fit?.text, s.fit?.error].filter(Boolean).join("; ");
-  return words ? html`<p class="pl-said">${micro(words)}</p>` : "";
+  return words ? html`<p class="pl-said">${micro(words)}${s.fit ? runBar(s.fit) : ""}</p>` : "";
 }
 function fitButton(s, ui) {
   const busy = s.fit?.state === "running", on = !busy && !s.run.can.stop;

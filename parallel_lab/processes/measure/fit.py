@@ -32,6 +32,7 @@ import numpy as np
 from ...base.cluster import Cluster, Device, Link, get_cluster
 from ...base.errors import ArgumentError, escape, shorten
 from ...base.log_chart import Series, log_chart
+from ...base.progress import Progress
 from ...base.system import cores as cores_here
 from ...base.units import bytes_text, time_text
 from ...cost.shared_cores import SharedMachine
@@ -312,18 +313,27 @@ def measured_cluster(
     return Cluster(name, device, fit.link(device.gamma_s_per_byte), devices_per_node=room, host=laptop.host)
 
 
-def fit_machine(ranks: Any, *, world_size: int | None = None, name: str = "this machine") -> SharedMachine:
+def fit_machine(
+    ranks: Any, *, world_size: int | None = None, name: str = "this machine", progress: Progress | None = None
+) -> SharedMachine:
     """Measure this machine for some seconds, for predictions of what its ranks do on the cores that they share.
 
     ranks       a number of workers, or a pool: 2, 4 or a multiple of 8
     world_size  ranks it has room for (default: measured)
+    progress    counts what is measured: messages, products and copies, steps
 
     Bytes cost what they do in an all_reduce; what instructions and messages take whatever their sizes is measured in
     training steps of tiny tensors. Raises ArgumentError, and what workers raise.
     """
+    progress = progress or Progress()
+    progress.begin(3, "measuring messages")
     with pool_of(ranks, 2) as pool:
-        fit, device = fit_link(pool, "all_reduce", sizes_bytes=MACHINE_SIZES, repeats=20), measure_device(pool)
+        fit = fit_link(pool, "all_reduce", sizes_bytes=MACHINE_SIZES, repeats=20)
+        progress.step(1, "measuring products and copies")
+        device = measure_device(pool)
+        progress.step(1, "measuring steps")
         overhead_s, call_s = measure_call(pool)
+        progress.step()
     cores = min(cores_here(), pool.world_size)
     share = pool.world_size / cores  # ranks of a core; of one on a core of its own:
     alone = {"flops_per_s": device.flops_per_s * share, "overhead_s": overhead_s / share}
