@@ -93,6 +93,7 @@ def test_states_of_all_ranks_hold_every_parameter_as_often_as_it_is_replicated(l
         (Degrees(16, tensor=16), 4096, ""),
         (Degrees(16, tensor=2, context=8), 4104, "4104 tokens in 16 pieces"),
         (Degrees(16, expert=16), 4096, "8 experts on 16 ranks"),
+        (Degrees(32, stages=32), 4096, ""),
         (Degrees(64, stages=64), 4096, "32 layers on 64 stages"),
     ],
 )

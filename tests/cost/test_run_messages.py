@@ -62,6 +62,7 @@ def test_the_first_rule_that_a_run_breaks_is_named():
         sent_of(MIXED, Degrees(16, expert=16))
     with pytest.raises(ArgumentError, match="without sequence parallelism"):
         sent_of(MIXED, Degrees(2, tensor=2), sequence_parallel=False)
+    assert sent_of(MIXED, Degrees(2), sequence_parallel=False).tensor_bytes == 0  # one rank has all tokens
     with pytest.raises(ArgumentError, match="way='rings'"):
         sent_of(PLAIN, Degrees(2, context=2), way="rings")
 
