@@ -11,8 +11,8 @@ no fault yet. The others share a line. And a root's line meets the same line of 
 A root that loops over one line while the others have a line for each call is not a fault: their lines meet no other
 one. What cannot be seen is shown by a tag: equal tags are meant to meet, and others are not.
 
-Where the first meetings cross (a later line of the root with an earlier one of the others, both new), the calls are
-probably swapped, and may be right: that is worth a warning.
+Where the first meetings cross (a later line of the root with an earlier one of the others, both new; or one line of
+both meets another line on either side), the calls are probably swapped, and may be right: that is worth a warning.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class Lines:
                 continue
             begin = max(min(line, known), min(theirs, their_known))
             end = min(max(line, known), max(theirs, their_known))
-            if (line - known) * (theirs - their_known) < 0 and begin < end:
+            shifted = line == their_known or theirs == known  # one side passes a line that the other has passed before
+            if shifted or ((line - known) * (theirs - their_known) < 0 and begin < end):
                 return (line, theirs), (known, their_known)
         return None
 

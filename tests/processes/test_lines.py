@@ -57,6 +57,8 @@ def test_tags_are_compared_among_those_that_give_one():
         ("12-11 10-13", True),  # that the root has swapped
         ("10-13 12-11", True),  # or the others
         ("10-11 12-13 20-21 16-15 14-17", True),
+        ("9-10 10-12", True),  # the root has its second call in front of line 10, the others behind it
+        ("10-9 12-10", True),
         ("10-12 11-13", False),  # one branch with two calls
         ("5-28 8-25", False),  # functions for the root, and for the others
         ("10-13 11-14 10-15", False),  # the root loops over two lines
