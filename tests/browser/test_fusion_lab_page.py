@@ -131,6 +131,22 @@ def test_a_click_between_gradients_cuts_there(live):
     assert lab.cuts == (7,)
 
 
+def test_a_cut_is_moved_by_clicks_alone(live):
+    """WCAG 2.5.7: the first click chooses it, the second takes it away, a third cuts elsewhere."""
+    lab = FusionLab("golf")
+    lab.add_cut(3)
+    page, widget = live(FusionLabWidget(lab))
+    knob = page.locator(".pl-fu-cut .pl-fu-knob").first
+    knob.click()
+    expect(page.locator(".pl-fu-cut")).to_be_focused()
+    assert lab.cuts == (3,)
+    knob.click()
+    expect(page.locator(".pl-fu-cut")).to_have_count(0)
+    page.locator('[data-add="6"] .pl-fu-reach').click()
+    expect(page.locator(".pl-fu-cut")).to_have_count(1)
+    assert lab.cuts == (6,) and widget.last_error is None
+
+
 def test_modes_settings_and_refusals(live):
     lab = FusionLab("golf")
     page, widget = live(FusionLabWidget(lab))

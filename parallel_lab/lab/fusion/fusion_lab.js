@@ -148,7 +148,7 @@ function triedMarks(s, g) {
 
 function cutMark(k, i, cuts, boxes, g, ui) {
   const at = round(g.place[k]), between = `between ${boxes[k - 1].name} and ${boxes[k].name}`;
-  const how = ui.live ? ": drag it or use the arrow keys; Delete removes it" : "";
+  const how = ui.live ? ": drag it or use the arrow keys; Delete or a second click removes it" : "";
   return html`<g class="pl-fu-cut${ui.drag && ui.drag.at === k ? " pl-on" : ""}" data-key="cut${i}" data-cut="${k}"
       ${flag('tabindex="0"', ui.live)} role="slider" aria-label="cut ${i + 1} of ${cuts.length}" aria-valuemin="1"
       aria-valuemax="${g.n - 1}" aria-valuenow="${k}" aria-valuetext="${between}"
@@ -202,7 +202,7 @@ function key(ui) {
   return html`<figcaption class="pl-fu-key"><span>colour and number: a message</span>
     <span>${chip(bare)}exposed: the rank only waits</span>
     <span>${chip(html`<path class="pl-fu-wait" d="M0 6H22"/>`)}packed, or waiting for the link</span>
-    ${ui.live ? html`<span title="arrow keys move a cut, Delete removes it; a click between two gradients adds one">Drag
+    ${ui.live ? html`<span title="arrow keys move a cut, Delete or a second click removes it; a click between two gradients adds one">Drag
     cuts, or click to add.</span>` : ""}</figcaption>`;
 }
 
@@ -360,8 +360,9 @@ function handlers(view) {
       const node = event.target.closest("[data-cut]");
       if (!node || !live || event.button !== 0) return;
       event.preventDefault();
+      const chosen = node.matches(":focus"); // by the click before
       node.focus();
-      ui.drag = { cut: Number(node.dataset.cut), at: Number(node.dataset.cut) };
+      ui.drag = { cut: Number(node.dataset.cut), at: Number(node.dataset.cut), chosen };
       root.setPointerCapture(event.pointerId);
       view.ask();
     },
@@ -371,6 +372,7 @@ function handlers(view) {
       ui.drag = null;
       if (!drag) return;
       if (drag.at !== drag.cut) send("move_cut", [drag.cut, drag.at]);
+      else if (drag.chosen) send("remove_cut", [drag.cut]); // a second click: no drag is needed to move a cut
       view.ask();
     },
     pointercancel() { ui.drag = null; view.ask(); },
