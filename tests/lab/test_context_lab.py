@@ -121,6 +121,7 @@ def test_a_run_on_simulated_ranks_equals_one_device_and_sends_what_was_predicted
     lab = ContextLab(way, 4, mask, kv_heads)
     lab.run_simulated()
     assert lab.wait(60) and lab.snapshot()["run"]["error"] is None
+    assert (lab._run.progress.done, lab._run.progress.total) == (1, 2)  # drawn while one device trains
     rows = {row[0]: row for row in lab.snapshot()["sections"]["ran"]["rows"]}
     assert rows["largest difference"][3] == ["EQUAL to rounding", True]
     counted, predicted = (

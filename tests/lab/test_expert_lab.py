@@ -147,6 +147,7 @@ def test_a_run_on_ranks_equals_one_device_wherever_the_experts_lie(ep, placement
     lab.set_step(0)  # EPLB packs by the rows of the step that is looked at
     lab.run_simulated()
     assert lab.wait(60) and lab.snapshot()["run"]["error"] is None
+    assert (lab._run.progress.done, lab._run.progress.total) == (1, 2)  # drawn while one device trains
     assert lab.ran.apart <= lab.ran.bound and lab.ran.same == RANKS * TOKENS * 2
     verdicts = [row[3] for row in lab.snapshot()["sections"]["ran"]["rows"] if row[3]]
     assert verdicts == [["EQUAL to rounding", True], ["EQUAL", True], *[["as predicted", True]] * RANKS]

@@ -298,12 +298,18 @@ class RunsOnRanks(RunsOneThing):
         (source, note), key = possible(source), self.key
 
         def work() -> str:
-            ran = type(self).train(key, executor_of(source), source, self._go_on)
+            self._count(0, 2)
+            ran = type(self).train(key, executor_of(source), source, self._half_done)
             with self._lock:
                 self._ran[key] = ran
             return f"{source}: {self._done_of(ran)}{note}"
 
         self._start(f"{source}: {self._in_words()}", work)
+
+    def _half_done(self) -> None:
+        """On ranks; one device comes next, if anybody wants the result."""
+        self._go_on()
+        self._count(1, 2)
 
     def _in_words(self) -> str:
         """What is run."""
