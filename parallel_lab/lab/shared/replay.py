@@ -3,7 +3,7 @@
     replay = explore(lab, Limits(states=60))
     replay.states[0]                  what the page opens on
     replay.moves[0]                   {'["set_mode","size"]': 3, ...}: which state a command leads to
-    pack(replay, kind, room)          the same as text for the page, of at most `room` characters
+    pack(replay, kind, room)          the same as text for the page, in `room` characters
 
 Breadth first: everything that is one command away from the lab as it stands, then what is two away, until a limit. The
 commands (`Lab.replays`) are really done, on copies of the lab; a page looks their results up and computes nothing. One
@@ -134,15 +134,19 @@ def explore(lab: Any, limits: Limits, progress: Progress | None = None) -> Repla
 
 
 def pack(found: Replay, kind: type[Any], room: int) -> str:
-    """Deflated and in base64; as many states as have room in so many characters, or 5 in 100 fewer, "" if not even the
-    first one has. A few of very many tell how many that may be.
+    """Deflated and in base64; as many states as have room in so many characters, or 5 in 100 fewer, but the first one
+    in any case: what can be looked at lies in it. A few of very many tell how many that may be.
     """
+
+    def text_of(count: int) -> str:
+        text = _table(found, count, kind, *_placed(found.states[:count]))
+        return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
     every = len(found.states)
     best, low, high, before, size = "", 0, every + 1, 0, 0  # low fits, high does not
     count = every if every <= MANY else every // 4
     while low < count < high:
-        text = _table(found, count, kind, *_placed(found.states[:count]))
-        packed = base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+        packed = text_of(count)
         if len(packed) > room:
             high = count
         else:
@@ -152,7 +156,7 @@ def pack(found: Replay, kind: type[Any], room: int) -> str:
         each = max(1.0, (len(packed) - size) / (count - before))
         before, size = count, len(packed)
         count = min(max(count + int((0.975 * room - size) / each), low + 1), high - 1)
-    return best
+    return best or text_of(1)
 
 
 def _placed(states: Sequence[Mapping[str, Any]]) -> tuple[list[tuple[str, ...]], list[list[str]], list[dict[int, int]]]:
