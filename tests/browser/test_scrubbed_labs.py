@@ -17,12 +17,13 @@ from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.pipeline.run import lanes_of
 from parallel_lab.lab.shared.lab import Lab
+from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.shared.recording import Ran, Recording
-from tests.browser.lab_page import FEW, MARKS, axe_faults, browser, page_of, sync_api
-from tests.browser.test_heights import LAB_PX, PLACES
+from tests.browser.lab_page import FEW, MARKS, axe_faults, browser, live, page_of, sync_api
+from tests.browser.test_heights import LAB_PX, PLACES, answer, split_gpt
 from tests.browser.test_lab_pages import all_has_room
 
-__all__ = ["browser", "page_of"]  # the fixtures
+__all__ = ["browser", "live", "page_of"]  # the fixtures
 
 expect = sync_api.expect
 pytestmark = MARKS
@@ -192,6 +193,27 @@ def test_nothing_moves_when_a_run_is_stepped_through_and_all_of_it_is_within_rea
     all_has_room(page, 848)
     page.get_by_role("button", name="Present").click()
     expect(head).not_to_contain_text("tep 2: loss")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["memory of a GPT", *MAKE])
+def test_below_an_answer_nothing_moves_either(live, name):
+    """The Memory Lab of a GPT was 671 pixels high, and the lanes of eight stages moved by a line."""
+    lab = (MAKE | {"memory of a GPT": split_gpt, "pipeline": functools.partial(PipelineLab, stages=8)})[name]()
+    page, _ = live(widget_of(type(lab))(lab), width=848)
+    lab.set_predict(True)
+    answer(lab)
+    lab.run_simulated()
+    assert lab.wait(120)
+    page.evaluate("tellAll()")
+    page.locator(".pl-told").wait_for()
+    page.locator("[data-scrub=at]").wait_for()
+    height, before = page.evaluate(PLACES)
+    slid(page, STEP, 2)
+    for moment in range(50, 1000, 150):
+        slid(page, MOMENT, moment)
+        assert page.evaluate(PLACES) == [height, before] and height <= LAB_PX
+    lab.close()
 
 
 @pytest.mark.parametrize("name", MAKE)

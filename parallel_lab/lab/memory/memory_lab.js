@@ -51,7 +51,7 @@ const equalities = (s) => Object.keys(s.sections).filter((name) => name.startsWi
 // ---- memory ----
 
 // The bars at the chosen moment of the recorded run: what each rank was counted to hold in the instruction it is at.
-function memoryPast(s, { r, at, lanes, rank, said, when, now: nowOf }) {
+function memoryPast(s, { r, at, lanes, rank, said, when, now: nowOf }, ui) {
   const counted = s.steps_of[r.source], ranks = [...lanes.keys()];
   const steps = ranks.map((one) => counted?.steps[counted.of[one]]);
   const [off] = s.sections.memory.of[`peak|${s.source.value}`].bars, memory = { ...s.sections.memory, by: null };
@@ -60,12 +60,13 @@ function memoryPast(s, { r, at, lanes, rank, said, when, now: nowOf }) {
     return { name: `rank ${one}`, live, total: add(live), where: `${e.phase}: ${e.name}`, grown_bytes: null };
   });
   const totals = bars.map((bar) => bar.total), most = Math.max(...totals, ...steps.flatMap((step) => step?.live.map(add) ?? []));
+  const one = tellsNow(s, ui) && !s.selected; // line: below an answer there is room for the present's
   const ends = [Math.min(...totals), Math.max(...totals)].map(bytesText), { does, e } = nowOf(rank);
   const hold = ends[0] === ends[1] ? `every rank holds ${ends[0]}` : `ranks hold ${ends[0]} to ${ends[1]}`;
   return {
     ...s, source: { ...s.source, value: r.source }, past: { most },
     status: `${capital(said)}. At ${when} ${hold} (${r.source}).`,
-    selected: `Rank ${rank}: ${does} (${e.phase}, ${e.name}); in the step it sends ${bytesText(r.sent[at * ranks.length + rank])}.`,
+    selected: one ? "" : `Rank ${rank}: ${does} (${e.name}); it sends ${bytesText(r.sent[at * ranks.length + rank])} a step. ${s.selected}`,
     moment: { ...s.moment, value: null }, sections: { ...s.sections, memory: { ...memory, bars: [off, ...bars] } },
   };
 }
