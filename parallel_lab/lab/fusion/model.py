@@ -371,7 +371,7 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
                 **self.recorded_sections(),
                 **self.code_sections(),
             },
-            "recording": self._run.shown_recording(),
+            "recording": self.shown_recording(),
             "made_by": self._plan and self.recording and made_by(self._plan, self._lanes),
             "run": {**run, "can": not on_paper and not self._run.goes_on},
         }

@@ -371,7 +371,7 @@ class MemoryLab(WeighsChoices, ComparesRuns, WritesCode):
             "par": self.subject.width and self._pars.get(self._par_key()) is not None,
             "weight": {name: list(found) for name, found in self.weight().items()},
             "sections": {**memory_sections(self), **self.recorded_sections(), **self.code_sections()},
-            "recording": self._run.shown_recording(),
+            "recording": self.shown_recording(),
             "run": {**run, "can": run["state"] != "running"},
         }
 

@@ -393,7 +393,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
                 **self.recorded_sections(),
                 **self.code_sections(),
             },
-            "recording": self._run.shown_recording(),
+            "recording": self.shown_recording(),
             **self.progress(),
         }
 

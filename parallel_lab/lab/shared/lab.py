@@ -292,11 +292,6 @@ class LabRun:
         """Whether it has begun and not ended."""
         return self.state in ("starting", "running", "paused", "stopping")
 
-    def shown_recording(self) -> dict[str, Any] | None:
-        """The snapshot's "recording", of a run that does not go on, or is paused; None: there is nothing to show."""
-        found = None if self.goes_on and self.state != "paused" else self.recording
-        return None if found is None else found.shown
-
     def to_dict(self) -> dict[str, Any]:
         """For a snapshot: state, text, error; "share" of what is to be done, where that is known."""
         share, counted = (self.progress.share, self.progress.text()) if self.goes_on else (None, "")

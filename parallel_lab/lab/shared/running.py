@@ -82,9 +82,14 @@ class RunsOneThing(Lab):
         """The last run, step by step and rank by rank, as far as it was recorded with the present settings."""
         return self._run.recording
 
+    def shown_recording(self) -> dict[str, Any] | None:
+        """The snapshot's "recording", of a run that does not go on, or is paused; None: there is nothing to show."""
+        run = self._run
+        return None if run.recording is None or (run.goes_on and run.state != "paused") else run.recording.shown
+
     def recorded_sections(self) -> dict[str, Section]:
         """What the recording says of its steps; {} without one."""
-        return {"recorded": self.recording.section()} if self._run.shown_recording() else {}
+        return {"recorded": self.recording.section()} if self.shown_recording() else {}
 
     def earlier_record(self) -> list[Any]:
         return earlier_written(self._earlier)

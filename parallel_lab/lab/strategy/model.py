@@ -402,7 +402,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
             **rank,
             **self.progress(),
             "timeline": timeline,
-            "recording": self._run.shown_recording(),
+            "recording": self.shown_recording(),
             "sections": {} if self._simple else self.code_sections(),
             "gap": self._machine.gap(plan, timeline, messages, self._rank),
             "fit": self._machine.to_dict(),
