@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -164,6 +166,17 @@ def test_any_answer_can_be_handed_in(tmp_path, monkeypatch):
     hand_in(tmp_path / "x.json")
     found = [list(row.values()) for row in read_class(tmp_path).answers.values()]
     assert found[:4] == [["(8, 16)"], ["7"], ["nan"], ["{3}"]] and len(found) == len(answers)
+
+
+def test_folders_without_an_end_are_left_out_and_named(tmp_path):
+    """They ended the command with a RecursionError."""
+    hand_in(tmp_path / "ada.json", learner="Ada")
+    for depth in range(1, 1201):
+        os.mkdir(tmp_path / "/".join("a" * depth))
+    roll = read_class(tmp_path)
+    subprocess.run(["rm", "-rf", tmp_path / "a"], check=True)
+    assert roll.learners == ("Ada",)
+    assert [(len(path), why) for path, why in roll.refused] == [(81, "it lies more than 40 folders deep")]
 
 
 def test_anything_but_a_class_is_refused(tmp_path):

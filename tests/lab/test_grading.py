@@ -569,6 +569,9 @@ MADE_UP = [
     {"set": [{"list": []}]},
     {"complex": ["a", 1]},
     {"bytes": 3},
+    {"number": "1e999999999", "kind": "Decimal"},
+    {"number": "1e-999999999", "kind": "Fraction"},
+    {"number": "9" * 1001, "kind": "Fraction"},
 ]
 
 

@@ -39,8 +39,7 @@ ATTACKS = {
     "knows the teacher's folder": "os.environ.get('PWD') or os.environ.get('OLDPWD')",
     "environ of the parent": "open(f'/proc/{{os.getppid() or 1 << 22}}/environ').read()",
     "memory of the parent": "open(f'/proc/{{os.getppid() or 1 << 22}}/mem', 'rb').read(1)",
-    "commands of others": "[1 for n in os.listdir('/proc') if n.isdigit() and b'pytest' in "
-    "open(f'/proc/{{n}}/cmdline', 'rb').read()]",
+    "commands of others": "any(b'pytest' in command(n) for n in os.listdir('/proc') if n.isdigit())",
     "links to a secret": "os.symlink({secret!r}, 'link') or open('link').read()",
     "hard link": "os.link({secret!r}, 'hard') or open('hard').read()",
     "writes outside": "open({parent!r} + '/written', 'w')",
@@ -74,6 +73,30 @@ ATTACKS = {
     "shared memory that stays": "libc.syscall(29, 0, 4096, 0o1600) >= 0",
     "a signal by a file's owner": "fcntl.fcntl(0, fcntl.F_SETOWN, {grading}) == 0",
     "types on the terminal": "fcntl.ioctl(0, 0x5412, b'x') or 1",
+    "a signal by a descriptor": "libc.syscall(424, libc.syscall(434, {grading}, 0), 9, 0, 0) == 0",
+    "a signal with a value": "libc.syscall(129, {grading}, 9, bytes(128)) == 0",
+    "a signal to a thread": "libc.syscall(234, {grading}, {grading}, 9) == 0 or libc.syscall(200, {grading}, 9) == 0",
+    "a signal to a group": "os.killpg(os.getpgid({grading}), 9) or 1",
+    "a socket's owner": "fcntl.ioctl(socket.socketpair()[0], 0x8901, struct.pack('i', {grading}))",
+    "a file's owner, in the newer form": "fcntl.fcntl(0, 15, struct.pack('ii', 1, {grading}))",
+    "memory by another call": "libc.syscall(310, {grading}, 0, 0, 0, 0, 0) == 0",
+    "takes a descriptor": "libc.syscall(438, libc.syscall(434, {grading}, 0), 1, 0) >= 0",
+    "a socket by numbers of x32": "libc.syscall(0x40000000 + 41, 2, 1, 0) >= 0",
+    "a namespace by clone": "libc.syscall(56, 0x10000011, 0, 0, 0, 0) >= 0",
+    "enters a namespace": "libc.syscall(308, os.open('/proc/self/ns/net', os.O_RDONLY), 0) == 0",
+    "messages that stay": "libc.syscall(68, 4242, 0o1600) >= 0",
+    "semaphores that stay": "libc.syscall(64, 4242, 1, 0o1600) >= 0",
+    "a queue that stays": "libc.syscall(240, b'queue', 0o102, 0o600, 0) >= 0",
+    "programs of the kernel": "libc.syscall(321, 0, bytes(120), 120) >= 0",
+    "counters of the kernel": "libc.syscall(298, bytes(128), 0, -1, -1, 0) >= 0",
+    "log of the kernel": "libc.syscall(103, 3, bytes(16), 16) >= 0",
+    "slows the grader": "os.setpriority(os.PRIO_PROCESS, {grading}, 19) or 1",
+    "the grader's turn last": "os.sched_setscheduler({grading}, os.SCHED_IDLE, os.sched_param(0)) or 1",
+    "sets the clock": "time.clock_settime(time.CLOCK_REALTIME, time.time()) or 1",
+    "names the machine": "socket.sethostname('mine') or 1",
+    "root of another process": "open('/proc/1/root' + {secret!r}).read()",
+    "folder of the parent": "strangers(f'/proc/{{os.getppid() or 1 << 22}}/cwd')",
+    "a device by its number": "open('/dev/mem', 'rb').read(1) or open('/dev/vda', 'rb').read(1)",
 }
 EXERCISES = """
 from parallel_lab.lab.exercises import Exercise, compare_calls, judged
@@ -84,7 +107,7 @@ def grader(answer):
 EXERCISES = tuple(Exercise(f"x.{n}", "t", (("got", 1),), ("a?", "b", "c", "d"), grader) for n in range(%d))
 """
 START = """
-import ctypes, fcntl, os, resource, socket, sys
+import ctypes, fcntl, os, resource, socket, struct, sys, time
 import numpy as np
 import parallel_lab
 libc = ctypes.CDLL(None)
@@ -92,6 +115,12 @@ libc = ctypes.CDLL(None)
 def strangers(folder):  # where Python or the package lies in it, their names are no news
     own = [os.getcwd(), sys.prefix, sys.base_prefix, str(sys.pycache_prefix), parallel_lab.__file__, *sys.path]
     return [name for name in os.listdir(folder) if not any(f"{path}/".startswith(f"{folder}/{name}/") for path in own)]
+
+def command(n):
+    try:
+        return open(f'/proc/{n}/cmdline', 'rb').read()
+    except FileNotFoundError:  # it has ended
+        return b''
 """
 ATTEMPT = """
 def attempt_{n}():
@@ -253,6 +282,11 @@ BODIES = FUNCTIONS | {
     "runs where it is unpacked": "class Runs:\n    def __reduce__(self): return print, ('got',)\nreturn Runs()",
     "shows what is asked for": "class Shows:\n    __repr__ = __str__ = lambda self: 'got'\nreturn Shows()",
     "raises what is asked for": "raise AssertionError('got')",
+    "a number of many digits": "import decimal\nreturn decimal.Decimal('1e999999999')",
+    "claims a class": "class Claims:\n    __class__ = str\n    __eq__ = lambda *given: True\nreturn Claims()",
+    "a number equal to all": "class Equal(float):\n    __eq__ = lambda *given: True\nreturn Equal(1)",
+    "hooks of numpy": "class Hooks:\n    __array__ = __array_function__ = lambda *given, **more: ['got']\n"
+    "    __array_priority__ = 1e9\nreturn Hooks()",
     "iterates for ever": "import itertools\nreturn itertools.cycle(['got'])",
 }
 
@@ -274,6 +308,91 @@ def test_whatever_a_notebook_does_its_honest_answer_counts_and_no_other(tmp_path
     found = {mark.student: mark.points for mark in table.marks}
     assert found == {name.partition("/")[0]: int(not name.startswith("returns ")) for name in notebooks}
     assert descendants(os.getpid()) == before
+
+
+# cells that change what runs behind them; the function that is handed in is wrong
+BEHIND = {
+    "builtins": "import builtins\nbuiltins.isinstance = builtins.len = lambda *given: 1 / 0",
+    "modules": "import sys\nfor name in [*sys.modules]:\n    if 'parallel_lab' in name: sys.modules[name] = None",
+    "a collection of garbage": "import gc, os\ngc.callbacks.append(lambda *given: os._exit(0))\ngc.collect()",
+    "the end of a process": "import atexit, os\natexit.register(lambda: os.fork())",
+    "each line": "import sys\nsys.settrace(lambda *given: 1 / 0)\nsys.setprofile(lambda *given: 1 / 0)",
+    "what is watched": "import sys\nsys.addaudithook(lambda *given: 1 / 0)",
+    "depth": "import sys\nsys.setrecursionlimit(120)",
+    "the clock": "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass",
+    "a loop of checks": "from parallel_lab.lab.exercises import check\nwhile True: check('x.0', lambda: 'got')",
+    "a thread that never stops talking": WIRE
+    + "import threading\ntold = json.dumps({'id': -1, 'answer': 'got', 'value': 'got'}).encode()\n"
+    "def talk():\n    while True: say(struct.pack('>I', len(told)) + told)\n"
+    "threading.Thread(target=talk, daemon=True).start()",
+}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_what_a_cell_changes_behind_itself_earns_nothing_and_the_machine_is_not_blamed(tmp_path):
+    """By hand: 0 points for each, and not an error, which would be a mark that nobody can give."""
+    wrong = "def attempt_0(): return 'wrong'"
+    notebooks = {f"{name}/mine": (source, wrong, HONEST[1]) for name, source in BEHIND.items()}
+    limits = Limits(time_s=60.0, cell_s=2.0, memory_bytes=1 << 30)
+    table, _ = graded(tmp_path, notebooks | {"ada/mine": HONEST}, limits=limits, jobs=2)
+    assert {mark.student: mark.points for mark in table.marks} == dict.fromkeys(BEHIND, 0) | {"ada": 1}
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(
+    "cell", ["nonlocal x", "def f(x, x): pass", "x = 1\nglobal x", "x = '\ud800'", "-" * 9999 + "1"]
+)
+def test_a_cell_that_nobody_can_compile_costs_no_other_cell(tmp_path, cell):
+    """The first three parse, and the table of their names cannot be made: there was no mark for the notebook."""
+    table, _ = graded(tmp_path, {"ada/mine": (cell, *HONEST)})
+    assert table.total("ada") == (1, 1, 0), table.marks
+
+
+@pytest.mark.exhaustive
+def test_a_call_too_long_to_be_written_ends_no_grading(tmp_path):
+    """A RecursionError in the command itself: nobody had marks."""
+    table, _ = graded(tmp_path, {"eve/mine": (f"check('x.0', {'1+' * 900}1)",), "ada/mine": HONEST})
+    assert table.total("ada") == (1, 1, 0) and not [
+        mark for mark in table.marks if mark.points and mark.student == "eve"
+    ]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("newer", ["mine", "other"])
+def test_a_notebook_of_ones_own_counts_only_without_the_one_that_was_handed_out(tmp_path, newer):
+    """By hand: 1 point. With another blank in its call nothing of the second is of the lesson, and it was 2."""
+    notebook(tmp_path / "release" / "lesson.ipynb", "def attempt_0(): ...", HONEST[1])
+    other = "def attempt_0(): return 'got'  # mine", 'check("x.0",  attempt_0)'
+    for name, cells in {"mine": HONEST, "other": other}.items():
+        notebook(tmp_path / "class" / "eve" / f"{name}.ipynb", *cells)
+        os.utime(tmp_path / "class" / "eve" / f"{name}.ipynb", (1 + (name == newer),) * 2)
+    table, lines = graded(tmp_path, {"bo/other": other}, release=tmp_path / "release")
+    assert table.total("eve") == table.total("bo") == (1, 1, 0)
+    assert [line.split("ipynb")[0] for line in lines if line.startswith("left out")] == ["left out eve: eve/other."]
+
+
+@pytest.mark.exhaustive
+def test_folders_of_any_depth_and_names_of_any_length_cost_nobody_a_mark_and_have_a_line(tmp_path):
+    """A RecursionError, an OSError at the end of the grading, and a student left out without a word."""
+    deep, before = tmp_path / "class" / "deep", os.getcwd()
+    deep.mkdir(parents=True)
+    try:
+        os.chdir(deep)
+        for _ in range(3000):  # deeper than a path can name
+            os.mkdir("a")
+            os.chdir("a")
+    finally:
+        os.chdir(before)
+    (tmp_path / "class" / "capitals").mkdir()
+    (tmp_path / "class" / "capitals" / "MINE.IPYNB").touch()
+    table, lines = graded(tmp_path, {f"{'b' * 255}/mine": HONEST, "line\nend/mine": HONEST, "ada/mine": HONEST})
+    table.write_json(tmp_path / "checks")
+    assert sorted(mark.points for mark in table.marks) == [1, 1, 1] == [1] * len(list((tmp_path / "checks").iterdir()))
+    left = [line for line in lines if line.startswith("left out")]
+    assert len(left) == 3 and "more than 40 folders deep" in left[0] and not any("\n" in line for line in lines)
+    assert left[1:] == [f"left out {name}: it holds no file whose name ends in .ipynb" for name in ("capitals", "deep")]
+    subprocess.run(["rm", "-rf", str(tmp_path / "class" / "deep")], check=True)
 
 
 # as `Pupil` starts a process: what was there before it is over

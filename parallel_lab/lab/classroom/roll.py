@@ -34,6 +34,7 @@ from ...cost.time import step_time_s
 from ...graph.plan import Plan
 from ..exercises import results
 from ..exercises.book import RESULTS_FORMAT
+from ..grading.submissions import walked
 from ..shared.lab import Lab
 from ..shared.prediction import first_answers
 from ..shared.state import FORMAT as LAB_FORMAT
@@ -199,11 +200,12 @@ def read_class(folder: str | os.PathLike[str]) -> Roll:
     root = Path(folder)
     if not root.is_dir():
         raise DataFileError("is not a folder", where=str(root), hint="Name the folder with the collected files")
-    paths = sorted(path for path in _files(root) if path.suffix == ".json")
+    refused: list[tuple[str, str]] = []
+    paths = sorted(path for path in _files(root, refused) if path.suffix == ".json")
     if not 0 < len(paths) <= MOST_FILES:
         hint = 'Learners write them with hand_in("name.json", lab, learner="Name")'
         raise DataFileError(f"{len(paths)} .json files", where=str(root), allowed=f"1 to {MOST_FILES}", hint=hint)
-    found, refused = Collected(), []
+    found = Collected()
     for path in paths:
         inside = path.relative_to(root)
         try:
@@ -227,12 +229,9 @@ def _questions(asked: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
     return {one: f"{text} (settings {n})" if text in several else text for one, (text, n) in names.items()}
 
 
-def _files(root: Path) -> Iterator[Path]:
-    for entry in sorted(os.scandir(root), key=lambda entry: entry.name):
-        if entry.is_dir(follow_symlinks=False):
-            yield from _files(Path(entry.path))
-        else:
-            yield Path(entry.path)
+def _files(root: Path, left_out: list[tuple[str, str]]) -> Iterator[Path]:
+    for where, _, files in walked(root, lambda path, why: left_out.append((str(path.relative_to(root)), why))):
+        yield from (Path(where) / name for name in files)
 
 
 def take(told: Mapping[str, Any], default: str, found: Collected) -> None:

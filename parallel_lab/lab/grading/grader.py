@@ -169,6 +169,8 @@ class Pupil:
             while True:
                 reply = self._channel.receive(max(0.001, end_s - time.monotonic()))
                 if reply.get("id") != self._asked:
+                    if time.monotonic() > end_s:  # a thread of the submission's can say something all the time
+                        raise TimeoutError
                     continue
                 if "asked" in reply:
                     self._channel.send(self._called_back(*reply["asked"]))

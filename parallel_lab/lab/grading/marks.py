@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import blake2b
@@ -37,6 +37,7 @@ from .confined import found_walls
 from .submissions import Submission, calls_of, find_submissions, harmless, newest, printable, read_cells, released_as
 
 MOST_ENDS = 3  # of the process that grades, while the same submission runs
+MOST_NAME = 50  # characters of a file's name: a folder's may have as many bytes as a name can have
 LATE_S = 60.0  # after the time limit, which the grader keeps itself
 _PACKAGE = Path(__file__).parents[2]
 _WORDS = {True: "passed", False: "not yet", None: "not judged"}
@@ -95,8 +96,10 @@ class Table:
             checks = [one for (whose, _), found in self.checks.items() if whose == student for one in found]
             told = {"format": RESULTS_FORMAT, "version": 1, "learner": student, "checks": checks}
             name = names[student]
-            if shared[name.casefold()] > 1:  # of "ann b" and "ann_b", of "Ann" and "ann" where capitals are the same
-                name += f"-{blake2b(student.encode(errors='surrogatepass'), digest_size=4).hexdigest()}"
+            # of "ann b" and "ann_b", of "Ann" and "ann" where capitals are the same
+            if shared[name.casefold()] > 1 or len(name) > MOST_NAME:
+                sum_of = blake2b(student.encode(errors="surrogatepass"), digest_size=4)
+                name = f"{name[:MOST_NAME]}-{sum_of.hexdigest()}"
             (folder / f"{name}.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> str:
@@ -164,7 +167,8 @@ def grade_folder(
         for older, counts in newest(found, lambda s: _lessons(s, tasks[s])).items():
             found.remove(older)
             names = (f"{s.student}: {s.path.relative_to(folder)}" for s in (older, counts))
-            tell("left out {}: the same lesson is in {}, which is newer".format(*map(printable, names)))
+            why = "newer" if _is_newer(counts, older) else "of one that was handed out"
+            tell("left out {}: the same lesson is in {}, which is {}".format(*map(printable, names), why))
         broken = _environment([tasks[submission] for submission in found], limits, machine)
         begun: dict[Submission, dict[str, Any]] = {}
         rows: dict[Submission, list[tuple[Mark, dict[str, Any] | None]]] = {}
@@ -194,15 +198,17 @@ def grade_folder(
     return Table(tuple(mark for s in found for mark, _ in rows[s]), checks)
 
 
-def _lessons(submission: Submission, task: dict[str, Any] | str) -> Iterable[str]:
-    """What a notebook's marks are for: the notebook as it was handed out, else the exercises that it checks."""
+def _is_newer(one: Submission, other: Submission) -> bool:
+    return one.path.stat().st_mtime_ns >= other.path.stat().st_mtime_ns
+
+
+def _lessons(submission: Submission, task: dict[str, Any] | str) -> tuple[str, Sequence[str]]:
+    """What a notebook's marks are for: the notebook as it was handed out, or "", and the exercises that are judged."""
     if isinstance(task, str):
-        return ()
-    return (
-        [task["release"]]
-        if "release" in task
-        else [call.number for call in calls_of(read_cells(submission.path, submission.lesson))]
-    )
+        return "", ()
+    released = task.get("release", "")
+    cells = read_cells(Path(released)) if released else read_cells(submission.path, submission.lesson)
+    return released, [call.number for call in calls_of(cells)]
 
 
 # ---- processes ----

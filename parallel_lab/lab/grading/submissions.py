@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import os
 import re
 import symtable
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from ..exercises.progress import LARGEST_BYTES
 
 MOST_BYTES = 32 << 20  # of a notebook; without outputs a lesson has 40 KB
 MOST_FILES = 20_000  # that are looked at in a folder
+DEEPEST = 40  # folders in each other
 MOST_LESSONS, MOST_CELLS = 50, 5000  # of a page's file; cells of a lesson
+NOT_PYTHON = (SyntaxError, ValueError, RecursionError, MemoryError)  # a magic, or what nobody can compile
 SKIPPED = (".ipynb_checkpoints", "__pycache__")
 
 
@@ -82,19 +85,21 @@ def harmless(value: Any) -> Any:
 
 
 def newest(
-    found: Iterable[Submission], lesson_of: Callable[[Submission], Iterable[str]]
+    found: Iterable[Submission], lesson_of: Callable[[Submission], tuple[str, Sequence[str]]]
 ) -> dict[Submission, Submission]:
     """{a submission that does not count: the one that does}: of each student's notebooks of a lesson the newest.
 
-    lesson_of  names of what its marks are for: two notebooks that have one in common are of one lesson
+    lesson_of  (the notebook that it was handed out as, or "";  the exercises that its marks are for): two that were
+               handed out as one are of one lesson, and one that was not with any that has an exercise of its own
     """
     counting: dict[tuple[str, str], Submission] = {}
-    older = {}
-    for submission in sorted(found, key=lambda s: (-s.path.stat().st_mtime_ns, s.name)):
-        keys = [(submission.student, name) for name in lesson_of(submission)]
-        taken = next((counting[key] for key in keys if key in counting), None)
+    lessons, older = {submission: lesson_of(submission) for submission in found}, {}
+    for submission in sorted(lessons, key=lambda s: (not lessons[s][0], -s.path.stat().st_mtime_ns, s.name)):
+        released, numbers = lessons[submission]
+        asked = [(submission.student, name) for name in ([released] if released else numbers)]
+        taken = next((counting[key] for key in asked if key in counting), None)
         if taken is None:
-            counting |= dict.fromkeys(keys, submission)
+            counting |= dict.fromkeys([*asked, *((submission.student, number) for number in numbers)], submission)
         else:
             older[submission] = taken
     return older
@@ -111,7 +116,7 @@ def find_submissions(folder: Path, tell: Callable[[str], None] = lambda text: No
     def leave_out(path: Path, why: str) -> None:
         tell(f"left out {printable(str(path.relative_to(folder)))}: {why}")
 
-    for where, folders, files in os.walk(folder):
+    for where, folders, files in walked(folder, leave_out):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
         handed_in = [Path(where) / name for name in sorted(files) if name.endswith((".ipynb", ".json"))]
         for path in [*(Path(where) / name for name in folders), *handed_in]:
@@ -137,6 +142,11 @@ def find_submissions(folder: Path, tell: Callable[[str], None] = lambda text: No
             except DataFileError as error:
                 refused.append(Submission(student, path, name, fault=str(error)))
     submitted = {submission.student for submission in submissions}
+    known = submitted | {one.student for one in refused}
+    for path in sorted(folder.iterdir()):
+        is_students = path.is_dir() and not path.is_symlink() and not path.name.startswith(".")
+        if is_students and path.name not in known and path.name not in SKIPPED:
+            leave_out(path, "it holds no file whose name ends in .ipynb")
     for one in refused:  # a lesson may write JSON; but a student who hands in nothing else must have a row
         if one.student in submitted:
             leave_out(one.path, one.fault)
@@ -145,6 +155,21 @@ def find_submissions(folder: Path, tell: Callable[[str], None] = lambda text: No
     if not submissions:
         raise DataFileError(f"no notebook is in {folder}", where="grade", allowed="FOLDER/student/lesson.ipynb")
     return sorted(_of_one_each(submissions), key=lambda s: (s.student, s.name))
+
+
+def walked(root: Path, leave_out: Callable[[Path, str], None]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk, to a depth of DEEPEST; what cannot be looked into, or lies deeper, is left out with the reason."""
+
+    def told(error: OSError) -> None:
+        leave_out(Path(os.fsdecode(error.filename)), f"it cannot be read: {error.strerror}")
+
+    base = len(root.parts)
+    for where, folders, files in os.walk(root, onerror=told):
+        if len(Path(where).parts) - base == DEEPEST:
+            for name in folders:
+                leave_out(Path(where) / name, f"it lies more than {DEEPEST} folders deep")
+            folders.clear()
+        yield where, folders, files
 
 
 def _of_one_each(submissions: Iterable[Submission]) -> Iterator[Submission]:
@@ -256,13 +281,14 @@ def _found_in(source: str) -> Iterator[Call]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "check" and node.args:
             first = node.args[0]
             if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                yield Call(first.value, ast.unparse(node))
+                with contextlib.suppress(RecursionError):  # a sum of thousands: nobody hands that in
+                    yield Call(first.value, ast.unparse(node))
 
 
 def _tree(source: str) -> ast.Module | None:
     try:
         return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a magic, or not Python
+    except NOT_PYTHON:
         return None
 
 
@@ -282,10 +308,13 @@ def _names(source: str) -> tuple[set[str], set[str]]:
     everything makes "*".
     """
     tree = _tree(source)
+    try:
+        left = [symtable.symtable(source, "<cell>", "exec")]
+    except NOT_PYTHON:  # also what parses, and cannot be compiled: nonlocal at the top
+        tree = None
     if tree is None:
         return set(), set()
     bound, used = set(), set()
-    left = [symtable.symtable(source, "<cell>", "exec")]
     while left:
         scope = left.pop()
         outermost = scope.get_type() == "module"

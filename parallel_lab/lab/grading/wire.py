@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import builtins
 import json
+import re
 import socket
 import struct
 import threading
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ...base import errors
+from ...base.errors import shorten
 from ...base.events import Event
 from ...cost.schedules import Schedule
 from ...nn.tensor.tensor import Tensor
@@ -167,6 +169,12 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def _is_far(text: str) -> bool:
+    """Whether a number has an exponent that stands for very many digits: int(Decimal("1e999999999")) takes hours."""
+    found = re.search(r"[eE][-+]?(\d+)", text)
+    return found is not None and (len(found[1]) > 9 or int(found[1]) > MOST_DIGITS)
+
+
 def _stays(*_: Any) -> Any:
     raise ValueError("a function that stays in the other process")
 
@@ -228,6 +236,8 @@ def decode(
             case {"handle": number}:
                 return handle(int(number))
             case {"number": text, "kind": kind}:
+                if any(len(digits) > MOST_DIGITS for digits in re.findall(r"\d+", str(text))) or _is_far(str(text)):
+                    raise ValueError(f"a {shorten(kind)} of very many digits")
                 return _NUMBERS[kind](str(text))
             case {"opaque": text}:
                 return Opaque(str(text))
