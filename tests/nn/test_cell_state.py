@@ -56,8 +56,8 @@ def test_a_state_that_does_not_fit_is_refused_whole():
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda net: net.register_buffer("a.b", None), ValueError),
-        (lambda net: net.register_buffer("fc", None), ValueError),
+        (lambda net: net.register_buffer("a.b", None), KeyError),
+        (lambda net: net.register_buffer("fc", None), KeyError),
         (lambda net: net.register_buffer("x", 3), TypeError),
         (lambda net: net.get_buffer("fc.weight"), AttributeError),
     ],

@@ -26,14 +26,20 @@ class IncompatibleKeys(NamedTuple):
     unexpected_keys: list[str]
 
 
+class BufferNameError(ArgumentError, KeyError):
+    """A name that a buffer of a Cell cannot have (MindSpore raises KeyError)."""
+
+    __str__ = Exception.__str__  # a KeyError shows the repr of its text
+
+
 def register_buffer(self: Cell, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
     """Hold a Tensor, not a Parameter, under a free name without dots; None reserves the name. persistent: it belongs to
-    `state_dict`. Raises ArgumentError, ArgumentTypeError.
+    `state_dict`. Raises BufferNameError, ArgumentTypeError.
     """
     where = self._where()
     held = self.__dict__.setdefault("_buffers", {})
     if not text(where, "name", name) or "." in name or (name not in held and hasattr(self, name)):
-        raise ArgumentError(f"buffer {name!r}", where=where, allowed="A free, non-empty name without dots")
+        raise BufferNameError(f"buffer {name!r}", where=where, allowed="A free, non-empty name without dots")
     (instance(Tensor, "A Tensor or None") | None)(where, "tensor", tensor)
     setattr(self, name, tensor)
     held[name] = flag(where, "persistent", persistent)
