@@ -67,6 +67,29 @@ y = jax.jit(lambda x: x, out_shardings=NS(mesh, P()))(x)
     assert found.unread == [] and [m.shape for m in found.messages] == [(4, 3)]
 
 
+@pytest.mark.parametrize(
+    ("function", "sent"),
+    [
+        ("(x - x.mean(axis=0)) / jnp.std(x, axis=0)", [("all_reduce", "a", 16)] * 2),  # the mean is the same one
+        ("x.sum(axis=0) + jnp.sum(x, axis=0)", [("all_reduce", "a", 16)]),
+        ("jnp.argmax(x, axis=1)", []),
+        ("jnp.argmax(x, axis=0)", "XLA"),
+        ("jnp.concatenate([x, x])", "XLA"),
+        ("jnp.split(x, 2, axis=1)[1] @ jnp.ones((8, 3))", []),
+    ],
+)
+def test_functions_of_a_split_array(function, sent):
+    text = f"""mesh = Mesh(np.array(jax.devices()), ("a",))
+x = jax.device_put(jnp.ones((8, 16)), NS(mesh, P("a")))
+y = jax.jit(lambda x: {function})(x)
+"""
+    found = pl.explain(JAX + text)
+    if isinstance(sent, str):
+        assert sent in found.unread[0][1] and found.messages == []
+    else:
+        assert counted((m.kind, m.axis, m.shape) for m in found.messages) == sent and found.unread == []
+
+
 @pytest.mark.parametrize("kind", ["moves", "products"])
 def test_what_the_compiler_of_jax_does_is_what_is_read_or_the_line_is_reported(kind):
     read = 0
@@ -216,6 +239,12 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
         ("y = x.sum() + x.sum().item()", 1),  # a number is added once, which takes the sum; a copy would be shared out
         ("y = x.sum()\nbest = 9.0\nfor i in range(3):\n    if y.item() < best: best = y.item()\n", 0),
         ("if x.dtype == torch.float and x.dtype in (torch.float32, torch.half) and len(x) == 16: whole(x)", 1),
+        ("from dataclasses import dataclass, field\n@dataclass\nclass A:\n    n: int = 2\n    held: list = field("
+         "default_factory=list)\n@dataclass\nclass B(A):\n    m: int = 3\n    def __post_init__(self): self.n += 3\n"
+         "b, c = B(1, [], 4), B()\nb.held.append(1)\nif (b.n, b.m, c.n, len(c.held)) == (4, 4, 5, 0): whole(x)", 1),
+        ("class Rows:\n    def __len__(self): return 3\n    def __iter__(self): yield from (1, 2)\n"
+         "    def __getitem__(self, i): return 2 * i\nr = Rows()\nfor i in r: whole(x)\nif len(r) + r[1] == 5: whole(x)"
+         "\n", 3),
         ("class C: n = 1\nC.n = 2\nsetattr(C(), 'm', 3)\nif C.n == 2: whole(x)", 1),
         ("a = b = [1]\na += [2]\nif len(b) == 2: whole(x)", 1),
         ("names = {'a': 1, 'b': 2}\ndel names['a']\nfor n in names: whole(x)", 1),
@@ -235,6 +264,8 @@ def test_statements_do_what_python_does(text, sent):
         ("dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True).wait()", ["all_reduce", "", [4], "avg"]),
         ("dist.all_gather(list(x), x, group=mesh['tp'].get_group())", ["all_gather", "tp", [4]]),
         ("dist.broadcast(x, src=0)", "not counted"),
+        ("class Rows:\n    def __getitem__(self, i): return i\nfor i in Rows(): dist.all_reduce(x)", "loop"),
+        ("class A: pass\nif A() == A(): dist.all_reduce(x)", "equal"),
         ("dist.all_reduce(x, group=mesh)", "axis"),
         ("if x.sum() > 0 and True: dist.all_reduce(x)", "condition"),
         ("nn.functional.dropout(DTensor.from_local(x, mesh, [Partial(), Replicate()]))", "pending"),
@@ -248,6 +279,20 @@ def test_calls_by_hand_are_read_with_all_that_they_are_given(line, row):
         assert row in found.unread[0][1]
     else:
         assert found.forward == [row] and found.unread == []
+
+
+def test_a_function_of_parts_is_given_them_and_its_results_lie_as_is_said():
+    found = pl.explain(MESH + """from torch.distributed.tensor.experimental import local_map
+a = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Shard(1)])
+b = distribute_tensor(torch.ones(8, 12), mesh, [Replicate(), Shard(0)])
+said = dict(in_placements=([Shard(0), Shard(1)], [Replicate(), Shard(0)]), out_placements=[Shard(0), Partial()])
+y = local_map(lambda a, b: a @ b, **said)(a, b).full_tensor()
+z = local_map(lambda a, b: a @ b, redistribute_inputs=True, **said)(b.t(), a.t())
+""")  # fmt: skip
+    assert [m.row() for m in found.messages[:2]] == [["all_reduce", "tp", [8, 12]], ["all_gather", "dp", [8, 12]]]
+    assert found.messages[2].line == 10 and found.unread == []
+    lines = found.program.replace("redistribute_inputs=True, ", "")
+    assert "redistribute_inputs" in pl.explain(lines).unread[0][1]
 
 
 NET = """import torch

@@ -109,6 +109,12 @@ def entry_for(tables: dict[type, Table], value: Any, name: str) -> Any:
     return next((table[name] for kind, table in tables.items() if isinstance(value, kind) and name in table), None)
 
 
+def own_method(value: Any, name: str) -> Any:
+    """The method of this name of an object's class in the program; None."""
+    found = value.of.find(name) if isinstance(value, Instance) and value.of is not None else None
+    return found if isinstance(found, Function) else None
+
+
 IN_PLACE = {"Add": operator.iadd, "Sub": operator.isub, "Mult": operator.imul, "Div": operator.itruediv}
 
 
@@ -140,7 +146,8 @@ class Front:
 
     def known(self, value: Any) -> bool:
         """Whether it is known if a value is true: a tensor's numbers are not, nor what other files hold."""
-        return not isinstance(value, Parts) and not is_foreign(value)
+        sized = own_method(value, "__bool__") or own_method(value, "__len__")
+        return not isinstance(value, Parts) and not is_foreign(value) and sized is None
 
     def number(self) -> Any:
         """A number that is not known."""
@@ -221,6 +228,8 @@ class Front:
 
     def attribute(self, holder: Any, name: str) -> Any:
         """holder.name of a value of ours."""
+        if type(holder) is Instance and holder.of is not None:
+            raise NotRead(f".{name} of an object of {holder.of.name} is not read")
         if (entry := entry_for(self.attributes, holder, name)) is not None:
             return self.reader.checked(lambda: entry(self, holder))
         if entry_for(self.methods, holder, name) is None:
@@ -245,13 +254,21 @@ class Front:
             return environment(self, key) if last(holder) == "environ" else holder
         if isinstance(holder, Parts):
             return self.reader.checked(lambda: getitem(holder, key))
+        if (own := own_method(holder, "__getitem__")) is not None:
+            return self.reader.run(own, [holder, key], {})
         if (entry := entry_for(self.methods, holder, "[]")) is None:
             raise NotRead("an item of this is not read")
         return self.reader.checked(lambda: entry(self, holder, key))
 
     def items(self, value: Any) -> list[Any]:
         """What a loop over a value of ours goes through."""
-        if (entry := entry_for(self.methods, value, "iter")) is None:
+        if (own := own_method(value, "__iter__")) is not None:
+            made = self.reader.run(own, [value], {})
+            if made is value:
+                raise NotRead("a loop over an object that is its own iterator is not read")
+            return self.reader.items(made)
+        entry = entry_for(self.methods, value, "iter")
+        if entry is None or type(value) is Instance and value.of is not None:
             raise NotRead("a loop over this is not read")
         return entry(self, value)
 
@@ -269,6 +286,8 @@ class Front:
                 left, right = right, left
             entry = self.operators.get(name, ours(OPERATORS[name]))
             return self.reader.checked(lambda: entry(self, left, right))
+        if type(left) is Instance and left is not right:
+            raise NotRead("whether two objects are equal is not read")
         if name in ("Eq", "NotEq"):
             return is_same(left, right) is (name == "Eq")
         if name in ("In", "NotIn"):
@@ -349,6 +368,14 @@ def number(front: Front, x: Parts) -> Any:
     return front.number()
 
 
+def _len(front: Front, value: Any) -> Any:
+    if isinstance(value, Parts):
+        return value.shape[0]
+    if (own := own_method(value, "__len__")) is not None:
+        return front.reader.run(own, [value], {})
+    return len(value if isinstance(value, PLAIN) and not isinstance(value, Endless) else front.reader.items(value))
+
+
 def _next(front: Front, value: Any, *default: Any) -> Any:
     if not isinstance(value, list):
         return (front.reader.items(value) or list(default))[0]
@@ -420,9 +447,7 @@ _MATH = (math.sqrt, math.ceil, math.floor, math.prod, math.log, math.log2, math.
 PYTHON: Table = {
     "builtins.isinstance": is_instance,
     "builtins.range": _range,
-    "builtins.len": lambda front, value: (
-        value.shape[0] if isinstance(value, Parts) else len(front.reader.items(value) if value != "" else ())
-    ),
+    "builtins.len": _len,
     "builtins.enumerate": lambda front, value, start=0: list(enumerate(front.reader.items(value), start)),
     "builtins.map": lambda front, of, *seqs: [
         front.reader.call(of, list(a), {}) for a in zip(*map(front.reader.items, seqs), strict=False)

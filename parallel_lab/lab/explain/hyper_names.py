@@ -16,7 +16,7 @@ from ...nn.tensor.dtensor import DTensor
 from ...nn.tensor.dtensor_parameter import distribute_parameter
 from ...nn.tensor.dtensor_parts import Parts, dual
 from .front import NUMPY_LIKE, Table, dtype_of, filled, from_list, shape_of
-from .modules import ModuleFront, optimizer, under
+from .modules import ModuleFront, local_map, optimizer, under
 from .torch_names import FUNCTIONAL, OPERATORS, PLACEMENTS, backward, factory, placed
 from .values import Instance
 from .world import part
@@ -118,6 +118,9 @@ class HyperFront(ModuleFront):
             front.world.tensor(shape_of(shape), dtype_of(dtype)) if value is None else from_list(front, value, dtype)
         ),
         "Layout": layout,
+        "custom_shard": lambda front, func, mesh, out_placements, in_placements=None, redistribute_inputs=False: (
+            local_map(front, func, out_placements, in_placements, None, mesh, redistribute_inputs=redistribute_inputs)
+        ),
         "initializer": lambda front, init, shape, dtype=None, **kw: filled(front, shape, dtype=dtype),
         "shard_module": shard_module,
         "ShardingPlan": lambda front, plan=None, **kw: Instance(None, {"plan": plan, **kw}),

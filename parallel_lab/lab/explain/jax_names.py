@@ -113,6 +113,7 @@ def jit(front: JaxFront, of: Any = None, *, in_shardings: Any = None, out_shardi
         finally:
             front.compiled = outer
         if not outer:
+            front.reduced.clear()
             needed = front.world.needed([x for x in leaves(out) if isinstance(x, Parts)])
             events = front.world.events
             events[begun:] = [e for e in events[begun:] if not isinstance(e, Message) or id(e) in needed]
@@ -151,6 +152,44 @@ _MAPS = ("tree.map", "tree_map")
 _SUMS = {"psum": "sum", "pmean": "sum", "pmax": "max", "pmin": "min"}
 
 
+def once(name: str) -> Callable[..., Any]:
+    """A reduction; inside jit it is computed once, however often it is written: the compiler finds the same again."""
+
+    def run(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False, **kw: Any) -> Any:
+        dims = range(x.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+        dims = tuple(sorted(d % x.ndim for d in dims)) if x.ndim else ()
+        key = name, id(x), dims, repr(kw)
+        if not front.compiled or key not in front.reduced:
+            front.reduced[key] = x, reduction(name)(front, x, axis=dims or None, **kw)
+        made = front.reduced[key][1]
+        for dim in dims if keepdims else ():
+            made = op("expand_dims")(made, dim)
+        return made
+
+    return run
+
+
+def mean(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False, **kw: Any) -> Any:
+    """A sum, divided."""
+    total = once("sum")(front, x, axis, keepdims, **kw)
+    return op("mul")(total, total.size / max(x.size, 1))
+
+
+def concatenate(front: JaxFront, xs: Any, axis: int = 0) -> Any:
+    """Arrays joined along a dim that nothing splits."""
+    if any(isinstance(x, Parts) and not x.alone and x.layout.dims(x.ndim)[axis] for x in xs):
+        raise NotRead("what XLA sends to join arrays along a split dim is not known")
+    return op("concat")(*xs, axis=axis)
+
+
+def sections(front: JaxFront, x: Parts, parts: Any, axis: int = 0) -> Any:
+    """jnp.split: a number of equal parts, or where to cut"""
+    n = x.shape[axis]
+    cuts = [n // parts * i for i in range(1, parts)] if isinstance(parts, int) else list(parts)
+    sizes = [end - begin for begin, end in zip([0, *cuts], [*cuts, n], strict=True)]
+    return op("split_parts")(x, axis=axis, sizes=tuple(sizes))
+
+
 def softmax(front: JaxFront, x: Parts, axis: Any = -1, **kw: Any) -> Any:
     """In parts, as jax.nn writes it: a split dim costs messages of its sums, not of the array."""
     high = op("reduce_max")(x, axis=axis, keep_dims=True)
@@ -173,8 +212,7 @@ def log_softmax(front: JaxFront, x: Parts, axis: int = -1, **kw: Any) -> Any:
 
 def variance(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False, **kw: Any) -> Any:
     """Mean of the squares of what is left of x without its mean: two messages, if its dim is split."""
-    mean = NUMPY["mean"](front, x, axis=axis, keepdims=True)
-    return NUMPY["mean"](front, op("square")(op("sub")(x, mean)), axis=axis, keepdims=keepdims)
+    return mean(front, op("square")(op("sub")(x, mean(front, x, axis, True))), axis, keepdims)
 
 
 def scan(front: JaxFront, of: Any, init: Any, xs: Any = None, length: Any = None, **kw: Any) -> Any:
@@ -203,15 +241,16 @@ _RENAMED = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div",
 NUMPY: Table = {
     **OPERATORS,
     **{name: ours(of) for name, of in _RENAMED.items()},
-    "max": reduction("max"),
-    "min": reduction("min"),
+    **{name: once(name) for name in ("sum", "max", "min", "prod")},
+    "mean": mean,
     "transpose": lambda front, x, *axes, **kw: permute(front, x, *axes, *kw.values()),
     "var": variance,
     "std": lambda front, x, **kw: op("sqrt")(variance(front, x, **kw)),
     "linalg.norm": lambda front, x, ord=None, axis=None, keepdims=False: op("sqrt")(
         reduction("sum")(front, op("square")(x), axis=axis, keepdims=keepdims)
     ),
-    "concatenate": lambda front, xs, axis=0: op("concat")(*xs, axis=axis),
+    "concatenate": concatenate,
+    "split": sections,
     "expand_dims": lambda front, x, axis: op("expand_dims")(x, axis),
     **dict.fromkeys(("ones", "zeros", "empty"), created(filled)),
     "full": lambda front, shape, value, **kw: filled(front, shape, **kw),
@@ -310,6 +349,7 @@ class JaxFront(Front):
         super().__init__(world, devices)
         self.manual: DeviceMesh | None = None
         self.current: DeviceMesh | None = None
+        self.reduced: dict[Any, Any] = {}  # in the function that is compiled: a reduction and its result
         self.compiled = self.typed = self.explicit = self.asked = self.sums_inside = False
         world.refuses, world.merges = self.refused, lambda before, axis: axis not in before.split(",")
 

@@ -22,7 +22,7 @@ from ...nn.tensor.dtensor_parts import Parts, hollow
 from ...nn.tensor.tape import history
 from . import pipelines
 from .front import DTYPES, Front, Table, dtype_of, entry_for, last, op, shape_of
-from .torch_names import CALLS, FUNCTIONAL, OPERATORS, TorchFront, distribute_tensor
+from .torch_names import CALLS, FUNCTIONAL, OPERATORS, PLACEMENTS, TorchFront, distribute_tensor, from_local, placed
 from .values import Class, Instance, Name, NotRead
 from .world import now
 
@@ -499,6 +499,49 @@ class ModuleFront(TorchFront):
         return of(*args, **kwargs) if isinstance(of, Module) else super().invoke(of, args, kwargs)
 
 
+def local_map(
+    front: Front,
+    func: Any = None,
+    out_placements: Any = None,
+    in_placements: Any = None,
+    in_grad_placements: Any = None,
+    device_mesh: Any = None,
+    *,
+    redistribute_inputs: bool = False,
+) -> Any:
+    """A function of parts, called with distributed tensors: their parts go in, and its results lie as is said."""
+    if func is None:
+        given = out_placements, in_placements, in_grad_placements, device_mesh
+        return lambda made: local_map(front, made, *given, redistribute_inputs=redistribute_inputs)
+    if in_grad_placements is not None:
+        raise NotRead("local_map with in_grad_placements is not read")
+
+    def run(*args: Any, **kw: Any) -> Any:
+        spread = [x for x in args if isinstance(x, Parts) and not x.alone]
+        mesh = device_mesh or (spread[0].mesh if spread else None)
+        several = list(in_placements) if in_placements is not None else [None] * len(args)
+        given = []
+        for x, want in zip(args, several, strict=True):
+            if isinstance(x, Parts) and not x.alone:
+                to = x.layout if want is None else placed(front, mesh, want).on(x.ndim)
+                if to != x.layout and not redistribute_inputs:
+                    raise NotRead("refused: an input of local_map that lies otherwise, without redistribute_inputs")
+                x = x.redistribute(to, reason="local_map").to_local()
+            given.append(x)
+        out = front.reader.call(func, given, kw)
+        results = list(out) if isinstance(out, (tuple, list)) else [out]
+        single = not isinstance(out_placements, (tuple, list)) or isinstance(
+            next(iter(out_placements), None), PLACEMENTS
+        )
+        wanted = [out_placements] if single else list(out_placements)
+        if len(wanted) != len(results):
+            raise NotRead("refused: local_map has another number of results")
+        made = [from_local(front, x, mesh, w) if w is not None else x for x, w in zip(results, wanted, strict=True)]
+        return type(out)(made) if isinstance(out, (tuple, list)) else made[0]
+
+    return run
+
+
 def distribute_module(
     front: Any, module: Any, device_mesh: Any = None, partition_fn: Any = None, input_fn: Any = None,
     output_fn: Any = None,
@@ -518,3 +561,4 @@ def distribute_module(
 
 
 ModuleFront.calls["distribute_module"] = distribute_module
+ModuleFront.calls["local_map"] = local_map

@@ -531,6 +531,8 @@ class Reader:
             self.run(start, [made, *args], kwargs)
         else:
             self.checked(lambda: made.begin(args, kwargs))
+            if (after := of.find("__post_init__")) is not None:
+                self.run(after, [made], {})
         return made
 
     def checked(self, ask: Callable[[], Any]) -> Any:

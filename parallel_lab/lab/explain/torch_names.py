@@ -247,6 +247,13 @@ def extreme(name: str) -> Callable[..., Any]:
     return run
 
 
+def argmax(front: Front, x: Parts, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Any:
+    """argmax along a dim; without one of all elements in a row"""
+    dim = dim if axis is None else axis
+    found = op("argmax")(op("reshape")(x, (-1,)) if dim is None else x, axis=dim or 0)
+    return op("expand_dims")(found, dim) if keepdim else found
+
+
 def flatten(front: Front, x: Parts, start_dim: int = 0, end_dim: int = -1) -> Any:
     """x.flatten(0, 1)"""
     start, end = start_dim % len(x.shape), end_dim % len(x.shape)
@@ -418,9 +425,9 @@ OPERATORS: Table = {
     "permute": permute,
     **{name: lambda front, x, dim0, dim1: op("swapaxes")(x, dim0, dim1) for name in ("transpose", "swapaxes")},
     "unsqueeze": lambda front, x, dim: op("expand_dims")(x, dim),
-    "squeeze": lambda front, x, dim=(): op("squeeze")(x, axis=dim),
+    "squeeze": lambda front, x, dim=(), *, axis=None: op("squeeze")(x, axis=dim if axis is None else axis),
     **{name: lambda front, xs, dim=0, axis=None: op("concat")(*xs, axis=axis or dim) for name in ("cat", "concat")},
-    "stack": lambda front, xs, dim=0: op("stack")(*xs, axis=dim),
+    "stack": lambda front, xs, dim=0, *, axis=None: op("stack")(*xs, axis=dim if axis is None else axis),
     "chunk": lambda front, x, chunks, dim=0: split(front, x, -(-x.shape[dim] // chunks), dim),
     "split": split,
     "softmax": lambda front, x, dim=-1, *, axis=None, dtype=None, **kw: op("softmax")(
@@ -428,10 +435,11 @@ OPERATORS: Table = {
     ),
     "broadcast_to": expand,
     "einsum": einsum,
-    **{
-        name: lambda front, x, dim=-1, *, of=name, **kw: op(of)(x, axis=dim)
-        for name in ("log_softmax", "argmax", "flip")
-    },
+    "log_softmax": lambda front, x, dim=-1, *, axis=None, dtype=None: op("log_softmax")(
+        x if dtype is None else cast_to(front, x, dtype), axis=dim if axis is None else axis
+    ),
+    "argmax": argmax,
+    "flip": lambda front, x, dims=None, *, axis=None: op("flip")(x, axis=dims if axis is None else axis),
     "clamp": lambda front, x, min=None, max=None: op("clip_by_value")(x, min, max),
     "unbind": lambda front, x, dim=0: [op("squeeze")(p, axis=dim) for p in split(front, x, 1, dim)],
     "repeat_interleave": own_shape(_interleaved),

@@ -63,6 +63,11 @@ class Class:
         """What the class or the first of its bases holds under a name; None."""
         return next((one.names[name] for one in self.lineage() if isinstance(one, Class) and name in one.names), None)
 
+    def all_fields(self) -> list[str]:
+        """Fields of a dataclass, those of its bases first."""
+        held = [name for base in self.bases if isinstance(base, Class) for name in base.all_fields()]
+        return list(dict.fromkeys((*held, *self.fields)))
+
     def inherits(self, of: Any) -> bool:
         """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""
         return any(
@@ -95,8 +100,12 @@ class Instance:
 
     def begin(self, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Without an __init__ of its own: a dataclass or a named tuple."""
-        fields = self.of.fields if self.of else ()
-        self.names |= {name: self.of.find(name) for name in fields} | dict(zip(fields, args, strict=False)) | kwargs
+        fields = self.of.all_fields() if self.of else []
+        held = {name: self.of.find(name) for name in fields} if self.of else {}
+        held = {name: type(v)(v) if isinstance(v, (list, dict)) else v for name, v in held.items()}
+        if len(args) > len(fields) or set(kwargs) - set(fields):
+            raise NotRead("arguments of a class that do not fit")
+        self.names |= held | dict(zip(fields, args, strict=False)) | kwargs
 
 
 @dataclass(eq=False)
