@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import platform
 import struct
 import subprocess
@@ -87,3 +88,11 @@ def test_the_kernel_refuses_a_signal_to_an_older_process_with_a_larger_number():
     finally:
         victim.kill()
         victim.wait()
+
+
+def test_a_submissions_process_computes_with_the_bits_of_its_grader(monkeypatch):
+    """What sets the blocks of a product goes along, and nothing else that a teacher's environment holds."""
+    monkeypatch.setattr(os, "environ", {"OPENBLAS_L2_SIZE": "512", "MKL_CBWR": "COMPATIBLE", "TOKEN": "secret"})
+    few = walls.environment({"OPENBLAS_NUM_THREADS": "1"})
+    del few["PATH"]
+    assert few == {"OPENBLAS_L2_SIZE": "512", "MKL_CBWR": "COMPATIBLE", "OPENBLAS_NUM_THREADS": "1"}

@@ -8,6 +8,7 @@ because a lesson must not need nbgrader; `test_nbgrader.py` runs nbgrader itself
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections import Counter
 from pathlib import Path
@@ -43,6 +44,39 @@ def of(number: str, kind: str) -> list:
 
 def test_there_are_exercise_cells():
     assert {name for name, _ in CELLS} >= {"02_collectives.ipynb", "03_data_parallel.ipynb"}
+
+
+def names_in(source: str, *, read: bool) -> set[str]:
+    """Names that a cell reads, or that it makes: also those inside functions, which only lets more pass."""
+    made, used = set(), set()
+    for node in ast.walk(ast.parse(re.sub(r"(?m)^%.*$", "", source))):
+        match node:
+            case ast.Name(id=name, ctx=ctx):
+                (used if isinstance(ctx, ast.Load) else made).add(name)
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
+                made.add(name)
+            case ast.arg(arg=name):
+                made.add(name)
+            case ast.alias(name=name, asname=other):
+                made.add(other or name.partition(".")[0])
+    return used - made if read else made
+
+
+def test_a_right_answer_reads_only_names_that_the_cells_before_it_have_made():
+    """numpy stood below the exercise that wants it: what a learner types from the text ended in a NameError."""
+    asked, unknown = 0, {}
+    for name, path in NOTEBOOKS.items():
+        known = set(dir(builtins))
+        for cell in nbformat.read(path, as_version=4).cells:
+            number = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+            number = ".".join(number.split("-")[1:]) if number.startswith("exercise") else ""
+            if number in ANSWERS:
+                asked += 1
+                if missing := names_in(ANSWERS[number], read=True) - known:
+                    unknown[name, number] = missing
+            if cell.cell_type == "code" and not cell.source.startswith("%%"):
+                known |= names_in(cell.source, read=False)
+    assert asked > 60 and not unknown
 
 
 @pytest.mark.quick(25)

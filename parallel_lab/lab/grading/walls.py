@@ -38,6 +38,7 @@ _SYSTEM = (
     *(f"/etc/{name}" for name in ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "fonts", "mime.types")),
     *("/etc/alternatives", "/etc/ssl/openssl.cnf", "/sys/devices/system/cpu", "/sys/devices/system/node"),
 )
+_KEPT_NAMES = ("LC_", "OPENBLAS_", "MKL_", "BLIS_", "NPY_")  # of how products are computed: bits depend on it
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 
@@ -83,7 +84,7 @@ def environment(few: Mapping[str, str] | None = None) -> dict[str, str]:
     """This process's without Python's own variables, which name files that it would run; or `few` names alone."""
     if few is None:
         return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    kept = {n: v for n, v in os.environ.items() if n in ("LANG", "TZ", "LD_LIBRARY_PATH") or n.startswith("LC_")}
+    kept = {n: v for n, v in os.environ.items() if n in ("LANG", "TZ", "LD_LIBRARY_PATH") or n.startswith(_KEPT_NAMES)}
     return kept | {"PATH": os.pathsep.join((f"{sys.prefix}/bin", "/usr/bin", "/bin")), **few}
 
 
