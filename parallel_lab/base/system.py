@@ -32,6 +32,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from .errors import NoProcesses
+from .interrupts import held
 
 VARIABLE = "PARALLEL_LAB_PORTABLE"
 IN_BROWSER = sys.platform == "emscripten"  # a page (Pyodide): no processes, threads or libraries with threads
@@ -105,7 +106,8 @@ class System:
 def _is_allowed(call: Callable[[], object]) -> bool:
     """Whether the system lets this process make the call; other faults are met where it is needed."""
     try:
-        call()
+        with held():  # cut off in Python's own socketpair, Ctrl-C would leave a socket open
+            call()
     except OSError as error:
         return error.errno not in REFUSED
     return True

@@ -25,7 +25,7 @@ CLOSURES = {
     "run.simulator": (7_973, 8_497),
     "graph.trace": (10_910, 10_910),
     "graph.compiler": (22_000, 22_510),
-    "train.session": (16_760, 27_240),
+    "train.session": (16_860, 27_240),
     "lab.costs.model": (6_994, 6_994),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
@@ -34,7 +34,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
-    "base": 5_008,
+    "base": 5_010,
     "layout": 4_635,
     "ops": 13_292,
     "nn": 11_860,
@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_678,
     "processes": 14_165,
     "train": 11_417,
-    "lab": 50_787,
+    "lab": 50_797,
     "mindspore": 10_208,
     "hyper_parallel": 2_328,
     "cli": 3_231,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_613, 168_647, 123_137
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_625, 168_659, 123_156
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

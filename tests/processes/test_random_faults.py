@@ -86,8 +86,10 @@ def check_disturbed_notebook(folder, fault, place, ranks, draw, told_after) -> N
         while not lines or lines[-1][:4] not in ("next", ""):  # what readline has read ahead, wait does not see
             lines.append(run.process.stdout.readline())
             if place == "start" and fault == "kill" and lines[-1].startswith("begun") and str(victim) not in lines[-1]:
-                sent, _ = send("interrupt", run, [], draw)  # what was killed has been replaced
-                fault = "interrupt"
+                time.sleep(0.3)  # a fork server's ranks die with it, and it may have been killed once they had begun
+                if {*map(int, lines[-1].split()[1:])} <= {*descendants(run.process.pid)}:
+                    sent, _ = send("interrupt", run, [], draw)  # what was killed has been replaced
+                    fault = "interrupt"
         code, rest = run.wait()
         assert run.gone_after(2.0) is not None
     output = [line for line in [*lines, *rest.splitlines(keepends=True)] if line]

@@ -89,20 +89,30 @@ def at_line(line: int, ask: Callable[[], Any]) -> Any:
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[None]:
-    """Stopped, raised in whatever runs then, be it a layer's or the compiler's own loop."""
-    latest, before = time.process_time() + seconds, sys.getprofile()
+    """Stopped, raised in whatever runs then, be it a layer's or the compiler's own loop; where that goes on, since it
+    fell into a callback that may not fail or into an `except Exception`, it is raised again after as many seconds.
+    """
+    latest, profile, trace = time.process_time() + seconds, sys.getprofile(), sys.gettrace()
 
     def look(frame: Any, event: str, arg: Any) -> None:
         nonlocal latest
-        if event == "call" and time.process_time() > latest and frame.f_code.co_name != "__exit__":
-            latest += 1  # second, in which what was begun is put back
+        if event == "call" and time.process_time() > latest and frame.f_code.co_name not in ("__exit__", "ended_after"):
+            latest = time.process_time() + seconds  # in which what was begun is put back
+            sys.settrace(again)
             raise Stopped(f"more than {seconds:g} s: the rest is not read")
+
+    def again(frame: Any, event: str, arg: Any) -> Any:
+        """At the next call: Python takes away a profile function that has raised."""
+        sys.settrace(trace)
+        sys.setprofile(look)
+        return trace and trace(frame, event, arg)
 
     sys.setprofile(look)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.settrace(trace)
+        sys.setprofile(profile)
 
 
 class ReadCell(Instance):
