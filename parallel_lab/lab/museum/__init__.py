@@ -7,71 +7,18 @@ print(museum.tour())                  all of them, measured; the first are those
 from __future__ import annotations
 
 from ...base.units import table_lines
-from . import (
-    accumulation,
-    balance_per_rank,
-    batch_norm,
-    block_log_sum_exp,
-    capacity_zeros,
-    clip_counts_copies,
-    clip_omits_experts,
-    empty_rank,
-    expert_divisor,
-    group_without_sequence,
-    kv_heads,
-    labels_in_shard,
-    last_tokens,
-    local_positions,
-    logged_loss,
-    loss_over_cp,
-    loss_scale,
-    mask_causal,
-    mean_of_means,
-    nonlinearity,
-    norm_gradient_averaged,
-    norm_gradient_unsummed,
-    order_not_restored,
-    partial_read,
-    router_bias,
-    router_drifts,
-    same_noise,
-    top_one_weight,
-    zigzag_output,
-)
+from . import context_parallel as cp, data_parallel as dp, expert_parallel as ep, sequence_parallel as sp
 from .piece import Piece as Piece
 
-_ROOMS = (
-    norm_gradient_unsummed,
-    norm_gradient_averaged,
-    local_positions,
-    block_log_sum_exp,
-    expert_divisor,
-    balance_per_rank,
-    order_not_restored,
-    loss_over_cp,
-    logged_loss,
-    group_without_sequence,
-    last_tokens,
-    labels_in_shard,
-    mask_causal,
-    empty_rank,
-    zigzag_output,
-    kv_heads,
-    router_drifts,
-    capacity_zeros,
-    top_one_weight,
-    clip_omits_experts,
-    clip_counts_copies,
-    partial_read,
-    same_noise,
-    mean_of_means,
-    loss_scale,
-    nonlinearity,
-    router_bias,
-    batch_norm,
-    accumulation,
+_PIECES = (
+    *(sp.NORM_GRADIENT_UNSUMMED, sp.NORM_GRADIENT_AVERAGED, cp.LOCAL_POSITIONS, cp.BLOCK_LOG_SUM_EXP),
+    *(ep.EXPERT_DIVISOR, ep.BALANCE_PER_RANK, ep.ORDER_NOT_RESTORED),
+    *(cp.LOSS_OVER_CP, cp.LOGGED_LOSS, cp.GROUP_WITHOUT_SEQUENCE, cp.LAST_TOKENS, cp.LABELS_IN_SHARD, cp.MASK_CAUSAL),
+    *(cp.EMPTY_RANK, cp.ZIGZAG_OUTPUT, sp.KV_HEADS, ep.ROUTER_DRIFTS, ep.CAPACITY_ZEROS, ep.TOP_ONE_WEIGHT),
+    *(ep.CLIP_OMITS_EXPERTS, sp.CLIP_COUNTS_COPIES, sp.PARTIAL_READ, sp.SAME_NOISE, cp.MEAN_OF_MEANS, dp.LOSS_SCALE),
+    *(sp.NONLINEARITY, ep.ROUTER_BIAS, dp.BATCH_NORM, dp.ACCUMULATION),
 )
-PIECES: dict[str, Piece] = {room.PIECE.name: room.PIECE for room in _ROOMS}
+PIECES: dict[str, Piece] = {piece.name: piece for piece in _PIECES}
 
 
 def tour(executor: str = "simulator") -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +32,7 @@ def page(piece: Any, right: float, wrong: float, found: Mapping[str, str]) -> st
     )
     return (
         f"<section style='max-width:60em'><h3>{escape(piece.name)}</h3>"
-        f"<p>{escape(_first_paragraph(sys.modules[piece.network.__module__].__doc__))} {source}</p>"
+        f"<p>{escape(piece.about)} {source}</p>"
         f"<p><b>Symptom, measured on four ranks:</b> {escape(piece.symptom)}</p>"
         f"<div style='display:flex;gap:3em'>{numbers}</div><p><b>What mends it:</b> {escape(piece.mends)}</p>"
         f"<p><b>What finds it</b></p>{html_table(('looks at', '', 'says'), _looks(piece, found), (APART,) * 3)}"

@@ -145,7 +145,7 @@ class Piece:
     """One bug.
 
     name, issue   "owner/repository#number", where people met it; "" of one that was constructed
-    network       a Cell that trains on ranks, with a switch (`network.py`)
+    network       a Cell that trains on ranks, with a switch (`network.py`);  about: what it does wrong, in a sentence
     symptom       what the number is;  right, wrong: what it is; wrong may be a function of the undivided run
     finds         which of FINDERS show it, and no others do;  mends: what makes it right
     measure       the number, from what ranks hold and one device has
@@ -156,6 +156,7 @@ class Piece:
     name: str
     issue: str
     network: type[Network]
+    about: str
     symptom: str
     right: float
     wrong: float | Callable[[Held], float]
