@@ -8,6 +8,7 @@ import pytest
 from parallel_lab.base.errors import ContextConflictError, ContextError, ContextTypeError
 from parallel_lab.base.settings import fusion_rules
 from tests.crossed import each_of
+from tests.refusals import refused
 
 MB = 1024 * 1024
 
@@ -295,8 +296,7 @@ def test_an_operator_is_read_by_later_ones(readers):
         fusion_rules.distances_from_loss([1.0, 1.0], readers)
 
 
-@each_of(
-    "call",
+test_values_out_of_range_are_refused = refused(
     lambda: fusion_rules.cost_model_groups_by_times([1.0], 1, 0.5),
     lambda: fusion_rules.cost_model_groups_by_times([1.0], 2.0, 0.5),
     lambda: fusion_rules.cost_model_groups_by_times([1.0], 2, 1.0),
@@ -304,10 +304,8 @@ def test_an_operator_is_read_by_later_ones(readers):
     lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.1, 1.0, 1.0), [1.0], [1]),
     lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 0.0, 1.0), [1.0], [1]),
     lambda: fusion_rules.cost_model_groups(("hiding", 0.1, 0.05, 1.0, 1.0), [1.0], [1, 2]),
+    error=ContextError,
 )
-def test_values_out_of_range_are_refused(call):
-    with pytest.raises(ContextError):
-        call()
 
 
 def test_a_wrong_type_is_also_a_type_error():

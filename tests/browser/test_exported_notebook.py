@@ -21,6 +21,7 @@ import parallel_lab.lab.shared
 from parallel_lab.base.errors import escape
 from parallel_lab.lab.fusion.model import FusionLab
 from tests.browser.lab_page import MARKS, browser, sync_api
+from tests.crossed import each_of
 
 __all__ = ["browser"]  # the fixture
 
@@ -188,14 +189,12 @@ def test_a_page_works_in_the_frame_of_another_page(offline, tmp_path, sandbox):
 VIEW = "application/vnd.jupyter.widget-view+json"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("shown", "taken"),
-    [
-        ((VIEW, "text/html", "text/plain"), "text/html"),
-        ((VIEW, "text/plain"), VIEW),  # a slider: as before
-        (("application/javascript", "text/html"), "application/javascript"),  # as before
-        (("image/png", "text/plain"), "image/png"),
-    ],
+    ((VIEW, "text/html", "text/plain"), "text/html"),
+    ((VIEW, "text/plain"), VIEW),  # a slider: as before
+    (("application/javascript", "text/html"), "application/javascript"),  # as before
+    (("image/png", "text/plain"), "image/png"),
 )
 def test_only_a_widget_with_a_page_is_shown_otherwise_than_before(shown, taken):
     from nbconvert.filters.widgetsdatatypefilter import WidgetsDataTypeFilter

@@ -7,6 +7,7 @@ import pytest
 from parallel_lab.lab import widgets
 from tests.browser.jupyterlab import MARKS, opened, sync_api, until, world
 from tests.browser.lab_page import axe_faults
+from tests.crossed import each_of
 
 __all__ = ["opened", "world"]  # the fixtures
 
@@ -59,13 +60,11 @@ def test_the_cost_lab_is_drawn_by_plotly_and_follows_its_settings(opened):
     )  # a ghost
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "kind", "words"),
-    [
-        ("step", "MemoryLab", "of 129, update:"),
-        ("moments", "RecomputeLab", "results"),
-        ("over", "ExpertLab", "x the mean"),
-    ],
+    ("step", "MemoryLab", "of 129, update:"),
+    ("moments", "RecomputeLab", "results"),
+    ("over", "ExpertLab", "x the mean"),
 )
 def test_a_pointer_reads_what_a_picture_has_at_that_place(opened, name, kind, words):
     page, picture = shown_by_plotly(opened, name, kind)

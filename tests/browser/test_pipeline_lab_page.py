@@ -10,6 +10,7 @@ from parallel_lab.lab.pipeline.run import Ran, RunResult
 from parallel_lab.lab.shared.replay import Limits
 from parallel_lab.lab.widgets import PipelineLabWidget
 from tests.browser.lab_page import FAULTS, FEW, MARKS, boxes, browser, live, page_of, sync_api
+from tests.crossed import each_of
 from tests.lab.recorded_puzzles import solution
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -77,13 +78,11 @@ def test_every_drawn_action_has_its_number(page_of, width):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@each_of(
     ("schedule", "width", "scheme"),
-    [
-        *((schedule, 400, scheme) for schedule in ("1f1b", "dualpipe", "zb_h1") for scheme in ("light", "dark")),
-        *(("interleaved", width, "light") for width in (400, 700, 848, 1200)),
-        ("interleaved", 848, "dark"),
-    ],
+    *((schedule, 400, scheme) for schedule in ("1f1b", "dualpipe", "zb_h1") for scheme in ("light", "dark")),
+    *(("interleaved", width, "light") for width in (400, 700, 848, 1200)),
+    ("interleaved", 848, "dark"),
 )
 def test_many_lanes_scroll_in_their_box_where_their_numbers_could_not_be_read(live, schedule, width, scheme):
     """They were squeezed into 4 pixels, and a third of the actions were missing. Chromium says how wide it has drawn

@@ -20,6 +20,7 @@ from parallel_lab.cost.planner import (
     search_plans,
 )
 from tests.cost.test_hub_configs import QWEN3
+from tests.crossed import each_of
 
 SIZES = ("--layers", "2", "--hidden", "64", "--heads", "4", "--seq-length", "32", "--vocab-size", "256")
 SMALL = ["plan", *SIZES, "--devices", "8"]
@@ -123,20 +124,18 @@ def test_json_of_a_point_on_a_cluster_from_a_file(tmp_path, capsys):
     assert found["cluster"] == "ours" and found["point"]["micro_batch"] == 2 and found["label"] == "predicted"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("arguments", "said"),
-    [
-        (["--net", "gpt3"], "gpt3_175b"),
-        (["--cluster", "dgx"], "dgx_a100"),
-        (["--cluster", "missing.json"], "missing.json"),
-        (["--point", ""], "One of 'd', 't'"),
-        (["--point", "q=3"], "One of 'd', 't'"),
-        (["--point", "t=two"], "t=two. A whole number"),
-        (["--point", "sequence=1"], "Yes or no"),
-        (["--layers", "999999999999"], "none of"),
-        (["--point", "d=16"], "16 devices of 8"),
-        (["--heads", "3"], "heads divides hidden"),
-    ],
+    (["--net", "gpt3"], "gpt3_175b"),
+    (["--cluster", "dgx"], "dgx_a100"),
+    (["--cluster", "missing.json"], "missing.json"),
+    (["--point", ""], "One of 'd', 't'"),
+    (["--point", "q=3"], "One of 'd', 't'"),
+    (["--point", "t=two"], "t=two. A whole number"),
+    (["--point", "sequence=1"], "Yes or no"),
+    (["--layers", "999999999999"], "none of"),
+    (["--point", "d=16"], "16 devices of 8"),
+    (["--heads", "3"], "heads divides hidden"),
 )
 def test_wrong_arguments_are_one_line_and_exit_code_2(arguments, said, capsys):
     sizes = [] if "--net" in arguments else ["--layers", "4", "--hidden", "64"]

@@ -11,6 +11,7 @@ from parallel_lab.base.errors import MissingPackage
 from parallel_lab.cli import reference, site_command
 from parallel_lab.cli.reference import as_markdown, doors, public_names, shown, write_reference
 from parallel_lab.cli.site_command import write_site
+from tests.crossed import each_of
 
 # described in the class's docstring, or by the name and the type: fields, switches of MindSpore's, hooks of a callback
 SHORT = 3  # lines of a method that its name may describe
@@ -96,15 +97,13 @@ def test_nothing_is_loaded_from_elsewhere(pages):
     assert "pdocSearch" in texts["search.js"] and 'href="../index.html"' in texts["parallel_lab.html"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("docstring", "shown_as"),
-    [
-        ("a * b of `x_y`", r"a \* b of `x_y`"),
-        (">>> f(1)\n2", "```python\n>>> f(1)\n2\n```"),
-        ("    drawn\n      so", "```\ndrawn\n  so\n```"),
-        ("rank   which one\nlong   seconds", "```\nrank   which one\nlong   seconds\n```"),
-        ("Add.  x: (a, b)", "Add.  x: (a, b)"),
-    ],
+    ("a * b of `x_y`", r"a \* b of `x_y`"),
+    (">>> f(1)\n2", "```python\n>>> f(1)\n2\n```"),
+    ("    drawn\n      so", "```\ndrawn\n  so\n```"),
+    ("rank   which one\nlong   seconds", "```\nrank   which one\nlong   seconds\n```"),
+    ("Add.  x: (a, b)", "Add.  x: (a, b)"),
 )
 def test_a_docstring_keeps_its_rows_and_drawings(docstring, shown_as):
     assert as_markdown(docstring) == shown_as

@@ -2,10 +2,9 @@
 
 import json
 
-import pytest
-
 from parallel_lab.cli.main import main
 from parallel_lab.cli.script_doctor import needs
+from tests.crossed import each_of
 
 SCRIPT = """
 import os
@@ -47,14 +46,12 @@ def test_what_is_used_and_missing_is_listed_with_its_lines():
     assert "Softmax" in hints["mindspore.nn.Sofmax"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     "source",
-    [
-        "import parallel_lab.mindspore as ms\nms.nn.TimeDistributed()",
-        "from parallel_lab import mindspore as ms\nms.nn.TimeDistributed()",
-        "from parallel_lab.mindspore.nn import TimeDistributed as Own\nOwn()",
-        "import mindspore.nn\nmindspore.nn.TimeDistributed()",
-    ],
+    "import parallel_lab.mindspore as ms\nms.nn.TimeDistributed()",
+    "from parallel_lab import mindspore as ms\nms.nn.TimeDistributed()",
+    "from parallel_lab.mindspore.nn import TimeDistributed as Own\nOwn()",
+    "import mindspore.nn\nmindspore.nn.TimeDistributed()",
 )
 def test_every_form_of_import_is_followed(source):
     (need,) = needs(source)
@@ -83,16 +80,14 @@ def test_the_command_tells_lines_and_ends_with_1(tmp_path, capsys):
     assert main(["doctor", str(tmp_path / "no.py")]) == 2 and "cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "hint"),
-    [
-        ("nn.Linear", "Use nn.Dense(in_channels, out_channels)."),
-        ("nn.Relu", "The nearest here: ReLU."),
-        ("nn.MultiHeadAttention", "The nearest here: MultiheadAttention."),
-        ("nn.Droput", "The nearest here: Dropout or"),
-        ("nn.MultilabelMarginLoss", "dir(mindspore.nn) lists"),  # the nearest is another loss
-        ("ops.Svd", "dir(mindspore.ops) lists"),  # was: Std
-    ],
+    ("nn.Linear", "Use nn.Dense(in_channels, out_channels)."),
+    ("nn.Relu", "The nearest here: ReLU."),
+    ("nn.MultiHeadAttention", "The nearest here: MultiheadAttention."),
+    ("nn.Droput", "The nearest here: Dropout or"),
+    ("nn.MultilabelMarginLoss", "dir(mindspore.nn) lists"),  # the nearest is another loss
+    ("ops.Svd", "dir(mindspore.ops) lists"),  # was: Std,
 )
 def test_what_is_named_as_near_is_a_slip_of_the_pen_and_no_other_thing(name, hint):
     (need,) = needs(f"from mindspore import nn, ops\n{name}()")

@@ -14,6 +14,8 @@ from parallel_lab.cost.planner.decoder_pricing import Costs, price
 from parallel_lab.cost.schedules import make_schedule
 from parallel_lab.cost.schedules.clock import run_clock
 from parallel_lab.layout.placements import Placement, attention_work
+from tests.crossed import each_of
+from tests.refusals import refused
 
 H100 = get_machine("dgx_h100", 64)
 LLAMA, MIXTRAL, V3 = map(get_decoder, ("llama3_8b", "mixtral_8x7b", "deepseek_v3"))
@@ -178,45 +180,38 @@ def test_published_rates_are_met_within_a_quarter(name, devices, point, publishe
     assert found.mfu * 989 == pytest.approx(published, rel=0.25)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("decoder", "point", "said"),
-    [
-        (LLAMA, DecoderPoint(8192, context=64, way="ulysses"), "32 heads exchanged among 64 ranks"),
-        (LLAMA, DecoderPoint(6144, tensor=2, context=3, way="ulysses"), "16 heads exchanged among 3 ranks"),
-        (LLAMA, DecoderPoint(8184, context=8, way="zigzag"), "8184 tokens in 16 pieces"),
-        (LLAMA, DecoderPoint(8192, tensor=3), "32 heads on 3 ranks"),
-        (LLAMA, DecoderPoint(8192, context=4, way="hybrid", exchange=3), "among 3 of 4 ranks"),
-        (LLAMA, DecoderPoint(8192, data=4, expert=2), "no experts to divide"),
-        (MIXTRAL, DecoderPoint(4096, data=16, expert=16), "8 experts on 16 ranks"),
-        (MIXTRAL, DecoderPoint(4096, tensor=2, sequence_parallel=False), "sequence_parallel=True"),
-        (MIXTRAL, DecoderPoint(4096, data=3, expert_tensor=3), "experts of 14336 on 3 ranks"),
-        (LLAMA, DecoderPoint(4096, stages=4, micro_batches=2), "2 micro-batches on 4 stages"),
-        (LLAMA, DecoderPoint(4096, data=128), "128 devices of 64"),
-    ],
+    (LLAMA, DecoderPoint(8192, context=64, way="ulysses"), "32 heads exchanged among 64 ranks"),
+    (LLAMA, DecoderPoint(6144, tensor=2, context=3, way="ulysses"), "16 heads exchanged among 3 ranks"),
+    (LLAMA, DecoderPoint(8184, context=8, way="zigzag"), "8184 tokens in 16 pieces"),
+    (LLAMA, DecoderPoint(8192, tensor=3), "32 heads on 3 ranks"),
+    (LLAMA, DecoderPoint(8192, context=4, way="hybrid", exchange=3), "among 3 of 4 ranks"),
+    (LLAMA, DecoderPoint(8192, data=4, expert=2), "no experts to divide"),
+    (MIXTRAL, DecoderPoint(4096, data=16, expert=16), "8 experts on 16 ranks"),
+    (MIXTRAL, DecoderPoint(4096, tensor=2, sequence_parallel=False), "sequence_parallel=True"),
+    (MIXTRAL, DecoderPoint(4096, data=3, expert_tensor=3), "experts of 14336 on 3 ranks"),
+    (LLAMA, DecoderPoint(4096, stages=4, micro_batches=2), "2 micro-batches on 4 stages"),
+    (LLAMA, DecoderPoint(4096, data=128), "128 devices of 64"),
 )
 def test_points_that_cannot_be_are_refused_with_the_reason(decoder, point, said):
     with pytest.raises(ArgumentError, match=said):
         predict_point(decoder, point, H100)
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        lambda: DecoderPoint(4096, data=4, expert=3),  # does not divide the ranks of a stage
-        lambda: DecoderPoint(4096, context=4, exchange=2),  # zigzag exchanges nothing
-        lambda: DecoderPoint(4096, way="around"),
-        lambda: search_plans(LLAMA, H100, 64),  # no sequence length
-        lambda: search_plans("gpt_22b", H100, 64, seq_length=4096),
-        lambda: search_plans(LLAMA, H100, 64, seq_length=4096, ways=("around",)),
-        lambda: search_plans(LLAMA, H100, 64, seq_length=4096, chunks=(0,)),
-        lambda: search_plans(LLAMA, H100, 64, seq_length=4096, numbers="int3"),
-        lambda: predict_point(LLAMA, DecoderPoint(4096, numbers="fp8"), get_machine("dgx_a100", 8)),
-        lambda: DecoderPoint(4096, stages=2, chunks=2),  # 1F1B does not divide stages
-        lambda: predict_point("gpt_22b", DecoderPoint(4096), H100),
-        lambda: predict_point(LLAMA, DecoderPoint(4096), H100, precision="float32"),
-        lambda: predict_point(MIXTRAL, DecoderPoint(4096), H100, load=0.5),
-    ],
+test_wrong_inputs_are_refused = refused(
+    lambda: DecoderPoint(4096, data=4, expert=3),  # does not divide the ranks of a stage
+    lambda: DecoderPoint(4096, context=4, exchange=2),  # zigzag exchanges nothing
+    lambda: DecoderPoint(4096, way="around"),
+    lambda: search_plans(LLAMA, H100, 64),  # no sequence length
+    lambda: search_plans("gpt_22b", H100, 64, seq_length=4096),
+    lambda: search_plans(LLAMA, H100, 64, seq_length=4096, ways=("around",)),
+    lambda: search_plans(LLAMA, H100, 64, seq_length=4096, chunks=(0,)),
+    lambda: search_plans(LLAMA, H100, 64, seq_length=4096, numbers="int3"),
+    lambda: predict_point(LLAMA, DecoderPoint(4096, numbers="fp8"), get_machine("dgx_a100", 8)),
+    lambda: DecoderPoint(4096, stages=2, chunks=2),  # 1F1B does not divide stages
+    lambda: predict_point("gpt_22b", DecoderPoint(4096), H100),
+    lambda: predict_point(LLAMA, DecoderPoint(4096), H100, precision="float32"),
+    lambda: predict_point(MIXTRAL, DecoderPoint(4096), H100, load=0.5),
+    error=ArgumentError,
 )
-def test_wrong_inputs_are_refused(wrong):
-    with pytest.raises(ArgumentError):
-        wrong()

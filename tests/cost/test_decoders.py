@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.planner import DECODERS, Decoder, LatentAttention, get_decoder
+from tests.crossed import each_of
 
 # total of the released checkpoint, active parameters, 1e9 operations of a token: causal, with all scores, at so many
 TABLE = {
@@ -140,19 +141,17 @@ def test_kept_bytes_of_layers_with_experts():
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("changed", "told"),
-    [
-        ({"kv_heads": 3}, "kv_heads=3 of heads=4.*divisor"),
-        ({"experts": 4, "expert_width": 8, "chosen": 5}, "chosen=5 of 4 experts"),
-        ({"experts": 4, "expert_width": 8}, "chosen=0 of 4 experts"),
-        ({"experts": 4, "chosen": 1}, "expert_width=0"),
-        ({"mlp_width": 0}, "mlp_width=0"),
-        ({"experts": 4, "chosen": 1, "expert_width": 8, "dense_layers": 3}, "dense_layers=3 of 2"),
-        ({"latent": (1, 2, 3, 4, 5)}, "LatentAttention"),
-        ({"layers": 0}, "layers=0"),
-        ({"heads": 3}, "heads=3 of hidden=8"),
-    ],
+    ({"kv_heads": 3}, "kv_heads=3 of heads=4.*divisor"),
+    ({"experts": 4, "expert_width": 8, "chosen": 5}, "chosen=5 of 4 experts"),
+    ({"experts": 4, "expert_width": 8}, "chosen=0 of 4 experts"),
+    ({"experts": 4, "chosen": 1}, "expert_width=0"),
+    ({"mlp_width": 0}, "mlp_width=0"),
+    ({"experts": 4, "chosen": 1, "expert_width": 8, "dense_layers": 3}, "dense_layers=3 of 2"),
+    ({"latent": (1, 2, 3, 4, 5)}, "LatentAttention"),
+    ({"layers": 0}, "layers=0"),
+    ({"heads": 3}, "heads=3 of hidden=8"),
 )
 def test_shapes_that_contradict_themselves_are_refused(changed, told):
     sizes = {"hidden": 8, "layers": 2, "heads": 4, "vocab_size": 10, "mlp_width": 16} | changed

@@ -9,6 +9,8 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.planner import Degrees, axis_groups, get_decoder, loss_means
+from tests.crossed import each_of
+from tests.refusals import refused
 
 RUNS = [
     Degrees(64, tensor=2, context=2, stages=2, expert=4),
@@ -85,17 +87,15 @@ def test_states_of_all_ranks_hold_every_parameter_as_often_as_it_is_replicated(l
     assert states.size_bytes == pytest.approx(dense * (whole + cut / 32) + own * (whole + cut / 8), rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("run", "seq_length", "told"),
-    [
-        (Degrees(8, tensor=8), 4096, ""),
-        (Degrees(3, tensor=3), 4096, "32 heads on 3 ranks"),
-        (Degrees(16, tensor=16), 4096, ""),
-        (Degrees(16, tensor=2, context=8), 4104, "4104 tokens in 16 pieces"),
-        (Degrees(16, expert=16), 4096, "8 experts on 16 ranks"),
-        (Degrees(32, stages=32), 4096, ""),
-        (Degrees(64, stages=64), 4096, "32 layers on 64 stages"),
-    ],
+    (Degrees(8, tensor=8), 4096, ""),
+    (Degrees(3, tensor=3), 4096, "32 heads on 3 ranks"),
+    (Degrees(16, tensor=16), 4096, ""),
+    (Degrees(16, tensor=2, context=8), 4104, "4104 tokens in 16 pieces"),
+    (Degrees(16, expert=16), 4096, "8 experts on 16 ranks"),
+    (Degrees(32, stages=32), 4096, ""),
+    (Degrees(64, stages=64), 4096, "32 layers on 64 stages"),
 )
 def test_a_misfit_says_why(run, seq_length, told):
     assert run.misfit(get_decoder("mixtral_8x7b"), seq_length)[: len(told) or None] == told
@@ -105,13 +105,11 @@ def test_a_decoder_without_experts_has_no_expert_ranks():
     assert Degrees(8, expert=2).misfit(get_decoder("llama3_8b"), 64) == "0 experts on 2 ranks"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("degrees", "told"),
-    [
-        ({"world": 8, "tensor": 3}, "world=8"),
-        ({"world": 8, "stages": 2, "expert": 8}, "expert x expert_tensor = 8 on 4"),
-        ({"world": 0}, "world=0"),
-    ],
+    ({"world": 8, "tensor": 3}, "world=8"),
+    ({"world": 8, "stages": 2, "expert": 8}, "expert x expert_tensor = 8 on 4"),
+    ({"world": 0}, "world=0"),
 )
 def test_degrees_that_do_not_divide_are_refused(degrees, told):
     with pytest.raises(ArgumentError, match=told):
@@ -130,7 +128,4 @@ def test_loss_means_are_those_of_single_tokens():
     assert found.sample_sums_averaged_factor * np.mean(of_samples) == pytest.approx(averaged)
 
 
-@pytest.mark.parametrize("counts", [[[0, 0]], [[1], [1, 2]], [[-1, 2]]])
-def test_counts_without_a_mean_are_refused(counts):
-    with pytest.raises(ArgumentError):
-        loss_means(counts)
+test_counts_without_a_mean_are_refused = refused([[0, 0]], [[1], [1, 2]], [[-1, 2]], by=loss_means, error=ArgumentError)

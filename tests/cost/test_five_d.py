@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.crossed import each_of
 from tests.recorded.ask_five_d import FAMILIES, ROWS, agrees, ask_row
 
 ANSWERED = [row for row in ROWS if row["family"] in FAMILIES]
@@ -19,14 +20,12 @@ def test_every_function_has_rows():
     assert FAMILIES.keys() <= {row["family"] for row in ROWS}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("answer", "expected", "tolerance"),
-    [
-        (7, 8, {"exact": True}),
-        ([1, 2], [1], {"exact": True}),
-        ({"a": 1}, {"a": 1, "b": 2}, {"abs": 9}),
-        (1.1, 1.0, {"rel": 0.01}),
-    ],
+    (7, 8, {"exact": True}),
+    ([1, 2], [1], {"exact": True}),
+    ({"a": 1}, {"a": 1, "b": 2}, {"abs": 9}),
+    (1.1, 1.0, {"rel": 0.01}),
 )
 def test_a_wrong_answer_does_not_agree(answer, expected, tolerance):
     assert not agrees(answer, expected, tolerance)

@@ -11,6 +11,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.base.settings.fusion_rules import index_groups, indices_of, size_groups_by_bytes
 from parallel_lab.cost import message_time_s, overlap
 from tests.crossed import each_of
+from tests.refusals import refused
 
 MB = 1024 * 1024
 # the puzzle "fusion golf": ten gradients, 1 ms of backward each, a message of m MB takes 1 + 0.25 m ms
@@ -204,16 +205,13 @@ def test_without_a_start_up_time_there_cannot_be_too_many():
 # ---- refusals ----
 
 
-@each_of(
-    "call",
+test_what_makes_no_sense_is_refused = refused(
     lambda: overlap.predict_overlap(GOLF, [0], GOLF_LINK),
     lambda: overlap.Gradient("g", -1, 0.0),
     lambda: overlap.Gradient("g", 1, math.nan),
     lambda: overlap.best_threshold(GOLF, GOLF_LINK, lambda mb: [0] * 10, []),
+    error=ArgumentError,
 )
-def test_what_makes_no_sense_is_refused(call):
-    with pytest.raises(ArgumentError):
-        call()
 
 
 # ---- packing ----

@@ -10,6 +10,7 @@ import pytest
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
 from parallel_lab.cost.schedules.order import key_of
+from tests.crossed import each_of
 
 GRID = [(p, m) for p in (1, 2, 3, 4, 6, 8) for m in (8, 12, 24) if m >= p]
 TIMES = [(1, 1, 1), (1, 2, 0), (3, 4, 2), (5, 4, 4)]
@@ -68,16 +69,14 @@ def test_formulas_of_schedules_with_one_part_per_rank(p, m, f, b, w):
             assert timing.span == (p - 1) * (f + b - 2 * w) + m * (f + b + w)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("p", "m", "fused", "h1", "h2_span", "h2", "peaks"),
-    [
-        (2, 4, 15, 13, 12, 13, (2, 3)),
-        (4, 4, 21, None, None, None, None),
-        (4, 8, 33, 27, 24, 27, (4, 7)),
-        (4, 12, 45, 39, 36, 39, (4, 7)),
-        (8, 16, 69, None, None, None, None),
-        (8, 24, 93, 79, 72, 79, (8, 15)),
-    ],
+    (2, 4, 15, 13, 12, 13, (2, 3)),
+    (4, 4, 21, None, None, None, None),
+    (4, 8, 33, 27, 24, 27, (4, 7)),
+    (4, 12, 45, 39, 36, 39, (4, 7)),
+    (8, 16, 69, None, None, None, None),
+    (8, 24, 93, 79, 72, 79, (8, 15)),
 )
 def test_exact_table_of_1f1b_and_zero_bubble(p, m, fused, h1, h2_span, h2, peaks):
     plain = make_schedule("1f1b", p, m)
@@ -89,16 +88,14 @@ def test_exact_table_of_1f1b_and_zero_bubble(p, m, fused, h1, h2_span, h2, peaks
 
 
 @pytest.mark.parametrize("name", ["interleaved", "1f1b", "breadth_first"])
-@pytest.mark.parametrize(
+@each_of(
     ("p", "m", "v", "makespan", "peaks"),
-    [
-        (2, 4, 2, 27, (5, 3)),
-        (4, 4, 2, 33, (8, 8, 7, 5)),
-        (4, 8, 2, 57, (11, 9, 7, 5)),
-        (4, 8, 4, 105, (19, 17, 15, 13)),
-        (8, 8, 3, 93, (24, 24, 24, 24, 23, 21, 19, 17)),
-        (8, 16, 2, 117, tuple(range(23, 7, -2))),
-    ],
+    (2, 4, 2, 27, (5, 3)),
+    (4, 4, 2, 33, (8, 8, 7, 5)),
+    (4, 8, 2, 57, (11, 9, 7, 5)),
+    (4, 8, 4, 105, (19, 17, 15, 13)),
+    (8, 8, 3, 93, (24, 24, 24, 24, 23, 21, 19, 17)),
+    (8, 16, 2, 117, tuple(range(23, 7, -2))),
 )
 def test_exact_table_of_interleaved_schedules(name, p, m, v, makespan, peaks):
     schedule = make_schedule(name, p, m, v)
@@ -262,13 +259,11 @@ def test_latency_formula_of_h2(p, f, b, c):
 
 
 @pytest.mark.quick(0)
-@pytest.mark.parametrize(
+@each_of(
     ("p", "m", "f", "b", "w", "c", "rates"),
-    [
-        (8, 24, 18522, 18086, 9337, 601, (0.2431, 0.1585, 0.1083)),
-        (16, 128, 11325, 11308, 8109, 378, (0.1251, 0.0576, 0.0266)),
-        (32, 256, 10402, 10248, 7698, 460, (0.1352, 0.0594, 0.0257)),
-    ],
+    (8, 24, 18522, 18086, 9337, 601, (0.2431, 0.1585, 0.1083)),
+    (16, 128, 11325, 11308, 8109, 378, (0.1251, 0.0576, 0.0266)),
+    (32, 256, 10402, 10248, 7698, 460, (0.1352, 0.0594, 0.0257)),
 )
 def test_published_rates_of_profiled_models(p, m, f, b, w, c, rates):
     one, h1, h2 = (make_schedule(name, p, m).clock(f, b, w, c) for name in ("1f1b", "zb_h1", "zb_h2"))

@@ -8,6 +8,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
+from tests.crossed import each_of
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "torch_schedules.json").read_text())
 CASES = sorted(RECORDED["orders"])
@@ -81,18 +82,16 @@ def test_a_drawn_schedule_knows_what_it_runs():
     assert both.text() == "0F1+1B0+1W0 0B1 0W1"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("read", "text", "words"),
-    [
-        (Schedule.from_text, "0F0 0B0\n1F0 1X0", r"line 2, column 5 \(rank 1\).*'1X0' is of kind 'X'"),
-        (Schedule.from_text, "0F0 F1", r"line 1, column 5 \(rank 0\).*'F1' is no action"),
-        (Schedule.from_text, "0F0+0B", "'0B' is no action"),
-        (Schedule.from_text, " \n# nothing", "the text has no actions"),
-        (Schedule.from_csv, "0F0,0B0\n1F0,,1Q0\n", "line 2, cell 3.*'1Q0' is no action.*0SEND_F0"),
-        (Schedule.from_csv, "0F", "line 1, cell 1.*'0F' is no action"),
-        (Schedule.from_csv, "0UNSHARD3", "'0UNSHARD3' is no action"),
-        (Schedule.from_csv, "\n\n", "the file has no actions"),
-    ],
+    (Schedule.from_text, "0F0 0B0\n1F0 1X0", r"line 2, column 5 \(rank 1\).*'1X0' is of kind 'X'"),
+    (Schedule.from_text, "0F0 F1", r"line 1, column 5 \(rank 0\).*'F1' is no action"),
+    (Schedule.from_text, "0F0+0B", "'0B' is no action"),
+    (Schedule.from_text, " \n# nothing", "the text has no actions"),
+    (Schedule.from_csv, "0F0,0B0\n1F0,,1Q0\n", "line 2, cell 3.*'1Q0' is no action.*0SEND_F0"),
+    (Schedule.from_csv, "0F", "line 1, cell 1.*'0F' is no action"),
+    (Schedule.from_csv, "0UNSHARD3", "'0UNSHARD3' is no action"),
+    (Schedule.from_csv, "\n\n", "the file has no actions"),
 )
 def test_an_invalid_schedule_says_where(read, text, words):
     with pytest.raises(ArgumentError, match=words):

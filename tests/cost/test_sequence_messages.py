@@ -19,6 +19,7 @@ from parallel_lab.cost.planner import (
     sequence_parallel_messages,
 )
 from parallel_lab.layout.placements import Placement, attention_work
+from tests.refusals import refused
 
 SHAPES = [(2, 24, 8, 4, 3), (1, 32, 8, 2, 2), (3, 48, 16, 16, 5)]  # samples, tokens, heads, kv heads, head size
 
@@ -150,21 +151,16 @@ def test_steps_of_a_ring_expose_what_computing_does_not_hide():
         shape.ring_steps(attention_work(Placement("zigzag", 32, 8)), 1e9, link)
 
 
-@pytest.mark.parametrize(
-    ("call", "told"),
-    [
-        (lambda: AttentionMessages(1, 10, 4, 8, 4), "10 tokens on 4 ranks"),
-        (lambda: AttentionMessages(1, 12, 4, 8, 4, 3), "4 heads with 3 of keys"),
-        (lambda: AttentionMessages(1, 12, 4, 8, 6).exchanged(), "4 heads on 6 ranks"),
-        (lambda: AttentionMessages(1, 12, 12, 8, 4, 6).exchanged(), "6 heads of keys on 4 ranks"),
-        (lambda: AttentionMessages(1, 12, 4, 8, 4).hybrid(3), "ulysses=3 of 4 ranks"),
-        (lambda: AttentionMessages(1, 15, 4, 8, 3).balanced_ring(0), "even number of ranks"),
-        (lambda: AttentionMessages(1, 12, 4, 8, 4).balanced_ring(4), "rank=4"),
-    ],
+test_what_cannot_be_divided_is_refused_with_its_reason = refused(
+    (lambda: AttentionMessages(1, 10, 4, 8, 4), "10 tokens on 4 ranks"),
+    (lambda: AttentionMessages(1, 12, 4, 8, 4, 3), "4 heads with 3 of keys"),
+    (lambda: AttentionMessages(1, 12, 4, 8, 6).exchanged(), "4 heads on 6 ranks"),
+    (lambda: AttentionMessages(1, 12, 12, 8, 4, 6).exchanged(), "6 heads of keys on 4 ranks"),
+    (lambda: AttentionMessages(1, 12, 4, 8, 4).hybrid(3), "ulysses=3 of 4 ranks"),
+    (lambda: AttentionMessages(1, 15, 4, 8, 3).balanced_ring(0), "even number of ranks"),
+    (lambda: AttentionMessages(1, 12, 4, 8, 4).balanced_ring(4), "rank=4"),
+    error=ArgumentError,
 )
-def test_what_cannot_be_divided_is_refused_with_its_reason(call, told):
-    with pytest.raises(ArgumentError, match=told):
-        call()
 
 
 def test_halves_need_an_even_chunk():

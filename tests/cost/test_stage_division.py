@@ -11,6 +11,8 @@ from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
 from parallel_lab.cost import balance, divide_stages, even, get_cluster
 from parallel_lab.cost.time import instr_time_s, is_border
 from parallel_lab.train.session import Session
+from tests.crossed import each_of
+from tests.refusals import refused
 
 
 def divisions(layers, stages):
@@ -52,22 +54,17 @@ def test_even_sizes_differ_by_one_at_most():
             assert sorted(sizes, reverse=True) == list(sizes) and sizes[0] - sizes[-1] <= 1
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: balance((1, 2), 3),
-        lambda: balance((1, -1), 1),
-        lambda: balance((float("inf"), 1), 2),
-        lambda: balance((1e308, 1e308), 2),
-        lambda: balance(3, 1),
-        lambda: even(1, 2),
-        lambda: even("8", 2),
-        lambda: even(8, 0),
-    ],
+test_what_cannot_be_divided_is_refused = refused(
+    lambda: balance((1, 2), 3),
+    lambda: balance((1, -1), 1),
+    lambda: balance((float("inf"), 1), 2),
+    lambda: balance((1e308, 1e308), 2),
+    lambda: balance(3, 1),
+    lambda: even(1, 2),
+    lambda: even("8", 2),
+    lambda: even(8, 0),
+    error=ArgumentError,
 )
-def test_what_cannot_be_divided_is_refused(call):
-    with pytest.raises(ArgumentError):
-        call()
 
 
 WIDE = (8, 8, 8, 64, 8, 8)
@@ -144,16 +141,14 @@ def test_a_divided_network_equals_one_device(by):
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "words"),
-    [
-        (lambda n: divide_stages(n.blocks, 7, lambda: compiled(n, 7)), "6 layers on 7 stages"),
-        (lambda n: divide_stages(list(n.blocks)[::-1], 2, lambda: compiled(n, 2)), "reads"),
-        (lambda n: divide_stages([*n.blocks, nn.Dense(2, 2)], 2, lambda: compiled(n, 2)), "does not call Cell 6"),
-        (lambda n: divide_stages(n.blocks, 2, lambda: compiled(n, 1)), "the plan has 1 stages"),
-        (lambda n: divide_stages(n.blocks, 2, lambda: compiled(n, 2), by="hand"), "by='hand'"),
-        (lambda n: divide_stages("ab", 2, lambda: compiled(n, 2)), "cells='ab'"),
-    ],
+    (lambda n: divide_stages(n.blocks, 7, lambda: compiled(n, 7)), "6 layers on 7 stages"),
+    (lambda n: divide_stages(list(n.blocks)[::-1], 2, lambda: compiled(n, 2)), "reads"),
+    (lambda n: divide_stages([*n.blocks, nn.Dense(2, 2)], 2, lambda: compiled(n, 2)), "does not call Cell 6"),
+    (lambda n: divide_stages(n.blocks, 2, lambda: compiled(n, 1)), "the plan has 1 stages"),
+    (lambda n: divide_stages(n.blocks, 2, lambda: compiled(n, 2), by="hand"), "by='hand'"),
+    (lambda n: divide_stages("ab", 2, lambda: compiled(n, 2)), "cells='ab'"),
 )
 def test_refusals_leave_the_cells_as_they_were(change, words):
     net = Net()

@@ -20,6 +20,7 @@ from parallel_lab.graph.compiler import compile_steps
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.run.simulator import Simulator
 from tests.cost.test_search import all_plans, strategies
+from tests.crossed import each_of
 from tests.graph.random_nets import draw_net, unless_refused
 from tests.recorded import nets
 
@@ -426,15 +427,13 @@ def test_a_choice_flips_when_a_term_weighs_more():
     )
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("wrong", "words"),
-    [
-        ({"method": "genetic"}, "dynamic_programming"),
-        ({"costs": "money"}, "mindspore"),
-        ({"cluster": "cloud"}, "laptop"),
-        ({"device_num": 16}, "16"),
-        ({"memory_limit": 10}, "no choice of strategies needs at most 10 bytes"),
-    ],
+    ({"method": "genetic"}, "dynamic_programming"),
+    ({"costs": "money"}, "mindspore"),
+    ({"cluster": "cloud"}, "laptop"),
+    ({"device_num": 16}, "16"),
+    ({"memory_limit": 10}, "no choice of strategies needs at most 10 bytes"),
 )
 def test_wrong_settings_are_refused(wrong, words):
     with pytest.raises((ArgumentError, StrategyError, ValueError), match=words):

@@ -7,7 +7,7 @@ from parallel_lab.base.cluster import Cluster, Device, Link, get_cluster
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost import instr_time_s, message_bytes, predict_timeline, step_time_s
 from tests.cost.nets import product_plan, seed_plan
-from tests.crossed import each_of
+from tests.refusals import refused
 
 DEVICE = Device(flops_per_s=1e9, memory_bytes=10**9, memory_bandwidth_bytes_per_s=1e9, overhead_s=5e-6)
 NEAR, FAR = Link(3e-6, 2e-9), Link(1e-4, 1e-8)
@@ -155,13 +155,10 @@ def test_events_carry_the_step_and_say_that_they_are_predicted():
     assert {(e.rank, e.step, e.source) for e in log} == {(2, 7, "predicted")}
 
 
-@each_of(
-    ("options", "error", "text"),
+test_ranks_and_factors_that_make_no_sense_are_refused = refused(
     ({"ranks": (8,)}, PlanError, "rank 8 does not exist"),
     ({"slowdown": {9: 2.0}}, PlanError, "rank 9 does not exist"),
     ({"slowdown": {0: 0.0}}, ArgumentError, "above 0"),
     ({"slowdown": {0: float("nan")}}, ArgumentError, "above 0"),
+    by=lambda options: predict_timeline(seed_plan(), NODE, **options),
 )
-def test_ranks_and_factors_that_make_no_sense_are_refused(options, error, text):
-    with pytest.raises(error, match=text):
-        predict_timeline(seed_plan(), NODE, **options)

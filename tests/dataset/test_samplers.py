@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, dataset as ds, set_seed
+from tests.crossed import each_of
 
 ROWS = np.arange(10)
 
@@ -15,19 +16,17 @@ def read(sampler, **options):
     return rows
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("sampler", "wanted"),
-    [
-        (ds.DistributedSampler(4, 2, shuffle=False), [2, 6, 0]),  # 10 over 4: the last wrap round
-        (ds.DistributedSampler(4, 3, False, num_samples=2), [3, 7]),
-        (ds.SequentialSampler(2, 3), [2, 3, 4]),
-        (ds.SequentialSampler(8), [8, 9]),
-        (ds.SubsetSampler([5, 1, 5]), [5, 1, 5]),
-        (ds.SubsetSampler(range(4, 8), 2), [4, 5]),
-        (7, [7]),
-        ([3, 2], [3, 2]),
-        (ds.IterSampler([9, 0, 4], 2), [9, 0]),
-    ],
+    (ds.DistributedSampler(4, 2, shuffle=False), [2, 6, 0]),  # 10 over 4: the last wrap round
+    (ds.DistributedSampler(4, 3, False, num_samples=2), [3, 7]),
+    (ds.SequentialSampler(2, 3), [2, 3, 4]),
+    (ds.SequentialSampler(8), [8, 9]),
+    (ds.SubsetSampler([5, 1, 5]), [5, 1, 5]),
+    (ds.SubsetSampler(range(4, 8), 2), [4, 5]),
+    (7, [7]),
+    ([3, 2], [3, 2]),
+    (ds.IterSampler([9, 0, 4], 2), [9, 0]),
     ids=lambda value: type(value).__name__ if " object at " in str(value) else str(value),
 )
 def test_numbers_in_a_fixed_order(sampler, wanted):
@@ -75,23 +74,21 @@ def test_a_sampler_of_ones_own_knows_how_many_samples_there_are():
     assert read(Reverse()) == list(range(9, -1, -1)) and read(Reverse(3)) == [9, 8, 7]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "error"),
-    [
-        (lambda: ds.DistributedSampler(4, 4), ValueError),
-        (lambda: ds.DistributedSampler(4, 0, offset=2), NotImplementedError),
-        (lambda: ds.SequentialSampler(-1), ValueError),
-        (lambda: read(ds.SequentialSampler(10)), ValueError),
-        (lambda: read(ds.SubsetSampler([10])), ValueError),
-        (lambda: ds.SubsetSampler(["a"]), TypeError),
-        (lambda: ds.WeightedRandomSampler([0.0, 0.0]), ValueError),
-        (lambda: read(ds.WeightedRandomSampler([1, 1], 3, replacement=False)), ValueError),
-        (lambda: ds.PKSampler(2, num_class=3), ValueError),
-        (lambda: read(ds.PKSampler(2)), ValueError),  # no column 'label'
-        (lambda: read(ds.RandomSampler(), num_samples=2), ValueError),
-        (lambda: read(ds.RandomSampler(), shuffle=True), ValueError),
-        (lambda: read("abc"), TypeError),
-    ],
+    (lambda: ds.DistributedSampler(4, 4), ValueError),
+    (lambda: ds.DistributedSampler(4, 0, offset=2), NotImplementedError),
+    (lambda: ds.SequentialSampler(-1), ValueError),
+    (lambda: read(ds.SequentialSampler(10)), ValueError),
+    (lambda: read(ds.SubsetSampler([10])), ValueError),
+    (lambda: ds.SubsetSampler(["a"]), TypeError),
+    (lambda: ds.WeightedRandomSampler([0.0, 0.0]), ValueError),
+    (lambda: read(ds.WeightedRandomSampler([1, 1], 3, replacement=False)), ValueError),
+    (lambda: ds.PKSampler(2, num_class=3), ValueError),
+    (lambda: read(ds.PKSampler(2)), ValueError),  # no column 'label'
+    (lambda: read(ds.RandomSampler(), num_samples=2), ValueError),
+    (lambda: read(ds.RandomSampler(), shuffle=True), ValueError),
+    (lambda: read("abc"), TypeError),
 )
 def test_what_does_not_fit_is_refused(make, error):
     with pytest.raises(error) as raised:

@@ -13,6 +13,7 @@ import pytest
 
 from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.cost.schedules import Schedule
+from tests.crossed import each_of
 from tests.files.mutants import MOST_S, inflated, judged, misread, signed, tried, variant
 from tests.files.readers import READERS, Reader, read_plain
 
@@ -119,15 +120,13 @@ def unsummed(path):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("data", "rule"),
-    [
-        (b'{"a": 2}', "taken although"),
-        (b"{", "another family: JSONDecodeError"),
-        (b"{}", "another family: KeyError"),
-        (b"large", "MiB for 5 bytes"),
-        pytest.param(b"slow", "s for 4 bytes", marks=pytest.mark.exhaustive),
-    ],
+    (b'{"a": 2}', "taken although"),
+    (b"{", "another family: JSONDecodeError"),
+    (b"{}", "another family: KeyError"),
+    (b"large", "MiB for 5 bytes"),
+    pytest.param(b"slow", "s for 4 bytes", marks=pytest.mark.exhaustive),
 )
 def test_the_judge_sees_every_rule_that_is_broken(tmp_path, data, rule):
     reader = Reader(lambda path: path.write_text('{"a": 1}'), unsummed, "json", sums=True)
@@ -171,15 +170,13 @@ def test_packed_variants_are_unpacked_and_packed_again(tmp_path):
 
 
 @pytest.mark.parametrize("read", [Schedule.from_text, Schedule.from_csv], ids=["text", "csv"])
-@pytest.mark.parametrize(
+@each_of(
     ("text", "said"),
-    [
-        ("0F99999999", "100,000,000 micro-batches"),
-        ("99999999F0", "100,000,000 parts"),
-        ("0F" + "9" * 5000, "is no action"),
-        ("٣F٣", "is no action"),
-        ("0F0 " * 300_000, "characters"),
-    ],
+    ("0F99999999", "100,000,000 micro-batches"),
+    ("99999999F0", "100,000,000 parts"),
+    ("0F" + "9" * 5000, "is no action"),
+    ("٣F٣", "is no action"),
+    ("0F0 " * 300_000, "characters"),
     ids=["a late micro-batch", "a late part", "digits", "digits of another script", "long"],
 )
 def test_a_short_schedule_does_not_ask_for_a_hundred_million_actions(read, text, said):

@@ -11,7 +11,7 @@ from parallel_lab.cost import get_cluster, predict_memory, predict_timeline, ste
 from parallel_lab.graph.plan import Plan
 from parallel_lab.ops.machine.state import StepNumber
 from parallel_lab.train.session import Session
-from tests.crossed import crossed
+from tests.crossed import crossed, each_of
 from tests.nets import chain
 
 S = ((4, 1), (2, 1))  # rows of the batch 4 ways, rows of the weight (columns of the result) 2 ways
@@ -229,14 +229,12 @@ def test_a_step_that_asks_for_gradients_itself_runs_in_micro_batches(devices, st
         np.testing.assert_allclose(ours[name], want, rtol=0, atol=1e-10, err_msg=name)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("how", "parts", "error", "words"),
-    [
-        ({"has_aux": True}, 2, TraceError, "every one of 2 micro-batches makes, is read outside"),
-        ({"again": True}, 2, NotBuiltYet, "a second time, with grad_accumulation_step=2.*all losses added"),
-        ({"label_outside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
-        ({}, 3, ShapeError, r"dim 0 of argument 0 of shape \(8, 8\) is not divided by grad_accumulation_step=3"),
-    ],
+    ({"has_aux": True}, 2, TraceError, "every one of 2 micro-batches makes, is read outside"),
+    ({"again": True}, 2, NotBuiltYet, "a second time, with grad_accumulation_step=2.*all losses added"),
+    ({"label_outside": True}, 2, TraceError, "a micro-batch reads 'y' of the whole batch.*as an argument"),
+    ({}, 3, ShapeError, r"dim 0 of argument 0 of shape \(8, 8\) is not divided by grad_accumulation_step=3"),
 )
 def test_what_micro_batches_cannot_give_to_a_step_is_refused(how, parts, error, words):
     net = make_net()

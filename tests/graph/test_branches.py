@@ -10,6 +10,7 @@ from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.errors import DeadlockError, NotBuiltYet
 from parallel_lab.cost import predict_memory, predict_timeline
 from parallel_lab.graph.plan import Plan
+from tests.crossed import each_of
 from tests.graph.one_device import check_equal, draw, plan_of
 from tests.graph.test_training_step import batch, stepping, steps_on_one_device, steps_on_ranks
 
@@ -305,14 +306,12 @@ def other_kind(net, h):
     return h if name == "a" else h * 2
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("body", "words"),
-    [
-        (other_shape, r"'h' is shape \(4, 8\), float64 where the condition holds, and shape \(16, 8\), float64"),
-        (one_sided, "'y' is not set on each side of an if"),
-        (returns_once, "returns a value on one side of an if only"),
-        (other_kind, "'name' is 'b' where the condition holds, and 'a' where it does not"),
-    ],
+    (other_shape, r"'h' is shape \(4, 8\), float64 where the condition holds, and shape \(16, 8\), float64"),
+    (one_sided, "'y' is not set on each side of an if"),
+    (returns_once, "returns a value on one side of an if only"),
+    (other_kind, "'name' is 'b' where the condition holds, and 'a' where it does not"),
     ids=lambda x: getattr(x, "__name__", ""),
 )
 def test_sides_that_no_tensor_can_stand_for_are_refused_with_the_line(body, words):

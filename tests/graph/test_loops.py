@@ -12,6 +12,7 @@ from tests.graph.one_device import check_equal, draw, plan_of
 from tests.graph.test_branches import Sides, X, Y, loss_of
 from tests.graph.test_training_step import batch, stepping, steps_on_one_device, steps_on_ranks
 from tests.nets import cell
+from tests.refusals import refused
 
 
 def halves(net, h):
@@ -186,17 +187,12 @@ def becomes_text(net, h):
     return h if name is None else -h
 
 
-@pytest.mark.parametrize(
-    ("body", "words"),
-    [
-        (grows, r"'h' is shape \(16, 8\), float64 before a turn of the loop"),
-        (becomes_text, "'name' is None before a turn of the loop, and 'a' after it"),
-    ],
-    ids=lambda x: getattr(x, "__name__", ""),
+test_what_a_turn_cannot_hand_on_is_refused = refused(
+    (grows, r"'h' is shape \(16, 8\), float64 before a turn of the loop"),
+    (becomes_text, "'name' is None before a turn of the loop, and 'a' after it"),
+    by=lambda body: plan_of(Sides(body, 0), X, Y),
+    error=TraceError,
 )
-def test_what_a_turn_cannot_hand_on_is_refused(body, words):
-    with pytest.raises(TraceError, match=words):
-        plan_of(Sides(body, 0), X, Y)
 
 
 def sends_to_decide(net, x):

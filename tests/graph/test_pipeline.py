@@ -8,6 +8,7 @@ import parallel_lab as pl
 from parallel_lab import nn, ops
 from parallel_lab.graph.plan import Plan
 from parallel_lab.train.session import Session
+from tests.crossed import each_of
 from tests.graph.drawn_plans import Case, Stack, compiled, data, staged
 
 SIZE = 8
@@ -76,14 +77,12 @@ class Skips(nn.Cell):
         return x + last(ops.tanh(early(x)) + far)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("stages", "schedule", "cut"),
-    [
-        pytest.param((0, 1, 1, 0), "zero_bubble_v", None, marks=pytest.mark.exhaustive),
-        pytest.param((0, 1, 1, 0), "zero_bubble_v", ((1, 1), (2, 1)), marks=pytest.mark.exhaustive),
-        pytest.param((0, 1, 2, 3), "1f1b", ((1, 2), (1, 2)), marks=pytest.mark.exhaustive),
-        ((0, 1, 2, 3), "1f1b", ((1, 1), (2, 1))),
-    ],
+    pytest.param((0, 1, 1, 0), "zero_bubble_v", None, marks=pytest.mark.exhaustive),
+    pytest.param((0, 1, 1, 0), "zero_bubble_v", ((1, 1), (2, 1)), marks=pytest.mark.exhaustive),
+    pytest.param((0, 1, 2, 3), "1f1b", ((1, 2), (1, 2)), marks=pytest.mark.exhaustive),
+    ((0, 1, 2, 3), "1f1b", ((1, 1), (2, 1))),
 )
 def test_sums_without_a_stage_follow_their_last_operand_and_stages_share_what_a_later_one_read_first(
     stages, schedule, cut
@@ -170,14 +169,12 @@ def test_the_order_of_work_is_the_schedules():
     assert orders(pipeline_scheduler="gpipe")[1] == "1F0 1F1 1F2 1F3 1B0 1B1 1B2 1B3 0update0"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("stages", "settings", "words"),
-    [
-        ((0, 1, 0, 1), {}, "stage 0, and it reads '.*' of stage 1.*pipeline_interleave"),
-        ((0, 0, 1, 1), {"parts": 1}, "is fed no micro-batches, with pipeline_stages=2"),
-        ((0, 1, 2, 3), {"parts": 2}, "is fed 2 micro-batches, with pipeline_stages=4"),
-        ((0, 0, 1, 1), {"pipeline_stages": 4}, r"are on stages \[0, 1\], with pipeline_stages=4"),
-    ],
+    ((0, 1, 0, 1), {}, "stage 0, and it reads '.*' of stage 1.*pipeline_interleave"),
+    ((0, 0, 1, 1), {"parts": 1}, "is fed no micro-batches, with pipeline_stages=2"),
+    ((0, 1, 2, 3), {"parts": 2}, "is fed 2 micro-batches, with pipeline_stages=4"),
+    ((0, 0, 1, 1), {"pipeline_stages": 4}, r"are on stages \[0, 1\], with pipeline_stages=4"),
 )
 def test_what_cannot_flow_is_refused(stages, settings, words):
     with pytest.raises(pl.StrategyError, match=words):

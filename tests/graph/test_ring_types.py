@@ -12,6 +12,7 @@ from parallel_lab.lab.context.run import compiled
 from parallel_lab.lab.context.ways import MASKS, WAYS
 from parallel_lab.lab.hunt.planted import Training, differences
 from parallel_lab.lab.shared.mistakes import with_mistake
+from tests.crossed import each_of
 
 # ---- rules ----
 
@@ -44,14 +45,12 @@ def test_both_sums_of_a_ring_are_whole_at_its_end(ranks, last):
         key, of_queries = turned(key, 1, ranks), (made,)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("op", "ins", "says"),
-    [
-        ("attention_block", ("S1", "T1.1", "T1.1", "A1.0.0-1.3", "A1.0.0-1.3"), "one slice twice"),
-        ("added_to", ("B1.1.1.3", "B1.2.0.3"), "slices of different ranks"),
-        ("added_to", ("B1.1.1.3", "B1.1.1.3"), "part of one rank twice"),
-        ("added_to", ("B1.1.1.3", "S1"), "to something else"),
-    ],
+    ("attention_block", ("S1", "T1.1", "T1.1", "A1.0.0-1.3", "A1.0.0-1.3"), "one slice twice"),
+    ("added_to", ("B1.1.1.3", "B1.2.0.3"), "slices of different ranks"),
+    ("added_to", ("B1.1.1.3", "B1.1.1.3"), "part of one rank twice"),
+    ("added_to", ("B1.1.1.3", "S1"), "to something else"),
 )
 def test_a_sum_takes_every_turn_once(op, ins, says):
     with pytest.raises(Refused, match=says):

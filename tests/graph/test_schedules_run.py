@@ -9,6 +9,7 @@ import pytest
 from parallel_lab.base.errors import ArgumentError, PlanError
 from parallel_lab.cost.schedules import Schedule, make_schedule, schedule_names
 from parallel_lab.graph.placement import placement_of
+from tests.crossed import each_of
 from tests.graph.test_pipeline import assert_equal, planned, trained
 
 TWO_COPIES = ("chimera", "dualpipe")
@@ -83,16 +84,14 @@ def test_a_schedule_from_text_runs():
     assert planned((0, 1), 2, parts=2, schedule=csv)[0] == plan
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "options", "words"),
-    [
-        ("0F0 0B0\n1B0 1F0", {}, "action 0 of rank 1: 1B0 .*1F0"),
-        ("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1", {"cap": 1}, "action 1 of rank 0: no memory for 0F1.* 1 of 1"),
-        ("0F0 0B1 0F1 0B0\n1F0 1F1 1B0 1B1", {}, "0B1 .*0F1"),
-        ("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0", {}, "wait"),
-        ("0F0 0B0\n1F0", {}, "1B0"),
-        ("0F0 0B0 1F0\n1B0", {"holds": "loop"}, "1F0 cannot run here: part 1 lies on rank 1"),
-    ],
+    ("0F0 0B0\n1B0 1F0", {}, "action 0 of rank 1: 1B0 .*1F0"),
+    ("0F0 0F1 0B0 0B1\n1F0 1B0 1F1 1B1", {"cap": 1}, "action 1 of rank 0: no memory for 0F1.* 1 of 1"),
+    ("0F0 0B1 0F1 0B0\n1F0 1F1 1B0 1B1", {}, "0B1 .*0F1"),
+    ("0F0 0B0 0F1 0B1\n1F1 1B1 1F0 1B0", {}, "wait"),
+    ("0F0 0B0\n1F0", {}, "1B0"),
+    ("0F0 0B0 1F0\n1B0", {"holds": "loop"}, "1F0 cannot run here: part 1 lies on rank 1"),
 )
 def test_an_illegal_schedule_is_refused_with_its_reason(text, options, words):
     schedule = Schedule.from_text(text, **options)
@@ -101,13 +100,11 @@ def test_an_illegal_schedule_is_refused_with_its_reason(text, options, words):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("lanes", "words"),
-    [
-        (("0F0 0F1 0B1 0B0 0W0 0W1", "1F0 1B0 1W0 1F1 1B1 1W1"), ""),
-        (("0F0 0B0 0W0 0F1 0B1 0W1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 1B0 before 0B0; .* for 0F1 before 1F1"),
-        (("0F0 0F1 0B0 0W0 0W1 0B1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 0B1 before 0W1"),
-    ],
+    (("0F0 0F1 0B1 0B0 0W0 0W1", "1F0 1B0 1W0 1F1 1B1 1W1"), ""),
+    (("0F0 0B0 0W0 0F1 0B1 0W1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 1B0 before 0B0; .* for 0F1 before 1F1"),
+    (("0F0 0F1 0B0 0W0 0W1 0B1", "1F0 1F1 1B0 1B1 1W0 1W1"), "waits for 0B1 before 0W1"),
 )
 def test_actions_of_a_plan_in_another_order_are_checked_as_a_schedule_is(lanes, words):
     """`verify` looked at programs, which the first micro-batch had made the values of; not at waits of stages."""
@@ -124,18 +121,16 @@ def test_actions_of_a_plan_in_another_order_are_checked_as_a_schedule_is(lanes, 
         edited.verify()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("stages", "options", "words"),
-    [
-        ((0, 1), {"schedule": "ring"}, "'ring'"),
-        ((0, 1), {"schedule": 5}, "schedule=5"),
-        ((0, 1), {"schedule": "dualpipe", "parts": 2}, "at least 2 micro-batches per stage"),
-        ((0, 1), {"schedule": make_schedule("1f1b", 2, 8)}, "it has 8 micro-batches"),
-        ((0, 1), {"schedule": make_schedule("1f1b", 4, 4)}, "it has 4 ranks"),
-        ((0, 1, 0, 1), {"schedule": "zero_bubble_v"}, "through the stages 0, 1, 1, 0"),
-        ((0, 1), {"schedule": "v_half"}, "part 3 of the schedule has no operator"),
-        ((0, 1), {"pipeline_scheduler": "seqpipe"}, "seqpipe"),
-    ],
+    ((0, 1), {"schedule": "ring"}, "'ring'"),
+    ((0, 1), {"schedule": 5}, "schedule=5"),
+    ((0, 1), {"schedule": "dualpipe", "parts": 2}, "at least 2 micro-batches per stage"),
+    ((0, 1), {"schedule": make_schedule("1f1b", 2, 8)}, "it has 8 micro-batches"),
+    ((0, 1), {"schedule": make_schedule("1f1b", 4, 4)}, "it has 4 ranks"),
+    ((0, 1, 0, 1), {"schedule": "zero_bubble_v"}, "through the stages 0, 1, 1, 0"),
+    ((0, 1), {"schedule": "v_half"}, "part 3 of the schedule has no operator"),
+    ((0, 1), {"pipeline_scheduler": "seqpipe"}, "seqpipe"),
 )
 def test_a_schedule_that_does_not_fit_is_refused(stages, options, words):
     with pytest.raises(ValueError, match=words):

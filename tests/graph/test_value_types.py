@@ -18,7 +18,7 @@ from parallel_lab.lab.exercises.lesson_14 import job
 from parallel_lab.lab.hunt.mutants import REDUCTIONS, VALUES, drawn, mutant, sites
 from parallel_lab.lab.hunt.planted import Training, differences, plant, proved
 from parallel_lab.lab.shared.mistakes import with_mistake
-from tests.crossed import first
+from tests.crossed import each_of, first
 from tests.graph.typed_plans import lessons, many
 
 PLAIN = (("transpose_a", False), ("transpose_b", False))
@@ -27,29 +27,25 @@ PLAIN = (("transpose_a", False), ("transpose_b", False))
 # ---- rules ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("a", "b", "result"),
-    [
-        ("R", "R", "R"),
-        ("S0", "R", "S0"),  # rows
-        ("R", "S1", "S1"),  # columns
-        ("S1", "S0", "P"),  # the contracted dim: every rank has addends
-        ("P", "R", "P"),  # linear in both
-        ("R", "P", "P"),
-    ],
+    ("R", "R", "R"),
+    ("S0", "R", "S0"),  # rows
+    ("R", "S1", "S1"),  # columns
+    ("S1", "S0", "P"),  # the contracted dim: every rank has addends
+    ("P", "R", "P"),  # linear in both
+    ("R", "P", "P"),
 )
 def test_a_product_follows_its_labels(a, b, result):
     assert through_operator("matmul", ((4, 6), (6, 3)), ((4, 3),), PLAIN, (a, b)) == (result,)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("name", "ins", "says"),
-    [
-        ("relu", ("P",), "as if they were sums"),  # relu(a + b) is not relu(a) + relu(b)
-        ("mul", ("P", "P"), "as if they were sums"),  # (a + b)(c + d) has four terms
-        ("add", ("P", "R"), "once per rank"),  # a bias that each rank adds is added four times
-        ("matmul", ("P", "S0"), "as if they were sums"),
-    ],
+    ("relu", ("P",), "as if they were sums"),  # relu(a + b) is not relu(a) + relu(b)
+    ("mul", ("P", "P"), "as if they were sums"),  # (a + b)(c + d) has four terms
+    ("add", ("P", "R"), "once per rank"),  # a bias that each rank adds is added four times
+    ("matmul", ("P", "S0"), "as if they were sums"),
 )
 def test_what_is_not_linear_refuses_addends(name, ins, says):
     shapes = ((4, 4),) * len(ins)
@@ -57,33 +53,29 @@ def test_what_is_not_linear_refuses_addends(name, ins, says):
         through_operator(name, shapes, ((4, 4),), PLAIN if name == "matmul" else (), ins)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "code", "attrs", "result"),
-    [
-        ("all_reduce", "P", {"reduce": "sum"}, "R"),
-        ("all_reduce", "Pmax", {"reduce": "max"}, "R"),
-        ("all_reduce", "V", {"reduce": "sum"}, "R"),
-        ("all_reduce", "R", {"reduce": "max"}, "R"),  # the largest of copies is the copy
-        ("reduce_scatter", "P", {"reduce": "sum", "dim": 1}, "S1"),
-        ("all_gather", "S0", {"dim": 0}, "R"),
-        ("all_to_all", "S1", {"split_dim": 2, "concat_dim": 1}, "S2"),
-        ("slice", "R", {"dim": 0}, "S0"),
-    ],
+    ("all_reduce", "P", {"reduce": "sum"}, "R"),
+    ("all_reduce", "Pmax", {"reduce": "max"}, "R"),
+    ("all_reduce", "V", {"reduce": "sum"}, "R"),
+    ("all_reduce", "R", {"reduce": "max"}, "R"),  # the largest of copies is the copy
+    ("reduce_scatter", "P", {"reduce": "sum", "dim": 1}, "S1"),
+    ("all_gather", "S0", {"dim": 0}, "R"),
+    ("all_to_all", "S1", {"split_dim": 2, "concat_dim": 1}, "S2"),
+    ("slice", "R", {"dim": 0}, "S0"),
 )
 def test_a_message_makes_its_type(kind, code, attrs, result):
     assert MESSAGE_RULES[kind](code, attrs) == result
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "code", "attrs", "doubled"),
-    [
-        ("all_reduce", "R", {"reduce": "sum"}, True),  # n times the value
-        ("all_reduce", "C", {"reduce": "sum"}, True),  # n times what gradients start from
-        ("all_reduce", "S0", {"reduce": "sum"}, True),
-        ("all_reduce", "P", {"reduce": "max"}, False),
-        ("all_gather", "P", {"dim": 0}, False),
-        ("slice", "P", {"dim": 0}, False),
-    ],
+    ("all_reduce", "R", {"reduce": "sum"}, True),  # n times the value
+    ("all_reduce", "C", {"reduce": "sum"}, True),  # n times what gradients start from
+    ("all_reduce", "S0", {"reduce": "sum"}, True),
+    ("all_reduce", "P", {"reduce": "max"}, False),
+    ("all_gather", "P", {"dim": 0}, False),
+    ("slice", "P", {"dim": 0}, False),
 )
 def test_a_message_refuses_what_it_would_spoil(kind, code, attrs, doubled):
     with pytest.raises(Refused) as wrong:
@@ -97,14 +89,12 @@ def test_gradients_have_the_dual_type_and_the_dual_of_that_is_the_type_again():
     assert [dual(dual(code)) for code in codes] == list(codes)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("before", "after", "code", "result"),
-    [
-        ((4, 6), (24,), "S0", "S0"),
-        ((4, 6), (4, 2, 3), "S1", "S1"),
-        ((2, 3, 5), (6, 5), "S2", "S1"),
-        ((6,), (6, 1), "R", "R"),
-    ],
+    ((4, 6), (24,), "S0", "S0"),
+    ((4, 6), (4, 2, 3), "S1", "S1"),
+    ((2, 3, 5), (6, 5), "S2", "S1"),
+    ((6,), (6, 1), "R", "R"),
 )
 def test_a_reshape_keeps_the_split(before, after, code, result):
     assert through_reshape(before, after, code) == result

@@ -9,6 +9,7 @@ from parallel_lab import ParallelLabError, Tensor, TraceError, compile, nn, ops,
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.session import Session
+from tests.crossed import each_of
 from tests.nets import cell
 
 RATE = 0.1
@@ -159,13 +160,11 @@ def test_a_value_made_from_a_gradient_is_not_also_an_optimizers():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize(
+@each_of(
     ("target", "value", "words"),
-    [
-        ("x", 1.0, "(?s)Assign.*A Parameter"),
-        ("w", np.ones((2, 8)), r"\(2, 8\).*\(8,\).*The variable's shape, or a number"),
-        ("w", np.ones(1), r"\(1,\).*\(8,\)"),
-    ],
+    ("x", 1.0, "(?s)Assign.*A Parameter"),
+    ("w", np.ones((2, 8)), r"\(2, 8\).*\(8,\).*The variable's shape, or a number"),
+    ("w", np.ones(1), r"\(1,\).*\(8,\)"),
 )
 def test_what_cannot_be_written_is_refused(compiled, target, value, words):
     def construct(net, x):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.crossed import each_of
+
 pytestmark = pytest.mark.exhaustive  # every test starts a pytest of its own
 
 CONFTEST = Path(__file__).resolve().parents[1] / "conftest.py"
@@ -140,13 +142,11 @@ def test_a_skip_is_a_skip_at_home(tmp_path):
     assert run_pytest(tmp_path, SKIPS)[0] == 0
 
 
-@pytest.mark.parametrize(
+@each_of(
     "body",
-    [
-        SKIPS,
-        "import pytest\nno = pytest.importorskip('no_such_package_at_all')\n",
-        "import pytest\n@pytest.mark.skip(reason='later')\ndef test_it(): pass\n",
-    ],
+    SKIPS,
+    "import pytest\nno = pytest.importorskip('no_such_package_at_all')\n",
+    "import pytest\n@pytest.mark.skip(reason='later')\ndef test_it(): pass\n",
     ids=["in the test", "whole file", "mark"],
 )
 def test_a_skip_fails_on_the_build_machine(tmp_path, body):

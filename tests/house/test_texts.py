@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.crossed import each_of
 from tests.house.source import PACKAGE, ROOT, files, nodes, short, tree
 
 TOP_LEVEL = {"parallel_lab", "notebooks", "tests", "data", "environment.yml", "README.md", "pyproject.toml", "LICENSE"}
@@ -132,16 +133,14 @@ def without_check(path: Path) -> list[str]:
     return [node.name for node in functions if node.name.startswith("test_") and not _checks(node, helpers)]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "found"),
-    [
-        ('def test_a():\n    """x\n    assert y"""\n    f()\n', ["test_a"]),
-        ("def test_a():\n    f()\n\n\nassert 1\n\n\ndef test_b():\n    assert 2\n", ["test_a"]),
-        ("def test_a():\n    f()\n\n\ndef g():\n    assert 2\n", ["test_a"]),
-        ("class A:\n    def test_c(self):\n        f()\n\n    def h(self):\n        assert 1\n", ["test_c"]),
-        ('def test_a():\n    s = """\n    assert 1\n    """\n    f(s)\n', ["test_a"]),
-        ("def test_a(\n    x,\n):\n    assert x\n", []),
-    ],
+    ('def test_a():\n    """x\n    assert y"""\n    f()\n', ["test_a"]),
+    ("def test_a():\n    f()\n\n\nassert 1\n\n\ndef test_b():\n    assert 2\n", ["test_a"]),
+    ("def test_a():\n    f()\n\n\ndef g():\n    assert 2\n", ["test_a"]),
+    ("class A:\n    def test_c(self):\n        f()\n\n    def h(self):\n        assert 1\n", ["test_c"]),
+    ('def test_a():\n    s = """\n    assert 1\n    """\n    f(s)\n', ["test_a"]),
+    ("def test_a(\n    x,\n):\n    assert x\n", []),
 )
 def test_a_test_without_a_check_is_found(tmp_path, text, found):
     (tmp_path / "a.py").write_text(text)

@@ -10,20 +10,19 @@ import pytest
 import parallel_lab as pl
 import parallel_lab.hyper_parallel as hp
 from parallel_lab import nn
+from tests.crossed import each_of
 from tests.house.source import ROOT
 
 MESH = hp.init_device_mesh("npu", (2, 2), mesh_dim_names=("dp", "tp"))
 X, W = np.arange(32.0, dtype=np.float32).reshape(4, 8), np.arange(24.0, dtype=np.float32).reshape(8, 3)
 
 
-@pytest.mark.parametrize(
+@each_of(
     "placements",
-    [
-        (hp.Shard(0), hp.Replicate()),
-        ("dp", "None"),
-        (("tp", "dp"), "None"),
-        hp.Layout((2, 2), ("dp", "tp"))("tp", "dp"),
-    ],
+    (hp.Shard(0), hp.Replicate()),
+    ("dp", "None"),
+    (("tp", "dp"), "None"),
+    hp.Layout((2, 2), ("dp", "tp"))("tp", "dp"),
 )
 def test_a_tensor_is_cut_and_gathered(placements):
     x = hp.distribute_tensor(X, MESH, placements)

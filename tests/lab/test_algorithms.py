@@ -25,6 +25,7 @@ from parallel_lab.lab.collectives.algorithms.walk import Arrival
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import REDUCTIONS, Request, answer
 from tests.crossed import each_of
+from tests.refusals import refused
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16)
 ALL = [(kind, name) for kind in KINDS for name in algorithm_names(kind)]
@@ -427,17 +428,14 @@ def test_what_cannot_be_is_refused_with_a_way_out(call, text):
     assert text in str(caught.value)
 
 
-@each_of(
-    ("values", "fields", "error", "text"),
+test_values_that_cannot_be_are_refused = refused(
     ([np.ones(3)] * 3, {}, ShapeError, "one per rank"),
     ([np.ones(3, int)] * 4, {"reduce": "mean"}, ShapeError, "mean of int64"),
     ([np.ones(3)] * 4, {"reduce": "median"}, CollectiveMismatch, "reduce='median'"),
     ([None] + [np.ones(3)] * 3, {}, ShapeError, "without a value"),
     ([np.ones(3)] * 3 + [np.ones(5)], {}, CollectiveMismatch, "arrived"),
+    by=lambda values, fields: algorithm("all_reduce", "ring", 4).run(values, **fields),
 )
-def test_values_that_cannot_be_are_refused(values, fields, error, text):
-    with pytest.raises(error, match=text):
-        algorithm("all_reduce", "ring", 4).run(values, **fields)
 
 
 def test_without_a_world_there_is_no_communicator():

@@ -15,6 +15,7 @@ from parallel_lab.base.errors import ArgumentError, WorldError
 from parallel_lab.lab.explain import explanation
 from parallel_lab.lab.grading import confined
 from parallel_lab.lab.grading.confine import Limits, descendants
+from tests.crossed import each_of
 
 pytestmark = [pytest.mark.timeout(150), pytest.mark.skipif(sys.platform != "linux", reason="walls are Linux's")]
 SMALL = Limits(time_s=20.0, memory_bytes=512 << 20)
@@ -51,14 +52,12 @@ print(open("made", "w").write("ab"))
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@each_of(
     ("script", "reason"),
-    [
-        ("while True: pass", "more than 3 s"),
-        ("import os\nos.close(1)\nwhile True: pass", "more than 3 s"),
-        ("import time\nheld = [bytearray(b'x' * (1 << 26)) for _ in range(7)]\ntime.sleep(60)", "MiB of memory"),
-        ("import os\nfor n in range(9): open(f'f{n}', 'wb').write(b'x' * (1 << 26))\nwhile True: pass", "of files"),
-    ],
+    ("while True: pass", "more than 3 s"),
+    ("import os\nos.close(1)\nwhile True: pass", "more than 3 s"),
+    ("import time\nheld = [bytearray(b'x' * (1 << 26)) for _ in range(7)]\ntime.sleep(60)", "MiB of memory"),
+    ("import os\nfor n in range(9): open(f'f{n}', 'wb').write(b'x' * (1 << 26))\nwhile True: pass", "of files"),
 )
 def test_what_uses_too_much_is_ended_with_the_reason(script, reason):
     limits = Limits(time_s=3.0 if "3 s" in reason else 30.0, memory_bytes=256 << 20, file_bytes=128 << 20)

@@ -13,6 +13,7 @@ from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.exercises.descent import Line, LossCurves, TwoLayers, mixed_rows, prove, steady_rows, train
 from tests.crossed import each_of
 from tests.lab.verdicts import check, failed, passes, words_of
+from tests.refusals import refused
 
 
 def sgd(rate):
@@ -77,10 +78,7 @@ def test_names_of_curves_that_end_together_do_not_lie_on_each_other():
     assert len(heights) == 4 and min(abs(a - b) for i, a in enumerate(heights) for b in heights[:i]) >= 15
 
 
-@pytest.mark.parametrize("curves", [{}, {"a": []}])
-def test_no_curve_is_refused(curves):
-    with pytest.raises(ArgumentError, match="LossCurves"):
-        LossCurves(curves)
+test_no_curve_is_refused = refused({}, {"a": []}, by=LossCurves, error=ArgumentError, text="LossCurves")
 
 
 # ---- 03.1 ----

@@ -163,15 +163,13 @@ def test_compare_counts_on_ranks_what_was_answered():
     assert [row[3] for row in rows] == [(8, 8), (8, 16), None, 192]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("number", "answer", "said"),
-    [
-        ("05.3", "abc", "'abc'"),
-        ("05.3", "(8, 1)", "'(8, 1)'"),
-        ("02.4", "abc", "'abc'"),
-        ("06.2", object(), "an object of type object"),
-        ("10.1", print, "a function"),
-    ],
+    ("05.3", "abc", "'abc'"),
+    ("05.3", "(8, 1)", "'(8, 1)'"),
+    ("02.4", "abc", "'abc'"),
+    ("06.2", object(), "an object of type object"),
+    ("10.1", print, "a function"),
 )
 def test_an_answer_of_another_form_is_quoted_without_an_address(number, answer, said):
     first = check(number, answer).parts[0]

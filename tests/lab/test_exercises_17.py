@@ -187,17 +187,15 @@ def one_sum_too_many(rank, ranks, mine):
     return h, (yield total(ranks, h @ down)) / ranks
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("block", "words"),
-    [
-        (of_parts, "lost to the sum"),
-        (after_relu, "partial sums may wait"),
-        (bias_on_each, "as often as there are ranks"),
-        (twice, "the sum has it 4 times"),
-        (one_sum_too_many, "needs no message"),
-        (None, "no program yet"),
-        (lambda rank, ranks, mine: 3, "3"),
-    ],
+    (of_parts, "lost to the sum"),
+    (after_relu, "partial sums may wait"),
+    (bias_on_each, "as often as there are ranks"),
+    (twice, "the sum has it 4 times"),
+    (one_sum_too_many, "needs no message"),
+    (None, "no program yet"),
+    (lambda rank, ranks, mine: 3, "3"),
 )
 def test_a_wrong_program_hears_at_which_tensor_and_why(block, words):
     part = failed(check("17.4", lesson_17.first_loss, block=block))["tensors"]

@@ -14,6 +14,7 @@ from parallel_lab.base.errors import ArgumentError, MissingPackage
 from parallel_lab.lab.explain import explanation
 from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout
+from tests.crossed import each_of
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 LISTS = json.loads((RECORDED / "programs.json").read_text())
@@ -67,16 +68,14 @@ y = jax.jit(lambda x: x, out_shardings=NS(mesh, P()))(x)
     assert found.unread == [] and [m.shape for m in found.messages] == [(4, 3)]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("function", "sent"),
-    [
-        ("(x - x.mean(axis=0)) / jnp.std(x, axis=0)", [("all_reduce", "a", 16)] * 2),  # the mean is the same one
-        ("x.sum(axis=0) + jnp.sum(x, axis=0)", [("all_reduce", "a", 16)]),
-        ("jnp.argmax(x, axis=1)", []),
-        ("jnp.argmax(x, axis=0)", "XLA"),
-        ("jnp.concatenate([x, x])", "XLA"),
-        ("jnp.split(x, 2, axis=1)[1] @ jnp.ones((8, 3))", []),
-    ],
+    ("(x - x.mean(axis=0)) / jnp.std(x, axis=0)", [("all_reduce", "a", 16)] * 2),  # the mean is the same one
+    ("x.sum(axis=0) + jnp.sum(x, axis=0)", [("all_reduce", "a", 16)]),
+    ("jnp.argmax(x, axis=1)", []),
+    ("jnp.argmax(x, axis=0)", "XLA"),
+    ("jnp.concatenate([x, x])", "XLA"),
+    ("jnp.split(x, 2, axis=1)[1] @ jnp.ones((8, 3))", []),
 )
 def test_functions_of_a_split_array(function, sent):
     text = f"""mesh = Mesh(np.array(jax.devices()), ("a",))
@@ -116,10 +115,9 @@ y = jax.jit(lambda x, w: x @ w)(x, w)
     assert read >= {"moves": 56, "products": 18}[kind]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        # JAX raises an error: both operands are split by what is summed, and make_mesh's axes are explicit
+@each_of(
+("text", "reason"),
+# JAX raises an error: both operands are split by what is summed, and make_mesh's axes are explicit
         ("mesh = jax.make_mesh((8,), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P(None, 'a')))\n"
          "f = jax.jit(lambda x: x @ x.T)\ny = f(x)", "out_sharding"),
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P(None, 'a')))\n"
@@ -129,21 +127,18 @@ y = jax.jit(lambda x, w: x @ w)(x, w)
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
          "y = jax.jit(jax.checkpoint(lambda x: jnp.sum(x)))(x)", "sends again"),
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((9, 8)), NS(mesh, P('a')))", "divisible"),
-    ],
 )  # fmt: skip
 def test_what_jax_refuses_or_does_in_ways_that_are_not_known_is_reported(text, reason):
     assert any(reason in why for _, why in pl.explain(JAX + text + "\n").unread)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "reason"),
-    [
-        ("torch.einsum('ij,kj->ik', x, x.redistribute(mesh, [Shard(1), Replicate()]))", "einsum"),
-        ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x)", "use_reentrant"),
-        ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x, use_reentrant=False, context_fn=f)", "what to keep"),
-        ("x + torch.ones(16, 8)", "DTensors"),
-        ("torch.ones(16, 8) + x", "DTensors"),
-    ],
+    ("torch.einsum('ij,kj->ik', x, x.redistribute(mesh, [Shard(1), Replicate()]))", "einsum"),
+    ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x)", "use_reentrant"),
+    ("torch.utils.checkpoint.checkpoint(lambda a: a * a, x, use_reentrant=False, context_fn=f)", "what to keep"),
+    ("x + torch.ones(16, 8)", "DTensors"),
+    ("torch.ones(16, 8) + x", "DTensors"),
 )
 def test_what_is_understood_in_part_is_reported(line, reason):
     text = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\nf = 1\ny = "
@@ -168,10 +163,9 @@ stage = PipelineStage(part, 0, 2, "cpu")
 """
 
 
-@pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("Schedule1F1B(stage, 1)", "do not fit"),
+@each_of(
+("line", "reason"),
+("Schedule1F1B(stage, 1)", "do not fit"),
         ("ScheduleGPipe(stage, 10 ** 9).step(torch.ones(4, 4))", "micro-batches is not read"),
         ("ScheduleGPipe(part, 2)", "stages are not known"),
         ("PipelineStage(part, 2, 2, 'cpu')", "stage 2 of 2"),
@@ -180,7 +174,6 @@ stage = PipelineStage(part, 0, 2, "cpu")
         ("ScheduleGPipe(stage, 2).step(torch.ones(4, 5))", "4"),
         ("ScheduleInterleaved1F1B([PipelineStage(part, i, 4, 'cpu') for i in (0, 2)], 4).step(torch.ones(8, 4))",
          "input_args"),
-    ],
 )  # fmt: skip
 def test_pipelines_that_are_wrong_or_not_known_in_full_are_reported(line, reason):
     found = pl.explain(PIPELINE + line + "\n", devices=2)
@@ -227,10 +220,9 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
     assert sent == re.findall(r"\d((?:SEND|RECV)_[FB]\d+)", ORDERS[case][0]) and found.unread == []
 
 
-@pytest.mark.parametrize(
-    ("text", "sent"),
-    [
-        ("def setup():\n    global x\n    x = whole(x)\nsetup()\ny = whole(x)", 1),
+@each_of(
+("text", "sent"),
+("def setup():\n    global x\n    x = whole(x)\nsetup()\ny = whole(x)", 1),
         ("def items():\n    for i in range(3):\n        yield i\nfor i in items():\n    whole(x)", 3),
         ("def items():\n    while True:\n        yield 1\nbatch = next(items())\nwhole(x)", 1),
         ("class Held:\n    def __enter__(self): pass\n    def __exit__(self, *a): whole(x)\nwith Held(): pass", 1),
@@ -249,7 +241,6 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
         ("a = b = [1]\na += [2]\nif len(b) == 2: whole(x)", 1),
         ("names = {'a': 1, 'b': 2}\ndel names['a']\nfor n in names: whole(x)", 1),
         ("from torch import nn\nnet = nn.ModuleList([nn.ReLU()] * 5)\ndel net[1:4]\nfor n in net: whole(x)", 2),
-    ],
 )  # fmt: skip
 def test_statements_do_what_python_does(text, sent):
     start = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"
@@ -257,20 +248,18 @@ def test_statements_do_what_python_does(text, sent):
     assert len(found.messages) == sent and found.unread == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "row"),
-    [
-        ("dist.all_reduce(x, dist.ReduceOp.MAX, mesh.get_group('dp'))", ["all_reduce", "dp", [4], "max"]),
-        ("dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True).wait()", ["all_reduce", "", [4], "avg"]),
-        ("dist.all_gather(list(x), x, group=mesh['tp'].get_group())", ["all_gather", "tp", [4]]),
-        ("dist.broadcast(x, src=0)", "not counted"),
-        ("class Rows:\n    def __getitem__(self, i): return i\nfor i in Rows(): dist.all_reduce(x)", "loop"),
-        ("class A: pass\nif A() == A(): dist.all_reduce(x)", "equal"),
-        ("dist.all_reduce(x, group=mesh)", "axis"),
-        ("if x.sum() > 0 and True: dist.all_reduce(x)", "condition"),
-        ("nn.functional.dropout(DTensor.from_local(x, mesh, [Partial(), Replicate()]))", "pending"),
-        ("y = [i for i in (dist.all_reduce(x) for _ in items())]", "generator"),
-    ],
+    ("dist.all_reduce(x, dist.ReduceOp.MAX, mesh.get_group('dp'))", ["all_reduce", "dp", [4], "max"]),
+    ("dist.all_reduce(x, op=dist.ReduceOp.AVG, async_op=True).wait()", ["all_reduce", "", [4], "avg"]),
+    ("dist.all_gather(list(x), x, group=mesh['tp'].get_group())", ["all_gather", "tp", [4]]),
+    ("dist.broadcast(x, src=0)", "not counted"),
+    ("class Rows:\n    def __getitem__(self, i): return i\nfor i in Rows(): dist.all_reduce(x)", "loop"),
+    ("class A: pass\nif A() == A(): dist.all_reduce(x)", "equal"),
+    ("dist.all_reduce(x, group=mesh)", "axis"),
+    ("if x.sum() > 0 and True: dist.all_reduce(x)", "condition"),
+    ("nn.functional.dropout(DTensor.from_local(x, mesh, [Partial(), Replicate()]))", "pending"),
+    ("y = [i for i in (dist.all_reduce(x) for _ in items())]", "generator"),
 )
 def test_calls_by_hand_are_read_with_all_that_they_are_given(line, row):
     start = "import torch.distributed as dist\nimport torch.nn as nn\nx = torch.ones(4)\n"
@@ -329,14 +318,12 @@ def test_a_value_that_passes_by_a_cut_is_reported():
     assert found.messages == [] and "cross" in found.unread[0][1]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("text", "reason"),
-    [
-        ("from config import fast\nif fast: whole(x)", "fast"),
-        ("from config import bias\nlayer = torch.nn.Linear(4, 4, bias=bias)", "bias"),
-        ("y = DTensor.from_local(torch.ones(4), mesh, [Replicate()] * 2, run_check=True)", "run_check"),
-        ("torch.nn.utils.clip_grad_norm_([x], 1.0, norm_type=float('inf'))", "norm"),
-    ],
+    ("from config import fast\nif fast: whole(x)", "fast"),
+    ("from config import bias\nlayer = torch.nn.Linear(4, 4, bias=bias)", "bias"),
+    ("y = DTensor.from_local(torch.ones(4), mesh, [Replicate()] * 2, run_check=True)", "run_check"),
+    ("torch.nn.utils.clip_grad_norm_([x], 1.0, norm_type=float('inf'))", "norm"),
 )
 def test_what_other_files_hold_or_is_not_counted_is_reported(text, reason):
     start = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"
@@ -430,37 +417,35 @@ def test_nothing_is_executed(tmp_path):
 
 
 @pytest.mark.quick(8)
-@pytest.mark.parametrize(
+@each_of(
     "line",
-    [
-        "while True: pass",
-        "x = 10 ** 10 ** 10",
-        "x = 'a' * 10 ** 12",
-        "x = [0] * 10 ** 12",
-        "x = 1 << 10 ** 9",
-        "def f(n): return f(n + 1)\nf(0)",
-        "def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(20)",
-        "f = lambda g: g(g)\nf(f)",
-        "x = list(range(10 ** 18))",
-        "x = [[y for y in range(4096)] for z in range(4096)]",
-        "x = torch.ones(10 ** 9, 10 ** 9)",
-        "x = " + "(" * 80 + "1" + ",)" * 80,
-        "x = " + "-" * 3000 + "1",
-        "x = " + "f(" * 60 + ")" * 60,
-        "class A(A): pass",
-        "x = []\nx.append(x)\nprint(x)\nprint(len(x), x == x)",
-        "import torch.nn as nn\nm = nn.Sequential()\nm.append(m)\nlist(m.parameters())",
-        "from torch.distributed.device_mesh import init_device_mesh\nm = init_device_mesh('cpu', (2,) * 60)",
-        "for i in range(4096):\n    for j in range(4096):\n        x = i * j",
-        "x = f'{1:{10 ** 9}}'",
-        "a, (b, *c) = 1, 2",
-        "x = [1]\nfor _ in range(90): x = [x, x]\ny = str(x) + repr(x)\nz = {(x, x): x == x}",
-        "x = (1,)\ny = (1,)\nfor _ in range(90): x, y = (x, x), (y, y)\nz = x == y, {x: 1}, torch.ones(x)",
-        "x = 'a'\nfor _ in range(90): x = f'{x}{x}'",
-        "class A0: pass\n" + "".join(f"class A{i}(A{i - 1}, A{i - 1}): pass\n" for i in range(1, 40)) + "A39().no",
-        "import torch.nn as nn\nm = nn.Sequential(*[nn.Linear(4, 4)] * 4000)\nm(torch.ones(4, 4))",
-        "x = [[0] * 4096] * 4\nfor i in range(4096):\n    for j in range(4096): y = x",
-    ],
+    "while True: pass",
+    "x = 10 ** 10 ** 10",
+    "x = 'a' * 10 ** 12",
+    "x = [0] * 10 ** 12",
+    "x = 1 << 10 ** 9",
+    "def f(n): return f(n + 1)\nf(0)",
+    "def f(n): return f(n - 1) + f(n - 1) if n else 1\nf(20)",
+    "f = lambda g: g(g)\nf(f)",
+    "x = list(range(10 ** 18))",
+    "x = [[y for y in range(4096)] for z in range(4096)]",
+    "x = torch.ones(10 ** 9, 10 ** 9)",
+    "x = " + "(" * 80 + "1" + ",)" * 80,
+    "x = " + "-" * 3000 + "1",
+    "x = " + "f(" * 60 + ")" * 60,
+    "class A(A): pass",
+    "x = []\nx.append(x)\nprint(x)\nprint(len(x), x == x)",
+    "import torch.nn as nn\nm = nn.Sequential()\nm.append(m)\nlist(m.parameters())",
+    "from torch.distributed.device_mesh import init_device_mesh\nm = init_device_mesh('cpu', (2,) * 60)",
+    "for i in range(4096):\n    for j in range(4096):\n        x = i * j",
+    "x = f'{1:{10 ** 9}}'",
+    "a, (b, *c) = 1, 2",
+    "x = [1]\nfor _ in range(90): x = [x, x]\ny = str(x) + repr(x)\nz = {(x, x): x == x}",
+    "x = (1,)\ny = (1,)\nfor _ in range(90): x, y = (x, x), (y, y)\nz = x == y, {x: 1}, torch.ones(x)",
+    "x = 'a'\nfor _ in range(90): x = f'{x}{x}'",
+    "class A0: pass\n" + "".join(f"class A{i}(A{i - 1}, A{i - 1}): pass\n" for i in range(1, 40)) + "A39().no",
+    "import torch.nn as nn\nm = nn.Sequential(*[nn.Linear(4, 4)] * 4000)\nm(torch.ones(4, 4))",
+    "x = [[0] * 4096] * 4\nfor i in range(4096):\n    for j in range(4096): y = x",
 )
 def test_hostile_text_is_read_to_an_end_or_refused_with_a_typed_error(line):
     begun = time.process_time()
@@ -472,16 +457,14 @@ def test_hostile_text_is_read_to_an_end_or_refused_with_a_typed_error(line):
 LOGGED = "aten::relu(dt: f32[8]| R)\n_c10d_functional::all_reduce(t: f32[8], sum, 4)\n"
 
 
-@pytest.mark.parametrize(
+@each_of(
     "text",
-    [
-        "\n" * 199_000 + "x",
-        LOGGED + "trace: " * 25_000,
-        LOGGED + f"aten::relu(dt: f32[8]| {'P' * 150_000})",
-        LOGGED + f"aten::relu(dt: f32[8]| {'S(1' * 60_000}",
-        LOGGED + f"aten::relu(dt: f32[8]| P({'a' * 150_000}",
-        f"aten::{'a' * 190_000}",
-    ],
+    "\n" * 199_000 + "x",
+    LOGGED + "trace: " * 25_000,
+    LOGGED + f"aten::relu(dt: f32[8]| {'P' * 150_000})",
+    LOGGED + f"aten::relu(dt: f32[8]| {'S(1' * 60_000}",
+    LOGGED + f"aten::relu(dt: f32[8]| P({'a' * 150_000}",
+    f"aten::{'a' * 190_000}",
     ids=["empty lines", "traces", "letters", "splits", "a sum", "a name"],
 )
 def test_a_text_is_searched_in_time_linear_in_its_length(text):

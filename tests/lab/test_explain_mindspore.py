@@ -12,6 +12,7 @@ import pytest
 import parallel_lab as pl
 from parallel_lab.base.hooks import current_world
 from parallel_lab.lab.explain import mindspore_front
+from tests.crossed import each_of
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 SCRIPTS = Path(__file__).parents[1] / "mindspore" / "scripts"
@@ -194,46 +195,41 @@ def test_settings_of_the_session_are_neither_read_nor_changed():
 # ---- nothing runs, everything ends, and what was not understood has its line ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "reason"),
-    [
-        ("net.product.shard(((2, 4), (2, 1)))\nnet(x)", "splits 'k'"),
-        ("net.product.shard(((2, 3), (3, 1)))\nnet(x)", "3 ways"),
-        ("nn.Nothing()", "Nothing"),
-        ("net(x).nothing()", "nothing"),
-        ("net(x, x)", "construct"),
-        ("net(Tensor(np.ones((16, 31), np.float32)))", "31"),
-        ("net(nobody)", "nobody"),
-        ("ms.set_auto_parallel_context(parallel_mode='auto_parallel')\nms.set_context(mode=1)\nnet(x)", "PyNative"),
-        ("Net.construct = print", "construct = ..."),
-        ("ms.load_checkpoint('/etc/passwd')", "load_checkpoint"),
-        ("ms.set_auto_parallel_context(strategy_ckpt_load_file='/etc/passwd')", "a file"),
-        ("ms.set_auto_parallel_context(parallel_mode='some')", "'some'"),
-        ("if net(x).sum() > 3: y = net(x)", "neither branch"),
-        ("net.__class__.__subclasses__()", "__class__"),
-        ("net._front.reader", "_front"),
-        ("getattr(net, '__class__')", "__class__"),
-        ("net.construct.__globals__['os']", "__globals__"),
-        ("ms.common.os.system('touch mark')", "os"),
-        ("ops.Custom('./a.so:f', 1, 2, 'aot')", "Custom"),
-        ("nn.Cell.__init__.__globals__.clear()", "__globals__"),
-        ("ms.parallel.auto_parallel.AutoParallel(net).load_param_strategy_file('a.json')", "strategies of a file"),
-        ("ms.parallel.auto_parallel.AutoParallel(net).load_operator_strategy_file('a.json')", "strategies of a file"),
-        ("getattr(ops.MatMul, '__init__').__builtins__.pop('zip')", "__builtins__"),
-        ("ms._modules.importlib.import_module('os')", "_modules"),
-        ("x.asnumpy().tofile('mark')", "tofile"),
-        ("np.load('a', allow_pickle=True)", "numpy.load"),
-        ("Tensor(np.arange(10 ** 12))", "turns"),
-        ("ops.zeros((10 ** 6, 10 ** 6))", "too large"),
-        ("Parameter(Tensor(np.ones((10 ** 9, 10 ** 9))))", "shape"),
-        ("nn.LSTM(8, 8, num_layers=10 ** 9)", "s: the rest is not read"),
-        ("a = nn.ReLU()\nfor _ in range(60): a = nn.SequentialCell(a, a)\na(x)", "s: the rest is not read"),
-        ("class A(nn.Cell):\n    def construct(self, x):\n        return self(x)\nA()(x)", "nested deeper"),
-        (
-            "class A(nn.Cell):\n    def construct(self, x):\n        while True: x = x + 1\nA()(x)",
-            "the rest is not read",
-        ),
-    ],
+    ("net.product.shard(((2, 4), (2, 1)))\nnet(x)", "splits 'k'"),
+    ("net.product.shard(((2, 3), (3, 1)))\nnet(x)", "3 ways"),
+    ("nn.Nothing()", "Nothing"),
+    ("net(x).nothing()", "nothing"),
+    ("net(x, x)", "construct"),
+    ("net(Tensor(np.ones((16, 31), np.float32)))", "31"),
+    ("net(nobody)", "nobody"),
+    ("ms.set_auto_parallel_context(parallel_mode='auto_parallel')\nms.set_context(mode=1)\nnet(x)", "PyNative"),
+    ("Net.construct = print", "construct = ..."),
+    ("ms.load_checkpoint('/etc/passwd')", "load_checkpoint"),
+    ("ms.set_auto_parallel_context(strategy_ckpt_load_file='/etc/passwd')", "a file"),
+    ("ms.set_auto_parallel_context(parallel_mode='some')", "'some'"),
+    ("if net(x).sum() > 3: y = net(x)", "neither branch"),
+    ("net.__class__.__subclasses__()", "__class__"),
+    ("net._front.reader", "_front"),
+    ("getattr(net, '__class__')", "__class__"),
+    ("net.construct.__globals__['os']", "__globals__"),
+    ("ms.common.os.system('touch mark')", "os"),
+    ("ops.Custom('./a.so:f', 1, 2, 'aot')", "Custom"),
+    ("nn.Cell.__init__.__globals__.clear()", "__globals__"),
+    ("ms.parallel.auto_parallel.AutoParallel(net).load_param_strategy_file('a.json')", "strategies of a file"),
+    ("ms.parallel.auto_parallel.AutoParallel(net).load_operator_strategy_file('a.json')", "strategies of a file"),
+    ("getattr(ops.MatMul, '__init__').__builtins__.pop('zip')", "__builtins__"),
+    ("ms._modules.importlib.import_module('os')", "_modules"),
+    ("x.asnumpy().tofile('mark')", "tofile"),
+    ("np.load('a', allow_pickle=True)", "numpy.load"),
+    ("Tensor(np.arange(10 ** 12))", "turns"),
+    ("ops.zeros((10 ** 6, 10 ** 6))", "too large"),
+    ("Parameter(Tensor(np.ones((10 ** 9, 10 ** 9))))", "shape"),
+    ("nn.LSTM(8, 8, num_layers=10 ** 9)", "s: the rest is not read"),
+    ("a = nn.ReLU()\nfor _ in range(60): a = nn.SequentialCell(a, a)\na(x)", "s: the rest is not read"),
+    ("class A(nn.Cell):\n    def construct(self, x):\n        return self(x)\nA()(x)", "nested deeper"),
+    ("class A(nn.Cell):\n    def construct(self, x):\n        while True: x = x + 1\nA()(x)", "the rest is not read"),
 )
 def test_what_is_wrong_hostile_or_unknown_is_reported_by_line(line, reason, monkeypatch, tmp_path):
     monkeypatch.setattr(mindspore_front, "SECONDS", 3)
@@ -277,20 +273,18 @@ net.compile(x)
     assert [m.kind for m in found.messages if m.line == 12] == ["all_reduce", "all_gather"] * 3
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "kind", "shape", "reduce"),
-    [
-        ("dist.all_reduce(x)", "all_reduce", (8, 6), "sum"),
-        ("dist.all_reduce(x, ops.ReduceOp.MAX, async_op=True).wait()", "all_reduce", (8, 6), "max"),
-        ("dist.all_gather_into_tensor(out, x)", "all_gather", (8, 6), ""),
-        ("dist.all_gather([out] * dist.get_world_size(), x)", "all_gather", (8, 6), ""),
-        ("dist.reduce_scatter_tensor(out, x, op='sum')", "reduce_scatter", (8, 6), "sum"),
-        ("dist.all_to_all_single(out, x)", "all_to_all", (8, 6), ""),
-        ("dist.broadcast(x, 0)", "broadcast", (8, 6), ""),
-        ("dist.send(x, dst=1)", "send", (8, 6), ""),
-        ("y, _ = comm.all_gather_into_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (32, 6), "sum"),
-        ("y, _ = comm.reduce_scatter_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (2, 6), "sum"),
-    ],
+    ("dist.all_reduce(x)", "all_reduce", (8, 6), "sum"),
+    ("dist.all_reduce(x, ops.ReduceOp.MAX, async_op=True).wait()", "all_reduce", (8, 6), "max"),
+    ("dist.all_gather_into_tensor(out, x)", "all_gather", (8, 6), ""),
+    ("dist.all_gather([out] * dist.get_world_size(), x)", "all_gather", (8, 6), ""),
+    ("dist.reduce_scatter_tensor(out, x, op='sum')", "reduce_scatter", (8, 6), "sum"),
+    ("dist.all_to_all_single(out, x)", "all_to_all", (8, 6), ""),
+    ("dist.broadcast(x, 0)", "broadcast", (8, 6), ""),
+    ("dist.send(x, dst=1)", "send", (8, 6), ""),
+    ("y, _ = comm.all_gather_into_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (32, 6), "sum"),
+    ("y, _ = comm.reduce_scatter_tensor(x)\ncomm.all_reduce(y)", "all_reduce", (2, 6), "sum"),
 )
 def test_messages_by_hand_outside_of_networks(call, kind, shape, reduce):
     start = """import numpy as np
@@ -307,13 +301,11 @@ x, out = Tensor(np.ones((8, 6), np.float32)), mint.zeros((2, 6))
     assert found.unread == [] and last.line == 7 + len(call.splitlines())
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "reason"),
-    [
-        ("dist.all_reduce(x, group='some')", "some of the ranks"),
-        ("dist.all_to_all_single(out, x, [1], [2])", "arguments"),
-        ("dist.gather(x, dst=0)", "refused"),
-    ],
+    ("dist.all_reduce(x, group='some')", "some of the ranks"),
+    ("dist.all_to_all_single(out, x, [1], [2])", "arguments"),
+    ("dist.gather(x, dst=0)", "refused"),
 )
 def test_messages_by_hand_that_are_not_known_are_reported(call, reason):
     start = "import mindspore.mint.distributed as dist\nfrom mindspore import Tensor\ndist.init_process_group()\n"

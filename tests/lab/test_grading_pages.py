@@ -15,6 +15,7 @@ from parallel_lab.lab.exercises.book import RESULTS_FORMAT, Desk
 from parallel_lab.lab.grading.confine import Limits
 from parallel_lab.lab.grading.marks import grade_folder
 from parallel_lab.lab.grading.submissions import LARGEST_BYTES, find_submissions, read_cells
+from tests.crossed import each_of
 from tests.lab.test_grading import OWN
 
 SHORT = Limits(time_s=60.0, cell_s=2.0, memory_bytes=1 << 30)
@@ -68,13 +69,11 @@ RUN = ("ada", "edited", "copy")
 MORE = ("corrected", "unchecked", "judge", "nul in a cell")
 
 
-@pytest.mark.parametrize(
+@each_of(
     "students",
-    [
-        pytest.param(RUN, id="run"),
-        pytest.param([student for student in FILES if student not in RUN + MORE], id="refused"),
-        pytest.param(MORE, id="more", marks=pytest.mark.exhaustive),
-    ],
+    pytest.param(RUN, id="run"),
+    pytest.param([student for student in FILES if student not in RUN + MORE], id="refused"),
+    pytest.param(MORE, id="more", marks=pytest.mark.exhaustive),
 )
 def test_marks_come_from_cells_and_a_file_that_cannot_be_run_again_is_refused_with_the_reason(students, tmp_path):
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")

@@ -29,7 +29,7 @@ from parallel_lab.lab.hunt.model import COUNTS, SEEDS, HuntLab
 from parallel_lab.lab.hunt.mutants import KINDS, mutant, sites
 from parallel_lab.lab.hunt.par import Solver, Test as Look
 from parallel_lab.lab.hunt.planted import Training, proved
-from tests.crossed import first
+from tests.crossed import each_of, first
 
 Look.__test__ = False
 
@@ -222,30 +222,26 @@ def test_the_loss_alone_betrays_no_bug_where_two_losses_say_the_same():
     assert {culprit_of(suspects, level, seed) for level in LOUDNESS for seed in range(20)} == {0, 1}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("right", "wrong", "said"),
-    [
-        ([1.0, 2.0], [1.0, 2.0], "equal"),
-        ([1.0, 2.0], [0.25, 0.5], "0.25 times"),
-        ([1.0, 2.0], [2.0, 1.0], "other numbers"),
-        ([1.0, 2.0], [np.nan, 2.0], "not finite"),
-        ([1.0, 2.0], None, "not there"),
-    ],
+    ([1.0, 2.0], [1.0, 2.0], "equal"),
+    ([1.0, 2.0], [0.25, 0.5], "0.25 times"),
+    ([1.0, 2.0], [2.0, 1.0], "other numbers"),
+    ([1.0, 2.0], [np.nan, 2.0], "not finite"),
+    ([1.0, 2.0], None, "not there"),
 )
 def test_a_probe_says_how_a_value_compares(right, wrong, said):
     assert answer(np.array(right), None if wrong is None else np.array(wrong)) == said
 
 
-@pytest.mark.parametrize(
+@each_of(
     "wrong",
-    [
-        lambda hunt: Hunt("net"),
-        lambda hunt: Hunt(suspects=17),
-        lambda hunt: Hunt(level="hard"),
-        lambda hunt: hunt.probe("nothing", 0, 0),
-        lambda hunt: hunt.compare(1, 1),
-        lambda hunt: hunt.compare(0, 9),
-    ],
+    lambda hunt: Hunt("net"),
+    lambda hunt: Hunt(suspects=17),
+    lambda hunt: Hunt(level="hard"),
+    lambda hunt: hunt.probe("nothing", 0, 0),
+    lambda hunt: hunt.compare(1, 1),
+    lambda hunt: hunt.compare(0, 9),
 )
 def test_what_is_not_there_is_refused(wrong):
     hunt = Hunt("mlp", 4, "quiet", 2)
@@ -331,15 +327,13 @@ def test_a_found_bug_is_known_when_the_hunt_begins_again():
     assert "tried before" in (status := right_name(lab)) and "par" not in status
 
 
-@pytest.mark.parametrize(
+@each_of(
     "rows",
-    [
-        [{"hunt": ["mlp", 4, "quiet", 1]}],
-        [{"hunt": ["mlp", 4, "quiet", 1], "before": -3, "tries": 1, "looks": []}],
-        [{"hunt": ["mlp", 4, "quiet", 1], "before": 0, "tries": 1, "looks": [["probe", "nothing", 0, 0]]}],
-        [{"hunt": ["mlp", 4, "quiet", 1], "before": 0, "tries": 1, "looks": [["spend", 1, 2, 3]]}],
-        "hunts",
-    ],
+    [{"hunt": ["mlp", 4, "quiet", 1]}],
+    [{"hunt": ["mlp", 4, "quiet", 1], "before": -3, "tries": 1, "looks": []}],
+    [{"hunt": ["mlp", 4, "quiet", 1], "before": 0, "tries": 1, "looks": [["probe", "nothing", 0, 0]]}],
+    [{"hunt": ["mlp", 4, "quiet", 1], "before": 0, "tries": 1, "looks": [["spend", 1, 2, 3]]}],
+    "hunts",
 )
 def test_a_record_of_something_else_is_refused(rows):
     with pytest.raises(ArgumentError):

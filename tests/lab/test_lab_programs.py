@@ -19,6 +19,7 @@ from parallel_lab.lab.fusion.model import FusionLab
 from parallel_lab.lab.memory.model import MemoryLab
 from parallel_lab.lab.pipeline.model import PipelineLab
 from parallel_lab.lab.strategy.model import StrategyLab
+from tests.crossed import each_of
 from tests.mindspore.runs import by_launcher
 from tests.recorded.lab_programs import CASES, STEPS, devices_of, network_job, one_device_losses
 from tests.recorded.record_lab_programs import CLOSE, digest
@@ -114,15 +115,13 @@ def match(line: str) -> tuple[str, str]:
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("case", "target", "words"),
-    [
-        ("strategy convnet batch and height", "torch", "DTensor exchanges no halo"),
-        ("fusion dense index", "torch", "A bucket ends where bucket_cap_mb is full"),
-        ("memory stack level2", "jax", "when it is gathered is XLA's choice"),
-        ("pipeline stack zb_h1", "mindspore", "MindSpore takes gpipe, 1f1b"),
-        ("pipeline stack 1f1b", "jax", "a schedule of stages"),
-    ],
+    ("strategy convnet batch and height", "torch", "DTensor exchanges no halo"),
+    ("fusion dense index", "torch", "A bucket ends where bucket_cap_mb is full"),
+    ("memory stack level2", "jax", "when it is gathered is XLA's choice"),
+    ("pipeline stack zb_h1", "mindspore", "MindSpore takes gpipe, 1f1b"),
+    ("pipeline stack 1f1b", "jax", "a schedule of stages"),
 )
 def test_where_a_library_has_no_form_the_text_says_why(case, target, words):
     text = lab_of(case).code(target)

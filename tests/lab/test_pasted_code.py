@@ -15,7 +15,7 @@ from parallel_lab.lab.shared.networks import NETWORKS
 from parallel_lab.lab.shared.page import FRONT_END
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import LABS
-from tests.crossed import first
+from tests.crossed import each_of, first
 
 EXAMPLES = [
     *[("StrategyLab", "megatron"), ("FusionLab", "dense"), ("MemoryLab", "dense"), ("PipelineLab", "stack")],
@@ -45,18 +45,16 @@ def test_no_shared_script_names_a_lab():
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize(
+@each_of(
     "lines",
-    [
-        "self.matmul.shard(((4, 2), (2, 1)))",
-        "net.matmul.shard(in_strategy=((4, 2), (2, 1)))",
-        "self.matmul = ops.MatMul().shard(((4, 2), (2, 1)))",
-        "self.matmul = P.MatMul(transpose_b=False).shard(((4, 2), (2, 1)))",
-        "ops.MatMul().shard(((4, 2), (2, 1)))",
-        "rows, columns = 4, 2\nmatmul.shard(((rows, columns), (rows // 2, columns - 1)))",
-        "    def __init__(self):\n        super().__init__()\n        self.matmul.shard(((4, 2), (2, 1)))",
-        "parts = ((4, 2), (2, 1))\nfor _ in range(3):\n    self.matmul.shard(parts)",
-    ],
+    "self.matmul.shard(((4, 2), (2, 1)))",
+    "net.matmul.shard(in_strategy=((4, 2), (2, 1)))",
+    "self.matmul = ops.MatMul().shard(((4, 2), (2, 1)))",
+    "self.matmul = P.MatMul(transpose_b=False).shard(((4, 2), (2, 1)))",
+    "ops.MatMul().shard(((4, 2), (2, 1)))",
+    "rows, columns = 4, 2\nmatmul.shard(((rows, columns), (rows // 2, columns - 1)))",
+    "    def __init__(self):\n        super().__init__()\n        self.matmul.shard(((4, 2), (2, 1)))",
+    "parts = ((4, 2), (2, 1))\nfor _ in range(3):\n    self.matmul.shard(parts)",
 )
 def test_the_forms_in_which_a_strategy_is_written(lines):
     lab = StrategyLab(devices=8)
@@ -77,21 +75,19 @@ def test_the_device_count_of_the_context_is_taken_before_the_strategies():
     assert lab.plan.device_num == 4 and lab._strategies["matmul"] == ((4, 1), (1, 1))
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("lines", "words"),
-    [
-        ("x = 1\nself.matmul.shard(((2, 4), (2, 1)))", ["line 2", "splits"]),
-        ("self.matmul9.shard(((2, 4), (4, 1)))", ["line 1", "matmul9", "matmul2 (MatMul)"]),
-        ("self.dense = ops.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul (MatMul)"]),
-        ("dense = P.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul2 (MatMul)"]),
-        ("\nself.matmul.shard(parts(8))", ["line 2", "'parts(8)' is not known", "Literals"]),
-        ("self.matmul.shard(((2, 4), (4, 1))", ["line 1", "cannot be read"]),
-        ("self.matmul.shard()", ["line 1", "without in_strategy"]),
-        ("print('hello')", ["they set nothing", "Understood", "shard"]),
-        ("nn.PipelineCell(net, 4)", ["they set micro_size, PipelineCell", "strategy"]),
-        ("self.matmul.shard(" + "(" * 300 + ")" * 300 + ")", ["line 1", "cannot be read"]),
-        ("ms.set_auto_parallel_context(device_num=5)", ["devices 5"]),
-    ],
+    ("x = 1\nself.matmul.shard(((2, 4), (2, 1)))", ["line 2", "splits"]),
+    ("self.matmul9.shard(((2, 4), (4, 1)))", ["line 1", "matmul9", "matmul2 (MatMul)"]),
+    ("self.dense = ops.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul (MatMul)"]),
+    ("dense = P.MatMul().shard(((2, 4), (4, 1)))", ["line 1", "no operator 'dense'", "matmul2 (MatMul)"]),
+    ("\nself.matmul.shard(parts(8))", ["line 2", "'parts(8)' is not known", "Literals"]),
+    ("self.matmul.shard(((2, 4), (4, 1))", ["line 1", "cannot be read"]),
+    ("self.matmul.shard()", ["line 1", "without in_strategy"]),
+    ("print('hello')", ["they set nothing", "Understood", "shard"]),
+    ("nn.PipelineCell(net, 4)", ["they set micro_size, PipelineCell", "strategy"]),
+    ("self.matmul.shard(" + "(" * 300 + ")" * 300 + ")", ["line 1", "cannot be read"]),
+    ("ms.set_auto_parallel_context(device_num=5)", ["devices 5"]),
 )
 def test_what_cannot_be_taken_is_refused_with_its_line_and_changes_nothing(lines, words):
     lab = StrategyLab(devices=8)
@@ -148,15 +144,13 @@ def test_the_parallel_mode_is_taken_too():
     assert lab.parallel_mode == "semi_auto_parallel"
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("line", "words"),
-    [
-        ('\nnet.comm_fusion({"allreduce": {"mode": "sized", "config": 4}})', ["line 2", "sized"]),
-        ('net.comm_fusion({"allgather": {"mode": "auto", "config": None}})', ["line 1", "not about gradients"]),
-        ("net.dense7.set_comm_fusion(2)", ["line 1", "dense7", "dense1.weight"]),
-        ("net.dense1.set_comm_fusion(-2)", ["line 1"]),
-        ("self.matmul.shard(((2, 4), (4, 1)))", ["matmul.shard", "fusion"]),
-    ],
+    ('\nnet.comm_fusion({"allreduce": {"mode": "sized", "config": 4}})', ["line 2", "sized"]),
+    ('net.comm_fusion({"allgather": {"mode": "auto", "config": None}})', ["line 1", "not about gradients"]),
+    ("net.dense7.set_comm_fusion(2)", ["line 1", "dense7", "dense1.weight"]),
+    ("net.dense1.set_comm_fusion(-2)", ["line 1"]),
+    ("self.matmul.shard(((2, 4), (4, 1)))", ["matmul.shard", "fusion"]),
 )
 def test_fusion_that_cannot_be_taken_is_refused_and_changes_nothing(line, words):
     lab = FusionLab("dense", 2)

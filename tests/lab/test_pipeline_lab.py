@@ -19,20 +19,19 @@ from parallel_lab.lab.pipeline.settings import cells_of
 from parallel_lab.lab.pipeline.subjects import get_subject, layers_of
 from parallel_lab.lab.pipeline.waits import gaps
 from parallel_lab.processes.shm import close_all
+from tests.crossed import each_of
 
 # ---- predicted ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("stages", "micro_batches", "schedule", "chunks", "makespan", "peaks"),
-    [
-        (4, 8, "1f1b", 1, 33, (4, 3, 2, 1)),
-        (4, 8, "gpipe", 1, 33, (8, 8, 8, 8)),
-        (8, 16, "1f1b", 1, 69, (8, 7, 6, 5, 4, 3, 2, 1)),
-        (4, 8, "zb_h1", 1, 27, (4, 4, 4, 4)),
-        (4, 8, "interleaved", 2, 57 / 2, (11, 9, 7, 5)),
-        (4, 4, "chimera", 1, 16, None),
-    ],
+    (4, 8, "1f1b", 1, 33, (4, 3, 2, 1)),
+    (4, 8, "gpipe", 1, 33, (8, 8, 8, 8)),
+    (8, 16, "1f1b", 1, 69, (8, 7, 6, 5, 4, 3, 2, 1)),
+    (4, 8, "zb_h1", 1, 27, (4, 4, 4, 4)),
+    (4, 8, "interleaved", 2, 57 / 2, (11, 9, 7, 5)),
+    (4, 4, "chimera", 1, 16, None),
 )
 def test_times_and_memory_of_the_literature(stages, micro_batches, schedule, chunks, makespan, peaks):
     """F = B = W = 1 of a whole stage; parts x micro-batches kept (Narayanan 2021, Qi 2024, Li and Hoefler 2021)."""

@@ -17,6 +17,7 @@ from parallel_lab.lab.shared.earlier import EarlierRun, earlier_written
 from parallel_lab.lab.shared.records import losses_taken, losses_written, taken, written
 from parallel_lab.lab.shared.replay import Limits, ready
 from parallel_lab.processes.shm import close_all
+from tests.crossed import each_of
 
 
 def fusion():
@@ -247,31 +248,29 @@ def test_junk_in_a_record_is_refused_or_shown_without_harm(name, seed):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
+@each_of(
     ("name", "path", "junk"),
-    [
-        ("strategy", ("parallel",), [1.0] * 7),  # more than its 6 steps
-        ("strategy", ("parallel",), []),
-        ("strategy", ("steps",), 10**9),
-        ("strategy", ("step_s",), float("inf")),
-        ("strategy", ("events", "rows"), []),  # no rank has measured anything
-        ("strategy", ("events", "rows", 0, 0), 4),  # of 4 ranks
-        ("strategy", ("events", "rows", 0, 1), 10**6),
-        ("strategy", ("events", "rows", 0, 3), -1),
-        ("strategy", ("events", "groups"), [[0, 9]]),
-        ("fusion", ("measured", "source"), "simulated"),
-        ("fusion", ("measured", "lanes", "boxes"), []),
-        ("fusion", ("simulated", "sent"), 77),
-        ("fusion", ("simulated", "step_s"), 0),
-        ("memory", ("simulated", "ranks"), []),
-        ("memory", ("measured", "ranks", 1, 0), 0),
-        ("memory", ("measured", "ranks", 0, 1, 0, 3), [1, 2]),
-        ("pipeline", ("parallel",), [1.0]),
-        ("pipeline", ("results", 0, 0), "measured"),
-        ("pipeline", ("results", 0, 1, 0), []),
-        ("pipeline", ("results", 0, 1, 0, 0, 0), "9F9"),
-        ("pipeline", ("results", 0, 4), [1, 2, 3]),
-    ],
+    ("strategy", ("parallel",), [1.0] * 7),  # more than its 6 steps
+    ("strategy", ("parallel",), []),
+    ("strategy", ("steps",), 10**9),
+    ("strategy", ("step_s",), float("inf")),
+    ("strategy", ("events", "rows"), []),  # no rank has measured anything
+    ("strategy", ("events", "rows", 0, 0), 4),  # of 4 ranks
+    ("strategy", ("events", "rows", 0, 1), 10**6),
+    ("strategy", ("events", "rows", 0, 3), -1),
+    ("strategy", ("events", "groups"), [[0, 9]]),
+    ("fusion", ("measured", "source"), "simulated"),
+    ("fusion", ("measured", "lanes", "boxes"), []),
+    ("fusion", ("simulated", "sent"), 77),
+    ("fusion", ("simulated", "step_s"), 0),
+    ("memory", ("simulated", "ranks"), []),
+    ("memory", ("measured", "ranks", 1, 0), 0),
+    ("memory", ("measured", "ranks", 0, 1, 0, 3), [1, 2]),
+    ("pipeline", ("parallel",), [1.0]),
+    ("pipeline", ("results", 0, 0), "measured"),
+    ("pipeline", ("results", 0, 1, 0), []),
+    ("pipeline", ("results", 0, 1, 0, 0, 0), "9F9"),
+    ("pipeline", ("results", 0, 4), [1, 2, 3]),
 )
 def test_a_record_of_other_lengths_or_numbers_is_refused(name, path, junk):
     with pytest.raises(DataFileError, match="record"):
@@ -282,22 +281,20 @@ ROWS = [["simulated", "1 ms"]]
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize(
+@each_of(
     ("name", "earlier"),
-    [
-        ("fusion", None),
-        ("fusion", [["a", ROWS, 0, []]] * 4),
-        ("fusion", [["a", [], 0, []]]),  # it has found nothing
-        ("fusion", [["a", ROWS * 5, 0, []]]),
-        ("fusion", [["a", [["simulated"]], 0, []]]),  # the table has two columns behind the settings
-        ("fusion", [["a", [["simulated", 3]], 0, []]]),
-        ("fusion", [["a" * 1001, ROWS, 0, []]]),
-        ("pipeline", [["a", ROWS, 0, []]]),
-        ("strategy", [["a", [], 500, [1.0] * 201]]),
-        ("strategy", [["a", [], 1, [1.0, 2.0]]]),
-        ("strategy", [["a", [], 2, []]]),
-        ("strategy", [["a", [], 10**6, [1.0]]]),
-    ],
+    ("fusion", None),
+    ("fusion", [["a", ROWS, 0, []]] * 4),
+    ("fusion", [["a", [], 0, []]]),  # it has found nothing
+    ("fusion", [["a", ROWS * 5, 0, []]]),
+    ("fusion", [["a", [["simulated"]], 0, []]]),  # the table has two columns behind the settings
+    ("fusion", [["a", [["simulated", 3]], 0, []]]),
+    ("fusion", [["a" * 1001, ROWS, 0, []]]),
+    ("pipeline", [["a", ROWS, 0, []]]),
+    ("strategy", [["a", [], 500, [1.0] * 201]]),
+    ("strategy", [["a", [], 1, [1.0, 2.0]]]),
+    ("strategy", [["a", [], 2, []]]),
+    ("strategy", [["a", [], 10**6, [1.0]]]),
 )
 def test_earlier_runs_of_another_form_are_refused(name, earlier):
     with pytest.raises(DataFileError, match="earlier"):
@@ -363,18 +360,16 @@ def test_a_dataclass_is_written_by_its_fields_and_read_by_their_types():
     assert math.isnan(again.bound) and written(again) == PLAIN and again.table == WHOLE.table
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("change", "where"),
-    [
-        ({"source": 3}, r"record\.source"),
-        ({"parts": [["a", 1.5]]}, r"record\.parts\[0\]\.size"),
-        ({"parts": [["a"]]}, r"record\.parts\[0\]"),
-        ({"pair": [3]}, r"record\.pair"),
-        ({"pair": [True, 1.0]}, r"record\.pair"),
-        ({"table": PLAIN["table"] * 2}, r"record\.table"),
-        ({"maybe": -1}, r"record\.maybe"),
-        ({"more": 1}, r"record"),
-    ],
+    ({"source": 3}, r"record\.source"),
+    ({"parts": [["a", 1.5]]}, r"record\.parts\[0\]\.size"),
+    ({"parts": [["a"]]}, r"record\.parts\[0\]"),
+    ({"pair": [3]}, r"record\.pair"),
+    ({"pair": [True, 1.0]}, r"record\.pair"),
+    ({"table": PLAIN["table"] * 2}, r"record\.table"),
+    ({"maybe": -1}, r"record\.maybe"),
+    ({"more": 1}, r"record"),
 )
 def test_a_field_of_another_type_is_named(change, where):
     with pytest.raises(ArgumentError, match=where):

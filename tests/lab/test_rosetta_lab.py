@@ -8,6 +8,7 @@ from parallel_lab.base.errors import ArgumentError, LayoutError
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.rosetta.model import ALL, MESHES, RosettaLab
 from parallel_lab.lab.rosetta.section import VIEWS
+from tests.crossed import each_of
 
 
 def shown(lab: RosettaLab, section: str = "forms") -> dict[str, str | None]:
@@ -117,13 +118,11 @@ def test_the_redistribution_lab_shows_both_layouts_in_the_notations():
     assert texts["mindspore.strategy"] == [None, "((1, 8),)"]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("layout", "types", "said"),
-    [
-        ("S0 R", [["dp", "S0", "S0"], ["tp", "R", "P"]], "S0 R, gradient S0 P"),  # copies have addends of a gradient
-        ("P S1", [["dp", "P", "R"], ["tp", "S1", "S1"]], "P S1, gradient R S1"),  # addends have copies
-        ("SS0:4 S0", [["dp", "S0", "S0"], ["tp", "S0", "S0"]], "S0 S0, gradient S0 S0"),  # whichever cuts first
-    ],
+    ("S0 R", [["dp", "S0", "S0"], ["tp", "R", "P"]], "S0 R, gradient S0 P"),  # copies have addends of a gradient
+    ("P S1", [["dp", "P", "R"], ["tp", "S1", "S1"]], "P S1, gradient R S1"),  # addends have copies
+    ("SS0:4 S0", [["dp", "S0", "S0"], ["tp", "S0", "S0"]], "S0 S0, gradient S0 S0"),  # whichever cuts first,
 )
 def test_the_type_of_the_tensor_and_of_its_gradient_is_shown_along_each_axis(layout, types, said):
     lab = RosettaLab("2 x 4", "16 x 32", layout)

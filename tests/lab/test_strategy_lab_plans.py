@@ -10,6 +10,7 @@ from parallel_lab.lab.pictures import lanes, picture
 from parallel_lab.lab.strategy import plans
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.strategy.plans import Plans, Setting
+from tests.crossed import each_of
 
 
 @pytest.fixture
@@ -26,15 +27,13 @@ def counted(monkeypatch):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize(
+@each_of(
     "command",
-    [
-        ("set_devices", 4),
-        ("set_preset", "data parallel"),
-        ("set_strategy", "matmul", "((4, 1), (1, 2))"),
-        ("set_fusion", "fused"),
-        ("set_optimizer", "sliced"),
-    ],
+    ("set_devices", 4),
+    ("set_preset", "data parallel"),
+    ("set_strategy", "matmul", "((4, 1), (1, 2))"),
+    ("set_fusion", "fused"),
+    ("set_optimizer", "sliced"),
 )
 def test_a_change_compiles_once_and_the_way_back_and_there_again_not_at_all(counted, command):
     lab = StrategyLab("quickstart", 8)

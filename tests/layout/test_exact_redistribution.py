@@ -16,6 +16,7 @@ from parallel_lab.layout.route import Route, box_size
 from parallel_lab.layout.tensor_layout import TensorLayout
 from parallel_lab.run.communicator import Request, answer
 from parallel_lab.run.simulator import simulate
+from tests.crossed import each_of
 from tests.layout.drawn_layouts import drawn_pair, random_layout, shape_for
 from tests.layout.folding import check, lower_bound_elements
 
@@ -114,16 +115,14 @@ def grid(*sizes):
     return lambda *entries: TensorLayout(sizes, entries)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("src", "dst", "shape", "gather", "exact"),
-    [
-        # transposed device matrix, nested splits, (S0, R) -> (R, S0): theory, where planners of one axis fail
-        (grid(2, 2)(1, 0), grid(2, 2)(0, 1), (8, 8), 48, 16),
-        (grid(2, 2)((1, 0), -1), grid(2, 2)(-1, (1, 0)), (8, 8), 48, 12),
-        (grid(2, 4)(1, -1), grid(2, 4)(-1, 1), (8, 8), 32, 16),
-        # Rink et al. 2021: [3{x}6] -> [2{y}6] on x=2, y=3
-        (grid(2, 3)(1), grid(2, 3)(0), (6,), 3, 2),
-    ],
+    # transposed device matrix, nested splits, (S0, R) -> (R, S0): theory, where planners of one axis fail
+    (grid(2, 2)(1, 0), grid(2, 2)(0, 1), (8, 8), 48, 16),
+    (grid(2, 2)((1, 0), -1), grid(2, 2)(-1, (1, 0)), (8, 8), 48, 12),
+    (grid(2, 4)(1, -1), grid(2, 4)(-1, 1), (8, 8), 32, 16),
+    # Rink et al. 2021: [3{x}6] -> [2{y}6] on x=2, y=3
+    (grid(2, 3)(1), grid(2, 3)(0), (6,), 3, 2),
 )
 def test_known_cases_are_at_the_bound(src, dst, shape, gather, exact):
     assert received_elements(plan_redistribution(src, dst, shape)) == gather

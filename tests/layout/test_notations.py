@@ -14,6 +14,7 @@ from parallel_lab.layout.device_mesh import DeviceMesh
 from parallel_lab.layout.mesh_layout import MeshLayout, Partial, Replicate, Shard, StridedShard
 from parallel_lab.layout.notations import notations, written
 from parallel_lab.layout.notations.reader import LONGEST, MOST_RANKS
+from tests.crossed import each_of
 from tests.recorded.ask_rosetta import ROWS, layouts
 
 FOUR, CUBE = DeviceMesh((2, 4), ("dp", "tp")), DeviceMesh((2, 2, 2), ("dp", "cp", "tp"))
@@ -119,24 +120,22 @@ def test_a_strided_shard_that_no_axes_make_is_written_by_pytorch_alone():
     assert notations["torch"].parse(forms["torch"].text) == layout
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("notation", "text", "code"),
-    [
-        ("torch", "[Shard(dim=0), Partial(sum)]", "S0 P"),
-        ("torch", "(Shard(-1), _StridedShard(dim=-2, sf=4))", "S1 SS0:4"),
-        ("jax.PartitionSpec", "P('dp')", "S0 R"),
-        ("jax.PartitionSpec", "jax.sharding.PartitionSpec(('dp',), None, reduced={'tp'})", "S0 R"),
-        ("jax.PartitionSpec", "P(None, unreduced=frozenset({'tp'}))", "R P"),
-        ("scaling_book", "W[D_Y,F]{U_X}", "P S0"),
-        ("mindspore.Layout", "Layout(device_matrix=(2, 4), alias_name=('dp', 'tp'))('dp', None)", "S0 R"),
-        ("mindspore.strategy", "((2, 1))", "S0 R"),
-        ("sdy", '#sdy.sharding<@mesh, [{"dp"}, {}], replicated={"tp"}>', "S0 R"),
-        ("sdy", 'sdy.mesh @mesh = <["dp"=2, "tp"=4]>; #sdy.sharding<@mesh, [{}, {"dp"}]>', "S1 R"),
-        ("gspmd", "{devices=[1,2,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", "S1 R"),
-        ("gspmd", "{devices=[2,1,4]0,1,2,3,7,6,5,4 last_tile_dim_replicate}", None),
-        ("spmd_types", "{'dp': I, tp: S(-1)}", "R S1"),
-        ("hyper_parallel.placements", 'Layout((2, 4), ("dp", "tp"))(Partial("prod"), Replicate())', "Pproduct R"),
-    ],
+    ("torch", "[Shard(dim=0), Partial(sum)]", "S0 P"),
+    ("torch", "(Shard(-1), _StridedShard(dim=-2, sf=4))", "S1 SS0:4"),
+    ("jax.PartitionSpec", "P('dp')", "S0 R"),
+    ("jax.PartitionSpec", "jax.sharding.PartitionSpec(('dp',), None, reduced={'tp'})", "S0 R"),
+    ("jax.PartitionSpec", "P(None, unreduced=frozenset({'tp'}))", "R P"),
+    ("scaling_book", "W[D_Y,F]{U_X}", "P S0"),
+    ("mindspore.Layout", "Layout(device_matrix=(2, 4), alias_name=('dp', 'tp'))('dp', None)", "S0 R"),
+    ("mindspore.strategy", "((2, 1))", "S0 R"),
+    ("sdy", '#sdy.sharding<@mesh, [{"dp"}, {}], replicated={"tp"}>', "S0 R"),
+    ("sdy", 'sdy.mesh @mesh = <["dp"=2, "tp"=4]>; #sdy.sharding<@mesh, [{}, {"dp"}]>', "S1 R"),
+    ("gspmd", "{devices=[1,2,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", "S1 R"),
+    ("gspmd", "{devices=[2,1,4]0,1,2,3,7,6,5,4 last_tile_dim_replicate}", None),
+    ("spmd_types", "{'dp': I, tp: S(-1)}", "R S1"),
+    ("hyper_parallel.placements", 'Layout((2, 4), ("dp", "tp"))(Partial("prod"), Replicate())', "Pproduct R"),
 )
 def test_other_spellings_of_the_same(notation, text, code):
     if code is None:
@@ -233,47 +232,41 @@ def test_random_layouts_come_back_from_all_notations_that_can_say_them(seed):
 # ---- texts that fit nothing ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("notation", "text", "words"),
-    [
-        ("torch", "[Shard(0), Shard(0]", r"\[Shard\(0\), Shard\(0 <-- here: '\]'"),
-        ("torch", "[Shard(0), Replicated()]", "Shard.dim., Replicate"),
-        ("torch", "[Shard(0)]", "1 placements on a mesh of 2 axes"),
-        ("torch", "[Shard(2), Replicate()]", r"Shard\(2\) of a tensor of 2 dims"),
-        ("torch", "[Shard(0), __import__('os').system('true')]", "<-- here"),
-        ("torch", "mesh (900000000, 900) ('dp', 'tp'); [Shard(0), Shard(0)]", f"1 to {MOST_RANKS} ranks"),
-        ("mindspore.strategy", "((3, 1),)", "product divides the 8 ranks"),
-        ("mindspore.strategy", "((2, 4), (4, 1))", "Slices per dim of one tensor"),
-        ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp", "dp")', "'dp' is used twice"),
-        ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp", "mp")', "no axis 'mp'"),
-        ("mindspore.Layout", 'Layout((2, 4), ("dp", "interleaved_parallel"))("dp", "None")', "no data|one rank comp"),
-        ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp")', "2 entries, one per dim"),
-        ("jax.PartitionSpec", "P('dp', 'dp')", "used twice"),
-        ("jax.PartitionSpec", "P('dp', None, None)", "At most 2 entries"),
-        ("jax.PartitionSpec", "P(P.UNCONSTRAINED, None)", "the compiler chooses"),
-        ("jax.PartitionSpec", "P('dp', unreduced={'dp'})", "used twice"),
-        ("jax.PartitionSpec", "P('dp'); import os", "<-- here: ';"),
-        ("sdy", '#sdy.sharding<@mesh, [{"dp", ?}, {}]>', "may be split further"),
-        ("sdy", '#sdy.sharding<@mesh, [{"dp":(1)2}, {}]>', "in two first"),
-        ("sdy", '#sdy.sharding<@mesh, [{"dp"}p1, {}]>', "No priority"),
-        ("gspmd", "{devices=[4,2]<=[8]}", "in two first"),
-        ("gspmd", "{devices=[2,2]<=[4]}", "whose product is 8"),
-        ("gspmd", "{devices=[2,4]<=[2,4]T(0,0)}", "an order of its axes"),
-        ("gspmd", "{manual}", "by hand"),
-        ("scaling_book", "A[I_Z, J]", "letters of XY"),
-        ("alpa", "S10R", "S0, S1, S01"),
-        ("alpa", "S0R1", "R, S0"),
-        ("spmd_types", "{dp: S(0), tp: S(0)}", "S of a dim once"),
-        ("spmd_types", "{dp: V, tp: R}", "V alone"),
-        ("spmd_types", "{dp: R}", "Every axis"),
-        ("hyper_parallel.placements", 'Layout((2, 4), ("dp", "tp"))(Shard(0), Shard(0))', "refuse a dim split by two"),
-        (
-            "hyper_parallel.alias",
-            'Layout((2, 4), ("dp", "tp"))("dp", "None"); set_partial_by_dev_axis("tp", "x")',
-            "sum",
-        ),
-        ("mindspore.tensor_map", "device_matrix (2, 4), tensor_map (2, -1)", "from 0 to 1"),
-    ],
+    ("torch", "[Shard(0), Shard(0]", r"\[Shard\(0\), Shard\(0 <-- here: '\]'"),
+    ("torch", "[Shard(0), Replicated()]", "Shard.dim., Replicate"),
+    ("torch", "[Shard(0)]", "1 placements on a mesh of 2 axes"),
+    ("torch", "[Shard(2), Replicate()]", r"Shard\(2\) of a tensor of 2 dims"),
+    ("torch", "[Shard(0), __import__('os').system('true')]", "<-- here"),
+    ("torch", "mesh (900000000, 900) ('dp', 'tp'); [Shard(0), Shard(0)]", f"1 to {MOST_RANKS} ranks"),
+    ("mindspore.strategy", "((3, 1),)", "product divides the 8 ranks"),
+    ("mindspore.strategy", "((2, 4), (4, 1))", "Slices per dim of one tensor"),
+    ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp", "dp")', "'dp' is used twice"),
+    ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp", "mp")', "no axis 'mp'"),
+    ("mindspore.Layout", 'Layout((2, 4), ("dp", "interleaved_parallel"))("dp", "None")', "no data|one rank comp"),
+    ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp")', "2 entries, one per dim"),
+    ("jax.PartitionSpec", "P('dp', 'dp')", "used twice"),
+    ("jax.PartitionSpec", "P('dp', None, None)", "At most 2 entries"),
+    ("jax.PartitionSpec", "P(P.UNCONSTRAINED, None)", "the compiler chooses"),
+    ("jax.PartitionSpec", "P('dp', unreduced={'dp'})", "used twice"),
+    ("jax.PartitionSpec", "P('dp'); import os", "<-- here: ';"),
+    ("sdy", '#sdy.sharding<@mesh, [{"dp", ?}, {}]>', "may be split further"),
+    ("sdy", '#sdy.sharding<@mesh, [{"dp":(1)2}, {}]>', "in two first"),
+    ("sdy", '#sdy.sharding<@mesh, [{"dp"}p1, {}]>', "No priority"),
+    ("gspmd", "{devices=[4,2]<=[8]}", "in two first"),
+    ("gspmd", "{devices=[2,2]<=[4]}", "whose product is 8"),
+    ("gspmd", "{devices=[2,4]<=[2,4]T(0,0)}", "an order of its axes"),
+    ("gspmd", "{manual}", "by hand"),
+    ("scaling_book", "A[I_Z, J]", "letters of XY"),
+    ("alpa", "S10R", "S0, S1, S01"),
+    ("alpa", "S0R1", "R, S0"),
+    ("spmd_types", "{dp: S(0), tp: S(0)}", "S of a dim once"),
+    ("spmd_types", "{dp: V, tp: R}", "V alone"),
+    ("spmd_types", "{dp: R}", "Every axis"),
+    ("hyper_parallel.placements", 'Layout((2, 4), ("dp", "tp"))(Shard(0), Shard(0))', "refuse a dim split by two"),
+    ("hyper_parallel.alias", 'Layout((2, 4), ("dp", "tp"))("dp", "None"); set_partial_by_dev_axis("tp", "x")', "sum"),
+    ("mindspore.tensor_map", "device_matrix (2, 4), tensor_map (2, -1)", "from 0 to 1"),
 )
 def test_a_text_that_does_not_fit_says_where_and_what_would(notation, text, words):
     with pytest.raises(LayoutError, match=words):

@@ -9,6 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import LayoutError, LayoutTypeError
 from parallel_lab.layout.placements import PLACEMENTS, Placement, VisibleKeys, attention_work, padded_documents
+from tests.crossed import each_of
 
 DOCUMENTS = (8, 24, 16)  # each in 2 P chunks for 2 and 4 ranks, of different sizes
 SIZES = [(2, 4), (3, 2), (4, 6), (8, 2), (5, 8)]  # ranks, tokens of each
@@ -66,20 +67,18 @@ def test_the_order_holds_every_position_once_and_its_inverse_undoes_it(kind, ran
         assert set(placement.owners()[placement.positions(rank)]) == {rank}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("kind", "tokens", "ranks", "documents", "told"),
-    [
-        ("contiguous", 10, 4, (), "Pad it to 12"),
-        ("striped", 9, 2, (), "multiple of 2 = P"),
-        ("zigzag", 12, 4, (), "multiple of 8 = 2 P"),
-        ("head_tail", 12, 4, (), "Pad it to 16"),
-        ("per_document", 22, 2, (8, 14), "a document of 14 tokens on 2 ranks"),
-        ("per_document", 16, 2, (8,), "documents of 8 tokens in a sequence of 16"),
-        ("per_document", 16, 2, (), "lengths of the documents"),
-        ("zigzag", 16, 2, (8, 8), "VisibleKeys"),
-        ("zig_zag", 16, 2, (), "nearest is 'zigzag'"),
-        ("zigzag", 0, 2, (), "at least 1"),
-    ],
+    ("contiguous", 10, 4, (), "Pad it to 12"),
+    ("striped", 9, 2, (), "multiple of 2 = P"),
+    ("zigzag", 12, 4, (), "multiple of 8 = 2 P"),
+    ("head_tail", 12, 4, (), "Pad it to 16"),
+    ("per_document", 22, 2, (8, 14), "a document of 14 tokens on 2 ranks"),
+    ("per_document", 16, 2, (8,), "documents of 8 tokens in a sequence of 16"),
+    ("per_document", 16, 2, (), "lengths of the documents"),
+    ("zigzag", 16, 2, (8, 8), "VisibleKeys"),
+    ("zig_zag", 16, 2, (), "nearest is 'zigzag'"),
+    ("zigzag", 0, 2, (), "at least 1"),
 )
 def test_what_does_not_divide_is_refused_with_its_reason(kind, tokens, ranks, documents, told):
     with pytest.raises(LayoutError, match=told):
@@ -105,17 +104,15 @@ def test_padded_documents_can_be_placed():
 # ---- pairs ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     "visible",
-    [
-        VisibleKeys(),
-        VisibleKeys(causal=False),
-        VisibleKeys(window=5),
-        VisibleKeys(causal=False, window=3),
-        VisibleKeys(documents=DOCUMENTS),
-        VisibleKeys(causal=False, documents=(1, 40, 7)),
-        VisibleKeys(window=6, documents=(30, 18)),
-    ],
+    VisibleKeys(),
+    VisibleKeys(causal=False),
+    VisibleKeys(window=5),
+    VisibleKeys(causal=False, window=3),
+    VisibleKeys(documents=DOCUMENTS),
+    VisibleKeys(causal=False, documents=(1, 40, 7)),
+    VisibleKeys(window=6, documents=(30, 18)),
     ids=lambda v: f"causal={v.causal}-window={v.window}-documents={len(v.documents)}",
 )
 @pytest.mark.parametrize("kind", PLACEMENTS)

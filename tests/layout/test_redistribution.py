@@ -16,6 +16,7 @@ from parallel_lab.layout.tensor_layout import TensorLayout
 from tests.crossed import each_of
 from tests.layout.drawn_layouts import random_layout, shape_for
 from tests.layout.folding import BOTH, check, lower_bound_elements, strategy
+from tests.refusals import refused
 
 # ---- random pairs ----
 
@@ -234,8 +235,7 @@ def test_what_cannot_be_redistributed_is_refused_with_the_reason(src, dst, shape
 GRID_COLUMNS = TensorLayout((2, 4), (-1, 0))
 
 
-@each_of(
-    ("step", "layout"),
+test_a_step_that_does_not_fit_the_layout_is_refused = refused(
     (
         redistribution_steps.AllGather((2, 4), (16, 4), (64, 4), axes=(0,), dim=0),
         GRID_COLUMNS,
@@ -253,11 +253,9 @@ GRID_COLUMNS = TensorLayout((2, 4), (-1, 0))
         GRID_COLUMNS,
     ),  # columns of 4 are no block of 64
     (redistribution_steps.AllGather((4, 2), (16, 4), (16, 8), axes=(0,), dim=1), GRID_COLUMNS),  # other device matrix
-    ids=str,
+    by=lambda step, layout: redistribution_steps.apply(step, layout),
+    error=LayoutError,
 )
-def test_a_step_that_does_not_fit_the_layout_is_refused(step, layout):
-    with pytest.raises(LayoutError):
-        redistribution_steps.apply(step, layout)
 
 
 def test_arrays_that_do_not_fit_the_step_are_refused():

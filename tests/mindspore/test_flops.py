@@ -16,6 +16,7 @@ from parallel_lab.mindspore.train import FlopsUtilizationCollector, Model
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError
 from parallel_lab.mindspore import PYNATIVE_MODE, Tensor, float32, nn, set_auto_parallel_context, set_context, set_seed
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.ops.ranks import on_ranks
 
 PEAK = 1e7
@@ -42,20 +43,18 @@ def collected(net, inputs, devices):
     return flops_collection(net.current_phase)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("operator", "strategy", "shapes", "forward", "parts"),
-    [
-        (P.MatMul(), ((2, 2), (2, 2)), ((128, 32), (32, 128)), 128 * 32 * 128, 8),
-        (P.MatMul(transpose_b=True), ((2, 1), (1, 1)), ((6, 8), (10, 8)), 6 * 8 * 10, 2),
-        (P.BatchMatMul(), ((1, 2, 2, 2), (2, 2, 2)), ((1, 2, 16, 8), (2, 8, 12)), 2 * 16 * 8 * 12, 16),
-        (
-            P.Conv2D(out_channel=8, kernel_size=3, pad_mode="same"),
-            ((2, 2, 2, 1), (2, 2, 1, 1)),
-            ((4, 16, 8, 8), (8, 16, 3, 3)),
-            4 * 16 * 3 * 3 * 8 * 8 * 8,
-            16,
-        ),
-    ],
+    (P.MatMul(), ((2, 2), (2, 2)), ((128, 32), (32, 128)), 128 * 32 * 128, 8),
+    (P.MatMul(transpose_b=True), ((2, 1), (1, 1)), ((6, 8), (10, 8)), 6 * 8 * 10, 2),
+    (P.BatchMatMul(), ((1, 2, 2, 2), (2, 2, 2)), ((1, 2, 16, 8), (2, 8, 12)), 2 * 16 * 8 * 12, 16),
+    (
+        P.Conv2D(out_channel=8, kernel_size=3, pad_mode="same"),
+        ((2, 2, 2, 1), (2, 2, 1, 1)),
+        ((4, 16, 8, 8), (8, 16, 3, 3)),
+        4 * 16 * 3 * 3 * 8 * 8 * 8,
+        16,
+    ),
     ids=["MatMul", "on twice the devices", "BatchMatMul", "Conv2D"],
 )
 def test_a_product_counts_once_forward_and_once_for_each_gradient(operator, strategy, shapes, forward, parts):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from parallel_lab.mindspore.mint.nn import functional
 
-from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.mindspore import Tensor, mint
-from tests.crossed import each_of
+from tests.refusals import refused
 
 N = np.arange(12, dtype=np.float32).reshape(3, 4) - 3.5
 X, ROWS = Tensor(N), Tensor(np.array([2, 0]))
@@ -77,8 +76,7 @@ def test_arguments_have_pytorchs_names_and_values_are_numpys(name):
     np.testing.assert_allclose(found.reshape(np.shape(expected)), expected, rtol=1e-5, atol=1e-6)
 
 
-@each_of(
-    "call",
+test_what_is_wrong_or_not_there_is_refused = refused(
     lambda: mint.select(X, 2, 0),
     lambda: mint.select(X, 0, 3),
     lambda: mint.median(X, True),
@@ -90,6 +88,3 @@ def test_arguments_have_pytorchs_names_and_values_are_numpys(name):
     lambda: functional.avg_pool2d(X[None, None], 2, ceil_mode=3),
     lambda: functional.avg_pool2d(X[None, None], 2, divisor_override=0),
 )
-def test_what_is_wrong_or_not_there_is_refused(call):
-    with pytest.raises(ParallelLabError):
-        call()

@@ -160,14 +160,12 @@ def test_a_name_has_homes():
     assert homes("qqqq") == []
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("path", "name", "said"),
-    [
-        ("boost", "GradientAccumulation", "grad_accumulation_step"),  # the hint was about float16
-        ("boost.grad_accumulation", "GradientAccumulation", "grad_accumulation_step"),
-        ("boost", "FreezeOpt", "requires_grad"),
-        ("boost.boost_cell_wrapper", "BoostTrainOneStepCell", "nn.TrainOneStepCell"),
-    ],
+    ("boost", "GradientAccumulation", "grad_accumulation_step"),  # the hint was about float16
+    ("boost.grad_accumulation", "GradientAccumulation", "grad_accumulation_step"),
+    ("boost", "FreezeOpt", "requires_grad"),
+    ("boost.boost_cell_wrapper", "BoostTrainOneStepCell", "nn.TrainOneStepCell"),
 )
 def test_a_hint_of_a_module_fits_its_parts(path, name, said):
     assert said in hint_for(path, name)

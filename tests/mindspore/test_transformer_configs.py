@@ -18,6 +18,7 @@ from parallel_lab import (
     set_auto_parallel_context,
     set_seed,
 )
+from tests.crossed import each_of
 
 BATCH, LENGTH, WIDTH, WORDS = 4, 6, 8, 12
 rng = np.random.default_rng(0)
@@ -125,21 +126,19 @@ def test_layers_of_a_stack_are_placed_by_the_config():
     assert all(block.recompute_options for block in stack.blocks)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "error"),
-    [
-        (lambda: T.OpParallelConfig(0, 1), ValueError),
-        (lambda: T.TransformerOpParallelConfig(recompute=1), TypeError),
-        (lambda: T.TransformerRecomputeConfig(recompute="yes"), TypeError),
-        (lambda: T.FeedForward(8, 15, 0.1, parallel_config=T.OpParallelConfig(1, 2)), ValueError),
-        (lambda: T.FeedForward(8, 16, 1.0), ValueError),
-        (lambda: T.MultiHeadAttention(2, 4, 4, 9, 2), ValueError),
-        (lambda: T.VocabEmbedding(7, 4, T.EmbeddingOpParallelConfig(1, 2, vocab_emb_dp=False)), ValueError),
-        (lambda: T.TransformerDecoderLayer(8, 16, 2, 2, 4, 4, use_past=True), ValueError),
-        (lambda: T.Transformer(8, 2, 16, 4, 4, encoder_layers=0), ValueError),
-        (lambda: T.FixedSparseAttention(2, 8, 64, 64), NotImplementedError),
-        (lambda: T.AttentionMask(4)(Tensor(np.ones((1, 5), np.float32))), ValueError),
-    ],
+    (lambda: T.OpParallelConfig(0, 1), ValueError),
+    (lambda: T.TransformerOpParallelConfig(recompute=1), TypeError),
+    (lambda: T.TransformerRecomputeConfig(recompute="yes"), TypeError),
+    (lambda: T.FeedForward(8, 15, 0.1, parallel_config=T.OpParallelConfig(1, 2)), ValueError),
+    (lambda: T.FeedForward(8, 16, 1.0), ValueError),
+    (lambda: T.MultiHeadAttention(2, 4, 4, 9, 2), ValueError),
+    (lambda: T.VocabEmbedding(7, 4, T.EmbeddingOpParallelConfig(1, 2, vocab_emb_dp=False)), ValueError),
+    (lambda: T.TransformerDecoderLayer(8, 16, 2, 2, 4, 4, use_past=True), ValueError),
+    (lambda: T.Transformer(8, 2, 16, 4, 4, encoder_layers=0), ValueError),
+    (lambda: T.FixedSparseAttention(2, 8, 64, 64), NotImplementedError),
+    (lambda: T.AttentionMask(4)(Tensor(np.ones((1, 5), np.float32))), ValueError),
 )
 def test_what_cannot_be_is_refused(make, error):
     set_auto_parallel_context(parallel_mode="stand_alone")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import ParallelLabError, Tensor, jit, nn
+from tests.crossed import each_of
 
 
 class Net(nn.Cell):
@@ -53,14 +54,12 @@ def test_a_state_that_does_not_fit_is_refused_whole():
         net.load_state_dict({"positions": Tensor(np.ones(3, np.float32))}, strict=False)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "error"),
-    [
-        (lambda net: net.register_buffer("a.b", None), KeyError),
-        (lambda net: net.register_buffer("fc", None), KeyError),
-        (lambda net: net.register_buffer("x", 3), TypeError),
-        (lambda net: net.get_buffer("fc.weight"), AttributeError),
-    ],
+    (lambda net: net.register_buffer("a.b", None), KeyError),
+    (lambda net: net.register_buffer("fc", None), KeyError),
+    (lambda net: net.register_buffer("x", 3), TypeError),
+    (lambda net: net.get_buffer("fc.weight"), AttributeError),
 )
 def test_other_buffers_are_refused(call, error):
     with pytest.raises(error) as raised:

@@ -21,6 +21,7 @@ from parallel_lab.nn.tensor.dtensor import (
     implicit_replication,
 )
 from parallel_lab.nn.tensor.tensor import Tensor
+from tests.crossed import each_of
 from tests.graph.test_dtensor_programs import equal_compiled
 from tests.recorded import ask_rosetta
 from tests.recorded.ask_rosetta import ROWS, drawn
@@ -99,23 +100,19 @@ def test_where_pytorchs_dtensors_begin_and_end(row):
         assert {name: answer[name] for name in row if name != "case"} == {k: v for k, v in row.items() if k != "case"}
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("case", "wanted"),
-    [  # recorded in the same way
-        ("from_local R -> S0", {"bwd_messages": [["all_gather", "tp", [1, 4]]], "grad_sum_rank0": 8.0}),
-        ("from_local R -> R, grad_placements=[P]", {"bwd_messages": [], "grad_sum_rank0": 2.0}),
-        (
-            "full_tensor S0, grad_placements=[P]",
-            {"grad_pl": ["S0"], "bwd_messages": [["reduce_scatter", "tp", [8, 4]]]},
-        ),
-        ("full_tensor R, grad_placements=[P]", {"grad_pl": ["R"], "bwd_messages": [["all_reduce", "tp", [8, 4]]]}),
-        ("full_tensor P, grad_placements=[P]", {"grad_pl": ["P"], "bwd_messages": []}),
-        ("inplace P += S0", {"out_pl": ["P"], "messages": []}),
-        ("inplace P *= S0", {"out_pl": ["P"], "messages": [["all_gather", "tp", [2, 4]]]}),
-        ("inplace S0 -= P", {"out_pl": ["S0"], "messages": [["reduce_scatter", "tp", [8, 4]]]}),
-        ("inplace Pmax *= R", {"error": "in place"}),
-        ("to_local S0, grad_placements=[R]", {"error": "shape= of the whole"}),
-    ],
+    # recorded in the same way
+    ("from_local R -> S0", {"bwd_messages": [["all_gather", "tp", [1, 4]]], "grad_sum_rank0": 8.0}),
+    ("from_local R -> R, grad_placements=[P]", {"bwd_messages": [], "grad_sum_rank0": 2.0}),
+    ("full_tensor S0, grad_placements=[P]", {"grad_pl": ["S0"], "bwd_messages": [["reduce_scatter", "tp", [8, 4]]]}),
+    ("full_tensor R, grad_placements=[P]", {"grad_pl": ["R"], "bwd_messages": [["all_reduce", "tp", [8, 4]]]}),
+    ("full_tensor P, grad_placements=[P]", {"grad_pl": ["P"], "bwd_messages": []}),
+    ("inplace P += S0", {"out_pl": ["P"], "messages": []}),
+    ("inplace P *= S0", {"out_pl": ["P"], "messages": [["all_gather", "tp", [2, 4]]]}),
+    ("inplace S0 -= P", {"out_pl": ["S0"], "messages": [["reduce_scatter", "tp", [8, 4]]]}),
+    ("inplace Pmax *= R", {"error": "in place"}),
+    ("to_local S0, grad_placements=[R]", {"error": "shape= of the whole"}),
 )
 def test_more_of_where_dtensors_begin_and_end(case, wanted):
     answer = ask_rosetta.border(case)
@@ -318,20 +315,18 @@ def test_what_a_to_local_of_copies_calls_pending_counts_once_per_rank():
     assert x.grad.asnumpy().sum() == 4 * 32
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("make", "error", "words"),
-    [
-        (lambda x: x + Tensor(np.ones((8, 16))), LayoutTypeError, "distribute_tensor"),
-        (lambda x: Tensor(np.ones((8, 16))) + x, LayoutTypeError, "distribute_tensor"),
-        (lambda x: x + x.to_local(), LayoutTypeError, "from_local"),
-        (lambda x: x + distribute_tensor(np.ones((8, 16)), MESH, None), LayoutError, "one mesh"),
-        (lambda x: x.redistribute(), ArgumentTypeError, "One placement per axis"),
-        (lambda x: x.redistribute([Shard(0), Shard(0)]), LayoutError, "One per axis"),
-        (lambda x: x.redistribute([Partial("max")]), LayoutError, "addend"),
-        (lambda x: x.backward(), ShapeError, "one element"),
-        (lambda x: distribute_tensor(np.ones(4), LINE, [Partial()]), LayoutError, "from_local takes addends"),
-        (lambda x: distribute_tensor(np.ones(4), LINE, [Shard(1)]), LayoutError, "from -1 to 0"),
-    ],
+    (lambda x: x + Tensor(np.ones((8, 16))), LayoutTypeError, "distribute_tensor"),
+    (lambda x: Tensor(np.ones((8, 16))) + x, LayoutTypeError, "distribute_tensor"),
+    (lambda x: x + x.to_local(), LayoutTypeError, "from_local"),
+    (lambda x: x + distribute_tensor(np.ones((8, 16)), MESH, None), LayoutError, "one mesh"),
+    (lambda x: x.redistribute(), ArgumentTypeError, "One placement per axis"),
+    (lambda x: x.redistribute([Shard(0), Shard(0)]), LayoutError, "One per axis"),
+    (lambda x: x.redistribute([Partial("max")]), LayoutError, "addend"),
+    (lambda x: x.backward(), ShapeError, "one element"),
+    (lambda x: distribute_tensor(np.ones(4), LINE, [Partial()]), LayoutError, "from_local takes addends"),
+    (lambda x: distribute_tensor(np.ones(4), LINE, [Shard(1)]), LayoutError, "from -1 to 0"),
 )
 def test_what_cannot_be_is_refused_with_what_can(make, error, words):
     x = distribute_tensor(np.ones((8, 16)), LINE, [Shard(0)])

@@ -61,18 +61,16 @@ def test_a_mean_moves_the_draws():
     assert cut.max() == pytest.approx(3.05, abs=1e-3)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("init", "expected"),
-    [
-        ("zeros", 0),
-        ("ones", 1),
-        (initializers.Zero(), 0),
-        (initializers.One(), 1),
-        (2.5, 2.5),
-        (3, 3),
-        (initializers.Constant(-1), -1),
-        ("ONES", 1),
-    ],
+    ("zeros", 0),
+    ("ones", 1),
+    (initializers.Zero(), 0),
+    (initializers.One(), 1),
+    (2.5, 2.5),
+    (3, 3),
+    (initializers.Constant(-1), -1),
+    ("ONES", 1),
     ids=str,
 )
 def test_constants(init, expected):

@@ -14,6 +14,7 @@ from parallel_lab.ops.expert_balance import balance_loss, bias_change, loss_per_
 from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM, capacity, kept_choices, mindspore_v1_choices
 from parallel_lab.ops.expert_rows import Dispatch
 from parallel_lab.ops.routing import ROUTERS, choose
+from tests.crossed import each_of
 
 HIDDEN, INNER, EXPERTS = 6, 10, 4
 
@@ -172,22 +173,20 @@ def test_an_expert_outside_of_the_best_groups_is_never_chosen_even_with_a_negati
     assert choose(logits, 2, "sigmoid", groups=2, best_groups=1, group_sum=1)[0].tolist() == [[2, 0]]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("convention", "factor", "further", "room"),
-    [
-        ("switch", 1.25, {}, 3),  # 8 / 4 * 1.25 = 2.5
-        ("mesh_tf", 1.25, {}, 2),  # rounded down, choices not counted
-        ("mesh_tf", 1.0, {"minimum": 4}, 4),
-        ("megatron", 1.25, {}, 5),
-        ("mindspore", 1.25, {}, 5),
-        ("mindformers_v2", 1.25, {"mp": 4}, 8),
-        ("mindformers_v2", 0, {"mp": 2, "load": 5}, 6),
-        ("deepspeed", 0.5, {}, 4),
-        ("tutel", 1.25, {}, 4),  # 2 * int(1.25 * 2)
-        ("tutel", 0, {"load": 7}, 7),
-        ("tutel", -1.0, {"load": 7}, 4),
-        ("megatron", None, {}, None),
-    ],
+    ("switch", 1.25, {}, 3),  # 8 / 4 * 1.25 = 2.5
+    ("mesh_tf", 1.25, {}, 2),  # rounded down, choices not counted
+    ("mesh_tf", 1.0, {"minimum": 4}, 4),
+    ("megatron", 1.25, {}, 5),
+    ("mindspore", 1.25, {}, 5),
+    ("mindformers_v2", 1.25, {"mp": 4}, 8),
+    ("mindformers_v2", 0, {"mp": 2, "load": 5}, 6),
+    ("deepspeed", 0.5, {}, 4),
+    ("tutel", 1.25, {}, 4),  # 2 * int(1.25 * 2)
+    ("tutel", 0, {"load": 7}, 7),
+    ("tutel", -1.0, {"load": 7}, 4),
+    ("megatron", None, {}, None),
 )
 def test_capacity_by_each_convention(convention, factor, further, room):
     assert capacity(8, 4, 2, factor, convention, **further) == room
@@ -219,31 +218,27 @@ def test_copies_in_nodes_stay_with_their_groups():
 # ---- refusals ----
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("options", "words"),
-    [
-        ({"k": 5}, "k=5 of 4 experts"),
-        ({"capacity_factor": 1.0, "drop_order": "mindspore_v1", "router": "sigmoid"}, "chooses by scores alone"),
-        ({"expert_parallel": 3}, "experts=4 and groups=None with expert_parallel=3"),
-        ({"expert_parallel": 2, "groups": 3}, r"groups=\(3,\) with expert_parallel=2"),
-        ({"groups": (2, 2, 2)}, "groups="),
-        ({"route_groups": 3}, "groups=3 of 4 experts"),
-        ({"route_groups": 4, "best_groups": 1}, "k=2 with 1 groups of 1 experts"),
-        ({"router": "tanh"}, "router='tanh'"),
-    ],
+    ({"k": 5}, "k=5 of 4 experts"),
+    ({"capacity_factor": 1.0, "drop_order": "mindspore_v1", "router": "sigmoid"}, "chooses by scores alone"),
+    ({"expert_parallel": 3}, "experts=4 and groups=None with expert_parallel=3"),
+    ({"expert_parallel": 2, "groups": 3}, r"groups=\(3,\) with expert_parallel=2"),
+    ({"groups": (2, 2, 2)}, "groups="),
+    ({"route_groups": 3}, "groups=3 of 4 experts"),
+    ({"route_groups": 4, "best_groups": 1}, "k=2 with 1 groups of 1 experts"),
+    ({"router": "tanh"}, "router='tanh'"),
 )
 def test_counts_that_do_not_fit_are_refused(options, words):
     with pytest.raises(ArgumentError, match=words):
         layer(**options)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("factor", "convention", "words"),
-    [
-        *((0.0, "megatron", "a capacity of 0"), (0.1, "mesh_tf", "a capacity of 0"), (-1.0, "switch", "of -1")),
-        (-1.0, "deepspeed", "a capacity of -2"),  # its least of 4 made up for that
-        (0.0, "tutel", "as the busiest expert needs. Above 0 where a plan reserves slots before"),
-    ],
+    *((0.0, "megatron", "a capacity of 0"), (0.1, "mesh_tf", "a capacity of 0"), (-1.0, "switch", "of -1")),
+    (-1.0, "deepspeed", "a capacity of -2"),  # its least of 4 made up for that
+    (0.0, "tutel", "as the busiest expert needs. Above 0 where a plan reserves slots before"),
 )
 def test_no_room_is_refused_where_a_convention_gives_it_no_meaning(factor, convention, words):
     moe = layer(capacity_factor=factor, convention=convention)

@@ -19,6 +19,7 @@ from parallel_lab.mindspore._checkpoint import (
 from parallel_lab.nn import models
 from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM
 from parallel_lab.ops.routing import ROUTERS
+from tests.crossed import each_of
 from tests.pools import shared_pool
 
 VOCABULARY, TOKENS, SAMPLES = 12, 16, 16
@@ -209,13 +210,11 @@ def test_processes_give_the_bits_of_the_simulator_before_and_after_an_edit(at):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
+@each_of(
     ("schedule", "executor"),
-    [
-        ("dualpipe", "simulator"),
-        pytest.param("dualpipe", "processes", marks=pytest.mark.exhaustive),
-        pytest.param("chimera", "simulator", marks=pytest.mark.exhaustive),
-    ],
+    ("dualpipe", "simulator"),
+    pytest.param("dualpipe", "processes", marks=pytest.mark.exhaustive),
+    pytest.param("chimera", "simulator", marks=pytest.mark.exhaustive),
 )
 def test_two_copies_of_the_network_add_up_their_counts_before_the_bias_moves(schedule, executor):
     """On one device the same four micro-batches move it once a step; both copies have it."""
@@ -251,13 +250,11 @@ def test_a_look_at_the_loss_moves_no_bias():
         assert running.train(BATCHES, 1) == [loss] and running.parameters()["blocks.0.moe.bias"].any()
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("mesh", "how"),
-    [
-        ({"cp": 2, "mp": 2, "ep": 4, "expert_mp": 1}, {}),
-        pytest.param({"dp": 2, "cp": 2, "ep": 4}, {**STAGES, "level": 2}, marks=pytest.mark.exhaustive),
-        pytest.param({"dp": 4, "ep": 2, "cp": 2}, {"level": 3}, marks=pytest.mark.exhaustive),
-    ],
+    ({"cp": 2, "mp": 2, "ep": 4, "expert_mp": 1}, {}),
+    pytest.param({"dp": 2, "cp": 2, "ep": 4}, {**STAGES, "level": 2}, marks=pytest.mark.exhaustive),
+    pytest.param({"dp": 4, "ep": 2, "cp": 2}, {"level": 3}, marks=pytest.mark.exhaustive),
 )
 def test_experts_of_a_checkpoint_are_cut_anew_for_another_mesh(tmp_path, mesh, how):
     """Files of 4 or 8 ranks become those of 4 others: each rank has the experts of the training, so has the whole."""

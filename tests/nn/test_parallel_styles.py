@@ -22,6 +22,7 @@ from parallel_lab.nn.parallel_styles import (
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.nn.tensor.dtensor import DTensor, distribute_tensor, dtensor_messages
 from parallel_lab.nn.tensor.dtensor_parameter import clip_gradients, update
+from tests.crossed import each_of
 from tests.recorded import ask_rosetta
 from tests.recorded.ask_rosetta import ROWS
 from tests.recorded.rosetta_networks import MLP, Block, Decoder
@@ -180,17 +181,14 @@ def test_the_loss_of_split_classes_gathers_none_of_them():
     np.testing.assert_allclose(logits.grad.asnumpy(), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("words", "name"),
-    [
-        ("w1 Colwise(input Shard(0)), w2 Rowwise(output Shard(0))", "mlp between split rows"),
-        ("norms SP, wq wk wv w1 w3 Colwise, wo w2 out Shard(1), PrepareModuleInput", "block, sequence split"),
-        (
-            "embedding Rowwise(in Replicate, out Shard(1)), SP block, norm SP, "
-            "output Colwise(in Shard(1), out Replicate)",
-            "model",
-        ),
-    ],
+    ("w1 Colwise(input Shard(0)), w2 Rowwise(output Shard(0))", "mlp between split rows"),
+    ("norms SP, wq wk wv w1 w3 Colwise, wo w2 out Shard(1), PrepareModuleInput", "block, sequence split"),
+    (
+        "embedding Rowwise(in Replicate, out Shard(1)), SP block, norm SP, output Colwise(in Shard(1), out Replicate)",
+        "model",
+    ),
 )
 def test_plans_in_words_are_those_plans(words, name):
     make, plan, *_ = PLANS[name]

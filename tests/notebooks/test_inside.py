@@ -9,6 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.lab.lessons.inside import show
+from tests.crossed import each_of
 from tests.house.kernel import KERNEL, lines_of
 
 NOTEBOOK = Path(__file__).resolve().parents[2] / "notebooks" / "20_inside.ipynb"
@@ -60,15 +61,13 @@ def test_a_source_in_a_notebook_is_in_colours_with_the_files_own_line_numbers():
     assert "<span" in text and f">{first}" in text.replace(" ", "") and "ops/linalg.py" in text
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "text"),
-    [
-        (("ops/nothing.py",), "ops/nothing.py"),
-        ((3,), "path=3"),
-        (("ops/linalg.py", "nothing"), "nothing"),
-        (("graph/plan.py", "Plan.nothing"), "nothing"),
-        (("graph/plan.py", "Nothing."), "Nothing"),
-    ],
+    (("ops/nothing.py",), "ops/nothing.py"),
+    ((3,), "path=3"),
+    (("ops/linalg.py", "nothing"), "nothing"),
+    (("graph/plan.py", "Plan.nothing"), "nothing"),
+    (("graph/plan.py", "Nothing."), "Nothing"),
 )
 def test_a_file_or_a_part_that_does_not_exist_is_refused(call, text):
     with pytest.raises(ArgumentError, match=re.escape(text)):

@@ -8,8 +8,8 @@ import pytest
 from parallel_lab import ShapeError, compile, ops
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
-from tests.crossed import each_of
 from tests.nets import cell
+from tests.refusals import refused
 
 RNG = np.random.default_rng(8)
 B, H, S, T, D, E = 2, 3, 5, 7, 4, 6
@@ -65,15 +65,12 @@ def test_cut_keys_cost_three_all_reduces_in_the_expanded_form():
 NO_FLOATS = np.ones((S, T), bool)
 
 
-@each_of(
-    ("call", "text"),
+test_what_attention_refuses = refused(
     (lambda: ops.scaled_dot_product_attention(Q[0], K, V), "q is float64 of shape"),
     (
         lambda: ops.scaled_dot_product_attention(*map(Tensor, (Q, K[..., :3], V))),
         "3 elements in dim 3 .'d'.*is already 4",
     ),
     (lambda: ops.scaled_dot_product_attention_with_mask(Q, K, V, NO_FLOATS), "mask is bool.*ops.select"),
+    error=ShapeError,
 )
-def test_what_attention_refuses(call, text):
-    with pytest.raises(ShapeError, match=text):
-        call()

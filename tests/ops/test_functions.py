@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from parallel_lab import ShapeError, Tensor, ops
-from parallel_lab.base.errors import ParallelLabError
 from parallel_lab.graph.trace import trace_network
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
@@ -16,6 +15,7 @@ from tests.crossed import each_of
 from tests.nets import cell
 from tests.ops.compiled import behind, results
 from tests.ops.in_numpy import sigmoid
+from tests.refusals import refused
 
 X = np.random.default_rng(5).normal(size=(4, 6))
 Y = np.random.default_rng(6).normal(size=(2, 6))
@@ -328,8 +328,7 @@ def test_bits_of_floats_are_refused_with_their_place_in_a_network():
 # ---- refusals ----
 
 
-@each_of(
-    "call",
+test_wrong_operands_are_refused = refused(
     lambda: ops.diag(np.ones((2, 2, 2))),
     lambda: ops.diag(V, 1.5),
     lambda: ops.diagonal(V),
@@ -361,9 +360,6 @@ def test_bits_of_floats_are_refused_with_their_place_in_a_network():
     lambda: ops.nonzero(1.0),
     lambda: ops.det(V),
 )
-def test_wrong_operands_are_refused(call):
-    with pytest.raises(ParallelLabError):
-        call()
 
 
 TEXTS = (

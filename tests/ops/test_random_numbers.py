@@ -11,8 +11,8 @@ import pytest
 from parallel_lab import ShapeError, ops
 from parallel_lab.base import seeds
 from parallel_lab.catalog.ops.random_numbers import Words, below_one
-from tests.crossed import each_of
 from tests.ops.compiled import simulated
+from tests.refusals import refused
 
 MANY = (300, 400)
 
@@ -144,8 +144,7 @@ def test_calls_outside_of_a_network_differ_and_repeat_with_the_seed():
     assert (first != second).all() and (np.stack([first, second]) == again).all()
 
 
-@each_of(
-    ("call", "words"),
+test_what_cannot_be_drawn_is_refused_in_words = refused(
     (lambda: ops.rand(2, -1), "none below 0"),
     (lambda: ops.randint(3, 3, (2,)), "low below high"),
     (lambda: ops.bernoulli(np.zeros(2), 1.5), "From 0 to 1"),
@@ -156,7 +155,5 @@ def test_calls_outside_of_a_network_differ_and_repeat_with_the_seed():
     (lambda: ops.choice_with_mask(np.ones(3)), "bool, with 1 to 5 dims"),
     (lambda: ops.uniform_candidate_sampler(np.zeros((2, 2), int), 1, 3, True, 5), "with num_true=1"),
     (lambda: ops.randn(2, seed=-1), "seed=-1"),
+    error=ShapeError,
 )
-def test_what_cannot_be_drawn_is_refused_in_words(call, words):
-    with pytest.raises(ShapeError, match=words):
-        call()

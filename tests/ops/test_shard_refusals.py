@@ -21,6 +21,7 @@ from parallel_lab.ops.machine.registry import PRIMITIVES
 from parallel_lab.ops.machine.split_labels import strategy_operands
 from tests.crossed import each_of
 from tests.ops.test_battery import OneOperator
+from tests.refusals import refused
 
 DEVICES = 8
 OPERATOR_NAMES = "MatMul BatchMatMul Add Sub ReLU ReduceSum ReduceMax LayerNorm BiasAdd Transpose Gather Conv2D Softmax"
@@ -334,8 +335,7 @@ def test_there_are_two_thousand_and_every_way_occurs():
 # ---- recorded from MindSpore 2.10 ----
 
 
-@each_of(
-    ("call", "kind"),
+test_what_shard_refuses_at_once = refused(
     (lambda: ops.MatMul().shard([[2, 4], [4, 1]]), TypeError),
     (lambda: ops.ReLU().shard((2, 4)), TypeError),
     (lambda: ops.MatMul().shard(((2.0, 4), (4, 1))), TypeError),
@@ -343,10 +343,8 @@ def test_there_are_two_thousand_and_every_way_occurs():
     # MindSpore takes these two in silence, and fails when it compiles
     (lambda: ops.MatMul().shard(((0, 4), (4, 1))), StrategyError),
     (lambda: ops.MatMul().shard(((-1, 4), (4, 1))), StrategyError),
+    text=r"(MatMul|ReLU) shard \(test_shard_refusals.py:\d+\)",
 )
-def test_what_shard_refuses_at_once(call, kind):
-    with pytest.raises(kind, match=r"(MatMul|ReLU) shard \(test_shard_refusals.py:\d+\)"):
-        call()
 
 
 @each_of(

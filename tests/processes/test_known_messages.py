@@ -9,6 +9,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch, RankDied, RankRaised
 from parallel_lab.processes.shm import WorkerPool
+from tests.crossed import each_of
 from tests.processes.pools import assert_usable, noted
 
 # mostly like the last one; rings of 64 KiB are gone over, or too small: then values are read where they lie
@@ -98,15 +99,13 @@ def test_each_is_in_the_flight_recorder_with_its_number(pool):
 
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("count", [4, 200_000])
-@pytest.mark.parametrize(
+@each_of(
     ("last", "error", "words"),
-    [
-        ("shape", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float64 \({1},\)"),
-        ("dtype", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float32 \({0},\)"),
-        ("return", CollectiveMismatch, "rank 0 has returned while rank 1 waits for it in recv"),
-        ("raise", RankRaised, "rank 0 .*raised ValueError: enough"),
-        ("die", RankDied, "rank 0"),
-    ],
+    ("shape", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float64 \({1},\)"),
+    ("dtype", CollectiveMismatch, r"expects float64 \({0},\) from rank 0, which sent float32 \({0},\)"),
+    ("return", CollectiveMismatch, "rank 0 has returned while rank 1 waits for it in recv"),
+    ("raise", RankRaised, "rank 0 .*raised ValueError: enough"),
+    ("die", RankDied, "rank 0"),
 )
 def test_the_end_of_a_known_place_is_reported(last, error, words, count):
     def program(comm, last, count):

@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from parallel_lab.processes.launch.processes import ending_on_signals
+from tests.crossed import each_of
 
 
 @pytest.fixture
@@ -21,16 +22,14 @@ def handlers():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("number", "ignored", "ends"),
-    [
-        (signal.SIGTERM, False, True),
-        (signal.SIGTERM, True, True),
-        (signal.SIGHUP, False, True),
-        (signal.SIGHUP, True, False),  # nohup: a launch ended with the terminal
-        (signal.SIGINT, False, True),
-        (signal.SIGINT, True, True),  # a job in the background of a script: it went on for ever
-    ],
+    (signal.SIGTERM, False, True),
+    (signal.SIGTERM, True, True),
+    (signal.SIGHUP, False, True),
+    (signal.SIGHUP, True, False),  # nohup: a launch ended with the terminal
+    (signal.SIGINT, False, True),
+    (signal.SIGINT, True, True),  # a job in the background of a script: it went on for ever
 )
 def test_a_launcher_ends_on_signals_that_were_ignored_and_lives_on_after_nohup(handlers, number, ignored, ends):
     class Ended(BaseException):

@@ -184,20 +184,18 @@ def test_in_a_cell_the_reason_stands_once_and_stopped_ranks_say_where_they_were(
     ), printed
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("files", "said", "hidden"),
-    [
-        (("numpy.py",), "rank 1 (pid 7) ended with exit code 1", ["numpy"]),
-        (
-            ("random.py", "mindspore/__init__.py", "mine.py"),
-            "rank 1 (pid 7) ended with exit code 1",
-            ["mindspore", "random"],
-        ),
-        (("mindspore.py",), "rank 0 raised ModuleNotFoundError: No module named 'mindspore.nn'", ["mindspore"]),
-        (("queue.py",), "rank 0 raised AttributeError: module 'queue' has no attribute 'Queue'", ["queue"]),
-        (("test/__init__.py", "code.py"), "rank 0 raised ValueError: a test of the code", []),
-        (("numpy.txt", "numpy/data.csv"), "rank 1 (pid 7) ended with exit code 1", []),
-    ],
+    (("numpy.py",), "rank 1 (pid 7) ended with exit code 1", ["numpy"]),
+    (
+        ("random.py", "mindspore/__init__.py", "mine.py"),
+        "rank 1 (pid 7) ended with exit code 1",
+        ["mindspore", "random"],
+    ),
+    (("mindspore.py",), "rank 0 raised ModuleNotFoundError: No module named 'mindspore.nn'", ["mindspore"]),
+    (("queue.py",), "rank 0 raised AttributeError: module 'queue' has no attribute 'Queue'", ["queue"]),
+    (("test/__init__.py", "code.py"), "rank 0 raised ValueError: a test of the code", []),
+    (("numpy.txt", "numpy/data.csv"), "rank 1 (pid 7) ended with exit code 1", []),
 )
 def test_files_that_hide_a_package_are_named(tmp_path, files, said, hidden):
     """The last line was "module 'numpy' has no attribute 'dtype'", inside this package."""

@@ -10,6 +10,7 @@ import pytest
 
 from parallel_lab.base.errors import CollectiveMismatch
 from parallel_lab.processes.lines import LINE, Lines, crossing_text, line_digest
+from tests.crossed import each_of
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, noted
 
 A, B, C, D = (LINE | n for n in range(1, 5))
@@ -50,21 +51,19 @@ def test_tags_are_compared_among_those_that_give_one():
     assert told((A, B), root=None) == [None]
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("meetings", "crosses"),
-    [
-        ("10-11 12-13", False),  # two branches
-        ("12-11 10-13", True),  # that the root has swapped
-        ("10-13 12-11", True),  # or the others
-        ("10-11 12-13 20-21 16-15 14-17", True),
-        ("9-10 10-12", True),  # the root has its second call in front of line 10, the others behind it
-        ("10-9 12-10", True),
-        ("10-12 11-13", False),  # one branch with two calls
-        ("5-28 8-25", False),  # functions for the root, and for the others
-        ("10-13 11-14 10-15", False),  # the root loops over two lines
-        ("10-11 13-12", False),  # if rank == 0, if rank != 0
-        ("20-20 12-13", False),
-    ],
+    ("10-11 12-13", False),  # two branches
+    ("12-11 10-13", True),  # that the root has swapped
+    ("10-13 12-11", True),  # or the others
+    ("10-11 12-13 20-21 16-15 14-17", True),
+    ("9-10 10-12", True),  # the root has its second call in front of line 10, the others behind it
+    ("10-9 12-10", True),
+    ("10-12 11-13", False),  # one branch with two calls
+    ("5-28 8-25", False),  # functions for the root, and for the others
+    ("10-13 11-14 10-15", False),  # the root loops over two lines
+    ("10-11 13-12", False),  # if rank == 0, if rank != 0
+    ("20-20 12-13", False),
 )
 def test_first_meetings_in_crossed_order_bring_one_warning(meetings, crosses):
     lines = Lines()

@@ -17,6 +17,7 @@ from parallel_lab.processes.mpi.pool import MpiPool
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import Request
 from parallel_lab.run.simulator import simulate
+from tests.crossed import each_of
 from tests.nn.test_moe_meshes import BATCHES, Case
 from tests.nn.test_moe_ranks import SEED, Net
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, lent
@@ -129,13 +130,11 @@ def test_a_rank_with_experts_that_dies_ends_the_training(victim):
     assert gone(pids, 5) is not None
 
 
-@pytest.mark.parametrize(
+@each_of(
     "moe",
-    [
-        {},
-        pytest.param({"capacity_factor": 1.0, "drop_order": "weight"}, marks=pytest.mark.exhaustive),
-        pytest.param({"router": "sigmoid_norm", "bias_rate": 0.1}, marks=pytest.mark.exhaustive),
-    ],
+    {},
+    pytest.param({"capacity_factor": 1.0, "drop_order": "weight"}, marks=pytest.mark.exhaustive),
+    pytest.param({"router": "sigmoid_norm", "bias_rate": 0.1}, marks=pytest.mark.exhaustive),
 )
 def test_training_on_processes_gives_the_bits_of_the_simulator(pool, moe):
     case = Case("gpt", dtype=np.float32, layers=1, groups=4, **moe)

@@ -14,6 +14,7 @@ from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.rank_programs import ring_attention
 from parallel_lab.run.simulator import simulate
 from parallel_lab.train.program import drive
+from tests.crossed import each_of
 from tests.processes.pools import RARELY_OVER_MPI, assert_usable, pool_of
 from tests.processes.processes import PROMISE_BOUND_S, gone
 
@@ -61,12 +62,10 @@ def fails(comm):
     raise ValueError("no more keys")
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("happens", "error", "words"),
-    [
-        (fails, RankRaised, r"rank 1 \(pid \d+\) raised ValueError: no more keys"),
-        (lambda comm: comm.start("all_reduce", np.ones(2)), CollectiveMismatch, "rank 1 called all_reduce #3 "),
-    ],
+    (fails, RankRaised, r"rank 1 \(pid \d+\) raised ValueError: no more keys"),
+    (lambda comm: comm.start("all_reduce", np.ones(2)), CollectiveMismatch, "rank 1 called all_reduce #3 "),
     ids=["raises", "mismatch"],
 )
 def test_ranks_of_a_ring_that_fails_can_be_used_again(pool, happens, error, words):

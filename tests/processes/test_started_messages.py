@@ -13,6 +13,7 @@ import pytest
 from parallel_lab.base.errors import CollectiveMismatch, PlanError, RankDied
 from parallel_lab.run.communicator import Request, Start, Wait
 from parallel_lab.run.simulator import simulate
+from tests.crossed import each_of
 from tests.processes.pools import BACKENDS, RARELY_OVER_MPI, assert_usable, pool_of
 from tests.processes.processes import PROMISE_BOUND_S
 
@@ -202,14 +203,12 @@ LINE = r"test_started_messages.py:\d+"
 
 
 @pytest.mark.quick(5)
-@pytest.mark.parametrize(
+@each_of(
     ("program", "words"),
-    [
-        (never_waited, rf"rank 1 has started recv.* at {LINE} and never waited for it"),
-        (never_received, rf"rank 0 sent 1 message to rank 1, which received 0|rank 1 has returned.*{LINE}"),
-        (never_sent, rf"rank 0 has returned while rank 1 waits for it in recv.*{LINE}.*last call was send.*{LINE}"),
-        (other_shape, r"rank 1 expects float64 \(4,\) from rank 0, which sent float64 \(3,\)"),
-    ],
+    (never_waited, rf"rank 1 has started recv.* at {LINE} and never waited for it"),
+    (never_received, rf"rank 0 sent 1 message to rank 1, which received 0|rank 1 has returned.*{LINE}"),
+    (never_sent, rf"rank 0 has returned while rank 1 waits for it in recv.*{LINE}.*last call was send.*{LINE}"),
+    (other_shape, r"rank 1 expects float64 \(4,\) from rank 0, which sent float64 \(3,\)"),
 )
 def test_messages_without_a_partner_and_of_another_shape_are_reported(pool, program, words):
     start = time.monotonic()

@@ -20,7 +20,7 @@ from multiprocess import forkserver, spawn
 from parallel_lab.base.errors import ParallelLabError, RankDied, WorkersClosed, WorldError, WorldTimeout
 from parallel_lab.base.interrupts import held, import_whole, let_through
 from parallel_lab.processes.shm import WorkerPool, launch
-from tests.crossed import first
+from tests.crossed import each_of, first
 from tests.processes.launched import started
 from tests.processes.pools import NEEDS_MPI
 
@@ -325,17 +325,15 @@ SENT = "os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)"
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
+@each_of(
     ("module", "how"),
-    [
-        *(pytest.param(name, SENT, id=f"{name}-sent") for name in MODULES),
-        # an import hook that raises by itself is held back by nobody elsewhere
-        *(
-            pytest.param(name, "raise KeyboardInterrupt", id=f"{name}-raised")
-            for name in MODULES
-            if name.startswith(("dill", "multiprocess"))
-        ),
-    ],
+    *(pytest.param(name, SENT, id=f"{name}-sent") for name in MODULES),
+    # an import hook that raises by itself is held back by nobody elsewhere
+    *(
+        pytest.param(name, "raise KeyboardInterrupt", id=f"{name}-raised")
+        for name in MODULES
+        if name.startswith(("dill", "multiprocess"))
+    ),
 )
 def test_an_interrupt_while_a_module_is_imported_spoils_nothing(tmp_path, module, how):
     """Once `dill` had no `_dill` from then on, until the kernel was started again."""

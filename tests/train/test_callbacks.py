@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from parallel_lab import Tensor, nn, train
-from parallel_lab.base.errors import LossNotFinite, NotBuiltYet, ParallelLabError
+from parallel_lab.base.errors import LossNotFinite, NotBuiltYet
 from parallel_lab.train.dataset import GeneratorDataset
 from tests.crossed import each_of
+from tests.refusals import refused
 from tests.train.runs import Affine, affine_model, batches, quick_data, quick_model, recorded
 
 
@@ -293,8 +294,7 @@ def test_an_evaluation_is_not_missed_in_epochs_without_one():
     assert stop.stopped_epoch == 6
 
 
-@each_of(
-    ("make", "kind", "text"),
+test_arguments_that_are_refused = refused(
     (lambda: train.LambdaCallback(on_train_begin=3), TypeError, "on_train_begin=3"),
     (lambda: train.LearningRateScheduler(0.1), TypeError, "learning_rate_function=0.1"),
     (lambda: train.EarlyStopping(3), TypeError, "monitor=3"),
@@ -302,10 +302,6 @@ def test_an_evaluation_is_not_missed_in_epochs_without_one():
     (lambda: affine_model().train(1, batches(), callbacks=train.EarlyStopping()), ValueError, "'eval_loss'.*Model.fit"),
     (lambda: train.SummaryCollector("./summary"), NotBuiltYet, "MindInsight.*LossMonitor"),
 )
-def test_arguments_that_are_refused(make, kind, text):
-    with pytest.raises(kind, match=text) as caught:
-        make()
-    assert isinstance(caught.value, ParallelLabError)
 
 
 @each_of("callback", train.ReduceLROnPlateau("loss"), train.LearningRateScheduler(lambda rate, step: rate))

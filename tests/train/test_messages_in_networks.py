@@ -358,13 +358,11 @@ def test_behind_the_gradient_messages_act_on_slices_as_they_lie(pool, name):
         np.testing.assert_allclose(result, value, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("call", "words"),
-    [
-        (lambda g: ops.AllReduce()(ops.reshape(g, (4, 16))), r"reads \(8, 8\) reshaped to \(4, 16\), slices \(8, 4\)"),
-        (lambda g: ops.Reduce(0)(g), "can not contain communication op.*behind gradients AllReduce, "),
-        (lambda g: ops.AllReduce()(ops.reshape(g, (-1,))) * ops.reshape(g, (-1,)), "no slice"),
-    ],
+    (lambda g: ops.AllReduce()(ops.reshape(g, (4, 16))), r"reads \(8, 8\) reshaped to \(4, 16\), slices \(8, 4\)"),
+    (lambda g: ops.Reduce(0)(g), "can not contain communication op.*behind gradients AllReduce, "),
+    (lambda g: ops.AllReduce()(ops.reshape(g, (-1,))) * ops.reshape(g, (-1,)), "no slice"),
 )
 def test_what_slices_do_not_say_is_refused(call, words):
     w, product = Parameter(Tensor(np.ones((8, 8))), name="w"), ops.MatMul().shard(((2, 1), (1, 2)))

@@ -9,6 +9,7 @@ from parallel_lab.base.settings.context import set_auto_parallel_context
 from parallel_lab.train import MAE, Callback, LambdaCallback, Loss, LossMonitor, Metric, Model
 from parallel_lab.train.dataset import NumpySlicesDataset
 from tests.crossed import each_of
+from tests.refusals import refused
 from tests.train.runs import Affine, Log, affine_model, batches, numbers, quick_data, quick_model, recorded
 
 
@@ -326,8 +327,7 @@ def test_loss_scales_that_would_be_divided_away_twice_or_never_are_refused():
 DENSE = Affine()
 
 
-@each_of(
-    ("arguments", "kind", "text"),
+test_arguments_that_are_refused = refused(
     ({"loss_fb": nn.MSELoss()}, ValueError, "'loss_fb'.*loss_fn="),
     ({"loss_fb": nn.MSELoss()}, TypeError, "'loss_fb'"),
     ({"optimiser": None}, ValueError, "optimizer="),
@@ -348,11 +348,8 @@ DENSE = Affine()
     ({"loss_scale_manager": nn.FixedLossScaleManager()}, ValueError, "without an optimizer"),
     ({"boost_level": "O1"}, NotImplementedError, "boost_level"),
     ({"loss_scale_manager": 1024, "optimizer": nn.SGD(DENSE.trainable_params())}, TypeError, "loss_scale_manager=1024"),
+    by=lambda arguments: Model(DENSE, **arguments),
 )
-def test_arguments_that_are_refused(arguments, kind, text):
-    with pytest.raises(kind, match=text) as caught:
-        Model(DENSE, **arguments)
-    assert isinstance(caught.value, ParallelLabError)
 
 
 @pytest.mark.parametrize("network", [None, nn.Dense, lambda x: x])
@@ -426,8 +423,7 @@ def fit_every(frequency):
     affine_model(metrics={"mae"}).fit(1, batches(), batches(), valid_frequency=frequency)
 
 
-@each_of(
-    ("call", "kind", "text"),
+test_calls_that_are_refused = refused(
     (lambda: affine_model().eval(batches()), ValueError, "no metrics"),
     (lambda: affine_model().fit(1, batches(), batches()), ValueError, "no metrics"),
     (lambda: affine_model(metrics={"mae"}).eval([1]), TypeError, "valid_dataset="),
@@ -442,10 +438,6 @@ def fit_every(frequency):
     (lambda: affine_model().infer_predict_layout(Tensor(1.0)), RuntimeError, "'stand_alone'.*semi_auto_parallel"),
     (lambda: affine_model().infer_train_layout(batches()), RuntimeError, "'stand_alone'"),
 )
-def test_calls_that_are_refused(call, kind, text):
-    with pytest.raises(kind, match=text) as caught:
-        call()
-    assert isinstance(caught.value, ParallelLabError)
 
 
 def test_prediction_in_semi_auto_mode_says_whose_inputs_it_takes(logged):

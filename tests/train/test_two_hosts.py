@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from parallel_lab.processes.mpi import launch
+from tests.crossed import each_of
 from tests.processes.hosts import two_hosts
 from tests.processes.launched import LAB, script, started
 from tests.processes.pools import NEEDS_MPI
@@ -84,15 +85,13 @@ for step in range(100_000):
 """
 
 
-@pytest.mark.parametrize(
+@each_of(
     ("what", "words", "limit_s"),
-    [
-        ("dies", ("process rank 3 with PID", "on node 10.77.0.2", "signal 9"), None),
-        ("raises", ("rank 3 raised ValueError", "enough"), None),
-        ("differs", ("CollectiveMismatch", r"float32 \(1000,\)", "rank 2 called all_reduce", r"float32 \(10,\)"), None),
-        ("host is killed", ("10.77.0.2",), NAMED_S),
-        ("cable is pulled", (f"rank 0 has waited 2 s for {THE_OTHER_HOST} in all_reduce", "10.77.0.2"), AFTER_S),
-    ],
+    ("dies", ("process rank 3 with PID", "on node 10.77.0.2", "signal 9"), None),
+    ("raises", ("rank 3 raised ValueError", "enough"), None),
+    ("differs", ("CollectiveMismatch", r"float32 \(1000,\)", "rank 2 called all_reduce", r"float32 \(10,\)"), None),
+    ("host is killed", ("10.77.0.2",), NAMED_S),
+    ("cable is pulled", (f"rank 0 has waited 2 s for {THE_OTHER_HOST} in all_reduce", "10.77.0.2"), AFTER_S),
 )
 def test_what_breaks_is_named_and_both_hosts_are_left_empty(both, tmp_path, what, words, limit_s):
     script(tmp_path, ADDING)
