@@ -76,7 +76,7 @@ def ran(name):
     """The state of a lab that has run, and its losses, if it has some."""
     lab = MAKE[name]()
     assert lab._run.error is None
-    state = json.loads(json.dumps(lab.state(), allow_nan=False))
+    state = json.loads(json.dumps(lab.state() | {"recording": lab.kept_recording()}, allow_nan=False))
     shot = lab.snapshot()
     lab.close()
     close_all()
@@ -99,7 +99,7 @@ def test_what_has_run_comes_back_from_the_file_with_the_settings(tmp_path, name)
     lab = kind.of_state(state)
     again = kind.open(lab.save(tmp_path / "lab.json"))
     assert lab.record() == state["record"] is not None
-    assert again.state() == lab.state() == state
+    assert again.state() == lab.state() == {part: value for part, value in state.items() if part != "recording"}
     now, shot, before = lab.snapshot(), ran(name)[1], lab.earlier[0]
     assert before.recorded and before.label == f"recorded: {before.settings}" and before.label in lab.to_text()
     for table in [shot["sections"]["earlier"]] if before.rows else []:  # it is the same but for that word
@@ -187,6 +187,22 @@ def test_results_of_a_pipeline_are_those_that_were_saved():
     assert again["ran"] == shot["ran"]
     assert again["loss"]["largest_difference"] == shot["loss"]["largest_difference"] == 0 == again["loss"]["bound"]
     assert lab.results["measured"].equality.equal
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("name", MAKE)
+def test_the_recording_of_a_run_comes_back_and_goes_with_the_settings_it_is_of(tmp_path, name):
+    state, shot = ran(name)
+    first = of(state)
+    lab = type(first).open(first.save(tmp_path / "lab.json"))
+    assert lab.snapshot()["recording"] == shot["recording"] is not None
+    assert lab.recording.said in lab.to_text() and lab.recording.said in lab.to_html(limits=Limits(1))
+    assert "recording" not in lab.state() and of(lab.state()).recording is None  # links and what is handed in
+    if name == "pipeline":
+        lab.set_schedule("gpipe")
+    else:
+        lab.set_devices(8)
+    assert lab.recording is None and lab.kept_recording() is None
 
 
 # ---- anything but a record ----
@@ -277,6 +293,54 @@ def test_a_record_of_other_lengths_or_numbers_is_refused(name, path, junk):
         opened(name, put(ran(name)[0]["record"], path, junk))
 
 
+@pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    ("name", "path", "junk"),
+    [
+        ("fusion", (), "pickle"),
+        ("fusion", ("version",), 3),
+        ("fusion", ("counts",), [10**9, 1]),
+        ("fusion", ("arrays", "times"), "AAAA"),
+        ("fusion", ("lanes",), [[0]] * 65),
+        ("fusion", ("rows", 0, 2), "another"),  # no instruction of this program
+        ("memory", ("lanes", 1), []),
+        ("memory", ("rows", 0, 8), [1]),
+        ("memory", ("tensors", 0), "another"),
+        ("pipeline", ("holders", 0, 0), 2),
+        ("pipeline", ("rows", 0, 7), 99),  # no message of this program
+        ("strategy", ("source",), "guessed"),
+        ("strategy", ("taken",), 10**6),
+    ],
+)
+def test_a_damaged_recording_is_refused_in_words(name, path, junk):
+    state, _ = ran(name)
+    with pytest.raises(DataFileError, match="recording"):
+        of(state | {"recording": put(state["recording"], path, junk)})
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("name", MAKE)
+def test_junk_in_a_recording_is_refused_or_shown_without_harm(name, seed):
+    draw, (state, _) = random.Random(f"{name} {seed}"), ran(name)
+    known = list(places(state["recording"]))
+    for _ in range(6):
+        packed = put(state["recording"], draw.choice(known), draw.choice(JUNK))
+        try:
+            lab = of(state | {"recording": packed})
+        except DataFileError as error:
+            assert len(str(error)) < 1500
+            continue
+        lab.to_text()
+        json.dumps(ready(lab.page_snapshot()), allow_nan=False)
+
+
+def test_a_recording_needs_its_run_and_a_lab_that_records():
+    packed = ran("fusion")[0]["recording"]
+    for lab in (pl.FusionLab("dense", 2), pl.CollectiveStepper(), pl.FusionLab("golf")):
+        with pytest.raises(DataFileError, match="recording"):
+            of(lab.state() | {"recording": packed})
+
+
 ROWS = [["simulated", "1 ms"]]
 
 
@@ -321,7 +385,7 @@ def test_an_older_file_of_a_training_has_its_earlier_curves_in_the_record():
     assert lab.record() == state["record"]
     assert earlier_written(lab.earlier) == [["quickstart, 2 ranks", [], 3, [1.0, 0.5, None]]]
     old["run"] = None  # only earlier ones
-    assert of({**state, "record": old}).record() is None
+    assert of({**state, "record": old, "recording": None}).record() is None
 
 
 def test_the_puzzle_on_paper_has_no_record():

@@ -422,6 +422,9 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
                 self._run = PipelineRun.of_record(record, self._settings.schedule)
             self._changed("picture")
 
+    def recorded_plan(self) -> Plan:
+        return self.compiled()
+
     def idle_run(self) -> PipelineRun:
         return PipelineRun(steps=self.steps)
 

@@ -312,6 +312,18 @@ class Recording:
         )
         return cls(**head, **arrays, lanes=tuple(tuple(rows[n] for n in mine) for mine in lanes))
 
+    def check_is_of(self, plan: Plan, where: str = "recording") -> None:
+        """Raise ArgumentError unless a run of the plan may have recorded this."""
+        numbers, names = _message_numbers(plan), trained(plan)
+        same = self.ranks == plan.device_num and (self.tensors, self.holders) == (names, _holders(plan, names))
+        require(where, (same, f"{plural(self.ranks, 'rank')} with other parameters", "Those of the settings"))
+        for rank, lane in enumerate(self.lanes):
+            runs = {(point.phase, point.name) for point in predict_memory(plan, rank=rank).timeline}
+            for one in lane:
+                at = one.phase, one.name
+                holds = at in runs and one.message == numbers.get(at, 0) and len(one.live) in (0, len(MEMORY_KINDS))
+                require(where, (holds, f"{shorten(one.name)} on rank {rank}", "Instructions that the settings lead to"))
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as JSON and return `path`: the file is whole, or as it was. Raises DataFileError."""
         return write_whole(path, json.dumps(self.packed, separators=(",", ":"), allow_nan=False) + "\n")
@@ -331,10 +343,7 @@ def recorded(plan: Plan, ranks: Sequence[RankSteps]) -> Recording | None:
     if not len(ranks[0].steps):
         return None
     steps, names = ranks[0].steps + 1, trained(plan)
-    holders = tuple(
-        tuple(at if plan.held_by(name, rank) else -1 for rank, at in enumerate(holders_of(plan, name)))
-        for name in names
-    )
+    holders = _holders(plan, names)
     times = np.concatenate([_ended(mine) for mine in ranks], axis=1)  # of the machine's one clock, or the simulated one
     began_s = np.nanmin(times[..., 0], axis=1, initial=np.inf)
     complete = np.flatnonzero(~np.isnan(times).any(axis=(1, 2)))
@@ -420,10 +429,22 @@ def _ended(mine: RankSteps) -> np.ndarray:
     return times
 
 
-def _lanes(plan: Plan, ranks: Sequence[RankSteps]) -> tuple[tuple[Ran, ...], ...]:
+def _holders(plan: Plan, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """As a `Recording` has them, of these parameters."""
+    return tuple(
+        tuple(at if plan.held_by(name, rank) else -1 for rank, at in enumerate(holders_of(plan, name)))
+        for name in names
+    )
+
+
+def _message_numbers(plan: Plan) -> dict[tuple[str, str], int]:
+    """As the table of messages has them, from 1, by phase and name."""
     listed = [(phase, i.out) for phase, i in plan.instructions() if i.is_communication or i.kind == "slice"]
-    numbers = {key: n for n, key in enumerate(listed, 1)}  # as the table of messages has them
-    lanes, action_of = [], action_names(plan)
+    return {key: n for n, key in enumerate(listed, 1)}
+
+
+def _lanes(plan: Plan, ranks: Sequence[RankSteps]) -> tuple[tuple[Ran, ...], ...]:
+    numbers, lanes, action_of = _message_numbers(plan), [], action_names(plan)
     for rank, mine in enumerate(ranks):
         points = predict_memory(plan, rank=rank).timeline
         live = [point.live for point in points] if len(points) == len(mine.what) else [()] * len(mine.what)

@@ -20,6 +20,7 @@ from ...base.driver import DRIVER
 from ...base.errors import ArgumentError, Interrupted, ParallelLabError, shorten
 from ...base.progress import Progress, bar_of, follow
 from ...base.system import require_processes, without_processes
+from ...graph.plan import Plan
 from ...ops.kernels.threads import trim_memory
 from .earlier import COLUMNS, EarlierRun, earlier_taken, earlier_written, newest
 from .lab import Lab, LabRun
@@ -96,6 +97,31 @@ class RunsOneThing(Lab):
 
     def take_earlier(self, record: Any) -> None:
         self._earlier = earlier_taken(record, self.earlier_columns)
+        self._changed("picture")
+
+    def recorded_plan(self) -> Plan | None:
+        """What a recording in a file must be of; None: such a lab records nothing."""
+        return None
+
+    def kept_recording(self) -> dict[str, Any] | None:
+        recording, plan = self.recording, self.recorded_plan()
+        if recording is None or plan is None or self.record() is None or not self.shown_recording():
+            return None
+        with suppress(ArgumentError):  # of a run that could not go on with the settings
+            recording.check_is_of(plan)
+            return recording.packed
+        return None
+
+    def take_recording(self, packed: Any) -> None:
+        if packed is None:
+            return
+        where, plan = f"{type(self).__name__}.recording", self.recorded_plan()
+        if plan is None or self._run.state != "recorded":
+            raise ArgumentError("a recording", where=where, allowed="One of a run that is in the file, too")
+        recording = Recording.of_packed(packed, where)
+        recording.check_is_of(plan, where)
+        with self._lock:
+            self._run.recording = recording
         self._changed("picture")
 
     def _keep_earlier(self, *runs: EarlierRun) -> None:
@@ -343,6 +369,14 @@ class ComparesRuns(RunsOneThing):
     def results(self) -> dict[str, Any]:
         """What was run with the present settings: "simulated", "measured"."""
         return Found(self._results)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The compiled plan; None: nothing can run."""
+        raise NotImplementedError
+
+    def recorded_plan(self) -> Plan | None:
+        return self.plan
 
     def sources(self) -> Choice:
         """The sources whose numbers can be shown."""

@@ -5,7 +5,7 @@
 
     {"format": "parallel_lab lab", "version": 1, "kind": "FusionLab", "options": {},
      "calls": [["set_subject", "golf"], ["set_mode", "index"], ["set_config", "0 3 5"], ...],
-     "earlier": [], "record": null}
+     "earlier": [], "record": null, "recording": {...}}      the last one where a run was recorded (recording.py)
 
 A link to a page (`Lab.link`) carries the same in its fragment, and a page does the calls that it can.
 
@@ -28,11 +28,11 @@ from .questions import ModelWithQuestions
 from .settings import control_of
 
 FORMAT, VERSION = "parallel_lab lab", 1
-MOST_BYTES = 8 << 20  # a record has the curves of a few runs of 100,000 steps at most
+MOST_BYTES = 12 << 20  # a recording, 5 MB, and the curves of a few runs of 100,000 steps at most
 MOST_CALLS = 500
 MOST_OPTIONS = 20
-_KEYS = {"format", "version", "kind", "options", "calls", "controls", "earlier", "record"}
-RECORDS = ("earlier", "record")  # parts of a state that are long
+_KEYS = {"format", "version", "kind", "options", "calls", "controls", "earlier", "record", "recording"}
+RECORDS = ("record", "earlier", "recording")  # parts of a state that are long
 
 
 class ModelWithFile(ModelWithQuestions):
@@ -65,6 +65,12 @@ class ModelWithFile(ModelWithQuestions):
         if record != []:
             raise ArgumentError("earlier runs", where=type(self).__name__, allowed="None: such a lab runs nothing")
 
+    take_recording = take_record  # of the run that was taken: recordings of other labs are no better
+
+    def kept_recording(self) -> Any:
+        """The recording of that run, as plain data; None: there is none."""
+        return None
+
     @property
     def controls(self) -> str:
         """What is hidden, as `hide` takes it."""
@@ -80,10 +86,9 @@ class ModelWithFile(ModelWithQuestions):
         return {"format": FORMAT, "version": VERSION, "kind": type(self).__name__, **how}
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the state into a small file and return `path`: the file is whole, or as it was before. Raises
-        DataFileError where it cannot be written.
-        """
-        text = state_text(self.state())
+        """Write the state, and the recording, into a small file and return `path`: it is whole, or as it was before.
+        Raises DataFileError where it cannot be written."""
+        text = state_text(self.state() | {"recording": self.kept_recording()})
         if len(text.encode()) > MOST_BYTES:
             hint = "Without the record: lab.reset(), or a change of a setting, forgets what has run"
             raise DataFileError(f"{len(text)} characters", where=str(path), allowed=f"{MOST_BYTES} bytes", hint=hint)
@@ -125,12 +130,12 @@ class ModelWithFile(ModelWithQuestions):
                     raise refusal(where, call, error) from error
 
         do([call for call in state["calls"] if call[0] not in cls.looks])
-        try:
-            lab.take_record(state.get("record"))
-            if "earlier" in state:  # older files lack it
-                lab.take_earlier(state["earlier"])
-        except ParallelLabError as error:
-            raise refusal(where, ["record"], error) from error
+        for part in RECORDS:
+            try:
+                if part in state:  # older files lack some
+                    getattr(lab, f"take_{part}")(state[part])
+            except ParallelLabError as error:
+                raise refusal(where, [part], error) from error
         do([call for call in state["calls"] if call[0] in cls.looks])  # what has run can be looked at
         try:
             lab.hide(state.get("controls", ""))
@@ -165,7 +170,7 @@ def state_text(state: Mapping[str, Any]) -> str:
     """The state as a file has it, each record on a line of its own. Raises ValueError for NaN."""
     how = {"ensure_ascii": False, "allow_nan": False}
     short = {name: value for name, value in state.items() if name not in RECORDS}
-    lines = [f' "{name}": {json.dumps(state[name], separators=(",", ":"), **how)}' for name in RECORDS]
+    lines = [f' "{name}": {json.dumps(state[name], separators=(",", ":"), **how)}' for name in RECORDS if name in state]
     return ",\n".join([json.dumps(short, indent=1, **how).removesuffix("\n}"), *lines]) + "\n}\n"
 
 

@@ -192,6 +192,9 @@ class TrainingLab(ShowsTraining):
         with self._lock:
             return self._run.record(self.plan) if self._run.parallel else None
 
+    def recorded_plan(self) -> Plan:
+        return self.plan
+
     def take_record(self, record: Any) -> None:
         """Show this run, as a recorded one. Raises ArgumentError unless such a lab has run it."""
         if isinstance(record, Mapping) and set(record) == {"run", "earlier"}:  # as older files have it
