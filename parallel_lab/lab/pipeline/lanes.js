@@ -2,7 +2,7 @@
 // Hue is the micro-batch (its number is printed too), fill is the kind: F solid, B tint with a border, W dotted.
 // Everything here is a function of the snapshot and of `ui`: what is selected, dragged, and how far it was stepped.
 
-const LABEL = 30, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
+const LABEL = 40, KEPT = 38, RAN = 47; // pixels: names of lanes, what a rank keeps, how long it ran
 const DIGIT = 4.2, NUMBER = 6; // pixels of a number, squeezed as far as it can be read: of a digit, and of all
 const CELL = 11, MOST_WIDE = 4000; // where lanes scroll: of a cell, and of all of them
 const EDGE = 8; // between what is brought in sight and the end of the box that scrolls
@@ -84,10 +84,12 @@ const widthOf = (s, name) => actionsOf(name).reduce((sum, a) => sum + s.nominal[
 
 // ---- marks ----
 
+const LINE = 9; // px that a number needs
+
 // The largest text that fits: kind and number, the number, the number squeezed a little.
 function labelOf({ kind, n }, w, h) {
   const long = `${kind}${n}`, short = String(n);
-  if (h < 9) return null;
+  if (h < LINE) return null;
   if (long.length * 6.3 + 4 <= w) return { text: long };
   if (short.length * 6.3 + 2 <= w) return { text: short };
   return w >= 2.5 * short.length + 0.5 ? { text: short, squeeze: round(w - 1.2) } : null;
@@ -112,13 +114,15 @@ function box(action, x, y, w, h, ui, again = 0, later = 0) {
     ${again > 2 ? split : ""}${text}${dashes(later, x, y + h - 2.6, w)}</g>`;
 }
 
-// An action, or several that run as one: a forward above, a backward below.
+// An action, or several that run as one: a forward above, a backward below; left and right where the lane is too low for
+// two numbers.
 function cellBoxes({ name, rank }, x, y, w, h, ui, s) {
   const actions = actionsOf(name), shown = actions.filter((a) => a.kind !== "W" || actions.length === 1);
   const part = s.nominal.F / (s.nominal.F + s.nominal.B); // of a backward that runs its forward again first
-  const again = (a) => (a.kind === "B" && s.again.includes(a.part) ? part * w : 0);
-  const one = h / shown.length, { parts } = s.lanes[rank];
-  return shown.map((a, i) => box(a, x, y + i * one, w, one, ui, again(a), parts.indexOf(a.part)));
+  const again = (a) => (a.kind === "B" && s.again.includes(a.part) ? part * wide : 0);
+  const low = h / shown.length < LINE, [wide, high] = low ? [w / shown.length, h] : [w, h / shown.length];
+  const at = (i) => (low ? [x + i * wide, y] : [x, y + i * high]), { parts } = s.lanes[rank];
+  return shown.map((a, i) => box(a, ...at(i), wide, high, ui, again(a), parts.indexOf(a.part)));
 }
 
 const severalParts = (s) => s.parts > s.lanes.length || s.twice;
@@ -232,11 +236,12 @@ function laneNames(s, { rank, parts }, g) {
   const apart = (rows.length / (letters.length || 1)) * (g.h.thin + 1); // thin rows have a letter each in one line
   const source = (text, row) => html`<text class="pl-pi-source" x="${g.left - 4}"
     y="${round(below + (row + 0.5) * apart - 0.5)}">${text}</text>`;
-  // above the line of an "s": "5 13" next to it would be read as 13 seconds
-  const higher = parts.length > 1 && g.h.ran;
-  const held = html`<text class="pl-pi-parts" x="0" y="${round(higher ? below - 4 : below + 5)}">${parts.join(" ")}</text>`;
-  return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(y + g.h.cell / 2 - (higher ? 4 : 0))}"
-    >${rank}${again}</text>${parts.length > 1 ? held : ""}${letters.map(source)}</g>`;
+  // above the line of an "s": "5 13" next to it would be read as 13 seconds; behind the rank where two lines do not fit
+  const higher = parts.length > 1 && g.h.ran, oneLine = higher && g.h.cell < 20, name = `${rank}${again}`;
+  const middle = y + g.h.cell / 2, at = oneLine ? middle : higher ? below - 4 : below + 5;
+  const held = html`<text class="pl-pi-parts" x="${oneLine ? 4 + 8 * name.length : 0}" y="${round(at)}">${parts.join(" ")}</text>`;
+  return html`<g data-key="names${rank}"><text class="pl-pi-rank" x="0" y="${round(higher && !oneLine ? middle - 4 : middle)}"
+    >${name}</text>${parts.length > 1 ? held : ""}${letters.map(source)}</g>`;
 }
 
 // The whole picture.
