@@ -166,8 +166,17 @@ def test_the_questions_of_a_form_are_those_that_the_lesson_compares(lesson):
     (name,) = (path.name[3:-6] for path in Path("notebooks").glob(f"{lesson}_*.ipynb"))
     text = Path(f"parallel_lab/lab/lessons/{name}.py").read_text(encoding="utf-8")
     for key, (called, question, *choices) in FORMS[lesson].items():
-        assert f"{key}=" in text and f'"{called}"' in text and question.rstrip(".)").endswith(("?", "one", "12"))
+        assert f"{key}=" in text and question.rstrip(".)").endswith(("?", "one", "12"))
         assert len(choices) != 1
+        rows = predictions.Answers(lesson, {key: 7}, show=True).next_to(**{key: (7, lambda: 8, "because")}).rows
+        assert rows == ((called, 7, 7, 8, "because"),)
+
+
+def test_a_question_is_compared_under_the_name_that_its_form_has_for_it():
+    compared = slicing.compare(dict.fromkeys(FORMS["05"]), show=True)
+    assert [row[0] for row in compared.rows] == [called for called, *_ in FORMS["05"].values()]
+    with pytest.raises(ArgumentError, match=r"no answer 'x'.*A dict with x"):
+        predictions.Answers("05", {"sent": 192}).next_to(x=((8, 8), None, ""))
 
 
 def test_a_form_and_a_dict_of_an_old_notebook_are_compared_alike(form):

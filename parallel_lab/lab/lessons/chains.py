@@ -14,6 +14,7 @@ from ..exercises import check, hint, par
 from ..exercises.two_products import Chain
 from ..redistribution.model import SHAPE, RedistributionLab, run_steps
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["Chain", "RedistributionLab", "Request", "check", "compare", "hint", "messages", "par", "prove"]
 WAYS = ("gather", "all_to_all", "exact")
@@ -47,19 +48,11 @@ def _moved() -> dict[str, list[tuple[np.ndarray, int]]]:
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     """The answers next to formulas, and next to what eight processes hold and send."""
     lab = RedistributionLab(8, "8 x 1", "1 x 8")
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="06",
-        slice_bytes=(
-            "bytes of one slice",
-            16 * 32 * 4 // 8,
-            lambda: _moved()["gather"][0][0].nbytes,
-            "512 elements / 8",
-        ),
-        gathered=("received by all_gather", 7 * 256, lambda: _moved()["gather"][0][1], "7 slices of 256 bytes"),
+    return Answers("06", prediction, show).next_to(
+        slice_bytes=(16 * 32 * 4 // 8, lambda: _moved()["gather"][0][0].nbytes, "512 elements / 8"),
+        gathered=(7 * 256, lambda: _moved()["gather"][0][1], "7 slices of 256 bytes"),
         least=(
-            *("least bytes", 7 * 32, lambda: lab.least_bytes),
+            *(7 * 32, lambda: lab.least_bytes),
             "from each of 7 other ranks an eighth of its slice; the exact exchange sends just that",
         ),
     )

@@ -26,6 +26,7 @@ from ..search.run import run_both
 from ..search.subjects import SUBJECTS
 from ..shared.networks import apply_strategies
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["PLACED", "Game", "check", "compare", "hint", "kept", "par", "pipelines", "propagated", "prove", "reveal"]
 __all__ += ["searched", "training"]
@@ -110,25 +111,22 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         both = {"recompute layers": point.recompute == "full", "divide parameters among copies": point.level == 3}
         return "both" if all(both.values()) else next((name for name, used in both.items() if used), "neither")
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="11",
+    return Answers("11", prediction, show).next_to(
         times=(
-            *("times the least", 25, lambda: 25 if 20 < times < 30 else round(times)),
+            *(25, lambda: 25 if 20 < times < 30 else round(times)),
             f"{times:.1f}: nothing moves between the products, but much within them",
         ),
-        speed_up=("64 ranks against 32", 1, round(speed), f"{speed:.2f} times as fast: nearly all is the all_reduce"),
+        speed_up=(1, round(speed), f"{speed:.2f} times as fast: nearly all is the all_reduce"),
         micro_batches=(
-            *("the shorter step", 16, lambda: min(steps, key=steps.__getitem__)),
+            *(16, lambda: min(steps, key=steps.__getitem__)),
             "the bubble is smaller with 64, but every instruction starts four times as often",
         ),
         nodes=(
-            *("nodes of the sum", 2, lambda: len({r // 4 for r in Product(((1, 4), (4, 2))).group(0)})),
+            *(2, lambda: len({r // 4 for r in Product(((1, 4), (4, 2))).group(0)})),
             "the device matrix is (1, 4, 2), so the ranks that split k are 0, 2, 4, 6",
         ),
         half=(
-            *("cards with 40 GB", "recompute layers", gives_up),
+            *("recompute layers", gives_up),
             "a third more work; divided parameters are gathered for every micro-batch, which takes longer",
         ),
     )

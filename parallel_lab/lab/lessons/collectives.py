@@ -18,6 +18,7 @@ from ..collectives.all_reduce_menu import AllReduceMenu
 from ..exercises import check, hint, par
 from ..exercises.running import run_programs
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 NAMES = ("ring", "recursive_doubling", "direct")
 RANKS, SIZE_BYTES = 4, 4096
@@ -73,21 +74,15 @@ def compare(prediction: dict[str, Any], fit: Any, *, show: bool = False) -> Comp
         quick = min((ring, doubling), key=lambda each: each.time_s(size_bytes, fit.link()))
         return "ring" if quick is ring else "fewest rounds"
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="02",
-        rounds=("rounds in a ring", 2 * (n - 1), lambda: _sent()["ring"][0], "n - 1 to add up, n - 1 to hand out"),
-        bytes=(
-            *("bytes one rank sends", 2 * (n - 1) * SIZE_BYTES // n, lambda: _sent()["ring"][1]),
-            "2 (n - 1)/n S: chunks, not whole arrays",
-        ),
+    return Answers("02", prediction, show).next_to(
+        rounds=(2 * (n - 1), lambda: _sent()["ring"][0], "n - 1 to add up, n - 1 to hand out"),
+        bytes=(2 * (n - 1) * SIZE_BYTES // n, lambda: _sent()["ring"][1], "2 (n - 1)/n S: chunks, not whole arrays"),
         fewest_rounds=(
-            *("fewest rounds", len(doubling.rounds), lambda: _sent()["recursive_doubling"][0]),
+            *(len(doubling.rounds), lambda: _sent()["recursive_doubling"][0]),
             "log2 n: pairs, then pairs of pairs",
         ),
-        small=("1 kB: faster", faster(1e3), None, "few rounds: start-up times are all that counts"),
-        large=("16 MB: faster", faster(16e6), None, "few bytes: a ring sends chunks, the other whole arrays"),
+        small=(faster(1e3), None, "few rounds: start-up times are all that counts"),
+        large=(faster(16e6), None, "few bytes: a ring sends chunks, the other whole arrays"),
     )
 
 

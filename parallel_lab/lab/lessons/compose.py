@@ -8,6 +8,7 @@ from typing import Any
 from ..exercises import check, hint, par
 from ..exercises.composed import Layout, _Composed, layouts_text, train
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["check", "compare", "hint", "layouts_text", "par", "train"]
 
@@ -36,20 +37,17 @@ def _asked(prediction: Mapping[str, Any], show: bool) -> Comparison:
         held = [count.peak_bytes for count in (eight.counted if counted else eight.predicted)]
         return held.index(max(held))
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="12",
+    return Answers("12", prediction, show).next_to(
         fewest=(
-            *("sends the fewest bytes", min(ways, key=lambda way: _of(each[way], "sent_bytes")), None),
+            *(min(ways, key=lambda way: _of(each[way], "sent_bytes")), None),
             "a stage hands on the activations of its last block, and nothing of its weights",
         ),
         fullest=(
-            *("fullest stage of eight", fullest(False), lambda: fullest(True)),
+            *(fullest(False), lambda: fullest(True)),
             "with 1F1B the first stage has the most micro-batches in flight, the last one a single one",
         ),
         again=(
-            *("bytes sent with recompute, tp 2", _sends(again, plain), lambda: _sends(again, plain, True)),
+            *(_sends(again, plain), lambda: _sends(again, plain, True)),
             "the forward of a block adds up its activations among the slices, once more when it is recomputed",
         ),
     )

@@ -16,6 +16,7 @@ from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["WAYS", "Placement", "attention_bytes", "attention_work", "check", "compare", "compiled", "hint"]
 __all__ += ["packed_ring", "par", "prove", "ring_results", "way_of"]
@@ -50,18 +51,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     crossover = (
         "a ring sends keys to everybody, Ulysses a share of everything: it sends less from P > 1 + h_q / h_kv = 3"
     )
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="15",
+    return Answers("15", prediction, show).next_to(
         share=(
-            *("useful share, %", round(100 * (p * c + 1) / ((2 * p - 1) * c + 1), 1)),
-            *(round(100 * float(pairs.useful_share), 1), shares | {None: "33/57: (P c + 1) / ((2 P - 1) c + 1)"}),
+            *(round(100 * (p * c + 1) / ((2 * p - 1) * c + 1), 1), round(100 * float(pairs.useful_share), 1)),
+            shares | {None: "33/57: (P c + 1) / ((2 P - 1) c + 1)"},
         ),
-        waits=(
-            *("the rank that waits most", 0, pairs.per_rank.index(min(pairs.per_rank))),
-            "its tokens are the first ones, which see few keys",
-        ),
-        two=("fewer bytes on 2 ranks", less(2, False), lambda: less(2, True), crossover),
-        four=("fewer bytes on 4 ranks", less(4, False), lambda: less(4, True), crossover),
+        waits=(0, pairs.per_rank.index(min(pairs.per_rank)), "its tokens are the first ones, which see few keys"),
+        two=(less(2, False), lambda: less(2, True), crossover),
+        four=(less(4, False), lambda: less(4, True), crossover),
     )

@@ -14,6 +14,7 @@ from ...train.session import Session
 from ..exercises import check, hint
 from ..exercises.descent import Line, LossCurves, Trained, TwoLayers, mixed_rows, prove, steady_rows, train
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 
 def sgd(rate: float) -> Callable[[list[Parameter]], nn.Optimizer]:
@@ -103,14 +104,11 @@ def compare(
     summed = float(np.linalg.norm(four.gradients["w"]) / np.linalg.norm(one.gradients["w"]))
     averaged, semi_auto = factors["data_parallel", True]["w"], factors["semi_auto_parallel", False]["w"]
     losses = "different" if np.ptp(own_losses) else "same"
-    return Comparison.of(
-        prediction,
-        lesson="03",
-        show=show,
-        summed=("gradients, summed", 4, round(summed, 3), "4 means over 4 rows each: 4 times the mean over 16"),
-        averaged=("gradients_mean=True", 1, round(averaged, 3), "the mean of the means of equal parts is the mean"),
-        semi_auto=("semi_auto_parallel", 1, round(semi_auto, 3), "each rank has its share of one loss"),
-        losses=("losses of the ranks", "different", losses, "each rank has its own rows"),
+    return Answers("03", prediction, show).next_to(
+        summed=(4, round(summed, 3), "4 means over 4 rows each: 4 times the mean over 16"),
+        averaged=(1, round(averaged, 3), "the mean of the means of equal parts is the mean"),
+        semi_auto=(1, round(semi_auto, 3), "each rank has its share of one loss"),
+        losses=("different", losses, "each rank has its own rows"),
     )
 
 
@@ -119,10 +117,7 @@ def compare_rest(
 ) -> Comparison:
     """The last two answers next to the gradients of `short_last_batch`, and the running means of the four ranks."""
     equal, own = bool(np.allclose(ranks_mean, all_rows)), "different" if np.ptp(means) else "same"
-    return Comparison.of(
-        prediction,
-        lesson="03",
-        show=show,
-        short_batch=("short last batch", False, equal, "rank 3's two rows count twice as much as the others"),
-        batch_norm=("running means", "different", own, "each rank has the statistics of its own rows"),
+    return Answers("03", prediction, show).next_to(
+        short_batch=(False, equal, "rank 3's two rows count twice as much as the others"),
+        batch_norm=("different", own, "each rank has the statistics of its own rows"),
     )

@@ -20,6 +20,7 @@ from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["Shape", "check", "compare", "compiled", "exchanged", "factors", "hint", "par", "prove", "tokens"]
 
@@ -79,20 +80,17 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         3072: "that is with backward, which sends the same again",
     }
     places = {2: "two experts may lie on one rank", 1.75: "drawn with replacement: no expert is chosen twice"}
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="16",
+    return Answers("16", prediction, show).next_to(
         sent=(
-            *("bytes leaving a rank", 8 * 2 * 16 * 4 * 2 * 3 // 4, 2 * bytes_leaving(balanced, ROW_BYTES)[0]),
+            *(8 * 2 * 16 * 4 * 2 * 3 // 4, 2 * bytes_leaving(balanced, ROW_BYTES)[0]),
             sent | {None: "T k (1 - 1/EP) rows of h numbers, there and back"},
         ),
         places=(
-            *("different ranks of a token", round(different_places(8, 2, 4), 3)),
-            *(round(sum(pairs) / len(pairs), 3), places | {None: "4 (1 - C(6,2) / C(8,2)), counted over all 28 pairs"}),
+            *(round(different_places(8, 2, 4), 3), round(sum(pairs) / len(pairs), 3)),
+            places | {None: "4 (1 - C(6,2) / C(8,2)), counted over all 28 pairs"},
         ),
         dropped=(
-            *("dropped choices of 64", int(np.maximum(untrained.counts - 2, 0).sum()), int((~slots.kept).sum())),
+            *(int(np.maximum(untrained.counts - 2, 0).sum()), int((~slots.kept).sum())),
             {0: "64 slots for 64 choices, but the choices are not alike", None: "what is above 2 rows, added up"},
         ),
     )

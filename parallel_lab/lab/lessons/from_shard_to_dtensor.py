@@ -17,6 +17,7 @@ from ..exercises import check, hint, par
 from ..rosetta.model import MESHES, SHAPES
 from ..rosetta.section import VIEWS, text_of
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["TORCH", "Request", "check", "compare", "hint", "network", "par", "sixteen", "table"]
 
@@ -100,11 +101,8 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         12: "two splits of different labels, or addends next to anything but copies, cost",
         None: "four with copies of x, three more with copies of w, and both contracted dims split alike",
     }
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="17",
-        row=("first row on rank 5", 4 * 1 + 2 * 1, turned.slices(shape, 5)[0][0], row),
-        strategy=("columns over tp", "none", columns or "none", strategy),
-        free=("free products of 16", 4 + 3 + 1, sum(not sent for _, sent in sixteen().values()), free),
+    return Answers("17", prediction, show).next_to(
+        row=(4 * 1 + 2 * 1, turned.slices(shape, 5)[0][0], row),
+        strategy=("none", columns or "none", strategy),
+        free=(4 + 3 + 1, sum(not sent for _, sent in sixteen().values()), free),
     )

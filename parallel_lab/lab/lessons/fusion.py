@@ -27,6 +27,7 @@ from ..shared.equality import Equality, bits_of, compare_sessions
 from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
 from ..shared.step_times import step_times
+from .predictions import Answers
 
 
 def lanes_text(lab: FusionLab) -> str:
@@ -87,37 +88,22 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     def counted(groups: Iterable[int], **how: Any) -> float:
         return round(1e3 * predict_overlap(six, groups, line, **how).step_s, 3)
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="04",
+    return Answers("04", prediction, show).next_to(
         after=(
-            *("after backward, ms", 12 + 6 * 3, lambda: counted(range(6), after_backward=True)),
+            *(12 + 6 * 3, lambda: counted(range(6), after_backward=True)),
             "12 ms of backward, then six messages of 3 ms",
         ),
-        unfused=(
-            *("unfused, ms", by_formula[6], lambda: counted(range(6))),
-            "2 ms until the first is ready, then 6 x 3 ms",
-        ),
-        one=(
-            *("one message, ms", by_formula[1], lambda: counted([0] * 6)),
-            "12 ms of backward, then 2 + 6 ms: nothing is hidden",
-        ),
-        three=(
-            *("three messages, ms", by_formula[3], lambda: counted([0, 0, 1, 1, 2, 2])),
-            "4 ms until two are ready, then 3 x 4 ms",
-        ),
-        first_message=(
-            *("[20, 35], up to 20", 21, lambda: gradients_per_message([20, 35])[-1]),
-            "0 to 20: an index is inclusive, from 0",
-        ),
+        unfused=(by_formula[6], lambda: counted(range(6)), "2 ms until the first is ready, then 6 x 3 ms"),
+        one=(by_formula[1], lambda: counted([0] * 6), "12 ms of backward, then 2 + 6 ms: nothing is hidden"),
+        three=(by_formula[3], lambda: counted([0, 0, 1, 1, 2, 2]), "4 ms until two are ready, then 3 x 4 ms"),
+        first_message=(21, lambda: gradients_per_message([20, 35])[-1], "0 to 20: an index is inclusive, from 0"),
     )
 
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
     """The answer on numbers next to the tensors of these proofs, bit for bit."""
-    row = ("weights after training", "same", bits_of(proofs), "every element is the same sum in the same order")
-    return Comparison.of(prediction, lesson="04", show=show, numbers=row)
+    row = ("same", bits_of(proofs), "every element is the same sum in the same order")
+    return Answers("04", prediction, show).next_to(numbers=row)
 
 
 def three_times(name: str, modes: Iterable[tuple[str, Settings]], cluster: Any, pool: Any) -> None:

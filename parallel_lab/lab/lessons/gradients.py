@@ -24,6 +24,7 @@ from ..shared.equality import prove_equal
 from ..shared.networks import NETWORKS, apply_strategies
 from ..shared.prediction import Comparison
 from ..shared.problems import get_problem
+from .predictions import Answers
 
 __all__ = [
     "FAULTS",
@@ -67,21 +68,14 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     plan = Chain(GATHERING).plan
     back = [instr for _, instr in plan.instructions("backward") if instr.is_communication]
     mirror = next(instr for instr in back if instr.out.startswith("w.grad"))
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="07",
+    return Answers("07", prediction, show).next_to(
         gather=(
-            *("backward of an all_gather", MESSAGES["all_gather"].adjoint),
-            lambda: next(i.kind for i in back if "all_gather" in i.out),
+            *(MESSAGES["all_gather"].adjoint, lambda: next(i.kind for i in back if "all_gather" in i.out)),
             "all ranks have used what was gathered: the gradients are added up, and each slice goes back to its rank",
         ),
-        weight=(
-            *("ranks that add up w's gradient with rank 5", (1, 5), mirror.group(5)),
-            "ranks 1 and 5 hold the same slice of w, and have seen different rows",
-        ),
+        weight=((1, 5), mirror.group(5), "ranks 1 and 5 hold the same slice of w, and have seen different rows"),
         missing=(
-            *("without that message", "runs on", lambda: "runs on" if drift(5) else "fails"),
+            *("runs on", lambda: "runs on" if drift(5) else "fails"),
             "no shape is wrong and nobody waits: the weights of the ranks drift apart",
         ),
     )

@@ -17,6 +17,7 @@ from ..pipeline.subjects import get_subject
 from ..recompute.chain import LAYERS, RESULT_BYTES, compiled, count
 from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 KEEP = (False,) * len(LAYERS)
 AGAIN = (True,) * len(LAYERS)
@@ -55,24 +56,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     def numbers() -> str:
         return "same" if count(KEEP).equal and count(AGAIN).equal else "different"
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="10",
-        keep_all=(
-            *("keep all: results", found[0], lambda: count(KEEP).peak),
-            "4 + 4 + 6 + 6 + ... + 4: everything, when forward ends",
-        ),
-        recompute_all=(
-            *("recompute all: results", found[1], lambda: count(AGAIN).peak),
-            "8 inputs and the 7 others of layer 7",
-        ),
-        more_work=(
-            *("more work, %", 33, lambda: round(100 * count(AGAIN).extra / (3 * forward))),
-            "a forward is a third of a step",
-        ),
-        segments=("64 layers in groups", best_segments(64)[1], None, "8 inputs and 8 results: 2 times the root of 64"),
-        pipeline=("GPipe / 1F1B, rank 0", 2.0, lambda: ratio(0), "8 micro-batches, and 4"),
-        last=("GPipe / 1F1B, rank 3", 8.0, lambda: ratio(3), "8 micro-batches, and 1"),
-        numbers=("numbers", "same", numbers, "the same work on the same input"),
+    return Answers("10", prediction, show).next_to(
+        keep_all=(found[0], lambda: count(KEEP).peak, "4 + 4 + 6 + 6 + ... + 4: everything, when forward ends"),
+        recompute_all=(found[1], lambda: count(AGAIN).peak, "8 inputs and the 7 others of layer 7"),
+        more_work=(33, lambda: round(100 * count(AGAIN).extra / (3 * forward)), "a forward is a third of a step"),
+        segments=(best_segments(64)[1], None, "8 inputs and 8 results: 2 times the root of 64"),
+        pipeline=(2.0, lambda: ratio(0), "8 micro-batches, and 4"),
+        last=(8.0, lambda: ratio(3), "8 micro-batches, and 1"),
+        numbers=("same", numbers, "the same work on the same input"),
     )

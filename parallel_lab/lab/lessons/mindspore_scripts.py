@@ -19,6 +19,7 @@ from ...processes.launch import as_mindspore_folder
 from ..exercises import check, hint
 from ..exercises.played_ranks import on_ranks
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["by_rank_table", "check", "chosen_strategies", "compare", "hint", "losses_of", "on_ranks", "rank_program"]
 
@@ -89,21 +90,13 @@ def compare(prediction: dict[str, Any], slices: Any, strategies: Any, *, show: b
     own_losses = "different" if np.ptp(own, axis=0).all() else "same"
     split_losses = "different" if np.ptp(split, axis=0).any() else "same"
     p = 4
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="13",
-        sum=("sum on every rank", 1 + 2 + 3 + 4, *sums, "AllReduce gives the whole sum to all"),
-        bytes=("bytes one rank sends", 2 * (p - 1) * 4096 // p, events.filter(rank=0).events[0].bytes, "2 (p - 1)/p S"),
-        data_parallel=("losses, data_parallel", "different", own_losses, "each rank has its own rows"),
-        semi_auto=("losses, operators split", "same", split_losses, "all ranks share one loss"),
-        slice=("slice of w on rank 0", (32 // 2, 16), slices[0].shape, "(2, 1) splits the rows of w in two"),
-        relu=(
-            "strategy of the ReLU",
-            ((2, 2),),
-            strategies["relu"][1],
-            "((2, 1),) would leave 2 of the 4 devices unused",
-        ),
-        seen=("x in construct", (1 * 16, 4 * 8), _written("seen.txt"), "a slice's shape times the counts: global"),
-        card=("card of rank 1", 2, _written("card_of_1.txt"), "the order in the table counts, not the card's number"),
+    return Answers("13", prediction, show).next_to(
+        sum=(1 + 2 + 3 + 4, *sums, "AllReduce gives the whole sum to all"),
+        bytes=(2 * (p - 1) * 4096 // p, events.filter(rank=0).events[0].bytes, "2 (p - 1)/p S"),
+        data_parallel=("different", own_losses, "each rank has its own rows"),
+        semi_auto=("same", split_losses, "all ranks share one loss"),
+        slice=((32 // 2, 16), slices[0].shape, "(2, 1) splits the rows of w in two"),
+        relu=(((2, 2),), strategies["relu"][1], "((2, 1),) would leave 2 of the 4 devices unused"),
+        seen=((1 * 16, 4 * 8), _written("seen.txt"), "a slice's shape times the counts: global"),
+        card=(2, _written("card_of_1.txt"), "the order in the table counts, not the card's number"),
     )

@@ -13,6 +13,7 @@ from ..exercises import check, hint, par
 from ..memory.count import simulated_ranks
 from ..memory.subjects import Settings, get_subject
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 
 def moments_of_ranks(ranks: int) -> list[bytes]:
@@ -53,17 +54,14 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
             "same" if len({_counted(level=n).most("activations") for n in ("off", "level1", "level3")}) == 1 else "less"
         )
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="08",
-        stage_0=("stage 0, MiB", bars[0], lambda: states_mib(level="off"), "2 + 2 + 4 on every rank"),
-        stage_1=("stage 1, MiB", bars[1], lambda: states_mib(**grouping), "2 + 2 + 4/8: only the states are sharded"),
-        stage_2=("stage 2, MiB", bars[2], None, "2 + 2/8 + 4/8"),
-        stage_3=("stage 3, MiB", bars[3], lambda: states_mib(level="level3"), "(2 + 2 + 4)/8: everything is sharded"),
-        traffic_1=("bytes sent, stage 1", times[1], lambda: ratio("level1"), "an all_reduce is these two halves"),
-        traffic_3=("bytes sent, stage 3", times[3], lambda: ratio("level3"), "weights are gathered twice"),
-        activations=("activations", "same", activations, "each rank has those of its own rows in every stage"),
+    return Answers("08", prediction, show).next_to(
+        stage_0=(bars[0], lambda: states_mib(level="off"), "2 + 2 + 4 on every rank"),
+        stage_1=(bars[1], lambda: states_mib(**grouping), "2 + 2 + 4/8: only the states are sharded"),
+        stage_2=(bars[2], None, "2 + 2/8 + 4/8"),
+        stage_3=(bars[3], lambda: states_mib(level="level3"), "(2 + 2 + 4)/8: everything is sharded"),
+        traffic_1=(times[1], lambda: ratio("level1"), "an all_reduce is these two halves"),
+        traffic_3=(times[3], lambda: ratio("level3"), "weights are gathered twice"),
+        activations=("same", activations, "each rank has those of its own rows in every stage"),
     )
 
 

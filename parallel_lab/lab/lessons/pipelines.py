@@ -17,6 +17,7 @@ from ..pipeline.subjects import get_subject
 from ..shared.equality import Equality, bits_of
 from ..shared.jobs import ChainNet
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 SMALLER = "1F1B has a smaller bubble"  # of MISCONCEPTIONS
 SAME_BUBBLE = "1F1B waits as long at the beginning and at the end, and only keeps fewer activations."
@@ -62,20 +63,11 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     def kept(name: str) -> int:
         return activations(name, 8)[0] // (activations("gpipe", 4)[0] // 4)
 
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="09",
-        gpipe_4=(
-            *("GPipe, 4 micro-batches", 2 * (4 + 3), lambda: step("gpipe", 4)),
-            "4 + 3 units forward, and as many backward",
-        ),
-        gpipe_8=(
-            *("GPipe, 8 micro-batches", 2 * (8 + 3), lambda: step("gpipe", 8)),
-            "8 more units of work, the same bubble",
-        ),
+    return Answers("09", prediction, show).next_to(
+        gpipe_4=(2 * (4 + 3), lambda: step("gpipe", 4), "4 + 3 units forward, and as many backward"),
+        gpipe_8=(2 * (8 + 3), lambda: step("gpipe", 8), "8 more units of work, the same bubble"),
         one_8=(
-            *("1F1B, 8 micro-batches", 2 * (8 + 3), lambda: step("1f1b", 8)),
+            *(2 * (8 + 3), lambda: step("1f1b", 8)),
             {
                 # half of GPipe's bubble of 2 x 3, and none
                 2 * 8 + 3: Note(f"Your {2 * 8 + 3} is half of GPipe's bubble: {SAME_BUBBLE}", SMALLER),
@@ -83,12 +75,12 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
                 None: "as long as GPipe: the bubble is the same",
             },
         ),
-        kept_gpipe=("kept on rank 0, GPipe", 8, lambda: kept("gpipe"), "no B begins before the last F"),
-        kept_one=("kept on rank 0, 1F1B", 4, lambda: kept("1f1b"), "B of micro-batch 0 comes back after 4 F"),
+        kept_gpipe=(8, lambda: kept("gpipe"), "no B begins before the last F"),
+        kept_one=(4, lambda: kept("1f1b"), "B of micro-batch 0 comes back after 4 F"),
     )
 
 
 def compare_numbers(prediction: dict[str, Any], proofs: Iterable[Equality], *, show: bool = False) -> Comparison:
     """The answer on numbers next to the tensors of these proofs, bit for bit."""
-    row = ("losses and parameters", "same", bits_of(proofs), "the same sums in the same order, only at other times")
-    return Comparison.of(prediction, lesson="09", show=show, numbers=row)
+    row = ("same", bits_of(proofs), "the same sums in the same order, only at other times")
+    return Answers("09", prediction, show).next_to(numbers=row)

@@ -15,6 +15,8 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from ...base.errors import ArgumentError, DataFileError, shorten
 from ...base.files import write_whole
 from ...base.plain_json import read_json
 from ..shared.lab import Lab, LabRun
-from ..shared.prediction import Predicted, alike, keep_answer
+from ..shared.prediction import Comparison, Predicted, alike, keep_answer
 from ..shared.sections import table
 
 FILE, FORMAT = "predictions.json", "parallel_lab.predictions"
@@ -127,11 +129,37 @@ class Predictions(Lab, Predicted):
         self._changed("picture")
 
 
+@cache
+def forms() -> dict[str, dict[str, list[Any]]]:
+    """By lesson the questions of its form, as `Predictions` takes them."""
+    return json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was answered to a lesson's form, or in a dict, as older notebooks have it.  show: as of `Comparison`
+
+    Answers("02", prediction).next_to(rounds=(6, counted, "3 to add up, 3 to hand out"))
+    """
+
+    lesson: str
+    given: Mapping[str, Any]
+    show: bool = False
+
+    def next_to(self, **rows: tuple[Any, ...]) -> Comparison:
+        """Compared, by the name of a question, with what is right by formula, what was counted, and why: as of
+        `Comparison.of`, and what it raises. A question is called what the form calls it.
+        """
+        form = forms()[self.lesson]
+        named: dict[str, Any] = {name: (form[name][0], *row) for name, row in rows.items()}
+        return Comparison.of(self.given, show=self.show, lesson=self.lesson, **named)
+
+
 def predict(lesson: str, *, folder: str | Path = ".", **answers: Any) -> Predictions:
     """The form of a lesson, with the answers that the folder keeps, and these. Raises ArgumentError and DataFileError,
     as `Predictions` does; a question that was compared keeps its first answer.
     """
-    known = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+    known = forms()
     if lesson not in known:
         raise ArgumentError(shorten(lesson), where="predict", allowed=f"A lesson: {', '.join(known)}")
     form = Predictions(lesson, known[lesson], folder)

@@ -13,6 +13,7 @@ from ..museum import PIECES
 from ..shared.equality import Equality, compare_plans
 from ..shared.mistakes import with_mistake
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["BLOCK", "FORMS", "check", "compare", "hint", "job", "layer_messages", "prove", "trained"]
 
@@ -38,23 +39,14 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
         3072: "a reduce_scatter is half an all_reduce, but an all_gather follows, the other half",
         12288: "an all_gather is not an all_reduce: it sends half as much",
     }
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="14",
+    return Answers("14", prediction, show).next_to(
         sent=(
-            *("bytes sent, gathered again", again.sent_bytes),
-            lambda: sum(size for _, _, size in layer_messages("gathered again")),
+            *(again.sent_bytes, lambda: sum(size for _, _, size in layer_messages("gathered again"))),
             sent | {None: "6 all_gathers and 4 reduce_scatters, each 3/4 of 1,024 bytes"},
         ),
-        smaller=(
-            *("a quarter of it", "the result of a norm"),
-            smaller,
-            "queries were split by heads already, and stay so",
-        ),
+        smaller=("the result of a norm", smaller, "queries were split by heads already, and stay so"),
         partial=(
-            *("partial gradients", "norms"),
-            lambda: "norms" if any("norm1" in name for name in summed_parameters()) else "products",
+            *("norms", lambda: "norms" if any("norm1" in name for name in summed_parameters()) else "products"),
             "each rank sees a quarter of the tokens of a norm; a product has its slice of the weights, and all tokens",
         ),
     )

@@ -15,6 +15,7 @@ from ..exercises import check, hint, par
 from ..exercises.lesson_05 import LARGE, STRATEGIES
 from ..exercises.one_product import Product, arrays, counts, pair, side_by_side
 from ..shared.prediction import Comparison
+from .predictions import Answers
 
 __all__ = ["LARGE", "STRATEGIES", "Product", "Request", "check", "compare", "hint", "in_three_dims", "par", "prove"]
 __all__ += ["side_by_side"]
@@ -23,23 +24,14 @@ __all__ += ["side_by_side"]
 def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     """The answers next to the compiled product, and next to arrays on eight simulated ranks."""
     found = Product(pair(2, 4, 1))
-    return Comparison.of(
-        prediction,
-        show=show,
-        lesson="05",
-        x=("slice of x", found.slices[0], lambda: found.held_arrays()["x"][5].shape, "16 rows by 2, 32 columns by 4"),
+    return Answers("05", prediction, show).next_to(
+        x=(found.slices[0], lambda: found.held_arrays()["x"][5].shape, "16 rows by 2, 32 columns by 4"),
         result=(
-            *("slice of the result", found.slices[2], lambda: found.held_arrays()["result"][5].shape),
+            *(found.slices[2], lambda: found.held_arrays()["result"][5].shape),
             "k is gone: splitting it makes the result no smaller",
         ),
-        group=(
-            *("ranks that add up with rank 5", found.group(5), None),
-            "k is the last axis, so neighbours split it: ranks 4 to 7 have the same rows",
-        ),
-        sent=(
-            *("elements that a rank sends", 2 * 3 * 8 * 16 // 4, found.sent_elements),
-            "an all_reduce sends 2 (p - 1)/p of the array: 2 x 3/4 x 128",
-        ),
+        group=(found.group(5), None, "k is the last axis, so neighbours split it: ranks 4 to 7 have the same rows"),
+        sent=(2 * 3 * 8 * 16 // 4, found.sent_elements, "an all_reduce sends 2 (p - 1)/p of the array: 2 x 3/4 x 128"),
     )
 
 
