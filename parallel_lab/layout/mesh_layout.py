@@ -341,6 +341,9 @@ def _counted(placement: AxisPlacement, ndim: int) -> AxisPlacement:
 
 def _piece(held: np.ndarray, ranks: int, place: int, factor: int) -> np.ndarray:
     """What the rank at `place` gets of these positions: of each of `factor` pieces one of `ranks` (torch.chunk)."""
-    size = -(-len(held) // (ranks * factor))
-    starts = range(place * size, len(held), ranks * size) if size else range(0)
-    return np.concatenate([held[start : start + size] for start in starts]) if starts else held[:0]
+    return np.concatenate([_chunk(_chunk(held, factor, piece), ranks, place) for piece in range(factor)])
+
+
+def _chunk(held: np.ndarray, pieces: int, place: int) -> np.ndarray:
+    size = -(-len(held) // pieces)
+    return held[place * size : (place + 1) * size]

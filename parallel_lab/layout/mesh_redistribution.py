@@ -289,7 +289,7 @@ def redistribution(
         allowed = "Two layouts over one mesh"
         raise LayoutError(f"from {src.mesh} to {dst.mesh}", where="redistribute", allowed=allowed)
     for here, there in zip(src.placements, dst.placements, strict=True):
-        fits = isinstance(here, Replicate) if copies_as_addends else isinstance(here, SPLITS) and there == Partial()
+        fits = isinstance(here, Replicate) if copies_as_addends else isinstance(here, Shard) and there == Partial()
         if isinstance(there, Partial) and here != there and not fits:
             allowed = "Shard to Partial('sum'), or the same Partial"
             raise LayoutError(

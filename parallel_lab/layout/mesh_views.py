@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ..base.errors import LayoutError
 from .mesh_layout import AxisPlacement, MeshLayout, Shard, StridedShard
@@ -32,6 +33,9 @@ def reshaped(layout: MeshLayout, shape: Shape, new_shape: Shape, where: str = "r
         local, made = {dim: shape[dim] for dim in old}, {dim: new_shape[dim] for dim in new}
         for axis, (placement, ranks) in enumerate(zip(layout.placements, layout.mesh.shape, strict=True)):
             if not isinstance(placement, (Shard, StridedShard)) or placement.dim not in local:
+                continue
+            if len(old) == len(new) == 1:  # the dim itself, however it is cut
+                placements[axis] = replace(placement, dim=new[0])
                 continue
             before = math.prod(local[dim] for dim in old if dim < placement.dim) * placement.split_factor
             found = _place(made, before, ranks)

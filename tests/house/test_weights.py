@@ -35,10 +35,10 @@ PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
     "base": 5_010,
-    "layout": 4_635,
-    "ops": 13_292,
-    "nn": 11_860,
-    "catalog": 15_498,
+    "layout": 4_642,
+    "ops": 13_306,
+    "nn": 11_885,
+    "catalog": 15_504,
     "graph": 10_935,
     "cost": 13_228,
     "run": 1_678,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_422, 168_456, 122_911
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_468, 168_508, 122_932
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -51,6 +51,18 @@ def test_pieces_that_do_not_divide_are_those_of_torch_chunk():
         assert [layout.local_shape((size,), rank)[0] for rank in range(mesh.size)] == wanted
 
 
+def test_strided_pieces_that_do_not_divide_are_pytorchs():
+    """What lies before them is cut by torch.chunk, too: pieces of 3, 3, 3, 1. All were as long as the smallest."""
+    held = {  # PyTorch 2.14, [_StridedShard(0, split_factor=4), Shard(0)] on (2, 4)
+        10: [[0, 1], [3, 4], [6, 7], [9], [2], [5], [8], []],
+        9: [[0, 1], [3, 4], [6, 7], [], [2], [5], [8], []],
+        5: [[0], [2], [4], [], [1], [3], [], []],
+    }
+    layout = MeshLayout.coded(MESHES[1], "SS0:4 S0")
+    for size, wanted in held.items():
+        assert [layout.indices((size,), rank)[0].tolist() for rank in range(8)] == wanted
+
+
 def test_every_position_is_held_by_as_many_ranks_as_there_are_copies():
     for mesh, codes in itertools.product(MESHES[1:2], itertools.product(("R", "S0", "SS0:4", "SS0:3", "S1"), repeat=2)):
         layout, held = MeshLayout.coded(mesh, codes), np.zeros((7, 9), int)

@@ -170,14 +170,14 @@ PROGRAMS: dict[str, Any] = {
     **dict.fromkeys(("matmul", "mm", "bmm"), lambda a, b: a @ b),
     **{name: getattr(our, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "exp", "tanh", "relu")},
     **{name: getattr(our, name) for name in ("sigmoid", "gelu", "silu", "erf", "floor", "sign", "sqrt", "abs", "log")},
-    **{name: getattr(our, name) for name in ("neg", "sin", "cos", "square", "rsqrt", "tril", "triu", "ceil", "expm1")},
+    **{name: getattr(our, name) for name in ("neg", "sin", "cos", "rsqrt", "tril", "triu", "ceil", "expm1")},
     **dict.fromkeys(("clone", "to_same"), our.identity),
     **dict.fromkeys(("to", "to_dtype", "cast"), lambda a: our.cast(a, "float64")),
     **dict.fromkeys(("add_scalar", "scalar_add"), lambda a: a + 2.0),
     **dict.fromkeys(("mul_scalar", "scalar_mul"), lambda a: a * 2.0),
     **dict.fromkeys(("div_scalar", "scalar_div"), lambda a: a / 2.0),
     **dict.fromkeys(("rsub", "rsub_scalar"), lambda a: 2.0 - a),
-    **dict.fromkeys(("pow", "pow_scalar", "pow2"), lambda a: a**2),
+    **dict.fromkeys(("pow", "pow_scalar", "pow2", "square"), lambda a: a**2),
     "rdiv": lambda a: 2.0 / a,
 }
 # along a dim, whose number ends the name: "amax1"; without one over all
@@ -205,8 +205,10 @@ ALONG: dict[str, Any] = {
     "unsqueeze": lambda d, a: our.expand_dims(a, d),
     "permute": lambda d, a: our.transpose(a, tuple(reversed(range(len(a.shape))))),
     **{name: lambda d, a: our.split_parts(a, axis=d, output_num=2)[0] for name in ("split", "chunk")},
-    **{name: lambda d, a: our.reduce_max(a, d) for name in ("amax", "max")},
-    **{name: lambda d, a: our.reduce_min(a, d) for name in ("amin", "min")},
+    "amax": lambda d, a: our.reduce_max(a, d),
+    "amin": lambda d, a: our.reduce_min(a, d),
+    "max": lambda d, a: our.max(a, d)[0] if d is not None else our.reduce_max(a),
+    "min": lambda d, a: our.min(a, d)[0] if d is not None else our.reduce_min(a),
     **{name: lambda d, a, how=name: getattr(our, how)(a, d) for name in ("var", "std")},
 }
 

@@ -55,7 +55,7 @@ PAIRS = {
     "pow": lambda a: a**2,
     "rdiv": lambda a: 2.0 / a,
 }
-ROWS, STACK, VECTOR, LABELS = [8, 16], [8, 12, 16], [16], [8]
+ROWS, UNEVEN, STACK, VECTOR, LABELS = [8, 16], [6, 16], [8, 12, 16], [16], [8]
 functional = torch.nn.functional
 # operator: (function, shapes of its operands, how they lie); LABELS are ints
 MORE: dict[str, tuple[Any, list[list[int]], str]] = {
@@ -71,6 +71,12 @@ MORE: dict[str, tuple[Any, list[list[int]], str]] = {
     "argmax1": (lambda x: torch.argmax(x, 1), [ROWS], "S1, S0, P"),
     "sigmoid": (torch.sigmoid, [ROWS], "Pmax, P"),
     "floor": (torch.floor, [ROWS], "Pmax, S0"),
+    "slice1": (lambda x: x[:, 2:6], [UNEVEN], "S0"),
+    "unsqueeze1": (lambda x: x.unsqueeze(1), [UNEVEN], "S0"),
+    "view_split": (lambda x: x.reshape(6, 4, 4), [UNEVEN], "S0"),
+    "var1": (OPERATORS["var1"], [UNEVEN], "S0, P"),
+    "max": (torch.max, [ROWS], "S0, S1, P, Pmax"),
+    "min1": (lambda x: x.min(1)[0], [ROWS], "S0, S1, P, Pmax"),
     "flat_exp": (lambda x: torch.exp(x.reshape(-1, 16)), [STACK], "S1, S2"),
     "flat_add": (lambda x, y: x.reshape(-1, 16) + y, [STACK, [96, 16]], "S1 R, S1 S1"),
     "flat_mm": (lambda x, y: x.reshape(-1, 16) @ y, [STACK, [16, 20]], "S1 R, S1 S0, S1 S1"),
@@ -82,7 +88,7 @@ class Messages(TorchDispatchMode):
     """Notes messages: kind, axis, shape that the rank gives, reduction unless it is a sum."""
 
     now: Messages
-    more = False  # whether dtypes are noted
+    more = False  # whether MORE is recorded
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +101,7 @@ class Messages(TorchDispatchMode):
         space, name = func._schema.name.split("::")
         if space == "_c10d_functional" and name in KINDS:
             reduction = args[1:2] if name in ("all_reduce", "reduce_scatter_tensor") and args[1] != "sum" else ()
-            dtype = ["int64"] if args[0].dtype == torch.int64 and self.more else []
+            dtype = ["int64"] if args[0].dtype == torch.int64 else []
             self.sent.append([KINDS[name], "tp", list(args[0].shape), *reduction, *dtype])
         return func(*args, **(kwargs or {}))
 
@@ -111,9 +117,10 @@ def all_to_all(given, gather_dim, shard_dim, mesh, mesh_dim):
 def made(mesh, code: str, shape: list[int]) -> DTensor:
     local, placement = list(shape), (PLACEMENTS | OTHERS)[code]
     if isinstance(placement, Shard):
-        local[placement.dim] //= RANKS
+        local[placement.dim] = -(-local[placement.dim] // RANKS)  # rank 0 has no fewer than others
     values = torch.zeros(local, dtype=torch.int64) if shape is LABELS else torch.randn(local)
-    return DTensor.from_local(values, mesh, [placement], run_check=False)
+    whole = {"shape": torch.Size(shape), "stride": torch.empty(shape, device="meta").stride()}
+    return DTensor.from_local(values, mesh, [placement], run_check=False, **whole)
 
 
 def codes(x: DTensor) -> list[str]:

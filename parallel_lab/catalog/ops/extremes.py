@@ -142,8 +142,14 @@ def _places(name, word, function, reduction):
     )
 
 
+def _gradient_at(g, out, x, *, axis, keep_dims):
+    return (element_at_grad(g[1], out[0], shape=tuple(x.shape), axis=axis, keep_dims=keep_dims),)
+
+
 argmax, argmax_with_value = _places("argmax", "largest", np.argmax, reduce_max)
 argmin, argmin_with_value = _places("argmin", "smallest", np.argmin, reduce_min)
+for _both in (argmax_with_value, argmin_with_value):
+    _both.vjp(_gradient_at)
 
 
 # ---- extremes with their places, in every spelling ----

@@ -23,6 +23,7 @@ from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError, NotB
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import AxisPlacement, MeshLayout, Partial, Replicate, Shard, StridedShard
 from ...ops.kernels.threads import one_blas_thread
+from ...ops.machine.axis_rules import choose
 from ...ops.machine.opdef import OPS, OpDef
 from .dtensor_calls import on_ranks
 from .dtensor_formulas import FLAT, MADE_OF, as_pytorch
@@ -244,21 +245,19 @@ class DTensor(Parts):
         return losses(self, labels)
 
     @on_ranks()
-    def as_one(self, op: OpDef, attrs: dict[str, Any]) -> DTensor | None:
+    def as_one(self, op: OpDef, attrs: dict[str, Any]) -> Any:
         """A composed reduction as the one operator that PyTorch has: dims that it reduces are gathered, pending values
         reduced, once. None where nothing has to move. Raises LayoutError under "explicit".
         """
-        signature = op.signature_for((self.shape,), attrs)
-        gone = [dim for dim, label in enumerate(signature.ins[0]) if label not in signature.out]
-        read = (Replicate() if isinstance(p, Partial) or getattr(p, "dim", -1) in gone else p for p in self.placements)
-        to = MeshLayout(self.mesh, tuple(read))
-        if self.alone or to == self.layout:
+        if self.alone:
             return None
-        if policy_var.get() == "explicit":
-            given, hint = f"operands {self.layout}, which would have to move", f"operand 0: redistribute({to})"
-            raise LayoutError(given, where=op.class_name, allowed="No message", hint=hint)
+        to = choose(op, (self.shape,), attrs, (self.layout,), (self.dtype.itemsize,), policy_var.get()).ins[0]
+        if to is None or to == self.layout:
+            return None
         made = op.call((move(self, to, f"operand 0 of {op.class_name}"),), attrs)
-        made.node = Node(op, (self,), attrs) if self.requires_grad else None
+        results, node = made if isinstance(made, tuple) else (made,), Node(op, (self,), attrs)
+        for number, result in enumerate(results if self.requires_grad else ()):
+            result.node = node if len(results) == 1 else sibling(node, results, number)
         return made
 
     @on_ranks(changes=True)

@@ -15,17 +15,21 @@ from ...base.errors import LayoutError
 from ...layout.mesh_layout import Replicate, Shard
 from ...ops.elementwise import div, mul, neg, power, unbroadcast
 from ...ops.linalg import matmul
-from ...ops.logic import equal, greater, less, select
+from ...ops.logic import equal, greater, less, logical_and, logical_or, select
 from ...ops.machine.opdef import OPS, OpDef
-from ...ops.reduce import reduce_max, reduce_min
+from ...ops.reduce import reduce_max, reduce_min, reduce_sum, reduced_dims
 from ...ops.shape import reshape
 from .dtensor_parts import Parts
 from .dtensor_surroundings import policy_var
 
-Formula = Callable[..., Any]  # (g, out, operands, which of them need a gradient, the rule) -> their gradients
+Formula = Callable[
+    ..., Any
+]  # (g, out, operands, which of them need a gradient, the rule, **attributes) -> their gradients
 
 
-def second_first(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula) -> list[Any]:
+def second_first(
+    g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, **_: Any
+) -> list[Any]:
     """Our own rule, for one operand after the other, the last one first."""
     found: list[Any] = [None] * len(operands)
     for i in reversed(range(len(operands))):
@@ -34,7 +38,7 @@ def second_first(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[boo
     return found
 
 
-def of_div(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula) -> list[Any]:
+def of_div(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, **_: Any) -> list[Any]:
     """x / y; of a number x, x times the reciprocal, whose gradient reads the result."""
     x, y = operands
     if not isinstance(x, Parts):
@@ -43,7 +47,7 @@ def of_div(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], ru
     return [unbroadcast(div(g, y), x) if needed[0] else None, of_y]
 
 
-def of_power(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula) -> list[Any]:
+def of_power(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, **_: Any) -> list[Any]:
     """x to the power of a number"""
     x, exponent = operands
     if isinstance(exponent, Parts):
@@ -54,7 +58,9 @@ def of_power(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], 
 def of_larger(beyond: Formula, below: Formula) -> Formula:
     """The larger (the smaller) of x and y: both are compared twice for each gradient. Where equal, it goes to x."""
 
-    def formula(g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula) -> list[Any]:
+    def formula(
+        g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, **_: Any
+    ) -> list[Any]:
         x, y = operands
         of_y = of_x = None
         if needed[1]:
@@ -89,6 +95,23 @@ def product_of_rows(a: Any, b: Any, **attrs: Any) -> Any:
     if attrs["transpose_a"] or len(a.shape) < 3 or len(b.shape) != 2:
         return None
     return by_rows(a, lambda rows: matmul(rows, b, **attrs))
+
+
+def of_extreme(
+    g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, *, axis: Any, keep_dims: bool
+) -> list[Any]:
+    """The largest element (the smallest): equal ones, which share the gradient, are counted; of all elements PyTorch
+    also asks which are no numbers.
+    """
+    (x,) = operands
+    gone = reduced_dims(axis, x.ndim)
+    if len(gone) == x.ndim:
+        no_numbers = logical_and(*map(OPS["isnan"], (x, out)))
+        mask = logical_or(equal(x, out), no_numbers)
+        return [mul(mask, div(g, reduce_sum(mask)))]
+    kept = tuple(1 if dim in gone else size for dim, size in enumerate(x.shape))
+    mask = equal(reshape(out, kept), x)
+    return [mul(div(reshape(g, kept), reduce_sum(mask, gone, keep_dims=True)), mask)]
 
 
 READS = {"layer_normalization": frozenset({2})}  # operands that PyTorch's rules are given, and do not compute with
@@ -132,6 +155,8 @@ FORMULAS: dict[str, Formula] = {
     "power": of_power,
     "maximum": of_larger(greater, less),
     "minimum": of_larger(less, greater),
+    "reduce_max": of_extreme,
+    "reduce_min": of_extreme,
 }
 
 

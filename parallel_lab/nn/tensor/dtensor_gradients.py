@@ -148,7 +148,8 @@ def _rule(node: Node, g: Any, out: Any, operands: list[Any]) -> Sequence[Any]:
         return _rank_by_rank(node, g, out, operands)
     needed = _needed(node)
     if (formula := formula_of(op, policy_var.get())) is not None:
-        return formula(g, out, operands, needed, lambda wanted: _called(op, g, out, operands, node.attrs, wanted))
+        rule = lambda wanted: _called(op, g, out, operands, node.attrs, wanted)  # noqa: E731
+        return formula(g, out, operands, needed, rule, **node.attrs)
     kinds = [tuple(map(_kind, x if isinstance(x, tuple) else (x,))) for x in (g, out, tuple(operands))]
     tried = _tried(op.name, *kinds, needed, tuple(sorted(node.attrs.items())), isinstance(out, tuple))
     if tried.labelled:

@@ -96,6 +96,8 @@ def _rules(
     for label in sorted(filter(labels.splits, labels.signature.labels), key=labels.order):
         if labels.divides(label, ranks):
             ins, outs = labels.placements(label)
+            if op.expand is not None and Partial in map(type, outs):  # its parts reduce, and not it alone
+                continue
             if outs == [Partial()]:
                 ins = [outs[0] if i in addends and p == REPLICATE else p for i, p in enumerate(ins)]
             found.append(rule(ins, outs, label))
@@ -135,10 +137,13 @@ class _Labels:
         op = self.op
         if self.sizes[label] % ranks == 0 and self.out.get(label, 0) % ranks == 0:
             return True
-        if self.sizes[label] < ranks:  # some would have nothing
+        if self.sizes[label] < ranks or self.notices(label, ranks):  # some would have nothing
             return False
-        reduces = label not in self.results
-        return not (op.localize or op.offset or op.restrict or (reduces and (op.mean or op.reduce != "sum")))
+        return label in self.results or not op.mean and op.reduce == "sum"
+
+    def notices(self, label: str, ranks: int) -> bool:
+        """Whether a rank computes otherwise where a label is split."""
+        return bool(self.op.localize or self.op.offset or self.op.restrict)
 
     def placements(self, label: str) -> tuple[list[AxisPlacement], list[AxisPlacement]]:
         """What the operands and the results are where an axis splits this label."""
@@ -205,17 +210,26 @@ class _SplitLabels(_Labels):
         divides = super().divides(label, ranks)
         if not divides or self.sizes[label] % ranks or self.out.get(label, 0) % ranks:
             return divides
-        cuts = {c: ranks if c == label else 1 for c in self.known.names}
+        cuts = self._cuts(label, ranks)
         try:
             return not self.known.windows(cuts) and self.known.label_fault(cuts) is None
         except ParallelLabError:
             return False
 
+    def notices(self, label: str, ranks: int) -> bool:
+        op, known, cuts = self.op, self.known, self._cuts(label, ranks)
+        if label in op.offset_labels(self.signature) or known.refused(cuts) or known.windows(cuts):
+            return True
+        return op.localize is not None and op.localize(known.attrs, cuts) != op.localize(known.attrs, self._cuts("", 1))
+
+    def _cuts(self, label: str, ranks: int) -> dict[str, int]:
+        return {c: ranks if c == label else 1 for c in self.known.names}
+
 
 def _linear(op: OpDef, numbers: Sequence[bool]) -> Iterator[tuple[set[int], str, str]]:
     """(operands that are pending together, their reduction, the result's) as `linear=` of the declaration says."""
     # what only moves elements passes everything
-    moves = op.flops == 0 and not op.linear and (op.variadic or len(op.tensors) == 1)
+    moves = op.flops == 0 and not op.linear and op.expand is None and (op.variadic or len(op.tensors) == 1)
     text = "sum avg max min: *" if moves else op.linear
     for part in filter(None, map(str.strip, text.split(";"))):
         reductions, _, alternatives = part.rpartition(":")
