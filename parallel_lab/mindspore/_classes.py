@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, fitting, instance, integer, number
+from ..base.checks import checked, choice, fitting, instance, integer, number, text
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
 from ..nn.tensor.tensor import Tensor
@@ -119,6 +119,76 @@ class Round(ops.Round):
         if not integer()("Round", "decimals", decimals):
             return super().__call__(input)
         return ops.div(super().__call__(ops.mul(input, 10.0**decimals)), 10.0**decimals)
+
+
+class GroupNorm(ops.GroupNorm):
+    """`GroupNorm()(input, num_groups, weight, bias, eps)`: see `mint.nn.functional.group_norm`."""
+
+    @fitting
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, input: Any, num_groups: int, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
+        self.given = {"num_groups": num_groups, "epsilon": eps}
+        return super().__call__(input, weight, bias)
+
+
+# ---- summaries ----
+
+
+class ScalarSummary(WithoutStrategy):
+    """`ScalarSummary()(name, value)`: a value of a network by name, for files that MindInsight shows. Its arguments are
+    checked; nothing is written here. `train.SummaryCollector` writes the loss.
+    """
+
+    why = "it reads the tensor as it is"
+    dims, allowed = (0, 1), "No dim, or one of a single element"
+
+    @fitting
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __call__(self, name: str, value: Any) -> None:
+        text(self.name, "name", name)
+        shape = tuple(tensor_operand(self.name, "value", value).shape)
+        if len(shape) not in self.dims or self.dims == (0, 1) and shape not in ((), (1,)):
+            raise ShapeError(f"value of shape {shape}", where=self.name, allowed=self.allowed)
+
+
+class ImageSummary(ScalarSummary):
+    """`ImageSummary()(name, value)`.  value: (n, c, h, w). See `ScalarSummary`."""
+
+    dims, allowed = (4,), "4 dims: (n, c, h, w)"
+
+
+class TensorSummary(ScalarSummary):
+    """`TensorSummary()(name, value)`.  value: at least one dim. See `ScalarSummary`."""
+
+    dims, allowed = range(1, 9), "1 to 8 dims"
+
+
+class HistogramSummary(TensorSummary):
+    """`HistogramSummary()(name, value)`.  value: at least one dim. See `ScalarSummary`."""
+
+
+class TensorDump(WithoutStrategy):
+    """`TensorDump()(file, input_x)`: a tensor that is computed at once is saved as FILE_DTYPE_N.npy, N from 0 on.
+
+    A compiled network saves nothing: `ops.Print` shows the slices of every rank. input_output: accepted.
+    """
+
+    why = "it saves the tensor as it is"
+
+    @checked(input_output=choice("in", "out", "all"))
+    def __init__(self, input_output: str = "out") -> None:
+        super().__init__()
+        self._saved = 0
+
+    def __call__(self, file: str, input_x: Any) -> None:
+        x, name = tensor_operand(self.name, "input_x", input_x), text(self.name, "file", file).removesuffix(".npy")
+        if current_tracer.get() is None:
+            np.save(f"{name}_{x.dtype}_{self._saved}.npy", x.asnumpy())
+            self._saved += 1
 
 
 # ---- dropout ----

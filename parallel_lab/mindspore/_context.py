@@ -9,6 +9,7 @@ _to_full_shapes([[4, 3]], 8)                    # [(32, 3)]: what 8 ranks feed t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -231,6 +232,15 @@ class CostModelContext:
 _CONTEXT, _COST_MODEL = AutoParallelContext(), CostModelContext()
 
 
+def _constant(key: str, default: Any) -> tuple[Callable, Callable]:
+    """The two functions that MindSpore's modules have for one constant of the cost model: set and get."""
+
+    def put(value: Any = default) -> None:
+        set_cost_model_context(**{key: float(value) if type(value) is int else value})
+
+    return put, functools.partial(get_cost_model_context, key)
+
+
 def auto_parallel_context() -> AutoParallelContext:
     """The parallel context as an object."""
     return _CONTEXT
@@ -241,9 +251,9 @@ def cost_model_context() -> CostModelContext:
     return _COST_MODEL
 
 
-def _set_multi_subgraphs(multi_subgraphs: bool = True) -> None:
-    """That a network has several graphs, which costs here count anyway: without effect."""
-    flag("_set_multi_subgraphs", "multi_subgraphs", multi_subgraphs)
+_set_multi_subgraphs, _get_multi_subgraphs = _constant("multi_subgraphs", True)  # costs here count all graphs anyway
+_set_algo_single_loop, _get_algo_single_loop = _constant("dp_algo_single_loop", True)
+_set_rp_matmul_mem_coef, _get_rp_matmul_mem_coef = _constant("rp_matmul_mem_coef", 0.1)
 
 
 class JitConfig:

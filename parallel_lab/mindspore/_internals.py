@@ -1,4 +1,4 @@
-"""Cells and operators with an underscore that scripts import from MindSpore's own modules.
+"""Cells, operators and functions with an underscore that scripts import from MindSpore's own modules.
 
 from mindspore.common.api import _cell_graph_executor       # _executor.py
 from mindspore.parallel._utils import _get_device_num       # _context.py
@@ -13,8 +13,15 @@ import numpy as np
 
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
+from ..base.errors import ArgumentTypeError, shorten
 from ..catalog.nn.recurrent import _Recurrent
+from ..catalog.nn.wrap import TrainOneStepWithLossScaleCell
+from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
+from ..nn.tensor.initial_slices import FORM
+from ..nn.tensor.tensor import Tensor
+from ..nn.wrap import TrainOneStepCell
+from ._context import _get_global_rank
 
 _CELL = instance(Cell, "A Cell")
 
@@ -34,6 +41,9 @@ class _VirtualDatasetCell(Cell):
 
 
 _VirtualDatasetCellTriple = _VirtualDatasetCell
+# one class here, whatever it trains: a PipelineCell, a GradAccumulationCell or a network
+_TrainPipelineAccuStepCell = _TrainGradAccuStepCell = TrainOneStepCell
+_TrainPipelineWithLossScaleCell = _TrainGradAccuWithLossScaleCell = TrainOneStepWithLossScaleCell
 
 
 class _VirtualDataset(ops.Identity):
@@ -63,3 +73,44 @@ class RNNCellBase(_Recurrent):
 def _get_cache_prim(cls_prim: type) -> Callable:
     """The class itself: `_get_cache_prim(ops.Add)()` is `ops.Add()`."""
     return cls_prim
+
+
+# ---- slices ----
+
+
+def _get_tensor_strategy(dev_mat: list[int], tensor_map: list[int]) -> list[int]:
+    """Into how many parts each dim is split.  [2, 4], [0, -1] -> [4, 1]."""
+    return list(_layout(dev_mat, tensor_map).splits)
+
+
+def _get_tensor_slice_index(
+    device_arrangement: list[int], tensor_strategy: list[int], tensor_map: list[int], rank_index: int
+) -> int:
+    """Which slice a rank holds, row by row.  tensor_strategy: as `_get_tensor_strategy` gives it."""
+    numbers = _layout(device_arrangement, tensor_map).slice_numbers(rank_index)
+    return int(np.ravel_multi_index(numbers, tensor_strategy)) if tensor_strategy else 0
+
+
+def _get_slice_index(dev_mat: list[int], tensor_map: list[int], opt_shard_group: str | None = None) -> int:
+    """Which slice this rank holds; opt_shard_group: accepted, as its parts lie within a slice."""
+    return _get_tensor_slice_index(dev_mat, _get_tensor_strategy(dev_mat, tensor_map), tensor_map, _get_global_rank())
+
+
+def _load_tensor(
+    tensor: Any, dev_mat: list[int], tensor_map: list[int], full_shape: Any = None, rank_id: int = -1
+) -> Tensor:
+    """A rank's slice of a whole tensor.  rank_id: -1 for this rank.  full_shape: reshape it so before."""
+    layout, whole = _layout(dev_mat, tensor_map), np.asarray(tensor.asnumpy() if hasattr(tensor, "asnumpy") else tensor)
+    whole = whole if not full_shape else whole.reshape(full_shape)
+    return Tensor(whole[layout.slice_index(whole.shape, _get_global_rank() if rank_id == -1 else rank_id)])
+
+
+def _load_tensor_by_layout(tensor: Any, layout: Any, rank_id: int = -1) -> Tensor:
+    """A rank's slice of a whole tensor by a layout as `parameter_layout_dict` has it. Raises ArgumentTypeError."""
+    if not isinstance(layout, (tuple, list)) or len(layout) < 2:
+        raise ArgumentTypeError(f"layout={shorten(layout)}", where="_load_tensor_by_layout", allowed=FORM)
+    return _load_tensor(tensor, *layout[:2], rank_id=rank_id)
+
+
+def _layout(matrix: list[int], entries: list[Any]) -> TensorLayout:
+    return TensorLayout(tuple(matrix), tuple(tuple(e) if isinstance(e, list) else e for e in entries))

@@ -43,7 +43,7 @@ NAMES: dict[str, str] = {
         CombinedNonMaxSuppression CompareAndBitpack Complex complex ComplexAbs ComputeAccidentalHits
         ConfusionMatrix Conj conj ConjugateTranspose conv1d conv1d_transpose conv2d_transpose conv3d_transpose
         Conv3DTranspose coo_to_dense cov csr_add csr_mm csr_mv csr_softmax csr_to_coo csr_to_dense
-        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLossV2 cumulative_trapezoid Custom custom_info_register
+        ctc_greedy_decoder ctc_loss CTCGreedyDecoder CTCLossV2 cumulative_trapezoid custom_info_register
         CustomOpBuilder CustomRegOp DataFormatDimMap DataFormatVecPermute DataType dct deformable_conv2d
         dense_to_sparse_coo dense_to_sparse_csr DepthwiseConv2dNative derivative Diag diag_embed diagflat
         diagonal_scatter DiagPart Dilation2D dsplit dyn_shape DynamicGRUV2 DynamicRNN DynamicShape EditDistance
@@ -52,9 +52,9 @@ NAMES: dict[str, str] = {
         fractional_max_pool2d fractional_max_pool3d FractionalAvgPool FractionalMaxPool
         FractionalMaxPool3DWithFixedKsize FractionalMaxPoolWithFixedKsize fused_infer_attention_score
         FusedAdaFactor Geqrf geqrf get_vm_impl_fn GLU GridSampler3D GroupTopk gru_cell gumbel_softmax
-        hamming_window HammingWindow hfft hfft2 hfftn histc Histogram HistogramFixedWidth HistogramSummary
+        hamming_window HammingWindow hfft hfft2 hfftn histc Histogram HistogramFixedWidth
         hsplit HSVToRGB idct IdentityN idft ifft ifft2 ifftn ifftshift ihfft ihfft2 ihfftn im2col Imag imag
-        ImageSummary incre_flash_attention IndexAdd IndexFill IndexPut inplace_index_add InplaceIndexAdd
+        incre_flash_attention IndexAdd IndexFill IndexPut inplace_index_add InplaceIndexAdd
         InplaceUpdateV2 InTopK intopk irfft irfft2 irfftn is_complex is_floating_point is_nonzero is_tensor
         IsInstance isreal IsSubClass jet kaiser_window kernel ldexp linearize LinearSpace ListDiff Load
         LogNormalReverse LogSpace logspace LowerBound lp_pool1d lp_pool2d lrn LSTM lstm_cell Lstsq lstsq
@@ -76,13 +76,13 @@ NAMES: dict[str, str] = {
         ResizeLinear1D ResizeNearestNeighborV2 reverse reverse_sequence ReverseSequence rfft rfft2 rfftfreq
         rfftn RGBToHSV RNNTLoss row_tensor_add row_tensor_get_dense_shape rrelu SameTypeShape
         sample_distorted_bounding_box_v2 SampleDistortedBoundingBoxV2 scalar_cast ScalarAdd ScalarCast ScalarDiv
-        ScalarMul ScalarSub ScalarSummary ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNonAliasingAdd
+        ScalarMul ScalarSub ScaleAndTranslate Scan scan ScatterAddWithAxis ScatterNonAliasingAdd
         search_sorted SearchSorted SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum select_scatter
         sequence_mask shape_ silent_check slice slice_scatter SlogDet SoftMarginLoss solve_triangular
         space_to_batch_nd SpaceToBatch SpaceToBatchND sparse_add sparse_concat SparseApplyAdadelta
         SparseApplyFtrlV2 SparseApplyRMSProp SparseSlice SparseTensorDenseAdd SparseTensorDenseMatmul
-        SparseToDense STFT stft Svd svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice TensorDump
-        TensorShape TensorSlice TensorSummary Trace trans TridiagonalMatMul TridiagonalSolve tril_indices
+        SparseToDense STFT stft Svd svd SyncBatchNorm tail TBERegOp tensor_dump tensor_slice         TensorShape
+        TensorSlice Trace trans TridiagonalMatMul TridiagonalSolve tril_indices
         TrilIndices TripletMarginLoss triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex
         UpdateState UpperBound upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit
         while_loop WhileLoop WholeToSparse Zipf DCT DCTN DSDMatmul FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT

@@ -160,5 +160,6 @@ KEPT: dict[str, dict[str, tuple[Any, Any]]] = {
         "run_phase": (0, integer(0, 1)),  # 0 training, 1 inference
         "dp_algo_triangle_star_strategy_overwrite": (True, boolean),
         "dp_algo_single_loop": (True, boolean),
+        "rp_matmul_mem_coef": (0.1, number(0.0)),  # recursive_programming: of what a cut of rows costs
     },
 }

@@ -58,16 +58,10 @@ def _of(module: str, names: str) -> dict[str, str]:
     return {name: f"{module}:{name}" for name in names.split()}
 
 
-FORMS, EXECUTOR, TENSOR, PARAMETER, TRAIN, CHECKPOINT, CONTEXTS, FUNCTIONAL = (
-    "parallel_lab.mindspore._forms",
-    "parallel_lab.mindspore._executor",
-    "parallel_lab.nn.tensor.tensor",
-    "parallel_lab.nn.tensor.parameter",
-    "parallel_lab.train",
-    "parallel_lab.mindspore._checkpoint",
-    "parallel_lab.base.settings.context",
-    "parallel_lab.nn.tensor.functional",
-)
+FORMS, EXECUTOR = "parallel_lab.mindspore._forms", "parallel_lab.mindspore._executor"
+CHECKPOINT, CONTEXTS = "parallel_lab.mindspore._checkpoint", "parallel_lab.base.settings.context"
+TENSOR, PARAMETER = "parallel_lab.nn.tensor.tensor", "parallel_lab.nn.tensor.parameter"
+TRAIN, FUNCTIONAL = "parallel_lab.train", "parallel_lab.nn.tensor.functional"
 
 DTYPES = _of(
     FORMS,
@@ -162,8 +156,15 @@ WRAPPERS = (
     "ForwardValueAndGrad GradAccumulationCell MicroBatchInterleaved ParameterUpdate PipelineCell TrainOneStepCell "
     "WithEvalCell WithGradCell WithLossCell"
 )
+VIRTUAL, STEPS_OF_SLICES = "_VirtualDatasetCell", "_TrainPipelineAccuStepCell _TrainGradAccuStepCell"
+SCALED_STEPS_OF_SLICES = "_TrainPipelineWithLossScaleCell _TrainGradAccuWithLossScaleCell"
 GRAD_REDUCERS = "DistributedGradReducer PipelineGradReducer"
 LOSS_SCALE_CELLS = "DynamicLossScaleUpdateCell FixedLossScaleUpdateCell TrainOneStepWithLossScaleCell"
+
+SLICES = "_get_slice_index _get_tensor_slice_index _get_tensor_strategy _load_tensor _load_tensor_by_layout"
+CONSTANTS = "cost_model_context " + " ".join(
+    f"_{how}_{key}" for key in ("multi_subgraphs", "algo_single_loop", "rp_matmul_mem_coef") for how in ("get", "set")
+)
 
 # made of what numpy makes here: Tensors there
 MADE = "arange eye full full_like linspace ones ones_like zeros zeros_like"
@@ -189,8 +190,9 @@ FUNCTIONS = _of(
 ) | _of("parallel_lab.mindspore._mint_nn", "group_norm softplus")
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
-    "Cross Dropout2D Dropout3D DropoutDoMask DropoutGenMask InvertPermutation ResizeBilinear ResizeBilinearV2 Round "
-    "ScatterNd Unique print_",
+    "Cross Dropout2D Dropout3D DropoutDoMask DropoutGenMask GroupNorm HistogramSummary ImageSummary InvertPermutation "
+    "ResizeBilinear ResizeBilinearV2 Round ScalarSummary ScatterNd TensorDump "
+    "TensorSummary Unique print_",
 )
 RANDOM = "parallel_lab.mindspore._random"
 RANDOM_CLASSES = (
@@ -221,7 +223,9 @@ COMPOSITE = {
 }
 PRIMITIVES = {
     **_of("parallel_lab.ops", "Primitive"),
-    **_of("parallel_lab.catalog.nn.custom", "PrimitiveWithInfer prim_attr_register InsertGradientOf HookBackward"),
+    **_of(
+        "parallel_lab.catalog.nn.custom", "Custom PrimitiveWithInfer prim_attr_register InsertGradientOf HookBackward"
+    ),
     "PrimitiveWithCheck": "parallel_lab.catalog.nn.custom:PrimitiveWithInfer",
     **dict.fromkeys(("constexpr", "_primexpr"), f"{FORMS}:unchanged"),
 }
@@ -377,10 +381,13 @@ PAGES: dict[str, Page] = {
     "nn.wrap": _nn("Cells around a network.", f"{WRAPPERS} {LOSS_SCALE_CELLS} {GRAD_REDUCERS}"),
     "nn.wrap.cell_wrapper": Page(
         "Cells around a network.",
-        names={**_of("parallel_lab.nn", WRAPPERS), **_of(INTERNALS, "_VirtualDatasetCell _VirtualDatasetCellTriple")},
+        names=_of("parallel_lab.nn", WRAPPERS) | _of(INTERNALS, f"{VIRTUAL} {VIRTUAL}Triple {STEPS_OF_SLICES}"),
     ),
     "nn.wrap.grad_reducer": _nn("Gradients of all ranks.", GRAD_REDUCERS),
-    "nn.wrap.loss_scale": _nn("Steps with a scaled loss.", LOSS_SCALE_CELLS),
+    "nn.wrap.loss_scale": Page(
+        "Steps with a scaled loss.",
+        names=_of("parallel_lab.nn", LOSS_SCALE_CELLS) | _of(INTERNALS, SCALED_STEPS_OF_SLICES),
+    ),
     # ---- ops ----
     **_several(
         "Operators.",
@@ -433,11 +440,8 @@ PAGES: dict[str, Page] = {
     "mint.nn": Page("Layers in PyTorch's spelling.", names=MINT_NN),
     "mint.linalg": Page(
         "Matrices in PyTorch's spelling.",
-        names={
-            **_of(MINT_FORMS, "matrix_norm vector_norm"),
-            **_of("parallel_lab.ops", "det"),
-            "inv": "parallel_lab.ops:inverse",
-        }
+        names=_of(MINT_FORMS, "matrix_norm vector_norm")
+        | {"det": "parallel_lab.ops:det", "inv": "parallel_lab.ops:inverse"}
         | _of("parallel_lab.mindspore._functions", "norm"),
     ),
     "mint.special": Page(
@@ -573,10 +577,8 @@ PAGES: dict[str, Page] = {
             **{f"_{function}": target for function, target in CONTEXT.items() if "auto_parallel_context" in function},
         },
     ),
-    "parallel._cost_model_context": Page(
-        "Settings of the cost model.",
-        names={**COST_MODEL, **_of(CONTEXT_READERS, "cost_model_context _set_multi_subgraphs")},
-    ),
+    "parallel._tensor": Page("Slices of tensors by their layouts.", names=_of(INTERNALS, SLICES)),
+    "parallel._cost_model_context": Page("The cost model.", names=COST_MODEL | _of(CONTEXT_READERS, CONSTANTS)),
     "parallel.checkpoint_transform": Page(
         "Checkpoints for other strategies.", names={**RESLICED, **CONVERTED, **OPERATOR_STRATEGIES}
     ),

@@ -130,13 +130,14 @@ def test_halving_one_product(sizes, devices, wanted):
     assert plan.graph.nodes[0].strategy == wanted
 
 
-def halved_by_formula(i, k, j, devices):
+def halved_by_formula(i, k, j, devices, scale=0.25):
     """The cuts that a formula gives which 2.10 followed in all 64 cases: kept elements / 2, for rows a quarter of it;
-    equals in this order; columns or contraction, not both; (k, j) of (16, 16) is left whole.
+    equals in this order; columns or contraction, not both; (k, j) of (16, 16) is left whole. With a tenth for rows
+    these 64 are the same; that 2.10 takes a tenth, its networks quick_noshard and operator_parallel tell.
     """
     cuts, whole = {"rows": 1, "columns": 1, "contraction": 1}, (k, j) == (16, 16)
     while cuts["rows"] * cuts["columns"] * cuts["contraction"] < devices and not whole:
-        costs = {"rows": k * j / 8}
+        costs = {"rows": k * j / 2 * scale}
         if cuts["contraction"] == 1:
             costs["columns"] = i * k / 2
         if cuts["columns"] == 1:
@@ -152,6 +153,34 @@ def test_64_products_are_halved_by_the_formula_of_the_recordings(i, k, j):
     net = nets.Chain([k, j], [None])
     plan = searched(net, ones(i, k), ones(i, j), loss=nn.MSELoss(), mode="recursive_programming", device_num=8)
     assert plan.graph.nodes[0].strategy == halved_by_formula(i, k, j, 8)
+
+
+@pytest.mark.parametrize("sizes", [(32, 256, 256), (16, 128, 512)])
+@pytest.mark.parametrize("scale", [None, 0.25, 1024.0])
+def test_products_outside_these_sizes_follow_the_scale_of_rows(sizes, scale):
+    """Where the smaller of k and j is 8 times i, a tenth and a quarter halve otherwise."""
+    net, (i, k, j) = nets.Chain([sizes[1], sizes[2]], [None]), sizes
+    if scale is not None:
+        set_cost_model_context(rp_matmul_mem_coef=scale)
+    try:
+        plan = searched(net, ones(i, k), ones(i, j), loss=nn.MSELoss(), mode="recursive_programming")
+    finally:
+        reset_cost_model_context()
+    assert plan.graph.nodes[0].strategy == halved_by_formula(i, k, j, 8, scale or 0.1)
+    assert halved_by_formula(i, k, j, 8, 0.1) != halved_by_formula(i, k, j, 8, 0.25)
+
+
+@pytest.mark.parametrize("case", ["quick_noshard", "operator_parallel"])
+def test_recordings_tell_a_tenth_from_a_quarter(case):
+    """With a quarter for rows, MindSpore 1.x's scale, the products are not those that 2.10 has chosen."""
+    make, x, y = CASES[case]
+    set_cost_model_context(rp_matmul_mem_coef=0.25)
+    try:
+        plan = searched(make(), ones(*x), ones(*y), loss=nn.MSELoss(), mode="recursive_programming")
+    finally:
+        reset_cost_model_context()
+    recorded = [listed(o["strategy"]) for o in RECORDED[f"{case}:recursive_programming"]["ops"] if o["op"] == "MatMul"]
+    assert [n.strategy for n in plan.graph.nodes if n.op_class == "MatMul"] != recorded
 
 
 class Looked(nn.Cell):

@@ -38,21 +38,21 @@ PACKAGE_LINES = {
     "layout": 4_642,
     "ops": 13_306,
     "nn": 11_885,
-    "catalog": 15_504,
+    "catalog": 15_568,
     "graph": 10_935,
-    "cost": 13_228,
+    "cost": 13_230,
     "run": 1_678,
     "processes": 14_165,
     "train": 11_417,
     "lab": 50_594,
-    "mindspore": 10_208,
+    "mindspore": 10_342,
     "hyper_parallel": 2_328,
     "cli": 3_231,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_468, 168_508, 122_932
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_470, 168_708, 123_058
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

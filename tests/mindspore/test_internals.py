@@ -8,7 +8,13 @@ from parallel_lab.mindspore.common.api import _cell_graph_executor
 from parallel_lab.mindspore.nn.wrap.cell_wrapper import _VirtualDatasetCell
 from parallel_lab.mindspore.ops._primitive_cache import _get_cache_prim
 from parallel_lab.mindspore.ops.operations.comm_ops import _VirtualDataset
-from parallel_lab.mindspore.parallel import _utils, restore_group_info_list, set_op_strategy_config
+from parallel_lab.mindspore.parallel import (
+    _cost_model_context,
+    _tensor,
+    _utils,
+    restore_group_info_list,
+    set_op_strategy_config,
+)
 from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel_context
 from parallel_lab.mindspore.parallel._cost_model_context import reset_cost_model_context, set_cost_model_context
 
@@ -291,3 +297,55 @@ def test_rows_of_other_slices_are_masked_and_a_repeated_loss_is_divided():
     }
     assert {name: nodes[name]["inputs"] for name in expected} == expected
     assert "_VirtualDiv-1" not in nodes and nodes["_VirtualDiv-0"]["inputs"] != nodes["ReduceMean-0"]["inputs"]
+
+
+def test_constants_of_the_searches_have_functions_of_their_own():
+    _cost_model_context._set_rp_matmul_mem_coef(1024)
+    _cost_model_context._set_algo_single_loop(False)
+    assert _cost_model_context._get_rp_matmul_mem_coef() == 1024.0
+    assert _cost_model_context._get_algo_single_loop() is False
+    reset_cost_model_context()
+    assert (_cost_model_context._get_rp_matmul_mem_coef(), _cost_model_context._get_algo_single_loop()) == (0.1, True)
+    with pytest.raises(TypeError, match="multi_subgraphs"):
+        _cost_model_context._set_multi_subgraphs(1)
+
+
+def test_slices_by_device_matrix_and_tensor_map():
+    """Rank 5 of [2, 4] is (1, 1): with map [0, 1] row part 1 of 4, column part 1 of 2; slice 1 * 2 + 1."""
+    whole = np.arange(32.0).reshape(8, 4)
+    assert _tensor._get_tensor_strategy([2, 4], [0, 1]) == [4, 2]
+    assert _tensor._get_tensor_slice_index([2, 4], [4, 2], [0, 1], 5) == 3
+    assert _tensor._get_slice_index([2, 4], [0, -1]) == 1  # of this rank, which is 1
+    assert np.array_equal(_tensor._load_tensor(Tensor(whole), [2, 4], [0, 1], rank_id=5).asnumpy(), whole[2:4, 2:])
+    assert np.array_equal(_tensor._load_tensor_by_layout(Tensor(whole), ([2, 4], [0, -1])).asnumpy(), whole[2:4])
+    with pytest.raises(TypeError, match="device matrix"):
+        _tensor._load_tensor_by_layout(Tensor(whole), 3)
+
+
+def test_steps_with_slices_are_the_steps_of_this_package():
+    assert ms.nn.wrap.cell_wrapper._TrainGradAccuStepCell is nn.TrainOneStepCell
+    assert ms.nn.wrap.loss_scale._TrainPipelineWithLossScaleCell is nn.TrainOneStepWithLossScaleCell
+
+
+def test_summaries_and_dumps_leave_a_compiled_network_as_it_is(tmp_path):
+    class Noted(Net):
+        def __init__(self):
+            super().__init__()
+            self.scalar, self.picture, self.dump = ops.ScalarSummary(), ops.HistogramSummary(), ops.TensorDump()
+
+        def construct(self, x):
+            out = super().construct(x)
+            self.scalar("sum", out.sum())
+            self.picture("out", out)
+            self.dump(str(tmp_path / "out"), out)
+            return out
+
+    kinds = []
+    for net in (Noted(), Net()):
+        _cell_graph_executor.compile(net, X)
+        kinds.append([i.op for _, i in net.compiled.plan.instructions("forward") if i.kind == "compute"])
+    assert set(kinds[0]) - set(kinds[1]) <= {"reduce_sum"} and not list(tmp_path.iterdir())
+    ops.TensorDump()(str(tmp_path / "x.npy"), X)
+    assert np.array_equal(np.load(tmp_path / "x_float32_0.npy"), X.asnumpy())
+    with pytest.raises(ValueError, match="single element"):
+        ops.ScalarSummary()("x", X)

@@ -8,7 +8,13 @@ import pytest
 import parallel_lab as pl
 from parallel_lab import Parameter, Tensor, nn, ops
 from parallel_lab.base.errors import ArgumentTypeError, NotBuiltYet, ShapeError, StrategyError
-from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, bprop_getters, prim_attr_register, vm_impl_registry
+from parallel_lab.catalog.nn.custom import (
+    Custom,
+    PrimitiveWithInfer,
+    bprop_getters,
+    prim_attr_register,
+    vm_impl_registry,
+)
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.ops.own_gradient import MADE
 from parallel_lab.run.simulator import Simulator
@@ -218,3 +224,36 @@ def test_nothing_is_kept_of_an_operator_that_is_gone():
     del made
     gc.collect()
     assert len(MADE) == before
+
+
+def made_by_calls(func_type="pyfunc", **more):
+    return Custom(lambda x, y: x * y, lambda x, y: x, lambda x, y: x, func_type, **more)
+
+
+def test_an_operator_may_be_made_in_one_call():
+    """x y + x / 2, and the gradient for x that bprop says, which is not y."""
+    product = made_by_calls(bprop=lambda x, y, out, dout: (3 * dout * y, dout * x))
+    x, y = Tensor(X), Tensor(X + 1)
+    assert np.array_equal(product(x, y).asnumpy(), X * (X + 1))
+    assert np.array_equal(value_and_grad(lambda x: product(x, y).sum())(x)[1].asnumpy(), 3 * (X + 1))
+    both = Custom(lambda x: (-x, x.astype(np.int32)))  # what it makes says what its results are
+    assert [str(each.dtype) for each in both(x)] == [str(X.dtype), "int32"]
+
+
+def test_compiled_code_is_compiled_by_its_declared_result_and_does_not_run():
+    class Named(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.custom = Custom("add.so:Add", lambda x: [x[1], x[0]], lambda x: x, "aot").shard(((4, 1),))
+
+        def construct(self, x):
+            return self.custom(x)
+
+    plan = pl.compile(Named(), X, device_num=8, dataset_strategy="full_batch", parallel_mode="semi_auto_parallel")
+    assert plan.value(plan.outputs[0]).shape == X.shape[::-1]
+    with pytest.raises(NotBuiltYet, match="how it is computed"):
+        Named()(Tensor(X))
+    with pytest.raises(TypeError, match="out_shape and out_dtype"):
+        Custom("add.so:Add")
+    with pytest.raises(StrategyError, match=r"powers|at least 1"):
+        made_by_calls().shard(((0, 1), (1, 1)))

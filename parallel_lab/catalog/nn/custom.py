@@ -7,6 +7,8 @@
         def infer_dtype(self, x): return x
         def __call__(self, x): return self.scale * x.abs().sum()        # what a run computes; not needed to compile
 
+    Custom(lambda x: 2 * x, lambda x: x, lambda x: x, "pyfunc")         # the same without a class
+
     @bprop_getters.register(Penalty)
     def gradient(self):
         def bprop(x, out, dout): return (dout * self.scale * ops.sign(x),)
@@ -26,14 +28,14 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, fitting, function, text
+from ...base.checks import checked, choice, fitting, function, text
 from ...base.dtypes import plain_array
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...nn.tensor.own_gradient import OwnGradient, next_number, values_of
 from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import a_dtype
-from ...ops.machine.primitive import WithoutStrategy
+from ...ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ...ops.own_gradient import MADE, own_gradient
 from ..ops.custom import custom
 
@@ -130,6 +132,68 @@ class PrimitiveWithInfer(WithoutStrategy):
             raise ShapeError(given, where=where, allowed="A shape and a dtype per result")
         names = tuple(str(a_dtype(where, "infer_dtype", dtype)) for dtype in dtypes)
         return tuple(tuple(map(int, shape)) for shape in shapes), names, several
+
+
+class Custom(PrimitiveWithInfer):
+    """`Custom(func, out_shape, out_dtype, func_type, bprop)(*inputs)`: an operator of one's own, without a class.
+
+    func       a function of arrays; or the name of compiled code, whose operator can be compiled and not run
+    out_shape  of the result, or of several results a list; or a function of the inputs' shapes that gives it. None:
+               what `func` makes of zeros.  out_dtype: likewise, of dtypes
+    func_type  which of MindSpore's ways to say `func`;  bprop: (*inputs, out, dout) -> gradients
+    reg_info   accepted
+
+    A strategy has no effect: every rank has operands and results whole.
+    """
+
+    why = ""
+
+    @checked(
+        func_type=choice("hybrid", "pyfunc", "aot", "akg", "tbe", "aicpu", "julia"),
+        bprop=function("A function of (*inputs, out, dout)") | None,
+    )
+    def __init__(
+        self,
+        func: Any,
+        out_shape: Any = None,
+        out_dtype: Any = None,
+        func_type: str = "hybrid",
+        bprop: Callable | None = None,
+        reg_info: Any = None,
+    ) -> None:
+        if isinstance(func, str) and (out_shape is None or out_dtype is None):
+            raise ArgumentTypeError(f"Custom({shorten(func)})", allowed="Compiled code with out_shape and out_dtype")
+        if not isinstance(func, str):
+            function("A function of arrays, or the name of compiled code")("Custom", "func", func)
+        super().__init__("Custom")
+        self.func, self.out_shape, self.out_dtype, self.bprop = func, out_shape, out_dtype, bprop
+
+    def __infer__(self, *inputs: dict[str, Any]) -> dict[str, Any]:
+        facts = {key: [one[key] for one in inputs] for key in ("shape", "dtype")}
+        said = {"shape": self.out_shape, "dtype": self.out_dtype}
+        if None in said.values():
+            made = self.func(*map(np.zeros, facts["shape"], facts["dtype"]))
+            seen = [(list(each.shape), each.dtype) for each in (made if isinstance(made, tuple) else (made,))]
+            shapes, dtypes = map(list, zip(*seen, strict=True))
+            several = isinstance(made, tuple)
+            said = {"shape": shapes if several else shapes[0], "dtype": dtypes if several else dtypes[0]}
+        return {key: how(*facts[key]) if inspect.isroutine(how) else how for key, how in said.items()}
+
+    @functools.cached_property
+    def compute(self) -> Callable | None:
+        """As `PrimitiveWithInfer.compute`."""
+        return self.func if callable(self.func) else None
+
+    def get_bprop(self) -> Callable | None:
+        """The function of the gradients that was given."""
+        return self.bprop
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Custom:
+        """Checked, and without effect. Returns self."""
+        for strategy in (in_strategy, out_strategy):
+            if strategy is not None:
+                check_strategy_value(strategy, "Custom shard")
+        return self
 
 
 class InsertGradientOf(WithoutStrategy):

@@ -18,8 +18,9 @@ All others follow: they are split as what they read, or else as their readers wa
 devices, then half of them, and so on; what is left is not split. A BatchMatMul follows, too. A Gather splits its
 indices, then the rows of its table, and hands nothing on.
 
-Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core. The weights 0.1 and 25
-are those by which 2.10 chose for 64 products.)
+Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core. The weight 0.1 is
+rp_matmul_mem_coef of set_cost_model_context; in 1.x it was 0.25. 64 single products do not tell the two apart, but 2.10
+halves the rows alone of (16, 32) x (32, 16) before a relu and (16, 16), as recorded; a quarter would not.)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any, cast
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
+from ...base.settings.current import get_cost_model_context
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import BATCH_ONLY
 from ...layout.named_layout import AnyStrategy
@@ -42,7 +44,6 @@ from ...ops.machine.sharding import default_strategy, sharding_rule
 from ...ops.machine.split_labels import ShardingRule, strategy_operands
 from .places import DATASET, Places
 
-ROWS_SCALE = 0.1  # MindSpore scales this one only: batches are cheap to split
 WHOLE_BELOW = 25  # elements: a product whose cheapest cut costs less is left whole
 MOVED_SCALE = 16  # elements of a tensor that two operators cut differently
 KINDS = {"m": "rows", "n": "columns", "k": "contraction", "b": "batch", "c": "channels", "": ""}
@@ -88,11 +89,11 @@ class _Op:
         shape = self.out if at == 2 else self.shapes[at]
         return tuple(n // self.halved[at].get(len(shape) - i, 1) for i, n in enumerate(shape))
 
-    def choices(self) -> Iterator[tuple[str, float, Cuts]]:
-        """(label, price, cuts) of what can be halved."""
+    def choices(self, rows_scale: float) -> Iterator[tuple[str, float, Cuts]]:
+        """(label, price, cuts) of what can be halved.  rows_scale: by which a cut of a product's rows is cheaper."""
         if self.kind == "MatMul":
             (m, k), (_, n) = self.now(0), self.now(1)
-            rows, columns, contraction = k * n / 2 * ROWS_SCALE, m * k / 2, m * n / 2
+            rows, columns, contraction = k * n / 2 * rows_scale, m * k / 2, m * n / 2
             if not m % 2:
                 yield "m", rows, (2, 0, 2)
             if not n % 2 and 1 not in self.halved[0]:
@@ -148,6 +149,7 @@ class _Recursive(Places):
     def __init__(self, graph: Graph, config: ParallelConfig) -> None:
         super().__init__(graph, config)
         self.ops = self.met()  # the last of the network first
+        self.rows_scale = get_cost_model_context("rp_matmul_mem_coef")
         self.steps: list[Halving] = []
         self.rules: dict[str, ShardingRule] = {}
 
@@ -217,7 +219,7 @@ class _Recursive(Places):
     def halve(self, op: _Op, level: int) -> None:
         """Take the cheapest cut in two."""
         prices = []
-        for label, price, cuts in op.choices():
+        for label, price, cuts in op.choices(self.rows_scale):
             moved = 0.0
             for other, at, alike in op.near:
                 if alike and other.cuts is not None:
