@@ -1,11 +1,16 @@
-"""Answers at par to puzzles: the recorded schedules of lesson 09, and the moves of 17.5 by a search of the tests."""
+"""Answers at par to puzzles: the recorded schedules of lesson 09, and the moves of 17.5 by a search of the tests; and
+what a learner may hear from a function that lies near a puzzle.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from parallel_lab.base.errors import LayoutError
 
@@ -37,3 +42,14 @@ def fewest_bytes(puzzle):
         if puzzle.target in layer and (best is None or layer[puzzle.target][0] < best[0]):
             best = layer[puzzle.target]
     return best[1]
+
+
+def replies(make: Callable[..., Any], given: Sequence[Any], counts: Iterable[int]) -> Iterator[tuple[str, Any]]:
+    """The calls of a function with any of these arguments, so many at a time, and what each call gives."""
+    for arguments in (each for n in counts for each in itertools.product(given, repeat=n)):
+        try:
+            value = make(*arguments)
+            value = list(itertools.islice(value, 100)) if inspect.isgenerator(value) else value
+        except Exception:  # not made for these
+            continue
+        yield f"{make.__name__}{arguments}", value
