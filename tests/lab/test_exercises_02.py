@@ -286,6 +286,12 @@ def test_a_wrong_half_size_is_explained(half, words):
     assert words in words_of(wrong["half_size_bytes"])
 
 
+def test_where_bytes_cost_nothing_the_half_size_is_infinite():
+    flat = dataclasses.replace(FIT, median_s=(3e-6,) * len(FIT.sizes_bytes))
+    assert "half_size_bytes" not in failed(answered(relative, math.inf, flat))
+    assert "bytes cost nothing" in words_of(failed(answered(relative, HALF, flat))["half_size_bytes"])
+
+
 @pytest.mark.exhaustive
 def test_the_line_of_a_fit_is_computed_again_from_its_times():
     forged = dataclasses.replace(FIT, alpha_s=1.0, beta_s_per_byte=1.0)

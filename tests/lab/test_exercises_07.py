@@ -157,6 +157,18 @@ def test_a_wrong_norm_is_explained(scale, part, words):
     assert words in told("07.3", clip(scale), part)
 
 
+@each_of(("added", "words"), (True, "The norms were added up"), (False, "by its own norm"))
+def test_a_norm_of_each_rank_is_explained(added, words):
+    def program(rank, ranks, gradients):
+        mine, copied = gradients
+        norm = np.array([np.sqrt((mine**2).sum() + (copied**2).sum())])
+        if added:
+            norm = yield Request("all_reduce", tuple(range(ranks)), norm)
+        return mine * min(1, 1 / norm[0]), copied * min(1, 1 / norm[0])
+
+    assert words in told("07.3", program, "slices")
+
+
 # ---- the notebook's own calls ----
 
 

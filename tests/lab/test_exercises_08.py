@@ -47,6 +47,8 @@ def test_the_count_of_the_arrays_is_the_formulas_to_the_byte():
     (lambda n, r, stage, p, g, s: held(n, r, stage, p, 0, s), "stage 0", "The gradients are missing"),
     (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, 0), "stage 0", "The optimizer states are missing"),
     (lambda n, r, stage, p, g, s: n * p, "stage 0", "The parameters alone"),
+    (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, 0) + n * s, "stage 1", "That is stage 0"),
+    (lambda n, r, stage, p, g, s: held(n, r, min(stage, 2), p, g, 0) + n * s, "stage 2", "sharded here, not whole"),
     (lambda n, r, stage, p, g, s: held(n, r, stage, p, g, s) / 1e9, "stage 0", "That is in GB"),
     (lambda n, r, stage, p, g, s: n, "stage 0", "elements, not bytes"),
     (lambda n, r, stage, p, g, s: held(n, r, stage, 2, 2, 12), "stage 0", "4 + 4 + 4 bytes each"),

@@ -194,19 +194,20 @@ def test_a_misconception_is_named():
         assert failed(check(number, idea.answer))[idea.part].idea == name
 
 
-def test_m_taken_for_k_is_explained():
-    def swapped(strategy, per_node):
-        (m, k), rest = strategy
-        return counted_nodes(((k, m), rest), per_node)
+def in_nodes(per_node, far, count):
+    """Nodes of so many ranks, each `far` from the one before."""
+    return len({i * far // per_node for i in range(count)})
 
-    def along_m(strategy, per_node):
-        return len({i * (8 // strategy[0][0]) // per_node for i in range(strategy[0][0])})
 
-    said = (failed(check("11.5", answer))["nodes"].note for answer in (swapped, along_m))
-    assert [note.partition(":")[0].partition(",")[0] for note in said] == [
-        "That takes m for k",
-        "That counts the ranks of m",
-    ]
+@each_of(
+    ("answer", "words"),
+    (lambda s, per_node: counted_nodes((s[0][::-1], s[1]), per_node), "That takes m for k"),
+    (lambda s, per_node: in_nodes(per_node, 8 // s[0][0], s[0][0]), "That counts the ranks of m"),
+    (lambda s, per_node: in_nodes(per_node, 1, s[0][1]), "Only where k is the last axis"),
+    (lambda s, per_node: s[0][1], "several of them may be in one node"),
+)
+def test_nodes_of_other_ranks_are_explained(answer, words):
+    assert words in failed(check("11.5", answer))["nodes"].note
 
 
 def test_the_right_answers_are_the_clocks_and_the_plans():

@@ -47,6 +47,12 @@ def of_equation(rate, link, start_s, heads, kv_heads, d, size):
         "other speeds",
         "as if all ranks were equally",
     ),
+    (
+        "15.1",
+        lambda n, v, r: range(n * sum(v[:r]) // sum(v), n * sum(v[: r + 1]) // sum(v)),
+        "other speeds",
+        "Slices in order",
+    ),
     ("15.1", lambda n, v, r: np.zeros((2, 2)), "equally fast", ""),
     ("15.2", lambda o1, l1, o2, l2: ((o1 + o2) / 2, np.logaddexp(l1, l2)), "two blocks", "blocks count alike"),
     ("15.2", lambda o1, l1, o2, l2: (o1 + o2, np.logaddexp(l1, l2)), "two blocks", "divided by its own sum"),

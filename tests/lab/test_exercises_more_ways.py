@@ -61,6 +61,16 @@ def test_each_wrong_model_hears_its_own_note(number, ideas):
 
 
 @each_of(
+    ("answer", "words"),
+    (lambda n, c, compute, send, start: n * (compute + send + c * start), "Nothing is hidden there"),
+    (lambda n, c, compute, send, start: n * max(compute, send + c * start), "not hidden at the end"),
+    (lambda n, c, *of: simulated(n, c, *of[:2], of[2] / c), "each of them takes its time to start"),
+)
+def test_a_step_of_copies_that_is_counted_otherwise_is_explained(answer, words):
+    assert any(words in part.note for part in failed(check("14.4", answer)).values())
+
+
+@each_of(
     ("number", "right", "points"),
     ("05.5", more_ways.product_bytes, 3),
     ("08.4", lambda w, u: float(ml_dtypes.bfloat16(np.float32(w + u))), 3),
