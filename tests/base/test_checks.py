@@ -13,14 +13,18 @@ from parallel_lab.base.checks import (
     Check,
     checked,
     choice,
+    fitting,
     flag,
     floating,
     integer,
     integers,
+    kept,
     number,
     path_text,
     probability,
+    refuse_slip,
     sequence_of,
+    size_or_none,
     text,
 )
 from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, ParallelLabError, shorten
@@ -113,6 +117,43 @@ def test_texts_that_hold_what_is_no_path_or_too_long_get_a_hint():
         floating()("f", "rate", 1)
     with pytest.raises(ArgumentError, match=r"One of 'sum', 'mean'\. The nearest is 'mean'\.$"):
         choice("sum", "mean")("f", "reduction", "means")
+
+
+@pytest.mark.parametrize(
+    ("given", "size_bytes"),
+    [("4 MiB", 4 * 2**20), ("900 kb", 900 * 2**10), ("1,5G", 3 * 2**29), ("12 B", 12), (7, 7), ("", 0), (None, 0)],
+)
+def test_a_typed_size_is_a_number_of_bytes(given, size_bytes):
+    assert size_or_none("f", "size", given) == size_bytes
+
+
+def test_what_a_check_takes_only_with_a_word_of_its_own():
+    with pytest.raises(ArgumentError, match="A size such as '4 MiB'"):
+        size_or_none("f", "size", "1e30 G")
+    with pytest.raises(ArgumentError, match="path=''"):
+        path_text(empty=False)("f", "path", "")
+    with pytest.raises(ArgumentError, match="'gradients', or a name less like it"):
+        refuse_slip("f", "gradiens", ["loss", "gradients"])
+    assert refuse_slip("f", "steps", ["loss", "gradients"]) is None
+
+
+def test_switches_of_a_function_without_checks_are_true_or_false():
+    switched = fitting(lambda x, on=True, *, off=False: (x, on, off))
+    assert switched(1, False, off=True) == (1, False, True)
+    for args, given in (((1, 1), {}), ((1,), {"off": "no"})):
+        with pytest.raises(ArgumentTypeError, match="True or False"):
+            switched(*args, **given)
+
+
+def test_arguments_are_kept_unless_the_class_has_that_name_and_no_check():
+    class Kept:
+        n, size = 0, property(lambda self: 5)
+
+        @kept(n=integer(1))
+        def __init__(self, n, size, rate=0.5): ...
+
+    made = Kept(3, 8)
+    assert (made.n, made.size, made.rate, made._kept) == (3, 5, 0.5, ("n",))
 
 
 # ---- what the package declares ----

@@ -22,6 +22,7 @@ from parallel_lab.lab.collectives.algorithms.algorithm import (
 from parallel_lab.lab.collectives.algorithms.rounds import KINDS, REDUCING, ROOTED, Phase, Send
 from parallel_lab.lab.collectives.algorithms.table import algorithm_names
 from parallel_lab.lab.collectives.algorithms.walk import Arrival
+from parallel_lab.lab.collectives.words import cell_text
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.run.communicator import REDUCTIONS, Request, answer
 from tests.crossed import each_of
@@ -403,6 +404,24 @@ def test_a_wrong_list_does_not_run():
         wrong.run([np.ones(2), np.ones(2)])
 
 
+def test_only_the_root_of_a_broadcast_needs_a_value():
+    x = np.arange(6.0)
+    for name in algorithm_names("broadcast", 4):
+        for reply in algorithm("broadcast", name, 4, root=2).run([None, None, x, None]):
+            np.testing.assert_array_equal(reply, x)
+
+
+def test_a_place_of_a_card_says_whose_addends_it_has():
+    def text(kind, who, **more):
+        return cell_text(kind, {"who": who, "from": [], "add": False, "state": "", **more}, 4)
+
+    assert text("all_reduce", [2]) == "partial sum of rank 2"
+    assert text("reduce", [0, 3]) == "sum of ranks 0, 3 (2 of 4 partial sums)"
+    assert text("all_reduce", [0, 1, 2, 3], state="spent") == "complete sum, passed on"
+    assert text("all_gather", [1], **{"from": [0]}) == "there, came from rank 0"
+    assert text("reduce", [0, 1], **{"from": [0, 1], "add": True}).endswith(", added from ranks 0, 1")
+
+
 # ---- refusals and text ----
 
 
@@ -419,6 +438,8 @@ def test_a_wrong_list_does_not_run():
     (lambda: algorithm("broadcast", "tree", 4, root=4), "Positions run from 0 to 3"),
     (lambda: algorithm("all_reduce", "tree", 4, root=1), "A root is for"),
     (lambda: algorithm("all_reduce", "ring", 4, segments=2), "Segments are for"),
+    (lambda: algorithm("reduce", "ring", 4, segments=0), "reduce by ring: segments=0. An int, at least 1"),
+    (lambda: check_algorithm("all_reduce", [], 4, chunks=0), "all_reduce: chunks=0. An int, at least 1"),
     (lambda: algorithm("all_reduce", "ring", 4).time_s(8, LINK, contention="some"), "One of"),
     (lambda: check_algorithm("all_gather", [], 4, chunks=3), "chunks are the pieces of the ranks"),
 )

@@ -120,3 +120,15 @@ def test_a_negative_dim_counts_from_the_right_and_sums_go_with_means():
     assert str(MeshLayout(MESHES[1], (StridedShard(0, 4), Replicate()))) == (
         "[_StridedShard(0, split_factor=4), Replicate()]"
     )
+
+
+@pytest.mark.parametrize("names", [("dp",), ("cp",), ("tp",), ("dp", "tp"), ("cp", "tp"), ("dp", "cp", "tp")])
+def test_a_mesh_over_some_axes_has_the_ranks_at_the_origin_of_the_others(names):
+    mesh = DeviceMesh((2, 3, 4), ("dp", "cp", "tp"), tuple(range(23, -1, -1)))
+    steps = {"dp": 12, "cp": 4, "tp": 1}
+    places = itertools.product(*(range(mesh.axis_size(name)) for name in names))
+    part = mesh[names]
+    assert part.names == names and part.shape == tuple(map(mesh.axis_size, names))
+    assert list(part.ranks) == [
+        23 - sum(at * steps[name] for at, name in zip(place, names, strict=True)) for place in places
+    ]
