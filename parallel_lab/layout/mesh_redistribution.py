@@ -33,7 +33,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from ..base.errors import LayoutError
+from ..base.errors import LayoutError, shorten
 from .mesh_layout import AxisPlacement, MeshLayout, Partial, Replicate, Shard, StridedShard
 from .tensor_layout import Shape
 
@@ -214,13 +214,18 @@ def _contiguous(value: Array) -> Array:
 
 
 def _places(held: Array, wanted: Array) -> Array:
-    """Where each wanted position stands in what is held."""
-    if len(held) == 0 or len(wanted) == 0:
-        return np.zeros(0, np.int64)
-    if (np.diff(held) == 1).all():
-        return wanted - held[0]
-    order = np.argsort(held)
-    return order[np.searchsorted(held, wanted, sorter=order)]
+    """Where each wanted position stands in what is held. Raises LayoutError where it does not stand there: pieces of
+    pieces in strides, of unequal lengths.
+    """
+    if len(held) and (np.diff(held) == 1).all():
+        order, places = np.arange(len(held)), wanted - held[0]
+    else:
+        order = np.argsort(held)
+        places = np.searchsorted(held, wanted, sorter=order)
+    if len(wanted) and not (0 <= places.min() <= places.max() < len(held) and (held[order[places]] == wanted).all()):
+        given, allowed = f"positions {shorten(wanted.tolist())}", f"Some of {shorten(held.tolist())}, which ranks hold"
+        raise LayoutError(given, where="redistribute", allowed=allowed, hint="Strides over two axes need equal parts")
+    return order[places]
 
 
 def _padded(value: Array, dim: int, size: int) -> Array:

@@ -35,7 +35,7 @@ PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
     "base": 5_010,
-    "layout": 4_642,
+    "layout": 4_647,
     "ops": 13_306,
     "nn": 11_885,
     "catalog": 15_568,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_470, 168_708, 123_179
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_475, 168_713, 123_187
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

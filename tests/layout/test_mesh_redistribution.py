@@ -145,3 +145,11 @@ def test_the_inner_axis_leaves_a_dim_though_another_axis_splits_a_later_one():
     source, target = (MeshLayout.from_dims(mesh, dims) for dims in ((("tp", "dp"), ("cp",)), (("tp",), ("cp", "dp"))))
     (step,) = redistribution(source, target, (8, 8), "cheapest")
     assert (step.kind, step.name) == ("all_to_all", "dp")
+
+
+def test_strides_of_unequal_pieces_move_or_are_refused():
+    """An IndexError, or another rank's rows: the pieces that were cut before were taken to be of equal length."""
+    row = redistribute([10], [2, 4], ["R", "P"], ["SS0:4", "S0"])
+    assert row["messages"] == [["reduce_scatter", "tp", [12]]] and row["err"] < 1e-5  # PyTorch 2.14
+    assert row["bwd_messages"] == [["all_gather", "dp", [2]], ["all_gather", "tp", [3]]]
+    assert "equal parts" in redistribute([5], [2, 2, 2], ["R", "P", "S0"], ["SS0:4", "SS0:2", "S0"])["error"]

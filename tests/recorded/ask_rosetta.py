@@ -300,7 +300,7 @@ def styles(text: str, network: Any) -> dict[str, Any]:
     text = text.replace("SP block", "norms SP, wq wk wv w1 w3 Colwise, wo w2 out Shard(1), PrepareModuleInput")
     for item in re.findall(r"(?:[^,;()]|\((?:[^()]|\([^()]*\))*\))+", text):
         words = item.split("(")[0].split()
-        sides = dict(re.findall(r"\b(in|out)(?:put)?(?:_layouts)?[ =]+(\w+(?:\(-?\d*\))?)", item))
+        sides = dict(re.findall(r"\b(in|out)(?:put)?(?:_layouts)?[ =]+((?:Rep|Shard)\w*(?:\(-?\d*\))?)", item))
         options: Row = {f"{side}put_layouts": placed(word) for side, word in sides.items()}
         if "local_output=False" in item or "DTensor" in item:
             options["use_local_output"] = False
