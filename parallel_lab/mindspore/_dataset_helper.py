@@ -19,7 +19,9 @@ import numpy as np
 
 from ..base.checks import flag, function, instance, integer, text
 from ..base.errors import ArgumentError, ContextConflictError, DatasetError
+from ..base.hooks import current_tracer
 from ..base.settings.context import PYNATIVE_MODE, get_context
+from ..catalog.nn.custom import PrimitiveWithInfer
 from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
 from ..train.dataset import Dataset
@@ -156,7 +158,7 @@ class GetNext:
     """`GetNext(types, shapes, count, queue_name)()`: the next batch of a dataset that a DatasetHelper sends.
 
     types, shapes  of the columns, as `helper.types_shapes()` gives them; a batch has to be like that
-    shared_name    `dataset.__transfer_dataset__.queue_name`
+    shared_name    `dataset.__transfer_dataset__.queue_name`. With another text a network can be compiled and not run
     """
 
     def __init__(self, types: Sequence[Any], shapes: Sequence[Any], output_num: int, shared_name: str) -> None:
@@ -166,15 +168,29 @@ class GetNext:
             given = f"{len(types)} types, {len(shapes)} shapes, output_num={output_num}"
             raise ArgumentError(given, where="GetNext", allowed="One number")
         text("GetNext", "shared_name", shared_name)
-        if not isinstance(shared_name, _Queue):
-            what, hint = f"no dataset sends to {shared_name!r}", "dataset.__transfer_dataset__.queue_name"
-            raise ArgumentError(what, where="GetNext", allowed="The queue of a dataset in sink mode", hint=hint)
         self.queue, self.expected = shared_name, list(zip(types, map(tuple, shapes), strict=True))
+        self.columns = _Columns(self.expected)
 
     def __call__(self) -> tuple[Tensor, ...]:
+        if not isinstance(self.queue, _Queue):
+            if current_tracer.get() is not None:
+                return self.columns(0)  # an operator has an operand
+            what, hint = f"no dataset sends to {self.queue!r}", "dataset.__transfer_dataset__.queue_name"
+            raise ArgumentError(what, where="GetNext", allowed="The queue of a dataset in sink mode", hint=hint)
         batch = _next_batch("GetNext", self.queue)
         _check_batch("GetNext", batch, self.expected)
         return batch
+
+
+class _Columns(PrimitiveWithInfer):
+    """What a batch looks like, in a network that is compiled while no dataset sends one."""
+
+    def __init__(self, expected: Sequence[tuple[Any, tuple[int, ...]]]) -> None:
+        super().__init__("GetNext")
+        self.expected = expected
+
+    def __infer__(self, *_: Any) -> dict[str, Any]:
+        return {"shape": [list(shape) for _, shape in self.expected], "dtype": [dtype for dtype, _ in self.expected]}
 
 
 def _check_batch(where: str, batch: Sequence[Tensor], expected: Sequence[tuple[Any, tuple[int, ...]]]) -> None:

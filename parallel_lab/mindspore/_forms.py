@@ -361,6 +361,9 @@ class NeighborExchange(_GivesTensors, ops.NeighborExchange):
             recv_shapes, send_shapes, how["send_rank_ids"], how["recv_rank_ids"] = (), (), [], []
         super().__init__(recv_shapes=recv_shapes, send_shapes=send_shapes, **how)
 
+    def __call__(self, *inputs: Any) -> Any:
+        return super().__call__(*(inputs or ((),)))  # who sends nothing may give nothing
+
     def _checked(self, values: list[Any], rank: int | None, members: tuple[int, ...]) -> None:
         if self.untaken:
             raise ArgumentTypeError(self.untaken, where=self.name, allowed="A tuple of shapes: ([2, 3],), with a comma")

@@ -23,7 +23,7 @@ from ..base.errors import ShapeError
 from .machine.operand_checks import ints, one_dim
 from .machine.registry import case, gradient, op
 from .machine.signature import letters
-from .manual_split import own_rows, part_sizes, sizes_fault, strategy_fault, uneven_rows
+from .manual_split import ManualSplitError, own_rows, part_sizes, sizes_fault, strategy_fault, uneven_rows
 
 # ---- rows by number ----
 
@@ -117,9 +117,9 @@ def gather_fault(operands, *, axis, batch_dims=0, manual_split=()):
     table, indices = (len(o.shape) for o in operands)
     if manual_split and (axis % table or batch_dims or not indices):
         given = f"manual_split with axis={axis}, batch_dims={batch_dims} and indices of shape {operands[1].shape}"
-        return given, "Axis 0, no batch dims, and indices with dims"
+        raise ManualSplitError(given, where="Gather", allowed="Axis 0, no batch dims, and indices with dims")
     if manual_split and (fault := sizes_fault(manual_split, operands[0].shape[0])):
-        return fault
+        raise ManualSplitError(fault[0], where="Gather", allowed=fault[1])
     if batch_dims > min(axis % table, indices):
         given = f"batch_dims={batch_dims} with axis={axis}, a table of {table} dims and indices of {indices}"
         return given, "The first dims of both, before the axis"

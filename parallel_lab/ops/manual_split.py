@@ -18,7 +18,11 @@ import itertools
 import numpy as np
 
 from ..base.checks import is_int
-from ..base.errors import ShapeError, shorten
+from ..base.errors import ShapeError, StrategyError, shorten
+
+
+class ManualSplitError(ShapeError, StrategyError):
+    """Parts that do not fit a table: a RuntimeError too, as MindSpore finds it together with strategies."""
 
 
 def part_sizes(manual_split):

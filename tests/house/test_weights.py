@@ -36,7 +36,7 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 5_010,
     "layout": 4_647,
-    "ops": 13_306,
+    "ops": 13_310,
     "nn": 11_885,
     "catalog": 15_568,
     "graph": 10_935,
@@ -45,14 +45,14 @@ PACKAGE_LINES = {
     "processes": 14_165,
     "train": 11_417,
     "lab": 50_594,
-    "mindspore": 10_342,
+    "mindspore": 10_361,
     "hyper_parallel": 2_328,
     "cli": 3_231,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_475, 168_713, 123_187
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 140_479, 168_736, 123_225
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from parallel_lab.mindspore.common.api import _cell_graph_executor
 
 import parallel_lab.mindspore as ms
 from parallel_lab.base.errors import ArgumentError, ContextConflictError, DatasetError
@@ -68,9 +69,33 @@ def test_get_next_reads_the_queue_of_a_dataset():
     with pytest.raises(DatasetError, match="1 epochs were read"):
         get_next()
     with pytest.raises(ArgumentError, match="no dataset sends to 'elsewhere'"):
-        ops.GetNext(types, shapes, 2, "elsewhere")
+        ops.GetNext(types, shapes, 2, "elsewhere")()
     with pytest.raises(ArgumentError, match="output_num=3"):
         ops.GetNext(types, shapes, 3, name)
+
+
+def test_a_network_that_takes_its_batches_is_compiled_without_a_dataset():
+    """x w with x: (32, 64) float32 from a queue that nobody fills: split as said, and refused when it runs."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.get_next, self.w = ops.GetNext([ms.float32, ms.int32], [[32, 64], [32]], 2, ""), nn.Dense(64, 8)
+            self.w.matmul.shard(((4, 2), (1, 2)))
+
+        def construct(self):
+            data, _ = self.get_next()
+            return self.w(data)
+
+    net = Net()
+    ms.set_auto_parallel_context(device_num=8, parallel_mode="semi_auto_parallel", dataset_strategy="full_batch")
+    try:
+        _cell_graph_executor.compile(net)
+    finally:
+        ms.reset_auto_parallel_context()
+    assert ((4, 2), (1, 2)) in [n.strategy for n in net.compiled.plan.graph.nodes]
+    with pytest.raises(ArgumentError, match="no dataset sends to ''"):
+        net()
 
 
 def test_shapes_of_uneven_batches():

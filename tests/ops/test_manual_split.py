@@ -96,10 +96,10 @@ REFUSED = {
     "samples": (((4, 1), (2, 4)), ROWS, StrategyError, "another dim than the last"),
     "no split": (((1, 1), (1, 1)), ROWS, StrategyError, "leaves the rows whole"),
     "repeated": (((4, 1), (1, 4)), ROWS, StrategyError, "uses 4 of 8 devices"),
-    "another sum": (((4, 1), (1, 4)), (3, 1, 2, 6), ShapeError, "whose sum is the table's 11 rows"),
-    "no rows": (((4, 1), (1, 4)), (3, 0, 3, 5), ShapeError, "Ints of at least 1"),
-    "other offsets": (((4, 1), (1, 4)), ((3, 0), (1, 0), (2, 0), (5, 0)), ShapeError, "the sum before it"),
-    "a number": (((4, 1), (1, 4)), 4, ShapeError, "manual_split=4"),
+    "another sum": (((4, 1), (1, 4)), (3, 1, 2, 6), RuntimeError, "whose sum is the table's 11 rows"),
+    "no rows": (((4, 1), (1, 4)), (3, 0, 3, 5), RuntimeError, "Ints of at least 1"),
+    "other offsets": (((4, 1), (1, 4)), ((3, 0), (1, 0), (2, 0), (5, 0)), RuntimeError, "the sum before it"),
+    "a number": (((4, 1), (1, 4)), 4, RuntimeError, "manual_split=4"),
 }
 
 
