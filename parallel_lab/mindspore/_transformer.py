@@ -175,15 +175,14 @@ class TransformerEncoderLayer(_Layer):
         input_x = in_dtype(self.cast, self.layernorm1(x), self.dtype)
         if self.use_past:
             for past in (self.key_past, self.value_past):
-                reset = self.assign(past, self.mul(past, ops.cast(init_reset, self.dtype)))
-                input_x = ops.depend(input_x, reset)
+                self.assign(past, self.mul(past, ops.cast(init_reset, self.dtype)))
         attention, present = self.attention(
             input_x, input_x, input_x, input_mask, self.key_past, self.value_past, batch_valid_length
         )
         x = self.add(input_x if self.post_layernorm_residual else x, attention)
         if self.use_past:
             for past, now in zip((self.key_past, self.value_past), present, strict=True):
-                x = ops.depend(x, self.assign(past, now))
+                self.assign(past, now)
         return self._finished(x, shape, present)
 
 
@@ -452,6 +451,7 @@ class CrossEntropyLoss(Cell):
 
     def construct(self, logits: Any, label: Any, input_mask: Any) -> Any:
         check_shape(self, "logits", logits, (None, None))
+        check_shape(self, "label", label, (None,), dtype="int32")
         loss = self._nllloss(*self._softmax(logits, label))
         input_mask = self.reshape(input_mask, (-1,))
         counted = self.add2(self.sum2(input_mask), self.small)

@@ -67,9 +67,13 @@ def check_divides(where: str, parts: int, **sizes: int) -> None:
             raise ArgumentError(f"{name}={size} in {parts} parts", where=where, allowed=f"A multiple of {parts}")
 
 
-def check_shape(cell: Cell, name: str, value: Any, *shapes: tuple[int | None, ...]) -> None:
-    """Raise ShapeError unless a value has one of these shapes; None is any size."""
+def check_shape(cell: Cell, name: str, value: Any, *shapes: tuple[int | None, ...], dtype: str = "float") -> None:
+    """Raise ShapeError unless a value has one of these shapes; None is any size. ArgumentTypeError unless the name of
+    its dtype begins so.
+    """
     given = ops.shape(value)
+    if not str(value.dtype).removeprefix("b").startswith(dtype):
+        raise ArgumentTypeError(f"{name} of dtype {value.dtype}", where=cell._where(), allowed=dtype)
     if not any(len(given) == len(s) and all(n in (None, m) for n, m in zip(s, given, strict=True)) for s in shapes):
         allowed = " or ".join(str(shape).replace("None", "any") for shape in shapes)
         raise ShapeError(f"{name} of shape {given}", where=cell._where(), allowed=allowed)
@@ -283,7 +287,7 @@ class VocabEmbedding(Cell):
         self.gather = ops.Gather().shard(((1, 1), (dp, 1)) if parallel_config.vocab_emb_dp else ((mp, 1), (1, 1)))
 
     def construct(self, input_ids: Any) -> tuple[Any, Any]:
-        check_shape(self, "input_ids", input_ids, (None, None))
+        check_shape(self, "input_ids", input_ids, (None, None), dtype="int32")
         return self.gather(self.embedding_table, input_ids, 0), self.embedding_table
 
 

@@ -587,19 +587,6 @@ def test_neighbours_exchange_tuples(shapes, wrap):
         _cell_graph_executor.compile(Exchange(), zeros(8, 8))
 
 
-def test_a_rank_that_sends_nothing_exchanges_without_an_argument():
-    op = ops.NeighborExchange([], [1], ([8, 8],), (), ms.float32)
-
-    class Exchange(nn.Cell):
-        def construct(self, x):
-            return op()[0] + x
-
-    ms.set_auto_parallel_context(parallel_mode="data_parallel", dataset_strategy="data_parallel")
-    net = Exchange()
-    compiled(net, zeros(8, 8))
-    assert "recv" in {i.kind for _, i in net.compiled.plan.instructions()}
-
-
 def test_a_strategy_per_input_counts_whatever_full_batch_says_in_2_10():
     try:
         set_compat("2.10")

@@ -349,3 +349,16 @@ def test_summaries_and_dumps_leave_a_compiled_network_as_it_is(tmp_path):
     assert np.array_equal(np.load(tmp_path / "x_float32_0.npy"), X.asnumpy())
     with pytest.raises(ValueError, match="single element"):
         ops.ScalarSummary()("x", X)
+
+
+def test_a_rank_that_sends_nothing_exchanges_without_an_argument():
+    op = ops.NeighborExchange([], [1], ([8, 8],), (), ms.float32)
+
+    class Exchange(nn.Cell):
+        def construct(self, x):
+            return op()[0] + x
+
+    ms.set_auto_parallel_context(parallel_mode="data_parallel", dataset_strategy="data_parallel", global_rank=0)
+    net = Exchange()
+    _cell_graph_executor.compile(net, Tensor(np.ones((8, 8), np.float32)))
+    assert "recv" in {i.kind for _, i in net.compiled.plan.instructions()}

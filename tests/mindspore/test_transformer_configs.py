@@ -175,6 +175,33 @@ def test_one_token_at_a_time_gives_what_the_whole_sequence_gives():
     np.testing.assert_allclose(got.asnumpy(), wanted, rtol=1e-5, atol=1e-6)
 
 
+def test_a_layer_keeps_the_tokens_before():
+    """Three tokens, then one: the last row of four at once, in float16. It could not be called with use_past."""
+    layer = T.TransformerEncoderLayer(2, 8, 16, 2, 4, use_past=True)
+    layer.set_train(False)
+    x, keep, clear = rng.standard_normal((2, 4, 8)).astype(np.float32), Tensor([True]), Tensor([False])
+    causal = Tensor(np.tile(np.tril(np.ones((4, 4), np.float32)), (2, 1, 1)))
+    wanted = layer(Tensor(x), causal, clear, Tensor(np.full(2, 4, np.int32)))[0].asnumpy()[:, 3:]
+    layer(Tensor(x), causal, clear, Tensor(np.full(2, 3, np.int32)))
+    layer.add_flags_recursive(is_first_iteration=False)
+    got, _ = layer(Tensor(x[:, 3:]), Tensor(np.ones((2, 1, 4), np.float32)), keep, Tensor(np.full(2, 3, np.int32)))
+    np.testing.assert_allclose(got.asnumpy(), wanted, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("made", "inputs"),
+    [
+        (lambda: T.CrossEntropyLoss(), [(4, 8, "int32"), (4, "int32"), (4, "float32")]),
+        (lambda: T.CrossEntropyLoss(), [(4, 8, "float32"), (4, "float32"), (4, "float32")]),
+        (lambda: T.VocabEmbedding(16, 8), [(2, 4, "float32")]),
+        (lambda: T.FeedForward(8, 16, 0.1), [(2, 8, "int32")]),
+    ],
+)
+def test_inputs_of_another_dtype_are_refused(made, inputs):
+    with pytest.raises(TypeError, match="of dtype"):
+        made()(*[Tensor(np.ones(shape, dtype)) for *shape, dtype in inputs])
+
+
 def test_norm_of_one_and_of_all_dims():
     """MindSpore 1.x, nn.Norm: (3, 4) has norm 5, along rows and as a whole."""
     x = Tensor(np.array([[3.0, 4.0], [0.0, 12.0]], np.float32))
