@@ -21,6 +21,7 @@ from parallel_lab.train.checkpoint import (
 )
 from tests.checkpoint.drawn import same_bits
 from tests.checkpoint.worlds import as_rank
+from tests.nets import cell
 
 
 class Net(nn.Cell):
@@ -35,13 +36,8 @@ class Net(nn.Cell):
         return x @ self.w + self.b
 
 
-class Outer(nn.Cell):
-    def __init__(self, seed=0):
-        super().__init__()
-        self.inner = Net(seed)
-
-    def construct(self, x):
-        return self.inner(x)
+def outer(seed=0):
+    return cell(lambda net, x: net.inner(x), inner=Net(seed))
 
 
 def values(net):
@@ -125,7 +121,7 @@ def test_append_dict_keeps_numbers_tensors_and_texts(tmp_path):
 def test_choice_func_and_prefixes_choose(tmp_path):
     save_checkpoint(Net(), tmp_path / "x.ckpt", choice_func=lambda name: name != "mean")
     assert list(load_checkpoint(tmp_path / "x.ckpt")) == ["w", "b"]
-    save_checkpoint(Outer(), tmp_path / "y.ckpt", append_dict={"epoch": 1})
+    save_checkpoint(outer(), tmp_path / "y.ckpt", append_dict={"epoch": 1})
     file = tmp_path / "y.ckpt"
     assert list(load_checkpoint(file, filter_prefix="inner.w")) == ["inner.b", "inner.mean", "epoch"]
     assert list(load_checkpoint(file, filter_prefix=["inner.w", "epoch"])) == ["inner.b", "inner.mean"]
@@ -203,7 +199,7 @@ def test_names_on_both_sides_that_do_not_match_are_returned(tmp_path):
 
 
 def test_names_that_differ_by_one_prefix_are_matched_unless_strict(tmp_path):
-    save_checkpoint(Outer(1), tmp_path / "x.ckpt")
+    save_checkpoint(outer(1), tmp_path / "x.ckpt")
     loaded, net = load_checkpoint(tmp_path / "x.ckpt"), Net(2)
     own = ["w", "b", "mean"]
     assert load_param_into_net(net, loaded, strict_load=True) == (own, [f"inner.{name}" for name in own])

@@ -32,6 +32,7 @@ from tests.crossed import first
 from tests.graph.random_choices import Seeded
 from tests.graph.random_nets import compare, draw_net, until_compared
 from tests.graph.random_programs import draw_program
+from tests.nets import cell
 from tests.recorded import nets
 
 RECORDED = json.loads((Path(__file__).parents[1] / "recorded" / "searched.json").read_text())
@@ -81,20 +82,16 @@ def test_every_recording_is_compared():
     assert {key.partition(":")[0] for key in RECORDED} == set(CASES) and len(RECORDED) == 2 * len(CASES)
 
 
-class MulPReLU(nn.Cell):
-    def __init__(self):
-        super().__init__()
-        self.mul, self.prelu = ops.Mul(), ops.PReLU()
-        self.weight = nn.PReLU(3).w
-
-    def construct(self, x, y):
-        return self.prelu(self.mul(x, y), self.weight)
+def mul_prelu():
+    return cell(
+        lambda net, x, y: net.prelu(net.mul(x, y), net.weight), mul=ops.Mul(), prelu=ops.PReLU(), weight=nn.PReLU(3).w
+    )
 
 
 def test_a_product_and_a_prelu_of_16_devices_split_the_batch():
     """MindSpore's own unit test (test_auto_parallel_matmul_prelu) asserts these."""
     x = ones(16, 3, 128, 32)
-    plan = searched(MulPReLU(), x, x, device_num=16)
+    plan = searched(mul_prelu(), x, x, device_num=16)
     batch = (16, 1, 1, 1)
     assert strategies(plan) == {"mul": (batch, batch), "prelu": (batch, (1,))}
 
@@ -511,13 +508,8 @@ class VirtualLoss(PrimitiveWithInfer):
         return x
 
 
-class Lossy(nn.Cell):
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.loss = network, VirtualLoss()
-
-    def construct(self, *inputs):
-        return self.loss(self.network(*inputs))
+def lossy(network):
+    return cell(lambda net, *inputs: net.loss(net.network(*inputs)), network=network, loss=VirtualLoss())
 
 
 def test_what_an_operator_without_a_rule_needs_does_not_change_the_cuts():
@@ -525,7 +517,7 @@ def test_what_an_operator_without_a_rule_needs_does_not_change_the_cuts():
     x = ones(1, 3, 128, 32)  # a slice
     for fully in (True, False):
         plan = searched(
-            Lossy(MulPReLU()), x, x, device_num=16, fully_use_devices=fully, dataset_strategy="data_parallel"
+            lossy(mul_prelu()), x, x, device_num=16, fully_use_devices=fully, dataset_strategy="data_parallel"
         )
         found = {n.op_class: n.strategy for n in plan.graph.nodes if n.op_class in ("Mul", "PReLU")}
         assert found == {"Mul": ((16, 1, 1, 1), (16, 1, 1, 1)), "PReLU": ((16, 1, 1, 1), (1,))}

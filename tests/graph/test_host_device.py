@@ -15,7 +15,7 @@ from parallel_lab.lab.memory.count import predicted_ranks, simulated_ranks
 from parallel_lab.train.session import Session, initial_values
 from tests.crossed import crossed
 from tests.graph.drawn_plans import OFFLOADS, Case, compiled, data
-from tests.nets import chain
+from tests.nets import cell, chain
 
 WIDTH, ROWS = 16, 32
 NODE = get_cluster("gpu_node")
@@ -103,7 +103,7 @@ class Sends(nn.Cell):
         if target:
             self.one.set_device(target)
             self.two.add_prim_attr("primitive_target", target)
-        self.halves = nn.CellList([Half(self.one, self.w), Half(self.two, self.v)])
+        self.halves = nn.CellList([make_half(self.one, self.w), make_half(self.two, self.v)])
         for stage, half in enumerate(self.halves):
             half.pipeline_stage = stage
 
@@ -111,13 +111,8 @@ class Sends(nn.Cell):
         return self.halves[1](self.halves[0](x))
 
 
-class Half(nn.Cell):
-    def __init__(self, product, weight):
-        super().__init__()
-        self.product, self.weight = product, weight
-
-    def construct(self, x):
-        return self.product(x, self.weight)
+def make_half(product, weight):
+    return cell(lambda net, x: net.product(x, net.weight), product=product, weight=weight)
 
 
 def test_what_a_host_makes_is_sent_by_the_device_and_taken_by_the_other_one():

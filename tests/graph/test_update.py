@@ -5,6 +5,7 @@ import pytest
 
 from parallel_lab import Parameter, Session, Tensor, TraceError, compile, nn, ops, value_and_grad
 from tests.crossed import each_of
+from tests.nets import cell
 
 RNG = np.random.default_rng(70)
 X, Y = RNG.normal(size=(8, 4)), RNG.normal(size=(8, 4))
@@ -19,16 +20,13 @@ OPTIMIZERS = {
 }
 
 
-class Two(nn.Cell):
+def two(names=("a", "b"), dtypes=("float64", "float64")):
     """(x a) * b"""
-
-    def __init__(self, names=("a", "b"), dtypes=("float64", "float64")):
-        super().__init__()
-        self.a = Parameter(np.ones((4, 4), dtypes[0]), name=names[0])
-        self.b = Parameter(np.full((4, 4), 2.0, dtypes[1])[0], name=names[1])
-
-    def construct(self, x):
-        return ops.matmul(x, self.a) * self.b
+    return cell(
+        lambda net, x: ops.matmul(x, net.a) * net.b,
+        a=Parameter(np.ones((4, 4), dtypes[0]), name=names[0]),
+        b=Parameter(np.full((4, 4), 2.0, dtypes[1])[0], name=names[1]),
+    )
 
 
 def trained(net, optimizer, steps=4):
@@ -68,7 +66,7 @@ def check(make_net, make_optimizer, rtol=1e-10):
 )
 def test_a_parameter_may_be_called_like_a_state(names, optimizer):
     """The state used to take the parameter's entry in the value table: one array for both."""
-    check(lambda: Two(names), lambda net: OPTIMIZERS[optimizer](net.trainable_params()))
+    check(lambda: two(names), lambda net: OPTIMIZERS[optimizer](net.trainable_params()))
 
 
 @pytest.mark.quick(3)
@@ -76,13 +74,13 @@ def test_a_parameter_may_be_called_like_a_state(names, optimizer):
 @pytest.mark.parametrize("dtypes", [("float32", "float64"), ("float64", "float32"), ("float32", "float32")])
 def test_parameters_of_two_dtypes_keep_their_own(dtypes, optimizer):
     """float32 parameters on float64 data used to end in a PlanError: the gradient came out in float64."""
-    plan = check(lambda: Two(dtypes=dtypes), lambda net: OPTIMIZERS[optimizer](net.trainable_params()), rtol=1e-5)
+    plan = check(lambda: two(dtypes=dtypes), lambda net: OPTIMIZERS[optimizer](net.trainable_params()), rtol=1e-5)
     assert [plan.value(g).dtype for _, g in plan.gradients] == [plan.value(p).dtype for p, _ in plan.gradients]
 
 
 def test_only_the_optimizers_parameters_are_updated():
     """All used to be, whichever parameters the optimizer was made for."""
-    plan = check(Two, lambda net: nn.Momentum([net.b], 0.1, 0.9))
+    plan = check(two, lambda net: nn.Momentum([net.b], 0.1, 0.9))
     assert [t for t, _ in plan.assignments] == ["b", "moments.b"]
     assert [n for n, _ in plan.gradients] == ["b", "a"]
 
@@ -90,11 +88,11 @@ def test_only_the_optimizers_parameters_are_updated():
 def test_an_optimizer_of_another_network_is_refused():
     stranger = Parameter(np.ones(3), name="stranger")
     with pytest.raises(TraceError, match=r"the optimizer has stranger. The network's parameters: b, a"):
-        trained(Two(), nn.SGD([stranger], 0.1))
+        trained(two(), nn.SGD([stranger], 0.1))
 
 
 def test_learning_rate_is_a_value_that_can_change_without_compiling():
-    net = Two()
+    net = two()
     rule = nn.SGD(net.trainable_params(), 0.1)
     plan, losses, _ = trained(net, rule)
     rule.learning_rate = 0.0

@@ -18,6 +18,7 @@ from parallel_lab.catalog.nn.custom import (
 from parallel_lab.nn.tensor.autograd import value_and_grad
 from parallel_lab.ops.own_gradient import MADE
 from parallel_lab.run.simulator import Simulator
+from tests.nets import cell
 from tests.refusals import refused
 
 
@@ -128,15 +129,10 @@ def test_without_a_computation_it_compiles_and_does_not_run():
         shaped(Tensor(X))
     assert shaped.prim_attrs["shape"] == (2, 3)
 
-    class Holder(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.shaped = shaped
+    def holder():
+        return cell(lambda net, x: net.shaped(x), shaped=shaped)
 
-        def construct(self, x):
-            return self.shaped(x)
-
-    plan = pl.compile(Holder(), X, device_num=8, dataset_strategy="full_batch", parallel_mode="semi_auto_parallel")
+    plan = pl.compile(holder(), X, device_num=8, dataset_strategy="full_batch", parallel_mode="semi_auto_parallel")
     assert plan.value(plan.outputs[0]).shape == (2, 3)
     with pytest.raises(NotBuiltYet, match="Shaped"):
         Simulator(plan, {}).run_step(X)

@@ -13,13 +13,8 @@ from tests.nets import cell
 FACTORS = (0.1, 0.02, 0.3, 0.0)
 
 
-class Decay(nn.Cell):
-    def __init__(self, times=1.0):
-        super().__init__()
-        self.times = times
-
-    def construct(self, global_step):
-        return Tensor(np.float32(self.times * FACTORS[int(global_step)]))
+def decay(times=1.0):
+    return cell(lambda net, global_step: Tensor(np.float32(net.times * FACTORS[int(global_step)])), times=times)
 
 
 def lars(params, weight_decay):
@@ -56,7 +51,7 @@ def pair():
 def test_each_step_has_its_own_factor(rule):
     """Compared with optimizers whose factor is a number, which hand their states from step to step."""
     held, params = pair(), pair()
-    dynamic, before = RULES[rule](params, Decay()), None
+    dynamic, before = RULES[rule](params, decay()), None
     assert dynamic.dynamic_weight_decay and not dynamic.dynamic_lr
     for step, factor in enumerate(FACTORS):
         factor = float(np.float32(factor))
@@ -80,8 +75,8 @@ def new_net():
 
 def in_groups(net):
     """Two of one Cell, a number, and another Cell."""
-    one = Decay()
-    groups = [{"params": [net.w], "weight_decay": one, "lr": 0.1}, {"params": [net.v], "weight_decay": Decay(2.0)}]
+    one = decay()
+    groups = [{"params": [net.w], "weight_decay": one, "lr": 0.1}, {"params": [net.v], "weight_decay": decay(2.0)}]
     return nn.Momentum(groups, 0.05, 0.9, weight_decay=one)
 
 
@@ -90,7 +85,7 @@ def in_groups(net):
 @pytest.mark.parametrize("rule", ["in groups", *RULES])
 def test_ranks_equal_one_device(rule, sharded):
     x, y, net = numbers(5, 8, 8), numbers(6, 8, 8), new_net()
-    make = in_groups if rule == "in groups" else lambda net: RULES[rule](net.trainable_params(), Decay())
+    make = in_groups if rule == "in groups" else lambda net: RULES[rule](net.trainable_params(), decay())
     optimizer = make(net)
     how = {"loss": nn.MSELoss(), "optimizer": optimizer, "dataset_strategy": "full_batch", "device_num": 8}
     plan = compile(net, x, y, enable_parallel_optimizer=sharded, parallel_optimizer_threshold=0, **how)
@@ -112,7 +107,7 @@ def test_a_plan_does_not_depend_on_the_factors():
     x, plans = numbers(5, 8, 8), []
     for times in (1.0, 3.0):
         net = new_net()
-        optimizer = nn.Adam(net.trainable_params(), 0.1, weight_decay=Decay(times))
+        optimizer = nn.Adam(net.trainable_params(), 0.1, weight_decay=decay(times))
         plans.append(
             compile(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=8, dataset_strategy="full_batch")
         )
@@ -130,6 +125,6 @@ def test_anything_but_a_factor_is_refused(value, error):
 
 
 def test_a_factor_below_0_is_refused_in_its_step():
-    optimizer = nn.SGD(pair(), 0.1, weight_decay=Decay(-1.0))
+    optimizer = nn.SGD(pair(), 0.1, weight_decay=decay(-1.0))
     with pytest.raises(ArgumentError, match="weight decay of step 0"):
         optimizer([Tensor(numbers(1, *p.shape)) for p in optimizer.parameters])

@@ -11,6 +11,7 @@ from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.nn.tensor.tensor import Tensor
 from parallel_lab.ops.machine.primitive import Primitive
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.recorded import nets
 from tests.refusals import refused
 
@@ -100,15 +101,9 @@ def test_softmax_takes_an_axis():
 # ---- in order ----
 
 
-class Times(nn.Cell):
+def times(factor):
     """x * factor."""
-
-    def __init__(self, factor):
-        super().__init__()
-        self.factor = Parameter(Tensor(float(factor)))
-
-    def construct(self, x):
-        return x * self.factor + 1.0
+    return cell(lambda net, x: x * net.factor + 1.0, factor=Parameter(Tensor(float(factor))))
 
 
 def factors(cells):
@@ -125,25 +120,25 @@ def factors(cells):
     ids=["arguments", "list", "tuple", "dict", "append"],
 )
 def test_a_sequence_runs_its_cells_in_order(make):
-    assert float(make(Times(2), Times(5))(Tensor(3.0))) == (3 * 2 + 1) * 5 + 1
+    assert float(make(times(2), times(5))(Tensor(3.0))) == (3 * 2 + 1) * 5 + 1
 
 
 def test_a_dict_gives_the_cells_its_keys_as_names():
-    net = nn.SequentialCell(OrderedDict(first=Times(2), second=Times(5)))
+    net = nn.SequentialCell(OrderedDict(first=times(2), second=times(5)))
     assert [p.name for p in net.get_parameters()] == ["first.factor", "second.factor"]
     assert net.second is net[1]
 
 
 @pytest.mark.parametrize("kind", [nn.SequentialCell, nn.CellList])
 def test_cells_in_order_are_changed_like_a_list(kind):
-    cells = kind([Times(0), Times(1)])
-    assert cells.append(Times(2)) is cells
-    cells.extend([Times(3), Times(4)])
-    cells.insert(1, Times(9))
+    cells = kind([times(0), times(1)])
+    assert cells.append(times(2)) is cells
+    cells.extend([times(3), times(4)])
+    cells.insert(1, times(9))
     assert factors(cells) == [0, 9, 1, 2, 3, 4]
-    cells[0] = Times(7)
+    cells[0] = times(7)
     del cells[2]
-    cells.insert(-1, Times(8))
+    cells.insert(-1, times(8))
     assert factors(cells) == [7, 9, 2, 3, 8, 4]
     assert (len(cells), float(cells[-1].factor), factors(cells[1:4:2])) == (6, 4, [9, 3])
     assert [p.name for p in cells.get_parameters()] == [f"{i}.factor" for i in range(6)]
@@ -153,11 +148,11 @@ def test_cells_in_order_are_changed_like_a_list(kind):
 
 
 def test_a_slice_runs_and_leaves_the_names_of_the_whole_alone():
-    net = nn.SequentialCell(Times(2), Times(3), Times(5))
+    net = nn.SequentialCell(times(2), times(3), times(5))
     part = net[1:]
     assert isinstance(part, nn.SequentialCell)
     assert float(part(Tensor(1.0))) == (1 * 3 + 1) * 5 + 1
-    part.append(Times(7))
+    part.append(times(7))
     assert [p.name for p in net.get_parameters()] == ["0.factor", "1.factor", "2.factor"]
     assert len(part) == 3
     assert len(net) == 3
@@ -172,7 +167,7 @@ def test_cells_added_to_a_nested_list_get_the_whole_path():
 
 def test_a_list_is_not_called():
     with pytest.raises(CellError, match="a CellList is not called"):
-        nn.CellList([Times(2)])(Tensor(1.0))
+        nn.CellList([times(2)])(Tensor(1.0))
 
 
 @each_of(
@@ -182,13 +177,13 @@ def test_a_list_is_not_called():
     (lambda cells: cells["0"], TypeError),
     (lambda cells: cells.append(3), TypeError),
     (lambda cells: cells.insert(0, ops.ReLU()), TypeError),
-    (lambda cells: cells.insert(5, Times(1)), IndexError),
+    (lambda cells: cells.insert(5, times(1)), IndexError),
     (lambda cells: cells.__setitem__(0, 3), TypeError),
     ids=["past the end", "before the start", "text", "append number", "insert primitive", "insert far", "set number"],
 )
 @pytest.mark.parametrize("kind", [nn.SequentialCell, nn.CellList])
 def test_what_a_list_refuses(kind, change, error):
-    cells = kind([Times(2), Times(3)])
+    cells = kind([times(2), times(3)])
     with pytest.raises(error) as caught:
         change(cells)
     assert isinstance(caught.value, ParallelLabError)

@@ -15,6 +15,7 @@ from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM, capacity, 
 from parallel_lab.ops.expert_rows import Dispatch
 from parallel_lab.ops.routing import ROUTERS, choose
 from tests.crossed import each_of
+from tests.nets import cell
 
 HIDDEN, INNER, EXPERTS = 6, 10, 4
 
@@ -123,15 +124,11 @@ def test_the_bias_moves_towards_balance_in_training_and_not_in_the_weights():
     assert np.mean(bias_change(load, 0.1, centred=True)) == pytest.approx(0)
 
 
-class Summed(nn.Cell):
+def summed(moe, again):
     """The sum of a layer's results, whose backward pass may compute them again."""
-
-    def __init__(self, moe, again):
-        super().__init__()
-        self.moe, self.again = moe, again
-
-    def construct(self, x):
-        return ops.reduce_sum((recompute(self.moe, x) if self.again else self.moe(x))[0])
+    return cell(
+        lambda net, x: ops.reduce_sum((recompute(net.moe, x) if net.again else net.moe(x))[0]), moe=moe, again=again
+    )
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["kept", "recomputed"])
@@ -139,7 +136,7 @@ class Summed(nn.Cell):
 def test_micro_batches_that_run_at_once_move_the_bias_once_by_all_counts(parts, again):
     """As the whole batch does, whose choices are the same; each by itself would move it up to four times."""
     moe = layer(k=1, bias_rate=0.5, router="sigmoid")
-    net, x = Summed(moe, again), np.random.default_rng(0).normal(size=(4, 8, HIDDEN))
+    net, x = summed(moe, again), np.random.default_rng(0).normal(size=(4, 8, HIDDEN))
     net.set_train()
     for count in parts:
         net = nn.GradAccumulation(net, count)

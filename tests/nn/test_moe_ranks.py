@@ -13,6 +13,7 @@ from parallel_lab.nn import models
 from parallel_lab.ops.expert_capacity import ORDERS, ROUTERS_TO_ROOM, capacity
 from parallel_lab.ops.routing import ROUTERS
 from parallel_lab.run.simulator import Simulator
+from tests.nets import cell
 from tests.refusals import refused
 
 SEED = 20261129
@@ -208,15 +209,10 @@ def test_groups_with_capacity_are_those_that_the_layer_was_made_for():
 def test_groups_that_are_split_by_halves_are_refused():
     exchange = ops.ExchangeRows(rows=4).shard(((1, 2, 1, 1), (1, 1, 1)))
 
-    class Alone(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.exchange = exchange
-
-        def construct(self, x, counts):
-            return self.exchange(x, counts)
+    def alone():
+        return cell(lambda net, x, counts: net.exchange(x, counts), exchange=exchange)
 
     with pytest.raises(StrategyError, match="1 x 4 groups of tokens 1 x 2 ways"):
         compile(
-            Alone(), np.ones((1, 4, 2, 3)), np.zeros((1, 4, 4), np.int32), device_num=2, dataset_strategy="full_batch"
+            alone(), np.ones((1, 4, 2, 3)), np.zeros((1, 4, 4), np.int32), device_num=2, dataset_strategy="full_batch"
         )

@@ -166,15 +166,9 @@ def line():
     return cell(lambda net, x: net.matmul(x, net.w), w=w, matmul=ops.MatMul().shard(((2, 2), (2, 1))))
 
 
-class Wrapped(nn.Cell):
+def make_wrapped(network):
     """A loss around a network, whose parameters it renames: "network.w"."""
-
-    def __init__(self, network):
-        super().__init__()
-        self.network, self.loss = network, nn.MSELoss()
-
-    def construct(self, x, y):
-        return self.loss(self.network(x), y)
+    return cell(lambda net, x, y: net.loss(net.network(x), y), network=network, loss=nn.MSELoss())
 
 
 BEFORE = {
@@ -198,7 +192,7 @@ def test_an_optimizer_made_before_its_network_is_wrapped_trains_as_one_made_afte
     net = line()
     optimizer = BEFORE[name](net.trainable_params())
     found = steps(optimizer, nn.WithLossCell(net, nn.MSELoss()), 2)
-    wrapped = Wrapped(net)  # between two steps: what the optimizer has kept goes on
+    wrapped = make_wrapped(net)  # between two steps: what the optimizer has kept goes on
     assert found + steps(optimizer, wrapped, 1) == expected[:3]
     assert list(optimizer.states) == [net.w.name] == ["network.w"]
     how = {"loss": nn.MSELoss(), "optimizer": optimizer, "device_num": 4, "dataset_strategy": "full_batch"}

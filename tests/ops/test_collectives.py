@@ -14,6 +14,7 @@ from parallel_lab.nn.models.strategies import data_parallel
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -266,21 +267,18 @@ def test_barrier_waits_for_the_others(pool):
     assert min(left for _, left in times) >= max(came for came, _ in times)
 
 
-class MeanOverRanks(nn.Cell):
+def mean_over_ranks(w):
     """The loss of this rank's rows, averaged over the ranks inside the network."""
-
-    def __init__(self, w):
-        super().__init__()
-        self.weight = Parameter(Tensor(w), "w")
-        self.all_reduce = ops.AllReduce()
-        self.loss = nn.MSELoss()
-
-    def construct(self, data, label):
-        return self.all_reduce(self.loss(ops.matmul(data, self.weight), label)) / N
+    return cell(
+        lambda net, data, label: net.all_reduce(net.loss(ops.matmul(data, net.weight), label)) / N,
+        weight=Parameter(Tensor(w), "w"),
+        all_reduce=ops.AllReduce(),
+        loss=nn.MSELoss(),
+    )
 
 
 def loss_and_gradient_of_my_rows(world, x, y, w):
-    net = MeanOverRanks(w)
+    net = mean_over_ranks(w)
     mine = slice(2 * world.rank, 2 * world.rank + 2)
     loss, (gradient,) = value_and_grad(net, None, net.trainable_params())(Tensor(x[mine]), Tensor(y[mine]))
     return loss.item(), gradient.asnumpy()
@@ -445,17 +443,12 @@ UNCUT = {
 def test_networks_that_print_or_communicate_can_be_looked_at_and_sharded(make):
     """Whatever lists operators once asked these for a definition that they do not have, or gave each a strategy."""
 
-    class Net(nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.uncut, self.matmul = make(), ops.MatMul()
+    def make_net():
+        return cell(lambda net, x: net.matmul(x, x), uncut=make(), matmul=ops.MatMul())
 
-        def construct(self, x):
-            return self.matmul(x, x)
-
-    assert list(operator_primitives(Net())) == ["matmul"]
-    data_parallel(Net())  # takes strategies away, those that are not there too
+    assert list(operator_primitives(make_net())) == ["matmul"]
+    data_parallel(make_net())  # takes strategies away, those that are not there too
     with pytest.raises(ValueError, match=r"For an operator inside \(matmul\)"):
-        nn.shard(Net(), ((1, 1), (1, 1)))
+        nn.shard(make_net(), ((1, 1), (1, 1)))
     with pytest.raises(errors.StrategyError):
         make().shard(((2, 1),))

@@ -17,6 +17,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.tensor import LaterTensor
 from parallel_lab.processes.shm import WorkerPool
 from tests.crossed import each_of
+from tests.nets import cell
 from tests.ops.ranks import on_ranks
 
 pytestmark = pytest.mark.timeout(60)
@@ -41,15 +42,9 @@ def values(rank, *shapes, dtype="float32"):
     return [(rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(dtype) for shape in shapes]
 
 
-class Call(nn.Cell):
+def call(function):
     """A function as the outermost Cell."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def construct(self, *args):
-        return self.function(*args)
+    return cell(lambda net, *args: net.function(*args), function=function)
 
 
 def sent(world):
@@ -85,7 +80,7 @@ def results_and_messages(world, number, mode):
     (wide,) = map(Tensor, values(world.rank, (5,), dtype="float64"))
     context.set_context(mode=mode)
     try:
-        found = Call(many_calls(number))(world.rank, a, b, c, d, wide)
+        found = call(many_calls(number))(world.rank, a, b, c, d, wide)
     finally:
         context.set_context(mode=context.GRAPH_MODE)
     return [type(f).__name__ for f in found], [f.asnumpy() for f in found], sent(world)
@@ -131,8 +126,8 @@ def outside_a_cell(world):
     reduce = fused(ops.AllReduce())
     first, second = reduce(Tensor([1.0])), reduce(Tensor([2.0]))
     at_once = len(sent(world)), type(first).__name__, float(second)
-    arrays = Call(lambda: (reduce(np.ones(2)), reduce(np.ones(3))))()  # arrays in, arrays out: nothing that could wait
-    empty = Call(lambda: reduce(Tensor(np.zeros((0, 3)))))()
+    arrays = call(lambda: (reduce(np.ones(2)), reduce(np.ones(3))))()  # arrays in, arrays out: nothing that could wait
+    empty = call(lambda: reduce(Tensor(np.zeros((0, 3)))))()
     return at_once, [type(a).__name__ for a in arrays], empty.shape, len(sent(world))
 
 
@@ -158,7 +153,7 @@ def read_by(world, name):
         notes.append(len(world.comm.records))
         return first, second, third
 
-    found = Call(function)(Tensor([1.0, 2.0, 3.0]))
+    found = call(function)(Tensor([1.0, 2.0, 3.0]))
     notes.append(len(world.comm.records))
     return notes, [f.asnumpy() for f in found]
 
@@ -200,8 +195,8 @@ def known_before(world):
         facts = found.shape, str(found.dtype), found.ndim, found.size, len(found), len(world.comm.records)
         return facts, found
 
-    facts, found = Call(function)(Tensor(np.zeros((2, 3), np.float16)))
-    unread = Call(lambda x: fused(ops.AllReduce())(x).shape)(Tensor([1.0]))  # nobody wants it; peers have sent theirs
+    facts, found = call(function)(Tensor(np.zeros((2, 3), np.float16)))
+    unread = call(lambda x: fused(ops.AllReduce())(x).shape)(Tensor([1.0]))  # nobody wants it; peers have sent theirs
     return facts, len(world.comm.records), unread, pickle.loads(pickle.dumps(found)).asnumpy().shape
 
 
@@ -220,7 +215,7 @@ def changed_meanwhile(world):
         ops.assign(w, np.full(3, 100.0))
         return first, of_parameter
 
-    return [f.asnumpy() for f in Call(function)()]
+    return [f.asnumpy() for f in call(function)()]
 
 
 def test_a_call_takes_the_values_of_its_time(pool):
@@ -232,14 +227,14 @@ def test_a_call_takes_the_values_of_its_time(pool):
 def inner_cells(world):
     world.comm.recording = True
     reduce, notes = fused(ops.AllReduce()), []
-    inner = Call(lambda x: reduce(x))
+    inner = call(lambda x: reduce(x))
 
     def function(x):
         found = inner(x), inner(x * 2.0)
         notes.append(len(world.comm.records))
         return found
 
-    Call(function)(Tensor([1.0]))
+    call(function)(Tensor([1.0]))
     return notes, len(world.comm.records)
 
 
@@ -255,7 +250,7 @@ def one_rank_looks(world):
         seen = str(first) if world.rank == 2 else ""
         return first, second, seen
 
-    first, second, seen = Call(function)(Tensor([1.0]))
+    first, second, seen = call(function)(Tensor([1.0]))
     return float(first), float(second), seen
 
 
@@ -296,7 +291,7 @@ def loss_and_gradients(world, number, inside):
         loss = net(x)
         return loss, gradients(loss, parameters)
 
-    loss, found = Call(both)(x) if inside else both(x)
+    loss, found = call(both)(x) if inside else both(x)
     return loss.asnumpy(), found
 
 
@@ -313,7 +308,7 @@ def a_promised_loss(world):
     """The loss itself is a result that nobody has read when its gradient is asked for."""
     w = Parameter(Tensor(np.full(2, 3.0)), "w")
     reduce = fused(ops.AllReduce())
-    found = Call(lambda: gradients(reduce(ops.reduce_sum(w * w)), [w]))()
+    found = call(lambda: gradients(reduce(ops.reduce_sum(w * w)), [w]))()
     return found[0]
 
 
@@ -333,7 +328,7 @@ def other_order(world):
         second = two(x)
         return (float(first), float(second)) if world.rank == 0 else (float(second), float(first))
 
-    Call(function)(Tensor([1.0]))
+    call(function)(Tensor([1.0]))
 
 
 def too_early(world):
@@ -344,7 +339,7 @@ def too_early(world):
         seen = float(first) if world.rank == 0 else 0.0
         return reduce(x), seen
 
-    Call(function)(Tensor([1.0]))
+    call(function)(Tensor([1.0]))
 
 
 SENT = "AllReduce with fusion {}, sent when a result is first read"
@@ -371,13 +366,13 @@ def ends_with_an_error(world):
         return ops.mv(x, x)
 
     found = []
-    for attempt in (lambda: Call(function)(Tensor([1.0])), lambda: float(kept[0])):
+    for attempt in (lambda: call(function)(Tensor([1.0])), lambda: float(kept[0])):
         try:
             attempt()
         except (ShapeError, WorldError) as error:
             found.append((type(error).__name__, str(error)))
     messages = len(world.comm.records)
-    return found, messages, float(Call(lambda x: reduce(x))(Tensor([1.0]))), hooks.held_messages.get()
+    return found, messages, float(call(lambda x: reduce(x))(Tensor([1.0]))), hooks.held_messages.get()
 
 
 def test_a_cell_that_ends_with_an_error_sends_nothing_and_the_next_one_does(pool):
@@ -396,7 +391,7 @@ def what_cannot_be(world):
         (ops.AllReduce(), Tensor([True])),
     ):
         try:
-            Call(fused(operator))(x)
+            call(fused(operator))(x)
         except ValueError as error:
             found.append((type(error).__name__, str(error)))
     return found

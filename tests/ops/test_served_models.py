@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, StrategyError, Tensor, compile, nn, ops
+from parallel_lab import Parameter, StrategyError, Tensor, compile, ops
 from parallel_lab.base.errors import NotBuiltYet, ShapeError
 from parallel_lab.graph.passes import PASSES
 from parallel_lab.nn.tensor.autograd import grad
 from parallel_lab.run.simulator import Simulator
+from tests.nets import cell
 
 RNG = np.random.default_rng(31)
 
@@ -36,18 +37,13 @@ def flat(x):
     return np.swapaxes(x, 1, 2).reshape(x.shape[0], x.shape[2], -1)
 
 
-class Net(nn.Cell):
-    def __init__(self, call):
-        super().__init__()
-        self.call = call
-
-    def construct(self, *inputs):
-        return self.call(*inputs)
+def make_net(call):
+    return cell(lambda net, *inputs: net.call(*inputs), call=call)
 
 
 def on_ranks(call, *inputs):
     """The whole result on 4 simulated ranks."""
-    plan = compile(Net(call), *inputs, device_num=4, dataset_strategy="full_batch")
+    plan = compile(make_net(call), *inputs, device_num=4, dataset_strategy="full_batch")
     sim = Simulator(plan, {})
     sim.run_step(*inputs)
     return sim.full(plan.outputs[0])
@@ -153,7 +149,7 @@ def test_what_is_not_trained_has_no_gradient_instead_of_zeros():
     with pytest.raises(NotBuiltYet, match=r"no gradient.*FlashAttentionScore"):
         grad(lambda q: attend(q, Tensor(K), Tensor(V)).sum())(Tensor(Q))
     weight = Parameter(drawn(24, 24), name="weight")
-    net = Net(
+    net = make_net(
         lambda q, k, v: ops.reduce_sum(attend(ops.matmul(ops.reshape(q, (8, 24)), weight).reshape((2, 4, 24)), k, v))
     )
     net.insert_param_to_cell("weight", weight)
@@ -187,7 +183,7 @@ def test_grouped_products_of_lists_and_of_rows():
     made = on_ranks(lambda x, w, b, g: rows([x], [w], [b], group_list=g)[0], x, w, bias, ends)
     np.testing.assert_allclose(made, expected, rtol=1e-5)
     pairs = ops.GroupedMatmul(0, -1).shard((((1, 2), (2, 1)), ((2, 2), (1, 2))))
-    net = Net(lambda a, b, v, w: pairs([a, b], [v, w]))
+    net = make_net(lambda a, b, v, w: pairs([a, b], [v, w]))
     a, b, v, u = drawn(2, 4), drawn(4, 6), drawn(4, 2), drawn(6, 2)
     plan = compile(net, a, b, v, u, device_num=4, dataset_strategy="full_batch")
     sim = Simulator(plan, {})

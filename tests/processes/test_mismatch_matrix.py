@@ -209,10 +209,6 @@ def test_every_mismatch_is_reported(pool, n, part):
 # ---- right programs ----
 
 
-def shared_value(comm, x, root):
-    return comm.broadcast(x, root)
-
-
 def matched(comm, seed, count):
     """Drawn calls, the same on all ranks, from lines that differ as they may; each rank waits as its own dice say."""
     draws, own = random.Random(seed), random.Random(seed * 100 + comm.rank)

@@ -8,18 +8,13 @@ import pytest
 from parallel_lab import Parameter, Session, Tensor, compile, nn, ops
 from parallel_lab.base.errors import ShapeError
 from parallel_lab.train import dataset
+from tests.nets import cell
 from tests.pools import shared_pool
 
 
-class Mean(nn.Cell):
+def mean():
     """w * mean(x), whose loss against 0 tells which x was read (learning rate 0 keeps w at 1)."""
-
-    def __init__(self):
-        super().__init__()
-        self.w = Parameter(Tensor(np.ones((1, 1), np.float32)), name="w")
-
-    def construct(self, x):
-        return ops.mul(x, self.w)
+    return cell(lambda net, x: ops.mul(x, net.w), w=Parameter(Tensor(np.ones((1, 1), np.float32)), name="w"))
 
 
 class Absolute(nn.Cell):
@@ -29,7 +24,7 @@ class Absolute(nn.Cell):
 
 @contextlib.contextmanager
 def session(executor):
-    net = Mean()
+    net = mean()
     rule = nn.SGD(net.trainable_params(), 0.0)
     x = np.zeros((2, 1), np.float32)
     plan = compile(net, x, x, loss=Absolute(), optimizer=rule, device_num=2, dataset_strategy="full_batch")
