@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from ...base.units import bytes_text
 from ...cost.planner.sequence_messages import least_hidden_tokens
-from ..shared.lab import setting
+from ..shared.lab import offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import RunsOnRanks
 from ..shared.sections import Section, code, table
@@ -87,25 +87,11 @@ class ContextLab(RunsOnRanks):
         self._step = 0
         self._begin(way=way, ranks=ranks, mask=mask, kv_heads=kv_heads, link=link)
 
-    @setting("way", WAYS)
-    def set_way(self, way: str) -> None:
-        """Another way to compute the same attention."""
-
-    @setting("ranks", RANKS)
-    def set_ranks(self, ranks: int) -> None:
-        """Another number of ranks."""
-
-    @setting("mask", MASKS)
-    def set_mask(self, mask: str) -> None:
-        """Which keys a query sees."""
-
-    @setting("kv heads", KV_HEADS)
-    def set_kv_heads(self, heads: int) -> None:
-        """Heads of keys and values."""
-
-    @setting("link", LINKS)
-    def set_link(self, link: int) -> None:
-        """What a rank sends at most."""
+    set_way = offered("way", WAYS, "Another way to compute the same attention.", way=str)
+    set_ranks = offered("ranks", RANKS, "Another number of ranks.", ranks=int)
+    set_mask = offered("mask", MASKS, "Which keys a query sees.", mask=str)
+    set_kv_heads = offered("kv heads", KV_HEADS, "Heads of keys and values.", heads=int)
+    set_link = offered("link", LINKS, "What a rank sends at most.", link=int)
 
     @setting(
         "step", lambda lab: _numbered(lab.now.steps), value=lambda lab: min(lab._step, lab.now.steps - 1), look=True

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from ...base.units import bytes_text
-from ..shared.lab import Lab, setting
+from ..shared.lab import Lab, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, curves, table
 from .lines import Line, Part, fastest, line_at, lines_of
@@ -57,25 +57,15 @@ class CostLab(Lab):
         super().__init__(controls=controls, story=story)
         self._begin(kind=kind, ranks=ranks, alpha_us=alpha_us, gigabytes_per_s=gigabytes_per_s, size=size)
 
-    @setting("collective", KINDS)
-    def set_kind(self, kind: str) -> None:
-        """Another collective."""
-
-    @setting("ranks", RANKS)
-    def set_ranks(self, ranks: int) -> None:
-        """Another number of ranks."""
-
-    @setting("alpha", ALPHAS)
-    def set_alpha_us(self, alpha_us: int) -> None:
-        """Microseconds to start a message: 1, 5, 25 or 100."""
+    set_kind = offered("collective", KINDS, "Another collective.", kind=str)
+    set_ranks = offered("ranks", RANKS, "Another number of ranks.", ranks=int)
+    set_alpha_us = offered("alpha", ALPHAS, "Microseconds to start a message: 1, 5, 25 or 100.", alpha_us=int)
 
     @setting("bandwidth", SPEEDS)
     def set_gigabytes_per_s(self, speed: int) -> None:
         """What a link carries, in 10^9 bytes per second: 1, 10 or 100."""
 
-    @setting("size S", SIZES, look=True)
-    def set_size(self, size: int) -> None:
-        """Bytes of S in the table."""
+    set_size = offered("size S", SIZES, "Bytes of S in the table.", look=True, size=int)
 
     # ---- what there is ----
 

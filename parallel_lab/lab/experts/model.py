@@ -24,7 +24,7 @@ from ...base.units import plural
 from ...ops.expert_balance import bias_change, load_of
 from ...ops.expert_capacity import CONVENTIONS
 from ...ops.expert_rows import busiest_over_mean, bytes_leaving
-from ..shared.lab import setting
+from ..shared.lab import offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import RunsOnRanks
 from ..shared.sections import Section, code, table
@@ -100,41 +100,23 @@ class ExpertLab(RunsOnRanks):
         )  # fmt: skip
         self._update()
 
-    @setting("experts", EXPERTS)
-    def set_experts(self, experts: int) -> None:
-        """Another number of experts."""
-
-    @setting("top k", KS)
-    def set_k(self, k: int) -> None:
-        """Experts of each token."""
-
-    @setting("router", ROUTER_NAMES)
-    def set_router(self, router: str) -> None:
-        """How scores become choices and weights."""
+    set_experts = offered("experts", EXPERTS, "Another number of experts.", experts=int)
+    set_k = offered("top k", KS, "Experts of each token.", k=int)
+    set_router = offered("router", ROUTER_NAMES, "How scores become choices and weights.", router=str)
 
     @setting("capacity", FACTORS)
     def set_factor(self, factor: str) -> None:
         """Slots of an expert, as a multiple of what alike experts need; "dropless": as many rows as come."""
 
-    @setting("rule", list(CONVENTIONS))
-    def set_convention(self, convention: str) -> None:
-        """Whose capacity factor it is."""
-
-    @setting("EP", EPS)
-    def set_ep(self, ep: int) -> None:
-        """How many ranks share the experts out."""
-
-    @setting("skew", SKEWS)
-    def set_skew(self, skew: int) -> None:
-        """How unequally frequent the kinds of tokens are."""
+    set_convention = offered("rule", list(CONVENTIONS), "Whose capacity factor it is.", convention=str)
+    set_ep = offered("EP", EPS, "How many ranks share the experts out.", ep=int)
+    set_skew = offered("skew", SKEWS, "How unequally frequent the kinds of tokens are.", skew=int)
 
     @setting("bias rate", BIAS_RATES)
     def set_bias_rate(self, bias_rate: str) -> None:
         """What a step adds to the selection bias of an expert with too little to do."""
 
-    @setting("loss factor", BALANCE_FACTORS)
-    def set_balance_factor(self, balance_factor: str) -> None:
-        """The factor of the balance loss."""
+    set_balance_factor = offered("loss factor", BALANCE_FACTORS, "The factor of the balance loss.", balance_factor=str)
 
     @setting("placement", PLACEMENTS)
     def set_placement(self, placement: str) -> dict[str, Any]:
@@ -150,17 +132,9 @@ class ExpertLab(RunsOnRanks):
             raise ArgumentError(f"hand={shorten(hand)}", where=type(self).__name__, allowed=allowed)
         return {"hand": tuple(map(int, numbers)), "placement": "hand", "held": None}
 
-    @setting("step", LOOKED_AT, look=True)
-    def set_step(self, step: int) -> None:
-        """The training step after which the router is looked at."""
-
-    @setting("token", range(RANKS * TOKENS), look=True)
-    def set_token(self, token: int) -> None:
-        """The token whose way is drawn dark."""
-
-    @setting("way", WAYS, look=True)
-    def set_way(self, way: str) -> None:
-        """Which of the two messages is shown: to the experts, or back."""
+    set_step = offered("step", LOOKED_AT, "The training step after which the router is looked at.", look=True, step=int)
+    set_token = offered("token", range(RANKS * TOKENS), "The token whose way is drawn dark.", look=True, token=int)
+    set_way = offered("way", WAYS, "Which of the two messages is shown: to the experts, or back.", look=True, way=str)
 
     def pick(self, expert: int) -> None:
         """Take an expert; a second one changes places with it, the same one is put back."""

@@ -30,7 +30,7 @@ from ...base.settings.fusion_rules import indices_of
 from ...base.units import plural, time_text
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
-from ..shared.lab import setting
+from ..shared.lab import offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import ComparesRuns
 from ..shared.what_if import WeighsChoices, Weight
@@ -99,13 +99,8 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
         """Another network, or the puzzle. Index and ids are forgotten: they belong to a list."""
         return {"mode": "off" if self._mode == "off" else "auto", "settings": Settings(), "own_line": None}
 
-    @setting("devices", DEVICES)
-    def set_devices(self, n: int) -> None:
-        """Another number of ranks: 2, 4 or 8."""
-
-    @setting("parallel mode", PARALLEL_MODES)
-    def set_parallel_mode(self, mode: str) -> None:
-        """ "data_parallel" or "semi_auto_parallel"."""
+    set_devices = offered("devices", DEVICES, "Another number of ranks: 2, 4 or 8.", n=int)
+    set_parallel_mode = offered("parallel mode", PARALLEL_MODES, '"data_parallel" or "semi_auto_parallel".', mode=str)
 
     @setting("fusion", MODES)
     def set_mode(self, mode: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import Any, Self
 from ...base.errors import ArgumentError, shorten
 from ...base.units import plural
 from ...graph.value_types import ValueTypes, infer_types
-from ..shared.lab import Lab, setting
+from ..shared.lab import Lab, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import Section, table
 from .cases import ALIKE, AS_IT_SHOULD_BE, COMPARE, LEVELS, NETS, PROBE, STEPS, loss_row
@@ -103,29 +103,16 @@ class HuntLab(Lab):
 
     # ---- what is asked ----
 
-    @setting("tensor", lambda lab: lab.tensors, look=True)
-    def set_tensor(self, tensor: str) -> None:
-        """The value to probe."""
-
-    @setting("rank", RANKS, look=True)
-    def set_rank(self, rank: int) -> None:
-        """The rank to probe, and to compare with the other one."""
-
-    @setting("step", range(STEPS), look=True)
-    def set_step(self, step: int) -> None:
-        """The step in which to probe."""
-
-    @setting("other rank", RANKS, look=True)
-    def set_other(self, other: int) -> None:
-        """The rank to compare with."""
+    set_tensor = offered("tensor", lambda lab: lab.tensors, "The value to probe.", look=True, tensor=str)
+    set_rank = offered("rank", RANKS, "The rank to probe, and to compare with the other one.", look=True, rank=int)
+    set_step = offered("step", range(STEPS), "The step in which to probe.", look=True, step=int)
+    set_other = offered("other rank", RANKS, "The rank to compare with.", look=True, other=int)
 
     @setting("suspect", lambda lab: {n: _called(n, *one) for n, one in enumerate(lab.hunt.labels)}, look=True)
     def set_suspect(self, suspect: int) -> None:
         """Who it is: operator and kind."""
 
-    @setting("mend", lambda lab: list(MENDS), look=True)
-    def set_mend(self, mend: str) -> None:
-        """What makes it right."""
+    set_mend = offered("mend", lambda lab: list(MENDS), "What makes it right.", look=True, mend=str)
 
     def probe(self) -> None:
         """Look at the chosen value, on the chosen rank, in the chosen step: one point."""

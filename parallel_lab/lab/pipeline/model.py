@@ -27,7 +27,7 @@ from ...base.units import plural
 from ...cost.schedules import Fault, Schedule, schedule_names
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
-from ..shared.lab import Choice, setting
+from ..shared.lab import Choice, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import Found
 from ..shared.what_if import WeighsChoices, Weight
@@ -113,9 +113,7 @@ class PipelineLab(WeighsChoices, ShowsTraining, WritesCode):
 
     # ---- what is chosen ----
 
-    @setting("network", SUBJECTS)
-    def set_net(self, net: str) -> None:
-        """Another network."""
+    set_net = offered("network", SUBJECTS, "Another network.", net=str)
 
     @setting("stages", STAGES)
     def set_stages(self, stages: int) -> dict[str, Any]:

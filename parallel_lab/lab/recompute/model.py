@@ -18,7 +18,7 @@ from typing import Any
 
 from ...base.errors import ArgumentError
 from ...cost.recompute import Choice as Predicted, choose_recompute, predict_choice
-from ..shared.lab import LabRun, setting
+from ..shared.lab import LabRun, offered
 from ..shared.questions import COMMANDS, Question
 from ..shared.running import RunsOneThing
 from ..shared.sections import code, table
@@ -52,9 +52,7 @@ class RecomputeLab(RunsOneThing):
         self._shown = False  # whether the present choice is one that was shown
         self._counted: dict[tuple[bool, ...], Counted] = {}
 
-    @setting("memory for", CAPS)
-    def set_cap(self, cap: int) -> None:
-        """Another cap, in results."""
+    set_cap = offered("memory for", CAPS, "Another cap, in results.", cap=int)
 
     def calls(self) -> list[list[Any]]:
         """The cap, and the layers that are recomputed."""

@@ -28,7 +28,7 @@ from ...layout.tensor_layout import TensorLayout, slice_text
 from ...run.calls import Calls
 from ..pictures.moves import move_lines, moves_view
 from ..rosetta.section import mesh_layout_of, notation_table
-from ..shared.lab import Stepped, setting
+from ..shared.lab import Stepped, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, table
 
@@ -97,21 +97,14 @@ class RedistributionLab(Stepped):
     def set_have(self, have: str) -> None:
         """The layout that the tensor has, as a strategy."""
 
-    @setting("to", lambda lab: strategies(lab._devices))
-    def set_want(self, want: str) -> None:
-        """The layout that is needed."""
+    set_want = offered("to", lambda lab: strategies(lab._devices), "The layout that is needed.", want=str)
 
     @setting("equal slices are", COPIES)
     def set_copies(self, copies: str) -> None:
         """What ranks with the same slice hold: "copies" or "addends"."""
 
-    @setting("way", STEPS)
-    def set_steps(self, steps: str) -> None:
-        """How to move: "gather", "all_to_all" or "exact"."""
-
-    @setting("rank", lambda lab: range(lab._devices), look=True)
-    def set_rank(self, rank: int) -> None:
-        """The rank whose groups are shown."""
+    set_steps = offered("way", STEPS, 'How to move: "gather", "all_to_all" or "exact".', steps=str)
+    set_rank = offered("rank", lambda lab: range(lab._devices), "The rank whose groups are shown.", look=True, rank=int)
 
     @property
     def last(self) -> int:

@@ -21,7 +21,7 @@ from ...graph.value_types import types_of_dtensor
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import MeshLayout, Replicate, Shard, StridedShard, placement_of
 from ...layout.notations import notations, written
-from ..shared.lab import Lab, setting
+from ..shared.lab import Lab, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import Section, code, table
 from .section import MORE, NAMES, VIEWS, notation_table, text_of, type_note
@@ -118,9 +118,7 @@ class RosettaLab(Lab):
         self.one_of(outer, self._orders(), "outer")
         return {"layout": self._arranged({}, self.layout.mesh, outer=outer)}
 
-    @setting("rank", range(RANKS), look=True)
-    def set_rank(self, rank: int) -> None:
-        """The rank that is looked at."""
+    set_rank = offered("rank", range(RANKS), "The rank that is looked at.", look=True, rank=int)
 
     def set_form(self, notation: str, text: str) -> None:
         """Take the layout that a text in one of the notations says. Raises ArgumentError, or LayoutError with the place

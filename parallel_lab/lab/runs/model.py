@@ -18,7 +18,7 @@ from ...base.units import bytes_text, time_text
 from ...cost.planner.decoder_point import decoder_misfit
 from ...cost.planner.published import Run, published_run
 from ...cost.planner.run_reports import DOUBTS, RunReport, changed_run, report_run, reports
-from ..shared.lab import Lab, setting
+from ..shared.lab import Lab, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.sections import code, table
 
@@ -110,17 +110,13 @@ class RunLab(Lab):
         """Another run, as it was."""
         return {"change": AS_IT_IS, "links": "1"}
 
-    @setting("links", LINKS)
-    def set_links(self, links: str) -> None:
-        """Links that carry "0.5", "1" or "2" times as many bytes per second."""
+    set_links = offered("links", LINKS, 'Links that carry "0.5", "1" or "2" times as many bytes per second.', links=str)
 
     @setting("change one thing", lambda lab: lab.changes)
     def set_change(self, change: str) -> None:
         """One change of the run: a degree, a schedule, what is computed again, ..."""
 
-    @setting("explain", TERMS, look=True)
-    def set_term(self, term: str) -> None:
-        """The term that is explained."""
+    set_term = offered("explain", TERMS, "The term that is explained.", look=True, term=str)
 
     # ---- what there is ----
 

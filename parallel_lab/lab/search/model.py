@@ -23,7 +23,7 @@ from ...base.units import plural
 from ...graph.plan import Plan
 from ..code.lab_code import WritesCode
 from ..shared.earlier import EarlierRun
-from ..shared.lab import LabRun, setting
+from ..shared.lab import LabRun, offered, setting
 from ..shared.questions import COMMANDS, Question
 from ..shared.records import taken, written
 from ..shared.running import RunsOneThing, possible
@@ -102,13 +102,8 @@ class SearchLab(WritesCode, RunsOneThing):
         """Another number of devices, without pins and cap, and with the own preset for it."""
         return {"pins": {}, "capacity": 0, "changed_own": {}}
 
-    @setting("on", CLUSTERS)
-    def set_cluster(self, name: str) -> None:
-        """Where it runs: "laptop", "gpu_node" or "two_nodes"."""
-
-    @setting("search", MODES)
-    def set_mode(self, name: str) -> None:
-        """How is searched: one of MODES."""
+    set_cluster = offered("on", CLUSTERS, 'Where it runs: "laptop", "gpu_node" or "two_nodes".', name=str)
+    set_mode = offered("search", MODES, "How is searched: one of MODES.", name=str)
 
     @setting("costs", COSTS)
     def set_costs(self, name: str) -> dict[str, Any]:

@@ -3,9 +3,7 @@
     class CostLab(Lab):
         title, scripts = "Cost Lab", ("shared/curves.js", "shared/plain_lab.js")
 
-        @setting("ranks", (2, 4, 8))
-        def set_ranks(self, ranks: int) -> None:
-            \"\"\"Another number of ranks.\"\"\"
+        set_ranks = offered("ranks", (2, 4, 8), "Another number of ranks.", ranks=int)
 
         def parts(self): return {"status": ..., "sections": {...}}
 
@@ -37,7 +35,7 @@ from ..pictures.plotted import Plotted
 from .page import LabOnPage, lab_page, read_front_end
 from .replay import WHOLE, Limits, Replay, explore, ready
 from .sections import snapshot_text
-from .settings import Choice as Choice, setting as setting
+from .settings import Choice as Choice, offered as offered, setting as setting
 from .state import ModelWithFile
 
 

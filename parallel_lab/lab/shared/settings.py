@@ -3,13 +3,8 @@
     class CostLab(Lab):
         commands = ("reset",)                       # those that are not settings
 
-        @setting("ranks", (2, 4, 8))
-        def set_ranks(self, ranks: int) -> None:
-            \"\"\"Another number of ranks.\"\"\"
-
-        @setting("rank", lambda lab: range(lab._ranks), look=True)
-        def set_rank(self, rank: int) -> None:
-            \"\"\"The rank whose messages are shown.\"\"\"
+        set_ranks = offered("ranks", (2, 4, 8), "Another number of ranks.", ranks=int)
+        set_rank = offered("rank", lambda lab: range(lab._ranks), "Whose messages are shown.", look=True, rank=int)
 
 From the declaration follow the choice that views offer (`choices`), the command that checks a value and takes it, what
 a page may ask (`commands`), what is kept in files and links (`calls`), and the text of the command. The value lies in
@@ -125,6 +120,29 @@ def setting(
     return declare
 
 
+class offered:
+    """A setting that takes one of the known values, and that is all: the command in a line of its class.
+
+    text   of the command;  argument: its name and type, such as ranks=int;  the others are those of `setting`
+    """
+
+    def __init__(self, label: str, known: Any, text: str, *, look: bool = False, **argument: type) -> None:
+        self.declare, self.text, self.argument = setting(label, known, look=look), text, argument
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        def method(lab: Any, value: Any) -> None: ...
+
+        ((argument, kind),) = self.argument.items()
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        form = inspect.Signature([own, own.replace(name=argument, annotation=kind.__name__)])
+        facts = {"__qualname__": f"{owner.__qualname__}.{name}", "__module__": owner.__module__, "__signature__": form}
+        for fact, value in {**facts, "__name__": name, "__doc__": self.text}.items():
+            setattr(method, fact, value)
+        command = self.declare(method)
+        command.__annotations__ = {argument: kind, "return": type(None)}
+        setattr(owner, name, command)
+
+
 class ModelWithSettings:
     """A model that tells its views when it changes, with settings. `__init__` must run before the first change.
 
@@ -193,12 +211,7 @@ class ModelWithSettings:
 
     def calls(self) -> list[list[Any]]:
         """The commands that make a new lab of this kind what this one is: one for each setting that has a command."""
-        calls = [one.call(self) for one in self.declared.values()]
-        for name, choice in self.choices().items():
-            command = None if name in self.declared else self.command_of(name)
-            if command is not None and choice.value in choice.known:
-                calls.append([command, choice.value])
-        return [call for call in calls if call is not None]
+        return [call for one in self.declared.values() if (call := one.call(self)) is not None]
 
     @classmethod
     def command_of(cls, name: str) -> str | None:
@@ -278,8 +291,7 @@ class ModelWithSettings:
     def _offered(self, **values: Any) -> dict[str, Any]:
         """The values, if they are among the choices. Raises ArgumentError."""
         for name, value in values.items():
-            one = self.declared.get(name)
-            self.one_of(value, (one.choice(self) if one else self.choices()[name]).known, name)
+            self.one_of(value, self.declared[name].choice(self).known, name)
         return values
 
     def _choose(self, **values: Any) -> None:
