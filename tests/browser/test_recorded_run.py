@@ -14,6 +14,7 @@ from parallel_lab.lab.widgets import StrategyLabWidget
 from parallel_lab.train.recorder import Recorder
 from parallel_lab.train.session import Session
 from tests.browser.lab_page import FEW, MARKS, axe_faults, browser, live, page_of, sync_api
+from tests.browser.test_heights import PLACES
 from tests.browser.test_lab_pages import LAB_PX, all_has_room
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -118,7 +119,7 @@ def test_the_first_step_at_which_the_rank_differs_is_one_click_away(page_of):
     assert (one.step, one.tensor) == (FAULT, "w2")
     page = page_of(lab.to_html(limits=FEW), width=848)
     found = page.locator("[data-differs]")
-    expect(found).to_have_text(f"✗ w2 differs at step {FAULT}")
+    expect(found).to_have_text(f"✗ differs at step {FAULT}")
     assert found.bounding_box()["height"] >= 24
     found.click()
     expect(page.locator(".pl-status")).to_contain_text(f"Step {FAULT}:")
@@ -128,6 +129,22 @@ def test_the_first_step_at_which_the_rank_differs_is_one_click_away(page_of):
     page.locator(".pl-card[data-value='1']").click()
     expect(found).to_have_count(0 if lab.recording.first_difference(1) is None else 1)
     assert f"step {FAULT} is the first at which rank 3's part of w2 differs" in lab.to_text()
+
+
+@pytest.mark.parametrize("rank", [3, 5])
+def test_nothing_moves_once_the_lab_has_run_and_while_it_is_stepped_through(page_of, rank):
+    """That copies are equal took a line below the selected rank, and all below it moved by 11 pixels."""
+    lab = StrategyLab()
+    lab.select_rank(rank)
+    opened = page_of(lab.to_html(limits=FEW), width=848).evaluate(PLACES)
+    lab._run = trained_lab()._run
+    page = page_of(lab.to_html(limits=FEW), width=848)
+    assert page.evaluate(PLACES) == opened and opened[0] <= LAB_PX
+    for step, moment in ((0, 0), (8, 500)):
+        slid(page, "step of the recorded run", step)
+        slid(page, "moment of the recorded step", moment)
+        assert page.evaluate(PLACES) == opened
+    assert page.get_by_text("moment", exact=True).is_visible()  # the word next to its slider
 
 
 @pytest.mark.exhaustive

@@ -97,7 +97,7 @@ function key(s, ui) {
     <tbody>${kinds.map(row).reverse()}</tbody>
     <tfoot><tr><th scope="row">together</th>${number(off.total)}${number(held.total)}</tr>
       ${s.capacity.bytes ? line : ""}</tfoot></table>
-    ${held.where ? html`<p class="pl-mm-hint">in <code>${held.where}</code></p>` : ""}
+    ${held.where ? html`<p class="pl-mm-hint pl-mm-where" title="${held.where}">in <code>${held.where}</code></p>` : ""}
     ${grown == null ? "" : html`<p class="pl-mm-hint">its process grew by ${bytesText(grown)} (resident set; what it had
       freed before is used again)</p>`}</div>`;
 }

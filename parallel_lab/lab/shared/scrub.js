@@ -138,8 +138,9 @@ function scrubber(s, ui, otherwise) {
 }
 
 // The slider over one step.
-const momentSlider = (ui, when) => html`<input type="range" class="pl-moment" data-key="moment" data-scrub="moment" min="0"
-  max="1000" step="5" value="${ui.scrub.moment ?? 0}" aria-label="moment of the recorded step" aria-valuetext="${when}">`;
+const momentSlider = (ui, when) => html`<label class="pl-field pl-at"><span>moment</span><input type="range"
+  class="pl-moment" data-key="moment" data-scrub="moment" min="0" max="1000" step="5" value="${ui.scrub.moment ?? 0}"
+  aria-label="moment of the recorded step" aria-valuetext="${when}"></label>`;
 
 // Both in a line of their own, whose room is there before: step, moment, rank (unless the lab chooses it), a way back, and
 // whether slices differ from their copies.
@@ -150,19 +151,19 @@ function scrubBar(s, ui, { ranks = false, without = "Simulate and Measure record
   const which = html`<label class="pl-field"><span>rank</span><select data-key="of-rank" data-scrub="rank">${r.lanes.map(one)}</select></label>`;
   return html`<div class="pl-scrubs" role="group" aria-label="recorded run"><span class="pl-muted" title="${r.said}">${r.source} run</span>
     ${scrubber(s, ui)}${momentSlider(ui, m?.when ?? "0 s")}<output class="pl-when">${m?.cursor == null ? "" : m.when}</output>
-    ${ranks ? which : ""}<span class="pl-differs">${whereDiffers(s, ui, true)}</span><button type="button"
+    ${ranks ? which : ""}<span class="pl-differs">${whereDiffers(s, ui)}</span><button type="button"
     class="pl-button${m ? "" : " pl-away"}" data-key="present" data-scrub="present" title="leave the recorded run">Present</button></div>`;
 }
 
 // Whether the selected rank's slices were what they are elsewhere; a button leads to where they were not.
-function whereDiffers(s, ui, short = false) {
+function whereDiffers(s, ui) {
   const r = recordingOf(s, ui), own = r && rankOf(s, ui), found = r?.differs.find(([rank]) => rank === own);
   const copies = r?.holders.some((mine) => mine[own] && mine.filter((one) => one === mine[own]).length > 1);
   if (!r || (!found && !copies)) return "";
   if (!found) return html` <span class="pl-good" title="${r.verdict}">✓ equal at every step</span>`;
-  const [, step, tensor] = found;
+  const [, step] = found;
   return html` <button type="button" class="pl-button pl-wrong" data-key="differs" data-differs="${step}"
-    title="${r.verdict}">✗ ${short ? "" : `${tensor} `}differs at step ${step}</button>`;
+    title="${r.verdict}">✗ differs at step ${step}</button>`;
 }
 
 function withScrub(view, own) {

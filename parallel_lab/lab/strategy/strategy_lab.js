@@ -28,7 +28,7 @@ function header(s, ui) {
       ${scrubber(s, ui, html`<span class="pl-progress" role="progressbar" aria-label="training steps" aria-valuemin="0"
         aria-valuemax="${run.steps}" aria-valuenow="${run.step}" aria-valuetext="${run.text}">
         <span class="pl-bar"><span class="pl-fill pl-${run.state}" style="width:${round(done * 100)}%"></span></span>
-        <span class="pl-progress-text">${run.text}</span></span>`)}
+        <span class="pl-progress-text">${run.text}</span></span>`)}${whereDiffers(s, ui)}
     </span>
   </div>`;
 }
@@ -72,8 +72,8 @@ function card(s, ui, c, dims, side, ring) {
       role="radio" aria-checked="${selected}" tabindex="${selected ? 0 : -1}" data-key="r${c.rank}"
       data-command="select_rank" data-value="${c.rank}" data-slice="${c.slice}"
       title="${coordinateText(s, c)}"${disabledUnless(ui, "select_rank", c.rank)}><span class="pl-hidden">${cardName(s, c)}</span>
-    <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum">${c.past?.differs ? "✗ " : ""}${
-      c.past?.does ? shortened(c.past.does, c.past.differs ? 8 : 10) : sum}</span></span>
+    <span class="pl-card-head" aria-hidden="true"><b>${c.rank}</b><span class="pl-card-sum${c.past ? " pl-does" : ""}">${
+      c.past?.differs ? "✗ " : ""}${c.past?.does ? shortened(c.past.does, c.past.differs ? 7 : 10) : sum}</span></span>
     ${cardPicture(room, html`${byOne(s.cards).map(cut)}
       <g data-key="own">${blockMark(blockBox(c, dims, room), c.slice, { partial, id: ui.id })}</g>
       ${stripMarks(c, dims, room)}`)}
@@ -170,7 +170,7 @@ function rankDetail(s, ui) {
       title="its place along each axis of the device matrix, from 0">${placeText(s, mine)}</small></h3>
     <p class="pl-now"><i class="pl-dot ${hue(mine.slice)}"></i><code
       class="${mine.text.length > 22 ? "pl-wrap" : ""}">${mine.text}</code> ${value}</p>${sum}
-    <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}${whereDiffers(s, ui)}</p>
+    <p>${copies.length ? html`replicas: ${copies.join(", ")}` : "replicas: none"}</p>
     ${d ? memoryBar(s, d) : ""}
   </div>`;
 }
