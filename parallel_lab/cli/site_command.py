@@ -1,7 +1,7 @@
 """`parallel-lab site OUT`: the lessons as static pages, run, with labs that work; an index page; the reference.
 
-Every notebook is run in a kernel of its own and becomes one page: text, code, outputs, and each lab as the page that it
-is without a kernel (lab/shared/page.py), with all that it can replay. The pages need no network; a
+Every notebook is run in a kernel of its own, two at once, and becomes one page: text, code, outputs, each lab as the
+page that it is without a kernel (lab/shared/page.py), with all that it can replay. The pages need no network; a
 Content-Security-Policy forbids every request. The reference (`reference.py`) is made from the docstrings, and left out
 where pdoc is missing. OUT appears when all pages are there, or not at all.
 """
@@ -9,13 +9,16 @@ where pdoc is missing. OUT appears when all pages are there, or not at all.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import re
 import secrets
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ from .reference import code_colours, has_pdoc, write_reference
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 REFERENCE = "reference"
 CELL_LIMIT_S, REFERENCE_CELLS = 600, 20  # the reference takes about as long as so many cells
+AT_ONCE, LISTEN_S = 2, 0.1  # lessons: one often waits; how long an interrupt may not be heard
 WIDE = 100  # characters of a line that a page may have no room for
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
@@ -150,17 +154,22 @@ def write_site(
     try:
         part.mkdir(parents=True)
         try:
-            lessons, books = [], {path: nbformat.read(path, as_version=4) for path in paths}
+            books = {path: nbformat.read(path, as_version=4) for path in paths}
             count = progress or Progress()
             count.begin(sum(map(_cells, books.values())) + reference * REFERENCE_CELLS)
-            for path, book in books.items():
+
+            async def lesson(path: Path) -> tuple[str, str, str]:
                 tell(f"running {path.name}")
                 count.step(0, path.stem)
-                _execute(book, path, part, count)
+                await _execute(books[path], path, part, count)
                 page = path.with_suffix(".html").name
-                (part / page).write_text(_lesson_page(book), encoding="utf-8")
-                lessons.append((page, *_about(book)))
-            with_reference = reference and _write_reference(part / REFERENCE, tell)
+                (part / page).write_text(_lesson_page(books[path]), encoding="utf-8")
+                return page, *_about(books[path])
+
+            async def names() -> bool:
+                return reference and await asyncio.to_thread(_write_reference, part / REFERENCE, tell)
+
+            *lessons, with_reference = _together([*(partial(lesson, path) for path in books), names])
             (part / "index.html").write_text(_index_page(lessons, with_reference), encoding="utf-8")
             _put(part, out)
         finally:
@@ -198,25 +207,61 @@ def _cells(book: Any) -> int:
     return sum(cell.cell_type == "code" for cell in book.cells)
 
 
-def _execute(book: Any, path: Path, place: Path, count: Progress) -> None:
-    """Give the notebook its outputs; it runs in a folder that goes away."""
-    from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
+def _together(jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """The results of these, AT_ONCE of them at a time. The first error ends all of them, as an interrupt does, and
+    their kernels. In a thread of its own: where this is called another loop may be running.
+    """
+    known: dict[str, Any] = {}
 
-    work = place / "work"
-    work.mkdir()
+    async def every() -> list[Any]:
+        known["loop"], known["task"], gate = (
+            asyncio.get_running_loop(),
+            asyncio.current_task(),
+            asyncio.Semaphore(AT_ONCE),
+        )
+
+        async def one(job: Callable[[], Awaitable[Any]]) -> Any:
+            async with gate:
+                return await job()
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(job)) for job in jobs]
+        return [task.result() for task in tasks]
+
     before = os.environ.get(UNATTENDED)
     os.environ[UNATTENDED] = "1"
     try:
-        run = ExecutePreprocessor(timeout=CELL_LIMIT_S, kernel_name="python3")
-        run.on_cell_executed = lambda **_: count.step()
-        run.preprocess(book, {"metadata": {"path": str(work)}})
-    except CellExecutionError as error:
-        raise ParallelLabError(f"{path.name}: a cell failed: {error.ename}: {error.evalue}") from error
+        with ThreadPoolExecutor(1) as pool:
+            results = pool.submit(asyncio.run, every())
+            try:
+                while not wait([results], LISTEN_S).done:  # without end it would not hear the interrupt
+                    pass
+            except KeyboardInterrupt:
+                known["loop"].call_soon_threadsafe(known["task"].cancel)
+                raise
+        return results.result()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
     finally:
         if before is None:
             del os.environ[UNATTENDED]
         else:
             os.environ[UNATTENDED] = before
+
+
+async def _execute(book: Any, path: Path, place: Path, count: Progress) -> None:
+    """Give the notebook its outputs; it runs in a folder that goes away."""
+    from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
+
+    work = place / f"work.{path.stem}"
+    work.mkdir()
+    run = ExecutePreprocessor(timeout=CELL_LIMIT_S, kernel_name="python3", extra_arguments=["--log-level=CRITICAL"])
+    run.nb, run.resources, run.on_cell_executed = book, {"metadata": {"path": str(work)}}, lambda **_: count.step()
+    try:
+        await run.async_execute()
+    except CellExecutionError as error:
+        raise ParallelLabError(f"{path.name}: a cell failed: {error.ename}: {error.evalue}") from error
+    finally:
         shutil.rmtree(work, ignore_errors=True)
 
 

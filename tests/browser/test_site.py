@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 import nbformat
 import pytest
 
 from parallel_lab.base.errors import DataFileError
 from parallel_lab.cli.main import main
-from parallel_lab.cli.site_command import _lesson_page, chosen_lessons, write_site
+from parallel_lab.cli.site_command import AT_ONCE, _lesson_page, _together, chosen_lessons, write_site
 from tests.browser.lab_page import MARKS, axe_faults, browser, sync_api
 
 __all__ = ["browser"]  # the fixture
@@ -129,6 +132,37 @@ def test_a_lesson_that_fails_leaves_the_old_site_and_no_part_of_the_new_one(tmp_
     with pytest.raises(DataFileError, match="No space left"):
         write_site(out, chosen_lessons(["01"]))
     assert (out / "index.html").read_text() == old and [file.name for file in tmp_path.iterdir()] == ["public"]
+
+
+def test_lessons_are_made_two_at_once_in_order_and_an_error_ends_the_others():
+    """Also where a loop is running already, as in a notebook."""
+    going, most, ended = [0], [0], []
+
+    def job(number, fails=False):
+        async def run():
+            going[0] += 1
+            most[0] = max(most[0], going[0])
+            try:
+                await asyncio.sleep(0.01 if fails else 0.05 * (3 - number))
+                if fails:
+                    raise OSError(28, "No space left on device")
+                return number
+            finally:
+                going[0] -= 1
+                ended.append(number)
+
+        return run
+
+    async def called_there():
+        return _together([job(n) for n in range(3)])
+
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(asyncio.run, called_there()).result() == [0, 1, 2]
+    assert most == [AT_ONCE] and going == [0]
+    ended.clear()
+    with pytest.raises(OSError, match="No space left"):
+        _together([job(-100), job(1, fails=True), job(2)])
+    assert ended[0] == 1 and -100 in ended and going == [0]
 
 
 def test_an_unknown_lesson_is_named(tmp_path, capsys):
