@@ -55,6 +55,13 @@ def test_pytorchs_operators(row):
     assert not differs, {name: (answer[name], row[name]) for name in differs}
 
 
+def test_the_largest_along_a_dim_is_gathered_once_and_its_gradient_stays_split():
+    """PyTorch 2.14, x.max(1). Each part of the operator moved its operand, and the gradient was gathered."""
+    answer = ask_rosetta.ops("max1", [[8, 16]], [2, 4], [["P", "S1"]], grad=1)
+    assert answer["messages"] == [["all_gather", "tp", [8, 4]], ["reduce_scatter", "dp", [8, 16]]]
+    assert answer["grad_pl"] == [["S0", "R"]] and not answer["bwd_messages"] and answer["grad_err"] < 1e-5
+
+
 COMPOSED = json.loads(Path(ask_rosetta.__file__).with_name("composed.json").read_text(encoding="utf-8"))
 
 
@@ -109,6 +116,7 @@ def test_where_pytorchs_dtensors_begin_and_end(row):
     ("full_tensor R, grad_placements=[P]", {"grad_pl": ["R"], "bwd_messages": [["all_reduce", "tp", [8, 4]]]}),
     ("full_tensor P, grad_placements=[P]", {"grad_pl": ["P"], "bwd_messages": []}),
     ("inplace P += S0", {"out_pl": ["P"], "messages": []}),
+    ("inplace Pavg += Pavg", {"out_pl": ["Pavg"], "messages": []}),
     ("inplace P *= S0", {"out_pl": ["P"], "messages": [["all_gather", "tp", [2, 4]]]}),
     ("inplace S0 -= P", {"out_pl": ["S0"], "messages": [["reduce_scatter", "tp", [8, 4]]]}),
     ("inplace Pmax *= R", {"error": "in place"}),

@@ -170,7 +170,7 @@ PROGRAMS: dict[str, Any] = {
     **dict.fromkeys(("matmul", "mm", "bmm"), lambda a, b: a @ b),
     **{name: getattr(our, name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "exp", "tanh", "relu")},
     **{name: getattr(our, name) for name in ("sigmoid", "gelu", "silu", "erf", "floor", "sign", "sqrt", "abs", "log")},
-    **{name: getattr(our, name) for name in ("neg", "sin", "cos", "rsqrt", "tril", "triu", "ceil", "expm1")},
+    **{name: getattr(our, name) for name in ("neg", "sin", "cos", "rsqrt", "tril", "triu", "ceil", "expm1", "round")},
     **dict.fromkeys(("clone", "to_same"), our.identity),
     **dict.fromkeys(("to", "to_dtype", "cast"), lambda a: our.cast(a, "float64")),
     **dict.fromkeys(("add_scalar", "scalar_add"), lambda a: a + 2.0),

@@ -189,13 +189,14 @@ class DTensor(Parts):
     def _beneath(self, other: DTensor, linear: bool) -> MeshLayout:
         """How a tensor that is broadcast to this one lies when it meets its parts."""
         shift, placements = self.ndim - other.ndim, []
-        for placement in self.placements:
+        for placement, its in zip(self.placements, other.placements, strict=True):
             if isinstance(placement, (Shard, StridedShard)):
                 dim = placement.dim - shift
                 meets = dim >= 0 and other.shape[dim] == self.shape[placement.dim]
                 placements.append(replace(placement, dim=dim) if meets else Replicate())
             else:
-                placements.append(placement if linear and placement == Partial() else Replicate())
+                addends = placement == Partial() or placement == its == Partial("avg")
+                placements.append(placement if linear and addends else Replicate())
         return MeshLayout(self.mesh, tuple(placements))
 
     def redistribute(
@@ -251,11 +252,13 @@ class DTensor(Parts):
         """
         if self.alone:
             return None
-        to = choose(op, (self.shape,), attrs, (self.layout,), (self.dtype.itemsize,), policy_var.get()).ins[0]
+        chosen = choose(op, (self.shape,), attrs, (self.layout,), (self.dtype.itemsize,), policy_var.get())
+        (to,) = chosen.ins
         if to is None or to == self.layout:
             return None
         made = op.call((move(self, to, f"operand 0 of {op.class_name}"),), attrs)
         results, node = made if isinstance(made, tuple) else (made,), Node(op, (self,), attrs)
+        node.arrays = [chosen]
         for number, result in enumerate(results if self.requires_grad else ()):
             result.node = node if len(results) == 1 else sibling(node, results, number)
         return made
