@@ -489,13 +489,82 @@ def test_memory_in_nameless_files_counts(tmp_path):
     assert [(mark.student, mark.points) for mark in table.marks] == [("ada", 1), ("eve", 0)]
 
 
+# cells that claim that the machine lacks a package, or what workers need: they want no mark, which is more than 0
+LACKING = {
+    "numpy is missing": 'raise ModuleNotFoundError("", name="numpy")',
+    "a package that no cell imports": "raise ModuleNotFoundError(name='no_such')",
+    "imported in a branch": "if not 1:\n    import no_such\nraise ModuleNotFoundError(name='no_such')",
+    "imported in a function": "def unused():\n    import no_such\nraise ModuleNotFoundError(name='no_such')",
+    "imported where it is tried": "try:\n    import no_such\nexcept ImportError: raise",
+    "hides numpy": "import sys\nsys.modules['numpy'] = None\nimport numpy",
+    "a hook of imports": "import sys\nclass Hook:\n    def find_spec(self, name, *given):\n"
+    "        raise ModuleNotFoundError(name=name)\nsys.meta_path.insert(0, Hook())\n"
+    "for name in ('numpy', 'wave'): sys.modules.pop(name, None)\nimport numpy, wave",
+    "replaces the statement": "import builtins\ndef none(name, *given, **more): raise ModuleNotFoundError(name=name)\n"
+    "builtins.__import__ = none\nimport json",
+    "an import that is not needed": "import no_such",
+    "hides a package of ours": "import sys\nsys.modules['ml_dtypes'] = None\n"
+    "from parallel_lab.base.dtypes import as_dtype\nas_dtype('bfloat16')",
+    "an error of ours": "from parallel_lab.base.errors import NoProcesses\nraise NoProcesses('in a browser')",
+    "raised in a file of ours": "import parallel_lab\nfrom parallel_lab.base.errors import MissingPackage\n"
+    "exec(compile('raise MissingPackage(\"torch\")', parallel_lab.__file__, 'exec'))",
+    "lowers its own limit": "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+    "import parallel_lab\nparallel_lab.WorkerPool(8)",
+    "uses up what it may open": "import parallel_lab, resource\nheld = []\n"
+    "while len(held) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 60: held.append(open('/dev/null'))\n"
+    "parallel_lab.WorkerPool(8)",
+    "uses up its files": "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    "import parallel_lab\nparallel_lab.WorkerPool(8)",
+    "exits as if killed": "import os\nos._exit(137)",
+    "ends for memory": "x = []\nwhile True: x.append(bytearray(64 << 20))",
+    "replies for the cell": WIRE
+    + "lost = {'fault': 'x', 'machine': 'LimitTooLow: x', 'missing': 'no_such', 'lacks': True}\n"
+    "for number in range(99):\n    data = json.dumps({'id': number, **lost}).encode()\n"
+    "    say(struct.pack('>I', len(data)) + data)",
+    "folders that nobody can remove": "import os\nfor _ in range(3000):\n    os.mkdir('a')\n    os.chdir('a')\n"
+    "os._exit(0)",
+    "a folder that nobody may look into": "import os\nos.makedirs('a/b')\nos.chmod('a', 0)\nos._exit(0)",
+}
+
+
 @pytest.mark.quick(0)
-@pytest.mark.parametrize("raised", ['ModuleNotFoundError("", name="numpy")', 'ModuleNotFoundError(name="no_such")'])
-def test_a_package_is_missing_only_where_it_is(tmp_path, raised):
-    """A raised error of numpy, which is there, or of a name that no cell imports, does not blame the machine."""
-    cells = (f"raise {raised}", "def attempt_0(): return 'wrong'", HONEST[1])
-    table, _ = graded(tmp_path, {"eve/mine": cells})
-    assert [mark.points for mark in table.marks] == [0]
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("some", range(4))
+def test_what_a_machine_lacks_is_found_by_the_grader_alone(tmp_path, some):
+    """By hand: 0 points, and not an error, for each."""
+    cells = dict(list(LACKING.items())[some::4])
+    limits = Limits(time_s=60.0, cell_s=20.0, memory_bytes=1 << 30)
+    notebooks = {f"{name}/mine": (cell, HONEST[1]) for name, cell in cells.items()}
+    table, _ = graded(tmp_path, notebooks, limits=limits, jobs=5)
+    assert {mark.student: (mark.points, mark.status) for mark in table.marks} == dict.fromkeys(cells, (0, "no answer"))
+
+
+FEW = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+from pathlib import Path
+from parallel_lab.lab.grading.marks import grade_folder
+for mark in grade_folder(Path(sys.argv[1]), exercises=Path(sys.argv[2]), jobs=3).marks:
+    print(mark.student, mark.points, mark.status, mark.note)
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(900)
+def test_a_machine_that_lacks_something_gives_no_mark_and_the_reason(tmp_path):
+    """40 open files in all: 8 workers need 48, and a process of the grader's own finds that. What needs none counts."""
+    pool = "import parallel_lab\nwith parallel_lab.WorkerPool(8) as pool: pool.run(lambda comm: comm.rank)\n"
+    (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
+    for name, cells in {"ada": HONEST, "ben": (pool + HONEST[0], HONEST[1]), "cy": ("1 / 0", HONEST[1])}.items():
+        notebook(tmp_path / "class" / name / "mine.ipynb", *cells)
+    command = [sys.executable, "-c", FEW, str(tmp_path / "class"), str(tmp_path / "own.py")]
+    said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    assert [line.split()[:4] for line in said] == [
+        ["ada", "1", "passed"],
+        ["ben", "None", "error", "this"],
+        ["cy", "0", "no", "answer"],
+    ]
+    assert "8 workers need 48 open files" in said[1]
 
 
 @pytest.mark.exhaustive

@@ -8,7 +8,11 @@ walls of `walls.py`.
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
 import os
+import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -22,6 +26,7 @@ from . import walls
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 LOOK_S = 0.1
+DEEPEST = 100  # folders in each other
 LOOKS_FOR_SHARED = 3  # of so many looks one counts what processes share
 
 
@@ -113,7 +118,9 @@ def _memory_bytes(processes: Sequence[int]) -> int:
 
 
 def _shared_bytes(processes: Sequence[int]) -> int:
-    """Memory that they share: what is mapped, or what lies in files of memory that they hold open, the larger one."""
+    """Memory that they share: what is mapped, or what lies in files that they hold open and that have lost their name,
+    as all files of memory have; the larger one.
+    """
     mapped, held = 0, {}
     for process in processes:
         with contextlib.suppress(OSError, ValueError):
@@ -122,19 +129,44 @@ def _shared_bytes(processes: Sequence[int]) -> int:
         with contextlib.suppress(OSError):
             for entry in os.scandir(f"/proc/{process}/fd"):
                 with contextlib.suppress(OSError):
-                    if os.readlink(entry.path).startswith("/memfd:"):
+                    if os.readlink(entry.path).endswith(" (deleted)"):  # as all of memory are: "/memfd:x (deleted)"
                         state = os.stat(entry.path)
                         held[state.st_dev, state.st_ino] = state.st_blocks * 512
     return max(mapped, sum(held.values()))
 
 
-def _disk_bytes(folder: Path) -> int:
-    total = 0
-    for where, _, files in os.walk(folder):
-        for name in files:
-            with contextlib.suppress(OSError):
-                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+def _disk_bytes(folder: Path) -> float:
+    """All files in a folder; infinite where more than DEEPEST folders lie in each other."""
+    total, left = 0, [(str(folder), 0)]
+    while left:
+        where, depth = left.pop()
+        if depth > DEEPEST:
+            return math.inf
+        with contextlib.suppress(OSError):  # it has gone
+            for entry in os.scandir(where):
+                with contextlib.suppress(OSError):
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    left += [(entry.path, depth + 1)] if entry.is_dir(follow_symlinks=False) else []
     return total
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder whose processes have ended, however deep it is and even if its own folders are closed to their
+    owner. What lies in them is moved up: a path has a longest length, and a function its depth.
+    """
+    names = (f"{folder}/{secrets.token_hex(8)}" for _ in itertools.count())
+    with contextlib.suppress(OSError):
+        while inner := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
+            for path in inner:
+                os.chmod(path, 0o700)
+                for entry in list(os.scandir(path)):
+                    if entry.is_dir(follow_symlinks=False):
+                        os.chmod(entry.path, 0o700)
+                        os.rename(entry.path, next(names))
+                    else:
+                        os.unlink(entry.path)
+                os.rmdir(path)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def end_all(parent: int, seconds: float = 10.0) -> bool:
@@ -205,5 +237,5 @@ class Watch:
         if _memory_bytes(found) + self._shared > limits.memory_bytes:
             return f"stopped: more than {limits.memory_bytes >> 20} MiB of memory"
         if _disk_bytes(self.folder) > limits.file_bytes:
-            return f"stopped: more than {limits.file_bytes >> 20} MiB of files"
+            return f"stopped: more than {limits.file_bytes >> 20} MiB of files, or {DEEPEST} folders in each other"
         return ""

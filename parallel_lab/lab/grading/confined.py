@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from typing import Any
 from ...base.errors import WorldError, shorten
 from ...processes.without import BLAS_VARIABLES
 from . import walls
-from .confine import Limits, Watch, confine, end_all, guard
+from .confine import Limits, Watch, confine, end_all, guard, remove
 
 MOST_BYTES = 16 << 20  # that a script prints
 LATE_S = 20.0  # for a supervisor to begin and to end
@@ -60,7 +59,7 @@ def run_confined(script: str, argv: Sequence[str], files: Mapping[str, str], lim
         task = {"script": script, "argv": [*argv], "files": {**files}, "limits": limits.to_dict()}
         told = _ask({**task, "walls": found, "readable": readable, "folder": folder}, limits)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(Path(folder))
     if told["reason"]:
         raise WorldError(f"the program was {told['reason']}", where=where)
     return told["said"]
@@ -100,7 +99,7 @@ def supervise() -> None:
     def with_the_notebook() -> None:
         sys.stdin.buffer.read()
         end_all(os.getpid())
-        shutil.rmtree(task["folder"], ignore_errors=True)
+        remove(Path(task["folder"]))
         os._exit(1)
 
     threading.Thread(target=with_the_notebook, daemon=True).start()

@@ -7,16 +7,16 @@ Nothing of a submission runs here. Its functions are stood for by objects that p
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,18 @@ from ..exercises.own_process import StandIn, StandInProgram
 from ..exercises.running import STOPPED, Fault, Told, time_left
 from ..exercises.verdict import Part, Verdict
 from . import walls
-from .confine import Limits, Watch, end_all, guard
+from .confine import Limits, Watch, end_all, guard, remove
 from .submissions import Call, Cell, calls_of, imported_in, needed_cells, read_cells
 from .wire import Channel, Encoder, Lost, decode, raised
 
 READY_S = 60.0  # for a process to start on a machine that is busy
 GRACE_S = 3.0  # after a call should have been stopped
 MOST_STARTS = 12  # of processes for one submission: a cell that ends its process is left out the next time
+WORKERS = """
+import ml_dtypes, numpy as np, parallel_lab as pl
+with pl.WorkerPool(8) as pool:
+    pool.run(lambda comm: comm.all_reduce(np.ones(1 << 20, np.float32)))
+"""  # as much as a lesson needs
 
 
 class EnvironmentFault(ParallelLabError, RuntimeError):
@@ -57,20 +62,33 @@ def _missing(package: str, cell: Cell) -> str:
     return f"the package {package} is not installed here"
 
 
+def lacking(task: Mapping[str, Any]) -> str:
+    """What workers need and this machine lacks, or "": found by a process that runs nothing of a submission."""
+    given, usual = Limits(**task["limits"]).to_dict(), Limits().to_dict()
+    limits = Limits(**{name: max(value, usual[name]) for name, value in given.items()})
+    with _process(task, [Cell(0, WORKERS)], limits) as pupil:
+        try:
+            pupil.start()
+        except (Told, EnvironmentFault, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+        return "".join(f"this machine lacks what workers need: {fault}" for fault, *_ in pupil.faults.values())
+
+
 class Pupil:
     """The submission's process, from outside.
 
     cells   what it runs first
     walls   that it builds, as `walls.find` tells them;  files: what it may read
     reason  why it has ended; "" while it is there
-    faults  per cell number: (what went wrong, and where this machine is to blame for it, how)
+    faults  per cell number: (what went wrong, a package that it imports and that is missing here, whether it claims
+            that workers cannot run here)
     """
 
     def __init__(
         self, cells: Sequence[Cell], limits: Limits, watch: Watch, found: dict[str, Any], files: Sequence[str]
     ) -> None:
         self.cells, self.limits, self.watch = cells, limits, watch
-        self.faults: dict[int, tuple[str, str]] = {}
+        self.faults: dict[int, tuple[str, str, bool]] = {}
         self.reason, self._left_out, self._starts = "not started", set(), 0
         self.walls, self.files = found, files
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,21 +114,21 @@ class Pupil:
                 try:
                     reply = self._ask({"do": "run", "source": cell.source}, self.limits.cell_s + GRACE_S)
                 except Lost:
-                    stopped = [n for n, (fault, _) in self.faults.items() if fault.startswith(STOPPED)]
+                    stopped = [n for n, (fault, *_) in self.faults.items() if fault.startswith(STOPPED)]
                     blamed = cell.number
                     if self.watch.reason:  # what a stopped cell has left behind goes on while the next ones run
                         blamed = next((n for n in stopped if n not in self._left_out), blamed)
                     self._left_out.add(blamed)
-                    self.faults[blamed] = self.reason, ""
+                    self.faults[blamed] = self.reason, "", False
                     break
                 if fault := str(reply.get("fault", "")):
-                    machine = str(reply.get("machine", "")) or _missing(str(reply.get("missing", "")), cell)
-                    self.faults[cell.number] = fault, machine
+                    missing = _missing(str(reply.get("missing", "")), cell)
+                    self.faults[cell.number] = fault, missing, reply.get("lacks") is True
 
     def _open(self) -> None:
         self.close()
-        shutil.rmtree(self._folder, ignore_errors=True)  # what an earlier process of the submission has left
-        self._folder.mkdir()
+        remove(self._folder)  # what an earlier process of the submission has left
+        self._folder.mkdir(exist_ok=True)
         scratch = str(self._folder)
         ours, theirs = socket.socketpair()
         few = {
@@ -154,7 +172,7 @@ class Pupil:
     def remove(self) -> None:
         """Close, and remove its files."""
         self.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove(self._folder)
 
     # ---- words ----
 
@@ -254,16 +272,26 @@ def grade(task: dict[str, Any]) -> dict[str, Any]:
     checked = {call.number for call in (calls_of(cells) if lesson else tests)}
     name, seed = str(task.get("learner", "")), int(task["seed"])
     known = {exercise.number: exercise.of(name) for exercise in (*exercises.all_exercises(), *own)}
-    folder = Path(tempfile.mkdtemp(prefix="parallel-lab-grade-"))
-    watch = Watch(limits, folder)
-    pupil = Pupil(needed_cells(cells, released, tests), limits, watch, task["walls"], task["files"])
-    try:
+    with _process(task, needed_cells(cells, released, tests), limits) as pupil:
         marks = [_marked(known.get(test.number), test, pupil, seed, test.number in checked) for test in tests]
+    unmarked = [mark for mark in marks if mark["status"] == "no answer"]
+    if unmarked and any(claims for *_, claims in pupil.faults.values()) and (reason := lacking(task)):
+        for mark in unmarked:
+            mark |= {"status": "error", "reason": reason}
+    faults = [{"cell": number, "fault": fault} for number, (fault, *_) in sorted(pupil.faults.items())]
+    return {"exercises": marks, "cells": faults}
+
+
+@contextlib.contextmanager
+def _process(task: Mapping[str, Any], cells: Sequence[Cell], limits: Limits) -> Iterator[Pupil]:
+    """The process for these cells, watched; then nothing is left of it."""
+    watch = Watch(limits, Path(tempfile.mkdtemp(prefix="parallel-lab-grade-")))
+    pupil = Pupil(cells, limits, watch, task["walls"], task["files"])
+    try:
+        yield pupil
     finally:
         watch.close()
         pupil.remove()
-    faults = [{"cell": number, "fault": fault} for number, (fault, _) in sorted(pupil.faults.items())]
-    return {"exercises": marks, "cells": faults}
 
 
 def _own_exercises(path: str | None) -> Sequence[exercises.Exercise]:
@@ -292,10 +320,10 @@ def _marked(exercise: exercises.Exercise | None, test: Call, pupil: Pupil, seed:
         if not untouched:
             mark["verdict"] = exercises.judge_drawn(exercise, answer, given, seed).to_dict()
     except Told as told:
-        machine = next((reason for _, reason in pupil.faults.values() if reason), "")
-        if machine:
-            return {**mark, "status": "error", "reason": machine}
-        first = next((f"cell {n}: {fault}" for n, (fault, _) in sorted(pupil.faults.items())), "")
+        for cell in needed_cells(pupil.cells, pupil.cells, [test]):
+            if missing := pupil.faults.get(cell.number, ("", ""))[1]:
+                return {**mark, "status": "error", "reason": missing}
+        first = next((f"cell {n}: {fault}" for n, (fault, *_) in sorted(pupil.faults.items())), "")
         return {**mark, "status": "no answer", "reason": f"{told.fault.text}" + (f" ({first})" if first else "")}
     except (EnvironmentFault, exercises.GradingError, OSError) as error:
         return {**mark, "status": "error", "reason": f"{type(error).__name__}: {error}"}

@@ -16,9 +16,7 @@ import os
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from ...base.errors import LimitTooLow, MissingPackage, NoProcesses, SharedMemoryTooSmall
@@ -28,7 +26,6 @@ from ..exercises.own_process import Calls, HandleHere
 from ..exercises.running import STOPPED, fault_of
 from ..exercises.verdict import Verdict
 from .confine import Limits, confine
-from .walls import ROOT
 from .wire import Channel, Encoder, Lost, decode, error_of
 
 LACKS = (MissingPackage, SharedMemoryTooSmall, LimitTooLow, NoProcesses)  # errors of ours about a poor machine
@@ -52,12 +49,6 @@ def _stopped_after(seconds: float) -> Iterator[None]:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _of_ours(error: BaseException) -> bool:
-    """Whether a file of the package raises it, not a cell."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and Path(frames[-1].filename).is_relative_to(ROOT)
 
 
 class _Pupil:
@@ -88,14 +79,15 @@ class _Pupil:
     # ---- cells ----
 
     def _do_run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Run a cell: {"fault", "machine", "missing"}, what went wrong, what this machine lacks, a missing package."""
+        """Run a cell: {"fault", "missing", "lacks"}: what went wrong, and where the grader is to look whether the
+        machine is to blame, at a package or at what workers need.
+        """
         error = self._run(request["source"], self.limits.cell_s)
         if error is None:
             return {"fault": ""}
         text = str(error) if isinstance(error, CellStopped) else fault_of(error).text
         missing = str(error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        machine = f"{type(error).__name__}: {error}"[:500] if isinstance(error, LACKS) and _of_ours(error) else ""
-        return {"fault": text[:500], "machine": machine, "missing": missing}
+        return {"fault": text[:500], "missing": missing, "lacks": isinstance(error, LACKS)}
 
     def _run(self, source: str, seconds: float) -> BaseException | None:
         try:

@@ -293,9 +293,9 @@ def _tree(source: str) -> ast.Module | None:
 
 
 def imported_in(source: str) -> set[str]:
-    """Packages that a cell's import statements name."""
+    """Packages that a cell always imports: by a statement in no branch, function or `try`."""
     tree, names = _tree(source), set()
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in tree.body if tree is not None else ():
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
