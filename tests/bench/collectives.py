@@ -12,6 +12,8 @@ one copy each, two at a time, among as many arrays.
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +26,7 @@ from parallel_lab.base.errors import ArgumentError, MissingPackage, ParallelLabE
 from parallel_lab.base.system import cores, free_memory_bytes
 from parallel_lab.cli.results import installed_version
 from parallel_lab.processes.measure.measure import load
-from parallel_lab.processes.mpi.launch import mpirun_version
+from parallel_lab.processes.mpi.launch import find_mpirun, mpirun_version
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.processes.shm.arena import ARENA_BYTES
 from tests.bench.cases import OPS, POINT_TO_POINT, Case, check_results, given
@@ -59,8 +61,8 @@ class Timing:
         return float(np.median(times)) if times else None
 
     def mpi_s(self) -> float | None:
-        """The better of MPI's configurations: each is some user's default."""
-        found = [self.median_s(name) for name, times in self.seconds if name.startswith(("Open MPI", "MPI")) and times]
+        """The best MPI, of each in the better of its configurations: each is some user's default."""
+        found = [self.median_s(name) for name, times in self.seconds if "MPI" in name and times]
         return min(found, default=None)
 
     def bound_s(self, ranks: int) -> float | None:
@@ -106,12 +108,14 @@ def measure_collectives(
     busy: int = 2,
     batch_s: float = BATCH_S,
     peers: bool = True,
+    mpis: Sequence[str] = ("",),
     tell: Callable[[str], object] = lambda text: None,
 ) -> CollectivesReport:
     """Time every op at every size, by all competitors that are installed, in turns: `rounds` times (barriers
     BARRIER_ROUNDS times as often), in batches that fill `batch_s`; the barrier again next to `busy` computing processes
-    (0: not). `peers` False: this package alone, with futex barrier and copy; `tell`: gets a line about what is measured
-    now. Raises ArgumentError for impossible cases, and what starting workers raises. A failed competitor is a line.
+    (0: not). `peers` False: this package alone, with futex barrier and copy; `mpis`: folders of installed MPIs, with
+    bin/mpirun, "" being the one of PATH; `tell`: gets a line about what is measured now. Raises ArgumentError for
+    impossible cases, and what starting workers raises. A failed competitor is a line.
     """
     cases = [Case(op, size, ranks) for op in ops for size in sizes_bytes]
     if rounds < 1 or busy < 0 or not batch_s > 0:
@@ -124,7 +128,7 @@ def measure_collectives(
         arena_bytes = ARENA_BYTES + 3 * ranks * max(sizes_bytes, default=0)
         pool = stack.enter_context(WorkerPool(ranks, timeout_s=120.0, warn_after_s=60.0, arena_bytes=arena_bytes))
         ours: list[Competing] = [OwnRanks(pool, name) for name in (OURS, OUT, ARENA)]
-        others, missing, versions = _start_peers(stack, ranks, peers)
+        others, missing, versions = _start_peers(stack, ranks, peers, mpis)
         timings, skipped = [], []
         for case in cases:
             bound = case.op in ("all_reduce", *POINT_TO_POINT) and case.size_bytes >= BOUND_FROM_BYTES
@@ -185,7 +189,7 @@ class OwnRanks:
 
 
 def _start_peers(
-    stack: contextlib.ExitStack, ranks: int, peers: bool
+    stack: contextlib.ExitStack, ranks: int, peers: bool, mpis: Sequence[str]
 ) -> tuple[list[RankGroup], list[tuple[str, str]], list[tuple[str, str]]]:
     """(groups, missing, versions); each group is closed with `stack`."""
     groups, missing = [], []
@@ -197,9 +201,12 @@ def _start_peers(
         missing.append((GLOO, without_torch()))
     elif peers:
         wanted.append((GLOO, "gloo", ranks, None, f"torch {installed_version('torch')}"))
-    for name, settings in mpi_configurations().items() if peers else ():
-        shown = " ".join(f"{k}={v}" for k, v in settings.items()) or "as it is"
-        wanted.append((name, "mpi", ranks, settings, f"{mpirun_version()}; {shown}"))
+    for folder in mpis if peers else ():
+        prefix = os.path.abspath(folder)
+        found = {"PATH": f"{prefix}/bin:{os.environ['PATH']}", "LD_LIBRARY_PATH": f"{prefix}/lib"} if folder else {}
+        for name, settings in mpi_configurations(found.get("PATH")).items():
+            shown = " ".join(f"{k}={v}" for k, v in settings.items()) or "as it is"
+            wanted.append((name, "mpi", ranks, found | settings, f"{find_mpirun(found.get('PATH'))}; {shown}"))
     for name, who, count, settings, version in wanted:
         try:
             groups.append(stack.enter_context(RankGroup(name, count, _PEERS, [who], over_mpi=settings)))
@@ -209,15 +216,24 @@ def _start_peers(
     return groups, missing, versions
 
 
-def mpi_configurations() -> dict[str, dict[str, str]]:
-    """{name: environment} of MPI; the better counts. Idle ranks yield; Open MPI's transport or shared memory."""
-    version = mpirun_version()
-    if "Open MPI" not in version:
-        return {"MPI": {}}
+def mpi_configurations(path: str | None = None) -> dict[str, dict[str, str]]:
+    """{name: environment} of the MPI in the folders of `path` (default: PATH); the better counts. Idle ranks yield, or
+    sleep; Open MPI's transport or shared memory.
+    """
+    text = mpirun_version(path)
+    number = re.search(r"\d+\.\d+[.\d]*", text)
+    names = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel": "Intel MPI", "HYDRA": "MPICH"}
+    product = next((name for sign, name in names.items() if sign in text), "MPI")
+    name = f"{product} {number[0]}" if number else product
     yielding = {"OMPI_MCA_mpi_yield_when_idle": "1"}
-    shared_memory = "vader" if " 4." in version else "sm"  # its name in Open MPI 4; in 5
+    shared_memory = "vader" if " 4." in name else "sm"  # its name in Open MPI 4; in 5
     plain = {**yielding, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{shared_memory}"}
-    return {"Open MPI": yielding, "Open MPI ob1": plain}
+    intel = {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}
+    known = {
+        "Open MPI": {"": yielding, " ob1": plain},
+        "Intel MPI": {"": {**intel, "I_MPI_THREAD_YIELD": "3"}, " asleep": {**intel, "I_MPI_WAIT_MODE": "1"}},
+    }
+    return {name + more: found for more, found in known.get(product, {"": {}}).items()}
 
 
 @contextlib.contextmanager

