@@ -1,12 +1,11 @@
 """What is checked while ranks train: whether copies stay equal, and whether numbers stay finite.
 
-set_run_checks(replicas="warning", replicas_every=200)
-set_run_checks(finite=True)
-print(run_checks())
+set_run_checks(replicas="warning", replicas_every=200, finite=True)
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -52,6 +51,7 @@ class RunChecks:
         return "off" if self.finite is False else "error"
 
 
+@functools.cache  # asked for every gradient
 def in_notebook() -> bool:
     """Whether this process is a notebook's kernel, or a rank of one of its cells."""
     return "ipykernel" in sys.modules or '"%%ranks"' in os.environ.get("PARALLEL_LAB_WORLD", "")
