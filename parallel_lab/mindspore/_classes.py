@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import ops
 from ..base import seeds
-from ..base.checks import checked, choice, fitting, instance, integer, number, text
+from ..base.checks import checked, choice, fitting, function, instance, integer, number, text
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_tracer
 from ..nn.tensor.tensor import Tensor
@@ -131,6 +131,27 @@ class GroupNorm(ops.GroupNorm):
     def __call__(self, input: Any, num_groups: int, weight: Any, bias: Any, eps: float = 1e-5) -> Any:
         self.given = {"num_groups": num_groups, "epsilon": eps}
         return super().__call__(input, weight, bias)
+
+
+class Morph(WithoutStrategy):
+    """`Morph(fn, infer_shape, infer_dtype)(*args)`: fn(*args); in a compiled network its operators stand where it is
+    called. infer_shape, infer_dtype: functions of shapes and dtypes, which say what fn gives.
+    """
+
+    why = "the operators of its function take strategies"
+
+    @checked(**dict.fromkeys(("fn", "infer_shape", "infer_dtype"), function("A function")))
+    def __init__(self, fn: Any, infer_shape: Any, infer_dtype: Any) -> None:
+        super().__init__()
+        self.fn, self.infer_shape = fn, infer_shape
+
+    def __call__(self, *args: Any) -> Any:
+        made, said = self.fn(*args), self.infer_shape(*[list(getattr(x, "shape", ())) for x in args])
+        if hasattr(made, "shape") and tuple(made.shape) != tuple(said):
+            raise ShapeError(
+                f"fn gives shape {tuple(made.shape)}", where=self.name, allowed=f"{tuple(said)}, as inferred"
+            )
+        return made
 
 
 # ---- summaries ----

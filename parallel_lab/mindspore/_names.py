@@ -64,7 +64,7 @@ NAMES: dict[str, str] = {
         MatrixLogarithm MatrixPower MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d
         max_unpool3d MaxPool3DWithArgmax MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median
         Meshgrid mirror_pad MoeTokenPermute MoeTokenUnpermute
-        Morph move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
+        move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
         MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd
         Mvlgamma mvlgamma nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3
         NonMaxSuppressionWithOverlaps NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement

@@ -191,8 +191,7 @@ FUNCTIONS = _of(
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
     "Cross Dropout2D Dropout3D DropoutDoMask DropoutGenMask GroupNorm HistogramSummary ImageSummary InvertPermutation "
-    "ResizeBilinear ResizeBilinearV2 Round ScalarSummary ScatterNd TensorDump "
-    "TensorSummary Unique print_",
+    "Morph print_ ResizeBilinear ResizeBilinearV2 Round ScalarSummary ScatterNd TensorDump TensorSummary Unique",
 )
 RANDOM = "parallel_lab.mindspore._random"
 RANDOM_CLASSES = (
