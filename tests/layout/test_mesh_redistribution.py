@@ -63,6 +63,8 @@ def test_both_planners_keep_the_value_and_the_cheapest_sends_no_more(case, seed)
                 break
             moved = x
             for step in steps:
+                for rank in mesh.ranks if step.communicates else ():
+                    assert step.sent(shape, rank, moved.local(rank)).shape == step.sent_shape(shape, rank)
                 moved = moved.redistribute(step.after)
             np.testing.assert_allclose(value_of(moved), before, rtol=1e-5, atol=1e-5)
             sent.append(sum(step.sent_elements(shape) for step in steps))

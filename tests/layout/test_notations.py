@@ -146,6 +146,10 @@ def test_other_spellings_of_the_same(notation, text, code):
         assert notations[notation].parse(text, FOUR, MATRIX) == MeshLayout.coded(FOUR, code).on(2)
 
 
+def test_a_text_without_a_shape_has_as_many_dims_as_it_names():
+    assert notations["jax.PartitionSpec"].parse("P('dp', None, 'tp')", FOUR) == MeshLayout.coded(FOUR, "S0 S2").on(3)
+
+
 # ---- there and back ----
 
 SHAPES = [(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (2, 1, 4), (3, 2), (2, 3, 2), (2, 2, 2, 2)]
@@ -266,6 +270,7 @@ def test_random_layouts_come_back_from_all_notations_that_can_say_them(seed):
     ("spmd_types", "{dp: V, tp: R}", "V alone"),
     ("spmd_types", "{dp: V, tp: R}; PartitionSpec('tp')", "axes that are V"),
     ("mindspore.Layout", 'Layout((2, 4), ("dp", "tp"))("dp", "tp", dim="tp")', "An axis, a tuple of axes"),
+    ("mindspore.Layout", 'Layout(device_matrix=(2, 4), ("dp", "tp"))("dp", "tp")', "without a name first"),
     ("jax.PartitionSpec", "Spec('dp')", r"PartitionSpec\(\.\.\.\) or P"),
     ("jax.PartitionSpec", "P", r"PartitionSpec\(\.\.\.\) or P"),
     ("spmd_types", "{dp: R}", "Every axis"),
