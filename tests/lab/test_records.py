@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 
 import parallel_lab as pl
 from parallel_lab.base.errors import ArgumentError, DataFileError
+from parallel_lab.base.units import time_text
 from parallel_lab.lab.shared.earlier import EarlierRun, earlier_written
 from parallel_lab.lab.shared.records import losses_taken, losses_written, taken, written
 from parallel_lab.lab.shared.replay import Limits, ready
@@ -203,6 +204,21 @@ def test_the_recording_of_a_run_comes_back_and_goes_with_the_settings_it_is_of(t
     else:
         lab.set_devices(8)
     assert lab.recording is None and lab.kept_recording() is None
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.9, None), (2.5, "waits"), (0.4, "waits")])
+def test_a_measured_pipeline_far_from_the_simulated_one_says_what_makes_it_so(factor, said):
+    """A step that is longer or shorter with the same work is so by its waits."""
+    lab = pl.PipelineLab.of_state(ran("pipeline")[0])
+    found = lab._run.results
+    known = replace(found["simulated"], step_s=10 * found["simulated"].work_s)
+    found["simulated"] = known
+    found["measured"] = replace(found["measured"], lanes=known.lanes, step_s=factor * known.step_s)
+    notes = lab.snapshot()["sections"]["equality"]["notes"][1:]
+    assert len(notes) == (said is not None)
+    for note in notes:
+        here, there = (time_text(of.bubble * of.step_s) for of in (found["measured"], known))
+        assert note == f"A step takes {factor:.2g} x the simulated one: a rank's {said} take {here}, simulated {there}."
 
 
 # ---- anything but a record ----

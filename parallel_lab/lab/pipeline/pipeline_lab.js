@@ -169,7 +169,7 @@ function below(s, ui) {
   if (ui.weighs && !s.puzzle?.locked) return schedules(s, ui);
   const { equality } = s.sections;
   return html`<div class="pl-pi-below">${loss(s, ui)}<div class="pl-pi-numbers">${section(s, "bubble", ui)}
-    <p class="pl-pi-verdict">${equality ? equality.notes.map(verdictText) : ui.live ? COMPARED : ALONE}</p></div></div>`;
+    <p class="pl-pi-verdict">${equality ? equality.notes.map((note) => html`${typeof note === "string" ? note : verdictText(note)} `) : ui.live ? COMPARED : ALONE}</p></div></div>`;
 }
 
 function loader(s, ui) {

@@ -14,6 +14,7 @@ from ...cost.schedules import Fault
 from ..shared.earlier import EarlierRun, earlier_runs
 from ..shared.equality import COLUMNS, rows_of
 from ..shared.sections import Section, code, table
+from ..shared.step_times import FAR
 from . import drawing
 from .code import our_code, torch_csv
 from .puzzles import recognised
@@ -169,7 +170,7 @@ def pipeline_sections(
     }
     sections |= earlier_runs(earlier, EARLIER_RUNS)
     if equality := next((r.equality for r in results.values() if r.equality is not None), None):
-        title, notes = f"Equality: {equality.title}", [_verdict(equality, how)]
+        title, notes = f"Equality: {equality.title}", [_verdict(equality, how), *_apart(results)]
         sections["equality"] = table(title, COLUMNS, rows_of(equality), notes=notes)
     if not s.timed.complete:
         left = [f"rank {rank}: {', '.join(names)}" for rank, names in drawing.next_missing(s).items()]
@@ -243,6 +244,18 @@ def _times(settings: Settings, results: Mapping[str, RunResult], recorded: bool)
         else:
             rows.append([source, None, None, "not run yet"])
     return rows
+
+
+def _apart(results: Mapping[str, RunResult]) -> list[str]:
+    """From FAR on, how far the measured step is from the simulated one, and what makes it so."""
+    both = [results[source] for source in SOURCES[1:] if source in results and results[source].step_s > 0]
+    ratio = both[1].step_s / both[0].step_s if len(both) == 2 else 1.0
+    if max(ratio, 1 / ratio) < FAR:
+        return []
+    waits, work = ([of.bubble * of.step_s for of in both], [(1 - of.bubble) * of.step_s for of in both])
+    name, (there, here) = max(("waits", waits), ("work", work), key=lambda term: abs(term[1][0] - term[1][1]))
+    takes = f"{name} {'take' if name == 'waits' else 'takes'} {time_text(here)}, simulated {time_text(there)}"
+    return [f"A step takes {ratio:.2g} x the simulated one: a rank's {takes}."]
 
 
 def _actions(settings: Settings, rank: int) -> dict[str, Any]:
