@@ -127,6 +127,14 @@ y = jax.jit(lambda x, w: x @ w)(x, w)
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
          "y = jax.jit(jax.checkpoint(lambda x: jnp.sum(x)))(x)", "sends again"),
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((9, 8)), NS(mesh, P('a')))", "divisible"),
+        # XLA gathers x, 512 numbers of a rank, where the product's part has 128
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((64, 64)), NS(mesh, P('a')))\n"
+         "y = jax.jit(lambda x: x @ jnp.ones((64, 16)), out_shardings=NS(mesh, P()))(x)", "gathers a result"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
+         "y = jax.jit(lambda x: jax.lax.cond(True, jnp.sum, jnp.max, x))(x)", "which branch"),
+        # the gradient of its psum is a psum: a message more than with check_vma
+        ("mesh = Mesh(jax.devices(), ('a',))\nf = jax.shard_map(lambda x: jax.lax.psum((x * x).sum(), 'a'), mesh=mesh, "
+         "in_specs=P('a'), out_specs=P(), check_vma=False)\ng = jax.jit(jax.grad(f))(jnp.ones(8))", "check_vma"),
 )  # fmt: skip
 def test_what_jax_refuses_or_does_in_ways_that_are_not_known_is_reported(text, reason):
     assert any(reason in why for _, why in pl.explain(JAX + text + "\n").unread)
@@ -386,10 +394,11 @@ def test_options_of_a_command_line_are_at_their_defaults():
         "parser = argparse.ArgumentParser()\n"
         'parser.add_argument("--tp-size", "-t", type=int, default=4)\n'
         'parser.add_argument("--fast", action="store_true")\n'
+        'parser.add_argument("--whole", action="store_true", default=True)\n'
         "args = parser.parse_args()\n"
         'mesh = init_device_mesh("cuda", (args.tp_size,))\n'
         "x = distribute_tensor(torch.ones(8, 2), mesh, [Shard(0)])\n"
-        "y = x if args.fast else x.full_tensor()\n"
+        "y = x if args.fast or not args.whole else x.full_tensor()\n"
     )
     found = pl.explain(text)
     assert found.forward == [["all_gather", "axis0", [2, 2]]] and found.unread == []
@@ -517,6 +526,75 @@ def test_a_file_is_read_and_a_missing_one_is_named(tmp_path):
     assert pl.explain(path).forward == pl.explain(str(path)).forward == pl.explain(path.read_text()).forward != []
     with pytest.raises(ArgumentError, match=r"no\.py"):
         pl.explain(str(tmp_path / "no.py"))
+
+
+MODEL = """import torch.nn as nn
+import torch.distributed as dist
+from .parts.layers import Block
+from parts import width
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, width), Block(width)
+    def forward(self, x):
+        dist.all_reduce(x)
+        return self.second(self.first(x))
+"""
+LAYERS = """import torch.nn as nn
+class Block(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.inner = nn.Linear(n, n)
+    def forward(self, x):
+        return self.inner(x)
+"""
+TRAIN = """import torch
+from torch.distributed.fsdp import fully_shard
+IMPORTS
+net = fully_shard(Net())
+net(torch.ones(4, 8)).sum().backward()
+"""
+
+
+def test_files_next_to_the_program_are_read_as_one_text_with_it(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "__init__.py").write_text("width = 16\n")
+    (tmp_path / "parts" / "layers.py").write_text(LAYERS)
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "train.py").write_text(TRAIN.replace("IMPORTS", "import model, os\nNet = model.Net"))
+    found = pl.explain(tmp_path / "train.py")
+    # 8 ranks: (8 * 16 + 16) + (16 * 16 + 16) numbers, in one group
+    assert found.unread == [] and found.forward == [["all_gather", "axis0", [416 // 8]], ["all_reduce", "", [4, 8]]]
+    assert found.backward == [["reduce_scatter", "axis0", [416]]]
+    assert [row.text for row in found.rows if "all_reduce" in row.message] == [
+        "model.py:10:         dist.all_reduce(x)"
+    ]
+    alone = pl.explain((tmp_path / "train.py").read_text())  # a text has no folder
+    assert alone.messages == [] and alone.unread
+
+
+@each_of(
+    ("text", "reason"),
+    ("x = (", "model.py: "),
+    ("y = nix()\n", "model.py:1: the name 'nix'"),
+    ("#" * 200_000, "more than 200000"),
+)
+def test_a_file_next_to_the_program_that_is_not_read_is_named(tmp_path, text, reason):
+    (tmp_path / "model.py").write_text(text)
+    (tmp_path / "train.py").write_text("import torch\nimport model\n")
+    assert reason in pl.explain(tmp_path / "train.py").unread[0][1]
+
+
+def test_what_lies_outside_of_the_folder_is_not_read(tmp_path):
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "outside.py").write_text("width = 16\n")
+    (tmp_path / "inner" / "linked.py").symlink_to(tmp_path / "outside.py")
+    text = (
+        "import torch\nfrom ..outside import width\nfrom linked import width as other\nx = torch.ones(width, other)\n"
+    )
+    (tmp_path / "inner" / "train.py").write_text(text)
+    ((line, reason),) = pl.explain(tmp_path / "inner" / "train.py").unread
+    assert line == 4 and "width" in reason
 
 
 # ---- what is shown ----

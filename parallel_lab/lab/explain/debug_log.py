@@ -31,14 +31,9 @@ _MESSAGES = {
     "all_to_all_single": "all_to_all", "shard_dim_alltoall": "all_to_all",
 }  # fmt: skip
 _DTYPES = {
-    "f32": "float32",
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f64": "float64",
-    "i64": "int64",
-    "i32": "int32",
+    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64", "i64": "int64", "i32": "int32",
     "b8": "bool",
-}
+}  # fmt: skip
 
 
 def read_log(text: str) -> list[Message | Step]:

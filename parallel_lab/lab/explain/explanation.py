@@ -35,7 +35,7 @@ from .jax_names import JaxFront
 from .mindspore_names import MindSporeFront
 from .modules import ModuleFront
 from .reading import Reader
-from .syntax import bounded
+from .syntax import Files, bounded
 from .values import LONGEST
 from .world import Message, Step, World
 
@@ -87,6 +87,7 @@ class Explanation:
     source    "PyTorch", "JAX", "HyperParallel", "MindSpore", "DebugMode log";  ranks, meshes: that the program makes
     events    what was computed, placed and sent, in order;  unread: [(line, reason)]
     ran       with run=True, the messages that PyTorch sent: [[kind, axis, shape, reduction?], ...]
+    files     the program, and those next to it that it imports: their lines are numbered on after its own
     """
 
     source: str
@@ -96,6 +97,12 @@ class Explanation:
     events: Sequence[Message | Step] = ()
     unread: list[tuple[int, str]] = field(default_factory=list)
     ran: list[list[Any]] | None = None
+    files: Files | None = None
+
+    @property
+    def lines(self) -> list[str]:
+        """Of the program, and of the files next to it that it imports."""
+        return self.program.splitlines() if self.files is None else self.files.lines
 
     @property
     def messages(self) -> list[Message]:
@@ -126,7 +133,7 @@ class Explanation:
     @cached_property
     def rows(self) -> list[Row]:
         """One per line and thing that happens there; what repeats is counted."""
-        lines, found = self.program.splitlines(), {}
+        lines, found = self.lines, {}
         for event in self.events:
             text = lines[event.line - 1].strip() if 0 < event.line <= len(lines) else ""
             if isinstance(event, Message):
@@ -200,33 +207,34 @@ def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None)
     """
     flag("explain", "run", run)
     text = text_of(text_or_file)
-    made = read_program(text, devices)
+    made = read_program(text, devices, None if text is text_or_file else Path(text_or_file).parent)
     if run:
         made.ran = _run(made)
     return made
 
 
-def read_program(text: str, devices: int | None = None) -> Explanation:
-    """`explain` of a text, which is read as data, whatever it is."""
+def read_program(text: str, devices: int | None = None, folder: Path | None = None) -> Explanation:
+    """`explain` of a text, which is read as data, whatever it is.  folder: of its file, where others may lie"""
     bounded(text)
+    files = Files(text, folder)
     found = RANKS.search(text[:4000])
     ranks = integer(1, MOST_RANKS)("explain", "devices", devices or (int(found[1] or found[2]) if found else 8))
     if LOG.search(text) and "import " not in text:
         return Explanation("DebugMode log", text, ranks, (), read_log(text))
     roots = {part.partition(".")[0] for part in ROOTS.findall(text)}
     if "mindspore" in roots and "hyper_parallel" not in roots or "parallel_lab.mindspore" in text:
-        return _mindspore(text, ranks, fixed=bool(devices or found))
-    given = (FRONTS[root] for root in FRONTS if root in roots)
-    kind, name, policy, planner = next(given, (ModuleFront, "PyTorch", "torch", ""))
-    world = World(ranks, policy, planner, implicit=kind is JaxFront)
-    front = kind(world, ranks)
-    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
-    world.in_time = reader.in_time
-    with world.reading():
+        name, front = "MindSpore", MindSporeFront(World(ranks), ranks, bool(devices or found))
+    else:
+        given = (FRONTS[root] for root in FRONTS if root in roots)
+        kind, name, policy, planner = next(given, (ModuleFront, "PyTorch", "torch", ""))
+        front = kind(World(ranks, policy, planner, implicit=kind is JaxFront), ranks)
+    reader = front.reader = Reader(files, front)
+    with front.reading():
         reader.read()
     if not (devices or found) and ranks < front.largest <= MOST_RANKS:  # nobody has said how many there are
-        return read_program(text, front.largest)
-    return Explanation(name, text, ranks, tuple(front.meshes), tuple(world.events), sorted(reader.unread.items()))
+        return read_program(text, front.largest, folder)
+    unread = [(line, files.place(line) + reason) for line, reason in sorted(reader.unread.items())]
+    return Explanation(name, text, front.devices, tuple(front.meshes), tuple(front.world.events), unread, files=files)
 
 
 def text_of(given: Any) -> str:
@@ -247,15 +255,6 @@ def text_of(given: Any) -> str:
         ) from None
 
 
-def _mindspore(text: str, ranks: int, fixed: bool) -> Explanation:
-    """A MindSpore program: its networks are compiled by the facade's rules.  fixed: the ranks are given"""
-    front = MindSporeFront(World(ranks), ranks, fixed)
-    reader = front.reader = Reader(text, front, {"__name__": "__main__", "__file__": "program.py"})
-    with front.reading():
-        reader.read()
-    return Explanation("MindSpore", text, front.devices, (), tuple(front.world.events), sorted(reader.unread.items()))
-
-
 def _run(found: Explanation) -> list[list[Any]]:
     """The messages that PyTorch sends. Raises ArgumentError: the program is another library's, or raises an error."""
     where = "explain(run=True)"
@@ -264,8 +263,8 @@ def _run(found: Explanation) -> list[list[Any]]:
     if find_spec("torch") is None:
         raise MissingPackage("torch", where=where, hint='pip install -e ".[oracle]"')
     script = Path(__file__).with_name("run_torch.py").read_text(encoding="utf-8")
-    name = "program.py"
-    printed = run_confined(script, [name, str(found.ranks)], {name: found.program}, LIMITS, where)
+    name, more = "program.py", found.files.read if found.files else {}
+    printed = run_confined(script, [name, str(found.ranks)], {**more, name: found.program}, LIMITS, where)
     try:
         said = json.loads(printed.splitlines()[-1])
         error, messages = said["error"], [[*m[:3], m[3], m[5]] for m in said["messages"]]

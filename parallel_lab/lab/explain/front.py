@@ -12,7 +12,7 @@ import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, ClassVar
 
 from ...base.errors import shorten
@@ -23,6 +23,7 @@ from ...nn.tensor.dtensor_parts import Parts, without_gradients
 from ...ops.indexing import getitem
 from ...ops.spellings import NAMES
 from .reading import Reader
+from .syntax import LIBRARIES
 from .values import PLAIN, TOO_WIDE, UNKNOWN, Bound, Class, Endless, Function, Instance, Name, NotRead, needed
 from .world import World, layout_of
 
@@ -35,16 +36,17 @@ LARGEST = 2**44  # elements of a tensor
 # calls of these do nothing that could be seen here
 SILENT = (
     "print", "manual_seed", "seed", "set_seed", "barrier", "destroy_process_group", "init_process_group",
-    "set_device", "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
+    "set_device", "set_device_index", "device_index",
+    "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
     "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "wait",
     "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
     "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",
     "get_comm_counts", "get_total_counts", "visualize_sharding", "generate_comm_debug_tracing_table",
     "log_comm_debug_tracing_table_to_file", "visualize_array_sharding",
 )  # fmt: skip
+READ = ("item", "float", "int", "round", "str", "format", "RuntimeError", "ValueError")  # these make or read a number
 # Python's own names that a program may hand on, and that are not read where it calls them
 NO_MEANING = ["object", "super", "Exception", "ValueError", "RuntimeError", "open", "exec", "eval", "__import__", "id"]
-LIBRARIES = ("torch", "jax", "numpy", "mindspore", "hyper_parallel", "parallel_lab", "builtins")
 MISSING = object()
 OPERATORS = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "div", "MatMult": "matmul", "Pow": "power", "Mod": "mod",
@@ -123,11 +125,8 @@ class Front:
 
     calls: ClassVar[Table] = {}
     constants: ClassVar[dict[str, Any]] = {
-        "math.pi": math.pi,
-        "math.inf": math.inf,
-        "np.newaxis": None,
-        "TYPE_CHECKING": False,
-    }
+        "math.pi": math.pi, "math.inf": math.inf, "np.newaxis": None, "TYPE_CHECKING": False,
+    }  # fmt: skip
     methods: ClassVar[dict[type, Table]] = {}
     attributes: ClassVar[dict[type, Table]] = {}
     operators: ClassVar[Table] = {}  # "Pow": what ** is, where it is more than an operator of ours
@@ -139,6 +138,13 @@ class Front:
         self.largest = 0  # ranks of a mesh that more than `devices` were needed for
         self.numbers: dict[int, Any] = {}  # that are not known: not tensors, which an operator would treat as copies
         self.splits_loss = False  # loss_parallel is on
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Inside, a program can be read."""
+        self.world.in_time = self.reader.in_time
+        with self.world.reading():
+            yield
 
     def made(self, of: Class) -> Instance:
         """An object of a class of the program, before its __init__."""
@@ -157,16 +163,7 @@ class Front:
 
     def is_silent(self, name: str) -> bool:
         """Whether a call of this name only prints, or reads a number."""
-        return name in SILENT or name in (
-            "item",
-            "float",
-            "int",
-            "round",
-            "str",
-            "format",
-            "RuntimeError",
-            "ValueError",
-        )
+        return name in (*SILENT, *READ)
 
     def happened(self) -> int:
         """A number that grows with what is computed and sent."""
@@ -314,7 +311,10 @@ class Front:
         marks = {getattr(x, "path", "") for x in entered}
         before, self.splits_loss = self.splits_loss, self.splits_loss or "split loss" in marks
         try:
-            with without_gradients() if "no gradients" in marks else nullcontext():
+            with ExitStack() as stack:
+                for each in entered:
+                    stack.enter_context(each) if isinstance(each, AbstractContextManager) else None
+                stack.enter_context(without_gradients() if "no gradients" in marks else nullcontext())
                 yield
         finally:
             self.splits_loss = before
@@ -470,6 +470,8 @@ PYTHON: Table = {
     "ArgumentParser": lambda front, *args, **kw: Instance(None, {"options": {}}),
     "partial": _partial,
     **{f"{room}.save": lambda front, *args, **kw: None for room in ("torch", "numpy", "np")},
+    "nullcontext": lambda front, value=None: value,
+    **{f"path.{name}": lambda front, path: False for name in ("exists", "isfile")},  # no file of an earlier run
     "errors.record": lambda front, of: of,
     "functools.wraps": lambda front, of: lambda made: made,
     "dataclass": lambda front, of=None, **kw: of if of is not None else (lambda made: made),
@@ -486,7 +488,7 @@ def _option(
 ) -> None:
     """parser.add_argument: a program is read as if it were started without options."""
     name = dest or max(names, key=len).lstrip("-").replace("-", "_")
-    of.names["options"][name] = action == "store_false" if action.startswith("store_") else default
+    of.names["options"][name] = action == "store_false" if action[:6] == "store_" and default is None else default
 
 
 METHODS: dict[type, Table] = {

@@ -83,4 +83,8 @@ def laid(front: Any, x: Any, how: Any) -> Any:
         made = front.world.tensor(x.shape, x.dtype, layout, made_of=(x,))
         front.world.note("placed", layout.code, made)
         return front.world.through("placed", x, made, lambda g: g)
-    return x.redistribute(layout, reason="a sharding that is asked for")
+    begun = len(front.world.messages)
+    made = x.redistribute(layout, reason="a sharding that is asked for")
+    if id(x) in front.world.computed and any(m.kind == "all_gather" for m in front.world.messages[begun:]):
+        raise NotRead("whether XLA gathers a result that is asked for whole, or what it is computed of, is not known")
+    return made

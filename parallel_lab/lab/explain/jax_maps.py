@@ -157,16 +157,11 @@ def _sent(
 
 
 def _collective(
-    front: Any,
-    kind: str,
-    name: Any,
-    x: Any,
-    shape: Callable[[Parts, int], Sequence[int]],
-    back: str,
+    front: Any, kind: str, name: Any, x: Any, shape: Callable[[Parts, int], Sequence[int]], back: str,
     reduce: str = "sum",
-) -> Any:
+) -> Any:  # fmt: skip
     """A collective on every leaf, with the one that carries its gradient; back "": its gradient is what arrives."""
-    names = axes_of(front, name)
+    names, checks = axes_of(front, name), front.sums_inside
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, Parts):  # psum(1, axis) counts ranks
@@ -174,6 +169,8 @@ def _collective(
         made = _sent(front, kind, names, leaf, shape(leaf, count_of(front, names)), "asked for", reduce)
 
         def rule(g: Parts) -> Any:
+            if not back and not checks:
+                raise NotRead("the gradient of a sum in shard_map with check_vma=False is not read")
             return _sent(front, back, names, g, leaf.shape, f"gradient of {kind}") if back else g
 
         return front.world.through(kind, leaf, made, rule)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from ...layout.device_mesh import DeviceMesh
+from ...layout.mesh_layout import MeshLayout
 from ...nn.tensor.dtensor_parts import Parts
 from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, one_hot, op, ours
 from .jax_arrays import Sharding, Spec, laid, leaves, mapped
 from .jax_maps import all_gather, all_to_all, axes_of, count_of, ppermute, psum, psum_scatter, remat, shard_map, vmap
 from .torch_names import OPERATORS, backward, device_mesh, made_mesh, permute, reduction
 from .values import Name, NotRead
-from .world import Message
+from .world import Message, layout_of
 
 # ---- meshes and shardings ----
 
@@ -114,7 +115,7 @@ def jit(front: JaxFront, of: Any = None, *, in_shardings: Any = None, out_shardi
             front.compiled = outer
         if not outer:
             front.reduced.clear()
-            needed = front.world.needed([x for x in leaves(out) if isinstance(x, Parts)])
+            needed = front.world.needed([x for x in (*leaves(out), *front.looped) if isinstance(x, Parts)])
             events = front.world.events
             events[begun:] = [e for e in events[begun:] if not isinstance(e, Message) or id(e) in needed]
         return out
@@ -215,16 +216,81 @@ def variance(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False
     return mean(front, op("square")(op("sub")(x, mean(front, x, axis, True))), axis, keepdims)
 
 
+def turn(front: JaxFront, of: Any, carry: Any, *before: Any, after: Sequence[Any] = (), more: int = 0) -> Any:
+    """One turn of a loop: a compiled loop's text has its messages once.  more: results beside what is carried"""
+    world, begun, kept = front.world, len(front.world.events), front.looped
+
+    def entered(x: Any, wanted: bool) -> Any:
+        if not isinstance(x, Parts) or x.dtype.kind != "f" or not (wanted or x.requires_grad):
+            return x
+        start = x if x.requires_grad else x.detach().requires_grad_()
+        return world.through("loop", start, x.detach(), lambda g: (kept.append(g), g)[1])
+
+    def left(x: Any, every: tuple[Any, ...]) -> Any:
+        def back(g: Any) -> tuple[Any, ...]:
+            return tuple(g if y is x else like(front, y) for y in every)
+
+        return world.through("loop", every, x.detach(), back) if any(x is y for y in every) else x
+
+    for wanted in (False, True):  # once more where what is carried has a gradient that the turn before needs
+        out = front.reader.call(of, [*before, mapped(lambda x, w=wanted: entered(x, w), carry), *after], {})
+        ends = leaves(out[0] if more else out)
+        given = [x.requires_grad for x in ends if isinstance(x, Parts)]
+        if not any(given) or all(x.requires_grad for x in leaves(carry) if isinstance(x, Parts)) or wanted:
+            break
+        world.events[begun:] = []
+    lie = [[layout_of(x) if isinstance(x, Parts) else None for x in each] for each in (leaves(carry), ends)]
+    if lie[0] != lie[1]:
+        raise NotRead("a loop whose values lie otherwise after a turn is not read")
+    kept += [x for x in ends if isinstance(x, Parts)]
+    every = tuple(x for x in kept[-len(ends) :] if isinstance(x, Parts) and x.requires_grad)
+    carried = mapped(lambda x: left(x, every), out[0] if more else out)
+    return (carried, *out[1:]) if more else carried
+
+
 def scan(front: JaxFront, of: Any, init: Any, xs: Any = None, length: Any = None, **kw: Any) -> Any:
-    """One turn of the loop: a compiled loop's text has its messages once."""
-    first = mapped(lambda a: op("squeeze")(_cut_to(front, a, 1, 0), axis=0) if isinstance(a, Parts) else a, xs)
-    turns = length or next((a.shape[0] for a in leaves(xs) if isinstance(a, Parts)), 1)
-    carry, out = front.reader.call(of, [init, first], {})
+    """A loop over the first dim of arrays, which nothing splits."""
 
-    def many(a: Any) -> Any:
-        return front.world.tensor((turns, *a.shape), str(a.dtype), made_of=(a,)) if isinstance(a, Parts) else a
+    def moved(x: Any, to: Callable[[Sequence[Any]], Sequence[Any]], back: Callable[[Sequence[Any]], Any]) -> Any:
+        def other(y: Parts, change: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
+            layout = None if y.alone else MeshLayout.from_dims(y.mesh, tuple(change(y.layout.dims(y.ndim))))
+            sizes = [n if isinstance(n, int) else turns for n in change(y.shape)]
+            return front.world.tensor(sizes, y.dtype, layout, made_of=(y,))
 
-    return carry, mapped(many, out)
+        return front.world.through("scan", x, other(x, to), lambda g: other(g, back)) if isinstance(x, Parts) else x
+
+    arrays = [a for a in leaves(xs) if isinstance(a, Parts)]
+    turns = length or next((a.shape[0] for a in arrays), 1)
+    if any(not a.alone and a.layout.dims(a.ndim)[0] for a in arrays):
+        raise NotRead("a loop over a dim that is split is not read")
+    first = mapped(lambda a: moved(a, lambda all_: all_[1:], lambda one: ((), *one)), xs)
+    carry, out = turn(front, of, init, after=[first], more=1)
+    return carry, mapped(lambda a: moved(a, lambda one: ((), *one), lambda all_: all_[1:]), out)
+
+
+def cond(front: JaxFront, which: Any, *given: Any) -> Any:
+    """lax.cond, lax.switch: of branches that send nothing."""
+    branches, operands = (given[0], given[1:]) if isinstance(given[0], (list, tuple)) else (given[:2], given[2:])
+    begun = len(front.world.messages)
+    results = [front.reader.call(of, list(operands), {}) for of in branches]
+    lie = [[layout_of(x) for x in leaves(out) if isinstance(x, Parts)] for out in results]
+    if len(front.world.messages) > begun or any(one != lie[0] for one in lie):
+        raise NotRead("which branch is taken is not known, and what they send, or how their results lie, is not alike")
+
+    def refused(gradient: Any) -> Any:
+        raise NotRead("the gradient of a branch that is not known is not read")
+
+    return mapped(
+        lambda x: front.world.through("cond", x, x.detach(), refused) if isinstance(x, Parts) else x, results[0]
+    )
+
+
+def updated(front: JaxFront, x: Parts, part: Parts, *starts: Any, **kw: Any) -> Any:
+    """dynamic_update_slice of a rank's own array"""
+    if not (x.alone and part.alone):
+        raise NotRead("what XLA sends to put a part into an array that is split is not known")
+    made = front.world.tensor(x.shape, x.dtype, made_of=(x, part))
+    return front.world.through("update", (x, part), made, lambda g: (g, like(front, part)))
 
 
 def _cut_to(front: JaxFront, x: Parts, size: int, axis: int) -> Any:
@@ -232,9 +298,9 @@ def _cut_to(front: JaxFront, x: Parts, size: int, axis: int) -> Any:
     return op("split_parts")(x, axis=axis, sizes=(size, rest))[0] if rest else x
 
 
-def drawn(front: JaxFront, key: Any, *args: Any, dtype: Any = None, shape: Any = None, **kw: Any) -> Any:
-    """jax.random.normal(key, shape)"""
-    return filled(front, next((a for a in args if isinstance(a, tuple)), shape or ()), dtype=dtype)
+def drawn(front: JaxFront, key: Any = None, *args: Any, dtype: Any = None, shape: Any = (), **kw: Any) -> Any:
+    """jax.random.normal(key, shape), numpy.random.normal(size=shape)"""
+    return filled(front, next((a for a in args if isinstance(a, tuple)), kw.get("size", shape)), dtype=dtype)
 
 
 _RENAMED = {"add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "power": "power"}
@@ -312,7 +378,16 @@ class JaxFront(Front):
         "lax.all_to_all": all_to_all,
         "lax.ppermute": ppermute,
         "lax.scan": scan,
-        "lax.fori_loop": lambda front, lower, upper, body, init: front.reader.call(body, [lower, init], {}),
+        "lax.fori_loop": lambda front, lower, upper, body, init, **kw: turn(front, body, init, lower),
+        "lax.while_loop": lambda front, test, body, init: (
+            front.reader.call(test, [init], {}),
+            turn(front, body, init),
+        )[1],
+        **dict.fromkeys(("lax.cond", "lax.switch"), cond),
+        **dict.fromkeys(("dynamic_update_slice", "dynamic_update_slice_in_dim"), updated),
+        **{name: lambda front, *args: Name("type") for name in ("jax.typeof", "get_abstract_mesh")},
+        **{f"numpy.random.{name}": filled for name in ("randn", "rand")},
+        **{f"numpy.random.{name}": drawn for name in ("normal", "uniform", "randint")},
         **dict.fromkeys(("jax.checkpoint", "jax.remat", "ad_checkpoint.checkpoint"), remat),
         "jax.vmap": vmap,
         "dynamic_slice_in_dim": lambda front, x, start, size, axis=0: _cut_to(front, x, size, axis),
@@ -349,6 +424,7 @@ class JaxFront(Front):
         super().__init__(world, devices)
         self.manual: DeviceMesh | None = None
         self.current: DeviceMesh | None = None
+        self.looped: list[Any] = []  # what turns of loops carry: the next turn needs it
         self.reduced: dict[Any, Any] = {}  # in the function that is compiled: a reduction and its result
         self.compiled = self.typed = self.explicit = self.asked = self.sums_inside = False
         world.refuses, world.merges = self.refused, lambda before, axis: axis not in before.split(",")

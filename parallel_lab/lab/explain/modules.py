@@ -20,7 +20,7 @@ from ...nn.tensor.dtensor import RankTensors
 from ...nn.tensor.dtensor_parameter import DTensorParameter, hold, reduced
 from ...nn.tensor.dtensor_parts import Parts, hollow
 from ...nn.tensor.tape import history
-from . import pipelines
+from . import data_parallel, pipelines
 from .front import DTYPES, Front, Table, dtype_of, entry_for, last, op, shape_of
 from .torch_names import CALLS, FUNCTIONAL, OPERATORS, PLACEMENTS, TorchFront, distribute_tensor, from_local, placed
 from .values import Class, Instance, Name, NotRead
@@ -318,11 +318,9 @@ def _keeps(op: Any) -> bool:
 
 def checkpoint_wrapper(front: Any, module: Module, *args: Any, **kwargs: Any) -> Module:
     """A layer around another, whose forward is recomputed."""
-    of = WRAPPER(front, None, args, {k: v for k, v in kwargs.items() if k not in ("checkpoint_impl",)})
-    if last(kwargs.get("checkpoint_impl", "NO_REENTRANT")) != "NO_REENTRANT":
+    if last(kwargs.pop("checkpoint_impl", "NO_REENTRANT")) != "NO_REENTRANT":
         raise NotRead("use_reentrant=True is not read")
-    of.keep("_checkpoint_wrapped_module", module)
-    return of
+    return front.layer("CheckpointWrapper", kwargs, _checkpoint_wrapped_module=module)
 
 
 def apply_checkpointing(
@@ -338,7 +336,7 @@ def apply_checkpointing(
                 one.keep(name, front.reader.call(wrap, [child], {}))
 
 
-WRAPPER = type("CheckpointWrapper", (Module,), {"layer": "CheckpointWrapper", "__module__": __name__})
+FORWARD["DistributedDataParallel"] = data_parallel.forward
 FORWARD["CheckpointWrapper"] = lambda front, of, *args, **kw: checkpoint(
     front, of.names["_checkpoint_wrapped_module"], *args, **{"use_reentrant": False, **of.names[" kwargs"], **kw}
 )
@@ -423,6 +421,7 @@ class ModuleFront(TorchFront):
         **{f"nn.{kind}": make for kind, make in LAYERS.items()},
         **STYLES,
         **pipelines.PIPELINES,
+        **data_parallel.FEEDS,
         "Parameter": parameter,
         "parallelize_module": parallelize_module,
         "fully_shard": fully_shard,
@@ -452,7 +451,15 @@ class ModuleFront(TorchFront):
             **{n: lambda front, of: list(children(of).items()) for n in ("named_children", "items")},
             **{n: lambda front, of: list(children(of).values()) for n in ("children", "values")},
             "keys": lambda front, of: list(children(of)),
-            "iter": lambda front, of: list(children(of) if of.kind == "ModuleDict" else children(of).values()),
+            "iter": lambda front, of: (
+                data_parallel.batches(front, of)
+                if of.kind in ("loader", "tensors")
+                else list(children(of) if of.kind == "ModuleDict" else children(of).values())
+            ),
+            "no_sync": lambda front, of: data_parallel.no_sync(of),
+            "state_dict": lambda front, of: dict(parameters(of)),
+            "load_state_dict": lambda front, of, state, **kw: None,
+            "set_epoch": lambda front, of, epoch: None,
             "[]": lambda front, of, key: (
                 list(children(of).values())[key] if isinstance(key, (int, slice)) else of.names[key]
             ),
@@ -482,13 +489,20 @@ class ModuleFront(TorchFront):
         },
     }
 
+    def layer(self, kind: str, settings: Any = None, **layers: Any) -> Module:
+        """A layer of this kind around others."""
+        of = type(kind, (Module,), {"layer": kind, "__module__": __name__})(self, None, (), settings)
+        for name, each in layers.items():
+            of.keep(name, each)
+        return of
+
     def made(self, of: Class) -> Instance:
         """An object of a class of the program, before its __init__."""
         return Module(self, of) if of.inherits("Module") or of.inherits("Cell") else Instance(of)
 
     def attribute(self, holder: Any, name: str) -> Any:
         """holder.name; of a layer that is wrapped for recomputing, that of the layer within."""
-        if isinstance(holder, WRAPPER) and entry_for(self.methods, holder, name) is None:
+        if getattr(holder, "kind", "") == "CheckpointWrapper" and entry_for(self.methods, holder, name) is None:
             return self.reader.attribute(holder.names["_checkpoint_wrapped_module"], name)
         return super().attribute(holder, name)
 
@@ -500,15 +514,9 @@ class ModuleFront(TorchFront):
 
 
 def local_map(
-    front: Front,
-    func: Any = None,
-    out_placements: Any = None,
-    in_placements: Any = None,
-    in_grad_placements: Any = None,
-    device_mesh: Any = None,
-    *,
-    redistribute_inputs: bool = False,
-) -> Any:
+    front: Front, func: Any = None, out_placements: Any = None, in_placements: Any = None,
+    in_grad_placements: Any = None, device_mesh: Any = None, *, redistribute_inputs: bool = False,
+) -> Any:  # fmt: skip
     """A function of parts, called with distributed tensors: their parts go in, and its results lie as is said."""
     if func is None:
         given = out_placements, in_placements, in_grad_placements, device_mesh

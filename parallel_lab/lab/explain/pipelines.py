@@ -44,13 +44,9 @@ def stage(
         raise NotRead("fully_shard inside a stage is not read")
     given = input_args if isinstance(input_args, (tuple, list)) else () if input_args is None else (input_args,)
     held = {
-        "module": submodule,
-        "submod": submodule,
-        "index": stage_index,
-        "stages": num_stages,
-        "inputs": given,
+        "module": submodule, "submod": submodule, "index": stage_index, "stages": num_stages, "inputs": given,
         "group": kw.get("group"),
-    }
+    }  # fmt: skip
     held["tells"] = input_args is None and num_stages > 1
     return Instance(None, held, "pipeline stage")
 
@@ -200,13 +196,9 @@ class Cut(Exception):
 
 
 def pipeline(
-    front: Front,
-    module: Any,
-    mb_args: Any = (),
-    mb_kwargs: Any = None,
-    split_spec: Any = None,
+    front: Front, module: Any, mb_args: Any = (), mb_kwargs: Any = None, split_spec: Any = None,
     split_policy: Any = None,
-) -> Instance:
+) -> Instance:  # fmt: skip
     """A network, cut before or after some of its layers. Raises NotRead: more crosses a cut."""
     paths = dict(module.cells_and_names()) if isinstance(module, Cell) else {}
     if split_policy is not None or not split_spec or not set(split_spec) <= set(paths):

@@ -1,6 +1,6 @@
 """Programs read statement by statement, and never executed: a small interpreter of Python over the syntax tree.
 
-    reader = Reader(text, tables)
+    reader = Reader(Files(text, folder), tables)
     reader.read()
     reader.unread                   [(line, what was not understood)]
 
@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from ...base.errors import ParallelLabError, shorten
-from .syntax import BINARY, COMPARE, QUIET, formatted, marks_of, parsed, yields
+from .syntax import BINARY, COMPARE, QUIET, Files, Imports, formatted, marks_of, parsed, yields
 from .values import (
     LONGEST,
     PLAIN,
@@ -38,30 +38,32 @@ from .values import (
     Unread,
     limited,
     needed,
-)
+)  # fmt: skip
 
 STEPS = 200_000  # expressions and statements that are read, loops counted
 SEQUENCE = 4096  # elements of a list, turns of a loop
 SECONDS = 4  # of reading, of the processor: the programs of the tests take 0.4 at most
 DEPTH = 24  # calls within calls of the program's functions
 NESTED = 60  # expressions within expressions
+FAULTS = TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, MemoryError
 ITEMS = 64  # of a generator
 YIELDED = " yielded"  # in the scope of a generator: its items
 ELSEWHERE = " elsewhere"  # in a scope: the scopes of the names that it calls global or nonlocal
 
 
-class Reader:
+class Reader(Imports):
     """Reads one program.
 
-    hooks  what answers for everything but plain Python (`front.Front`);  names: that the program starts with
+    hooks  what answers for everything but plain Python (`front.Front`)
     """
 
-    def __init__(self, text: str, hooks: Any, names: Mapping[str, Any]) -> None:
-        self.hooks, self.tree, self.globals = hooks, parsed(text), dict(names)
+    def __init__(self, files: Files, hooks: Any) -> None:
+        super().__init__(files)
+        self.hooks, self.tree = hooks, parsed(files.text)
+        self.globals: dict[str, Any] = {"__name__": "__main__", "__file__": "program.py", "__package__": ""}
         self.line, self.steps, self.depth, self.nested, self.latest = 1, 0, 0, 0, time.process_time() + SECONDS
         self.unread: dict[int, str] = {}
         self.watched: Callable[[Any], None] = lambda value: None  # sees what expressions give
-        self.stars: list[str] = []  # modules all of whose names are imported
 
     # ---- statements ----
 
@@ -126,16 +128,6 @@ class Reader:
             return
         held = self.hooks.in_place(old, type(node.op).__name__, new)
         self.bind(node.target, self.operate(type(node.op), old, new) if held is None else held, scopes)
-
-    def _s_import(self, node: Any, scopes: Scopes) -> None:
-        for one in node.names:
-            root = one.name.partition(".")[0]
-            scopes[0][one.asname or root] = Name(one.name if one.asname else root)
-
-    def _s_importfrom(self, node: Any, scopes: Scopes) -> None:
-        for one in node.names:
-            self.stars += [node.module or ""] if one.name == "*" else []
-            scopes[0][one.asname or one.name] = Name(f"{node.module or ''}.{one.name}")
 
     def _s_functiondef(self, node: Any, scopes: Scopes) -> None:
         made: Any = self._function(node, scopes)
@@ -541,15 +533,7 @@ class Reader:
             return ask()
         except ParallelLabError as error:
             raise NotRead(f"refused: {error}") from None
-        except (
-            TypeError,
-            ValueError,
-            LookupError,
-            AttributeError,
-            ArithmeticError,
-            AssertionError,
-            MemoryError,
-        ) as error:
+        except FAULTS as error:
             raise NotRead(f"values that are not read ({shorten(str(error))})") from None
 
     def run(self, of: Function, args: list[Any], kwargs: dict[str, Any]) -> Any:

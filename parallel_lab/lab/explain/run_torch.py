@@ -16,25 +16,17 @@ import re
 import runpy
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-KINDS = {
-    "all_gather_into_tensor": ("all_gather", 0),
-    "all_reduce": ("all_reduce", 0),
-    "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "all_to_all_single": ("all_to_all", 0),
-    "shard_dim_alltoall": ("all_to_all", 0),
-    "broadcast": ("broadcast", 0),
-    "_allgather_base_": ("all_gather", 1),
-    "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "allgather_": ("all_gather", 1),
-    "allreduce_": ("all_reduce", 0),
-    "broadcast_": ("broadcast", 0),
-    "scatter_": ("scatter", 0),
-    "send": ("send", 0),
-    "recv_": ("recv", 0),
-}
+KINDS = {  # of PyTorch's operators: the kind, and which argument is given
+    "all_gather_into_tensor": ("all_gather", 0), "_allgather_base_": ("all_gather", 1), "allgather_": ("all_gather", 1),
+    "all_reduce": ("all_reduce", 0), "allreduce_": ("all_reduce", 0), "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "_reduce_scatter_base_": ("reduce_scatter", 1), "all_to_all_single": ("all_to_all", 0),
+    "shard_dim_alltoall": ("all_to_all", 0), "alltoall_base_": ("all_to_all", 1), "broadcast": ("broadcast", 0),
+    "broadcast_": ("broadcast", 0), "scatter_": ("scatter", 0), "send": ("send", 0), "recv_": ("recv", 0),
+}  # fmt: skip
+MAIN = Path("on_cpu.py")
 SETUP = ("broadcast", "scatter")  # with these PyTorch places a tensor that every rank has
 ELSEWHERE = re.compile(r"(cuda|npu|xpu|hpu)(?=$|:\d*$)")
 
@@ -62,7 +54,13 @@ def record(text: str, ranks: int) -> dict[str, Any]:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     dist.init_process_group = lambda *args, **kwargs: None
     dist.destroy_process_group = lambda *args, **kwargs: None
-    torch.cuda.set_device = lambda *args: None
+    torch.cuda.set_device = torch.accelerator.set_device_index = lambda *args: None
+    torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device("cpu")
+    move = {torch.Tensor: torch.Tensor.to, torch.nn.Module: torch.nn.Module.to}
+    for kind in move:  # x.to(0) is of an accelerator
+        kind.to = lambda self, *args, to=move[kind], **kw: to(  # type: ignore[method-assign,assignment]
+            self, *("cpu" if type(a) is int else a for a in args), **kw
+        )
     torch.Tensor.cuda = lambda self, *args, **kwargs: self  # type: ignore[method-assign]
     torch.nn.Module.cuda = lambda self, *args: self  # type: ignore[method-assign]
     # on a CPU it would gather and cut instead, which no accelerator does
@@ -85,6 +83,25 @@ def record(text: str, ranks: int) -> dict[str, Any]:
 
     DeviceMesh.__init__ = noted  # type: ignore[method-assign]
     messages: list[list[Any]] = []
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    replicate = DistributedDataParallel.__init__
+
+    def reduced(state: Any, bucket: Any) -> Any:  # what is sent without a hook, whose answer a fake group has not
+        done: Any = torch.futures.Future()
+        dist.all_reduce(bucket.buffer(), group=state)
+        done.set_result(bucket.buffer())
+        return done
+
+    def replicated(self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any):
+        sent = len(messages)
+        replicate(self, module, None, None, *args, **kw)
+        messages[sent:] = [[*m[:5], "setup"] for m in messages[sent:]]
+        reduced.__annotations__.clear()  # which PyTorch would compare with types
+        self.register_comm_hook(self.process_group, reduced)
+
+    DistributedDataParallel.__init__ = replicated  # type: ignore[method-assign]
 
     def axis_of(args: Any) -> str:
         while meshes:  # groups are made after a mesh, and not for every one
@@ -151,9 +168,10 @@ def record(text: str, ranks: int) -> dict[str, Any]:
     out, sys.stdout = sys.stdout, sys.stderr
     try:
         with Messages():
-            with open("on_cpu.py", "w", encoding="utf-8") as file:
-                file.write(ast.unparse(ast.fix_missing_locations(_OnCpu().visit(ast.parse(text)))))
-            runpy.run_path("on_cpu.py", run_name="__main__")  # the whole purpose of run=True
+            for path, program in [(path, path.read_text("utf-8")) for path in Path().rglob("*.py")] + [(MAIN, text)]:
+                path.write_text(ast.unparse(ast.fix_missing_locations(_OnCpu().visit(ast.parse(program)))), "utf-8")
+            sys.path.insert(0, os.getcwd())
+            runpy.run_path(str(MAIN), run_name="__main__")  # the whole purpose of run=True
     except (Exception, SystemExit) as fault:
         error = f"{type(fault).__name__}: {fault}"
     sys.stdout = out

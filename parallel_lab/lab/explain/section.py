@@ -35,7 +35,7 @@ class ByLine:
     """
 
     def __init__(self, found: Explanation) -> None:
-        self.lines = found.program.splitlines()
+        self.lines = found.lines
         self.rows: dict[int, list[Row]] = defaultdict(list)
         for row in found.rows:
             self.rows[row.line].append(row)
@@ -123,13 +123,9 @@ def _folded(kept: Sequence[bool]) -> list[int | tuple[int, int]]:
 def _line(by: ByLine) -> Section:
     """What happens at one line, for each that does something."""
     columns = {
-        "what": "name",
-        "layouts": "text",
-        "message of rank 0": "text",
-        "gives": "bytes",
-        "holds": "bytes",
+        "what": "name", "layouts": "text", "message of rank 0": "text", "gives": "bytes", "holds": "bytes",
         "why": "why",
-    }
+    }  # fmt: skip
     of: dict[str, Any] = {"0": {"rows": [], "title": "Line", "notes": ["No line places, computes or sends anything."]}}
     for line in by.busy[:MOST_LINES]:
         rows = [_cells(row) for row in by.rows.get(line, ())]

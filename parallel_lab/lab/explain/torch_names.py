@@ -32,7 +32,7 @@ from .front import (
     op,
     ours,
     shape_of,
-)
+)  # fmt: skip
 from .values import Name, NotRead
 from .world import layout_of
 
@@ -51,14 +51,9 @@ def made_mesh(front: Front, mesh: DeviceMesh) -> DeviceMesh:
 
 
 def init_device_mesh(
-    front: Front,
-    device_type: Any = "",
-    mesh_shape: Any = (),
-    *,
-    mesh_dim_names: Any = (),
-    alias_name: Any = (),
+    front: Front, device_type: Any = "", mesh_shape: Any = (), *, mesh_dim_names: Any = (), alias_name: Any = (),
     **kw: Any,
-) -> DeviceMesh:
+) -> DeviceMesh:  # fmt: skip
     """A mesh by its shape, ranks in order."""
     return made_mesh(front, DeviceMesh(shape_of(mesh_shape), tuple(mesh_dim_names or alias_name or ())))
 
@@ -129,6 +124,15 @@ def factory(front: Front, *sizes: Any, device_mesh: Any = None, placements: Any 
     return made if device_mesh is None else distribute_tensor(front, made, device_mesh, placements)
 
 
+def axis_of(front: Front, group: Any) -> str:
+    """The axis of the mesh that a group is along; "" for all ranks, where no mesh of one axis has them."""
+    over = group or next((m for m in front.meshes if m.ndim == 1 and m.size == front.devices), None)
+    axis = over.names[0] if isinstance(over, DeviceMesh) and over.ndim == 1 else ""
+    if over is not None and not axis:
+        raise NotRead("a group whose axis is not known")
+    return axis
+
+
 def collective(kind: str, at: int) -> Callable[..., Any]:
     """A message by hand, over the ranks of a group, in a tensor of this rank's own.  at: which argument is given"""
     reduces = kind in ("all_reduce", "reduce_scatter")
@@ -139,11 +143,7 @@ def collective(kind: str, at: int) -> Callable[..., Any]:
             raise NotRead(f"{kind} of this is not read")
         if reduces and more:
             op, *more = more
-        group = more[0] if more else group
-        over = group or next((m for m in front.meshes if m.ndim == 1 and m.size == front.devices), None)
-        axis = over.names[0] if isinstance(over, DeviceMesh) and over.ndim == 1 else ""
-        if over is not None and not axis:
-            raise NotRead("a group whose axis is not known")
+        axis = axis_of(front, more[0] if more else group)
         front.world.send(kind, axis, given, str(last(op)).lower() if reduces else "", "asked for")
         return Name("work")
 
@@ -313,14 +313,9 @@ def dropout(front: Front, x: Parts, p: float = 0.5, training: bool = True, inpla
 
 
 def cross_entropy(
-    front: Front,
-    input: DTensor,
-    target: Any,
-    *args: Any,
-    reduction: str = "mean",
-    label_smoothing: float = 0.0,
+    front: Front, input: DTensor, target: Any, *args: Any, reduction: str = "mean", label_smoothing: float = 0.0,
     **kw: Any,
-) -> Any:
+) -> Any:  # fmt: skip
     """cross_entropy; under loss_parallel of logits split by class: three sums of a number for each row."""
     if not input.alone and (args or label_smoothing or set(kw) - {"ignore_index"}):
         raise NotRead("a cross_entropy with weights or smoothing is not read")
@@ -522,6 +517,7 @@ CALLS: Table = {
     **{name: lambda front, *args: 0 for name in ("get_rank", "get_local_rank", "current_device")},
     **{name: lambda front, *args: front.devices for name in ("get_world_size", "get_group_size", "device_count")},
     **{name: lambda front: True for name in ("is_available", "is_initialized")},
+    "get_default_backend_for_device": lambda front, device: "nccl",
     "Parameter": lambda front, x, requires_grad=True, **kw: requires_grad_(front, x, requires_grad),
 }
 

@@ -112,6 +112,7 @@ class World:
         self.in_time: Callable[[], None] = lambda: None  # raises Stopped when reading has taken too long
         self.events: list[Message | Step] = []
         self.told: dict[int, tuple[Any, Message, int]] = {}  # the engine's messages, what was made of them, and when
+        self.computed: dict[int, Parts] = {}  # of several, by operators
         self.line, self._begun, self._lines, self._rule = 0, [0], [0], (None, 0)
 
     @contextmanager
@@ -175,6 +176,9 @@ class World:
 
     def _computed(self, op: Any, operands: Sequence[Any], results: Sequence[Parts]) -> None:
         self.in_time()
+        several = [x for x in operands if isinstance(x, Parts)]
+        if len(several) > 1 or any(id(x) in self.computed for x in several):
+            self.computed |= {id(x): x for x in results}
         if results == ():
             self._in_order(op, operands)
         elif differentiated() is None:
@@ -200,14 +204,9 @@ class World:
     # ---- tensors ----
 
     def tensor(
-        self,
-        shape: Sequence[int],
-        dtype: Any = "float32",
-        layout: MeshLayout | None = None,
-        requires_grad: bool = False,
-        made_of: Sequence[Parts] = (),
-        sent: Sequence[Any] = (),
-    ) -> Any:
+        self, shape: Sequence[int], dtype: Any = "float32", layout: MeshLayout | None = None,
+        requires_grad: bool = False, made_of: Sequence[Parts] = (), sent: Sequence[Any] = (),
+    ) -> Any:  # fmt: skip
         """A tensor that no operator gave; layout None: a rank's own.  made_of, sent: tensors and messages for it"""
         layout = layout if layout is None else layout.on(len(shape))
         rank = (self.ranks if layout is None else layout.mesh).members[0]

@@ -238,7 +238,7 @@ def as_part(value: Any, others: Sequence[Any] = ()) -> np.ndarray:
     """A value as an array; a number in the dtype that it takes among `others`."""
     if isinstance(value, (bool, int, float)):
         return scalar_operand(value, others)
-    if hasattr(value, "tracer"):
+    if hasattr(value, "tracer") or isinstance(value, Hollow):  # which knows what it was made of
         return value
     return plain_array(value.asnumpy() if isinstance(value, Tensor) else value, where="DTensor")
 
