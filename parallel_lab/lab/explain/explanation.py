@@ -87,7 +87,7 @@ class Explanation:
     source    "PyTorch", "JAX", "HyperParallel", "MindSpore", "DebugMode log";  ranks, meshes: that the program makes
     events    what was computed, placed and sent, in order;  unread: [(line, reason)]
     ran       with run=True, the messages that PyTorch sent: [[kind, axis, shape, reduction?], ...]
-    files     the program, and those next to it that it imports: their lines are numbered on after its own
+    files     the program and those next to it that it imports, whose lines are numbered on after its own
     """
 
     source: str
@@ -101,7 +101,7 @@ class Explanation:
 
     @property
     def lines(self) -> list[str]:
-        """Of the program, and of the files next to it that it imports."""
+        """The lines of the program, and of the files next to it that it imports."""
         return self.program.splitlines() if self.files is None else self.files.lines
 
     @property

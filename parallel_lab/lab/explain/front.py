@@ -155,6 +155,19 @@ class Front:
         sized = own_method(value, "__bool__") or own_method(value, "__len__")
         return not isinstance(value, Parts) and not is_foreign(value) and sized is None
 
+    def is_a(self, value: Any, kind: Any) -> bool:
+        """isinstance(value, kind)"""
+        if isinstance(kind, Class):
+            return isinstance(value, Instance) and value.of is not None and value.of.inherits(kind)
+        name = {"Dense": "Linear", "SequentialCell": "Sequential", "CellList": "ModuleList"}.get(last(kind), last(kind))
+        if isinstance(value, Instance):
+            return (
+                name in (value.kind, *value.names.get("marks", ())) or name in ("Module", "Cell") and value.kind != ""
+            )
+        if isinstance(value, Parts):
+            return name in (("DTensor", "Tensor", "Parameter") if layout_of(value) else ("Tensor", "Parameter"))
+        return type(value).__name__ == name
+
     def number(self) -> Any:
         """A number that is not known."""
         made = self.world.tensor(())
@@ -331,18 +344,7 @@ def environment(front: Front, name: Any, default: Any = None) -> Any:
 
 def is_instance(front: Front, value: Any, kinds: Any) -> bool:
     """isinstance"""
-    return any(_is_a(value, kind) for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
-
-
-def _is_a(value: Any, kind: Any) -> bool:
-    if isinstance(kind, Class):
-        return isinstance(value, Instance) and value.of is not None and value.of.inherits(kind)
-    name = {"Dense": "Linear", "SequentialCell": "Sequential", "CellList": "ModuleList"}.get(last(kind), last(kind))
-    if isinstance(value, Instance):
-        return name in (value.kind, *value.names.get("marks", ())) or name in ("Module", "Cell") and value.kind != ""
-    if isinstance(value, Parts):
-        return name in (("DTensor", "Tensor", "Parameter") if layout_of(value) else ("Tensor", "Parameter"))
-    return type(value).__name__ == name
+    return any(front.is_a(value, kind) for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

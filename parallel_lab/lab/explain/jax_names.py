@@ -217,7 +217,7 @@ def variance(front: JaxFront, x: Parts, axis: Any = None, keepdims: bool = False
 
 
 def turn(front: JaxFront, of: Any, carry: Any, *before: Any, after: Sequence[Any] = (), more: int = 0) -> Any:
-    """One turn of a loop: a compiled loop's text has its messages once.  more: results beside what is carried"""
+    """One turn of a loop: a compiled loop's text has its messages once.  more: further results"""
     world, begun, kept = front.world, len(front.world.events), front.looped
 
     def entered(x: Any, wanted: bool) -> Any:
@@ -322,10 +322,9 @@ NUMPY: Table = {
     "full": lambda front, shape, value, **kw: filled(front, shape, **kw),
     "arange": created(arange),
     **{name: product(of) for name, of in (("matmul", "matmul"), ("dot", "matmul"), ("einsum", "einsum"))},
-    **{
-        name: lambda front, x, *args, **kw: x if isinstance(x, Parts) else from_list(front, x)
-        for name in ("array", "asarray")
-    },
+    **dict.fromkeys(
+        ("array", "asarray"), lambda front, x, *args, **kw: x if isinstance(x, Parts) else from_list(front, x)
+    ),
     **{f"{name}_like": like for name in ("ones", "zeros")},
 }
 _METHODS = ("var", "std", "sum", "mean", "max", "min", "dot", "reshape", "transpose", "squeeze", "flatten", "swapaxes")
@@ -349,7 +348,7 @@ class JaxFront(Front):
         **{f"random.{name}": drawn for name in ("normal", "uniform", "randint", "truncated_normal")},
         **{f"random.{name}": lambda front, *args, **kw: 0 for name in ("PRNGKey", "key", "fold_in")},
         "random.split": lambda front, key, num=2: [0] * num,
-        **{name: lambda front, *args: list(range(front.devices)) for name in ("devices", "local_devices")},
+        **dict.fromkeys(("devices", "local_devices"), lambda front, *args: list(range(front.devices))),
         "create_device_mesh": lambda front, shape, *args, **kw: front.world.tensor(tuple(shape), "int64"),
         "Mesh": mesh,
         "make_mesh": make_mesh,
@@ -364,10 +363,7 @@ class JaxFront(Front):
         "jax.grad": grad,
         "value_and_grad": lambda front, of, *args, **kw: grad(front, of, *args, value=True, **kw),
         "shard_map": shard_map,
-        **{
-            name: lambda front, of, *trees: mapped(lambda *a: front.reader.call(of, list(a), {}), *trees)
-            for name in _MAPS
-        },
+        **dict.fromkeys(_MAPS, lambda front, of, *trees: mapped(lambda *a: front.reader.call(of, list(a), {}), *trees)),
         "tree.leaves": lambda front, tree: leaves(tree),
         **{
             f"lax.{name}": lambda front, x, axis_name, reduce=of: psum(front, x, axis_name, reduce)
@@ -385,7 +381,7 @@ class JaxFront(Front):
         )[1],
         **dict.fromkeys(("lax.cond", "lax.switch"), cond),
         **dict.fromkeys(("dynamic_update_slice", "dynamic_update_slice_in_dim"), updated),
-        **{name: lambda front, *args: Name("type") for name in ("jax.typeof", "get_abstract_mesh")},
+        **dict.fromkeys(("jax.typeof", "get_abstract_mesh"), lambda front, *args: Name("type")),
         **{f"numpy.random.{name}": filled for name in ("randn", "rand")},
         **{f"numpy.random.{name}": drawn for name in ("normal", "uniform", "randint")},
         **dict.fromkeys(("jax.checkpoint", "jax.remat", "ad_checkpoint.checkpoint"), remat),

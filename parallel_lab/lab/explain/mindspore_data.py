@@ -126,8 +126,8 @@ DATA: Table = {
 DATASET_METHODS: Table = {
     "batch": batched,
     "map": mapped,
-    **{name: lambda front, of, *args, **kw: of for name in ("shuffle", "repeat", "take", "skip", "project")},
+    **dict.fromkeys(("shuffle", "repeat", "take", "skip", "project"), lambda front, of, *args, **kw: of),
     **dict.fromkeys(("iter", "create_tuple_iterator"), rows),
     "create_dict_iterator": named_rows,
-    **{name: lambda front, of, *args: 1 for name in ("get_dataset_size", "get_batch_size", "get_repeat_count")},
+    **dict.fromkeys(("get_dataset_size", "get_batch_size", "get_repeat_count"), lambda front, of, *args: 1),
 }

@@ -274,6 +274,12 @@ class MindFront(Front):
         """Whether it is known if a value is true."""
         return not isinstance(value, Arithmetic)
 
+    def is_a(self, value: Any, kind: Any) -> bool:
+        """isinstance(value, kind)"""
+        if isinstance(kind, Name) and not kind.path.startswith("builtins."):
+            return isinstance(value, self.named(kind))
+        return super().is_a(value, kind)
+
     def number(self) -> Any:
         """A number that is not known."""
         return hollow(())
@@ -361,13 +367,17 @@ class MindFront(Front):
         if of.group is not None:
             raise NotRead("a reducer of some of the ranks is not read")
         places = [i for i, p in enumerate(of.parameters) if not p.layerwise_parallel]
-        arrays, every = [grads[i].asnumpy() for i in places], tuple(range(self.devices))
-        for numbers in of._shared(places, arrays, [a.dtype for a in arrays]) if len(every) > 1 else ():
-            shape, dtype = (sum(arrays[n].size for n in numbers),), str(arrays[numbers[0]].dtype)
+        arrays = [grads[i].asnumpy() for i in places]
+        for numbers in of._shared(places, arrays, [a.dtype for a in arrays]) if self.devices > 1 else ():
+            whole = hollow((sum(arrays[n].size for n in numbers),), arrays[numbers[0]].dtype)
             why = f"nn.DistributedGradReducer: {of._names([places[n] for n in numbers])}"
-            sent = "all_reduce", "", shape, "sum", dtype, "backward", self.reader.line, why, every
-            self.world.events.append(Message(*sent))
+            self.sent("all_reduce", whole, why, "sum", "backward")
         return grads
+
+    def sent(self, kind: str, x: Any, why: str, reduce: str = "", phase: str = "forward") -> None:
+        """Note a message of all ranks that no plan has."""
+        about = tuple(x.shape), reduce, str(x.dtype), phase, self.reader.line, why, tuple(range(self.devices))
+        self.world.events.append(Message(kind, "", *about))
 
     def compiling(self, key: Any, of: Any, **how: Any) -> CompiledFunction:
         """The function that compiles this; one for a Cell, however often it is called."""

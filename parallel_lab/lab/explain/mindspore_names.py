@@ -24,8 +24,7 @@ from ...train.model import Model
 from .front import METHODS, PYTHON, Table
 from .mindspore_data import DATA, DATASET_METHODS, columns_of
 from .mindspore_front import SETTINGS, MindFront, hollow, looked_up
-from .values import Class, Function, Instance, Name, NotRead, needed
-from .world import Message
+from .values import Function, Instance, Name, NotRead, needed
 
 
 def from_file(*args: Any, **kw: Any) -> None:
@@ -142,10 +141,10 @@ def trained(front: Any, of: Model, *args: Any, **kw: Any) -> None:
         return
     if frozen().parameter_broadcast and id(of) not in front.functions:
         front.functions[id(of)] = of, step._compiled
-        every, why = tuple(range(front.devices)), "parameter_broadcast: all start with rank 0's values"
         for p in step._parameters():
-            sent = "broadcast", "", tuple(p.full_shape), "", str(p.dtype), "forward", front.reader.line, why, every
-            front.world.events.append(Message(*sent))
+            front.sent(
+                "broadcast", hollow(p.full_shape, p.dtype), "parameter_broadcast: all start with rank 0's values"
+            )
     front.compiled(step._compiled, columns)
 
 
@@ -174,17 +173,6 @@ def number(name: str) -> Callable[..., Any]:
     return lambda front, *given: given[0] if isinstance(given[0], Tensor) else PYTHON[f"builtins.{name}"](front, *given)
 
 
-def is_instance(front: Any, value: Any, kinds: Any) -> bool:
-    """isinstance"""
-    several = kinds if isinstance(kinds, tuple) else (kinds,)
-    plain = tuple(k.path[9:] for k in several if isinstance(k, Name) and k.path.startswith("builtins."))
-    real = tuple(front.named(k) for k in several if isinstance(k, Name) and not k.path.startswith("builtins."))
-    own = any(
-        isinstance(value, Instance) and value.of and value.of.inherits(k) for k in several if isinstance(k, Class)
-    )
-    return own or type(value).__name__ in plain or isinstance(value, real)
-
-
 # ---- messages by hand: mint.distributed gives them in place, comm_func as results ----
 
 
@@ -195,18 +183,7 @@ def _handed(front: Any, kind: str, x: Any, op: Any, group: Any, why: str = "aske
     if not front.started:
         raise NotRead("refused: a message before init()")
     reduce = str(front.given(op)) if kind in ("all_reduce", "reduce_scatter", "reduce") else ""
-    made = (
-        kind,
-        "",
-        tuple(x.shape),
-        reduce,
-        str(x.dtype),
-        "forward",
-        front.reader.line,
-        why,
-        tuple(range(front.devices)),
-    )
-    front.world.events.append(Message(*made))
+    front.sent(kind, x, why, reduce)
     return Name("work")
 
 
@@ -261,7 +238,6 @@ class MindSporeFront(MindFront):
         **PYTHON,
         **DATA,
         **BY_HAND,
-        "builtins.isinstance": is_instance,
         **{f"builtins.{name}": number(name) for name in ("float", "int")},
         "builtins.filter": lambda front, of, values: [
             v for v in front.reader.items(values) if front.reader.call(of, [v], {})
@@ -275,11 +251,10 @@ class MindSporeFront(MindFront):
         "management.init": started,
         "mindspore.init": started,
         "init_process_group": started,
-        **{name: lambda front, *args, **kw: 0 for name in ("get_rank", "get_local_rank")},
-        **{
-            name: lambda front, *args, **kw: front.devices
-            for name in ("get_group_size", "get_local_rank_size", "get_world_size")
-        },
+        **dict.fromkeys(("get_rank", "get_local_rank"), lambda front, *args, **kw: 0),
+        **dict.fromkeys(
+            ("get_group_size", "get_local_rank_size", "get_world_size"), lambda front, *args, **kw: front.devices
+        ),
         "mindspore.Tensor": tensor,
         "tensor.Tensor": tensor,
         "Parameter": parameter,

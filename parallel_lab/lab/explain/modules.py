@@ -135,18 +135,14 @@ def _in_order(front: Any, of: Module, x: Any) -> Any:
     return x
 
 
-def _norm_shape(normalized_shape: Any, *args: Any, **kw: Any) -> tuple[int, ...]:
-    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+def _norm(shape: Any, eps: Any = 0, elementwise_affine: bool = True, bias: bool = True, **kw: Any) -> list[Any]:
+    """Shapes of a norm: that it is taken over, of its weight, of its bias."""
+    own = (shape,) if isinstance(shape, int) else tuple(shape)
+    return [own, own if elementwise_affine else None, own if elementwise_affine and bias else None]
 
 
-def _norm_bias(
-    normalized_shape: Any, eps: Any = 0, elementwise_affine: bool = True, bias: bool = True, **kw: Any
-) -> tuple[int, ...] | None:
-    return _norm_shape(normalized_shape) if elementwise_affine and bias else None
-
-
-def _norm_weight(normalized_shape: Any, eps: Any = 0, elementwise_affine: bool = True, *args: Any, **kw: Any) -> Any:
-    return _norm_shape(normalized_shape) if elementwise_affine else None
+def _norm_part(at: int) -> Callable[..., Any]:
+    return lambda *args, normalized_shape=None, **kw: _norm(*(args or (normalized_shape,)), **kw)[at]
 
 
 _OTHERS = ("Dropout", "Identity", "Softmax", "Flatten", "CrossEntropyLoss", "MSELoss", "NLLLoss")
@@ -158,11 +154,11 @@ LAYERS: Table = {
                     ("bias", lambda in_channels, out_channels, has_bias=True: (out_channels,) if has_bias else None)),
     "Embedding": _layer("Embedding", ("weight", lambda num_embeddings, embedding_dim, *args, **kw: (
         num_embeddings, embedding_dim))),
-    "LayerNorm": _layer("LayerNorm", ("weight", _norm_weight), ("bias", _norm_bias)),
-    "RMSNorm": _layer("RMSNorm", ("weight", _norm_weight)),
+    "LayerNorm": _layer("LayerNorm", ("weight", _norm_part(1)), ("bias", _norm_part(2))),
+    "RMSNorm": _layer("RMSNorm", ("weight", _norm_part(1))),
     **{kind: _layer(kind) for kind in (*ACTIVATIONS, *_OTHERS)},
-    **{kind: _several("Sequential") for kind in ("Sequential", "SequentialCell")},
-    **{kind: _several("ModuleList") for kind in ("ModuleList", "CellList")},
+    **dict.fromkeys(("Sequential", "SequentialCell"), _several("Sequential")),
+    **dict.fromkeys(("ModuleList", "CellList"), _several("ModuleList")),
     "ModuleDict": _several("ModuleDict"),
 }  # fmt: skip
 
@@ -175,7 +171,7 @@ FORWARD: Table = {
     "Linear": lambda front, of, x: FUNCTIONAL["linear"](front, x, of.names["weight"], of.names["bias"]),
     "Embedding": lambda front, of, x: FUNCTIONAL["embedding"](front, x, of.names["weight"]),
     "LayerNorm": lambda front, of, x: FUNCTIONAL["layer_norm"](
-        front, x, _norm_shape(*_args(of)[0], **_args(of)[1]), of.names["weight"], of.names["bias"]
+        front, x, _norm_part(0)(*_args(of)[0], **_args(of)[1]), of.names["weight"], of.names["bias"]
     ),
     "RMSNorm": lambda front, of, x: FUNCTIONAL["rms_norm"](front, x, 1, of.names["weight"]),
     **{kind: lambda front, of, x, name=name: op(name)(x) for kind, name in ACTIVATIONS.items()},
@@ -441,15 +437,16 @@ class ModuleFront(TorchFront):
         Instance: {
             **TorchFront.methods[Instance],
             "__init__": lambda front, of, *args, **kw: None,
-            **{
-                n: lambda front, of, *args, **kw: [p for _, p in parameters(of)]
-                for n in ("parameters", "trainable_params")
-            },
-            **{n: lambda front, of, *args, **kw: parameters(of) for n in ("named_parameters", "parameters_and_names")},
+            **dict.fromkeys(
+                ("parameters", "trainable_params"), lambda front, of, *args, **kw: [p for _, p in parameters(of)]
+            ),
+            **dict.fromkeys(
+                ("named_parameters", "parameters_and_names"), lambda front, of, *args, **kw: parameters(of)
+            ),
             "modules": lambda front, of: [m for _, m in modules(of)],
             "named_modules": lambda front, of: modules(of),
-            **{n: lambda front, of: list(children(of).items()) for n in ("named_children", "items")},
-            **{n: lambda front, of: list(children(of).values()) for n in ("children", "values")},
+            **dict.fromkeys(("named_children", "items"), lambda front, of: list(children(of).items())),
+            **dict.fromkeys(("children", "values"), lambda front, of: list(children(of).values())),
             "keys": lambda front, of: list(children(of)),
             "iter": lambda front, of: (
                 data_parallel.batches(front, of)
@@ -470,7 +467,7 @@ class ModuleFront(TorchFront):
             ),
             "get_submodule": under,
             "build_stage": pipelines.build_stage,
-            **{name: lambda front, of, *args, **kw: of for name in _CHANGES_NOTHING},
+            **dict.fromkeys(_CHANGES_NOTHING, lambda front, of, *args, **kw: of),
             "to": cast_module,
             **{
                 name: lambda front, of, name=name: cast_module(front, of, dtype=name)

@@ -67,11 +67,6 @@ def device_mesh(front: Front, device_type: Any, mesh: Any, *, mesh_dim_names: An
     return made_mesh(front, DeviceMesh(tuple(shape), tuple(mesh_dim_names or ()), tuple(ranks)))
 
 
-def sub_mesh(front: Front, mesh: DeviceMesh, names: Any) -> DeviceMesh:
-    """mesh["tp"], mesh["dp", "tp"]"""
-    return mesh[names]
-
-
 def _axis(mesh: DeviceMesh, axis: Any) -> int:
     return mesh.axis(axis) if isinstance(axis, str) else int(axis or 0)
 
@@ -185,16 +180,6 @@ def autograd_grad(front: Front, outputs: Any, inputs: Any, grad_outputs: Any = N
     for x, grad in zip(several, held, strict=True):
         x.grad = grad
     return found
-
-
-def requires_grad_(front: Front, x: Parts, requires_grad: bool = True) -> Any:
-    """x.requires_grad_()"""
-    return x.requires_grad_(requires_grad)
-
-
-def detached(front: Front, x: Parts) -> Any:
-    """x.detach()"""
-    return x.detach()
 
 
 def full_tensor(front: Front, x: Any, *, grad_placements: Any = None) -> Any:
@@ -418,10 +403,10 @@ OPERATORS: Table = {
     "reshape": lambda front, x, *sizes: op("reshape")(x, _several(sizes)),
     "flatten": flatten,
     "permute": permute,
-    **{name: lambda front, x, dim0, dim1: op("swapaxes")(x, dim0, dim1) for name in ("transpose", "swapaxes")},
+    **dict.fromkeys(("transpose", "swapaxes"), lambda front, x, dim0, dim1: op("swapaxes")(x, dim0, dim1)),
     "unsqueeze": lambda front, x, dim: op("expand_dims")(x, dim),
     "squeeze": lambda front, x, dim=(), *, axis=None: op("squeeze")(x, axis=dim if axis is None else axis),
-    **{name: lambda front, xs, dim=0, axis=None: op("concat")(*xs, axis=axis or dim) for name in ("cat", "concat")},
+    **dict.fromkeys(("cat", "concat"), lambda front, xs, dim=0, axis=None: op("concat")(*xs, axis=axis or dim)),
     "stack": lambda front, xs, dim=0, *, axis=None: op("stack")(*xs, axis=dim if axis is None else axis),
     "chunk": lambda front, x, chunks, dim=0: split(front, x, -(-x.shape[dim] // chunks), dim),
     "split": split,
@@ -459,7 +444,7 @@ FUNCTIONAL: Table = {
 _SAME = ["trunc_normal_", "uniform_", "cuda", "cpu", "npu", "zero_", "normal_", "fill_", "retain_grad"]
 TENSOR: Table = {
     **OPERATORS,
-    **{name: lambda front, x, *args, **kw: x for name in _SAME},
+    **dict.fromkeys(_SAME, lambda front, x, *args, **kw: x),
     **dict.fromkeys(("to", "type", "astype", "type_as"), cast_to),
     **{
         name: lambda front, x, to=name: cast_to(front, x, to)
@@ -475,8 +460,8 @@ TENSOR: Table = {
     "size": lambda front, x, dim=None: x.shape if dim is None else x.shape[dim],
     "dim": lambda front, x: len(x.shape),
     "numel": lambda front, x: math.prod(x.shape),
-    "detach": detached,
-    "requires_grad_": requires_grad_,
+    "detach": lambda front, x: x.detach(),
+    "requires_grad_": lambda front, x, wanted=True: x.requires_grad_(wanted),
     "backward": backward,
     "redistribute": redistribute,
     "to_local": lambda front, x, **kw: x.to_local(**kw),
@@ -504,21 +489,21 @@ CALLS: Table = {
     "torch.arange": arange,
     "torch.eye": lambda front, n, m=None, **kw: filled(front, n, m or n),
     "distributed.all_reduce": collective("all_reduce", 0),
-    **{name: collective("all_gather", 1) for name in ("distributed.all_gather", "all_gather_into_tensor")},
+    **dict.fromkeys(("distributed.all_gather", "all_gather_into_tensor"), collective("all_gather", 1)),
     "distributed.reduce_scatter_tensor": collective("reduce_scatter", 1),
     "distributed.all_to_all_single": collective("all_to_all", 1),
     "distributed.broadcast": hand_broadcast,
     "autograd.grad": autograd_grad,
-    **{name: lambda front: Name("no gradients") for name in ("torch.no_grad", "inference_mode")},
-    **{name: lambda front, *args, **kw: Name("context") for name in ("record_function", "CommDebugMode")},
-    **{name: lambda front, *args: args[0] if args else "cuda" for name in ("torch.device", "current_accelerator")},
+    **dict.fromkeys(("torch.no_grad", "inference_mode"), lambda front: Name("no gradients")),
+    **dict.fromkeys(("record_function", "CommDebugMode"), lambda front, *args, **kw: Name("context")),
+    **dict.fromkeys(("torch.device", "current_accelerator"), lambda front, *args: args[0] if args else "cuda"),
     "distributed.new_group": new_group,
     "torch.compile": lambda front, of=None, **kw: of,
-    **{name: lambda front, *args: 0 for name in ("get_rank", "get_local_rank", "current_device")},
-    **{name: lambda front, *args: front.devices for name in ("get_world_size", "get_group_size", "device_count")},
-    **{name: lambda front: True for name in ("is_available", "is_initialized")},
+    **dict.fromkeys(("get_rank", "get_local_rank", "current_device"), lambda front, *args: 0),
+    **dict.fromkeys(("get_world_size", "get_group_size", "device_count"), lambda front, *args: front.devices),
+    **dict.fromkeys(("is_available", "is_initialized"), lambda front: True),
     "get_default_backend_for_device": lambda front, device: "nccl",
-    "Parameter": lambda front, x, requires_grad=True, **kw: requires_grad_(front, x, requires_grad),
+    "Parameter": lambda front, x, requires_grad=True, **kw: x.requires_grad_(requires_grad),
 }
 
 
@@ -554,16 +539,16 @@ class TorchFront(Front):
         **METHODS,
         Parts: TENSOR,
         DeviceMesh: {
-            "[]": sub_mesh,
+            "[]": lambda front, mesh, names: mesh[names],
             "size": lambda front, mesh, mesh_dim=None: (
                 mesh.size if mesh_dim is None else mesh.shape[_axis(mesh, mesh_dim)]
             ),
-            **{name: lambda front, mesh, *args, **kw: 0 for name in ("get_local_rank", "get_rank")},
+            **dict.fromkeys(("get_local_rank", "get_rank"), lambda front, mesh, *args, **kw: 0),
             "get_coordinate": lambda front, mesh: mesh.coordinates(mesh.ranks[0]),
             "_flatten": lambda front, mesh, name="": DeviceMesh(
                 (mesh.size,), (name or "_".join(mesh.names),), mesh.ranks
             ),
-            "get_group": lambda front, mesh, mesh_dim=0: sub_mesh(front, mesh, mesh.names[_axis(mesh, mesh_dim)]),
+            "get_group": lambda front, mesh, mesh_dim=0: mesh[mesh.names[_axis(mesh, mesh_dim)]],
             "iter": lambda front, mesh: list(mesh.shape),
         },
     }
@@ -574,7 +559,7 @@ class TorchFront(Front):
             "dtype": lambda front, x: Name(f"torch.{x.dtype}"),
             "device": lambda front, x: "cpu",
             "grad": lambda front, x: x.grad,
-            "data": detached,
+            "data": lambda front, x: x.detach(),
             "requires_grad": lambda front, x: x.requires_grad,
             "placements": lambda front, x: x.placements,
             "device_mesh": lambda front, x: x.mesh,
