@@ -245,6 +245,8 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
         ("class Rows:\n    def __len__(self): return 3\n    def __iter__(self): yield from (1, 2)\n"
          "    def __getitem__(self, i): return 2 * i\nr = Rows()\nfor i in r: whole(x)\nif len(r) + r[1] == 5: whole(x)"
          "\n", 3),
+        ("from torch.distributed._symmetric_memory import enable_symm_mem_for_group\nenable_symm_mem_for_group("
+         "mesh['tp'].get_group().group_name)\nwhole(x)", 1),
         ("class C: n = 1\nC.n = 2\nsetattr(C(), 'm', 3)\nif C.n == 2: whole(x)", 1),
         ("a = b = [1]\na += [2]\nif len(b) == 2: whole(x)", 1),
         ("names = {'a': 1, 'b': 2}\ndel names['a']\nfor n in names: whole(x)", 1),

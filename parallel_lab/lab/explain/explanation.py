@@ -195,7 +195,7 @@ class Explanation:
 def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None) -> Explanation:
     """Read a program for several devices, or a log of PyTorch's DebugMode.
 
-    text_or_file  the text, or the path of a file; at most 200,000 characters
+    text_or_file  the text, or the path of a file; at most 200,000 characters, with what it imports from its folder
     run           PyTorch runs it too, in a process of its own, as rank 0 of a fake group: `Explanation.ran`
     devices       ranks that start it; None: what its first comment says (`torchrun --nproc-per-node 4`), else 8
 

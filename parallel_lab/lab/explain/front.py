@@ -37,7 +37,7 @@ LARGEST = 2**44  # elements of a tensor
 SILENT = (
     "print", "manual_seed", "seed", "set_seed", "barrier", "destroy_process_group", "init_process_group",
     "set_device", "set_device_index", "device_index",
-    "synchronize", "empty_cache", "getLogger", "basicConfig", "info", "warning", "debug",
+    "synchronize", "empty_cache", "enable_symm_mem_for_group", "getLogger", "basicConfig", "info", "warning", "debug",
     "set_float32_matmul_precision", "filterwarnings", "simplefilter", "collect", "init", "wait",
     "set_context", "initialize", "set_epoch", "enable_mindspore_backward_compat",
     "perf_counter", "time", "set_default_device", "use_deterministic_algorithms", "block_until_ready",

@@ -570,6 +570,7 @@ class TorchFront(Front):
         DeviceMesh: {
             "ndim": lambda front, mesh: mesh.ndim,
             "shape": lambda front, mesh: mesh.shape,
+            "group_name": lambda front, mesh: mesh.names[0],
             "mesh_dim_names": lambda front, mesh: mesh.names,
             "device_type": lambda front, mesh: "cuda",
         },
