@@ -113,9 +113,14 @@ def sampler(
 
 
 def loader(
-    front: Front, dataset: Any, batch_size: Any = 1, shuffle: Any = None, sampler: Any = None, drop_last: bool = False,
+    front: Front,
+    dataset: Any,
+    batch_size: Any = 1,
+    shuffle: Any = None,
+    sampler: Any = None,
+    drop_last: bool = False,
     **kw: Any,
-) -> Instance:  # fmt: skip
+) -> Instance:
     """DataLoader: batches of rows like the first one"""
     if {"batch_sampler", "collate_fn"} & {key for key in kw if kw[key] is not None}:
         raise NotRead("batches that a function of the program makes are not read")

@@ -157,9 +157,14 @@ def _sent(
 
 
 def _collective(
-    front: Any, kind: str, name: Any, x: Any, shape: Callable[[Parts, int], Sequence[int]], back: str,
+    front: Any,
+    kind: str,
+    name: Any,
+    x: Any,
+    shape: Callable[[Parts, int], Sequence[int]],
+    back: str,
     reduce: str = "sum",
-) -> Any:  # fmt: skip
+) -> Any:
     """A collective on every leaf, with the one that carries its gradient; back "": its gradient is what arrives."""
     names, checks = axes_of(front, name), front.sums_inside
 

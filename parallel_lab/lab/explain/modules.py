@@ -252,9 +252,16 @@ def parallelize_module(
 
 
 def fully_shard(
-    front: Any, module: Any, mesh: Any = None, reshard_after_forward: Any = None, mp_policy: Any = None,
-    comm_fusion: bool = False, mixed_precision: Any = None, shard_placement_fn: Any = None, offload_policy: Any = None,
-) -> Any:  # fmt: skip
+    front: Any,
+    module: Any,
+    mesh: Any = None,
+    reshard_after_forward: Any = None,
+    mp_policy: Any = None,
+    comm_fusion: bool = False,
+    mixed_precision: Any = None,
+    shard_placement_fn: Any = None,
+    offload_policy: Any = None,
+) -> Any:
     """Parameters that no group has yet become one."""
     several = list(module) if isinstance(module, (list, tuple)) else [module]
     given = (mp_policy or mixed_precision or Instance(None)).names
@@ -511,9 +518,15 @@ class ModuleFront(TorchFront):
 
 
 def local_map(
-    front: Front, func: Any = None, out_placements: Any = None, in_placements: Any = None,
-    in_grad_placements: Any = None, device_mesh: Any = None, *, redistribute_inputs: bool = False,
-) -> Any:  # fmt: skip
+    front: Front,
+    func: Any = None,
+    out_placements: Any = None,
+    in_placements: Any = None,
+    in_grad_placements: Any = None,
+    device_mesh: Any = None,
+    *,
+    redistribute_inputs: bool = False,
+) -> Any:
     """A function of parts, called with distributed tensors: their parts go in, and its results lie as is said."""
     if func is None:
         given = out_placements, in_placements, in_grad_placements, device_mesh
@@ -548,9 +561,13 @@ def local_map(
 
 
 def distribute_module(
-    front: Any, module: Any, device_mesh: Any = None, partition_fn: Any = None, input_fn: Any = None,
+    front: Any,
+    module: Any,
+    device_mesh: Any = None,
+    partition_fn: Any = None,
+    input_fn: Any = None,
     output_fn: Any = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Parameters by `partition_fn` (name, layer, mesh), the others copies; inputs and outputs by functions."""
     for path, one in modules(module):
         if partition_fn is not None:

@@ -32,9 +32,15 @@ LONGEST = 20_000  # actions of a schedule
 
 
 def stage(
-    front: Front, submodule: Any, stage_index: Any, num_stages: Any, device: Any = None, input_args: Any = None,
-    output_args: Any = None, **kw: Any,
-) -> Instance:  # fmt: skip
+    front: Front,
+    submodule: Any,
+    stage_index: Any,
+    num_stages: Any,
+    device: Any = None,
+    input_args: Any = None,
+    output_args: Any = None,
+    **kw: Any,
+) -> Instance:
     """PipelineStage"""
     if type(stage_index) is not int or type(num_stages) is not int or not 0 <= stage_index < num_stages:
         raise NotRead(f"stage {stage_index} of {num_stages} is not read")
@@ -196,9 +202,13 @@ class Cut(Exception):
 
 
 def pipeline(
-    front: Front, module: Any, mb_args: Any = (), mb_kwargs: Any = None, split_spec: Any = None,
+    front: Front,
+    module: Any,
+    mb_args: Any = (),
+    mb_kwargs: Any = None,
+    split_spec: Any = None,
     split_policy: Any = None,
-) -> Instance:  # fmt: skip
+) -> Instance:
     """A network, cut before or after some of its layers. Raises NotRead: more crosses a cut."""
     paths = dict(module.cells_and_names()) if isinstance(module, Cell) else {}
     if split_policy is not None or not split_spec or not set(split_spec) <= set(paths):

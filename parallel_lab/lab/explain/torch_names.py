@@ -6,7 +6,6 @@ Each entry says in a line or two what a call is in terms of ours; layers and wha
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -34,7 +33,7 @@ from .front import (
     shape_of,
 )  # fmt: skip
 from .values import Name, NotRead
-from .world import layout_of
+from .world import layout_of, uncertain
 
 PLACEMENTS = (Shard, StridedShard, Replicate, Partial)
 
@@ -51,9 +50,14 @@ def made_mesh(front: Front, mesh: DeviceMesh) -> DeviceMesh:
 
 
 def init_device_mesh(
-    front: Front, device_type: Any = "", mesh_shape: Any = (), *, mesh_dim_names: Any = (), alias_name: Any = (),
+    front: Front,
+    device_type: Any = "",
+    mesh_shape: Any = (),
+    *,
+    mesh_dim_names: Any = (),
+    alias_name: Any = (),
     **kw: Any,
-) -> DeviceMesh:  # fmt: skip
+) -> DeviceMesh:
     """A mesh by its shape, ranks in order."""
     return made_mesh(front, DeviceMesh(shape_of(mesh_shape), tuple(mesh_dim_names or alias_name or ())))
 
@@ -92,9 +96,16 @@ def distribute_tensor(front: Front, tensor: Parts, device_mesh: Any = None, plac
 
 
 def from_local(
-    front: Front, local_tensor: Parts, device_mesh: Any = None, placements: Any = None, *, run_check: bool = False,
-    shape: Any = None, stride: Any = None, grad_placements: Any = None,
-) -> Any:  # fmt: skip
+    front: Front,
+    local_tensor: Parts,
+    device_mesh: Any = None,
+    placements: Any = None,
+    *,
+    run_check: bool = False,
+    shape: Any = None,
+    stride: Any = None,
+    grad_placements: Any = None,
+) -> Any:
     """A distributed tensor of the ranks' own ones."""
     if run_check:
         raise NotRead("what run_check sends is not known")
@@ -281,9 +292,15 @@ def layer_norm(front: Front, x: Parts, shape: Any, weight: Any = None, bias: Any
 
 
 def attention(
-    front: Front, query: Parts, key: Parts, value: Parts, attn_mask: Any = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: Any = None,
-) -> Any:  # fmt: skip
+    front: Front,
+    query: Parts,
+    key: Parts,
+    value: Parts,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: Any = None,
+) -> Any:
     """scaled_dot_product_attention"""
     if attn_mask is not None:
         raise NotRead("attention with a mask is not read")
@@ -298,9 +315,14 @@ def dropout(front: Front, x: Parts, p: float = 0.5, training: bool = True, inpla
 
 
 def cross_entropy(
-    front: Front, input: DTensor, target: Any, *args: Any, reduction: str = "mean", label_smoothing: float = 0.0,
+    front: Front,
+    input: DTensor,
+    target: Any,
+    *args: Any,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
     **kw: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """cross_entropy; under loss_parallel of logits split by class: three sums of a number for each row."""
     if not input.alone and (args or label_smoothing or set(kw) - {"ignore_index"}):
         raise NotRead("a cross_entropy with weights or smoothing is not read")
@@ -505,24 +527,6 @@ CALLS: Table = {
     "get_default_backend_for_device": lambda front, device: "nccl",
     "Parameter": lambda front, x, requires_grad=True, **kw: x.requires_grad_(requires_grad),
 }
-
-
-# messages of an operator, in gradients too: for which operand, or for which operator's rule; what it was before
-_WHY = re.compile(r"(?:operand \d+|gradient) of (\w+): (\w+) ->")
-_NORMS = ("RmsNorm", "LayerNorm")
-_SURE = ("MatMul", "BatchMatMul", "Add", "Sub", "BiasAdd", "redistribute", "from_local", "to_local")
-
-
-def uncertain(reason: str, backward: bool) -> str:
-    """Why a message of an eager DTensor is not read: PyTorch's rules for it differ from ours in some of these cases."""
-    if not (found := _WHY.search(reason)):
-        return ""
-    of, before = found.groups()
-    if of in _NORMS:
-        return "a norm of what is pending, or split in the dims that it is taken over, is not read"
-    if backward and of not in _SURE and (before.startswith("P") or of.endswith("Grad")):
-        return f"a gradient that {of} would have to move is not read"
-    return ""
 
 
 class TorchFront(Front):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import bisect
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -204,9 +205,14 @@ class World:
     # ---- tensors ----
 
     def tensor(
-        self, shape: Sequence[int], dtype: Any = "float32", layout: MeshLayout | None = None,
-        requires_grad: bool = False, made_of: Sequence[Parts] = (), sent: Sequence[Any] = (),
-    ) -> Any:  # fmt: skip
+        self,
+        shape: Sequence[int],
+        dtype: Any = "float32",
+        layout: MeshLayout | None = None,
+        requires_grad: bool = False,
+        made_of: Sequence[Parts] = (),
+        sent: Sequence[Any] = (),
+    ) -> Any:
         """A tensor that no operator gave; layout None: a rank's own.  made_of, sent: tensors and messages for it"""
         layout = layout if layout is None else layout.on(len(shape))
         rank = (self.ranks if layout is None else layout.mesh).members[0]
@@ -253,3 +259,21 @@ def part(x: Parts) -> Any:
 def layout_of(x: Parts) -> MeshLayout | None:
     """How a tensor is distributed; None: it is a rank's own."""
     return None if x.alone else x.layout
+
+
+# messages of an operator, in gradients too: for which operand, or for which operator's rule; what it was before
+_WHY = re.compile(r"(?:operand \d+|gradient) of (\w+): (\w+) ->")
+_NORMS = ("RmsNorm", "LayerNorm")
+_SURE = ("MatMul", "BatchMatMul", "Add", "Sub", "BiasAdd", "redistribute", "from_local", "to_local")
+
+
+def uncertain(reason: str, backward: bool) -> str:
+    """Why a message of an eager DTensor is not read: PyTorch's rules for it differ from ours in some of these cases."""
+    if not (found := _WHY.search(reason)):
+        return ""
+    of, before = found.groups()
+    if of in _NORMS:
+        return "a norm of what is pending, or split in the dims that it is taken over, is not read"
+    if backward and of not in _SURE and (before.startswith("P") or of.endswith("Grad")):
+        return f"a gradient that {of} would have to move is not read"
+    return ""
