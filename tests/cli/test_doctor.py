@@ -163,7 +163,7 @@ def test_workers_that_cannot_start_are_a_problem_with_the_reason(monkeypatch):
 )
 def test_a_missing_browser_or_mpi_is_only_a_warning(monkeypatch, check, finder):
     monkeypatch.delenv("PARALLEL_LAB_CHROMIUM", raising=False)
-    monkeypatch.setattr(f"parallel_lab.cli.doctor.{finder}", lambda name: None)
+    monkeypatch.setattr(f"parallel_lab.cli.doctor.{finder}", lambda name, **how: None)
     assert one(check).status == "warning"
 
 
@@ -176,7 +176,7 @@ def test_a_missing_browser_or_mpi_is_only_a_warning(monkeypatch, check, finder):
 )
 def test_an_mpirun_that_cannot_run_is_a_warning_with_what_it_said(monkeypatch, finished, told):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name, **how: f"/bin/{name}")
     monkeypatch.setattr(doctor, "_finish", lambda command, limit_s, environment: finished)
     finding = one(doctor.check_mpi)
     assert (finding.status, told in finding.found) == ("warning", True), finding

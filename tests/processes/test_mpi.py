@@ -253,7 +253,7 @@ def test_a_launcher_is_recognised_by_what_it_leaves_in_the_environment(environme
 
 
 def test_without_mpirun_or_mpi4py_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
+    monkeypatch.setattr(launch.shutil, "which", lambda name, **how: None)
     with pytest.raises(MissingPackage, match=r"mpirun was not found.*apt-get install openmpi-bin"):
         MpiPool(2)
     with pytest.raises(MissingPackage, match="mpirun was not found"):

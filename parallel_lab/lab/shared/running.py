@@ -104,12 +104,13 @@ class RunsOneThing(Lab):
         return None
 
     def kept_recording(self) -> dict[str, Any] | None:
-        recording, plan = self.recording, self.recorded_plan()
-        if recording is None or plan is None or self.record() is None or not self.shown_recording():
+        recording = self.recording
+        if recording is None or self.record() is None or not self.shown_recording():
             return None
-        with suppress(ArgumentError):  # of a run that could not go on with the settings
-            recording.check_is_of(plan)
-            return recording.packed
+        with suppress(ArgumentError):  # of a run that could not go on with the settings, or of settings that cannot run
+            if plan := self.recorded_plan():
+                recording.check_is_of(plan)
+                return recording.packed
         return None
 
     def take_recording(self, packed: Any) -> None:
