@@ -459,12 +459,17 @@ def test_ranks_that_share_memory_and_send_nothing_earn_nothing(tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_grading_goes_on_where_its_process_was_ended(tmp_path, monkeypatch):
-    """All marks were lost, of those graded before too: on Linux before 6.12 a submission can send the signal."""
+@pytest.mark.parametrize("at_once", [False, True])
+def test_grading_goes_on_where_its_process_was_ended(tmp_path, monkeypatch, at_once):
+    """All marks were lost, of those graded before too: on Linux before 6.12 a submission can send the signal. At once:
+    before anything is graded.
+    """
     started = []
 
     def start(command, *args, **more):
         started.append(subprocess.Popen(command, *args, **more))
+        if at_once and len(started) == 1:
+            started[0].kill()
         return started[-1]
 
     def end_once(rows):

@@ -293,7 +293,7 @@ def _grade_all(
             for submission in left.values():
                 note(submission, {})
             return
-        ended.update(running or left)
+        ended.update(running or list(left))
         for at in [at for at in left if ended[at] == MOST_ENDS]:
             note(left.pop(at), {"error": f"the process that grades has ended {MOST_ENDS} times while this was graded"})
 
