@@ -60,6 +60,12 @@ def test_a_file_next_to_the_program_that_is_not_read_is_named(tmp_path, text, re
     assert reason in pl.explain(tmp_path / "train.py").unread[0][1]
 
 
+def test_a_name_that_no_file_can_have_is_not_there(tmp_path):
+    """Python 3.11's `Path.is_file` raises for names of more than 255 letters."""
+    (tmp_path / "train.py").write_text(f"import torch\nimport {'o' * 300}\nx = torch.ones(4)\n")
+    assert pl.explain(tmp_path / "train.py").messages == []
+
+
 def test_what_lies_outside_of_the_folder_is_not_read(tmp_path):
     (tmp_path / "inner").mkdir()
     (tmp_path / "outside.py").write_text("width = 16\n")

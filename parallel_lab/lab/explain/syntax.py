@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -60,9 +61,9 @@ class Files:
         """The tree of a module of this name, and whether it is a package. Raises NotRead: more than is read."""
         if self.folder is None:
             return None
-        part = self.folder.joinpath(*module.split("."))
+        part = self.folder.joinpath(*module.split("."))  # maybe longer than a path can be: not for is_file of pathlib
         for path in (part / "__init__.py", part.with_name(f"{part.name}.py")):
-            if path.is_file() and path.resolve().is_relative_to(self.folder.resolve()):
+            if os.path.isfile(path) and path.resolve().is_relative_to(self.folder.resolve()):
                 try:
                     text = read_regular(path, 4 * LONGEST).decode("utf-8")
                     if len(text) + len(self.text) + sum(map(len, self.read.values())) > LONGEST:
@@ -74,7 +75,7 @@ class Files:
                 self.read[name] = text
                 return tree, path.name == "__init__.py"
         known = module.partition(".")[0] in (*LIBRARIES, *sys.stdlib_module_names)
-        return (ast.Module([], []), True) if part.is_dir() and not known else None
+        return (ast.Module([], []), True) if os.path.isdir(part) and not known else None
 
 
 class Imports:
