@@ -255,6 +255,32 @@ def test_a_stop_that_is_swallowed_comes_again():
     assert stops == 2 and (sys.getprofile(), sys.gettrace()) == before
 
 
+class Closed:
+    def __del__(self):
+        """Called at a time nobody chose."""
+
+
+def half_read():
+    numbers = (number for number in range(2))
+    next(numbers)
+    return numbers
+
+
+@each_of("made", Closed, half_read)
+def test_a_stop_does_not_fall_into_what_is_thrown_away(made, monkeypatch):
+    """An error there reaches nobody: Python writes it to the error output, and pytest makes a failure of it."""
+    lost = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    with pytest.raises(mindspore_front.Stopped), mindspore_front.ended_after(0.05):
+        kept = made()
+        end = time.process_time() + 0.1
+        while time.process_time() < end:
+            sum(range(1000))
+        del kept
+        Path("a")
+    assert lost == []
+
+
 def test_a_program_writes_no_file(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GROUP_INFO_FILE", "group.pb")

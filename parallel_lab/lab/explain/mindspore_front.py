@@ -63,6 +63,7 @@ from .world import Message, Step
 PROGRAM = "<program>"  # the file of the program's lines, in origins and errors
 MOST = 2**22  # elements that are computed while reading, outside of networks: masks, tables
 EVENTS = 100_000
+RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 OBJECTS = (Arithmetic, Cell, Primitive, Initializer, Layout)
 LIBRARY = tuple(f"parallel_lab.{room}." for room in ("layout", "ops", "nn", "catalog", "train", "mindspore"))
 # functions of MindSpore, by the rooms of their paths; by their names
@@ -91,12 +92,15 @@ def at_line(line: int, ask: Callable[[], Any]) -> Any:
 def ended_after(seconds: float) -> Iterator[None]:
     """Stopped, raised in whatever runs then, be it a layer's or the compiler's own loop; where that goes on, since it
     fell into a callback that may not fail or into an `except Exception`, it is raised again after as many seconds.
+    Not in what puts things back, nor in a generator: one that is thrown away half read is called as well, to close.
     """
     latest, profile, trace = time.process_time() + seconds, sys.getprofile(), sys.gettrace()
 
     def look(frame: Any, event: str, arg: Any) -> None:
         nonlocal latest
-        if event == "call" and time.process_time() > latest and frame.f_code.co_name not in ("__exit__", "ended_after"):
+        if event != "call" or time.process_time() <= latest:
+            return
+        if frame.f_code.co_name not in ("__exit__", "__del__") and not frame.f_code.co_flags & RESUMED:
             latest = time.process_time() + seconds  # in which what was begun is put back
             sys.settrace(again)
             raise Stopped(f"more than {seconds:g} s: the rest is not read")
