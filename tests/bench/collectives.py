@@ -35,7 +35,8 @@ from tests.bench.groups import BenchError, Competing, RankGroup, first_line, int
 from tests.bench.peers import paired_call, without_torch
 
 OURS, OUT, ARENA = "ours", "ours out=", "ours arena"
-GLOO, COPY, FUTEX = "torch gloo", "copy by 2 processes", "futex barrier"
+GLOO, COPY, FUTEX, BARE = "torch gloo", "copy by 2 processes", "futex barrier", "bare Python"
+BARE_OPS = ("broadcast", *POINT_TO_POINT)
 SIZES_BYTES = (4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20)
 BOUND_FROM_BYTES = 1 << 20  # smaller arrays are copied within a cache, and say nothing of the memory
 BATCH_S = 0.03
@@ -134,7 +135,8 @@ def measure_collectives(
             bound = case.op in ("all_reduce", *POINT_TO_POINT) and case.size_bytes >= BOUND_FROM_BYTES
             # the copy along with the arena, which it bounds: memory is quicker at one time than at another
             copy = [c for c in others if bound and c.name == COPY]
-            competitors = [*ours, *copy, *(c for c in others if c.name not in (COPY, FUTEX))]
+            without = (COPY, FUTEX) if case.op in BARE_OPS else (COPY, FUTEX, BARE)
+            competitors = [*ours, *copy, *(c for c in others if c.name not in without)]
             reason = _too_large(case, len(competitors))
             if reason:
                 skipped.append((case.op, case.size_bytes, reason))
@@ -142,7 +144,7 @@ def measure_collectives(
             tell(f"{case.op} of {case.size_bytes} bytes")
             timings.append(_timing(case.op, case.size_bytes, ranks, competitors, rounds, batch_s))
             pool.run(_own_end)
-        meeting = [ours[0], *(c for c in others if c.name != COPY)]
+        meeting = [ours[0], *(c for c in others if c.name not in (COPY, BARE))]
         tell("barrier")
         quiet = _timing("barrier", 0, ranks, meeting, BARRIER_ROUNDS * rounds, batch_s)
         loaded = None
@@ -197,6 +199,7 @@ def _start_peers(
     # name, kind of rank (peers.py), ranks, MPI's environment, version
     wanted: list[tuple[str, str, int, Mapping[str, str] | None, str]] = []
     wanted += [(FUTEX, "futex", ranks, None, ""), (COPY, "copy", 2, None, "")]
+    wanted += [(BARE, "bare", ranks, None, "")] if peers else []
     if peers and without_torch():
         missing.append((GLOO, without_torch()))
     elif peers:

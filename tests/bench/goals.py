@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_lab.base.units import bytes_text
-from tests.bench.collectives import ARENA, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
+from tests.bench.collectives import ARENA, BARE, FUTEX, GLOO, OURS, OUT, CollectivesReport, Timing
 from tests.bench.page import percent_text, quotient, ratio_text
 
 _MIB = 1 << 20
@@ -91,7 +91,7 @@ def collective_goals(report: CollectivesReport) -> tuple[Goal, ...]:
     for op in SMALL:
         timing = report.timing(op, 4 << 10)
         goal = _ratio(op, 4 << 10, "MPI", SMALL_LIMIT, timing, None if timing is None else timing.mpi_s())
-        found.append(dataclasses.replace(goal, note="open goal"))
+        found.append(dataclasses.replace(goal, note=f"open goal; {goal.note}".rstrip("; ")))
     timing = report.timing("all_reduce", _MIB)
     bound = None if timing is None else timing.bound_s(report.ranks)
     reached = quotient(None if timing is None else timing.median_s(ARENA), bound)
@@ -122,8 +122,10 @@ def _barriers(report: CollectivesReport) -> Iterable[Goal]:
 
 
 def _ratio(op: str, size_bytes: int, against: str, limit: float, timing: Timing | None, theirs: float | None) -> Goal:
-    reached, beside = (None if timing is None else quotient(timing.median_s(name), theirs) for name in (OUT, OURS))
-    return Goal(f"{op} {bytes_text(size_bytes)}", against, limit, reached, beside=beside)
+    names = (OUT, OURS, BARE)
+    reached, beside, bare = (None if timing is None else quotient(timing.median_s(name), theirs) for name in names)
+    note = "" if bare is None else f"{BARE} {ratio_text(bare)}"
+    return Goal(f"{op} {bytes_text(size_bytes)}", against, limit, reached, note, beside)
 
 
 def _worst(what: str, limit: float, timings: list[Timing], ours: str) -> Goal:

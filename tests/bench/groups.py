@@ -172,6 +172,8 @@ class RankGroup:
         data = json.dumps(order).encode()
         found: dict[int, dict[str, Any]] = {}
         what = " ".join(str(value) for value in order.values())
+        if not self._pipes:
+            raise BenchError(message(f"{self.name}: has ended before", where=f"bench {what}"))
         try:
             for pipe in self._pipes.values():
                 pipe.send_bytes(data)

@@ -5,6 +5,7 @@
     python -m tests.bench.peers futex --rank 0 --ranks 8       the C library's barrier between processes,
     which sleeps in a futex
     python -m tests.bench.peers copy --rank 0 --ranks 2        memory: copies between two own arrays
+    python -m tests.bench.peers bare --rank 0 --ranks 8        the least that messages take in Python
 
 What is asked is {"op": ..., "bytes": S, "ranks": p}: S is the full tensor of each rank, float32. all_reduce,
 all_to_all, broadcast: S in and out; all_gather: S/p in, S out; reduce_scatter: S in, S/p out; ping_pong, stream: S from
@@ -29,6 +30,8 @@ from tests.bench.cases import POINT_TO_POINT, Case, check_results, given, partne
 from tests.bench.groups import Make, connect_rank, rank_arguments, serve_rank
 
 BARRIER_BYTES = 4096  # a pthread barrier takes 32; a page of its own
+# bare messages: bytes of a piece, pieces that a ring holds, bytes of a head, bytes between words of two ranks
+PIECE_BYTES, DEPTH, HEAD_BYTES, LINE_BYTES = 128 << 10, 8, 64, 64
 PTHREAD_PROCESS_SHARED = 1
 
 
@@ -149,16 +152,23 @@ def _futex(rank: int, ranks: int) -> None:
     serve_rank(pipe, make, meet)
 
 
-def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    wait = libc.pthread_barrier_wait
-    path, part = folder / "barrier", folder / "barrier.part"
+def _shared_block(path: Path, rank: int, size_bytes: int) -> mmap.mmap:
+    """Zeros, in a file that rank 0 makes, and names once it has prepared the contents."""
+    part = path.with_suffix(".part")
     if rank == 0:
-        part.write_bytes(bytes(BARRIER_BYTES))
+        part.touch()
+        os.truncate(part, size_bytes)
     while rank and not path.exists():
         time.sleep(1e-3)
     with open(path if rank else part, "r+b") as file:
-        block = mmap.mmap(file.fileno(), BARRIER_BYTES)
+        return mmap.mmap(file.fileno(), size_bytes)
+
+
+def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    wait = libc.pthread_barrier_wait
+    path = folder / "barrier"
+    block = _shared_block(path, rank, BARRIER_BYTES)
     pointer = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.from_buffer(block)))
     if rank == 0:
         attributes = (ctypes.c_char * 64)()
@@ -166,7 +176,7 @@ def _shared_barrier(folder: Path, rank: int, ranks: int) -> Callable[[], object]
         libc.pthread_barrierattr_setpshared(attributes, PTHREAD_PROCESS_SHARED)
         if libc.pthread_barrier_init(pointer, attributes, ctypes.c_uint(ranks)):
             raise OSError("pthread_barrier_init refused a barrier between processes")
-        os.replace(part, path)  # no reader sees a part of it
+        os.replace(path.with_suffix(".part"), path)  # no reader sees a part of it
     return lambda keep=block: wait(pointer)  # the mapping lives as long as the call
 
 
@@ -188,9 +198,77 @@ def _copy(rank: int, ranks: int) -> None:
     serve_rank(pipe, make, meet)
 
 
+def _bare(rank: int, ranks: int) -> None:
+    """Messages and broadcasts as they would be without flight records, faults, tags and time limits: a sender copies a
+    head and a piece to its block and says so, receivers compare the head, copy the piece out and say so; a rank that
+    waits yields its core. No checked message in Python can take less. (There is no fence: this is for processors that
+    keep the order of writes, as x86 does.)
+    """
+    pipe, folder = connect_rank(rank)
+    meet = _shared_barrier(folder, rank, ranks)
+    step_bytes, words_bytes = HEAD_BYTES + PIECE_BYTES, (ranks + 1) * LINE_BYTES
+    whole = words_bytes + DEPTH * step_bytes
+    path = folder / "bare"
+    block = memoryview(_shared_block(path, rank, (ranks + 1) * whole))  # a ring of each rank, one of broadcasts
+    if rank == 0:
+        os.replace(path.with_suffix(".part"), path)
+    words, line, yield_core = block.cast("q"), LINE_BYTES // 8, os.sched_yield
+
+    def parts_of(x: np.ndarray, ring: int) -> tuple[bytes, int, int, list[tuple[int, int]]]:
+        """(head, the word that counts what is written, where pieces lie, pieces) of such a message."""
+        head = f"{x.dtype.str} {x.shape}".encode().ljust(HEAD_BYTES)
+        pieces = [(at, min(PIECE_BYTES, x.nbytes - at)) for at in range(0, x.nbytes, PIECE_BYTES)]
+        return head, ring * whole // 8, ring * whole + words_bytes, pieces
+
+    def sender(x: np.ndarray, ring: int, readers: list[int]) -> Callable[..., object]:
+        head, written, first, pieces = parts_of(x, ring)
+        value, read = x.data.cast("B"), [written + (1 + r) * line for r in readers]
+
+        def send(*_: Any) -> None:
+            sent = words[written]
+            for at, count in pieces:
+                for word in read:
+                    while sent - words[word] >= DEPTH:
+                        yield_core()
+                start = first + sent % DEPTH * step_bytes
+                block[start : start + HEAD_BYTES] = head
+                block[start + HEAD_BYTES : start + HEAD_BYTES + count] = value[at : at + count]
+                sent += 1
+                words[written] = sent
+
+        return send
+
+    def receiver(out: np.ndarray, ring: int) -> Callable[..., object]:
+        head, written, first, pieces = parts_of(out, ring)
+        value, read = out.data.cast("B"), written + (1 + rank) * line
+
+        def recv(*_: Any) -> None:
+            taken = words[read]
+            for at, count in pieces:
+                while words[written] <= taken:
+                    yield_core()
+                start = first + taken % DEPTH * step_bytes
+                if block[start : start + HEAD_BYTES] != head:
+                    raise ValueError("another message than asked for")
+                value[at : at + count] = block[start + HEAD_BYTES : start + HEAD_BYTES + count]
+                taken += 1
+                words[read] = taken
+
+        return recv
+
+    def collectives(x: np.ndarray, out: np.ndarray) -> Mapping[str, Callable[[], object]]:
+        move = receiver(x, ranks) if rank else sender(x, ranks, list(range(1, ranks)))
+        return {"broadcast": lambda: (move(), x)[1]}
+
+    def messages(x: np.ndarray, out: np.ndarray) -> tuple[Callable[[int], object], Callable[[int], object]]:
+        return sender(x, rank, [rank ^ 1]), receiver(out, rank ^ 1)
+
+    serve_rank(pipe, _maker(rank, ranks, collectives, messages, meet), meet)
+
+
 def main() -> None:
     """Run one rank."""
-    kinds = {"gloo": _gloo, "mpi": _mpi, "futex": _futex, "copy": _copy}
+    kinds = {"gloo": _gloo, "mpi": _mpi, "futex": _futex, "copy": _copy, "bare": _bare}
     args = rank_arguments(*kinds)
     kinds[args.who](args.rank, args.ranks)
 

@@ -1,5 +1,6 @@
 """Groups of ranks: answers by rank, failures that are reported, nothing left behind, and turns."""
 
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from tests.bench.collectives import BARE_OPS
 from tests.bench.groups import LONGEST_BATCH, BenchError, RankGroup, interleaved_batches
 from tests.bench.startup import cpu_seconds
 from tests.crossed import each_of
@@ -86,6 +88,16 @@ def test_a_rank_that_fails_ends_its_group_and_is_named(echo, order, words):
         with pytest.raises(BenchError, match=words):
             group.ask(order)
         assert [cpu_seconds(pid) for pid in pids] == [None, None]
+        with pytest.raises(BenchError, match="echo: has ended before"):  # the next case ended the whole benchmark
+            group.batch({"op": "a"}, 1)
+
+
+@pytest.mark.exhaustive
+def test_bare_messages_bring_what_they_must():
+    """Their ranks compare each case's result with the formula; an odd rank exchanges nothing."""
+    with RankGroup("bare", 3, "tests.bench.peers", ["bare"]) as group:
+        for op, size in itertools.product(BARE_OPS, (12, 3 << 20, 12)):
+            assert group.batch({"op": op, "bytes": size, "ranks": 3}, 20) > 0
 
 
 @pytest.mark.exhaustive
