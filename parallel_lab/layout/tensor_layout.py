@@ -107,7 +107,7 @@ def slice_text(index: tuple[slice, ...], shape: tuple[int, ...]) -> str:
 def _axes_of(entry: int | Iterable[int] | None) -> tuple[int, ...]:
     if entry is None or entry == -1:
         return ()
-    return (entry,) if isinstance(entry, int) else tuple(entry)
+    return tuple(entry) if isinstance(entry, Iterable) else (entry,)
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,8 @@ class TensorLayout:
     rows: tuple[int, ...] = field(default=(), repr=False)  # most layouts have equal parts
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.device_matrix, Iterable) and isinstance(self.tensor_map, Iterable)):
+            raise LayoutError(f"{self.device_matrix!r}, {self.tensor_map!r}", allowed="Both as tuples: (2, 4), (0, -1)")
         object.__setattr__(self, "device_matrix", tuple(self.device_matrix))
         object.__setattr__(self, "tensor_map", tuple([e if type(e) is tuple else _axes_of(e) for e in self.tensor_map]))
         object.__setattr__(self, "partial", tuple(sorted(_axes_of(self.partial))))
@@ -139,9 +141,7 @@ class TensorLayout:
 
     def _check(self) -> None:
         if len(self.device_matrix) > 64:  # nobody has so many; their product takes seconds
-            raise LayoutError(
-                f"a device matrix of {len(self.device_matrix)} axes", where="layout", allowed="At most 64"
-            )
+            raise LayoutError(f"{len(self.device_matrix)} axes", where="device matrix", allowed="At most 64")
         for size in self.device_matrix:
             if not isinstance(size, int) or size < 1:
                 raise LayoutError(f"device-matrix entry {size!r} is not a positive int", where=self._given)

@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import ops
 from ..base.checks import checked, flag, instance, integer, kept
-from ..base.errors import ArgumentTypeError, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 from ..catalog.nn.recurrent import _Recurrent
 from ..catalog.nn.wrap import TrainOneStepWithLossScaleCell
 from ..layout.tensor_layout import TensorLayout
@@ -24,6 +24,7 @@ from ..nn.wrap import TrainOneStepCell
 from ._context import _get_global_rank
 
 _CELL = instance(Cell, "A Cell")
+_LIST = instance((list, tuple), "A list of ints, such as [2, 4] or [0, -1]")
 
 
 class _VirtualDatasetCell(Cell):
@@ -78,17 +79,22 @@ def _get_cache_prim(cls_prim: type) -> Callable:
 # ---- slices ----
 
 
+@checked(dev_mat=_LIST, tensor_map=_LIST)
 def _get_tensor_strategy(dev_mat: list[int], tensor_map: list[int]) -> list[int]:
     """Into how many parts each dim is split.  [2, 4], [0, -1] -> [4, 1]."""
     return list(_layout(dev_mat, tensor_map).splits)
 
 
+@checked(device_arrangement=_LIST, tensor_strategy=_LIST, tensor_map=_LIST, rank_index=integer(0))
 def _get_tensor_slice_index(
     device_arrangement: list[int], tensor_strategy: list[int], tensor_map: list[int], rank_index: int
 ) -> int:
     """Which slice a rank holds, row by row.  tensor_strategy: as `_get_tensor_strategy` gives it."""
-    numbers = _layout(device_arrangement, tensor_map).slice_numbers(rank_index)
-    return int(np.ravel_multi_index(numbers, tensor_strategy)) if tensor_strategy else 0
+    layout = _layout(device_arrangement, tensor_map)
+    if tuple(tensor_strategy) != layout.splits:
+        what = f"tensor_strategy={shorten(tensor_strategy)}"
+        raise ArgumentError(what, where="_get_tensor_slice_index", allowed=f"That of the map: {list(layout.splits)}")
+    return int(np.ravel_multi_index(layout.slice_numbers(rank_index), tensor_strategy)) if tensor_strategy else 0
 
 
 def _get_slice_index(dev_mat: list[int], tensor_map: list[int], opt_shard_group: str | None = None) -> int:
@@ -96,15 +102,17 @@ def _get_slice_index(dev_mat: list[int], tensor_map: list[int], opt_shard_group:
     return _get_tensor_slice_index(dev_mat, _get_tensor_strategy(dev_mat, tensor_map), tensor_map, _get_global_rank())
 
 
+@checked(dev_mat=_LIST, tensor_map=_LIST, full_shape=_LIST | None, rank_id=integer(-1))
 def _load_tensor(
     tensor: Any, dev_mat: list[int], tensor_map: list[int], full_shape: Any = None, rank_id: int = -1
 ) -> Tensor:
     """A rank's slice of a whole tensor.  rank_id: -1 for this rank.  full_shape: reshape it so before."""
-    layout, whole = _layout(dev_mat, tensor_map), np.asarray(tensor.asnumpy() if hasattr(tensor, "asnumpy") else tensor)
+    layout, whole = _layout(dev_mat, tensor_map), (tensor if isinstance(tensor, Tensor) else Tensor(tensor)).asnumpy()
     whole = whole if not full_shape else whole.reshape(full_shape)
     return Tensor(whole[layout.slice_index(whole.shape, _get_global_rank() if rank_id == -1 else rank_id)])
 
 
+@checked(rank_id=integer(-1))
 def _load_tensor_by_layout(tensor: Any, layout: Any, rank_id: int = -1) -> Tensor:
     """A rank's slice of a whole tensor by a layout as `parameter_layout_dict` has it. Raises ArgumentTypeError."""
     if not isinstance(layout, (tuple, list)) or len(layout) < 2:

@@ -91,3 +91,10 @@ def test_a_public_name_of_nn_is_taught(name):
 @pytest.mark.parametrize("name", sorted(catalog.nn.LAYERS))
 def test_a_name_of_the_catalogue_is_not_taught(name):
     assert name not in taught(), f"nn.{name} is named by a lesson, lab, model or room: it belongs to parallel_lab/nn"
+
+
+def test_files_that_are_apart_give_nn_no_names():
+    """As the docstring says; `arguments_of` was a public name because another file had imported its own first."""
+    apart = set(re.findall(r"`(\w+)`", (catalog.nn.__doc__ or "").partition("Not among these")[2])) - {"initializer"}
+    assert len(apart) == 6
+    assert not [name for name, one in catalog.nn.LAYERS.items() if one.__module__.rpartition(".")[2] in apart]

@@ -103,6 +103,9 @@ GRID = TensorLayout((2, 4), (1, 0))
 @each_of(
     ("make", "text"),
     (lambda: TensorLayout((2, 4), (2, 0)), "axis 2 does not exist"),
+    (lambda: TensorLayout((2, 4), (1.5,)), "axis 1.5 does not exist"),
+    (lambda: TensorLayout((2, 4), 1), "as tuples"),
+    (lambda: TensorLayout(8, (0,)), "as tuples"),
     (lambda: TensorLayout((2, 4), (1, 1)), "axis 1 is used 2 times"),
     (lambda: TensorLayout((2, 4), (1, -1), partial=(1,)), "axis 1 is used 2 times"),
     (lambda: TensorLayout((2, 0), (1, -1)), "device-matrix entry 0"),

@@ -19,7 +19,7 @@ from parallel_lab.mindspore.parallel._auto_parallel_context import auto_parallel
 from parallel_lab.mindspore.parallel._cost_model_context import reset_cost_model_context, set_cost_model_context
 
 import parallel_lab.mindspore as ms
-from parallel_lab.base.errors import MissingName, StrategyError
+from parallel_lab.base.errors import MissingName, ParallelLabError, StrategyError
 from parallel_lab.base.settings.context import reset_auto_parallel_context
 from parallel_lab.mindspore import Parameter, Tensor, nn, ops
 from parallel_lab.train.checkpoint.strategy_file import load_strategy
@@ -320,6 +320,22 @@ def test_slices_by_device_matrix_and_tensor_map():
     assert np.array_equal(_tensor._load_tensor_by_layout(Tensor(whole), ([2, 4], [0, -1])).asnumpy(), whole[2:4])
     with pytest.raises(TypeError, match="device matrix"):
         _tensor._load_tensor_by_layout(Tensor(whole), 3)
+
+
+@each_of(
+    "name, given",
+    ("_load_tensor", (Tensor(np.ones(4)), "24", np.int8(1))),
+    ("_load_tensor", (Tensor(np.ones(4)), [2, 4], [1.5])),
+    ("_load_tensor", (Tensor(np.ones(4)), [2, 4], [0], None, "0")),
+    ("_load_tensor", ([object()], [2, 4], [0])),
+    ("_load_tensor_by_layout", (Tensor(np.ones(4)), ([2, 4], [0]), b"")),
+    ("_get_tensor_strategy", ([2, 4], 0)),
+    ("_get_tensor_slice_index", ([2, 4], [4, 2, 1], [0, 1], 5)),
+    ("_get_tensor_slice_index", ([2, 4], np.ones((2, 2)), [0, 1], 5)),
+)
+def test_bad_layouts_of_slices_are_refused_in_words(name, given):
+    with pytest.raises(ParallelLabError):
+        getattr(_tensor, name)(*given)
 
 
 def test_steps_with_slices_are_the_steps_of_this_package():

@@ -15,6 +15,7 @@ from . import (  # noqa: F401
     convolutions,
     dropout,
     embedding,
+    forms,
     initial_values,
     lars,
     losses,
@@ -34,7 +35,7 @@ from . import (  # noqa: F401
 # second names, which MindSpore has for a class and an object of other rooms
 _ALSO = {"GradAccumulationCell": wrap.GradAccumulationCell, "Pipeline": wrap.Pipeline}
 
-_APART = (cell_state, initial_values, optimizer_names)  # no names of `nn`
+_APART = (cell_state, forms, initial_values, optimizer_names)  # no names of `nn`
 LAYERS: dict[str, _Any] = _ALSO | {
     name: value
     for file in [value for value in globals().values() if isinstance(value, _ModuleType) and value not in _APART]
