@@ -1,6 +1,6 @@
 """`parallel-lab site OUT`: the lessons as static pages, run, with labs that work; an index page; the reference.
 
-Every notebook is run in a kernel of its own, two at once, and becomes one page: text, code, outputs, each lab as the
+Every notebook is run in a kernel of its own, three at once, and becomes one page: text, code, outputs, each lab as the
 page that it is without a kernel (lab/shared/page.py), with all that it can replay. The pages need no network; a
 Content-Security-Policy forbids every request. The reference (`reference.py`) is made from the docstrings, and left out
 where pdoc is missing. OUT appears when all pages are there, or not at all.
@@ -34,7 +34,7 @@ from .reference import code_colours, has_pdoc, write_reference
 NBCONVERT = FRONT_END / "shared" / "jupyter_nbconvert_config.json"
 REFERENCE = "reference"
 CELL_LIMIT_S, REFERENCE_CELLS = 600, 20  # the reference takes about as long as so many cells
-AT_ONCE, LISTEN_S = 2, 0.1  # lessons: one often waits; how long an interrupt may not be heard
+AT_ONCE, LISTEN_S = 3, 0.1  # lessons: one often waits; how long an interrupt may not be heard
 WIDE = 100  # characters of a line that a page may have no room for
 VIEW = "application/vnd.jupyter.widget-view+json"
 MARK = "<!-- a site of parallel-lab -->"  # in the index: such a folder may be replaced
@@ -169,7 +169,8 @@ def write_site(
             async def names() -> bool:
                 return reference and await asyncio.to_thread(_write_reference, part / REFERENCE, tell)
 
-            *lessons, with_reference = _together([*(partial(lesson, path) for path in books), names])
+            jobs = [(_cells(book), partial(lesson, path)) for path, book in books.items()]
+            *lessons, with_reference = _together([*jobs, (REFERENCE_CELLS, names)])
             (part / "index.html").write_text(_index_page(lessons, with_reference), encoding="utf-8")
             _put(part, out)
         finally:
@@ -207,9 +208,10 @@ def _cells(book: Any) -> int:
     return sum(cell.cell_type == "code" for cell in book.cells)
 
 
-def _together(jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """The results of these, AT_ONCE of them at a time. The first error ends all of them, as an interrupt does, and
-    their kernels. In a thread of its own: where this is called another loop may be running.
+def _together(jobs: Sequence[tuple[int, Callable[[], Awaitable[Any]]]]) -> list[Any]:
+    """The results of these (cells, job), AT_ONCE of them at a time, those with most cells first: the last ones to end
+    are short. The first error ends all of them, as an interrupt does, and their kernels. In a thread of its own: where
+    this is called another loop may be running.
     """
     known: dict[str, Any] = {}
 
@@ -224,9 +226,10 @@ def _together(jobs: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
             async with gate:
                 return await job()
 
+        longest_first = sorted(range(len(jobs)), key=lambda at: -jobs[at][0])
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(job)) for job in jobs]
-        return [task.result() for task in tasks]
+            tasks = {at: group.create_task(one(jobs[at][1])) for at in longest_first}
+        return [tasks[at].result() for at in range(len(jobs))]
 
     before = os.environ.get(UNATTENDED)
     os.environ[UNATTENDED] = "1"

@@ -134,16 +134,17 @@ def test_a_lesson_that_fails_leaves_the_old_site_and_no_part_of_the_new_one(tmp_
     assert (out / "index.html").read_text() == old and [file.name for file in tmp_path.iterdir()] == ["public"]
 
 
-def test_lessons_are_made_two_at_once_in_order_and_an_error_ends_the_others():
+def test_lessons_with_most_cells_begin_first_and_an_error_ends_the_others():
     """Also where a loop is running already, as in a notebook."""
-    going, most, ended = [0], [0], []
+    going, most, begun, ended = [0], [0], [], []
 
     def job(number, fails=False):
         async def run():
+            begun.append(number)
             going[0] += 1
             most[0] = max(most[0], going[0])
             try:
-                await asyncio.sleep(0.01 if fails else 0.05 * (3 - number))
+                await asyncio.sleep(0.01 if fails else 0.02 * (6 - number))
                 if fails:
                     raise OSError(28, "No space left on device")
                 return number
@@ -154,14 +155,14 @@ def test_lessons_are_made_two_at_once_in_order_and_an_error_ends_the_others():
         return run
 
     async def called_there():
-        return _together([job(n) for n in range(3)])
+        return _together([(cells, job(n)) for n, cells in enumerate((3, 40, 7, 40, 20))])
 
     with ThreadPoolExecutor(1) as other:
-        assert other.submit(asyncio.run, called_there()).result() == [0, 1, 2]
-    assert most == [AT_ONCE] and going == [0]
+        assert other.submit(asyncio.run, called_there()).result() == [0, 1, 2, 3, 4]
+    assert begun == [1, 3, 4, 2, 0] and most == [AT_ONCE] and going == [0]
     ended.clear()
     with pytest.raises(OSError, match="No space left"):
-        _together([job(-100), job(1, fails=True), job(2)])
+        _together([(9, job(-100)), (8, job(1, fails=True)), (7, job(2))])
     assert ended[0] == 1 and -100 in ended and going == [0]
 
 
