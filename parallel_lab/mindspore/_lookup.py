@@ -141,10 +141,6 @@ HINTS: dict[str, str] = {
     "functions of your own",
     "dataset.transforms.py_transforms": "mindspore.dataset.transforms has Compose and TypeCast, and Dataset.map takes "
     "functions of your own",
-    **_same(
-        "FixedSparseAttention MatmulDDS DSDMatmul",
-        "Use nn.transformer.MultiHeadAttention with a mask: products of sparse blocks are missing",
-    ),
     **_same("nn.CTCLoss ops.ctc_loss", "Use ops.CTCLoss()(logits, labels_indices, labels_values, sequence_length)"),
     "ops.LSTM": "Use nn.LSTM",
     **_same("ops.DynamicRNN ops.DynamicGRUV2", "Use nn.LSTM or nn.GRU"),

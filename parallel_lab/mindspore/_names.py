@@ -85,8 +85,8 @@ NAMES: dict[str, str] = {
         TensorSlice Trace trans TridiagonalMatMul TridiagonalSolve tril_indices
         TrilIndices TripletMarginLoss triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex
         UpdateState UpperBound upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit
-        while_loop WhileLoop WholeToSparse Zipf DCT DCTN DSDMatmul FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT
-        IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN MatmulDDS RFFT RFFT2 RFFTN WKV
+        while_loop WhileLoop WholeToSparse Zipf DCT DCTN FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT
+        IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN RFFT RFFT2 RFFTN WKV
         """,
     "mint": """
         complex conv dequantize histc imag masked_fill_ masked_scatter polar quantize real seed triangular_solve
@@ -110,7 +110,7 @@ NAMES: dict[str, str] = {
         DistributedModule function load_segmented_checkpoints parameter_broadcast strategy
         sync_pipeline_shared_parameters
         """,
-    "parallel.nn": "FixedSparseAttention",
+    "parallel.nn": "",
     "communication": "BACKEND_HCCL BACKEND_NCCL comm_func DEFAULT_WORLD_COMM_GROUP get_comm_name",
     "dataset": """
         AGNewsDataset AmazonReviewDataset ArgoverseDataset audio BatchInfo Caltech101Dataset Caltech256Dataset

@@ -317,6 +317,7 @@ TRANSFORMER = {
         "parallel_lab.mindspore._transformer_layers",
         "AttentionMask FeedForward MultiHeadAttention VocabEmbedding _Dropout _LayerNorm _Linear",
     ),
+    **_of("parallel_lab.mindspore._transformer_sparse", "FixedSparseAttention"),
     **_of(
         "parallel_lab.mindspore._transformer_configs",
         "EmbeddingOpParallelConfig MoEConfig MoEParallelConfig OpParallelConfig TransformerOpParallelConfig "

@@ -137,7 +137,7 @@ def test_layers_of_a_stack_are_placed_by_the_config():
     (lambda: T.VocabEmbedding(7, 4, T.EmbeddingOpParallelConfig(1, 2, vocab_emb_dp=False)), ValueError),
     (lambda: T.TransformerDecoderLayer(8, 16, 2, 2, 4, 4, use_past=True), ValueError),
     (lambda: T.Transformer(8, 2, 16, 4, 4, encoder_layers=0), ValueError),
-    (lambda: T.FixedSparseAttention(2, 8, 64, 64), NotImplementedError),
+    (lambda: T.FixedSparseAttention(2, 8, 64, 32), ValueError),
     (lambda: T.AttentionMask(4)(Tensor(np.ones((1, 5), np.float32))), ValueError),
 )
 def test_what_cannot_be_is_refused(make, error):
