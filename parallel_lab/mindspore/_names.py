@@ -33,7 +33,7 @@ NAMES: dict[str, str] = {
         """,
     "ops": """
         accumulate_n adaptive_max_pool3d AdaptiveAvgPool3D AdaptiveMaxPool3D adjoint AdjustHue AdjustSaturation
-        affine_grid AffineGrid AiCPURegOp AllSwap alltoall_single AlltoAllVC angle ApplyRotaryPosEmb Assert
+        affine_grid AffineGrid AiCPURegOp AllSwap alltoall_single AlltoAllVC angle Assert
         associative_scan atleast_1d atleast_2d atleast_3d avg_pool1d bartlett_window BasicLSTMCell batch_dot
         batch_to_space_nd BatchToSpace BatchToSpaceND BatchToSpaceNDV2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e
         bessel_k1 bessel_k1e bessel_y0 bessel_y1 BesselJ0 BesselJ1 BesselK0 BesselK0e BesselK1 BesselK1e
@@ -63,9 +63,9 @@ NAMES: dict[str, str] = {
         matrix_exp matrix_set_diag matrix_solve MatrixBandPart MatrixDiagPartV3 MatrixDiagV3 MatrixExp
         MatrixLogarithm MatrixPower MatrixSetDiagV3 MatrixSolve MatrixTriangularSolve max_unpool1d max_unpool2d
         max_unpool3d MaxPool3DWithArgmax MaxPoolWithArgmax MaxPoolWithArgmaxV2 MaxUnpool2D MaxUnpool3D median
-        Meshgrid mirror_pad MoeTokenPermute MoeTokenUnpermute
-        move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss multilabel_margin_loss
-        MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement MultinomialWithReplacement MultiplyAdd
+        Meshgrid mirror_pad move_to MoveTo ms_kernel multi_label_margin_loss multi_margin_loss
+        multilabel_margin_loss MultilabelMarginLoss MultiMarginLoss multinomial_with_replacement
+        MultinomialWithReplacement MultiplyAdd
         Mvlgamma mvlgamma nanmean nanmedian NonDeterministicInts NonMaxSuppressionV3
         NonMaxSuppressionWithOverlaps NonZero NoRepeatNGram NPUClearFloatStatusV2 NPUGetFloatStatusV2 NthElement
         NuclearNorm op_info_register Orgqr orgqr ormqr pack Padding padding parallel_concat ParallelConcat
@@ -86,7 +86,7 @@ NAMES: dict[str, str] = {
         TrilIndices TripletMarginLoss triu_indices TriuIndices unique_consecutive UniqueConsecutive UnravelIndex
         UpdateState UpperBound upsample UpsampleNearest3D UpsampleTrilinear3D vander view_as_real vsplit
         while_loop WhileLoop WholeToSparse Zipf DCT DCTN FFT FFT2 FFTN FFTShift HFFT HFFT2 HFFTN IDCT
-        IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN RFFT RFFT2 RFFTN WKV
+        IDCTN IFFT IFFT2 IFFTN IFFTShift IHFFT IHFFT2 IHFFTN IRFFT IRFFT2 IRFFTN RFFT RFFT2 RFFTN
         """,
     "mint": """
         complex conv dequantize histc imag masked_fill_ masked_scatter polar quantize real seed triangular_solve

@@ -1,6 +1,7 @@
 """Parts of attention: positions as turned pairs, and softmax and attention taken apart, for a key dim that is split.
 
     rotary_position_embedding(x (b, h, s, d), cos (1, 1, s, d), sin (1, 1, s, d)) -> (b, h, s, d)
+    ApplyRotaryPosEmb   the same of query and key at once, with positions, where a model answers
     attention_expand    Mul, MatMul, CausalMask, SoftmaxExpand, MatMul: the fused operator is in `ops/attention.py`
     softmax_expand      ReduceMax, Sub, Exp, ReduceSum, Div
 
@@ -15,17 +16,20 @@ import math
 import numpy as np
 
 from ...base.checks import integer
+from ...base.errors import ShapeError, StrategyError, shorten
 from ...ops.activation import SOFTMAX
 from ...ops.attention import SCALE, attention_work, causal_mask, operand_fault
 from ...ops.elementwise import div, mul, sub
 from ...ops.linalg import matmul
 from ...ops.machine.composed import composed
-from ...ops.machine.operand_checks import floats
-from ...ops.machine.registry import case, op, unbroadcast
+from ...ops.machine.operand_checks import floats, ints
+from ...ops.machine.registry import case, form, op, unbroadcast
 from ...ops.machine.signature import letters, same_labels
 from ...ops.reduce import reduce_max, reduce_sum
+from ...ops.shape import reshape
 from ...ops.unary import stop_gradient
 from .elementary_functions import exp
+from .flash_attention import primitive_for, refuse_gradient
 
 
 @composed(same_labels, name="SoftmaxExpand", **SOFTMAX)
@@ -110,3 +114,95 @@ def _(g, out, x, cos, sin, *, mode):
     back = quarter_turn(mul(g, sin), mode=mode)
     of_sin = mul(g, quarter_turn(x, mode=mode))
     return sub(mul(g, cos), back), unbroadcast(mul(g, x), cos), unbroadcast(of_sin, sin)
+
+
+def _check_positions(operands, *, cos_format):
+    query, key, cos, sin, positions = operands
+    rows = query.shape[0] * query.shape[1] if cos_format >= 2 else cos.shape[0]
+    if cos.shape != sin.shape or cos.shape[0] != rows or cos.shape[1] % 2 or key.shape[-1] % (cos.shape[1] or 1):
+        what = f"query {query.shape}, key {key.shape}, cos {cos.shape}, sin {sin.shape}"
+        return what, "cos and sin alike, (positions, d), of heads of d; with cos_format 2 and 3 a row per token"
+    length = query.shape[0] if query.shape[1] == 1 else query.shape[1]
+    if cos_format < 2 and positions.shape != (length,):
+        return f"position_ids of shape {positions.shape}", f"({length},): one per sample of one token, else per token"
+    return ints(positions, "position_ids") or floats(query, "query")
+
+
+def _whole_heads(signature, cuts, sizes, **_):
+    if "h" in cuts and sizes["h"] % (cuts["h"] * sizes["d"]):
+        what = f"splits the hidden dim {cuts['h']} ways, but there are {sizes['h'] // sizes['d']} heads"
+        return what, "A head stays on one rank: its pairs are turned together"
+    return None
+
+
+@op(
+    lambda shapes, **_: "bsh,bsh,md,md,p->bsh,bsh" if len(shapes[0]) == 3 else "bskq,bskd,md,md,p->bskq,bskd",
+    name="TurnedPair",
+    attrs={"cos_format": integer(0, 3)},
+    check=_check_positions,
+    dtype=(0, 1),
+    axes="hkb",
+    whole="sqdmp",
+    restrict=_whole_heads,
+    strategy_labels=lambda signature: (*signature.ins[:4], "b"),
+    offset="b",
+    flops=4,
+    example=(
+        case((4, 1, 16), (4, 1, 16), (9, 2), (9, 2), (4,), ints={4: 9}),
+        case((4, 3, 8), (4, 3, 8), (9, 2), (9, 2), (3,), ints={4: 9}, cos_format=1),
+        case((4, 2, 4, 6), (4, 2, 4, 2), (8, 2), (8, 2), (4,), ints={4: 9}, cos_format=2),
+    ),
+)
+def turned_pair(query, key, cos, sin, position_ids, *, cos_format=0, offset=0):
+    """Query and key with the pairs of their heads turned by their positions.
+
+    query, key: (b, s, heads d), or of fewer key heads (b, s, n, heads d / n), (b, s, n, d); cos, sin: (positions, d),
+    whose rows position_ids, (b,) or (s,) ints, names; cos_format 2, 3: (b s, d), a row per token -> as query and key
+    """
+    b, s = query.shape[:2]
+    if cos_format < 2:
+        places = position_ids[offset : offset + b, None] if s == 1 else position_ids[None]
+        if places.size and (places.min() < 0 or places.max() >= len(cos)):
+            what = f"position_ids from {places.min()} to {places.max()}"
+            raise ShapeError(what, where="ApplyRotaryPosEmb", allowed=f"From 0 to {len(cos) - 1}: rows of cos")
+        cos, sin = cos[places], sin[places]
+    else:
+        cos, sin = (x.reshape(-1, s, x.shape[-1])[offset : offset + b] for x in (cos, sin))
+    made = []
+    for x in (query, key):
+        heads = x.reshape(b, s, -1, cos.shape[-1])
+        turned = rotary_position_embedding.fn(heads, cos[:, :, None], sin[:, :, None], mode=cos_format % 2)
+        made.append(turned.reshape(x.shape).astype(x.dtype, copy=False))
+    return tuple(made)
+
+
+@form(turned_pair, "ApplyRotaryPosEmb")
+def _(self, query, key, cos, sin, position_ids, *, cos_format=0):
+    """Query and key turned by their positions.  query: (b, s, heads d), key: (b, s, its heads d), cos, sin: (positions,
+    d), position_ids: (b,) or (s,) ints -> as query, as key. See `turned_pair`.
+
+    cos_format  0: pairs are elements i and i + d / 2 of a head, 1: 2i and 2i + 1; 2 and 3: the same, with cos and sin
+                (b s, d), a row per token
+    Strategy: ((dp, 1, mp), (dp, 1, mp), (1, 1), (1, 1), (dp,)). Rule: MindSpore, apply_rotary_pos_emb_info.
+    """
+    inner, cuts = primitive_for(self, turned_pair), self.in_strategy
+    shapes = tuple(query.shape), tuple(key.shape)
+    if any(len(s) != 3 for s in shapes) or len(cos.shape) != 2:
+        what = f"query {shapes[0]}, key {shapes[1]}, cos {tuple(cos.shape)}"
+        raise ShapeError(what, where=self.name, allowed="(b, s, heads d), (b, s, heads d) and (positions, d)")
+    if cuts is not None and [len(c) for c in cuts] != [3, 3, 2, 2, 1]:
+        allowed = "((dp, 1, mp), (dp, 1, mp), (1, 1), (1, 1), (dp,))"
+        raise StrategyError(f"strategy {shorten(cuts)}", where=self.name, allowed=allowed)
+    if shapes[0] != shapes[1]:
+        d = cos.shape[1]
+        heads = shapes[1][2] // d
+        if not heads or shapes[1][2] % d or shapes[0][2] % shapes[1][2]:
+            what = f"query {shapes[0]}, key {shapes[1]} for heads of {d}"
+            raise ShapeError(what, where=self.name, allowed="A multiple of the key's heads, each of the size of cos")
+        query, key = (reshape(x, (*s[:2], heads, s[2] // heads)) for x, s in zip((query, key), shapes, strict=True))
+        inner.in_strategy = cuts and ((*cuts[0], 1), (*cuts[1], 1), *cuts[2:])
+    made = turned_pair.call((query, key, cos, sin, position_ids), {"cos_format": self.given["cos_format"]}, inner)
+    return tuple(x if tuple(x.shape) == s else reshape(x, s) for x, s in zip(made, shapes, strict=True))
+
+
+refuse_gradient(turned_pair, hint="For training use ops.rotary_position_embedding")

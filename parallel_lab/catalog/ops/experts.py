@@ -1,7 +1,7 @@
 """Layers of experts: rows are sorted by expert, each expert works on its own rows, and the results go back.
 
     MoeGatingTopKSoftmax    the k best experts of each row, and their weights
-    MoeInitRouting          rows in the order of their experts;   MoeComputeExpertTokens: where each expert's end
+    MoeInitRouting, V2      rows in the order of their experts;   MoeComputeExpertTokens: where each expert's end
     FFN, GroupedMatmul      what experts compute on rows that lie behind each other
     MoeFinalizeRouting      the weighted sum of what the k experts of a row gave
     moe_token_permute       tokens sorted by expert, and back (moe_token_unpermute), in training
@@ -18,13 +18,15 @@ import itertools
 import numpy as np
 
 from ...base.checks import choice, flag, integer
-from ...base.errors import ShapeError, shorten
+from ...base.errors import ShapeError, StrategyError, shorten
 from ...ops.expert_rows import combine_rows, dispatch_rows, permutation
 from ...ops.logic import less, select
+from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import as_array, reshape
 from ...ops.spellings import function, tensor_operand
+from .cumulative import cumsum
 from .flash_attention import optional_form, primitive_for, refuse_given, refuse_gradient
 
 # ---- what experts compute ----
@@ -180,6 +182,25 @@ def _(g, out, x, weight, *further, given, parts):
 _FLOATS = "Give tensors of floats, of shapes (m, k) and (k, n)"
 
 
+def _multiplied(self, given, ends):
+    """Products of lists, or of the rows of groups that end at `ends`.  given: what was given, by name."""
+    ends = [] if ends is None else [ends]
+    lists = [x for x in (given["x"], given["weight"], given["bias"]) if x is not None]
+    alike = all(isinstance(x, (list, tuple)) and len(x) == len(lists[0]) > 0 for x in lists)
+    if not alike or (given["split_item"], given["group_type"]) != ((3, 0) if ends else (0, -1)):
+        what = f"split_item={shorten(given['split_item'])}, group_type={shorten(given['group_type'])}"
+        allowed = "0 and -1, or with group_list 3 and 0; lists x, weight and bias of one length"
+        raise ShapeError(what, where=self.name, allowed=allowed)
+    made, count = [], len(lists[0])
+    for i in range(count):
+        inner = primitive_for(self, grouped_product)
+        inner.in_strategy = self.in_strategy if ends or self.in_strategy is None else self.in_strategy[i::count]
+        tensors = [tensor_operand(self.name, "x, weight, bias", x[i]) for x in lists]
+        attrs = {"given": (("bias",) if len(lists) > 2 else ()) + (("ends",) if ends else ())}
+        made.append(grouped_product.call((*tensors, *ends), attrs, inner))
+    return tuple(made)
+
+
 @optional_form(
     grouped_product,
     "GroupedMatmul",
@@ -196,21 +217,42 @@ def _(self, given):
     Strategy: a tuple of tuples for each list. Transposed and quantized forms: NotBuiltYet.
     """
     refuse_given(self.name, given, "x weight bias group_list split_item group_type", _FLOATS)
-    ends = [] if given["group_list"] is None else [given["group_list"]]
-    lists = [x for x in (given["x"], given["weight"], given["bias"]) if x is not None]
-    alike = all(isinstance(x, (list, tuple)) and len(x) == len(lists[0]) > 0 for x in lists)
-    if not alike or (given["split_item"], given["group_type"]) != ((3, 0) if ends else (0, -1)):
-        what = f"split_item={shorten(given['split_item'])}, group_type={shorten(given['group_type'])}"
-        allowed = "0 and -1, or with group_list 3 and 0; lists x, weight and bias of one length"
-        raise ShapeError(what, where=self.name, allowed=allowed)
-    made, count = [], len(lists[0])
-    for i in range(count):
-        inner = primitive_for(self, grouped_product)
-        inner.in_strategy = self.in_strategy if ends or self.in_strategy is None else self.in_strategy[i::count]
-        tensors = [tensor_operand(self.name, "x, weight, bias", x[i]) for x in lists]
-        attrs = {"given": (("bias",) if len(lists) > 2 else ()) + (("ends",) if ends else ())}
-        made.append(grouped_product.call((*tensors, *ends), attrs, inner))
-    return tuple(made)
+    return _multiplied(self, given, given["group_list"])
+
+
+@form(grouped_product, "GroupedMatmulV4")
+def _(
+    self,
+    x,
+    weight,
+    bias=None,
+    scale=None,
+    offset=None,
+    antiquant_scale=None,
+    antiquant_offset=None,
+    pre_token_scale=None,
+    group_list=None,
+    activation_input=None,
+    activation_quant_scale=None,
+    activation_quant_offset=None,
+    split_item=0,
+    group_type=-1,
+    group_list_type=0,
+    act_type=0,
+    output_dtype=None,
+):
+    """`GroupedMatmul` with all given at the call.  group_list_type=1: group_list: (e,) ints, how many rows each group
+    has, 0: where they end. Quantized forms, act_type and output_dtype: NotBuiltYet.
+    """
+    quantized = (scale, offset, antiquant_scale, antiquant_offset, pre_token_scale)
+    further = (activation_input, activation_quant_scale, activation_quant_offset, act_type or None, output_dtype)
+    names = "scale offset antiquant_scale antiquant_offset pre_token_scale activation_input activation_quant_scale "
+    names += "activation_quant_offset act_type output_dtype"
+    refuse_given(self.name, dict(zip(names.split(), (*quantized, *further), strict=True)), "", _FLOATS)
+    if choice(0, 1)(self.name, "group_list_type", group_list_type, SHAPE_ERRORS) and group_list is not None:
+        group_list = cumsum(tensor_operand(self.name, "group_list", group_list), 0)
+    given = {"x": x, "weight": weight, "bias": bias, "split_item": split_item, "group_type": group_type}
+    return _multiplied(self, given, group_list)
 
 
 # ---- which rows go where ----
@@ -242,6 +284,96 @@ def moe_init_routing(x, row_idx, expert_idx, active_num):
     places[source] = np.arange(len(order))
     count = min(len(x), active_num) * expert_idx.shape[1]
     return x[source[:count] % len(x)], places, expert_idx.reshape(-1)[order].astype(np.int32)
+
+
+def _copies(shapes, attrs):
+    """How many rows there are of x: of each expert where all have room for as many, else of all."""
+    copies = shapes[1][0] * shapes[1][1]
+    return min(attrs["active_num"] or copies, copies)
+
+
+@op(
+    lambda shapes, *, pad, **_: f"rh,rk->{'ec' if pad else 'x'}h,y,e,e",
+    name="SortedRows",
+    static=("active_num", "capacity", "count"),
+    check=lambda operands, **_: ints(operands[1], "expert_idx"),
+    attrs={
+        "active_num": integer(0),
+        "capacity": integer(0),
+        "count": integer(0),
+        "pad": flag,
+        "asked": choice(0, 1, 2),
+    },
+    dtype=lambda dtypes, **_: (dtypes[0], "int32", "int32", "int32"),
+    sizes=lambda shapes, **attrs: {
+        "x": _copies(shapes, attrs),
+        "y": shapes[1][0] * shapes[1][1],
+        "c": attrs["capacity"],
+        "e": attrs["count"],
+    },
+    whole="rkxyec",
+    reduce="same",
+    flops=0,
+    example=(
+        case((4, 8), (4, 2), ints={1: 3}, active_num=5, capacity=0, count=3, asked=1),
+        case((4, 8), (4, 2), ints={1: 3}, active_num=0, capacity=2, count=3, asked=2, pad=True),
+    ),
+)
+def sorted_rows_v2(x, expert_idx, active_num, capacity, count, *, pad=False, asked=0):
+    """Rows in the order of their experts, where each copy lies, and the rows of each expert.
+
+    x: (r, h), expert_idx: (r, k) ints -> (min(r k, active_num), h), with pad (count, capacity, h), zeros behind an
+    expert's rows; (r k,), of a copy without room -1; (count,) twice, how many chose each expert, asked=1: added up;
+    zeros where not asked for, the first with pad, the second without
+    """
+    flat = expert_idx.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    load = np.bincount(flat, minlength=count)[:count]
+    places = np.empty(len(flat), np.int64)
+    places[order] = np.arange(len(flat))
+    if pad:
+        places -= (np.cumsum(load) - load)[flat]  # among the copies of its expert
+        places = np.where(places < capacity, flat * capacity + places, -1)
+        made = np.zeros((count * capacity, x.shape[1]), x.dtype)
+        made[places[places >= 0]] = x[np.flatnonzero(places >= 0) // expert_idx.shape[1]]
+        made = made.reshape(count, capacity, -1)
+    else:
+        made = x[order[: min(active_num or len(flat), len(flat))] // expert_idx.shape[1]]
+    counted = load if asked == 2 else np.cumsum(load) if asked else load * 0
+    counts = [x.astype(np.int32) for x in ((load * 0, counted) if pad else (counted, load * 0))]
+    return made, places.astype(np.int32), *counts
+
+
+@form(sorted_rows_v2, "MoeInitRoutingV2")
+def _(
+    self,
+    x,
+    expert_idx,
+    active_num=0,
+    expert_capacity=0,
+    expert_num=0,
+    drop_pad_mode=0,
+    expert_tokens_count_or_cumsum_flag=0,
+    expert_tokens_before_capacity_flag=False,
+):
+    """Rows in the order of their experts.  x: (r, h), expert_idx: (r, k) ints -> four tensors.
+
+    drop_pad_mode  0: (min(r k, active_num), h), all for active_num=0; 1: (expert_num, expert_capacity, h), further
+                   rows of an expert dropped
+    Then where each copy lies, (r k,) int32, -1 if dropped; the rows of the experts, (expert_num,) int32, twice: with
+    drop_pad_mode 0 if expert_tokens_count_or_cumsum_flag is 2, or added up if 1; with 1 if
+    expert_tokens_before_capacity_flag. Zeros where not asked for. Only h may be split.
+    """
+    pad = choice(0, 1)(self.name, "drop_pad_mode", drop_pad_mode, SHAPE_ERRORS) == 1
+    asked = choice(0, 1, 2)(
+        self.name, "expert_tokens_count_or_cumsum_flag", expert_tokens_count_or_cumsum_flag, SHAPE_ERRORS
+    )
+    before = flag(self.name, "expert_tokens_before_capacity_flag", expert_tokens_before_capacity_flag)
+    if pad and not (expert_num and 0 < expert_capacity <= x.shape[0]):
+        what = f"drop_pad_mode=1 with expert_num={shorten(expert_num)}, expert_capacity={shorten(expert_capacity)}"
+        raise ShapeError(what, where=self.name, allowed=f"Both above 0, expert_capacity at most the {x.shape[0]} rows")
+    counted = (2 if before else 0) if pad else asked
+    return self.run(x, expert_idx, active_num, expert_capacity, expert_num, pad=pad, asked=counted)
 
 
 @op(
@@ -347,6 +479,26 @@ def token_places(indices):
     return permutation(indices)[2].reshape(indices.shape).astype(np.int32)
 
 
+@form(token_places, "MoeTokenPermute")
+def _(self, tokens, indices, num_out_tokens=None, padded_mode=False):
+    """`moe_token_permute`.  tokens: (t, h), indices: (t, k) or (t,) ints -> (r, h), (t k,). Nothing may be split."""
+    _all_whole(self)
+    return moe_token_permute(tokens, indices, num_out_tokens, padded_mode)
+
+
+@form(token_places, "MoeTokenUnpermute")
+def _(self, permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None):
+    """`moe_token_unpermute`.  permuted_tokens: (r, h), sorted_indices: (t k,), probs: (t, k) -> (t, h). No split."""
+    _all_whole(self)
+    return moe_token_unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)
+
+
+def _all_whole(self):
+    if any(n != 1 for cuts in self.in_strategy or () for n in (cuts if isinstance(cuts, tuple) else ())):
+        allowed = "1 for every dim: which rows an expert has depends on all of them"
+        raise StrategyError(f"strategy {shorten(self.in_strategy)}", where=self.name, allowed=allowed)
+
+
 def _not_padded(where, padded_mode):
     if flag(where, "padded_mode", padded_mode):
         raise ShapeError("padded_mode=True", where=where, allowed="False: rows of equal experts lie without gaps")
@@ -398,4 +550,4 @@ def moe_token_unpermute(permuted_tokens, sorted_indices, probs=None, padded_mode
     return combine_rows(rows, probs, _within(reshape(places, tuple(probs.shape)), rows.shape[0]))
 
 
-refuse_gradient(feed_forward, moe_init_routing, moe_gating_top_k_softmax, moe_finalize_routing)
+refuse_gradient(feed_forward, moe_init_routing, sorted_rows_v2, moe_gating_top_k_softmax, moe_finalize_routing)

@@ -65,11 +65,15 @@ def _(self, input_x, gamma, beta, *, begin_norm_axis=1, begin_params_axis=1, eps
 # ---- RMS norm ----
 
 
-def _rms_labels(shapes, *, epsilon):
+def _rms_parts(shapes):
+    """Labels of x, of gamma and of the root."""
     names = letters(len(shapes[0]))
-    count = min(len(shapes[1]), len(names))
-    kept = len(names) - count
-    return f"{names},{names[kept:]}->{names},{names[:kept] + '1' * count}"
+    kept = max(len(names) - len(shapes[1]), 0)
+    return names, names[kept:], names[:kept] + "1" * (len(names) - kept)
+
+
+def _rms_labels(shapes, *, epsilon):
+    return "{0},{1}->{0},{2}".format(*_rms_parts(shapes))
 
 
 def _check_rms(operands, *, epsilon):
@@ -132,6 +136,31 @@ def rms_normalization(part, x, gamma, *, epsilon=1e-6):
 def rms_norm(x, gamma, epsilon=1e-6):
     """`RmsNorm`'s two results.  x: (...), gamma: its last dims -> (...), (..., 1 for each). Form: mindspore.ops."""
     return rms_normalization(x, gamma, epsilon=epsilon)
+
+
+@op(
+    lambda shapes, *, epsilon: "{0},{0},{1}->{0},{2},{0}".format(*_rms_parts(shapes[1:])),
+    name="AddRmsNorm",
+    whole=lambda signature, **_: signature.ins[2],
+    check=lambda operands, *, epsilon: _check_rms(operands[1:], epsilon=epsilon),
+    attrs={"epsilon": EPSILON},
+    flops=6,
+    example=(case((8, 16), (8, 16), (16,)), case((4, 2, 2, 4), (4, 2, 2, 4), (2, 4), epsilon=0.1)),
+)
+def add_rms_norm(x1, x2, gamma, epsilon=1e-6):
+    """`rms_norm` of x1 + x2, and the sum.  x1, x2: (...), gamma: its last dims -> (...), (..., 1 for each), (...)."""
+    both = x1 + x2
+    return *rms_norm_fused.fn(both, gamma, epsilon=epsilon), both
+
+
+@add_rms_norm.vjp
+def _(g, out, x1, x2, gamma, *, epsilon):
+    of_y, of_root, of_sum = g
+    both = out[2]
+    of_x, of_gamma = (None, None) if of_y is None else rms_norm_grad(of_y, both, gamma, epsilon=epsilon)
+    root = None if of_root is None else rms_norm_root_grad(of_root, out[1], both, dims=len(gamma.shape))
+    of_x = total(total(of_x, root), of_sum)
+    return of_x, of_x, of_gamma
 
 
 # ---- group norm ----

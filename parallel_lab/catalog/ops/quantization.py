@@ -1,11 +1,12 @@
 """Numbers in 8 bits: rounded, turned back, and multiplied as they are.
 
     Quant, QuantV2 -> int8      round(scale x + offset), kept within int8
+    DynamicQuantExt             the same with a scale of its own for each row
     AntiQuant, Dequant          scale (x + offset), scale x
     QuantBatchMatmul, WeightQuantBatchMatmul    products of int8, or of floats with weights of int8
 
 As of floats, a split, contracted dim leaves sums, and all others may be split. MindSpore has no gradients here.
-Forms: mindspore.ops.operations._inner_ops and _infer_ops; quant_info, quant_batch_matmul_info.
+Forms: mindspore.ops.operations._inner_ops and _infer_ops; quant_info, dynamic_quant_ext_info, quant_batch_matmul_info.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ...ops.elementwise import a_dtype
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
-from ...ops.machine.signature import but_numbers
+from ...ops.machine.signature import but_numbers, letters
 from .flash_attention import optional_form, refuse_given, refuse_gradient
 
 _ROUNDINGS = {"round": np.rint, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc}
@@ -56,6 +57,41 @@ def _(self, x, scale, offset, sqrt_mode=False, rounding_mode="ROUND", dst_type="
     """round(scale x + offset) in int8.  x: (..., n), scale, offset: (n,) or (1, ..., n) -> (...). See `quantize`."""
     choice("int8")(self.name, "dst_type", _name(self, dst_type), SHAPE_ERRORS)
     return self.run(x, scale, offset, sqrt_mode=sqrt_mode, rounding=str(rounding_mode).lower())
+
+
+def _row_labels(shapes):
+    names = letters(len(shapes[0]))
+    return ",".join([names, *[names[-1]] * (len(shapes) - 1)]) + f"->{names},{names[:-1]}"
+
+
+@op(
+    _row_labels,
+    name="DynamicQuantize",
+    check=lambda operands: floats(operands[0]),
+    dtype=("int8", "float32"),
+    whole=lambda signature: signature.ins[0][-1],
+    flops=4,
+    example=(case((8, 4)), case((4, 2, 6), (6,))),
+)
+def dynamic_quantize(*operands):
+    """round(127 x / m) in int8, where m is the largest magnitude of the row, and m / 127.
+
+    x: (..., n), and smooth_scales: (n,), by which x is multiplied first -> (..., n) int8, (...) float32
+    """
+    x = operands[0].astype(np.result_type(operands[0], np.float32))
+    x = x * operands[1] if operands[1:] else x
+    scale = np.abs(x).max(axis=-1, keepdims=True) / 127
+    made = np.divide(x, scale, out=np.zeros_like(x), where=scale > 0)
+    return np.clip(np.rint(made), -128, 127).astype(np.int8), scale[..., 0].astype(np.float32)
+
+
+@form(dynamic_quantize, "DynamicQuantExt")
+def _(self, x, smooth_scales=None):
+    """Each row in int8, and its scale.  x: (..., n), smooth_scales: (n,) -> (..., n) int8, (...) float32.
+
+    The last dim stays whole. See `dynamic_quantize`.
+    """
+    return self.run(x) if smooth_scales is None else self.run(x, smooth_scales)
 
 
 @op(
@@ -165,4 +201,4 @@ def _multiply(self, operands, further, transpose_a, transpose_b, first_bias=Fals
     return self.run(*operands[:2], *further.values(), given=tuple(further), **turned)
 
 
-refuse_gradient(quantize, rescale, quantized_product)
+refuse_gradient(quantize, dynamic_quantize, rescale, quantized_product)

@@ -3,11 +3,12 @@
     PromptFlashAttention, IncreFlashAttention, FusedInferAttentionScore    keys of a sample lie behind each other
     PagedAttention, PagedAttentionMask                                     in blocks, which a table numbers
     ReshapeAndCache, KVCacheScatterUpdate, KVCacheMgr                      new ones are written into the cache
+    PromptKVCache, DecoderKVCache                                          the same, of a whole prompt, of one position
 
 Samples and key heads may be split, with the query heads that belong to them; of a prompt the queries, too. No message.
 Values are those of `flash_attention.py`. Nothing here has a gradient: MindSpore runs these where nothing is trained.
 Forms and rules: MindSpore, *_flash_attention_info, fused_infer_attention_score_info, paged_attention_info,
-reshape_and_cache_info, kv_cache_scatter_update_info.
+reshape_and_cache_info, kv_cache_scatter_update_info, prompt_k_v_cache_info, decoder_k_v_cache_info.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import math
 
 import numpy as np
 
-from ...base.checks import choice, integer, number
+from ...base.checks import choice, flag, integer, number
 from ...base.errors import NotBuiltYet, ShapeError, StrategyError, shorten
 from ...nn.tensor.tensor import Tensor
 from ...ops.machine.opdef import SHAPE_ERRORS
@@ -422,3 +423,114 @@ def _(self, past, cur, index):
     if cuts and isinstance(first := cuts[0], tuple) and len(first) == 4:
         cuts = (first, (*first[:2], 1, first[3]), first[:1])
     return _write(self, past, cur, index, cuts, axis=-2, shared=False)
+
+
+# ---- caches of whole samples ----
+
+
+def _sample_labels(shapes, *, prompt, **_):
+    rows = "bnsd" if len(shapes[0]) == 4 else "bsd"
+    own = "u" if prompt and shapes[1][0] != shapes[0][0] else "b"
+    return f"{rows},{own}{rows[1:].replace('s', 't')},{own},i->{rows}"
+
+
+def _check_samples(operands, *, prompt):
+    cache, update, lengths, samples = operands
+    own, new = cache.shape, update.shape
+    if len(own) not in (3, 4) or len(new) != len(own) or own[1:-2] != new[1:-2] or new[-2] > own[-2]:
+        return f"update {new} for cache {own}", "(b, n, t, d) for (b, n, s, d), or (b, t, d) for (b, s, d), t at most s"
+    if prompt and samples.shape != new[:1]:
+        return f"batch_index of shape {samples.shape} for {new[0]} samples", f"({new[0]},), the place of each"
+    return ints(lengths, "valid_seq_len") or ints(samples, "batch_index")
+
+
+_CACHED = {
+    **{"signature": _sample_labels, "attrs": {"prompt": flag}, "check": _check_samples, "dtype": 0, "flops": 0},
+    "axes": "bnd",
+    "offset": "b",
+    "whole": lambda signature, *, prompt: "stiu" + ("b" if "u" in signature.ins[1] else ""),
+}
+_PROMPT_AND_STEP = (
+    case((4, 2, 6, 4), (4, 2, 1, 4), (4,), (1,), ints={2: 6, 3: 1}, prompt=False),
+    case((4, 6, 8), (4, 2, 8), (4,), (1,), ints={2: 5, 3: 1}, prompt=False),
+    case((4, 2, 6, 4), (2, 2, 3, 4), (2,), (2,), ints={2: 3, 3: 4}, prompt=True),
+)
+
+
+def _with_samples(cache, update, lengths, samples, prompt, offset):
+    made, count = cache.copy(), update.shape[-2]
+    for i, rows in enumerate(update):
+        place = int(lengths[i]) if not prompt else int(samples[offset + i])
+        if place < 0:
+            continue
+        if not prompt and place + count > cache.shape[-2]:
+            what = f"valid_seq_len {place} with {count} new positions"
+            raise ShapeError(what, where="DecoderKVCache", allowed=f"At most {cache.shape[-2]}, the cache's length")
+        if prompt and not 0 <= (place := place - offset) < len(cache):
+            what = f"batch_index {place + offset} for the cache's samples from {offset} to {offset + len(cache) - 1}"
+            raise ShapeError(what, where="PromptKVCache", allowed="A sample of this rank's slice of the cache")
+        made[i if not prompt else place, ..., 0 if prompt else place :, :][..., :count, :] = rows
+        if prompt:
+            made[place, ..., count:, :] = 0
+    return made
+
+
+@op(name="SampleCache", example=_PROMPT_AND_STEP, **_CACHED)
+def sample_cache(cache, update, lengths, samples, *, prompt=False, offset=0):
+    """The cache with new positions.  cache: (b, n, s, d) or (b, s, d), update: with t positions -> as cache.
+
+    prompt  True: samples, (u,) ints, are the cache's places of the u samples of update, which begin at 0, zeros behind
+            them; otherwise lengths, (b,) ints, are the position of each sample's new ones. Negative: not kept
+    """
+    return _with_samples(cache, update, lengths, samples, prompt, offset)
+
+
+@op(name="SampleCacheWrite", writes=True, example=_PROMPT_AND_STEP, **_CACHED)
+def sample_cache_write(cache, update, lengths, samples, *, prompt=False, offset=0):
+    """`sample_cache`, where cache is a Parameter that takes the result.
+
+    cache: (b, n, s, d) or (b, s, d), update: with t positions -> as cache
+    """
+    return _with_samples(cache, update, lengths, samples, prompt, offset)
+
+
+def _keep(self, cache, update, lengths, samples, prompt):
+    of = sample_cache_write if hasattr(cache, "set_data") else sample_cache
+    inner, cuts = primitive_for(self, of), self.in_strategy
+    if cuts is not None and (len(cuts) < 4 or any(n != 1 for c in cuts[3:] for n in c)):
+        allowed = "Tuples for cache, update and valid_seq_len, and (1,) for each of the others"
+        raise StrategyError(f"strategy {shorten(cuts)}", where=self.name, allowed=allowed)
+    inner.in_strategy = cuts and cuts[:4]
+    return of.call((cache, update, lengths, samples), {"prompt": prompt}, inner)
+
+
+@form(sample_cache, "DecoderKVCache")
+def _(self, cache, update, valid_seq_len, batch_index, seq_len_axis, new_max_seq_len, cur_max_seq_len):
+    """The cache with each sample's new positions from valid_seq_len on; a Parameter cache takes them.
+
+    cache: (b, n, s, d) or (b, s, d), update: (b, n, t, d) or (b, t, d), valid_seq_len: (b,) ints, negative: not kept ->
+    as cache. The last four are not read. All dims but the positions may be split.
+    """
+    return _keep(self, cache, update, valid_seq_len, np.zeros(1, np.int64), False)
+
+
+@form(sample_cache, "PromptKVCache")
+def _(
+    self,
+    cache,
+    update,
+    valid_seq_len,
+    batch_index,
+    seq_len_axis,
+    new_max_seq_len,
+    cur_max_seq_len,
+    *,
+    align_mode="left",
+):
+    """The cache with the prompts of some samples, zeros behind them; a Parameter cache takes them.
+
+    cache: (b, n, s, d) or (b, s, d), update: (u, n, t, d) or (u, t, d), batch_index: (u,) ints, the samples in the
+    cache, negative: not kept -> as cache. The last three, valid_seq_len and align_mode are not read. All dims but the
+    positions may be split, the samples where u is b: each then stays on its rank.
+    """
+    return _keep(self, cache, update, valid_seq_len, batch_index, True)
