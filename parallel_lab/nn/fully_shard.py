@@ -35,7 +35,7 @@ from .cell import Cell
 from .tensor.dtensor import DTensor, Moved, RankTensors
 from .tensor.dtensor_gradients import after_backward
 from .tensor.dtensor_parameter import DTensorParameter, cut_parameter, hold
-from .tensor.dtensor_parts import Locals, as_part, exchanged, hollow, move, note, played, recorder, valueless
+from .tensor.dtensor_parts import Locals, as_part, exchanged, hollow, move, note, on_part, played, recorder, valueless
 from .tensor.tensor import Node, Tensor
 
 
@@ -146,7 +146,7 @@ class Run:
 
     def finish(self) -> None:
         """At the end of backward: reduce what no gradient of an input has set off."""
-        for group in self.groups:
+        for group in self.groups[::-1] if self.root.first_last else self.groups:
             group.end_backward()
             group.give_up()
             group.among = None
@@ -156,9 +156,13 @@ class Run:
 
 
 class Group:
-    """Parameters that travel in one message.  ahead: backward gathers the group that comes next in advance"""
+    """Parameters that travel in one message.
 
-    ahead = True
+    ahead       backward gathers the group that comes next in advance
+    first_last  at the end of backward, what is left is reduced from the last group to the first
+    """
+
+    ahead, first_last = True, False
 
     def __init__(self, cells: list[Cell], mesh: DeviceMesh, reshard: bool | int | None, policy: Any) -> None:
         self.cells, self.mesh, self.reshard, self.policy = cells, mesh, reshard, policy
@@ -280,8 +284,7 @@ class Group:
                 mean = mine.astype(parameter.dtype) / (self.mesh.size if self.mean else 1)
                 grads[rank] = _back(mean.astype(parameter.dtype), each.dim)
             at += width
-            gradient = DTensor(grads, parameter.layout, parameter.shape)
-            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+            _accumulate(parameter, grads)
 
     def _reduce_hollow(self, found: list[Held], dtype: Any, reason: str) -> None:
         """The messages of `reduce`, and gradients without values."""
@@ -291,8 +294,7 @@ class Group:
         for each in found:
             parameter, each.total = each.parameter, None
             if self.copies is None or self.sync_copies:
-                gradient = DTensor(parameter._locals, parameter.layout, parameter.shape)
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+                _accumulate(parameter, parameter._locals)
 
     def _tell(self, kind: str, axis: str, held: list[Held], pieces: int, dtype: Any, reason: str) -> None:
         """Note a message of so many pieces of Parameters, without values."""
@@ -383,6 +385,14 @@ class Group:
         self.among = None
         if self.sync:
             self.reduce()
+
+
+def _accumulate(parameter: DTensorParameter, parts: Locals) -> None:
+    """Add to the gradient that a Parameter has, each rank to its part, however few rows it has."""
+    if (before := parameter.grad) is not None and not valueless():
+        held = before.redistribute(parameter.layout)._locals
+        parts = {rank: on_part(OPS["add"], [held[rank], part], {}) for rank, part in parts.items()}
+    parameter.grad = DTensor(parts, parameter.layout, parameter.shape)
 
 
 class FullyShardedCell(Cell):

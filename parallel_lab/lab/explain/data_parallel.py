@@ -1,4 +1,5 @@
-"""DistributedDataParallel: copies on all ranks whose gradients are added up in buckets; and what feeds each rank.
+"""DistributedDataParallel: copies on all ranks whose gradients are added up in buckets; FullyShardedDataParallel, the
+older fully_shard; and what feeds each rank.
 
 The first backward sends all gradients as one message. From the second on they travel in buckets, in the order in which
 the first had computed them: one of 1 MiB at least, then of 25 MiB each (`bucket_cap_mb`: all of that size). What makes
@@ -7,14 +8,17 @@ copies equal before training is left out, as in all lists. Rules: PyTorch 2.14, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ...layout.device_mesh import DeviceMesh
+from ...nn import fully_shard as sharding
 from ...nn.tensor.dtensor_gradients import after_backward
 from ...nn.tensor.dtensor_parts import Parts, hollow, note
 from ...nn.tensor.tape import history
-from .front import PYTHON, Front, Table
+from .front import PYTHON, Front, Table, last
 from .torch_names import axis_of
 from .values import Instance, NotRead
 
@@ -93,12 +97,132 @@ def _reduce(of: Any, ready: list[Any]) -> None:
 @contextmanager
 def no_sync(of: Any) -> Iterator[None]:
     """Inside, gradients stay each rank's own."""
+    if " ddp" not in of.names:
+        of.set_requires_gradient_sync(False)
+        yield
+        of.set_requires_gradient_sync(True)
+        return
     state = of.names[" ddp"]
     before, state["sync"] = state["sync"], False
     try:
         yield
     finally:
         state["sync"] = before
+
+
+# ---- FullyShardedDataParallel ----
+
+
+class Flat(sharding.Group):
+    """All Parameters of a layer as one row of numbers, cut into equal pieces.
+
+    shown  the axis of its messages;  align  bytes to which each Parameter but the last is filled (use_orig_params)
+    """
+
+    first_last, shown, align = True, "", 1
+
+    def give_up(self, keep: int | None = None) -> None:  # SHARD_GRAD_OP keeps them where gradients are kept
+        if self.sync or self.reshard is not False:
+            super().give_up(keep)
+
+    def _tell(self, kind: str, axis: str, held: Any, pieces: int, dtype: Any, reason: str) -> None:
+        own = self.held[0].parameter.dtype if self.held else None
+        sizes, step = [math.prod(x.shape) for x in self.held], max(1, self.align // own.itemsize) if own else 1
+        if sizes:
+            total = sum(-(-n // step) * step for n in sizes[:-1]) + sizes[-1]
+            given = hollow((pieces * -(-total // self.mesh.axis_size(self.axis)),), dtype or own)
+            note(kind, axis if self.copies else self.shown, "" if kind == "all_gather" else "sum", given, reason)
+
+
+def flat_sharded(
+    front: Any,
+    module: Any,
+    process_group: Any = None,
+    sharding_strategy: Any = "FULL_SHARD",
+    cpu_offload: Any = None,
+    auto_wrap_policy: Any = None,
+    backward_prefetch: Any = "BACKWARD_PRE",
+    mixed_precision: Any = None,
+    ignored_modules: Any = None,
+    param_init_fn: Any = None,
+    device_id: Any = None,
+    sync_module_states: bool = False,
+    forward_prefetch: bool = False,
+    limit_all_gathers: bool = True,
+    use_orig_params: bool = False,
+    ignored_states: Any = None,
+    device_mesh: Any = None,
+) -> Any:
+    """FullyShardedDataParallel(module, ...): the layers that a policy chooses, then the rest."""
+    strategy = last(sharding_strategy) or "FULL_SHARD"
+    keeps = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
+    unread = cpu_offload or ignored_modules or ignored_states or forward_prefetch or strategy not in keeps
+    copies = device_mesh is not None and device_mesh.ndim == 2
+    if unread or last(backward_prefetch) != "BACKWARD_PRE" or ("HYBRID" in strategy) != copies:
+        raise NotRead("FullyShardedDataParallel of this form is not read")
+    mesh, shown = (
+        device_mesh or DeviceMesh((front.devices,)),
+        "" if copies else axis_of(front, device_mesh or process_group),
+    )
+
+    def wrap(of: Any) -> None:
+        if any(not p.alone and p.mesh != mesh for _, p in of._paths()):
+            raise NotRead("FullyShardedDataParallel of distributed parameters is not read")
+        front.flat = True
+        front.calls["fully_shard"](front, of, mesh, keeps[strategy], mixed_precision)
+        group = of.names["_group"]
+        group.__class__, group.shown, group.align = Flat, shown, 16 if use_orig_params else 1
+        of.names["marks"] = ("FullyShardedDataParallel",)
+
+    def wrapped(of: Any, below: bool = True) -> int:
+        """How many elements are in groups now."""
+        size = sum(math.prod(p.full_shape) for _, p in of._paths())
+        if "marks" in of.names or not asked(of, True, size):
+            return 0
+        inside = sum(wrapped(child) for child in of._cells.values())
+        if not below or not asked(of, False, size - inside):
+            return inside
+        wrap(of)
+        return size
+
+    def asked(of: Any, deeper: bool, size: int) -> Any:
+        return front.reader.call(auto_wrap_policy, [], {"module": of, "recurse": deeper, "nonwrapped_numel": size})
+
+    if auto_wrap_policy is not None:
+        wrapped(module, below=False)
+    wrap(module)
+    return module
+
+
+def one_of(front: Any, module: Any, recurse: bool, nonwrapped_numel: int, transformer_layer_cls: Any) -> bool:
+    """transformer_auto_wrap_policy: layers of some classes"""
+    return recurse or any(front.is_a(module, kind) for kind in front.reader.items(transformer_layer_cls))
+
+
+def large(
+    front: Any, module: Any, recurse: bool, nonwrapped_numel: int, min_num_params: Any = 10**8, **kw: Any
+) -> bool:
+    """size_based_auto_wrap_policy: layers with so many elements outside of chosen ones"""
+    if kw:
+        raise NotRead("a policy of this form is not read")
+    leaf = recurse and module.kind == "MultiheadAttention"
+    return (
+        nonwrapped_numel >= min_num_params and not leaf and (recurse or module.kind not in ("ModuleList", "ModuleDict"))
+    )
+
+
+def by_class(front: Any, kinds: Any) -> Callable[..., bool]:
+    """ModuleWrapPolicy(classes)"""
+    return lambda module, recurse, nonwrapped_numel: one_of(front, module, recurse, 0, kinds)
+
+
+def flat_norm(front: Any, of: Any, max_norm: Any, norm_type: Any = 2.0) -> None:
+    """model.clip_grad_norm_(...): the ranks' sums of squares"""
+    if norm_type != 2 or not isinstance(of.names.get("_group"), Flat):
+        raise NotRead("this norm is not read")
+    group = of.names["_group"]
+    axis = group.axis if group.copies else group.shown
+    front.world.send("all_reduce", axis, front.world.tensor(()), "sum", "the norm of all gradients")
 
 
 # ---- what feeds a rank ----
@@ -155,6 +279,10 @@ def batches(front: Front, of: Instance) -> list[Any]:
 
 FEEDS: Table = {
     "DistributedDataParallel": replicated,
+    "FullyShardedDataParallel": flat_sharded,
+    "transformer_auto_wrap_policy": one_of,
+    "size_based_auto_wrap_policy": large,
+    "ModuleWrapPolicy": by_class,
     "DistributedSampler": sampler,
     "data.DataLoader": loader,
     "TensorDataset": lambda front, *columns: Instance(None, {"columns": columns}, "tensors"),

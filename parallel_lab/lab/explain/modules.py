@@ -373,20 +373,18 @@ def zero_grad(front: Any, of: Instance, *args: Any, **kw: Any) -> None:
 
 
 def clip_grad_norm_(front: Any, params: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kw: Any) -> None:
-    """One norm of all gradients: those of parameters that lie alike are summed in one message per axis."""
+    """One norm of all gradients: theirs are summed together, in one message along each axis that splits some."""
     if norm_type != 2:
         raise NotRead("another norm than that of squares is not read")
-    alike: dict[tuple[str, ...], int] = {}
-    for p in [params] if isinstance(params, Parts) else front.reader.items(params):
-        if p.grad is not None and not p.grad.alone:
-            if p.grad.layout.pending:
-                raise NotRead("the norm of gradients that are pending is not read")
-            pairs = zip(p.grad.mesh.names, p.grad.placements, strict=True)
-            key = tuple(name for name, placement in pairs if placement != Replicate())
-            alike[key] = alike.get(key, 0) + 1
-    for axes, count in alike.items():
-        for axis in axes:
-            front.world.send("all_reduce", axis, front.world.tensor((count,)), "sum", "the norm of all gradients")
+    given = [p.grad for p in ([params] if isinstance(params, Parts) else front.reader.items(params))]
+    grads = [g for g in given if g is not None and not g.alone and not front.flat]  # flat: each rank has its own norm
+    if any(g.layout.pending for g in grads) or len({g.mesh for g in grads}) > 1:
+        raise NotRead(
+            "the norm of gradients that are pending, or on several meshes (which PyTorch refuses), is not read"
+        )
+    for axis, *placements in zip(grads[0].mesh.names, *(g.placements for g in grads), strict=True) if grads else ():
+        if any(p != Replicate() for p in placements):
+            front.world.send("all_reduce", axis, front.world.tensor((len(grads),)), "sum", "the norm of all gradients")
 
 
 def _called(name: str) -> Callable[..., Any]:
@@ -418,7 +416,7 @@ _SHARDED = ("set_requires_gradient_sync", "set_requires_all_reduce", "set_reshar
 class ModuleFront(TorchFront):
     """PyTorch with layers."""
 
-    hyper = False
+    hyper = flat = False  # flat: whether there are groups of FullyShardedDataParallel
     calls: ClassVar[Table] = {
         **CALLS,
         **{f"nn.{kind}": make for kind, make in LAYERS.items()},
@@ -429,6 +427,7 @@ class ModuleFront(TorchFront):
         "parallelize_module": parallelize_module,
         "fully_shard": fully_shard,
         "MixedPrecisionPolicy": lambda front, **kw: Instance(None, kw, "policy"),
+        "fsdp.MixedPrecision": lambda front, buffer_dtype=None, **kw: Instance(None, kw, "policy"),
         "loss_parallel": lambda front: Name("split loss"),
         "clip_grad_norm_": clip_grad_norm_,
         "checkpoint.checkpoint": checkpoint,
@@ -461,6 +460,7 @@ class ModuleFront(TorchFront):
                 else list(children(of) if of.kind == "ModuleDict" else children(of).values())
             ),
             "no_sync": lambda front, of: data_parallel.no_sync(of),
+            "clip_grad_norm_": data_parallel.flat_norm,
             "state_dict": lambda front, of: dict(parameters(of)),
             "load_state_dict": lambda front, of, state, **kw: None,
             "set_epoch": lambda front, of, epoch: None,

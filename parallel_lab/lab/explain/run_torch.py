@@ -54,6 +54,7 @@ def record(text: str, ranks: int) -> dict[str, Any]:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ranks)
     dist.init_process_group = lambda *args, **kwargs: None
     dist.destroy_process_group = lambda *args, **kwargs: None
+    torch.cuda.current_device = lambda: "cpu"
     torch.cuda.set_device = torch.accelerator.set_device_index = lambda *args: None
     torch.accelerator.current_accelerator = lambda *args, **kwargs: torch.device("cpu")
     move = {torch.Tensor: torch.Tensor.to, torch.nn.Module: torch.nn.Module.to}
@@ -102,6 +103,14 @@ def record(text: str, ranks: int) -> dict[str, Any]:
         self.register_comm_hook(self.process_group, reduced)
 
     DistributedDataParallel.__init__ = replicated  # type: ignore[method-assign]
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    shard = FullyShardedDataParallel.__init__
+
+    def sharded(self: Any, *args: Any, device_id: Any = None, **kw: Any) -> None:
+        shard(self, *args, device_id=torch.device("cpu"), **kw)
+
+    FullyShardedDataParallel.__init__ = sharded  # type: ignore[method-assign]
 
     def axis_of(args: Any) -> str:
         while meshes:  # groups are made after a mesh, and not for every one
@@ -121,16 +130,19 @@ def record(text: str, ranks: int) -> dict[str, Any]:
                 return axes.get(ranks, "")
         return ""
 
+    asked, all_reduce = ["sum"], dist.all_reduce  # a ReduceOp that is handed down does not say which it is
+
+    def reduced_by(tensor: Any, op: Any = dist.ReduceOp.SUM, *args: Any, **kwargs: Any) -> Any:
+        asked.append(str(op).rpartition(".")[2].lower())
+        try:
+            return all_reduce(tensor, op, *args, **kwargs)
+        finally:
+            asked.pop()
+
+    dist.all_reduce = reduced_by
+
     def reduction(args: Any) -> str:
-        for arg in args:
-            if isinstance(arg, str) and arg in ("sum", "avg", "max", "min", "product"):
-                return arg
-            if isinstance(arg, torch.ScriptObject):
-                try:
-                    return str(dist.ReduceOp.unbox(arg).op).rpartition(".")[2].lower()
-                except (RuntimeError, AttributeError):
-                    continue
-        return "sum"
+        return next((a for a in args if isinstance(a, str) and a in ("sum", "avg", "max", "min", "product")), asked[-1])
 
     from torch.distributed.pipelining.stage import _PipelineStageBase
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from ...layout.device_mesh import DeviceMesh
@@ -243,10 +244,12 @@ def extreme(name: str) -> Callable[..., Any]:
     return run
 
 
-def argmax(front: Front, x: Parts, dim: Any = None, keepdim: bool = False, *, axis: Any = None) -> Any:
-    """argmax along a dim; without one of all elements in a row"""
+def place_of(front: Front, x: Parts, dim: Any = None, keepdim: bool = False, *, axis: Any = None, of: str) -> Any:
+    """argmax, argmin along a dim; without one of all elements in a row"""
     dim = dim if axis is None else axis
-    found = op("argmax")(op("reshape")(x, (-1,)) if dim is None else x, axis=dim or 0)
+    if dim is None and any(p not in (Replicate(), Shard(0)) for p in (() if x.alone else x.placements)):
+        raise NotRead(f"{of} of all elements that lie so is not read")
+    found = op(of)(op("reshape")(x, (-1,)) if dim is None else x, axis=dim or 0)
     return op("expand_dims")(found, dim) if keepdim else found
 
 
@@ -440,7 +443,7 @@ OPERATORS: Table = {
     "log_softmax": lambda front, x, dim=-1, *, axis=None, dtype=None: op("log_softmax")(
         x if dtype is None else cast_to(front, x, dtype), axis=dim if axis is None else axis
     ),
-    "argmax": argmax,
+    **{name: partial(place_of, of=name) for name in ("argmax", "argmin")},
     "flip": lambda front, x, dims=None, *, axis=None: op("flip")(x, axis=dims if axis is None else axis),
     "clamp": lambda front, x, min=None, max=None: op("clip_by_value")(x, min, max),
     "unbind": lambda front, x, dim=0: [op("squeeze")(p, axis=dim) for p in split(front, x, 1, dim)],

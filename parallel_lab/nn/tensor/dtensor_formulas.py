@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...base.errors import LayoutError
-from ...layout.mesh_layout import Replicate, Shard
+from ...layout.mesh_layout import MeshLayout, Replicate, Shard, StridedShard
 from ...ops.elementwise import div, mul, neg, power, unbroadcast
 from ...ops.linalg import matmul
 from ...ops.logic import equal, greater, less, logical_and, logical_or, select
 from ...ops.machine.opdef import OPS, OpDef
-from ...ops.reduce import reduce_max, reduce_min, reduce_sum, reduced_dims
-from ...ops.shape import reshape
-from .dtensor_parts import Parts
+from ...ops.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
+from ...ops.shape import reshape, transpose
+from .dtensor_parts import Parts, dual
 from .dtensor_surroundings import policy_var
 
 Formula = Callable[
@@ -119,32 +120,53 @@ FLAT = ("floor", "ceil", "round_", "trunc", "sign")  # their gradients are zeros
 
 
 def place_of_extreme(name: str, reduction: Any) -> Callable[..., Any]:
-    """The number of the extreme along a split dim: each rank's extreme and its number are gathered."""
+    """The number of the extreme along a split dim: each rank's extreme and its number are gathered, axis by axis."""
 
     def places(x: Any, *, axis: int, keep_dims: bool, **attrs: Any) -> Any:
-        axis %= len(x.shape)
-        splits = [(p, n) for p, n in zip(x.placements, x.mesh.shape, strict=True) if getattr(p, "dim", None) == axis]
-        ranks = splits[0][1] if splits else 1
-        if [p for p, _ in splits] != [Shard(axis)] or x.shape[axis] % ranks or x.layout.pending:
+        axis, whole = axis % len(x.shape), OPS[name]
+        if x.layout.pending:
+            reduced = x.redistribute(dual(x.layout), reason=f"operand 0 of {whole.class_name}")
+            return whole(reduced, axis=axis, keep_dims=keep_dims, **attrs)
+        split = [i for i, p in enumerate(x.placements) if getattr(p, "dim", None) == axis]
+        sizes = [x.mesh.shape[i] for i in split]
+        ranks = math.prod(sizes)
+        if not split or x.shape[axis] % ranks or any(x.placements[i] != Shard(axis) for i in split):
             return None
-        whole, each = OPS[name], x.shape[axis] // ranks
-        pieces = reshape(x, (*x.shape[:axis], ranks, each, *x.shape[axis + 1 :]))
-        number = whole(pieces, axis=axis + 1, keep_dims=False, **attrs)
-        copied = [Replicate() if p == Shard(axis) else p for p in number.placements]
-        found, number = (
-            y.redistribute(copied, reason=f"operand 0 of {whole.class_name}")
-            for y in (reduction(pieces, axis + 1), number)
-        )
+        # pieces lie as if the last of these axes had cut them first: the first one's ranks are neighbours then
+        cuts = {i: StridedShard(axis, f) if (f := math.prod(sizes[n:])) > 1 else Shard(axis)
+                for n, i in enumerate(split, 1)}  # fmt: skip
+        others = [replace(p, dim=p.dim + 1) if getattr(p, "dim", -1) > axis else p for p in x.placements]
+        layout = MeshLayout(x.mesh, tuple(cuts.get(i, p) for i, p in enumerate(others)))
+        shape = (*x.shape[:axis], ranks, x.shape[axis] // ranks, *x.shape[axis + 1 :])
+        parts = {rank: part.reshape(layout.local_shape(shape, rank)) for rank, part in x._locals.items()}
+        pieces = x.detach().like(parts, layout, shape)
+        both = [reduction(pieces, axis + 1), whole(pieces, axis=axis + 1, keep_dims=False, **attrs)]
+        for i in split:
+            to = [Replicate() if n == i else p for n, p in enumerate(both[0].placements)]
+            both = [y.redistribute(to, reason=f"operand 0 of {whole.class_name}") for y in both]
+        turned = (*range(axis), *reversed(range(axis, axis + len(sizes))),
+                  *range(axis + len(sizes), len(x.shape) - 1 + len(sizes)))  # fmt: skip
+        apart = (*x.shape[:axis], *reversed(sizes), *x.shape[axis + 1 :])
+        if len(sizes) > 1:
+            both = [reshape(transpose(reshape(y, apart), turned), y.shape) for y in both]
+        found, number = both
         piece = whole(found, axis=axis, keep_dims=True, **attrs)
-        first = OPS["gather_elements"](number, axis, piece) + piece * each
+        first = OPS["gather_elements"](number, axis, piece) + piece * shape[axis + 1]
         return first if keep_dims else reduce_max(first, axis)
 
     return places
 
 
+def rms_of_means(x: Any, gamma: Any, *, epsilon: float) -> Any:
+    """x by the root of the mean of its squares, and that root's inverse: PyTorch's rms_norm has no rule of its own."""
+    root = OPS["rsqrt"](reduce_mean(power(x, 2.0), tuple(range(-len(gamma.shape), 0)), keep_dims=True) + epsilon)
+    return mul(mul(x, root), gamma), root
+
+
 # operators that PyTorch makes of others; None: not here
 MADE_OF = {
     "matmul": product_of_rows,
+    "rms_norm_fused": rms_of_means,
     "argmax_of_whole": place_of_extreme("argmax_of_whole", reduce_max),
     "argmin_of_whole": place_of_extreme("argmin_of_whole", reduce_min),
 }

@@ -27,7 +27,7 @@ from ...layout.mesh_redistribution import MeshStep, redistribution
 from ...layout.mesh_views import reshaped
 from ...ops.collectives.definitions import MESSAGES, apart
 from ...ops.kernels.threads import one_blas_thread
-from ...ops.machine.axis_rules import Choice, choose
+from ...ops.machine.axis_rules import Choice, choose, operands_in_order
 from ...ops.machine.opdef import OPS, OpDef, dtype_name
 from .dtensor_calls import Handle, on_ranks
 from .dtensor_surroundings import (
@@ -368,9 +368,10 @@ def run(op: OpDef, tensors: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[
     itemsizes = tuple(np.dtype(d).itemsize for d in dtypes)
     layouts = tuple(x.layout if isinstance(x, Parts) else None for x in tensors)
     chosen = choose(op, shapes, attrs, layouts, itemsizes, policy_var.get())
-    moved = []
-    for i, (x, to) in enumerate(zip(tensors, chosen.ins, strict=True)):
-        moved.append(x if to is None else move(x, to, f"operand {i} of {op.class_name}"))
+    moved = list(tensors)
+    for i in operands_in_order(op, len(moved)):
+        if (to := chosen.ins[i]) is not None:
+            moved[i] = move(moved[i], to, f"operand {i} of {op.class_name}")
     if (told := hollow_var.get()) is None:
         results = computed(op, moved, attrs, chosen, shapes, inferred.shapes)
     else:

@@ -123,8 +123,11 @@ class _Labels:
         return label not in self.whole and label not in self.op.exchanges and label != self.unfolded
 
     def order(self, label: str) -> tuple[int, int]:
-        """Labels that all have first, then contracted ones, then those of the first operand: PyTorch's order."""
-        ins = self.signature.ins
+        """Labels that all have first, then contracted ones, then those of the first operand: PyTorch's order; those
+        of a single operand as they stand."""
+        ins = [self.signature.ins[i] for i in operands_in_order(self.op, len(self.signature.ins))]
+        if len(ins) == 1:
+            return 0, ins[0].find(label)
         if label not in self.results:
             return 1, 0
         everywhere = all(label in labels for labels in ins)
@@ -158,6 +161,11 @@ class _Labels:
         return [of(labels, REPLICATE) for labels in ins], [of(labels, pending) for labels in outs]
 
 
+def operands_in_order(op: OpDef, count: int) -> Sequence[int]:
+    """Positions of the operands as PyTorch takes them, and moves them: its embedding takes the table first."""
+    return (1, 0) if op.name == "embedding" else range(count)
+
+
 def new_labels(signature: Signature) -> set[str]:
     """Labels of results that no operand has: windows, positions, which an operand may have by another name."""
     return set("".join(signature.outs)) - set("".join(signature.ins)) - {"1"}
@@ -182,7 +190,9 @@ def _labels(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> _Lab
         of, operand = op.gradient_of
         given = dict(zip(op.tensors, shapes, strict=True))
         given.setdefault(operand, attrs.get("shape", shapes[0]))  # `gradient`: the operand's shape, or that of g
-        if all(name in given for name in of.tensors) and not (of.window or of.localize or of.offset or of.restrict):
+        if all(name in given for name in of.tensors) and not (
+            of.window or of.localize or of.restrict and not of.offset
+        ):
             its = {name: attrs.get(name, value) for name, value in of.default_attrs.items()}
             of_shapes = tuple(given[name] for name in of.tensors)
             signature = of.signature_for(of_shapes, its)
@@ -190,7 +200,8 @@ def _labels(op: OpDef, shapes: tuple[Shape, ...], attrs: dict[str, Any]) -> _Lab
             ins = tuple(names.get(name, signature.out if s else "") for name, s in zip(op.tensors, shapes, strict=True))
             sizes = of.label_sizes(signature, of_shapes, its)
             derived = Signature(ins, (names[operand],))
-            return _Labels(op, derived, sizes, sizes, of.whole_labels(signature, of_shapes, its))
+            whole = of.whole_labels(signature, of_shapes, its) + of.offset_labels(signature)
+            return _Labels(op, derived, sizes, sizes, whole)
     raise NotBuiltYet(f"{op.class_name} has no labels", allowed="Operators with labels, in gradients of DTensors")
 
 
