@@ -15,6 +15,7 @@ keep their names. Levels and lists: MindSpore, amp (auto_mixed_precision); more 
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 from .. import nn
@@ -165,8 +166,8 @@ def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:
 
     manager  a LossScaler such as FixedLossScaleManager; None: none
 
-    A FixedLossScaleManager(scale, drop_overflow_update=False) wants an optimizer with that loss_scale (MindSpore's
-    rule); others divide gradients and want loss_scale=1. Raises ArgumentTypeError, ArgumentError.
+    The optimizer divides gradients by its own loss_scale, and a manager that drops updates divides them too; other
+    factors than 1 are logged (MindSpore, amp.build_train_network). Raises ArgumentTypeError, ArgumentError.
     """
     (MANAGER | None)("Model", "loss_scale_manager", manager)
     if manager is None and level == "O2":
@@ -176,12 +177,10 @@ def with_loss_scale(optimizer: Any, manager: Any, level: str) -> None:
     if optimizer.loss_scaler is not None:
         what = f"loss_scale_manager={manager!r}, but the optimizer has {optimizer.loss_scaler!r}"
         raise ArgumentError(what, where="Model", allowed="One of the two")
-    if manager.drop_overflow_update:
-        scale, hint = 1.0, "The manager divides the gradients: omit the optimizer's loss_scale"
-    else:
-        scale, hint = manager.scale_value, "Give the optimizer loss_scale= the scale of the manager"
-    if optimizer.loss_scale != scale:
-        what = f"the optimizer has loss_scale={optimizer.loss_scale:g}, with {manager!r}"
-        raise ArgumentError(what, where="Model", allowed=f"loss_scale={scale:g}", hint=hint)
-    optimizer.loss_scale = 1.0  # from here on the scaler divides; twice would be once too often
+    # from here on the scaler divides by its scale
+    optimizer.loss_scale /= 1 if manager.drop_overflow_update else manager.scale_value
+    if (scale := optimizer.loss_scale) != 1:
+        text = "gradients are multiplied by %g: with %r the optimizer wants loss_scale=%g"
+        wanted = 1 if manager.drop_overflow_update else manager.scale_value
+        logging.getLogger("parallel_lab").warning(text, 1 / scale, manager, wanted)
     optimizer.loss_scaler = manager

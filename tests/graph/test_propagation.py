@@ -425,13 +425,8 @@ def test_slices_of_a_product_are_aligned_if_that_is_asked_for():
         propagated(net, array(64, 64), tensor_slice_align_enable=True, tensor_slice_align_size=48)
 
 
-def test_a_net_without_any_strategy_is_refused():
-    with pytest.raises(StrategyError, match=r"no operator that is configured.*MatMul 'matmul'") as caught:
-        propagated(nets.Quick(32, 16, 16), array(16, 32))
-    assert isinstance(caught.value, RuntimeError)
-
-
-def test_a_net_without_any_strategy_starts_from_its_inputs_in_2_10(compat_of_2_10):
+def test_a_net_without_any_strategy_starts_from_its_inputs():
+    """As MindSpore 2.10 compiles it; older versions refused it."""
     plan = propagated(nets.Quick(32, 16, 16), array(2, 32), dataset_strategy="data_parallel")
     assert set(strategies(plan).values()) == {((8, 1), (1, 1)), ((8, 1),)}
 

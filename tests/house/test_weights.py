@@ -40,10 +40,10 @@ PACKAGE_LINES = {
     "nn": 11_921,
     "catalog": 16_307,
     "graph": 10_935,
-    "cost": 13_230,
+    "cost": 13_222,
     "run": 1_678,
     "processes": 14_167,
-    "train": 11_417,
+    "train": 11_416,
     "lab": 51_077,
     "mindspore": 10_488,
     "hyper_parallel": 2_328,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_059, 170_182, 124_203
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_050, 170_173, 124_209
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

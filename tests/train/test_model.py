@@ -299,9 +299,10 @@ def test_level_o2_keeps_batch_normalisation_in_float32_and_o3_does_not():
     assert [n[1].compute_dtype for n in (kept, cast, asked)] == ["float32", "float16", "float32"]
 
 
-def scaled_model(manager, **options):
+def scaled_model(manager, learning_rate=0.1, **options):
     net = Affine()
-    return Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1, **options), loss_scale_manager=manager)
+    optimizer = nn.SGD(net.trainable_params(), learning_rate, **options)
+    return Model(net, nn.MSELoss(), optimizer, loss_scale_manager=manager)
 
 
 @pytest.mark.quick(1)
@@ -315,11 +316,21 @@ def test_a_loss_scale_by_a_power_of_two_changes_nothing(manager, options):
     assert losses_of(scaled_model(manager, **options), 3, batches()) == losses_of(affine_model(), 3, batches())
 
 
-def test_loss_scales_that_would_be_divided_away_twice_or_never_are_refused():
-    with pytest.raises(ValueError, match=r"loss_scale=2.*loss_scale=1"):
-        scaled_model(nn.FixedLossScaleManager(1024.0), loss_scale=2.0)
-    with pytest.raises(ValueError, match=r"loss_scale=1.*loss_scale=1024"):
-        scaled_model(nn.FixedLossScaleManager(1024.0, drop_overflow_update=False))
+@pytest.mark.parametrize(
+    ("manager", "own", "factor"),
+    [
+        (nn.FixedLossScaleManager(1024.0), 2.0, 1 / 2),  # divided away twice
+        (nn.FixedLossScaleManager(8.0, drop_overflow_update=False), 1.0, 8),  # never
+        (nn.FixedLossScaleManager(8.0, drop_overflow_update=False), 16.0, 1 / 2),
+    ],
+)
+def test_an_optimizer_divides_by_its_own_loss_scale_whatever_the_manager_multiplies_by(manager, own, factor, capsys):
+    """MindSpore refuses none of these: the gradients are multiplied by what is left."""
+    net = Affine()
+    plain = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.01 * factor))
+    model = scaled_model(manager, learning_rate=0.01, loss_scale=own)
+    np.testing.assert_allclose(losses_of(model, 3, batches()), losses_of(plain, 3, batches()), rtol=1e-6)
+    assert f"gradients are multiplied by {factor:g}" in capsys.readouterr().err
 
 
 # ---- what is refused ----

@@ -21,8 +21,8 @@ Settled is what fits the neighbour (`candidates.py`); the time of a step is not 
 reaches takes its first candidate. (MindSpore, graph_costmodel: StrategyPropagate, BFS; compared with 2.10.)
 
 Common to all settings are the walks and the choice. `fully_use_devices` (False in 2.10, True in the seeds) narrows the
-candidates: with False relu above is ((2, 1),) and matmul2 ((2, 1), (1, 4)); what seed 003 prints needs True. Only with
-`compat="2.10"` may a network have no given operator at all: everything then grows from the dataset.
+candidates: with False relu above is ((2, 1),) and matmul2 ((2, 1), (1, 4)); what seed 003 prints needs True. Where no
+operator is given, everything grows from the dataset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from ...base.errors import StrategyError, message
-from ...base.settings.compat import get_compat
 from ...base.settings.config import ParallelConfig
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import Edge, Operator, chosen, meeting
@@ -51,7 +50,7 @@ from .places import DATASET, Link, Places, configured
 def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
     """The graph with strategies (and reasons) for all forward operators, spread from those that have one.
 
-    Raises StrategyError if nothing was given, or if operators that read one parameter cannot split it equally.
+    Raises StrategyError if operators that read one parameter cannot split it equally.
     """
     return walk_strategies(graph, config)[0]
 
@@ -59,13 +58,6 @@ def propagate_strategies(graph: Graph, config: ParallelConfig) -> Graph:
 def walk_strategies(graph: Graph, config: ParallelConfig) -> tuple[Graph, tuple[Settled, ...]]:
     """The same, with what was compared for every operator, in the order in which they were settled."""
     search = _Propagation(graph, config)
-    nodes = [n for n in graph.of_phase("forward") if not n.follows]
-    if get_compat() == "seeds" and nodes and not any(map(configured, nodes)):
-        example = next((n.where for n in (*(n for n in nodes if n.op == "matmul"), *nodes)), "")
-        what = f"there is no operator that is configured with a sharding strategy; {len(nodes)} operators"
-        hint = "Give one: .shard(...) on an operator" + (f" such as {example}" if example else "")
-        where, allowed = "compile, search_mode='sharding_propagation'", "At least one: the others follow from it"
-        raise StrategyError(what, where=where, allowed=allowed, hint=hint)
     graph = search.run()
     return graph, tuple(search.settled.values())
 
