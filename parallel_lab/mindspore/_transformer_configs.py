@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..base.checks import Check, checked, flag, instance, integer, number
-from ..base.errors import ArgumentError, NotBuiltYet
+from ..base.errors import ArgumentError
 from ..base.hooks import current_world
 from ..base.settings.context import frozen, get_auto_parallel_context, is_set, set_auto_parallel_context
 
@@ -212,13 +212,6 @@ class MoEConfig:
             what = f"num_experts_chosen={num_experts_chosen} of expert_num={expert_num}"
             raise ArgumentError(what, where="MoEConfig", allowed="At most all of them")
         vars(self).update({name: value for name, value in locals().items() if name not in ("self", "what")})
-
-
-def check_experts(where: str, expert_num: int) -> None:
-    """Raise NotBuiltYet for more than one expert, of a layer that is not itself told how they are chosen."""
-    if expert_num > 1:
-        hint = "Give moe_config=MoEConfig(expert_num=...) to the layer around it"
-        raise NotBuiltYet(f"{expert_num} experts", where=where, allowed="expert_num=1", hint=hint)
 
 
 default_dpmp_config = OpParallelConfig()

@@ -27,8 +27,9 @@ from ..nn.tensor.tensor import Tensor
 from ._transformer_configs import (
     DP_MP,
     OF_EMBEDDING,
+    MoEParallelConfig,
+    OpParallelConfig,
     check_config,
-    check_experts,
     default_dpmp_config,
     default_embedding_parallel_config,
 )
@@ -120,11 +121,14 @@ class _Linear(Cell):
 
     transpose_b  the weight is (out_channels, in_channels), otherwise the other way round
     activation   a name, or a class of Cells without arguments
+    expert_num   above 1: the rows lie by experts, in outer_batch groups, and each expert has a weight and a bias of its
+                 own: (expert_num, ...), (1, expert_num, 1, out_channels). expert_group_size: how many rows of an expert
+                 lie behind each other, where a search chooses strategies
 
-    Operators: `matmul` and `bias_add`, given strategies by `shard`. Experts (expert_num above 1) raise NotBuiltYet.
+    Operators: `matmul` (of experts a BatchMatMul) and `bias_add`, given strategies by `shard`.
     """
 
-    @kept(in_channels=SIZE, out_channels=SIZE, has_bias=flag)
+    @kept(in_channels=SIZE, out_channels=SIZE, has_bias=flag, expert_num=SIZE, outer_batch=SIZE)
     def __init__(
         self,
         in_channels: int,
@@ -141,15 +145,19 @@ class _Linear(Cell):
         compute_dtype: Any = "float16",
     ) -> None:
         super().__init__()
-        check_experts("Linear", expert_num)
         shape = [out_channels, in_channels] if transpose_b else [in_channels, out_channels]
+        several = expert_num > 1
+        self.groups = (outer_batch, expert_num, -1)
+        if several and get_auto_parallel_context("parallel_mode") == "auto_parallel" and not propagates():
+            size = SIZE("Linear", "expert_group_size", expert_group_size)
+            self.groups = (-1, expert_num, size)
+        shape = [expert_num, *shape] if several else shape
         self.weight = Parameter(initializer(weight_init, shape, param_init_type), name="weight")
-        self.matmul = ops.MatMul(transpose_b=transpose_b)
+        self.matmul = (ops.BatchMatMul if several else ops.MatMul)(transpose_b=transpose_b)
         self.bias = None
         if has_bias:
-            self.bias = Parameter(
-                initializer(bias_init, [out_channels], param_init_type), name="bias", parallel_optimizer=False
-            )
+            values = initializer(bias_init, [*[1, expert_num, 1][: 3 * several], out_channels], param_init_type)
+            self.bias = Parameter(values, name="bias", parallel_optimizer=False)
             self.bias_add = ops.Add()
         self.act_name = activation
         named = isinstance(activation, str) or activation is None
@@ -163,15 +171,16 @@ class _Linear(Cell):
 
     def construct(self, x: Any) -> Any:
         shape, dtype = ops.shape(x), x.dtype
-        if len(shape) != 2:
-            x = self.reshape(x, (-1, self.in_channels))
+        rows = (-1,) if self.expert_num == 1 else self.groups
+        if len(shape) != 2 or self.expert_num > 1:
+            x = self.reshape(x, (*rows, self.in_channels))
         x = self.matmul(in_dtype(self.cast, x, self.dtype), in_dtype(self.cast_parameter, self.weight, self.dtype))
         if self.has_bias:
             x = self.bias_add(x, in_dtype(self.cast_parameter, self.bias, self.dtype))
         if self.activation is not None:
             x = self.activation(x)
         x = in_dtype(self.cast_back, x, dtype)
-        return x if len(shape) == 2 else self.reshape(x, (*shape[:-1], self.out_channels))
+        return x if len(shape) == len(rows) + 1 == 2 else self.reshape(x, (*shape[:-1], self.out_channels))
 
     def shard(self, strategy_matmul: Any, strategy_bias: Any = None, strategy_activation: Any = None) -> _Linear:  # type: ignore[override]
         """Give the operators strategies. Returns self."""
@@ -185,20 +194,25 @@ class _Linear(Cell):
                 count = len(strategy_activation) if self.act_name != "prelu" else 2
                 primitive.shard((*strategy_activation, (1,))[:count])
         elif hasattr(type(self.activation), "activation_shard") and strategy_activation is not None:
-            dp, mp = strategy_activation[0]
-            self.activation.activation_shard(type(default_dpmp_config)(dp, mp))
+            self.activation.activation_shard(_config_of(*strategy_activation[0]))
         return self
+
+
+def _config_of(dp: int, *parts: int) -> Any:
+    """The configuration that gives an activation these parts: (dp, mp), or of experts (dp, ep, 1, mp)."""
+    return OpParallelConfig(dp, *parts) if len(parts) == 1 else MoEParallelConfig(dp, parts[-1], parts[0])
 
 
 class FeedForward(Cell):
     """Two dense layers with an activation between them and dropout behind.  x: (rows, hidden_size) or (batch, length,
-    hidden_size) -> the same shape, float16.
+    hidden_size), of experts also (groups, experts, rows, hidden_size) -> the same shape, float16.
 
     dropout_rate  share that the dropout sets to 0;  hidden_act  the activation's name, or a class of Cells
-    expert_num    1; more raise NotBuiltYet
+    expert_num    experts with weights of their own, for rows that lie by experts in data_parallel / expert_parallel
+                  groups; expert_group_size  as of `_Linear`
     """
 
-    @checked(hidden_size=SIZE, ffn_hidden_size=SIZE, dropout_rate=RATE, parallel_config=DP_MP)
+    @checked(hidden_size=SIZE, ffn_hidden_size=SIZE, dropout_rate=RATE, expert_num=SIZE, parallel_config=DP_MP)
     def __init__(
         self,
         hidden_size: int,
@@ -211,22 +225,33 @@ class FeedForward(Cell):
         parallel_config: Any = default_dpmp_config,
     ) -> None:
         super().__init__()
-        check_experts("FeedForward", expert_num)
         check_config("FeedForward", parallel_config)
         dp, mp = parallel_config.data_parallel, parallel_config.model_parallel
+        ep = getattr(parallel_config, "expert_parallel", 1) if expert_num > 1 else 1
         check_divides("FeedForward", mp, hidden_size=hidden_size, ffn_hidden_size=ffn_hidden_size)
-        how = {"transpose_b": False, "param_init_type": param_init_type}
+        check_divides("FeedForward", ep, data_parallel=dp, expert_num=expert_num)
+        groups, self.expert_num = dp // ep, expert_num
+        experts = {"expert_num": expert_num, "expert_group_size": expert_group_size, "outer_batch": groups}
+        how = {"transpose_b": False, "param_init_type": param_init_type, **experts}
         self.mapping = _Linear(hidden_size, ffn_hidden_size, activation=hidden_act, **how)
         self.projection = _Linear(ffn_hidden_size, hidden_size, **how)
+        # parts of the rows, and of the further dims of weights and biases
+        rows, own, bias = ((dp,), (), ()) if expert_num == 1 else ((groups, ep, 1), (ep,), (1, ep, 1))
         if not propagates():
-            self.mapping.shard(((dp, 1), (1, mp)), ((dp, mp), (mp,)), ((dp, mp),))
-        self.projection.shard(((dp, mp), (mp, 1)), None if propagates() else ((dp, 1), (1,)))
-        self.dropout, self.dropout_3d = dropped(dropout_rate, (dp, 1), (dp, 1, 1))
-        self.dtype, self.cast, self.cast_3d = "float16", cut(ops.Cast(), (dp, 1)), cut(ops.Cast(), (dp, 1, 1))
+            hidden = (*rows, mp)
+            self.mapping.shard(((*rows, 1), (*own, 1, mp)), (hidden, (*bias, mp)), (hidden,))
+        last = None if propagates() else ((*rows, 1), (*bias, 1))
+        self.projection.shard(((*rows, mp), (*own, mp, 1)), last)
+        cuts = (dp, 1), (dp, 1, 1), (groups, ep, 1, 1)
+        self.dropout, self.dropout_3d, self.dropout_4d = dropped(dropout_rate, *cuts)
+        self.dtype, (self.cast, self.cast_3d, self.cast_4d) = "float16", (cut(ops.Cast(), each) for each in cuts)
 
     def construct(self, x: Any) -> Any:
-        check_shape(self, "x", x, (None, self.mapping.in_channels), (None, None, self.mapping.in_channels))
-        cast, dropout = (self.cast, self.dropout) if len(ops.shape(x)) == 2 else (self.cast_3d, self.dropout_3d)
+        width = self.mapping.in_channels
+        shapes = (None, width), (None, None, width), (None, None, None, width)
+        check_shape(self, "x", x, *shapes[: 3 if self.expert_num > 1 else 2])
+        layers = (self.cast, self.dropout), (self.cast_3d, self.dropout_3d), (self.cast_4d, self.dropout_4d)
+        cast, dropout = layers[len(ops.shape(x)) - 2]
         return dropout(self.projection(self.mapping(in_dtype(cast, x, self.dtype))))
 
 

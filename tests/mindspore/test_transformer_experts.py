@@ -10,6 +10,7 @@ from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.ops.activation import softmax_of
 from parallel_lab.ops.expert_balance import loss_per_choice
 from parallel_lab.ops.expert_capacity import mindspore_v1_choices
+from parallel_lab.run.simulator import Simulator
 from tests.refusals import refused
 
 BATCH, LENGTH, WIDTH, INNER, EXPERTS = 8, 4, 8, 16, 4
@@ -51,6 +52,42 @@ def test_a_layer_is_its_router_and_experts_token_by_token(chosen, factor, room):
 
 
 DP2 = T.TransformerOpParallelConfig(2, 1, 2).moe_parallel_config
+
+
+@pytest.mark.parametrize("shape", [(2, EXPERTS, 3, WIDTH), (2 * EXPERTS * 3, WIDTH), (8, 3, WIDTH)])
+@pytest.mark.parametrize("parts", [(1, 1, 1), (4, 2, 2), (4, 1, 2), (2, 4, 1)])
+def test_rows_that_lie_by_experts_meet_the_weights_of_theirs(shape, parts):
+    """parts: dp, mp, ep. The rows lie in dp / ep groups, in each by experts."""
+    dp, mp, ep = parts
+    set_auto_parallel_context(parallel_mode="semi_auto_parallel", device_num=8)
+    layer = float32(
+        T.FeedForward(WIDTH, INNER, 0.0, "relu", EXPERTS, parallel_config=T.MoEParallelConfig(dp, mp, ep))
+    ).set_train(False)
+    for parameter in layer.trainable_params():
+        parameter.set_data(Tensor(rng.normal(size=parameter.shape).astype("f")))
+    up, of_up, down, of_down = (p.asnumpy() for p in layer.trainable_params())
+    assert up.shape == (EXPERTS, WIDTH, INNER) and of_down.shape == (1, EXPERTS, 1, WIDTH)
+    x = rng.normal(size=shape).astype("f")
+    want = []
+    for rows in x.reshape(dp // ep, EXPERTS, -1, WIDTH):
+        for e in range(EXPERTS):
+            want.append(np.maximum(rows[e] @ up[e] + of_up[0, e], 0) @ down[e] + of_down[0, e])
+    plan = compile(layer, x, dataset_strategy="full_batch")
+    sim = Simulator(plan, {p.name: p.asnumpy() for p in layer.get_parameters()})
+    sim.run_step(x)
+    np.testing.assert_allclose(sim.full(plan.outputs[0]), np.reshape(want, shape), rtol=1e-4, atol=1e-4)
+    products = [n.strategy for n in plan.graph.nodes if n.op_class == "BatchMatMul"]
+    first, second = ((dp // ep, ep, 1, 1), (ep, 1, mp)), ((dp // ep, ep, 1, mp), (ep, mp, 1))
+    assert products == [first, second]
+
+
+def test_a_search_wants_to_know_how_many_rows_an_expert_has():
+    set_auto_parallel_context(parallel_mode="auto_parallel", search_mode="dynamic_programming", device_num=2)
+    with pytest.raises(ValueError, match="expert_group_size"):
+        T.FeedForward(WIDTH, INNER, 0.0, expert_num=EXPERTS)
+    with pytest.raises(ValueError, match="expert_num=3"):
+        config = T.MoEParallelConfig(2, 1, 2)
+        T.FeedForward(WIDTH, INNER, 0.0, expert_num=3, parallel_config=config)
 
 
 class Net(nn.Cell):
