@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_lab import Parameter, ParameterTuple, StrategyError, compile, nn, ops
+from parallel_lab import Layout, Parameter, ParameterTuple, StrategyError, compile, nn, ops
 from parallel_lab.base.cluster import get_cluster
 from parallel_lab.base.settings.context import reset_cost_model_context, set_cost_model_context
 from parallel_lab.catalog.nn.custom import PrimitiveWithInfer, prim_attr_register
@@ -94,6 +94,19 @@ def test_a_product_and_a_prelu_of_16_devices_split_the_batch():
     plan = searched(mul_prelu(), x, x, device_num=16)
     batch = (16, 1, 1, 1)
     assert strategies(plan) == {"mul": (batch, batch), "prelu": (batch, (1,))}
+
+
+@pytest.mark.parametrize("searching", ["dynamic_programming", "sharding_propagation"])
+def test_neighbours_of_given_layouts_take_what_they_take_with_counts(searching):
+    """That a given strategy is no tuple of counts was a TypeError in dynamic_programming."""
+    layout = Layout((2, 4), ("rows", "sums"))
+
+    def others(strategy):
+        product = ops.MatMul().shard(strategy)
+        net = cell(lambda self, a, b: ops.tanh(ops.relu(product(a, b))))
+        return list(strategies(searched(net, ones(16, 32), ones(32, 16), mode=searching)).values())[1:]
+
+    assert others((layout("rows", "sums"), layout("sums", "None"))) == others(((2, 4), (4, 1)))
 
 
 # (i, k, j), devices: what 2.10 chose for one product of (i, k) and (k, j) with a mean of squares behind it

@@ -21,11 +21,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any
 
 from ...base.errors import StrategyError
 from ...base.settings.config import ParallelConfig
-from ...layout.named_layout import AnyStrategy
+from ...layout.named_layout import AnyStrategy, strategy_counts
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.legal_strategies import legal_strategies
@@ -142,7 +142,7 @@ def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float,
     summed = sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1) * operator.itemsize
     held = (sum(slices) + _addends(operator, rule)) * operator.itemsize
     costs = float(held + summed), practical(forward_bytes(operator, rule)), float(summed)
-    strategy = cast("Strategy", rule.strategy)  # what is searched for is counts, not layouts
+    strategy = strategy_counts(rule.strategy)
     if not strategy or strategy[0][:1] != (operator.device_num,):
         return costs
     computed, sent, summed_later = (cost - 1 if cost > 1 else cost for cost in costs)
