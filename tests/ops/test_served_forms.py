@@ -183,17 +183,17 @@ def test_wkv_is_the_weighted_mean_of_what_came_before():
         weight = [np.exp((i - 1 - j) * w + k[:, j]) for j in range(i)] + [np.exp(u + k[:, i])]
         expected[:, i] = sum(x * v[:, j] for j, x in enumerate(weight)) / sum(weight)
     cuts = ((2,), (2,), (4, 1, 2), (4, 1, 2), (4, 2), (4, 2), (4, 2))
-    made, p, q, m = on_ranks(ops.WKV().shard(cuts), w, u, k, v, zeros, zeros, low)
+    made, m, p, q = on_ranks(ops.WKV().shard(cuts), w, u, k, v, low, zeros, zeros)
     np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-5)
     last = [np.exp((t - 1 - j) * w + k[:, j]) for j in range(t)]
     np.testing.assert_allclose(np.exp(m) * q, sum(last), rtol=1e-4)
     np.testing.assert_allclose(np.exp(m) * p, sum(x * v[:, j] for j, x in enumerate(last)), rtol=1e-4, atol=1e-5)
-    half = ops.WKV()(*map(Tensor, (w, u, k[:, :2], v[:, :2], zeros, zeros, low)))
+    half = ops.WKV()(*map(Tensor, (w, u, k[:, :2], v[:, :2], low, zeros, zeros)))
     rest = ops.WKV()(Tensor(w), Tensor(u), Tensor(k[:, 2:]), Tensor(v[:, 2:]), *half[1:])
     np.testing.assert_allclose(rest[0].asnumpy(), expected[:, 2:], rtol=1e-4, atol=1e-5)
     for position, wrong in ((2, (2, 2, 2)), (4, (2, 2)), (0, (1,)), (3, (8, 1, 1))):
         with pytest.raises(StrategyError):
-            on_ranks(ops.WKV().shard((*cuts[:position], wrong, *cuts[position + 1 :])), w, u, k, v, zeros, zeros, low)
+            on_ranks(ops.WKV().shard((*cuts[:position], wrong, *cuts[position + 1 :])), w, u, k, v, low, zeros, zeros)
 
 
 # ---- experts ----

@@ -29,26 +29,26 @@ def _shares(first, second):
     flops=12,
     example=case((8,), (8,), (4, 3, 8), (4, 3, 8), (4, 8), (4, 8), (4, 8), low=0.1),
 )
-def wkv(w, u, k, v, sp, sq, sm):
+def wkv(w, u, k, v, m, p, q):
     """Weighted means of the values, and the sums after the last position.
 
     w: (h,), what an exponent grows by per position, below 0 in a network; u: (h,), added to that of a position itself;
-    k, v: (b, t, h); sp, sq, sm: (b, h), the sums so far with values, without, and their exponent -> (b, t, h), and the
-    three sums, (b, h) each
+    k, v: (b, t, h); m, p, q: (b, h), the exponent of the sums so far (-1e38: none), these with values, and without
+    (zeros) -> (b, t, h), and the three after the last position, (b, h) each
     """
     made = np.empty_like(v)
     for t in range(k.shape[1]):
-        old, own, _ = _shares(sm, u + k[:, t])
-        made[:, t] = (old * sp + own * v[:, t]) / (old * sq + own)
-        old, own, sm = _shares(w + sm, k[:, t])
-        sp, sq = old * sp + own * v[:, t], old * sq + own
-    return made, sp, sq, sm
+        old, own, _ = _shares(m, u + k[:, t])
+        made[:, t] = (old * p + own * v[:, t]) / (old * q + own)
+        old, own, m = _shares(w + m, k[:, t])
+        p, q = old * p + own * v[:, t], old * q + own
+    return made, m, p, q
 
 
 @op(result_shape=(4, 5, 6, 7, 8, 9, 10))
 def wkv_grad(*operands):
     """Gradients for the seven operands, from those of the four results, which come first."""
-    g, gp, gq, gm, w, u, k, v, p, q, m = operands
+    g, gm, gp, gq, w, u, k, v, m, p, q = operands
     states = [(p, q, m)]
     for t in range(k.shape[1]):
         old, own, largest = _shares(w + m, k[:, t])
@@ -74,7 +74,7 @@ def wkv_grad(*operands):
         of_k[:, t] += of_own
         of_v[:, t] += above * own
         gp, gq, gm = gp + above * old, gq + down * old, gm + (above * p + down * q) * old
-    return of_w, of_u, of_k, of_v, gp, gq, gm
+    return of_w, of_u, of_k, of_v, gm, gp, gq
 
 
 @wkv.vjp
