@@ -39,8 +39,19 @@ PLACES = """() => { const all = document.querySelector('.pl-lab').getBoundingCli
 Act = Callable[[Any], None]
 
 
+def laptop(page: Any) -> None:
+    """As high as what JupyterLab leaves of one."""
+    page.set_viewport_size({"width": 848, "height": LAB_PX + 24})
+    page.evaluate("tellAll()")
+    page.wait_for_timeout(60)
+
+
 def refused(view: Any) -> None:
     view.command("no_such_command")
+
+
+def stepped(view: Any) -> None:
+    view.lab.next()
 
 
 def going(view: Any) -> None:
@@ -97,7 +108,9 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "fusion of a network": (partial(FusionLab, "chain"), [going, ran, refused]),
     "search": (SearchLab, [going, refused]),
     "recompute": (RecomputeLab, [partial(ran, command="count"), refused]),
-    "redistribution": (RedistributionLab, [refused]),
+    "redistribution": (RedistributionLab, [refused, stepped, lambda view: view.lab.set_copies("addends")]),
+    "redistribution of 8 steps": (partial(RedistributionLab, 8, "4 x 2", "2 x 4"), [refused, stepped]),
+    "redistribution of sums": (partial(RedistributionLab, 8, "2 x 2", "1 x 8", "addends"), [refused, stepped]),
     "costs": (CostLab, [refused]),
     "runs": (RunLab, [refused]),
     "context": (lambda: ContextLab(ranks=8), [ran, refused, lambda view: view.lab.set_way("hybrid")]),
@@ -107,7 +120,9 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "hunt in a GPT": (lambda: HuntLab("gpt", 16, "alike"), [hunted, found]),
     "rosetta": (RosettaLab, [refused, lambda view: view.lab.set_form("torch", "[Partial('max'), Replicate()]")]),
     "rosetta of three axes": (partial(RosettaLab, "2 x 2 x 2", "8 x 16 x 24", "S0 S0 S2"), [refused]),
-    "stepper": (CollectiveStepper, [refused]),
+    "stepper": (CollectiveStepper, [refused, stepped]),
+    "stepper of 8 ranks": (partial(CollectiveStepper, ranks=8), [refused, stepped]),
+    "stepper of 8 ranks, all_to_all": (partial(CollectiveStepper, "all_to_all", ranks=8), [refused, stepped]),
 }
 
 
@@ -117,6 +132,7 @@ def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
     make, acts = STATES[name]
     lab = make()
     page, view = live(widget_of(StrategyLab if isinstance(lab, FakeLab) else type(lab))(lab), width=848)
+    laptop(page)
     height, opened = page.evaluate(PLACES)
     assert height <= LAB_PX
     for act in acts:
@@ -127,6 +143,44 @@ def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
         moved = {part: (at, now[part]) for part, at in opened.items() if part in now and abs(now[part] - at) > 2}
         assert height <= LAB_PX
         assert not moved
+    lab.close()
+
+
+OPEN = ("redistribution", "stepper")  # a tab is open at first
+
+
+@pytest.mark.parametrize("name", [name for name in STATES if name.startswith(OPEN)])
+def test_a_lab_fits_a_laptop_whichever_of_its_tabs_is_open(live, name):
+    """Steps in words of a redistribution made its lab 1025 pixels high, the algorithms of the stepper 748."""
+    lab = STATES[name][0]()
+    page, _ = live(widget_of(type(lab))(lab), width=848)
+    laptop(page)
+    heights = {"at first": page.evaluate(PLACES)[0]}
+    for tab in page.locator("[role=tab]").evaluate_all("(all) => all.map((e) => e.dataset.tab)"):
+        closed = page.locator(f"[data-tab={tab}]:not([aria-selected=true])")
+        if closed.count():
+            closed.first.click()
+        heights[tab] = page.evaluate(PLACES)[0]
+    assert {tab: height for tab, height in heights.items() if height > LAB_PX} == {}
+    lab.close()
+
+
+# what stands in the lead's second line, and a notice in its place: where the first line ends, where the notice is
+SECOND = """() => { const box = (css) => document.querySelector(css).getBoundingClientRect(), lead = box(".pl-status");
+  const range = document.createRange(); range.selectNodeContents(document.querySelector(".pl-status").firstChild);
+  return { first: [...range.getClientRects()].at(-1).bottom, notice: box(".pl-notice").top, lead: lead.bottom }; }"""
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_is_wrong_stands_in_the_second_line_of_the_lead_and_covers_no_result(live, name):
+    """Without a kernel, the red line covered the only line of the Redistribution Lab, and half of one elsewhere."""
+    lab = STATES[name][0]()
+    page, view = live(widget_of(StrategyLab if isinstance(lab, FakeLab) else type(lab))(lab), width=848)
+    refused(view)
+    page.evaluate("tellAll()")
+    page.locator(".pl-notice").wait_for()
+    place = page.evaluate(SECOND)
+    assert place["first"] <= place["notice"] + 3 and place["notice"] <= place["lead"]
     lab.close()
 
 
@@ -157,6 +211,7 @@ def test_a_lab_that_asks_fits_a_laptop_before_and_after_the_answer(live, name):
     """What was answered took 30 to 60 pixels more: the Strategy Lab was 750 high."""
     lab = ASKED[name]()
     page, _ = live(widget_of(type(lab))(lab), width=848)
+    laptop(page)
     lab.set_predict(True)
     more = True
     while more:

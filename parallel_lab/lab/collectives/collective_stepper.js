@@ -36,6 +36,12 @@ const placeOf = (s) => ({
   })),
 });
 
+// What the round does; below it what is so at the end.
+function roundSaid(s) {
+  const [now, ...end] = frameOf(s).text.split(/(?<=[a-z)]\.) /);
+  return lead(now, end.join(" "));
+}
+
 function refused(s) {
   const article = s.kind.value.startsWith("all_") ? "an" : "a";
   const fault = s.fault && `This list of sends is not ${article} ${s.kind.value}. ${s.fault}`;
@@ -268,13 +274,11 @@ const { render, mountPage } = lab({
   tab: "counted",
   parts: {
     head: header,
-    notices: refused,
-    status: (s, ui) => html`${asksOrTells(s, ui)}${openQuestion(s) ? "" : html`<p class="pl-status" role="status">
-      ${frameOf(s).text}</p>`}`,
+    status: (s, ui) => html`${asksOrTells(s, ui)}${openQuestion(s) ? "" : roundSaid(s)}${refused(s)}`,
     transport: (s, ui) => transport(ui, placeOf(s)),
     arcs, cards, tables,
   },
-  skeleton: html`<div class="pl-top">${["head", "notices", "transport", "status"].map(slot)}</div>
+  skeleton: html`<div class="pl-top">${["head", "transport", "status"].map(slot)}</div>
     <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>
     ${slot("tables")}
     ${sky}`,

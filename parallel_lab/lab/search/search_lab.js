@@ -12,8 +12,7 @@ function top(s, ui) {
     ${choice("cluster", "on", s.cluster, "set_cluster", ui)}
     ${choice("costs", "costs", s.costs, "set_costs", ui)}
     <span class="pl-se-run">${going ? button("stop", "Stop", ui, { title: "end it after the present step" })
-    : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span>
-    ${predictSwitch(s, ui)}</div>${arguments_(s, ui)}
+    : button("run", "Run both", ui, { on: s.run.can, kind: "pl-primary", title: "train the winner and your choice on worker processes" })}</span></div>${arguments_(s, ui)}
     ${asksOrTells(s, ui)}${openQuestion(s) ? "" : lead(s.status)}
     ${notices({ n0: s.last_error, n1: s.run.error })}`;
 }
@@ -41,7 +40,7 @@ function arguments_(s, ui) {
       ${segments("m", "search", s.mode, "set_mode", ui, { text: (c) => MODE_WORDS[valueOf(c)] ?? c.label, title: (c) => c.label })}
       ${choice("own", "yours", s.own, "set_own", ui, { first: changed })}
       <p class="pl-se-hint" role="status" title="${s.run.text}">${runWords(s.run)}${runBar(s.run)}</p>
-      <button type="button" class="pl-button" data-key="argue" data-argue="1" aria-expanded="${argues(s, ui)}"
+      ${predictSwitch(s, ui)}<button type="button" class="pl-button" data-key="argue" data-argue="1" aria-expanded="${argues(s, ui)}"
       title="another memory, other links, other weights: what would the search take then?">Argue ${argues(s, ui) ? "▾" : "▸"}</button></div>
     ${argues(s, ui) ? html`<div class="pl-se-set">
       ${argued("capacity", "", choice("capacity", "a device has", s.capacity, "set_capacity", ui))}

@@ -146,7 +146,7 @@ function button(command, text, ui, { on = true, title = "", kind = "", key = com
 }
 
 // What was refused and what failed; the command's name is for those who call it.  found: {key: text or nothing}
-const plainly = (text) => text.replace(/^\w+(?:Lab|Stepper)(?:\.\w+)?: /, "");
+const plainly = (text) => text.replace(/^\w+(?:Lab|Stepper)(?:Widget)?(?:\.\w+)?: /, "");
 function notices(found) {
   const one = ([key, text]) => html`<p class="pl-notice" data-key="${key}"><b aria-hidden="true">!</b> ${plainly(text)}</p>`;
   return html`<div class="pl-notices" role="alert">${Object.entries(found).filter(([, text]) => text).map(one)}</div>`;
@@ -166,9 +166,9 @@ function runLine(run, name, ui) {
     ${going ? button("stop", "Stop", ui, { title: "end it after the present step" }) : ""}`;
 }
 
-// The result, always; below it what is selected, or what is wrong.
-const lead = (result, selected = "") => html`<p class="pl-status" role="status">${micro(result)}${selected
-  && html` <span class="pl-second">${micro(selected)}</span>`}</p>`;
+// The result, always; below it what is selected, or what is wrong: `notices` stand there, in a line that is kept free.
+const lead = (result, selected = "") => html`<p class="pl-status" role="status">${micro(result)} <span
+  class="pl-second">${micro(selected)}</span></p>`;
 
 // The head of a lab with runs: name, controls, what the picture says, what was refused.
 function head(s, controls, ui) {
@@ -182,6 +182,17 @@ const numberOf = (text) => {
   return plain !== "" && Number.isFinite(Number(plain)) ? Number(plain) : text;
 };
 const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
+
+// What an open tab shows scrolls where the lab would leave the screen: a notebook's, of a laptop at least. Where little
+// room is left, it is the page that scrolls.
+const LAPTOP_PX = 655, LEAST_PX = 72;
+function fitPanel(root) {
+  const panel = root.querySelector(".pl-tab-panel:not([hidden])");
+  if (!panel || root.clientWidth < LAPTOP_PX) { root.style.removeProperty("--pl-panel"); return; }
+  const most = Math.max(LAPTOP_PX, (root.closest(".jp-WindowedPanel-outer")?.clientHeight ?? innerHeight) - 24) - 1;
+  const room = Math.floor(most / zoomOf(root) - (root.offsetHeight - panel.offsetHeight));
+  root.style.setProperty("--pl-panel", room < LEAST_PX || panel.scrollHeight <= room ? "none" : `${room}px`);
+}
 function measureWidth(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
@@ -301,6 +312,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         morph(slots[name], next.content);
       }
       style.textContent = `${hiding(id, view.snapshot.hidden ?? [])}${framing(id, ui)}`;
+      fitPanel(root);
       spec.drawn?.(view);
     }
     drawFigures(view);
