@@ -11,9 +11,9 @@ from parallel_lab.lab.collectives.model import CollectiveStepper
 from parallel_lab.lab.redistribution.model import RedistributionLab
 from parallel_lab.lab.strategy.model import StrategyLab
 from parallel_lab.lab.widgets import CollectiveStepperWidget, RedistributionLabWidget, StrategyLabWidget
-from tests.browser.lab_page import MARKS, browser, live, page_of, sync_api
+from tests.browser.lab_page import MARKS, browser, live, page_of, recorded, sync_api
 
-__all__ = ["browser", "live", "page_of"]  # the fixtures
+__all__ = ["browser", "live", "page_of", "recorded"]  # the fixtures
 
 pytestmark = MARKS
 LONG = """() => { const fly = Element.prototype.animate;
@@ -88,3 +88,18 @@ def test_the_next_step_does_not_wait_for_the_one_under_way(live, make):
     page.locator("[data-act=reset]").click()
     assert page.locator(".pl-lab").get_attribute("data-at") == "0" == str(widget.lab.at)
     assert page.locator(".pl-ghost").count() == 0
+
+
+@pytest.mark.quick(1)
+def test_a_kernel_that_computes_for_long_is_said_to_until_it_has_answered(recorded):
+    """For four seconds another network was chosen, and the lead still told the result of the one before."""
+    page = recorded(RedistributionLab(8, "8 x 1", "1 x 8"))
+    busy = page.locator(".pl-lab[aria-busy=true]")
+    page.get_by_role("radio", name="4", exact=True).click()
+    sync_api.expect(busy).to_have_count(1)
+    answered = "(n) => window.tell('msg:custom', { kind: 'answered', number: n, refused: false })"
+    page.get_by_role("radio", name="2", exact=True).click()
+    page.evaluate(answered, 1)  # to the first of two
+    assert busy.count() == 1
+    page.evaluate(answered, 2)
+    assert busy.count() == 0

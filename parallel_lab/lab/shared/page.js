@@ -191,7 +191,10 @@ function fitPanel(root) {
   if (!panel || root.clientWidth < LAPTOP_PX) { root.style.removeProperty("--pl-panel"); return; }
   const most = Math.max(LAPTOP_PX, (root.closest(".jp-WindowedPanel-outer")?.clientHeight ?? innerHeight) - 24) - 1;
   const room = Math.floor(most / zoomOf(root) - (root.offsetHeight - panel.offsetHeight));
-  root.style.setProperty("--pl-panel", room < LEAST_PX || panel.scrollHeight <= room ? "none" : `${room}px`);
+  const scrolls = room >= LEAST_PX && panel.scrollHeight > room;
+  root.style.setProperty("--pl-panel", scrolls ? `${room}px` : "none");
+  if (scrolls) panel.tabIndex = 0; // for those who scroll by keys
+  else panel.removeAttribute("tabindex");
 }
 function measureWidth(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
@@ -460,6 +463,7 @@ let mounted = 0;
 
 // ---- in a notebook, and on a page of its own ----
 
+const BUSY_MS = 700; // until a kernel that has not answered yet is said to compute: what is shown is the last state
 const UNANSWERED = "No kernel here: nobody answers, the kernel was restarted or has ended. Run the cell again.";
 
 // A buffer from the kernel may start at any byte: copy it before reading floats.
@@ -476,7 +480,7 @@ function floats(view) {
 //   ahead: what is shown before the kernel answers
 function lab(spec) {
   const render = ({ model, el }) => {
-    let number = 0, lost = null, ahead = {};
+    let number = 0, lost = null, ahead = {}, late = 0;
     const root = document.createElement("div");
     el.append(root);
     const apart = model.get("apart") ?? [];
@@ -485,10 +489,16 @@ function lab(spec) {
       ...model.get("progress"), last_error: lost ?? model.get("last_error"),
     });
     const refresh = () => { if (model.get("snapshot")?.version) view.show({ ...now(), ...ahead }); };
+    const busy = (on) => {
+      clearTimeout(late);
+      if (on) late = setTimeout(() => root.setAttribute("aria-busy", "true"), BUSY_MS);
+      else root.removeAttribute("aria-busy");
+    };
     const send = (command, args) => {
       number += 1;
+      busy(true);
       try { model.send({ command, arguments: args, number }); }
-      catch { lost = UNANSWERED; refresh(); view.answered(); return; }
+      catch { lost = UNANSWERED; busy(false); refresh(); view.answered(); return; }
       const next = spec.ahead?.(command, args);
       if (next) { ahead = next; refresh(); }
     };
@@ -503,7 +513,7 @@ function lab(spec) {
     };
     const heard = (message, buffers) => {
       if (message.kind === "answered") {
-        if (message.number === number) ahead = {};
+        if (message.number === number) { ahead = {}; busy(false); }
         refresh();
         if (!spec.ahead || message.refused) view.answered();
       } else if (message.kind === "plotly") plotly.heard(buffers);
@@ -524,6 +534,7 @@ function lab(spec) {
       if (gone === !view.ui.live) return;
       Object.assign(view.ui, { live: !gone, able: () => !gone });
       lost = gone ? UNANSWERED : null;
+      busy(false);
       refresh();
       view.forget();
     };
@@ -545,6 +556,7 @@ function lab(spec) {
       process?.statusChanged?.disconnect(status);
       process?.disposed?.disconnect(over);
       plotly.leave();
+      busy(false);
       view.dispose();
     };
   };
