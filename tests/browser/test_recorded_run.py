@@ -160,6 +160,6 @@ def test_the_live_view_steps_through_the_run_without_the_kernel(live):
 
 def test_a_page_without_a_run_says_so_and_has_no_slider(page_of):
     page = page_of(StrategyLab().to_html(limits=FEW))
-    expect(page.get_by_text("Nothing was trained when this page was made.")).to_be_visible()
+    expect(page.get_by_text("Nothing was trained here.")).to_be_visible()
     expect(page.get_by_role("slider")).to_have_count(0)
     expect(page.locator("[role=progressbar]")).to_be_visible()

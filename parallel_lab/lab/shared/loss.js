@@ -26,7 +26,7 @@ function loss(s, ui) {
   const verdict = html` <span class="${within ? "pl-good" : "pl-wrong"}">${sign} the rounding bound
     ${smallText(l.bound)}</span>`;
   const live = "Press Run: the ranks train for real, and their loss is drawn over that of one device.";
-  const empty = html`<p class="pl-empty">${ui.live ? live : "Nothing was trained when this page was made."}</p>`;
+  const empty = html`<p class="pl-empty">${ui.live ? live : "Nothing was trained here."}</p>`;
   return html`<div role="group" class="pl-panel pl-loss" aria-label="loss">
     <h3>Loss <small>${plural(l.steps, "step")}</small></h3>
     <div class="pl-canvas"><canvas data-key="loss" role="img"

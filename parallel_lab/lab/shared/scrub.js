@@ -146,7 +146,7 @@ const momentSlider = (ui, when) => html`<label class="pl-field pl-at"><span>mome
 // whether slices differ from their copies.
 function scrubBar(s, ui, { ranks = false, without = "Simulate and Measure record their steps: a slider over them stands here then." } = {}) {
   const r = recordingOf(s, ui), m = r && momentOf(s, ui);
-  if (!r) return html`<div class="pl-scrubs"><p class="pl-muted">${ui.live ? without : "Nothing has run when this page was made."}</p></div>`;
+  if (!r) return html`<div class="pl-scrubs"><p class="pl-muted">${ui.live ? without : "No run is kept here."}</p></div>`;
   const one = (_, rank) => html`<option value="${rank}" data-key="${rank}"${flag("selected", rank === rankOf(s, ui))}>${rank}</option>`;
   const which = html`<label class="pl-field"><span>rank</span><select data-key="of-rank" data-scrub="rank">${r.lanes.map(one)}</select></label>`;
   return html`<div class="pl-scrubs" role="group" aria-label="recorded run"><span class="pl-muted" title="${r.said}">${r.source} run</span>
