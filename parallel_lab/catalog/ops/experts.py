@@ -294,7 +294,7 @@ def _copies(shapes, attrs):
 
 @op(
     lambda shapes, *, pad, **_: f"rh,rk->{'ec' if pad else 'x'}h,y,e,e",
-    name="SortedRows",
+    name="RoutedRows",
     static=("active_num", "capacity", "count"),
     check=lambda operands, **_: ints(operands[1], "expert_idx"),
     attrs={
@@ -319,7 +319,7 @@ def _copies(shapes, attrs):
         case((4, 8), (4, 2), ints={1: 3}, active_num=0, capacity=2, count=3, asked=2, pad=True),
     ),
 )
-def sorted_rows_v2(x, expert_idx, active_num, capacity, count, *, pad=False, asked=0):
+def routed_rows(x, expert_idx, active_num, capacity, count, *, pad=False, asked=0):
     """Rows in the order of their experts, where each copy lies, and the rows of each expert.
 
     x: (r, h), expert_idx: (r, k) ints -> (min(r k, active_num), h), with pad (count, capacity, h), zeros behind an
@@ -344,7 +344,7 @@ def sorted_rows_v2(x, expert_idx, active_num, capacity, count, *, pad=False, ask
     return made, places.astype(np.int32), *counts
 
 
-@form(sorted_rows_v2, "MoeInitRoutingV2")
+@form(routed_rows, "MoeInitRoutingV2")
 def _(
     self,
     x,
@@ -550,4 +550,4 @@ def moe_token_unpermute(permuted_tokens, sorted_indices, probs=None, padded_mode
     return combine_rows(rows, probs, _within(reshape(places, tuple(probs.shape)), rows.shape[0]))
 
 
-refuse_gradient(feed_forward, moe_init_routing, sorted_rows_v2, moe_gating_top_k_softmax, moe_finalize_routing)
+refuse_gradient(feed_forward, moe_init_routing, routed_rows, moe_gating_top_k_softmax, moe_finalize_routing)

@@ -82,6 +82,7 @@ def _check_scores(operands):
     sizes=lambda shapes: {"k": shapes[0][3] // _TILES, "v": _TILES},
     dtype=0,
     axes="nb",
+    whole="dslgxykv",
     offset="n",
     flops=lambda s: 40 * s.b * s.n * s.s * s.x,
     example=case((4, 1, 2, 8, 2, 2), (4, 1, 2, 8, 2, 2), (8, 2, 4, 2, 2), (2, 2, 8, 2, 2)),
