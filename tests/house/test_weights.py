@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 5_010,
     "layout": 4_647,
     "ops": 13_321,
-    "nn": 11_921,
+    "nn": 11_948,
     "catalog": 16_308,
     "graph": 10_935,
     "cost": 13_222,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_050, 170_192, 124_329
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_077, 170_219, 124_350
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

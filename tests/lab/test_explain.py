@@ -89,6 +89,22 @@ y = jax.jit(lambda x: {function})(x)
         assert counted((m.kind, m.axis, m.shape) for m in found.messages) == sent and found.unread == []
 
 
+@each_of(
+    ("spec", "function", "axes"),
+    ("'a', 'b'", "lambda x: x.sum()", ["a", "b"]),  # JAX 0.10; what is summed along two dims was one message
+    ("('a', 'b')", "lambda x: x.max()", ["a,b"]),
+    ("'a', 'b'", "jax.shard_map(lambda x: jax.lax.psum(x, 'a') + jax.lax.psum(2 * x, 'b'), mesh=mesh, "
+     "in_specs=P('a', 'b'), out_specs=P())", ["a", "b"]),
+    ("'a', 'b'", "jax.shard_map(lambda x: jax.lax.pmean(jax.lax.pmax(x, 'a'), 'b'), mesh=mesh, "
+     "in_specs=P('a', 'b'), out_specs=P())", ["a", "b"]),
+)  # fmt: skip
+def test_axes_share_a_message_where_they_split_one_dim(spec, function, axes):
+    text = f"""mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+y = jax.jit({function})(jax.device_put(jnp.ones((8, 16)), NS(mesh, P({spec}))))
+"""
+    assert [m.axis for m in pl.explain(JAX + text).messages] == axes
+
+
 @pytest.mark.parametrize("kind", ["moves", "products"])
 def test_what_the_compiler_of_jax_does_is_what_is_read_or_the_line_is_reported(kind):
     read = 0

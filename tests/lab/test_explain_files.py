@@ -1,6 +1,7 @@
 """Programs of several files: what a script imports from its own folder is read with it, and nothing else is."""
 
 import parallel_lab as pl
+from parallel_lab.lab.explain.model import ExplainLab
 from tests.crossed import each_of
 
 MODEL = """import torch.nn as nn
@@ -38,6 +39,10 @@ def test_files_next_to_the_program_are_read_as_one_text_with_it(tmp_path):
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "train.py").write_text(TRAIN.replace("IMPORTS", "import model, os\nNet = model.Net"))
     found = pl.explain(tmp_path / "train.py")
+    lab = ExplainLab(tmp_path / "train.py")
+    assert lab.found.text() == found.text()
+    lab.set_program(lab.found.program)  # a text has no folder
+    assert lab.found.unread != []
     # 8 ranks: (8 * 16 + 16) + (16 * 16 + 16) numbers, in one group
     assert found.unread == [] and found.forward == [["all_gather", "axis0", [416 // 8]], ["all_reduce", "", [4, 8]]]
     assert found.backward == [["reduce_scatter", "axis0", [416]]]

@@ -48,7 +48,8 @@ def example(name: str) -> str:
 class ExplainLab(Lab):
     """A program for several devices, line by line.
 
-    program  the name of an example, or what `explain` takes: a text or the path of a file
+    program  the name of an example, or what `explain` takes: a text or the path of a file, with what it imports from
+             its folder
     devices  ranks that start it, one of DEVICES; 0: what its first comment says, else 8
 
     Raises ArgumentError: not Python, too long, or a number that is not offered.
@@ -66,7 +67,9 @@ class ExplainLab(Lab):
         super().__init__(controls=controls, story=story)
         self._begin(devices=devices, lines="busy")
         named = isinstance(program, str) and program in EXAMPLES
-        self._set(example=program if named else OWN, program=example(program) if named else text_of(program), line=0)
+        text = example(program) if named else text_of(program)
+        self._set(example=program if named else OWN, program=text, line=0)
+        self._folder = None if named or text is program else Path(program).parent
         self._update()
 
     # ---- what is chosen ----
@@ -76,7 +79,7 @@ class ExplainLab(Lab):
         """An example, such as "torch_fsdp"."""
         if example_ == OWN:
             return {}
-        return {"program": example(example_), "line": 0}
+        return {"program": example(example_), "line": 0, "folder": None}
 
     @setting("ranks", DEVICES)
     def set_devices(self, devices: int) -> dict[str, Any]:
@@ -95,10 +98,10 @@ class ExplainLab(Lab):
         """Read a program, as text: never the name of a file. Raises ArgumentError, with the line, for another text."""
         if not isinstance(text, str) or not text.strip():
             raise ArgumentError(f"the program {shorten(text)}", where="ExplainLab", allowed="A text")
-        self._change(example=OWN, program=text, line=0)
+        self._change(example=OWN, program=text, line=0, folder=None)
 
     def _update(self) -> None:
-        found = read_program(self._program, self._devices or None)
+        found = read_program(self._program, self._devices or None, self._folder)
         self._found, self._by = found, ByLine(found)
         self._kept = program_sections(found, self._by, command="set_line")
         known = self._by.busy or [0]

@@ -142,16 +142,13 @@ class World:
             raise NotRead(fault)
         phase = "backward" if node is not None else "forward"
         axis, last = sent.axis, self.events[-1] if self.events else None
-        if self.merges and isinstance(last, Message) and sent.kind == last.kind == "all_reduce":
-            same = (last.shape, last.dtype, last.reason.partition(":")[0]) == (
-                sent.shape,
-                sent.dtype,
-                why.partition(":")[0],
-            )
+        reduce = "sum" if self.merges and sent.reduce == "avg" else sent.reduce  # XLA divides afterwards
+        if self.merges and isinstance(last, Message) and sent.kind == last.kind == "all_reduce" and why != "asked for":
+            before = last.shape, last.dtype, last.reduce, last.reason.partition(":")[0]
+            same = before == (tuple(sent.shape), sent.dtype, reduce, why.partition(":")[0])
             if same and self.merges(last.axis, axis):  # one message over both axes
                 axis = f"{last.axis},{axis}"
                 self.events.pop()
-        reduce = "sum" if self.merges and sent.reduce == "avg" else sent.reduce  # XLA divides afterwards
         made = Message(sent.kind, axis, tuple(sent.shape), reduce, sent.dtype, phase, line, why)
         self.told[id(sent)] = sent, made, now()
         if axis != sent.axis:

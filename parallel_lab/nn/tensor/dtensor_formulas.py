@@ -182,6 +182,18 @@ FORMULAS: dict[str, Formula] = {
 }
 
 
+def of_rows(
+    g: Any, out: Any, operands: Sequence[Any], needed: Sequence[bool], rule: Formula, **attrs: Any
+) -> Sequence[Any]:
+    """A product with a matrix in JAX: the matrix's gradient sums over all rows in one product, ours dim by dim."""
+    a, b = operands
+    if needed[1] and len(b.shape) == 2 and sum(map(bool, a.layout.dims(len(a.shape))[:-1])) > 1:
+        raise LayoutError("rows split along several dims", where="gradient of matmul", allowed="Along one dim")
+    return rule(tuple(needed))
+
+
 def formula_of(op: OpDef, policy: str) -> Formula | None:
-    """How PyTorch computes the gradients of an operator, where that differs and its messages are asked for."""
-    return FORMULAS.get(op.name) if policy == "torch" else None
+    """How PyTorch, or JAX, computes the gradients of an operator, where that differs and its messages are asked for."""
+    return (
+        of_rows if policy == "gspmd" and op.name == "matmul" else FORMULAS.get(op.name) if policy == "torch" else None
+    )

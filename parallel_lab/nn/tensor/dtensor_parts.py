@@ -382,8 +382,23 @@ def run(op: OpDef, tensors: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[
         ]
         told(op, moved, results)
     if policy_var.get() in ("reduce_at_once", "gspmd"):
-        results = [move(x, dual(x.layout), f"result of {op.class_name}") for x in results]
+        results = [_reduced(x, chosen, f"result of {op.class_name}") for x in results]
     return results, chosen
+
+
+def _reduced(x: Parts, chosen: Choice, reason: str) -> Parts:
+    """What is pending is reduced at once; JAX's compiler sends a message for each label whose split left it so."""
+    pairs = zip(x.placements, chosen.rules, strict=True)
+    labels = dict.fromkeys(rule.label for p, rule in pairs if isinstance(p, Partial))
+    if policy_var.get() == "gspmd" and len(labels) > 1:
+        redistribution(x.layout, dual(x.layout), x.shape, "gspmd")  # LayoutError: not known
+        token = planner_var.set("torch")
+        for label in labels:
+            pairs = zip(x.placements, chosen.rules, strict=True)
+            to = [Replicate() if isinstance(p, Partial) and rule.label == label else p for p, rule in pairs]
+            x = move(x, MeshLayout(x.mesh, tuple(to)), f"{reason}, label {label}")
+        planner_var.reset(token)
+    return move(x, dual(x.layout), reason)
 
 
 def hollow_parts(operands: Sequence[Any], shape: Sequence[int], dtype: Any) -> Locals:
