@@ -15,7 +15,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +110,9 @@ class EventLog:
     events: tuple[Event, ...] = ()
 
     def __post_init__(self) -> None:
-        given = self.events if isinstance(self.events, Iterable) else None
-        events = None if given is None else tuple(given)
-        if events is None or not all(isinstance(event, Event) for event in events):
-            raise ArgumentTypeError(
-                f"events={shorten(self.events)}", where="EventLog", allowed="A list or tuple of Events"
-            )
+        events = tuple(self.events) if isinstance(self.events, Iterable) else (None,)
+        if not all(isinstance(event, Event) for event in events):
+            raise ArgumentTypeError(f"events={shorten(self.events)}", where="EventLog", allowed="A tuple of Events")
         object.__setattr__(self, "events", events)
 
     @classmethod
@@ -190,8 +187,14 @@ class EventLog:
         return {step: EventLog(tuple(events)) for step, events in sorted(by_step.items())}
 
     def step_times_s(self) -> dict[int, float]:
-        """{step: seconds from the first start on any rank to the last end on any}, steps ascending."""
-        return {step: log.end_s - log.start_s for step, log in self.steps().items()}
+        """{step: seconds from its first start on any rank to its last end on any}, steps ascending. Of a step that
+        ranks begin while others still work at the one before, what comes after that: no time counts twice.
+        """
+        times, before = {}, EventLog()
+        for step, log in self.steps().items():  # a simulated clock begins anew with each
+            since_s = max(log.start_s, before.end_s) if log.start_s > before.start_s else log.start_s
+            times[step], before = max(log.end_s - since_s, 0.0), log
+        return times
 
     def bubbles(self) -> dict[int, float]:
         """{step: the part of it in which ranks do not compute, on average over the ranks}: of a pipeline, its bubble.
@@ -203,10 +206,10 @@ class EventLog:
         >>> EventLog(tuple(work)).bubbles()
         {0: 0.25}
         """
-        shares = {}
+        shares, times_s = {}, self.step_times_s()
         for step, log in self.steps().items():
-            whole_s = (log.end_s - log.start_s) * len(log.ranks)
-            shares[step] = 1.0 - math.fsum(e.work_s for e in log if e.kind == "compute") / whole_s if whole_s else 0.0
+            work_s, whole_s = math.fsum(e.work_s for e in log if e.kind == "compute"), times_s[step] * len(log.ranks)
+            shares[step] = max(0.0, 1.0 - work_s / whole_s) if whole_s else 0.0
         return shares
 
     def lanes(self) -> dict[int, tuple[Event, ...]]:
@@ -232,21 +235,18 @@ class EventLog:
 
 _FIELDS = tuple(f.name for f in fields(Event))
 _REQUIRED = {"rank", "step", "phase", "kind", "name", "op", "start_s", "end_s"}
-_RANK = integer(0)
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
     ranks = tuple(value)
     are_plain = {*map(type, ranks)} <= {int} and min(ranks, default=0) >= 0
-    return ranks if are_plain else tuple(map(_RANK.read, ranks))
+    return ranks if are_plain else tuple(map(integer(0).read, ranks))
 
 
 _CHECKS: dict[str, Check] = dict.fromkeys(("phase", "kind", "name", "op", "source"), text)
 _CHECKS |= dict.fromkeys(("rank", "step", "bytes", "micro_batch"), integer(0))
-_CHECKS |= dict.fromkeys(("start_s", "end_s"), number())
-_CHECKS |= {"group": Check("A list of ranks", _ranks)}
-_CHECKS["overlapped"] = flag
-_CHECKS["busy_s"] = number(0) | None
+_CHECKS |= {"start_s": number(), "end_s": number(), "group": Check("A list of ranks", _ranks)}
+_CHECKS |= {"overlapped": flag, "busy_s": number(0) | None}
 # a file has a million fields, nearly all of exactly these types: they need no check (times are those of Event)
 _EXACT: dict[str, type] = dict.fromkeys(("phase", "kind", "name", "op", "source"), str)
 _EXACT |= dict.fromkeys(("rank", "step", "bytes", "micro_batch"), int)
@@ -258,7 +258,7 @@ _EXACT |= {"start_s": float, "end_s": float, "overlapped": bool, "busy_s": type(
 
 def to_dicts(events: Iterable[Event]) -> list[dict[str, Any]]:
     """Events as plain data for JSON; `from_dicts` gives them back."""
-    return [{**asdict(e), "group": list(e.group)} for e in events]
+    return [{**vars(e), "group": list(e.group)} for e in events]
 
 
 def from_dicts(data: Iterable[Mapping[str, Any]]) -> EventLog:

@@ -167,3 +167,15 @@ def softmax(x, *, axis=-1):
 def softmax_grad(g, out, *, axis):
     """Gradient of softmax.  g, out: (...) -> (...)."""
     return softmax_gradient_of(g, out, axis)
+
+
+@op(UNARY, name="LogSoftmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
+def log_softmax(x, *, axis=-1):
+    """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
+    return log_softmax_of(x, axis)
+
+
+@gradient(log_softmax)
+def log_softmax_grad(g, out, *, axis):
+    """Gradient of log_softmax: g - softmax * sum of g along `axis`.  g, out: (...) -> (...)."""
+    return g - np.exp(out) * g.sum(axis=axis, keepdims=True)

@@ -63,7 +63,19 @@ def test_filter_refuses_fields_that_events_do_not_have():
 
 def test_a_step_lasts_from_its_first_start_on_any_rank_to_its_last_end_on_any():
     late = Event(1, 3, "forward", "compute", "late", "ReLU", 2.0, 2.75)
-    assert EventLog((late, *LOG)).step_times_s() == {3: 2.75 - 1.0, 4: 0.125}
+    assert EventLog((late, *LOG)).step_times_s() == {3: 2.75 - 1.0, 4: 0.0}  # step 4 ends before step 3 does
+
+
+def test_what_two_steps_share_counts_once():
+    """Rank 0 is through at 2 and begins step 1, rank 1 still has one second of step 0: 6 s in all, as steps are 3 s."""
+    work = [(0, 0, 0.0, 2.0), (1, 0, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 1, 3.0, 6.0)]
+    log = EventLog(tuple(Event(rank, step, "forward", "compute", "a", "Add", *at) for rank, step, *at in work))
+    assert log.step_times_s() == {0: 3.0, 1: 3.0}
+    assert log.bubbles() == {0: pytest.approx(1 / 6), 1: 0.0}
+    anew = EventLog(
+        tuple(dataclasses.replace(e, start_s=e.start_s - 2 * e.step, end_s=e.end_s - 2 * e.step) for e in log)
+    )
+    assert anew.step_times_s() == {0: 3.0, 1: 4.0}  # a simulated clock, which begins each step at 0
 
 
 def test_steps_tell_the_events_of_each_training_step():

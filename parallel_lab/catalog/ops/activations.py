@@ -8,12 +8,12 @@ import numpy as np
 
 from ...base.checks import number
 from ...base.errors import shorten
-from ...ops.activation import EXAMPLE, SOFTMAX, log_softmax_of, relu, relu_grad, sigmoid_of, softmax, tanh
+from ...ops.activation import EXAMPLE, log_softmax, relu, relu_grad, sigmoid_of, softmax, tanh
 from ...ops.elementwise import SHAPE, UNARY, a_dtype, cast, float_result, mul, neg, sub
 from ...ops.join import split_parts
 from ...ops.machine.operand_checks import filled_dim
 from ...ops.machine.registry import case, form, gradient, op
-from ...ops.machine.signature import along_axis, letters, same_labels
+from ...ops.machine.signature import letters, same_labels
 from ...ops.spellings import function
 from ...ops.unary import floats, fractional
 
@@ -406,18 +406,6 @@ def celu(x, *, alpha=1.0):
 def celu_grad(g, x, *, alpha):
     """Gradient of celu: g where x > 0, g exp(x / alpha) elsewhere.  g, x: (...) -> (...)."""
     return g * np.where(x > 0, np.ones((), x.dtype), np.exp(np.minimum(x / x.dtype.type(alpha), 0))).astype(g.dtype)
-
-
-@op(UNARY, name="LogSoftmax", instead="x - LogSumExp(x)", whole=along_axis, **SOFTMAX)
-def log_softmax(x, *, axis=-1):
-    """log(softmax(x)) along `axis`, which stays whole.  x: (...) -> (...)."""
-    return log_softmax_of(x, axis)
-
-
-@gradient(log_softmax)
-def log_softmax_grad(g, out, *, axis):
-    """Gradient of log_softmax: g - softmax * sum of g along `axis`.  g, out: (...) -> (...)."""
-    return g - np.exp(out) * g.sum(axis=axis, keepdims=True)
 
 
 @form(elu, "EluExt")

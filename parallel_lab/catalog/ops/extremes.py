@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...base.checks import choice
+from ...ops.gather import gather_elements, gather_elements_grad
 from ...ops.machine.composed import composed
 from ...ops.machine.operand_checks import check_dim, filled_dim
 from ...ops.machine.registry import case, gradient, op
@@ -16,7 +17,6 @@ from ...ops.machine.signature import along_axis, letters
 from ...ops.reduce import amax, amin, reduce_max, reduce_min, spelling
 from ...ops.shape import as_array, reshape
 from ...ops.spellings import function, method
-from .lookups import gather_elements, gather_elements_grad
 
 # ---- the place of an extreme ----
 

@@ -1,7 +1,7 @@
 """Rows, elements and classes by number: the other spellings of a look-up, and one-hot rows.
 
 A table whose rows are split is looked up where the rows are, as `ops/gather.py` explains. Rules: MindSpore, operators
-EmbeddingLookup, Embedding, IndexSelect, GatherNd, GatherD, OneHot.
+EmbeddingLookup, Embedding, IndexSelect, GatherNd, OneHot.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ...ops.gather import (
     gather_fault,
     gather_grad,
     gather_labels,
-    in_slice,
     look_up,
     place_numbers,
     restrict_gather,
@@ -33,7 +32,7 @@ from ...ops.gather import (
 from ...ops.logic import not_equal
 from ...ops.machine.operand_checks import ints, new_dim, one_dim
 from ...ops.machine.registry import case, gradient, op
-from ...ops.machine.signature import letters, more_letters
+from ...ops.machine.signature import letters
 from ...ops.manual_split import own_rows, uneven_rows
 from ...ops.shape import reshape
 from ...ops.spellings import function
@@ -193,68 +192,6 @@ def gather_nd_grad(g, indices, *, shape):
     sizes, rest = shape[: indices.shape[-1]], shape[indices.shape[-1] :]
     numbers, _ = place_numbers(indices, sizes, None, "GatherNd")
     return add_rows(g.reshape((numbers.size, *rest)), numbers.reshape(-1), math.prod(sizes)).reshape(shape)
-
-
-def _elements_labels(shapes, *, dim):
-    names = letters(len(shapes[0]))
-    place = dim % len(names)
-    numbers = names[:place] + more_letters(1) + names[place + 1 :]
-    return f"{names},{numbers}->{numbers}"
-
-
-def _check_elements(operands, *, dim):
-    x, index = (o.shape for o in operands)
-    if len(x) != len(index):
-        allowed = "The same number of dims, and equal sizes but in `dim`"
-        return f"index has shape {index} beside x of shape {x}", allowed
-    return ints(operands[1], "index")
-
-
-@op(
-    _elements_labels,
-    name="GatherD GatherElements",
-    also="gather_d",
-    mint="gather",
-    static=("dim",),
-    attrs={"dim": one_dim},
-    check=_check_elements,
-    axes=lambda signature: signature.ins[0],
-    whole=lambda signature, *, dim: signature.ins[1][dim],
-    held=lambda signature, *, dim: signature.ins[0][dim],
-    offset=lambda signature: next(c for c in signature.ins[0] if c not in signature.out),
-    dtype=0,
-    flops=0,
-    example=(case((16, 8), (16, 4), ints={1: 8}, dim=1), case((8, 4, 2), (2, 4, 2), ints={1: 8}, dim=-3)),
-)
-def gather_elements(input, dim, index, *, offset=None):
-    """For every place of `index` the element of `input` whose number along `dim` stands there (torch.gather).
-
-    input: (..., n, ...), index: (..., k, ...) int from 0 to n - 1 -> (..., k, ...). `dim` stays whole in the index; in
-    the input it may be split: every rank gives what it holds, and zeros elsewhere.
-    """
-    local, mine = in_slice(index, input.shape[dim], offset, "GatherD")
-    found = np.take_along_axis(input, local.astype(np.int64, copy=False), dim)
-    if mine is not None:
-        found[~mine] = 0
-    return found
-
-
-@gradient(gather_elements, part_size=lambda shapes, attrs: attrs["shape"][attrs["dim"]], shown="GatherDGradV2")
-def gather_elements_grad(g, index, *, shape, dim, offset=None):
-    """Gradient of gather_elements for its input.  g, index: (..., k, ...) -> `shape`."""
-    if not index.size:
-        return np.zeros(shape, g.dtype)
-    # every element of the input has a number of its own, so that one sum by number adds them all
-    local, mine = in_slice(index, shape[dim], offset, "GatherD")
-    places, size = np.moveaxis(local, dim, -1), shape[dim]
-    count = places.size // places.shape[-1]
-    numbers = (places.reshape(count, -1).astype(np.int64) + size * np.arange(count)[:, None]).reshape(-1)
-    given = np.moveaxis(g, dim, -1).reshape(-1)
-    if mine is not None:
-        kept = np.moveaxis(mine, dim, -1).reshape(-1)
-        given, numbers = given[kept], numbers[kept]
-    total = add_rows(given, numbers, count * size)
-    return np.array(np.moveaxis(total.reshape((*places.shape[:-1], size)), -1, dim), order="C")
 
 
 def _one_hot_labels(shapes, *, depth, axis):

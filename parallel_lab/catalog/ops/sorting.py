@@ -11,6 +11,7 @@ from ...base.checks import choice, flag, is_int
 from ...base.dtypes import kind_of
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import cast
+from ...ops.gather import gather_elements
 from ...ops.logic import greater, greater_equal
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import filled_dim, one_dim
@@ -21,7 +22,6 @@ from ...ops.shape import as_array, expand_dims, reshape
 from ...ops.spellings import function, tensor_operand
 from .cumulative import put_along
 from .extremes import _two_labels, argmax, argmin
-from .lookups import gather_elements
 
 # ---- order ----
 
