@@ -256,6 +256,11 @@ WRONG = {
     "pad value": (lambda x: ops.pad(x, (1, 1), value="a"), "Pad: value='a'. A number"),
     "pad int": (lambda x: ops.pad(x, 1), r"pad: padding 1. Pairs of ints"),
     "squeeze twice": (lambda x: ops.squeeze(x[:1], axis=(0, -2)), "Squeeze: .*names a dim twice"),
+    # an operator that declares no check of its attributes: numpy's words do not say which one is wrong
+    "attribute": (
+        lambda x: OPS["reduce_sum"].attempt([np.asarray(x)], {"axis": None, "keep_dims": "x"}),
+        "ReduceSum: it cannot be computed .* with .*'keep_dims': 'x'",
+    ),
     "integer power": (
         lambda x: ops.power(np.ones(3, np.int64), np.asarray(-1)),
         "Pow: it cannot be computed for int64 .*negative integer powers",

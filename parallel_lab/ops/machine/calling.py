@@ -180,7 +180,7 @@ class Operator(OpDef):
             facts = [OperandType(x) for x in arrays]
             # where shapes and dtypes say what is wrong, inference has the words
             self.infer(tuple(f.shape for f in facts), tuple(str(f.dtype) for f in facts), attrs)
-            operands = " and ".join(f"{f.dtype} {f.shape}" for f in facts)
+            operands = " and ".join(f"{f.dtype} {f.shape}" for f in facts) + f" with {shorten(attrs)}" * bool(attrs)
             raise ShapeError(f"it cannot be computed for {operands}: {error}", where=self.class_name) from error
 
     def bind(
