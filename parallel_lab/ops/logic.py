@@ -32,13 +32,9 @@ greater_equal = _comparison(np.greater_equal, "x >= y", "GreaterEqual", "ge")
 less = _comparison(np.less, "x < y", "Less", "lt")
 less_equal = _comparison(np.less_equal, "x <= y", "LessEqual", "le")
 
+isnan = unary("isnan", np.isnan, "Whether an element is not a number (NaN)", name="IsNan", dtype="bool")
 isfinite = unary(
-    "isfinite",
-    np.isfinite,
-    "Whether an element is a number and not infinite",
-    name="IsFinite",
-    mint="isfinite",
-    dtype="bool",
+    "isfinite", np.isfinite, "Whether an element is finite", name="IsFinite", mint="isfinite", dtype="bool"
 )
 
 

@@ -59,7 +59,6 @@ def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 # ---- what an element is ----
 
-isnan = unary("isnan", np.isnan, "Whether an element is not a number (NaN)", name="IsNan", dtype="bool")
 isinf = unary(
     "isinf", np.isinf, "Whether an element is infinite, of either sign", name="IsInf", mint="isinf", dtype="bool"
 )

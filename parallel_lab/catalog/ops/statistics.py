@@ -6,7 +6,7 @@ import numpy as np
 
 from ...base.checks import number
 from ...ops.elementwise import add, cast, div, float_result, maximum, mul, sub
-from ...ops.logic import isfinite, not_equal, select
+from ...ops.logic import isfinite, isnan, not_equal, select
 from ...ops.machine.composed import composed
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, one_dim
@@ -17,7 +17,6 @@ from ...ops.reduce import DIMS, reduce_max, reduce_mean, reduce_sum, spelling
 from ...ops.spellings import function
 from ...ops.unary import stop_gradient
 from .elementary_functions import exp, log
-from .float_checks import isnan
 from .norms import CASES, _labels, _Steps, kept_dims, lp_norm, std, var
 
 # ---- counts and spreads ----

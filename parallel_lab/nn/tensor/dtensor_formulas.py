@@ -16,7 +16,7 @@ from ...base.errors import LayoutError
 from ...layout.mesh_layout import MeshLayout, Replicate, Shard, StridedShard
 from ...ops.elementwise import div, mul, neg, power, unbroadcast
 from ...ops.linalg import matmul
-from ...ops.logic import equal, greater, less, logical_and, logical_or, not_equal, select
+from ...ops.logic import equal, greater, isnan, less, logical_and, logical_or, select
 from ...ops.machine.opdef import OPS, OpDef
 from ...ops.reduce import reduce_max, reduce_mean, reduce_min, reduce_sum, reduced_dims
 from ...ops.shape import reshape, transpose
@@ -107,7 +107,7 @@ def of_extreme(
     (x,) = operands
     gone = reduced_dims(axis, x.ndim)
     if len(gone) == x.ndim:
-        no_numbers = logical_and(not_equal(x, x), not_equal(out, out))
+        no_numbers = logical_and(isnan(x), isnan(out))
         mask = logical_or(equal(x, out), no_numbers)
         return [mul(mask, div(g, reduce_sum(mask)))]
     kept = tuple(1 if dim in gone else size for dim, size in enumerate(x.shape))
