@@ -47,7 +47,7 @@ def wkv(w, u, k, v, m, p, q):
 
 @op(result_shape=(4, 5, 6, 7, 8, 9, 10))
 def wkv_grad(*operands):
-    """Gradients for the seven operands, from those of the four results, which come first."""
+    """Gradients of `wkv`.  Those of its 4 results, its 7 operands -> like the operands."""
     g, gm, gp, gq, w, u, k, v, m, p, q = operands
     states = [(p, q, m)]
     for t in range(k.shape[1]):

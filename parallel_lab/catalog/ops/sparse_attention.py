@@ -108,7 +108,7 @@ def sparse_scores(q, k, local_mask, global_mask, *, offset=0):
 
 @op(result_shape=(4, 5, 6, 7), part_size=lambda shapes, attrs: shapes[4][0])
 def sparse_scores_grad(*operands, offset=0):
-    """Gradients for q, k and the masks, from those of both results, the results and the operands."""
+    """Gradients of `sparse_scores`.  Those of both results, the results, its operands -> like the operands."""
     g_near, g_far, near, far, q, k, *_ = operands
     t = q.shape[-1]
     query, key = _blocks(_rows(q, t), t), _rows(k, t)
@@ -196,7 +196,7 @@ def sparse_values(w1, w2, v, *, offset=0):
 
 @op(result_shape=(1, 2, 3), part_size=lambda shapes, attrs: shapes[1][1])
 def sparse_values_grad(g, w1, w2, v, *, offset=0):
-    """Gradients for w1, w2 and v, from that of the result."""
+    """Gradients of `sparse_values`.  g: that of the result, w1, w2, v -> like w1, w2, v."""
     t = v.shape[-1]
     value, g = _joined(np.transpose(v, (0, 2, 3, 1, 5, 4))), _joined(g)
     blocks = _blocks(g, t)
