@@ -24,7 +24,7 @@ from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
-from tests.browser.lab_page import MARKS, browser, live, page_of
+from tests.browser.lab_page import MARKS, browser, live, page_of, wait_painted
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -43,7 +43,7 @@ def laptop(page: Any) -> None:
     """As high as what JupyterLab leaves of one."""
     page.set_viewport_size({"width": 848, "height": LAB_PX + 24})
     page.evaluate("tellAll()")
-    page.wait_for_timeout(60)
+    wait_painted(page)
 
 
 def refused(view: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
     for act in acts:
         act(view)
         page.evaluate("tellAll()")
-        page.wait_for_timeout(60)
+        wait_painted(page)
         height, now = page.evaluate(PLACES)
         moved = {part: (at, now[part]) for part, at in opened.items() if part in now and abs(now[part] - at) > 2}
         assert height <= LAB_PX
@@ -216,11 +216,11 @@ def test_a_lab_that_asks_fits_a_laptop_before_and_after_the_answer(live, name):
     more = True
     while more:
         page.evaluate("tellAll()")
-        page.wait_for_timeout(60)
+        wait_painted(page)
         assert page.evaluate(PLACES)[0] <= LAB_PX
         more = answer(lab)
         page.evaluate("tellAll()")
-        page.wait_for_timeout(60)
+        wait_painted(page)
         assert page.locator(".pl-told").count() == 1 and page.evaluate(PLACES)[0] <= LAB_PX
         lab.ask()
     lab.close()
