@@ -24,7 +24,8 @@ from .values import Instance, NotRead
 
 MIB = 2**20
 QUIET = ("device_ids", "output_device", "dim", "broadcast_buffers", "init_sync", "check_reduction",
-         "gradient_as_bucket_view", "skip_all_reduce_unused_params")  # fmt: skip  # options that change no message
+         "gradient_as_bucket_view", "skip_all_reduce_unused_params", "device_id", "sync_module_states", "param_init_fn",
+         "limit_all_gathers")  # fmt: skip  # options that change no message
 
 
 def buckets(sizes: Sequence[int], cap: float | None) -> list[list[int]]:
@@ -139,26 +140,20 @@ def flat_sharded(
     module: Any,
     process_group: Any = None,
     sharding_strategy: Any = "FULL_SHARD",
-    cpu_offload: Any = None,
+    *args: Any,
     auto_wrap_policy: Any = None,
-    backward_prefetch: Any = "BACKWARD_PRE",
     mixed_precision: Any = None,
-    ignored_modules: Any = None,
-    param_init_fn: Any = None,
-    device_id: Any = None,
-    sync_module_states: bool = False,
-    forward_prefetch: bool = False,
-    limit_all_gathers: bool = True,
     use_orig_params: bool = False,
-    ignored_states: Any = None,
     device_mesh: Any = None,
+    **kw: Any,
 ) -> Any:
     """FullyShardedDataParallel(module, ...): the layers that a policy chooses, then the rest."""
     strategy = last(sharding_strategy) or "FULL_SHARD"
     keeps = {"FULL_SHARD": None, "HYBRID_SHARD": None, "SHARD_GRAD_OP": False, "_HYBRID_SHARD_ZERO2": False}
-    unread = cpu_offload or ignored_modules or ignored_states or forward_prefetch or strategy not in keeps
+    ahead = last(kw.pop("backward_prefetch", "BACKWARD_PRE"))
+    unread = args or strategy not in keeps or any(kw[key] for key in kw if key not in QUIET)
     copies = device_mesh is not None and device_mesh.ndim == 2
-    if unread or last(backward_prefetch) != "BACKWARD_PRE" or ("HYBRID" in strategy) != copies:
+    if unread or ahead != "BACKWARD_PRE" or ("HYBRID" in strategy) != copies:
         raise NotRead("FullyShardedDataParallel of this form is not read")
     mesh, shown = (
         device_mesh or DeviceMesh((front.devices,)),
