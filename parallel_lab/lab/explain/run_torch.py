@@ -133,7 +133,8 @@ def record(text: str, ranks: int) -> dict[str, Any]:
     asked, all_reduce = ["sum"], dist.all_reduce  # a ReduceOp that is handed down does not say which it is
 
     def reduced_by(tensor: Any, op: Any = dist.ReduceOp.SUM, *args: Any, **kwargs: Any) -> Any:
-        asked.append(str(op).rpartition(".")[2].lower())
+        in_backward = torch._C._current_graph_task_id() != -1  # HSDP takes the mean of its copies: a sum in our lists
+        asked.append("sum" if in_backward else str(op).rpartition(".")[2].lower())
         try:
             return all_reduce(tensor, op, *args, **kwargs)
         finally:
