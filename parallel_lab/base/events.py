@@ -112,7 +112,7 @@ class EventLog:
     def __post_init__(self) -> None:
         events = tuple(self.events) if isinstance(self.events, Iterable) else (None,)
         if not all(isinstance(event, Event) for event in events):
-            raise ArgumentTypeError(f"events={shorten(self.events)}", where="EventLog", allowed="A tuple of Events")
+            raise ArgumentTypeError(f"events={shorten(self.events)}", where="EventLog", allowed="A list of Events")
         object.__setattr__(self, "events", events)
 
     @classmethod

@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_678,
     "processes": 14_167,
     "train": 11_416,
-    "lab": 51_073,
+    "lab": 51_088,
     "mindspore": 10_506,
     "hyper_parallel": 2_328,
     "cli": 3_279,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_146, 170_211, 124_371
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_161, 170_226, 124_373
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern
@@ -151,7 +151,8 @@ def test_rooms_stay_within_their_lines():
     main = sum(count for room, count in counted.items() if room not in INVENTORY)
     print(f"package: {counted.total():,} lines, {main:,} without {' and '.join(INVENTORY)}", dict(counted))
     assert set(counted) <= set(PACKAGE_LINES)
-    assert not {room: count for room, count in counted.items() if count > PACKAGE_LINES[room]}
+    more = {room: count for room, count in counted.items() if count > PACKAGE_LINES[room]}
+    assert not more, f"set these in PACKAGE_LINES, in the same commit, and say why in its body: {more}"
     assert main <= MOST_OF_THE_MAIN_HOUSE and counted.total() <= MOST_OF_THE_PACKAGE
 
 

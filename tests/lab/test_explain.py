@@ -20,9 +20,8 @@ RECORDED = Path(__file__).parents[1] / "recorded"
 LISTS = json.loads((RECORDED / "programs.json").read_text())
 RULED = json.loads((RECORDED / "hyper_messages.json").read_text())
 RULES = RULED.pop("rules")
-TORCH = (
-    "import torch\nfrom torch.distributed.tensor import *\nfrom torch.distributed.device_mesh import init_device_mesh\n"
-)
+TORCH = "import torch\nfrom torch.distributed.tensor import *\n"
+TORCH += "from torch.distributed.device_mesh import init_device_mesh\n"
 MESH = TORCH + 'mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))\n'
 
 
@@ -258,6 +257,8 @@ schedule.step(torch.ones({2 * count}, 8), target=torch.ones({2 * count}, 8))
         ("from dataclasses import dataclass, field\n@dataclass\nclass A:\n    n: int = 2\n    held: list = field("
          "default_factory=list)\n@dataclass\nclass B(A):\n    m: int = 3\n    def __post_init__(self): self.n += 3\n"
          "b, c = B(1, [], 4), B()\nb.held.append(1)\nif (b.n, b.m, c.n, len(c.held)) == (4, 4, 5, 0): whole(x)", 1),
+        ("from dataclasses import dataclass as d\n@d\nclass A: x: int\n@d\nclass B(A): y: int\n@d\nclass C(A): z: int\n"
+         "@d\nclass D(B, C): w: int\no = D(1, 2, 3, 4)\nif (o.x, o.z, o.y, o.w) == (1, 2, 3, 4): whole(x)", 1),
         ("class Rows:\n    def __len__(self): return 3\n    def __iter__(self): yield from (1, 2)\n"
          "    def __getitem__(self, i): return 2 * i\nr = Rows()\nfor i in r: whole(x)\nif len(r) + r[1] == 5: whole(x)"
          "\n", 3),

@@ -59,7 +59,7 @@ MISSING = {
     ("", "RowTensor"): "Gradients are dense tensors",
     ("runtime", "max_memory_allocated"): r"dir\(mindspore.runtime\)",
     ("nn.probability.distribution", "Gumbel"): r"dir\(mindspore",
-    ("parallel._tensor", "_get_tensor_slice_index"): "",
+    ("parallel._tensor", "_reshape_param_data"): "",
     ("profiler", "Profiler"): "--events",
     ("mindrecord", "FileWriter"): "GeneratorDataset",
     ("dataset.vision.py_transforms", "ToPIL"): "mindspore.dataset.vision has the same operations",

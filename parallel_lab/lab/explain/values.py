@@ -64,9 +64,19 @@ class Class:
         return next((one.names[name] for one in self.lineage() if isinstance(one, Class) and name in one.names), None)
 
     def all_fields(self) -> list[str]:
-        """Fields of a dataclass, those of its bases first."""
-        held = [name for base in self.bases if isinstance(base, Class) for name in base.all_fields()]
-        return list(dict.fromkeys((*held, *self.fields)))
+        """Fields of a dataclass: those of its bases first, from the last base on, each class once."""
+        found: dict[str, None] = {}
+        seen: set[int] = set()
+
+        def visit(one: Any) -> None:
+            if isinstance(one, Class) and id(one) not in seen:
+                seen.add(id(one))
+                for base in reversed(one.bases):
+                    visit(base)
+                found.update(dict.fromkeys(one.fields))
+
+        visit(self)
+        return list(found)
 
     def inherits(self, of: Any) -> bool:
         """Whether a class of the program, or an imported one whose path ends so, is it or among its bases."""

@@ -116,7 +116,12 @@ class Predictions(Lab, Predicted):
         lessons = told.get("lessons") if isinstance(told, dict) and told.get("format") == FORMAT else None
         form = {"answers": dict, "seen": list}
         known = lessons.values() if isinstance(lessons, dict) else [None]
-        if not all(isinstance(one, dict) and {k: type(v) for k, v in one.items()} == form for one in known):
+        if not all(
+            isinstance(one, dict)
+            and {k: type(v) for k, v in one.items()} == form
+            and all(type(name) is str for name in one["seen"])
+            for one in known
+        ):
             raise DataFileError(
                 "is not a file of predictions", where=str(self._path), hint="Move it away, and run again"
             )

@@ -95,8 +95,7 @@ class Operator(OpDef):
         """Raise ShapeError for attributes that no operands could go with: what their types and values alone say."""
         for name, value in attrs.items():
             check = flag if type(self.options.get(name)) is bool else self.attrs.get(name)
-            check = getattr(check, "alone", check)
-            if isinstance(check, Check):
+            if isinstance(check := getattr(check, "alone", check), Check):
                 check(self.class_name, name, self._frozen({name: value})[name], SHAPE_ERRORS)
 
     def examine(self, operands: list[Any], attrs: dict[str, Any]) -> None:
@@ -108,7 +107,13 @@ class Operator(OpDef):
             else:
                 refuse(self.class_name, check(name, attrs[name], facts[0].shape))
         if self.check is not None:
-            refuse(self.class_name, self.check(facts, **attrs))
+            try:
+                fault = self.check(facts, **attrs)
+            except ParallelLabError:
+                raise
+            except (AttributeError, LookupError, TypeError, ValueError) as error:  # it counts on other dims
+                fault = f"operands {[f.shape for f in facts]}: {error}", "Shapes as its docstring gives them"
+            refuse(self.class_name, fault)
 
     def _one(
         self, operands: list[Any], shapes: tuple[Shape, ...], attrs: dict[str, Any], tracer: Any, primitive: Any

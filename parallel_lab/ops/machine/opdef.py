@@ -236,17 +236,12 @@ class OpDef:
 
     def result_dtypes(self, dtypes: tuple[str, ...], attrs: dict[str, Any], count: int) -> tuple[str, ...]:
         """Names of the dtypes of `count` results for operands of these dtypes."""
-
         if self.writes:
             check_taken_in("arithmetic", dtypes[0], dtypes[-1])
         rule = self.dtype(dtypes, **attrs) if callable(self.dtype) else self.dtype
         rules = rule if isinstance(rule, tuple) else (rule,) * count
-        return tuple(
-            [
-                promoted(dtypes) if r is None else dtypes[r] if isinstance(r, int) else dtype_name(as_dtype(r))
-                for r in rules
-            ]
-        )
+        named = [dtypes[r] if isinstance(r, int) else r for r in rules]
+        return tuple([promoted(dtypes) if r is None else dtype_name(as_dtype(r)) for r in named])
 
     @property
     def names_labels(self) -> bool:
