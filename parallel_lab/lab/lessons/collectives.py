@@ -88,8 +88,8 @@ def compare(prediction: dict[str, Any], fit: Any, *, show: bool = False) -> Comp
 
 def algorithm_times(fit: Any) -> Iterator[tuple[int, str, float, float, float]]:
     """(bytes, algorithm, seconds predicted for a core each, for the cores that there are, measured) of all_reduce on
-    four processes. On shared cores a round starts when all four have had their turns: that takes what a round of a ring
-    takes here that carries 64 bytes. Bytes take as often as long as ranks come on a core.
+    four processes. On shared cores a message starts when all four have had their turns: that takes what it takes here
+    in the same algorithm with 64 bytes. Bytes take as often as long as ranks come on a core.
     """
 
     def seconds(comm: Any, name: str, size_bytes: int) -> float:
@@ -97,14 +97,13 @@ def algorithm_times(fit: Any) -> Iterator[tuple[int, str, float, float, float]]:
         return median_s(comm, lambda: run_algorithm(comm, "all_reduce", name, x))
 
     with WorkerPool(RANKS) as pool:
-        ring = algorithm("all_reduce", NAMES[0], RANKS)
-        start_s = max(pool.run(seconds, NAMES[0], 64)) / len(ring.rounds)
-        here = Link(start_s, fit.link().beta_s_per_byte * max(1.0, RANKS / cores()))
+        known = {name: algorithm("all_reduce", name, RANKS) for name in NAMES}
+        beta = fit.link().beta_s_per_byte * max(1.0, RANKS / cores())
+        starts = {name: one.time_s(0, Link(1.0, 0.0)) for name, one in known.items()}  # one after the other
+        here = {name: Link(max(pool.run(seconds, name, 64)) / starts[name], beta) for name in NAMES}
         for size_bytes in (1 << 10, 1 << 16, 1 << 20):
-            for name in NAMES:
-                predicted = [
-                    algorithm("all_reduce", name, RANKS).time_s(size_bytes, link) for link in (fit.link(), here)
-                ]
+            for name, one in known.items():
+                predicted = [one.time_s(size_bytes, link) for link in (fit.link(), here[name])]
                 yield size_bytes, name, *predicted, max(pool.run(seconds, name, size_bytes))
 
 

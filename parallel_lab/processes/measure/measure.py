@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import time
@@ -21,6 +22,7 @@ from ...base.system import free_memory_bytes
 FIT_KIND = choice("send", "all_reduce", "behind_work")  # what a link is fitted by
 PRODUCT = 512  # rows and columns of the matrix product: large enough for full speed, 1 MiB per float32 operand
 COPY_BYTES = 16 << 20  # beyond the caches, where gradients and activations of a training step lie
+THIN = 8  # rows that a matrix of COPY_BYTES is multiplied with: a rank's share of a batch; reading takes the time then
 LAYER = 256  # rows and columns of the product that messages are measured behind: half a millisecond, a small layer
 LAYERS, ROWS = 4, 4  # of a small training step, in which nothing takes its time for its size
 ROUNDS, STEPS = 21, 3  # of such steps, in turns: on a busy machine they take longer at one time than at another
@@ -75,20 +77,26 @@ def message_samples(
 
 def measure_device(ranks: Any) -> Device:
     """What one rank computes with while all of `ranks` (a number of workers, or a pool) compute. Takes about two
-    seconds. flops_per_s: a float32 product of 512 x 512 matrices; memory_bandwidth_bytes_per_s: a copy of 16 MiB, a
-    byte read and written; overhead_s: one instruction of a training step on tiny tensors; memory_bytes: free memory per
-    rank (the laptop profile's if unknown). Raises ArgumentError unless it is a number of workers or a pool.
+    seconds.
+
+    flops_per_s                   a float32 product of 512 x 512 matrices
+    memory_bandwidth_bytes_per_s  a copy of 16 MiB, a byte read and written, and a product of 8 rows with a matrix of
+                                  16 MiB, together
+    overhead_s                    one instruction of a training step on tiny tensors
+    memory_bytes                  free memory per rank (the laptop profile's if unknown)
+
+    Raises ArgumentError unless it is a number of workers or a pool.
     """
     with pool_of(ranks, 1) as pool:
         by_rank, world_size = pool.run(_time_device), pool.world_size
         plan = small_step(1)
         (step_s,) = measure_steps(pool, (plan,))
-    product_s, copy_s = (statistics.median(times) for times in zip(*by_rank, strict=True))
+    product_s, copy_s, thin_s = (statistics.median(times) for times in zip(*by_rank, strict=True))
     memory = free_memory_bytes()
     return Device(
         flops_per_s=2 * PRODUCT**3 / product_s,
         memory_bytes=get_cluster("laptop").device.memory_bytes if memory is None else max(1, memory // world_size),
-        memory_bandwidth_bytes_per_s=2 * COPY_BYTES / copy_s,
+        memory_bandwidth_bytes_per_s=3 * COPY_BYTES / (copy_s + thin_s),
         overhead_s=step_s / len(list(plan.instructions())),
     )
 
@@ -114,7 +122,9 @@ def measure_steps(pool: Any, plans: tuple[Any, ...]) -> list[float]:
 
 
 def small_step(ranks: int) -> Any:
-    """The plan of a training step of LAYERS products and ReLUs on ROWS x (ROWS ranks), on so many ranks."""
+    """The plan of a training step of LAYERS layers of common operators on ROWS x (ROWS ranks), on so many ranks: a
+    product, which is split along its inner dim, a bias, a LayerNorm and a ReLU; cross-entropy; Adam.
+    """
     from ... import nn
     from ...graph.compiler import compile_network
     from ...ops.activation import relu
@@ -122,20 +132,21 @@ def small_step(ranks: int) -> Any:
     class Layers(nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = nn.CellList([nn.Dense(width, width, "ones", has_bias=False) for _ in range(LAYERS)])
+            self.layers = nn.CellList([nn.Dense(width, width, "ones") for _ in range(LAYERS)])
+            self.norms = nn.CellList([nn.LayerNorm((width,)) for _ in range(LAYERS)])
             for layer in self.layers:
                 layer.matmul.shard(((1, ranks), (1, ranks)))
 
         def construct(self, x: Any) -> Any:
-            for layer in self.layers:
-                x = relu(layer(x))
+            for layer, norm in zip(self.layers, self.norms, strict=True):
+                x = relu(norm(layer(x)))
             return x
 
     width = ROWS * ranks
-    net, x = Layers(), np.ones((ROWS, width), np.float32)
+    net, x, labels = Layers(), np.ones((ROWS, width), np.float32), np.zeros(ROWS, np.int32)
     how = {"parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"} if ranks > 1 else {}
-    optimizer = nn.Momentum(net.trainable_params(), 0.1, 0.9)
-    return compile_network(net, x, x, loss=nn.MSELoss(), optimizer=optimizer, device_num=ranks, **how)
+    loss, optimizer = nn.CrossEntropyLoss(), nn.Adam(net.trainable_params())
+    return compile_network(net, x, labels, loss=loss, optimizer=optimizer, device_num=ranks, **how)
 
 
 def median_s(comm: Any, call: Callable[[], object], repeats: int = 10) -> float:
@@ -212,17 +223,23 @@ def _behind_work(comm: Any, x: np.ndarray, work: Callable[[], object]) -> tuple[
     return messages, alone
 
 
-def _time_device(comm: Any) -> tuple[float, float]:
-    a = np.full((PRODUCT, PRODUCT), 0.5, np.float32)
+def _time_device(comm: Any) -> tuple[float, ...]:
+    a, width = np.full((PRODUCT, PRODUCT), 0.5, np.float32), math.isqrt(COPY_BYTES // 4)
     out = np.empty_like(a)
-    source, target = np.ones(COPY_BYTES // 4, np.float32), np.zeros(COPY_BYTES // 4, np.float32)
+    source, target = np.ones((width, width), np.float32), np.zeros((width, width), np.float32)
     target.fill(0)
+    rows, thin = source[:THIN].copy(), target[:THIN].copy()
+    works = (
+        lambda: np.matmul(a, a, out=out),
+        lambda: np.copyto(target, source),
+        lambda: np.matmul(rows, source, out=thin),
+    )
     found = []
-    for work in (lambda: np.matmul(a, a, out=out), lambda: np.copyto(target, source)):
+    for work in works:
         work()
         comm.barrier()  # all ranks do the same at the same time
         found.append(_seconds_of(work))
-    return found[0], found[1]
+    return tuple(found)
 
 
 def _time_steps(comm: Any, plans: tuple[Any, ...]) -> list[list[float]]:
