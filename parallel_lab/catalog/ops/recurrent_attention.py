@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...ops.elementwise import mul
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, op
 
@@ -79,5 +80,5 @@ def wkv_grad(*operands):
 
 @wkv.vjp
 def _(g, out, *operands):
-    g = [np.zeros(y.shape, str(y.dtype)) if x is None else x for x, y in zip(g, out, strict=True)]
+    g = [mul(y, 0.0) if x is None else x for x, y in zip(g, out, strict=True)]
     return wkv_grad(*g, *operands)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ...base.checks import integer
 from ...base.errors import ShapeError, StrategyError, shorten
+from ...ops.elementwise import mul
 from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, form, op
@@ -129,7 +130,7 @@ def sparse_scores_grad(*operands, offset=0):
 
 @sparse_scores.vjp
 def _(g, out, q, k, local_mask, global_mask):
-    g = [np.zeros(y.shape, str(y.dtype)) if x is None else x for x, y in zip(g, out, strict=True)]
+    g = [mul(y, 0.0) if x is None else x for x, y in zip(g, out, strict=True)]
     return sparse_scores_grad(*g, *out, q, k, local_mask, global_mask)
 
 
