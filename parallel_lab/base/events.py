@@ -187,8 +187,8 @@ class EventLog:
         return {step: EventLog(tuple(events)) for step, events in sorted(by_step.items())}
 
     def step_times_s(self) -> dict[int, float]:
-        """{step: seconds from its first start on any rank to its last end on any}, steps ascending. Of a step that
-        ranks begin while others still work at the one before, what comes after that: no time counts twice.
+        """{step: seconds from its first start on any rank to its last end on any}, steps ascending. Where ranks begin
+        a step while others are still at the one before, it counts from the end of that: no time counts twice.
         """
         times, before = {}, EventLog()
         for step, log in self.steps().items():  # a simulated clock begins anew with each

@@ -201,8 +201,8 @@ def _copy(rank: int, ranks: int) -> None:
 def _bare(rank: int, ranks: int) -> None:
     """Messages and broadcasts as they would be without flight records, faults, tags and time limits: a sender copies a
     head and a piece to its block and says so, receivers compare the head, copy the piece out and say so; a rank that
-    waits yields its core. No checked message in Python can take less. (There is no fence: this is for processors that
-    keep the order of writes, as x86 does.)
+    waits yields its core. No checked message in Python can take less. (It has no fences, and so
+    relies on a processor that keeps the order of writes, as x86 does.)
     """
     pipe, folder = connect_rank(rank)
     meet = _shared_barrier(folder, rank, ranks)

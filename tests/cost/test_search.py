@@ -98,7 +98,7 @@ def test_a_product_and_a_prelu_of_16_devices_split_the_batch():
 
 @pytest.mark.parametrize("searching", ["dynamic_programming", "sharding_propagation"])
 def test_neighbours_of_given_layouts_take_what_they_take_with_counts(searching):
-    """That a given strategy is no tuple of counts was a TypeError in dynamic_programming."""
+    """dynamic_programming ended in a TypeError for layouts as a strategy."""
     layout = Layout((2, 4), ("rows", "sums"))
 
     def others(strategy):

@@ -2,7 +2,7 @@
 
     o_t = (sum of exp((t - 1 - i) w + k_i) v_i over i < t, and exp(u + k_t) v_t) / (the same sum without v)
 
-Sums are kept as exp(m) p and exp(m) q with the largest exponent m so far, which nothing overflows. Samples and the
+Sums are kept as exp(m) p and exp(m) q with the largest exponent m so far, so that nothing overflows. Samples and the
 hidden dim may be split, positions may not. Rule: MindSpore, wkv_info.
 """
 

@@ -97,18 +97,18 @@ def _reduce(of: Any, ready: list[Any]) -> None:
 
 @contextmanager
 def no_sync(of: Any) -> Iterator[None]:
-    """Inside, gradients stay each rank's own."""
-    if " ddp" not in of.names:
-        of.set_requires_gradient_sync(False)
-        yield
-        of.set_requires_gradient_sync(True)
-        return
-    state = of.names[" ddp"]
-    before, state["sync"] = state["sync"], False
+    """Inside, gradients stay each rank's own. Then all is as before, however the body is left."""
+    if " ddp" not in of.names and not isinstance(of, sharding.FullyShardedCell):
+        raise NotRead("no_sync of a layer that is not wrapped is not read")
+    held = [of.names[" ddp"]] if " ddp" in of.names else [vars(group) for group in of._groups(recurse=True)]
+    before = [state["sync"] for state in held]
+    for state in held:
+        state["sync"] = False
     try:
         yield
     finally:
-        state["sync"] = before
+        for state, sync in zip(held, before, strict=True):
+            state["sync"] = sync
 
 
 # ---- FullyShardedDataParallel ----

@@ -270,13 +270,25 @@ class Reader(Imports):
             made = self.call(self.attribute(value, "__enter__"), [], {}) if value in own else value
             if item.optional_vars is not None:
                 self.bind(item.optional_vars, made, scopes)
+
+        def leave() -> None:
+            for value in reversed(own):
+                self.call(self.attribute(value, "__exit__"), [None, None, None], {})
+
         with self.hooks.within(entered):
-            self.block(node.body, scopes)
-        for value in reversed(own):
-            self.call(self.attribute(value, "__exit__"), [None, None, None], {})
+            self._ended_by(node.body, scopes, leave)
 
     def _s_try(self, node: Any, scopes: Scopes) -> None:
-        self.block([*node.body, *node.orelse, *node.finalbody], scopes)
+        self._ended_by([*node.body, *node.orelse], scopes, lambda: self.block(node.finalbody, scopes))
+
+    def _ended_by(self, body: list[ast.stmt], scopes: Scopes, end: Callable[[], None]) -> None:
+        """The body, then `end`, also after a return, break or continue."""
+        try:
+            self.block(body, scopes)
+        except Leave:
+            end()
+            raise
+        end()
 
     def bind(self, target: ast.expr, value: Any, scopes: Scopes) -> None:
         """target = value"""

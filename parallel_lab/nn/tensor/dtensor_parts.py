@@ -393,11 +393,13 @@ def _reduced(x: Parts, chosen: Choice, reason: str) -> Parts:
     if policy_var.get() == "gspmd" and len(labels) > 1:
         redistribution(x.layout, dual(x.layout), x.shape, "gspmd")  # LayoutError: not known
         token = planner_var.set("torch")
-        for label in labels:
-            pairs = zip(x.placements, chosen.rules, strict=True)
-            to = [Replicate() if isinstance(p, Partial) and rule.label == label else p for p, rule in pairs]
-            x = move(x, MeshLayout(x.mesh, tuple(to)), f"{reason}, label {label}")
-        planner_var.reset(token)
+        try:
+            for label in labels:
+                pairs = zip(x.placements, chosen.rules, strict=True)
+                to = [Replicate() if isinstance(p, Partial) and rule.label == label else p for p, rule in pairs]
+                x = move(x, MeshLayout(x.mesh, tuple(to)), f"{reason}, label {label}")
+        finally:
+            planner_var.reset(token)
     return move(x, dual(x.layout), reason)
 
 
