@@ -34,7 +34,7 @@ if sys.argv[1:2] == ["grade"] and (
     os.path.basename(sys.argv[0]).startswith("parallel-lab") or "parallel_lab" in sys.orig_argv
 ):
     # what `python -m` has imported by now is the current folder's, if it lies there
-    for early in {name.partition(".")[0] for name in sys.modules} | {"runpy"}:
+    for early in {name.partition(".")[0] for name in tuple(sys.modules)} | {"runpy"}:
         in_folder = "-m" in sys.orig_argv and not sys.flags.safe_path and early != __name__
         if in_folder and (os.path.isfile(f"{early}.py") or os.path.isfile(os.path.join(early, "__init__.py"))):
             sys.exit(f"parallel-lab: grade: {early} in this folder runs before the command: start `parallel-lab grade`")

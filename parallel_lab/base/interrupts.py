@@ -113,7 +113,7 @@ def import_whole(*names: str) -> None:
             with held():
                 importlib.import_module(name)
         except BaseException as error:
-            for module in [one for one in sys.modules if one == name or one.startswith(f"{name}.")]:
+            for module in [one for one in tuple(sys.modules) if one == name or one.startswith(f"{name}.")]:
                 del sys.modules[module]
             if not isinstance(error, ModuleNotFoundError):  # a missing package has an error of its own
                 raise

@@ -190,6 +190,6 @@ def stand_in() -> None:
     """From now on `import hyper_parallel` is the facade."""
     module = importlib.import_module(OURS)
     if sys.modules.get(THEIRS) is not module:
-        for name in [n for n in sys.modules if n == THEIRS or n.startswith(f"{THEIRS}.")]:
+        for name in [n for n in tuple(sys.modules) if n == THEIRS or n.startswith(f"{THEIRS}.")]:
             del sys.modules[name]
         sys.modules[THEIRS] = module

@@ -175,7 +175,7 @@ def stand_in() -> None:
     module = importlib.import_module(OURS)
     if sys.modules.get(THEIRS) is module:
         return
-    for name in [n for n in sys.modules if n == THEIRS or n.startswith(f"{THEIRS}.")]:
+    for name in [n for n in tuple(sys.modules) if n == THEIRS or n.startswith(f"{THEIRS}.")]:
         del sys.modules[name]
     sys.modules[THEIRS] = module
     if not any(isinstance(finder, _Corrections) for finder in sys.meta_path):

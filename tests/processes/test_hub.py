@@ -77,7 +77,8 @@ lab.set_subject("chain")
 def train():
     lab.run_measured(3)
     lab.wait()
-    return lab.results["measured"] if "measured" in lab.results else lab.snapshot()["run"]
+    assert "measured" in lab.results, lab.snapshot()["run"]
+    return lab.results["measured"]
 def workers():
     return sorted(p.pid for p in psutil.Process().children(recursive=True))
 """
@@ -112,6 +113,7 @@ class Hub:
             patience=PATIENCE_S, idle=IDLE_S, token=self.token,
         )  # fmt: skip
         (folder / "config.py").write_text(config)
+        self.connections = contextlib.ExitStack()
         self.log = folder / "hub.log"
         with self.log.open("w") as log:
             command = [sys.executable, "-m", "jupyterhub", "-f", str(folder / "config.py")]
@@ -147,6 +149,7 @@ class Hub:
         return self.ask("GET", f"/hub/api/users/{learner}")["servers"].get("")
 
     def end(self) -> None:
+        self.connections.close()
         self.process.terminate()  # it stops the learners' servers and the proxy
         try:
             self.process.wait(60)
@@ -171,6 +174,7 @@ class Learner:
         self.socket = websocket.create_connection(
             address, header={"Authorization": f"token {self.token}"}, suppress_origin=True, timeout=PATIENCE_S
         )
+        hub.connections.callback(self.socket.close)
 
     def run(self, code: str) -> str:
         """What the cell printed, or its error in a line."""
@@ -273,5 +277,3 @@ def test_three_learners_train_at_once_none_touches_anothers_workers_and_a_culled
     # from here on nobody does anything
     assert until(lambda: hub.server("bo") is None and hub.server("cy") is None), hub.tail()
     assert until(lambda: not bo.processes() and not cy.processes(), 30), (bo.processes(), cy.processes())
-    for learner in learners:
-        learner.socket.close()

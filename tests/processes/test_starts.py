@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -77,6 +78,30 @@ def test_a_learners_file_hides_no_package_from_ranks_and_is_named(tmp_path, numb
 
 
 # ---- the server ----
+
+
+def test_a_start_while_another_thread_imports():
+    """A lab's helper thread starts workers while the notebook's cell imports something for the first time."""
+    over, names = threading.Event(), [f"of_a_cell_{n}" for n in range(50)]
+
+    def imports():
+        while not over.is_set():
+            for name in names:
+                sys.modules[name] = ModuleType(name)
+            for name in names:
+                del sys.modules[name]
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    importing = threading.Thread(target=imports)
+    importing.start()
+    try:
+        for _ in range(300):
+            assert "parallel_lab.processes.shm" in launch._loaded_for_ranks().split()
+    finally:
+        sys.setswitchinterval(interval_s)
+        over.set()
+        importing.join()
 
 
 @pytest.mark.exhaustive

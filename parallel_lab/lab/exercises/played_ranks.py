@@ -167,7 +167,7 @@ def _mindspore_found() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "mindspore"]:
+        for name in [name for name in tuple(sys.modules) if name.partition(".")[0] == "mindspore"]:
             del sys.modules[name]
 
 

@@ -115,7 +115,7 @@ def _loaded_for_ranks() -> str:
     server, a worker has them at once, and shares their memory: 13 MB of a worker are its own instead of 20.
     """
     package, *_ = __package__.split(".")
-    rooms = [(name, name.split(".")[:2]) for name in sys.modules]
+    rooms = [(name, name.split(".")[:2]) for name in tuple(sys.modules)]
     return " ".join(name for name, room in rooms if room[0] == package and room[-1] not in ABOVE)
 
 
