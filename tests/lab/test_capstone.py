@@ -17,8 +17,8 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError
 from parallel_lab.cost.planner import Transformer, search_plans
-from parallel_lab.lab.exercises import Part, book, composed, get_exercise, lesson_12, progress
-from parallel_lab.lab.exercises.composed import (
+from parallel_lab.lab.exercises import Part, book, capstone, get_exercise, lesson_12, progress
+from parallel_lab.lab.exercises.capstone import (
     BLOCKS,
     DEVICES,
     LEVELS,
@@ -26,8 +26,8 @@ from parallel_lab.lab.exercises.composed import (
     RUNS,
     SCHEDULES,
     WAYS,
+    Composed,
     Layout,
-    _Composed,
     tries_of,
 )
 from parallel_lab.lab.lessons import compose
@@ -58,7 +58,7 @@ def of(base, again):
 
 def priced(layout):
     """(seconds of a step, what the fullest rank of each stage holds, what the one that sends most sends)."""
-    one, ranks = _Composed(layout), DEVICES // layout.stages
+    one, ranks = Composed(layout), DEVICES // layout.stages
     each = [one.predicted[first : first + ranks] for first in range(0, DEVICES, ranks)]
     held, sent = (tuple(max(getattr(c, of) for c in stage) for stage in each) for of in ("peak_bytes", "sent_bytes"))
     return one.step_s, held, sent
@@ -142,8 +142,8 @@ def desk(monkeypatch):
     """A new one, to which the functions of the lesson speak, too."""
     mine = book.Desk()
     judged = tuple(Part(name, name == "layout", points=points) for name, points in get_exercise("12.1").parts)
-    monkeypatch.setattr(composed, "spend", mine.spend)
-    monkeypatch.setattr(_Composed, "trained", lambda self, executor: pytest.fail("trained"))
+    monkeypatch.setattr(capstone, "spend", mine.spend)
+    monkeypatch.setattr(Composed, "trained", lambda self, executor: pytest.fail("trained"))
     monkeypatch.setattr(book.Exercise, "judge", lambda self, answer: judged)
     return mine
 
@@ -152,7 +152,7 @@ def desk(monkeypatch):
 def test_a_loop_ends_after_ten_runs_and_what_was_tried_costs_none(desk):
     """Before: 32 layouts, all of them printed by one call, or a loop over them checked each."""
     seen = [{**BLOCK, "recompute": [n]} for n in range(8)]
-    assert composed.count_runs(*seen)[7].layout == Layout(8, 1, "off", (7,))
+    assert capstone.count_runs(*seen)[7].layout == Layout(8, 1, "off", (7,))
     for one in (seen[0], seen[3], seen):
         assert desk.check("12.1", one).points == 1 and len(desk.tried["12.1"]) == 8
     desk.check("12.1", {"layout": {**BLOCK, "level": "level1"}})
@@ -189,7 +189,7 @@ def test_hints_and_notes_before_the_last_hint_name_no_layout_at_par():
 
 def fits(layout):
     """Whether it is within both budgets and at par."""
-    one = _Composed(layout)
+    one = Composed(layout)
     return one.memory_bytes <= CAP and one.sent_bytes <= BUDGET and one.step_s <= PAR_S * (1 + 1e-6)
 
 
@@ -198,16 +198,16 @@ def fits(layout):
 @pytest.mark.parametrize("field", ["level", "micro_batches", "recompute", "ranks"])
 def test_no_value_of_a_control_solves_it_from_the_start(field):
     ranks = [{"stages": s, "dp": d, "tp": DEVICES // s // d, "micro_batches": 8} for s, d in ((8, 1), (2, 2), (1, 1))]
-    values = {"level": composed.LEVELS, "micro_batches": WAYS, "recompute": (True, False)}
+    values = {"level": capstone.LEVELS, "micro_batches": WAYS, "recompute": (True, False)}
     for change in ranks if field == "ranks" else ({field: value} for value in values[field]):
-        assert not fits(composed.read_layout({**BLOCK, **change})), change
+        assert not fits(capstone.read_layout({**BLOCK, **change})), change
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_plan_of_the_outer_search_does_not_solve_it():
     """That of this network on this machine, with recompute and levels."""
-    model = Transformer("capstone", BLOCKS, composed.HIDDEN, composed.HEADS, 16, 32, "here")
+    model = Transformer("capstone", BLOCKS, capstone.HIDDEN, capstone.HEADS, 16, 32, "here")
     how = {"memory_bytes": CAP, "recompute": ("none", "full"), "levels": (0, 1, 2)}
     point = search_plans(model, MACHINE, 64, **how).winner.point
     level = f"level{point.level}" if point.level else "off"

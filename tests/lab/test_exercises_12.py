@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from parallel_lab.base.errors import ArgumentError
-from parallel_lab.lab.exercises.composed import Layout, _Composed, messages_in, read_layout, train
+from parallel_lab.lab.exercises.capstone import Composed, Layout, messages_in, read_layout, train
 from parallel_lab.lab.lessons import compose
 from parallel_lab.processes.shm import close_all
 from tests.crossed import each_of
@@ -128,7 +128,7 @@ def test_a_trace_or_report_of_another_run_is_found(works):
 
 @pytest.mark.exhaustive
 def test_plan_simulator_and_processes_agree(works):
-    composed = _Composed(read_layout(BEST))
+    composed = Composed(read_layout(BEST))
     losses, events = composed.trained()
     assert tuple(losses) == works[0].losses and losses[1] < losses[0]
     assert messages_in(events) == messages_in(works[0].trace) == composed.messages

@@ -10,7 +10,7 @@ from typing import Any
 from ...base.events import Event
 from ..shared.equality import Equality
 from .book import Exercise
-from .composed import RUNS, Layout, Work, _Composed, messages_in, read_runs, tries_of
+from .capstone import RUNS, Composed, Layout, Work, messages_in, read_runs, tries_of
 from .ideas import MISCONCEPTIONS, Idea
 from .reading import another_form, reading, refusals
 from .verdict import Note, Part, Wrong, judged
@@ -41,7 +41,7 @@ def _capstone(answer: Any) -> Iterator[Part]:
     choice, trace, report = _parts(answer)
     with reading(choice, FORM), refusals("a layout that compiles on 8 ranks"):
         runs = read_runs(answer)
-        trained, composed = runs[-1], _Composed(runs[-1].layout)
+        trained, composed = runs[-1], Composed(runs[-1].layout)
         _ = composed.predicted
     if (count := len(set(runs))) > RUNS:
         raise Wrong(f"{count} different layouts", f"at most {RUNS} runs", "Which of them could reasoning spare?")
@@ -57,14 +57,14 @@ def _capstone(answer: Any) -> Iterator[Part]:
         yield judged("par", _par, composed)
 
 
-def _memory(composed: _Composed) -> str:
+def _memory(composed: Composed) -> str:
     held = composed.memory_bytes
     if held > CAP:
         raise Wrong(f"{held:,} bytes at the fullest moment", f"at most {CAP:,}", _memory_note(composed))
     return f"{held:,} of {CAP:,} bytes at the fullest moment of a rank"
 
 
-def _memory_note(composed: _Composed) -> str:
+def _memory_note(composed: Composed) -> str:
     fullest = max(composed.predicted, key=lambda count: count.peak_bytes)
     kinds, layout = fullest.at("peak"), composed.layout
     most = max(kinds, key=kinds.__getitem__)
@@ -103,7 +103,7 @@ SENT_AGAIN = _idea(
 ONCE = _idea("every ZeRO level sends as much", {"dp": 8, "tp": 1, "stages": 1, **_FULL, "level": "level2"}, "traffic")
 
 
-def _traffic(composed: _Composed) -> str:
+def _traffic(composed: Composed) -> str:
     sent = composed.sent_bytes
     if sent > BUDGET:
         raise Wrong(f"{sent:,} bytes sent by a rank in a step", f"at most {BUDGET:,}", _traffic_note(composed.layout))
@@ -111,7 +111,7 @@ def _traffic(composed: _Composed) -> str:
 
 
 def _traffic_note(layout: Layout) -> str:
-    if layout.tp > 1 and layout.recompute and _Composed(replace(layout, recompute=())).sent_bytes <= BUDGET:
+    if layout.tp > 1 and layout.recompute and Composed(replace(layout, recompute=())).sent_bytes <= BUDGET:
         return SENT_AGAIN.told
     if layout.level in ("level2", "level3"):
         return ONCE.told
@@ -120,7 +120,7 @@ def _traffic_note(layout: Layout) -> str:
     return f"Gradients of the weights are added up among {layout.dp} ranks."
 
 
-def _trace(composed: _Composed, trace: Any) -> str:
+def _trace(composed: Composed, trace: Any) -> str:
     with reading(trace, "the events of a recorded step: work.trace"):
         events = [event for event in islice(trace, MOST_EVENTS) if isinstance(event, Event)]
     planned, traced = composed.messages, messages_in(events)
@@ -142,7 +142,7 @@ def _trace(composed: _Composed, trace: Any) -> str:
     return f"{sum(traced.values())} messages of 8 ranks, each as the plan says, measured"
 
 
-def _equality(composed: _Composed, report: Any) -> str:
+def _equality(composed: Composed, report: Any) -> str:
     if not isinstance(report, Equality):
         raise another_form(report, "the equality report: work.report", "no report")
     mine = composed.report()
@@ -157,15 +157,15 @@ def _equality(composed: _Composed, report: Any) -> str:
     return f"{mine.verdict}, computed again on simulated ranks"
 
 
-def _near(composed: _Composed) -> str:
+def _near(composed: Composed) -> str:
     return _within(composed, NEAR)
 
 
-def _par(composed: _Composed) -> str:
+def _par(composed: Composed) -> str:
     return _within(composed, 1 + 1e-6)
 
 
-def _within(composed: _Composed, most: float) -> str:
+def _within(composed: Composed, most: float) -> str:
     """Whether a step takes at most so many times par."""
     step, layout = composed.step_s, composed.layout
     text = f"a step of {1e3 * step:.2f} ms, predicted: {step / PAR_S:.3f} x par"

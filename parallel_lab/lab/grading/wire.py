@@ -30,7 +30,7 @@ from ...cost.schedules import Schedule
 from ...nn.tensor.tensor import Tensor
 from ...processes.measure.fit import Fit
 from ...run.communicator import Handle, Request, Wait
-from ..exercises.composed import Layout, Work
+from ..exercises.capstone import Layout, Work
 from ..exercises.own_process import HandleHere, Opaque, text_of
 from ..pipeline.model import PipelineLab
 from ..shared.equality import Equality, EqualityRow

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..exercises import check, hint, par
-from ..exercises.composed import Layout, _Composed, layouts_text, train
+from ..exercises.capstone import Composed, Layout, layouts_text, train
 from ..shared.prediction import Comparison
 from .predictions import Answers
 
@@ -19,19 +19,19 @@ def compare(prediction: dict[str, Any], *, show: bool = False) -> Comparison:
     return (_earlier if earlier else _asked)(prediction, show)
 
 
-def _of(composed: _Composed, what: str, counted: bool = False) -> int:
+def _of(composed: Composed, what: str, counted: bool = False) -> int:
     return max(getattr(count, what) for count in (composed.counted if counted else composed.predicted))
 
 
-def _sends(after: _Composed, before: _Composed, counted: bool = False) -> str:
+def _sends(after: Composed, before: Composed, counted: bool = False) -> str:
     more = _of(after, "sent_bytes", counted) - _of(before, "sent_bytes", counted)
     return "the same" if more == 0 else "more" if more > 0 else "fewer"
 
 
 def _asked(prediction: Mapping[str, Any], show: bool) -> Comparison:
     ways = [(8, 1, 1), (1, 8, 1), (1, 1, 8), (2, 2, 2)]  # stages, dp, tp
-    each = {way: _Composed(Layout(way[1], way[2], "off", (), way[0], 8)) for way in ways}
-    eight, (plain, again) = each[8, 1, 1], (_Composed(Layout(2, 2, "off", of, 2, 2)) for of in ((), tuple(range(8))))
+    each = {way: Composed(Layout(way[1], way[2], "off", (), way[0], 8)) for way in ways}
+    eight, (plain, again) = each[8, 1, 1], (Composed(Layout(2, 2, "off", of, 2, 2)) for of in ((), tuple(range(8))))
 
     def fullest(counted: bool) -> int:
         held = [count.peak_bytes for count in (eight.counted if counted else eight.predicted)]
@@ -55,10 +55,10 @@ def _asked(prediction: Mapping[str, Any], show: bool) -> Comparison:
 
 def _earlier(prediction: Mapping[str, Any], show: bool) -> Comparison:
     """The questions on one block."""
-    pairs = {(dp, 8 // dp): _Composed(Layout(dp, 8 // dp), True) for dp in (1, 2, 4, 8)}
+    pairs = {(dp, 8 // dp): Composed(Layout(dp, 8 // dp), True) for dp in (1, 2, 4, 8)}
     fewest = min(pairs, key=lambda pair: _of(pairs[pair], "sent_bytes"))
     least = min(pairs, key=lambda pair: _of(pairs[pair], "peak_bytes"))
-    sharded, plain = _Composed(Layout(8, 1, "level1"), True), pairs[8, 1]
+    sharded, plain = Composed(Layout(8, 1, "level1"), True), pairs[8, 1]
 
     return Comparison.of(
         prediction,

@@ -102,7 +102,7 @@ def is_earlier(choice: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _Composed:
+class Composed:
     """The network with a layout.  earlier: that of earlier editions, one block and a quarter of the rows, whose work is
     still graded."""
 
@@ -227,7 +227,7 @@ class Work:
     __repr__ = __str__
 
 
-def read_runs(answer: Any) -> tuple[_Composed, ...]:
+def read_runs(answer: Any) -> tuple[Composed, ...]:
     """The layouts that an answer names, the last one its own: of Work, of a dict of its parts, of a list of layouts, or
     of one layout. Raises ArgumentError."""
     if isinstance(answer, Work):
@@ -237,7 +237,7 @@ def read_runs(answer: Any) -> tuple[_Composed, ...]:
     if isinstance(answer, list | tuple) and len(answer) > MOST_LINES:
         raise ArgumentError(f"{len(answer)} layouts", where="layout", allowed=f"At most {RUNS} different ones")
     choices = answer if isinstance(answer, list | tuple) and answer else [answer]
-    return tuple(_Composed(read_layout(choice), is_earlier(choice)) for choice in choices)
+    return tuple(Composed(read_layout(choice), is_earlier(choice)) for choice in choices)
 
 
 def tries_of(answer: Any) -> list[tuple[Any, ...]]:
@@ -245,7 +245,7 @@ def tries_of(answer: Any) -> list[tuple[Any, ...]]:
     return [astuple(one) for one in read_runs(answer)]
 
 
-def count_runs(*choices: Any) -> list[_Composed]:
+def count_runs(*choices: Any) -> list[Composed]:
     """These layouts, counted as runs: one that was tried before costs none. Raises ArgumentError, and counts none,
     where a layout is invalid, or there are too many."""
     composed = [one for choice in choices for one in read_runs(choice)]
