@@ -70,13 +70,8 @@ def _slices_read(plan: Any, instr: Instr, rule: ShardingRule, makers: Makers) ->
     for dim, axes, window in reversed(rule.windows):
         maker = makers.get(first)
         expected = ("halo_exchange", dim, axes, rule.out.device_matrix, window)
-        if maker is None or expected != (
-            maker.kind,
-            maker.attr("dim"),
-            maker.axes,
-            maker.device_matrix,
-            maker.attr("window"),
-        ):
+        found = maker and (maker.kind, maker.attr("dim"), maker.axes, maker.device_matrix, maker.attr("window"))
+        if maker is None or found != expected:
             what = f"%{first} is not a halo_exchange along dim {dim} of windows {window}"
             raise PlanError(what, where=f"{instr.op_class} with strategy {instr.strategy}")
         first = maker.ins[0]

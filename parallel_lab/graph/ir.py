@@ -64,13 +64,13 @@ class Node(Written):
     phase        "forward"; "update" if it needs gradients; "after" if it needs what the update has made of parameters
 
     How it is split:
-    strategy, strategy_source, strategy_origin   None until the strategies pass; "user", "default" or "propagated"; the
-                 line of the learner's `shard`
-    strategy_reason   why a propagated one was chosen, in a sentence
+    strategy, strategy_source   None until the strategies pass; "user", "default" or "propagated"
+    strategy_origin, strategy_reason   the line of the learner's `shard`; why a propagated one was chosen, in a sentence
     out_strategy   how partial sums leave the result split: None, as it follows from `strategy`
     by_batch     it has no strategy and its batch is to be split, in a search too: `Cell.set_data_parallel`
     own_rows     a slice that each rank takes of its own rows, so that nothing moves (`skip_redistribution`)
     nd_tp        a product that gathers what its layouts split in addition and scatters its sums (`enable_nd_tp`)
+    self_defined   its layouts are the learner's, those of its results, too (`self_define_shard`)
     cross_batch  leave a split reduction as each rank has it
     scattered    its sums may wait for a reader that splits another dim (`forward_reduce_scatter`)
     sync         in data_parallel mode, average the result over all ranks (True), over groups of them or not (False);
@@ -78,8 +78,7 @@ class Node(Written):
 
     Where and when it runs:
     stage        the part of a pipeline that it belongs to; -1: the learner has not said
-    once         in a network that is fed micro-batches (`nn.GradAccumulation`): "" if it runs with each of them;
-                 if it runs once, "first" or "last": with the first or the last of them
+    once         "": it runs with each micro-batch of `nn.GradAccumulation`; "first", "last": with that one alone
     target       "CPU": it runs on the host (`set_device`); "": on its device
     when         (value, bool) pairs: it runs only where each of these () bools is that (`traced_branches.py`)
     recompute    how its results are recomputed for backward (`graph/recomputed.py`); (): they are kept
@@ -104,6 +103,7 @@ class Node(Written):
     phase: str = "forward"
     strategy_reason: str = ""
     nd_tp: bool = False
+    self_defined: bool = False
     once: str = ""
     stage: int = -1
     own_rows: bool = False

@@ -37,7 +37,7 @@ STEP = "training_step"  # name of the graph input that counts steps
 MICRO_BATCH = "micro_batch"  # name of the graph input that counts micro-batches within a step
 # fields of a node, and what `add_prim_attr` asks for
 ASKED = {"nd_tp": "enable_nd_tp", "cross_batch": "cross_batch", "own_rows": "skip_redistribution"}
-ASKED |= {"scattered": "forward_reduce_scatter"}
+ASKED |= {"scattered": "forward_reduce_scatter", "self_defined": "self_define_shard"}
 
 
 class Scope(NamedTuple):

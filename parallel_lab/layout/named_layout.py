@@ -245,12 +245,14 @@ class LayoutStrategy:
              another's computation. Here they are not told apart, and results are the same
     nd_tp    2D and 3D tensor parallelism: the operator gathers what its inputs split in addition, and scatters its sums
              (matrix products only)
+    results  layouts of the results of an operator that the learner splits (`self_define_shard`); None: they follow
     """
 
     layouts: tuple[Layout, ...]
     nd_tp: bool = False
     parts: int = 1
     interleaved: tuple[int, ...] = ()
+    results: LayoutStrategy | None = None
 
     def __eq__(self, other: object) -> bool:
         # equal placements are not enough: plans show the names
@@ -260,7 +262,7 @@ class LayoutStrategy:
         return hash(self._key())
 
     def _key(self) -> tuple[Any, ...]:
-        return tuple(layout.written for layout in self.layouts), self.nd_tp, self.parts
+        return tuple(layout.written for layout in self.layouts), self.nd_tp, self.parts, self.results
 
     def __len__(self) -> int:
         return len(self.layouts)

@@ -36,6 +36,7 @@ from . import (  # noqa: F401
     shape,
     slicing,
     unary,
+    updates,
     writes,
 )
 from .collectives import point_to_point, primitives

@@ -35,12 +35,12 @@ PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
     "base": 5_010,
-    "layout": 4_647,
-    "ops": 13_394,
+    "layout": 4_649,
+    "ops": 13_432,
     "nn": 11_950,
     "catalog": 16_233,
-    "graph": 10_935,
-    "cost": 13_222,
+    "graph": 10_943,
+    "cost": 13_226,
     "run": 1_678,
     "processes": 14_184,
     "train": 11_416,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_191, 170_258, 124_439
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_243, 170_310, 124_559
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -24,7 +24,7 @@ from ...nn.optim.rules import (
     switch,
 )
 from ...nn.optim.update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
-from ...ops import elementwise, unary
+from ...ops import elementwise, unary, updates
 from ...ops.elementwise import add, maximum, minimum, power, update_op
 from ...ops.machine.primitive import WithoutStrategy
 from ...ops.shape import expand_dims
@@ -84,7 +84,7 @@ def RMSProp(h, p, g, *states):
     """
     *mean, s, m = states
     rest = 1 - h.decay
-    s = elementwise.moving_square(s, g, keep=h.decay, add=rest)
+    s = updates.moving_square(s, g, keep=h.decay, add=rest)
     if h.centered:
         mean = [elementwise.moving_mean(mean[0], g, keep=h.decay, add=rest)]
         m = moving_deviation_mean(m, g, s, mean[0], h.rate, keep=h.momentum, eps=h.epsilon)
@@ -110,8 +110,8 @@ def Adagrad(h, p, g, s):
 
     update_slots  False: h stays at accum
     """
-    s = elementwise.moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
-    return elementwise.descend_by_root(p, g, s, h.rate, eps=EPS), s
+    s = updates.moving_square(s, g, keep=1.0, add=1.0) if h.update_slots else s
+    return updates.descend_by_root(p, g, s, h.rate, eps=EPS), s
 
 
 def _check_rates(adafactor: Any, given: dict[str, Any]) -> None:
@@ -244,7 +244,7 @@ def FTRL(h, p, g, m, u):
     def root(x: Any) -> Any:
         return sqrt(x) if h.lr_power == -0.5 else elementwise.power(x, -h.lr_power)
 
-    before, m = root(m), elementwise.moving_square(m, g, keep=1.0, add=1.0)
+    before, m = root(m), updates.moving_square(m, g, keep=1.0, add=1.0)
     after = root(m)
     u = u + g - (after - before) / h.rate * p
     if not h.l1:
@@ -292,9 +292,9 @@ def Adadelta(h, p, g, s, u):
     u = rho * u + (1 - rho) * d^2
     p = p - learning_rate * d
     """
-    s = elementwise.moving_square(s, g, keep=h.rho, add=1 - h.rho)
+    s = updates.moving_square(s, g, keep=h.rho, add=1 - h.rho)
     d = g * sqrt(u + h.epsilon) / sqrt(s + h.epsilon)
-    return elementwise.descend(p, d, h.rate), s, elementwise.moving_square(u, d, keep=h.rho, add=1 - h.rho)
+    return updates.descend(p, d, h.rate), s, updates.moving_square(u, d, keep=h.rho, add=1 - h.rho)
 
 
 @update_rule(
@@ -313,8 +313,8 @@ def ProximalAdagrad(h, p, g, s):
 
     use_locking  accepted for MindSpore's sake, without effect
     """
-    s = elementwise.moving_square(s, g, keep=1.0, add=1.0)
-    p = elementwise.descend_by_root(p, g, s, h.rate, eps=EPS)
+    s = updates.moving_square(s, g, keep=1.0, add=1.0)
+    p = updates.descend_by_root(p, g, s, h.rate, eps=EPS)
     if h.l1:
         p = sign(p) * maximum(abs_(p) - h.rate * h.l1, 0.0)
     return (p / (1.0 + h.rate * h.l2) if h.l2 else p), s

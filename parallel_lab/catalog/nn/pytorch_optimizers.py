@@ -15,7 +15,7 @@ from ...base.checks import number, sequence_of
 from ...base.errors import ArgumentError
 from ...nn.optim.rules import check_nesterov, one_minus, real, sgd, switch
 from ...nn.optim.update_rule import WEIGHT_DECAY, Argument, update_rule
-from ...ops import elementwise
+from ...ops import elementwise, updates
 from ...ops.elementwise import add, maximum, mul
 from ...ops.unary import sqrt
 
@@ -50,7 +50,7 @@ _SWITCHES = (switch("amsgrad"), switch("maximize"))
 def _moved(h: Any, g: Any, m: Any, v: Any, top: Any) -> tuple[Any, tuple[Any, ...]]:
     """(the step before the learning rate, the new states)."""
     m = elementwise.moving_mean(m, g, keep=h.betas[0], add=one_minus(h.betas[0], g))
-    v = elementwise.moving_square(v, g, keep=h.betas[1], add=one_minus(h.betas[1], g))
+    v = updates.moving_square(v, g, keep=h.betas[1], add=one_minus(h.betas[1], g))
     kept = (m, v) if top is None else (m, v, maximum(top, v))
     spread = sqrt(kept[-1] / (1.0 - h.scalars["beta2_power"]))
     return m / (1.0 - h.scalars["beta1_power"]) / (spread + h.eps), kept

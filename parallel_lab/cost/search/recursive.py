@@ -18,9 +18,10 @@ All others follow: they are split as what they read, or else as their readers wa
 devices, then half of them, and so on; what is left is not split. A BatchMatMul follows, too. A Gather splits its
 indices, then the rows of its table, and hands nothing on.
 
-Strategies that the learner gave are not looked at, as in MindSpore 2.10. (MindSpore: rec_core. The weight 0.1 is
-rp_matmul_mem_coef of set_cost_model_context; in 1.x it was 0.25. 64 single products do not tell the two apart, but 2.10
-halves the rows alone of (16, 32) x (32, 16) before a relu and (16, 16), as recorded; a quarter would not.)
+Strategies that the learner gave are not looked at, as in MindSpore 2.10, except with `self_define_shard`. (MindSpore:
+rec_core. The weight 0.1 is rp_matmul_mem_coef of set_cost_model_context; in 1.x it was 0.25. 64 single products do not
+tell the two apart, but 2.10 halves the rows alone of (16, 32) x (32, 16) before a relu and (16, 16), as recorded; a
+quarter would not.)
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from ...base.settings.config import ParallelConfig
 from ...base.settings.current import get_cost_model_context
 from ...graph.ir import Graph, Node
 from ...graph.passes.candidates import BATCH_ONLY
-from ...layout.named_layout import AnyStrategy
+from ...layout.named_layout import AnyStrategy, strategy_counts
 from ...layout.tensor_layout import Shape
 from ...ops.machine.legal_strategies import legal_strategies, nearest_legal
 from ...ops.machine.primitive import Strategy
@@ -244,7 +245,10 @@ class _Recursive(Places):
             op.strategy = default_strategy(*what, devices)
         elif wanted not in legal_strategies(*what, devices):
             op.strategy = cast("Strategy", nearest_legal(*what, wanted, devices, lambda _: False))
-        self.rules[op.name] = sharding_rule(*what, op.strategy, devices, node.where)
+        chosen: AnyStrategy = op.strategy
+        if node.self_defined and node.strategy is not None:
+            op.strategy, chosen = strategy_counts(node.strategy), node.strategy
+        self.rules[op.name] = sharding_rule(*what, chosen, devices, node.where)
 
     # ---- all others ----
 
@@ -351,7 +355,7 @@ class _Recursive(Places):
 
 def without_rule(node: Node) -> bool:
     """Whether only its batch can be split."""
-    return node.by_batch or node.opdef.result_shape is not None
+    return node.by_batch or node.self_defined or node.opdef.result_shape is not None
 
 
 def same(out: Shape, shape: Shape, perm: tuple[int, ...], reshaped: bool) -> bool:

@@ -314,7 +314,7 @@ class Builder:
         if rule.windows:
             ins = (self.windowed(node, rule, ins[0]), *ins[1:])
         attrs, parts = dict(node.attrs), dict(rule.cuts)
-        if op.localize is not None:
+        if op.localize is not None and not node.self_defined:
             attrs = op.localize(attrs, parts)
         places: tuple[tuple[int, ...], ...] = ()
         if op.offset is not None:

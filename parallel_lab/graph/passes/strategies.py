@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ...base.errors import ContextConflictError, StrategyError
 from ...base.hooks import from_above
@@ -46,7 +46,8 @@ def choose_strategies(draft: Draft) -> Draft:
 
     def gets_strategy(n: Node) -> bool:
         """Operators on gradients follow their operands' layouts, which only the backward program will tell."""
-        decided = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None or n.nd_tp
+        decided = n.strategy is not None or n.by_batch or n.opdef.result_shape is not None
+        decided = decided or n.nd_tp or n.self_defined
         return n.phase == "forward" and (decided or not searched)
 
     chosen = (
@@ -74,20 +75,32 @@ def _chosen(node: Node, shapes: tuple[tuple[int, ...], ...], device_num: int, st
     if op.result_shape is not None:
         hint = "Compose it from operators that have one"
         raise StrategyError(f"{node.op_class} has no sharding rule", where=node.where, hint=hint)
-    if node.nd_tp and not stand_alone and not isinstance(node.strategy, LayoutStrategy):
-        what = f"enable_nd_tp with {'no strategy' if node.strategy is None else f'strategy {node.strategy}'}"
-        allowed = "2D and 3D tensor parallelism needs a Layout per input"
-        hint = "For example 2D: .shard((layout('None', ('x', 'y')), layout('x', 'y')))"
-        raise StrategyError(what, where=node.where, allowed=allowed, hint=hint)
+    if not stand_alone:
+        _check_layouts(node)
     if node.strategy is None:
         return replace(node, strategy=default_strategy(op, shapes, attrs, device_num), strategy_source="default")
     place = (node.strategy_origin.place if node.strategy_origin is not None else "") or node.origin.place
     where = f"{node.op_class} {node.name!r}" + (f" ({place})" if place else "")
     strategy = completed(op, shapes, attrs, node.strategy)
+    if isinstance(strategy, LayoutStrategy) and node.self_defined:
+        strategy = replace(strategy, results=cast(LayoutStrategy, node.out_strategy))
     node = replace(node, strategy=strategy)
     rule = sharding_rule(op, shapes, attrs, strategy, device_num, where)
     result_layouts(op, rule, node.shapes, node.out_strategy, where)
     return node
+
+
+def _check_layouts(node: Node) -> None:
+    """Raise StrategyError unless an operator that asks for layouts has them."""
+    allowed, name, given = "2D and 3D tensor parallelism needs a Layout per input", "enable_nd_tp", [node.strategy]
+    hint = "For example 2D: .shard((layout('None', ('x', 'y')), layout('x', 'y')))"
+    if node.self_defined:
+        allowed, name, given = "A Layout per input and per result", "self_define_shard", [*given, node.out_strategy]
+        hint = "For example .shard((layout('dp', 'None'),), (layout('dp', 'None'),))"
+    for what, strategy in zip(("strategy", "out_strategy"), given, strict=False):
+        if (node.nd_tp or node.self_defined) and not isinstance(strategy, LayoutStrategy):
+            fault = f"{name} with {f'no {what}' if strategy is None else f'{what} {strategy}'}"
+            raise StrategyError(fault, where=node.where, allowed=allowed, hint=hint)
 
 
 def with_saved_strategies(draft: Draft) -> Draft:

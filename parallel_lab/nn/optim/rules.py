@@ -8,7 +8,7 @@ import numpy as np
 
 from ...base.checks import Check, flag, floating, number
 from ...base.errors import ArgumentError
-from ...ops import elementwise
+from ...ops import elementwise, updates
 from ...ops.elementwise import add, maximum, mul
 from ...ops.unary import sqrt
 from .update_rule import LOSS_SCALE, WEIGHT_DECAY, Argument, update_rule
@@ -37,8 +37,8 @@ def switch(name: str, default: bool = False, kept: bool = True) -> Argument:
 def _step(h: Any, p: Any, v: Any, g: Any, nesterov: bool) -> tuple[Any, Any]:
     """Down v, or with nesterov where the next v would point if the gradient stayed."""
     if nesterov:
-        return elementwise.descend_ahead(p, v, g, h.rate, keep=h.momentum, add=1.0), v
-    return elementwise.descend(p, v, h.rate), v
+        return updates.descend_ahead(p, v, g, h.rate, keep=h.momentum, add=1.0), v
+    return updates.descend(p, v, h.rate), v
 
 
 def check_nesterov(sgd: Any, given: dict[str, Any]) -> None:
@@ -74,7 +74,7 @@ def SGD(h, p, g, v=None):
 def sgd(h: Any, p: Any, g: Any, v: Any) -> tuple[Any, ...]:
     """`SGD` from the decayed gradient on."""
     if not h.momentum:
-        return (elementwise.descend(p, g, h.rate),)
+        return (updates.descend(p, g, h.rate),)
     kept = g
     if h.dampening:
         # first: 1 in step 1 and 0 later; v starts at 0, so that an undampened gradient gives v = g there
@@ -122,7 +122,7 @@ def one_minus(beta: float, like: Any) -> float:
 def _moments(h: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any]:
     """The running means of the gradient and of its square."""
     m = elementwise.moving_mean(m, g, keep=h.beta1, add=one_minus(h.beta1, g))
-    return m, elementwise.moving_square(v, g, keep=h.beta2, add=one_minus(h.beta2, g))
+    return m, updates.moving_square(v, g, keep=h.beta2, add=one_minus(h.beta2, g))
 
 
 ADAM_ARGUMENTS = (
@@ -172,9 +172,9 @@ def adam_step(h: Any, p: Any, g: Any, m: Any, v: Any, top: Any = None) -> tuple[
     if h.use_offload:  # the same in two steps: the host's, and what the device does
         return p - ahead * (h.rate * correction) / (sqrt(v) + h.eps), m, v
     if top is None:
-        return elementwise.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
+        return updates.descend_by_root(p, ahead, v, h.rate * correction, eps=h.eps), m, v
     top = maximum(top, v)
-    return elementwise.descend_by_root(p, ahead, top, h.rate * correction, eps=h.eps), m, v, top
+    return updates.descend_by_root(p, ahead, top, h.rate * correction, eps=h.eps), m, v, top
 
 
 @update_rule(
@@ -196,8 +196,8 @@ def AdamWeightDecay(h, p, g, m, v):
     """
     m, v = _moments(h, g, m, v)
     if h.place.fixed_decay is None:
-        return elementwise.descend(p, h.decayed(p, m / (sqrt(v) + h.eps)), h.rate), m, v
-    return elementwise.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.fixed_decay), m, v
+        return updates.descend(p, h.decayed(p, m / (sqrt(v) + h.eps)), h.rate), m, v
+    return updates.descend_decayed(p, m, v, h.rate, eps=h.eps, decay=h.place.fixed_decay), m, v
 
 
 @update_rule(
@@ -222,5 +222,5 @@ def Lamb(h, p, g, m, v):
     m, v = _moments(h, g, m, v)
     mean, spread = m / (1.0 - h.scalars["beta1_power"]), v / (1.0 - h.scalars["beta2_power"])
     step = h.decayed(p, mean / (sqrt(spread) + h.eps))
-    ratio = elementwise.norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
+    ratio = updates.norm_ratio(h.norm(p, "{} for Lamb's step"), h.norm(step, "the step of {} for Lamb"))
     return p - step * (h.rate * ratio), m, v

@@ -15,7 +15,7 @@ from typing import Any
 from ...base.checks import Errors, choice, flag, integer, sequence_of, text
 from ...base.errors import ArgumentTypeError, DeviceError, MissingName, message, shorten
 
-SWITCHES = ("cross_batch", "enable_nd_tp")  # attributes that the compiler reads as True or False
+SWITCHES = ("cross_batch", "enable_nd_tp", "self_define_shard")  # attributes that the compiler reads as True or False
 DEVICE_TARGETS = ("CPU", "GPU", "Ascend")
 NAMES = sequence_of(text, "A list or tuple of names", empty=True)
 TARGET = "primitive_target"  # the attribute that MindSpore's older `add_prim_attr` form sets
@@ -70,8 +70,8 @@ class Attributed:
         """Attach a named attribute: `instance_name` names the operator in plans, `cross_batch` leaves the sums of a
         reduction with each rank, `enable_nd_tp` lets a matrix product gather and scatter, `recompute_comm_op` lets what
         messages brought it be brought again for backward, `forward_reduce_scatter` lets its sums wait for a reader that
-        splits a dim of their reshaped rows; `primitive_target` is the older form of `set_device`; others are kept.
-        Returns self. Raises ArgumentTypeError.
+        splits a dim of their reshaped rows, `self_define_shard` runs it on slices as the layouts of `shard` say;
+        `primitive_target` is the older form of `set_device`; others are kept. Returns self. Raises ArgumentTypeError.
         """
         where = f"{self.name} add_prim_attr"
         if not isinstance(name, str):

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from ...base.errors import StrategyError
 from ...base.hooks import current_tracer
 from ...base.settings.checks import SHARDED_MODES
 from ...layout.named_layout import LayoutStrategy, as_strategy
@@ -101,6 +102,9 @@ def composed(signature: str | Callable[..., Any], **facts: Any) -> Callable[[Cal
                 name = tracer.path_of(primitive.instance_name)
                 where = f"{whole.class_name} {name!r}" + (f" ({place})" if place else "")
                 strategy = completed(whole, shapes, attrs, as_strategy(primitive.in_strategy))
+                if primitive.prim_attrs.get("self_define_shard") is True:
+                    allowed = f"{whole.class_name} is made of operators that take layouts of their own"
+                    raise StrategyError("self_define_shard", where=where, allowed=allowed)
                 devices = _number_for(strategy)
                 rule = sharding_rule(whole, shapes, attrs, strategy, devices, where)
                 if primitive.out_strategy is not None:

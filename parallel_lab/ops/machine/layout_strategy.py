@@ -27,6 +27,7 @@ from ...layout.tensor_layout import TensorLayout
 from .signature import Fault, Signature
 from .split_labels import EQUAL_SLICES, Axes, LabelSplits, ShardingRule, dim_text
 
+ONE_MATRIX = "All layouts of one operator have the same device_matrix"
 ND_TP = "add_prim_attr('enable_nd_tp', True)"
 
 
@@ -134,6 +135,29 @@ def nd_splits(strategy: LayoutStrategy, operands: tuple[str, ...], signature: Si
     return NamedCuts(tuple(axes.items()), stored, (scatter, contracted) if contracted else None)
 
 
+def own_rule(splits: LabelSplits, strategy: LayoutStrategy, results: LayoutStrategy) -> ShardingRule | Fault:
+    """The operator computes on slices as it is; its results lie where the learner says (self_define_shard_info)."""
+    op, signature, slices = splits.op, splits.signature, []
+    if len(results) != len(signature.outs):
+        return f"has {len(results)} layouts of results, but there are {len(signature.outs)}", "One layout per result"
+    sides = ("input", splits.sizes, signature.ins, strategy), ("result", splits.out, signature.outs, results)
+    for side, sizes, operands, layouts in sides:
+        for at, (labels, layout) in enumerate(zip(operands, layouts, strict=True)):
+            shape, cuts = tuple(sizes.get(c, 1) for c in labels), layout.splits
+            if len(cuts) != len(shape) or any(n % cut for n, cut in zip(shape, cuts, strict=True)):
+                return f"splits {side} {at} of shape {shape} {cuts} ways", f"An entry per dim. {EQUAL_SLICES}"
+            if layout.device_matrix != layouts[0].device_matrix or layout.device_num != strategy[0].device_num:
+                return f"has the device_matrix {layout.device_matrix} at {side} {at}", ONE_MATRIX
+            slices.append(layout.tensor_layout().slice_shape(shape))
+    given, told = slices[: len(strategy)], slices[len(strategy) :]
+    local = LabelSplits(op, tuple(given), splits.attrs)
+    made = [tuple(local.out.get(c, 1) for c in labels) for labels in local.signature.outs]
+    if made != told:
+        return f"gives slices {told}, but {op.class_name} of slices {given} gives {made}", "What its slices give"
+    ins, outs = (tuple(layout.tensor_layout() for layout in layouts) for layouts in (strategy, results))
+    return ShardingRule(strategy, ins, outs, ("",) * len(strategy[0].device_matrix), (), ())
+
+
 def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int) -> ShardingRule | Fault:
     """The rule for layouts, one per input."""
     op, signature, operands = splits.op, splits.signature, splits.operands
@@ -144,15 +168,18 @@ def layouts_rule(splits: LabelSplits, strategy: LayoutStrategy, device_num: int)
         return what, "MatMul and BatchMatMul gather and scatter by themselves"
     if splits.uneven:
         return "names axes, but the parts are not equal (manual_split)", "Counts: a tuple of ints per input"
+    results = strategy.results
     for position, layout in enumerate(strategy):
         if layout.device_matrix != matrix:
             what = f"has the device_matrix {layout.device_matrix} at input {position} and {matrix} at input 0"
-            return what, "All layouts of one operator have the same device_matrix"
-        if fault := splits.dims_fault(position, layout.splits, "entry", "entries"):
+            return what, ONE_MATRIX
+        if results is None and (fault := splits.dims_fault(position, layout.splits, "entry", "entries")):
             return fault
     if math.prod(matrix) != device_num:
         what = f"is for {math.prod(matrix)} devices, but there are {device_num}"
         return what, "The product of a layout's device_matrix is the number of devices"
+    if results is not None:
+        return own_rule(splits, strategy, results)
     if strategy.nd_tp:
         named_cuts = nd_splits(strategy, operands, signature)
     else:

@@ -107,7 +107,7 @@ def _nearest_layouts(
     splits: LabelSplits, strategy: LayoutStrategy, device_num: int, legal: Callable[[LayoutStrategy], bool]
 ) -> str:
     """Every label split as the first input says, where its axes are free and divide it; otherwise nothing."""
-    first = strategy[0] if len(strategy) else None
+    first = strategy[0] if len(strategy) and strategy.results is None else None
     if first is None or first.device_num != device_num:
         return ""
     sizes, out = splits.sizes, splits.out
