@@ -71,8 +71,8 @@ def cells_at_once() -> Iterator[None]:
         _cell_runner = runner
 
 
-# Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there.
-# 2: a gradient is made that is differentiated itself, and nothing that it is made of may lose its own.
+# Whether a function runs on the tape for its gradient: a Cell that would run compiled leaves no trace there. -1: what
+# is computed is a constant to it; 2: a gradient is made that is differentiated itself, and all its parts keep theirs.
 on_tape: ContextVar[int] = ContextVar("parallel_lab_on_tape", default=False)
 
 

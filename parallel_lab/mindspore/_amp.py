@@ -22,7 +22,9 @@ from ..ops.elementwise import a_dtype
 from ..ops.machine.primitive import Primitive
 from ..ops.spellings import tensor_operand
 from ..train import arguments
-from ..train.mixed import A_HALF, AMP_LEVELS, MANAGER, all_but, halve, in_float16
+from ..train.mixed import A_HALF, AMP_LEVELS, MANAGER, all_but, get_black_list, get_white_list, halve, in_float16
+
+AMP_WHITE_LIST, AMP_BLACK_LIST = get_white_list(), get_black_list()
 
 
 def _read_classes(value: Any) -> tuple[type, ...]:

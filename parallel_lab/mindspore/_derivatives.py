@@ -18,13 +18,15 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
 from typing import Any
 
 import numpy as np
 
 from .. import ops
 from ..base.checks import checked, flag, function, in_words, instance, integer, kept, text
-from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
+from ..base.hooks import current_tracer, on_tape
 from ..catalog.nn.forms import HyperMap
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.autograd import grad
@@ -264,6 +266,23 @@ class Partial:
 
 def _partial(fn: Callable, *args: Any, **kwargs: Any) -> Callable:
     return functools.partial(A_FUNCTION("Partial", "fn", fn), *args, **kwargs)
+
+
+class _no_grad(ContextDecorator):
+    """`with _no_grad():`, or over a function: what is computed inside is a constant to the gradient that is being made.
+    Outside such a function it changes nothing. Raises TraceError in a trace, as a plan has `ops.stop_gradient` for it.
+    """
+
+    def _recreate_cm(self) -> _no_grad:
+        return type(self)()
+
+    def __enter__(self) -> None:
+        if current_tracer.get() is not None:
+            raise TraceError("_no_grad in what is compiled", where="_no_grad", hint="Use ops.stop_gradient(value)")
+        self._before = on_tape.set(-1 if on_tape.get() else on_tape.get())
+
+    def __exit__(self, *error: object) -> None:
+        on_tape.reset(self._before)
 
 
 def make_tuple(*values: Any) -> tuple[Any, ...]:

@@ -54,6 +54,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
+Type = np.dtype
 int_, uint, float_, short, half, single, double = int64, uint64, float64, int16, float16, float32, float64
 int_type, uint_type = (int8, int16, int32, int64), (uint8, uint16, uint32, uint64)
 float_type = (float16, float32, float64)
@@ -461,6 +462,11 @@ def launch_blocking() -> None:
 @checked(threads_num=integer(1, kinds=int))
 def dispatch_threads_num(threads_num: int) -> None:
     """Accepted: operators are run by the calling thread."""
+
+
+@checked(recursion_limit=integer(1, kinds=int))
+def set_recursion_limit(recursion_limit: int = 1000) -> None:
+    """Accepted: a trace is as deep as the network's own calls, and Python's limit holds for them."""
 
 
 # ---- decorators of the graph compiler ----

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import flag, integer, number, sequence_of
-from ..base.errors import NotBuiltYet
+from ..base.checks import choice, flag, integer, number, sequence_of
+from ..base.errors import ArgumentError, NotBuiltYet, shorten
 from ..nn.tensor.tensor import Tensor
 from ..ops.spellings import tensor_operand
+from ._communication import get_group_size
 
 DIMS = sequence_of(integer(1), "A tuple of ints of at least 1")
 
@@ -32,6 +33,63 @@ def in_place_is_refused(where: str, inplace: Any) -> None:
 
 def _cast(input: Any, dtype: Any) -> Any:
     return input if dtype is None else ops.cast(input, dtype)
+
+
+def _with_group(where: str, group: Any, world_size: Any, **unbuilt: Any) -> None:
+    """Refuse a world_size that is not the group's, and what MindSpore's kernel does not take either."""
+    size = get_group_size(group)
+    if integer(1)(where, "world_size", world_size) != size:
+        raise ArgumentError(f"world_size={world_size}", where=where, allowed=f"{size}, the ranks of {group!r}")
+    for name, value in unbuilt.items():
+        if value:
+            raise NotBuiltYet(f"{name}={shorten(value)}", where=where, allowed="The default")
+
+
+def all_gather_matmul(
+    input: Any,
+    x2: Any,
+    group: str,
+    world_size: int,
+    *,
+    bias: Any = None,
+    gather_index: int = 0,
+    gather_output: bool = True,
+    comm_turn: int = 0,
+    trans_input: bool = False,
+    trans_x2: bool = False,
+) -> tuple[Any, Any]:
+    """The rows of all ranks of the group, one after the other, times x2; and these rows, unless gather_output=False.
+
+    input: (m, k), x2: (k, n), or (n, k) with trans_x2 -> (world_size m, n), (world_size m, k) or (0,)
+    """
+    where = "all_gather_matmul"
+    _with_group(where, group, world_size, gather_index=gather_index, comm_turn=comm_turn, trans_input=trans_input)
+    rows = ops.AllGather(group)(input)
+    product = ops.matmul(rows, x2, transpose_b=flag(where, "trans_x2", trans_x2))
+    kept = rows if flag(where, "gather_output", gather_output) else rows[:0, 0]
+    return product if bias is None else ops.add(product, bias), kept
+
+
+def matmul_reduce_scatter(
+    input: Any,
+    x2: Any,
+    group: str,
+    world_size: int,
+    *,
+    reduce_op: str = "sum",
+    bias: Any = None,
+    comm_turn: int = 0,
+    trans_input: bool = False,
+    trans_x2: bool = False,
+) -> Any:
+    """This rank's rows of the sum of input @ x2 over the group.
+
+    input: (m, k), x2: (k, n), or (n, k) with trans_x2 -> (m / world_size, n)
+    """
+    where = "matmul_reduce_scatter"
+    _with_group(where, group, world_size, bias=bias, comm_turn=comm_turn, trans_input=trans_input)
+    product = ops.matmul(input, x2, transpose_b=flag(where, "trans_x2", trans_x2))
+    return ops.ReduceScatter(choice("sum")(where, "reduce_op", reduce_op), group)(product)
 
 
 def gelu(input: Any, approximate: str = "none") -> Any:

@@ -10,15 +10,15 @@ from __future__ import annotations
 NAMES: dict[str, str] = {
     **dict.fromkeys(("amp", "common.initializer"), ""),
     "": """
-        async_ckpt_thread_status byte check_checkpoint ckpt_to_safetensors complex128 complex64
-        constexpr convert_model ConvertModelUtils ConvertNetUtils COOTensor
-        CSRTensor enable_dynamic_memory export from_numpy function
-        Generator get_current_device get_level get_log_config get_ps_context get_py_obj_dtype get_rng_state
-        initial_seed int4 intc intp is_tensor issubclass_ list_ load load_checkpoint_async load_mindir
-        load_segmented_checkpoints manual_seed ms_memory_recycle number obfuscate_model parameter_broadcast
-        parse_print Profiler QuantDtype reset_ps_context RowTensor RowTensorInner runtime safetensors_to_ckpt
-        save_mindir seed set_cpu_affinity set_dump set_ps_context set_rng_state SparseTensor string
-        SummaryLandscape SummaryRecord tuple_ type_none ubyte uintc uintp unified_safetensors ushort
+        async_ckpt_thread_status byte check_checkpoint ckpt_to_safetensors complex128 complex64 constexpr
+        convert_model ConvertModelUtils ConvertNetUtils COOTensor CSRTensor enable_dynamic_memory export
+        from_numpy function DeviceCtx Generator get_ckpt_path_with_strategy get_current_device get_level
+        get_log_config get_ps_context get_py_obj_dtype get_rng_state initial_seed int4 intc intp is_tensor
+        issubclass_ list_ load load_checkpoint_async load_mindir load_segmented_checkpoints manual_seed
+        ms_memory_recycle number obfuscate_model parameter_broadcast parse_print Profiler QuantDtype
+        reset_ps_context RowTensor RowTensorInner runtime safetensors_to_ckpt save_mindir seed set_cpu_affinity
+        set_dump set_ps_context set_rng_state SparseTensor string SummaryLandscape SummaryRecord tuple_
+        type_none ubyte uintc uintp unified_safetensors ushort
         """,
     "nn": """
         AdaptiveAvgPool3d AdaptiveMaxPool3d auc BiDense Bleu
@@ -32,6 +32,7 @@ NAMES: dict[str, str] = {
         SparseTensorDenseMatmul SparseToDense SSIM thor TimeDistributed Tril Triu Vjp
         """,
     "ops": """
+        Arange Chunk DropoutExt FusedAddTopKDiv MoeDistributeCombine MoeDistributeDispatch Scatter SwigluGrad
         accumulate_n adaptive_max_pool3d AdaptiveAvgPool3D AdaptiveMaxPool3D adjoint AdjustHue AdjustSaturation
         affine_grid AffineGrid AiCPURegOp AllSwap alltoall_single AlltoAllVC angle Assert
         associative_scan atleast_1d atleast_2d atleast_3d avg_pool1d bartlett_window BasicLSTMCell batch_dot
@@ -113,20 +114,20 @@ NAMES: dict[str, str] = {
     "parallel.nn": "",
     "communication": "BACKEND_HCCL BACKEND_NCCL comm_func DEFAULT_WORLD_COMM_GROUP get_comm_name",
     "dataset": """
-        AGNewsDataset AmazonReviewDataset ArgoverseDataset audio BatchInfo Caltech101Dataset Caltech256Dataset
-        CelebADataset Cifar100Dataset CityscapesDataset CLUEDataset CMUArcticDataset CocoDataset compare config
-        CoNLL2000Dataset CSVDataset DatasetCache DBpediaDataset deserialize DIV2KDataset DSCallback
-        EMnistDataset engine EnWik9Dataset FakeImageDataset FashionMnistDataset FlickrDataset Flowers102Dataset
-        Food101Dataset Graph GraphData GTZANDataset imagefolder ImageFolderDataset IMDBDataset
-        InMemoryGraphDataset IWSLT2016Dataset IWSLT2017Dataset KITTIDataset KMnistDataset LFWDataset
-        LibriTTSDataset LJSpeechDataset LSUNDataset ManifestDataset MindDataset Multi30kDataset
-        MultiArrayDataset NeighborSampling OBSMindDataset OmniglotDataset OutputFormat PaddedDataset
-        PennTreebankDataset PhotoTourDataset Places365Dataset QMnistDataset RandomDataset RenderedSST2Dataset
-        SamplingStrategy SBDataset SBUDataset Schema SemeionDataset serialize show Shuffle SogouNewsDataset
-        SpeechCommandsDataset SQuADDataset SST2Dataset STL10Dataset SUN397Dataset SVHNDataset
-        sync_wait_for_dataset TedliumDataset text TextFileDataset TFRecordDataset transforms UDPOSDataset
-        USPSDataset vision VOCDataset WaitedDSCallback WIDERFaceDataset WikiTextDataset YahooAnswersDataset
-        YelpReviewDataset YesNoDataset
+        AGNewsDataset AmazonReviewDataset ArgoverseDataset audio BatchDataset BatchInfo Caltech101Dataset
+        Caltech256Dataset CelebADataset Cifar100Dataset CityscapesDataset CLUEDataset CMUArcticDataset
+        CocoDataset compare config CoNLL2000Dataset CSVDataset DatasetCache DBpediaDataset deserialize
+        DIV2KDataset DSCallback EMnistDataset engine EnWik9Dataset FakeImageDataset FashionMnistDataset
+        FlickrDataset Flowers102Dataset Food101Dataset Graph GraphData GTZANDataset imagefolder
+        ImageFolderDataset IMDBDataset InMemoryGraphDataset IWSLT2016Dataset IWSLT2017Dataset KITTIDataset
+        KMnistDataset LFWDataset LibriTTSDataset LJSpeechDataset LSUNDataset ManifestDataset MappableDataset
+        MindDataset Multi30kDataset MultiArrayDataset NeighborSampling OBSMindDataset OmniglotDataset
+        OutputFormat PaddedDataset PennTreebankDataset PhotoTourDataset Places365Dataset QMnistDataset
+        RandomDataset RenderedSST2Dataset RepeatDataset SamplingStrategy SBDataset SBUDataset Schema
+        SemeionDataset serialize show Shuffle SogouNewsDataset SourceDataset SpeechCommandsDataset SQuADDataset
+        SST2Dataset STL10Dataset SUN397Dataset SVHNDataset sync_wait_for_dataset TedliumDataset text
+        TextFileDataset TFRecordDataset transforms UDPOSDataset USPSDataset vision VisionBaseDataset VOCDataset
+        WaitedDSCallback WIDERFaceDataset WikiTextDataset YahooAnswersDataset YelpReviewDataset YesNoDataset
         """,
     "dataset.vision": """
         AdjustBrightness AdjustContrast AdjustGamma AdjustHue AdjustSaturation AdjustSharpness Affine
@@ -168,6 +169,7 @@ MODULES = """
     device_context.cpu device_context.cpu.op_tuning device_context.gpu device_context.gpu.op_precision
     device_context.gpu.op_tuning experimental experimental.es experimental.llm_boost experimental.map_parameter
     experimental.optim experimental.optim.adam experimental.optim.adamw experimental.optim.lr_scheduler
+    experimental.optim.optimizer
     experimental.optim.sgd graph hal include lite mindrecord mindspore_version
     multiprocessing nn.distribution nn.grad nn.grad.cell_grad nn.layer.channel_shuffle nn.layer.combined
     nn.layer.flash_attention nn.layer.image nn.layer.math nn.layer.padding nn.layer.quant

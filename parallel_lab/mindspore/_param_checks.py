@@ -8,9 +8,11 @@ Errors are ArgumentTypeError and ArgumentError, the TypeError and ValueError tha
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -180,6 +182,25 @@ def check_axis_in_range(axis, ndim):
     """The dim, counted from the front."""
     check_is_int(axis, "axis")
     return check_int_range(axis, -ndim, ndim, INC_LEFT, "axis") % ndim
+
+
+def args_type_check(**types: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: these arguments are of these types, or None."""
+
+    def checked(function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = signature.bind(*args, **kwargs).arguments
+            for name, value in {**given, **given.get("kwargs", {})}.items():
+                if name in types and value is not None:
+                    check_value_type(name, value, types[name], function.__qualname__)
+            return function(*args, **kwargs)
+
+        return call
+
+    return checked
 
 
 globals().update({n: in_words(f, n) for n, f in list(globals().items()) if n.startswith("check_")})

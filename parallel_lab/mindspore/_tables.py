@@ -66,7 +66,7 @@ TRAIN, FUNCTIONAL = "parallel_lab.train", "parallel_lab.nn.tensor.functional"
 DTYPES = _of(
     FORMS,
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 int_ uint float_ short "
-    "half single double dtype_to_nptype dtype_to_pytype pytype_to_dtype int_type uint_type float_type number_type",
+    "half single double dtype_to_nptype dtype_to_pytype pytype_to_dtype int_type uint_type float_type number_type Type",
 )
 CONTEXT = _of(
     CONTEXTS,
@@ -85,16 +85,17 @@ INITIALIZERS = _of(
     "_init_random_uniform _init_truncated_normal _register",
 )
 INTERNALS, CONTEXT_READERS = "parallel_lab.mindspore._internals", "parallel_lab.mindspore._context"
+DERIVATIVES = "parallel_lab.mindspore._derivatives"
 JIT = {
     **dict.fromkeys(("jit", "ms_function"), f"{TRAIN}:jit"),
     **_of(FORMS, "lazy_inline sync_pipeline_shared_parameters"),
-    "no_inline": f"{FORMS}:unchanged",
+    **dict.fromkeys(("no_inline", "_function_forbid_reuse"), f"{FORMS}:unchanged"),
     **dict.fromkeys(("ms_class", "jit_class"), f"{FORMS}:jit_class"),
     "JitConfig": f"{CONTEXT_READERS}:JitConfig",
     **_of("parallel_lab.mindspore._flops", "flops_collection"),
+    **_of(DERIVATIVES, "_no_grad"),
 }
 SEED = {"set_seed": f"{FORMS}:set_seed", "get_seed": "parallel_lab.base.seeds:get_seed"}
-DERIVATIVES = "parallel_lab.mindspore._derivatives"
 GRADIENTS = _of("parallel_lab.nn.tensor.autograd", "value_and_grad grad")
 GRADIENTS |= _of(DERIVATIVES, "get_grad jacfwd jacrev jvp vjp vmap")
 RECOMPUTE = _of("parallel_lab.nn.tensor.recompute", "recompute")
@@ -139,7 +140,7 @@ LOSS_SCALES = {
     **LOSS_SCALE_MANAGERS,
     **_of(f"{TRAIN}.mixed", "auto_mixed_precision get_white_list get_black_list"),
     **_of("parallel_lab.mindspore._amp", "custom_mixed_precision build_train_network init_status all_finite"),
-    **_of("parallel_lab.mindspore._amp", "StaticLossScaler DynamicLossScaler"),
+    **_of("parallel_lab.mindspore._amp", "AMP_BLACK_LIST AMP_WHITE_LIST StaticLossScaler DynamicLossScaler"),
 }
 
 IN_FILES_OF_THEIR_NAME = "ASGD AdaFactor AdaMax Adadelta FTRL LARS Lamb LazyAdam Momentum RMSProp Rprop SGD"
@@ -186,7 +187,8 @@ OPERATOR_FORMS = _of(
 }
 FUNCTIONS = _of(
     "parallel_lab.mindspore._functions",
-    "gelu igamma igammac leaky_relu norm pad prod relu roll scalar_to_array scatter_nd softmax subtract",
+    "all_gather_matmul gelu igamma igammac leaky_relu matmul_reduce_scatter norm pad prod relu roll scalar_to_array "
+    "scatter_nd softmax subtract",
 ) | _of("parallel_lab.mindspore._mint_nn", "group_norm softplus")
 CLASSES = _of(
     "parallel_lab.mindspore._classes",
@@ -301,11 +303,10 @@ ROOT = {
     **RESLICED,
     **LOSS_SCALE_MANAGERS,
     **MODEL,
-    **_of(FORMS, "set_device set_deterministic mutable run_check"),
+    **_of(FORMS, "set_device set_deterministic set_recursion_limit mutable run_check"),
     "__version__": f"{FORMS}:VERSION",
     "dtype": "@common.dtype",
 }
-
 
 TRANSFORMER = {
     **_of(
@@ -593,8 +594,6 @@ PAGES: dict[str, Page] = {
     ),
     # ---- the rest ----
     "version": Page("Which MindSpore's paths these are.", names={"__version__": f"{FORMS}:VERSION"}),
-    "runtime": Page(
-        "Settings of a device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")
-    ),
-    "log": Page("Python's logging, under 'mindspore'.", names=_of(FORMS, "critical debug error info warning")),
+    "runtime": Page("A device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")),
+    "log": Page("Python's logging.", names=_of(FORMS, "critical debug error info logging warning")),
 }

@@ -7,7 +7,14 @@ import pytest
 from parallel_lab.mindspore.communication import comm_func, create_group
 
 import parallel_lab.mindspore as ms
-from parallel_lab.base.errors import ArgumentError, ArgumentTypeError, ShapeError, WorldArgumentError, WorldTypeError
+from parallel_lab.base.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    ParallelLabError,
+    ShapeError,
+    WorldArgumentError,
+    WorldTypeError,
+)
 from parallel_lab.mindspore import Tensor, ops
 from parallel_lab.processes.shm import WorkerPool
 from parallel_lab.train.compiled import CompiledFunction
@@ -149,3 +156,46 @@ def test_what_cannot_be_sent_is_refused(pool):
     single = [ArgumentError, WorldArgumentError, ArgumentError, ArgumentTypeError, ArgumentTypeError, ArgumentTypeError]
     many = [ShapeError, ArgumentError, ArgumentError, ShapeError, ArgumentTypeError, ArgumentError]
     assert on_ranks(pool, mistakes)[1] == [*world, *single, *many, ArgumentError, ArgumentError]
+
+
+# ---- a product beside its message ----
+
+ROW, TALL = (
+    np.float32(X.reshape(N * N, 3) - 4),
+    np.random.default_rng(13).standard_normal((3 * N, 5)).astype(np.float32),
+)
+GROUP = "hccl_world_group"
+
+
+def products(world):
+    rows, part = Tensor(ROW[world.rank * N : (world.rank + 1) * N]), TALL[world.rank * 3 : (world.rank + 1) * 3]
+    product, gathered = ops.all_gather_matmul(rows, Tensor(TALL[:3]), GROUP, N, bias=Tensor(TALL[3]))
+    turned, nothing = ops.all_gather_matmul(
+        rows, Tensor(np.ascontiguousarray(TALL[:3].T)), GROUP, N, gather_output=False, trans_x2=True
+    )
+    scattered = ops.matmul_reduce_scatter(Tensor(ROW * (world.rank + 1)), Tensor(part), GROUP, N)
+    dx = ms.grad(lambda x: ops.all_gather_matmul(x, Tensor(TALL[:3]), GROUP, N)[0].sum())(rows)
+    refused = []
+    for call, options in (
+        (ops.all_gather_matmul, {"world_size": N + 1}),
+        (ops.all_gather_matmul, {"world_size": N, "gather_index": 1}),
+        (ops.matmul_reduce_scatter, {"world_size": N, "reduce_op": "max"}),
+    ):
+        with pytest.raises(ParallelLabError) as error:
+            call(rows, Tensor(TALL[:3]), GROUP, **options)
+        refused.append(str(error.value))
+    found = product, gathered, turned, scattered, dx
+    return [each.asnumpy() for each in found], nothing.shape, refused
+
+
+@pytest.mark.exhaustive
+def test_products_with_gathered_rows_and_scattered_sums(pool):
+    sums = sum((ROW * (rank + 1)) @ TALL[rank * 3 : (rank + 1) * 3] for rank in range(N))
+    for rank, (found, nothing, refused) in enumerate(on_ranks(pool, products)):
+        whole = ROW @ TALL[:3]
+        expected = [whole + TALL[3], ROW, whole, sums[rank * N : (rank + 1) * N], N * np.tile(TALL[:3].sum(1), (N, 1))]
+        for got, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+        assert nothing == (0,)
+        assert "world_size=5. 4, the ranks of 'hccl_world_group'" in refused[0]
+        assert "gather_index=1" in refused[1] and "reduce_op='max'" in refused[2]

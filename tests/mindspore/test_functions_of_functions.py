@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from parallel_lab.mindspore.ops import functional
 
+import parallel_lab as pl
 import parallel_lab.mindspore as ms
-from parallel_lab.base.errors import ArgumentError, ShapeError
+from parallel_lab.base.errors import ArgumentError, ShapeError, TraceError
 from parallel_lab.mindspore import Tensor, nn, ops
 from parallel_lab.mindspore._missing import Missing
 from parallel_lab.mindspore._tables import PAGES
@@ -113,3 +114,34 @@ def test_capital_names_are_classes_and_small_names_are_not(path):
     there = {n: v for n, v in values.items() if not (isinstance(v, Missing) or inspect.ismodule(v) or n.isupper())}
     wrong = [name for name, value in there.items() if name[0].isupper() != isinstance(value, type)]
     assert not wrong
+
+
+# ---- _no_grad ----
+
+
+@ms._no_grad()
+def tripled(x):
+    return x * 3
+
+
+def scaled(x):
+    with ms._no_grad():
+        scale = x * x + ops.exp(x)
+    return (scale * x).sum()
+
+
+def test_what_is_computed_under_no_grad_is_a_constant():
+    x = Tensor(A)
+    same(ms.grad(scaled)(x), A**2 + np.exp(A))
+    same(ms.grad(lambda x: (tripled(x) * x).sum())(x), 3 * A)
+    # c y y with the constant c = 3 y: its gradient is 2 c y, and that one's 2 c
+    same(ms.grad(lambda x: ms.grad(lambda y: (tripled(y) * y * y).sum())(x).sum())(x), 6 * A)
+    with ms._no_grad():
+        same(tripled(x), 3 * A)
+        same(nn.ReLU()(Tensor(B)), np.maximum(B, 0))
+    same(ms.grad(lambda x: (x * x).sum())(x), 2 * A)
+
+
+def test_no_grad_in_a_trace_names_stop_gradient():
+    with pytest.raises(TraceError, match=r"_no_grad.*ops\.stop_gradient"):
+        pl.compile(scaled, Tensor(A), device_num=2, parallel_mode="semi_auto_parallel")

@@ -181,3 +181,27 @@ def test_what_public_packages_name_when_they_are_imported_is_there():
     assert (vision.Inter.BICUBIC, vision.Inter.CUBIC, vision.Inter.AREA.value) == (vision.Inter(3), vision.Inter(3), 4)
     with pytest.raises(ValueError, match=r"Resize: Inter\.BICUBIC.*Inter\.LINEAR"):
         vision.Resize(4, vision.Inter.BICUBIC)
+
+
+def test_what_packages_of_distributed_models_name_is_there():
+    """`import mindformers` stopped at each of these."""
+    import logging
+
+    from parallel_lab.mindspore._checkparam import args_type_check
+    from parallel_lab.mindspore.common.dtype import Type
+
+    from parallel_lab.mindspore import amp, dataset, log
+
+    assert isinstance(ms.float16, Type) and log.logging is logging
+    assert amp.get_white_list() == amp.AMP_WHITE_LIST and amp.get_black_list() == amp.AMP_BLACK_LIST
+    assert not isinstance(dataset.MnistDataset, dataset.BatchDataset)
+    reads = {"pipeline_scheduler": "1f1b", "pipeline_interleave": False, "optimizer_level": "level1"}
+    assert {key: ms.get_auto_parallel_context(key) for key in reads} == reads
+
+    @args_type_check(width=int, kind=(str, dict))
+    def layer(width, kind=None, **more):
+        return width, kind, more
+
+    assert layer(3, kind="a", rest=1) == (3, "a", {"rest": 1}) and layer(None) == (None, None, {})
+    with pytest.raises(TypeError, match=r"layer: kind=3\. str or dict"):
+        layer(3, 3)

@@ -41,7 +41,7 @@ LEFT_OUT = {
     "RandomTransform",
     *("critical", "debug", "error", "info", "warning"),  # Python's logging
 }
-LEFT_OUT |= {"Inter", "Border", "SliceMode", "Rel"}  # enums: Python calls them
+LEFT_OUT |= {"Inter", "Border", "SliceMode", "Rel", "Type"}  # enums, which Python calls; numpy.dtype
 # MindSpore's private helpers for initializers of one's own
 LEFT_OUT |= {"_assignment", "_calculate_correct_fan", "_calculate_fan_in_and_fan_out", "_init_random_uniform"}
 

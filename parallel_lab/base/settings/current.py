@@ -91,8 +91,8 @@ def get_auto_parallel_context(attr_key: str) -> Any:
     """The present value of a key, in the form it was set in: all_reduce_fusion_config as a list.
 
     device_num and global_rank read 1 and 0 until they are set (`is_set` tells). comm_fusion holds every kind of
-    message. With compat "2.10" a dataset_strategy of tuples reads as nested lists. Raises ContextError for an unknown
-    key, ContextTypeError for a key that is not a text.
+    message; a part of a dict, as pipeline_scheduler, is read alone. With compat "2.10" a dataset_strategy of tuples
+    reads as nested lists. Raises ContextError for an unknown key, ContextTypeError for a key that is not a text.
     """
     key = known_key("get_auto_parallel_context", attr_key)
     if key in _READ:
@@ -153,10 +153,10 @@ def known_key(where: str, key: object, known: Iterable[str] = ()) -> str:
     plain = text(where, "key", key, SETTINGS)
     verb, _, function = where.partition("_")
     known = known or checks_of(function, plain)
-    if plain in known:
+    inside = [f"It stands inside the dict {key}" for key, parts in PARTS.items() if plain in parts]
+    if plain in known or (inside and plain in _DEFAULTS and where == "get_auto_parallel_context"):
         return plain
     others = [f"{verb}_{name} knows it" for name in KEYS if function in KEYS and plain in checks_of(name, plain)]
-    inside = [f"It stands inside the dict {key}" for key, parts in PARTS.items() if plain in parts]
     hint = [*others, *inside, nearest(plain, known)][0]
     # the hint comes first: behind all the keys nobody would find it
     what = f"key {shorten(plain)} is not known{f'. {hint}' if hint else ''}"

@@ -173,7 +173,7 @@ class Tensor(NumpyProtocol):
             else:
                 return NotImplemented
         dtype = arrays[0].dtype
-        if dtype.kind not in op.plain_kinds or arrays[-1].dtype != dtype:  # `compute` converts them
+        if dtype.kind not in op.plain_kinds or arrays[-1].dtype != dtype or on_tape.get() < 0:  # `compute` converts
             return NotImplemented
         try:
             data = op.fn(*arrays)
@@ -197,7 +197,7 @@ class Tensor(NumpyProtocol):
             op.signature_for(shapes, attrs)
         arrays_out = op.attempt(arrays, attrs)
         noted = op.vjp_fn is not None or (on_tape.get() == 2 and op.dtype != "bool" and op.name != "sign")
-        recorded = noted and any(t.requires_grad for t in tensors)
+        recorded = noted and on_tape.get() >= 0 and any(t.requires_grad for t in tensors)
         node = Node(op, tuple(tensors), attrs, arrays) if recorded else None
         if type(arrays_out) is tuple:
             return node.results(arrays_out) if node is not None else tuple(map(Tensor, arrays_out))
