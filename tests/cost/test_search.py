@@ -286,6 +286,37 @@ def test_halving_networks(name):
     assert {n: s for n, s in strategies(plan).items() if n in wanted} == wanted
 
 
+# b, dims, devices, strategies
+MANY_DEVICES = {
+    # rows cost 16 * 16 / 2 * 0.1 = 12.8, nothing 12.8 squared / 25 = 6.6; the dataset, which halves its rows, decides
+    # last. Among 32 devices it is the first, and what is read cut otherwise costs 16 times the tensor
+    "nothing": (64, [16, 16, 16], 64, [((1, 1), (1, 1)), ((1, 1), (1, 1))]),
+    "the dataset first": (64, [16, 16, 16], 32, [((32, 1), (1, 1)), ((32, 1), (1, 1))]),
+    # 1: rows 204.8 < columns 512, 256; columns 128 < 204.8; rows 102.4 < 128; columns 64 < 102.4; rows 51.2 < 64.
+    # 2 takes its input as it lies: rows, or the contraction, whose sums stay scattered along the 16 * 4 rows
+    "scattered": (64, [16, 256, 16], 64, [((16, 1), (1, 4)), ((16, 4), (4, 1))]),
+}
+
+
+@pytest.mark.parametrize("name", MANY_DEVICES)
+def test_among_more_than_32_devices_the_dearest_product_decides_first(name):
+    rows, dims, devices, wanted = MANY_DEVICES[name]
+    plan = searched(nets.Chain(dims, [None, None]), ones(rows, 16), mode="recursive_programming", device_num=devices)
+    found = strategies(plan)
+    assert [found["matmul"], found["matmul_1"]] == wanted
+    kinds = [i.kind for _, i in plan.instructions("forward") if i.name == "matmul_1" and i.is_communication]
+    (rows, parts), _ = wanted[1]
+    assert kinds == ["reduce_scatter"] * (parts > 1)
+    assert plan.value(plan.outputs[0]).placed.splits == (rows * parts, 1)
+
+
+def test_an_operator_that_nobody_halves_and_none_follows_stays_whole():
+    net = nn.SequentialCell(nn.Conv2d(4, 8, 3), nn.AvgPool2d(2, 2), nn.ReLU())
+    plan = searched(net, ones(16, 4, 8, 8), mode="recursive_programming")
+    found = {name.split(".")[-1]: cuts for name, cuts in strategies(plan).items()}
+    assert found == {"conv2d": ((8, 1, 1, 1), (1, 1, 1, 1)), "avg_pool": ((1, 1, 1, 1),), "relu": ((1, 1, 1, 1),)}
+
+
 # ---- against trying everything ----
 
 TERMS = (Term("work", "s", 1.0, ""), Term("messages", "s", 0.5, ""))

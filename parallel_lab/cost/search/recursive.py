@@ -12,11 +12,13 @@ More where a neighbour that decided before it on this level is cut otherwise: 16
 not cut; a product whose columns were cut does not cut the contraction any more, nor the other way round; equals go to
 the first of this list. A convolution halves its batch, pooling batch or channels; the dataset, a batch normalization
 and the cross entropies their first even dim. Operators are met from the result backward, last operands first, and
-decide in the opposite order.
+decide in the opposite order. Among more than 32 devices the dearest decide first: of a product the dearest of the four
+counts, of a convolution half of its smallest tensor, 0 of pooling and the dataset; the others come before all. There
+the sums of a split contraction stay scattered along the rows.
 
 All others follow: they are split as what they read, or else as their readers want it; first where this uses all
 devices, then half of them, and so on; what is left is not split. A BatchMatMul follows, too. A Gather splits its
-indices, then the rows of its table, and hands nothing on.
+indices, then the rows of its table, and hands nothing on. Some operators nobody halves and none follows (WHOLE).
 
 Strategies that the learner gave are not looked at, as in MindSpore 2.10, except with `self_define_shard`. (MindSpore:
 rec_core. The weight 0.1 is rp_matmul_mem_coef of set_cost_model_context; in 1.x it was 0.25. 64 single products do not
@@ -51,6 +53,13 @@ KINDS = {"m": "rows", "n": "columns", "k": "contraction", "b": "batch", "c": "ch
 # operators that halve themselves besides products: one of these dims, from the right, or else the first even one
 HALVED = {"Conv2D": {"b": 4}, "Conv2DTranspose": {"b": 4}, "MaxPool": {"b": 4, "c": 3}}
 FIRST_EVEN = ("BatchNorm", "PReLU", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits", DATASET)
+# MindSpore has rules for these, but neither a way to halve them nor one to follow: they stay whole (rec_parse_graph)
+WHOLE = (
+    *("AvgPool", "AvgPool3D", "BroadcastTo", "Conv3D", "Cosh", "CumProd", "Erfinv", "GatherNd", "HShrink", "IsFinite"),
+    *("KLDivLoss", "MaxPool3D", "Mish", "MulNoNan", "ReduceAll", "ReduceAny", "ReduceProd", "Rint", "SeLU", "Slice"),
+    *("SoftShrink", "SquaredDifference", "TopK", "TruncateDiv", "Xdivy", "Xlogy"),
+)
+DEAREST_ABOVE = 32  # devices (rec_partition, SortByWeight; rec_generate_strategy, ExtraShardMatmulOnBatchDim)
 SILENT = (DATASET, "Gather", "Assign", "ExpandDims")  # these hand nothing on
 AS_IT_IS = (0, 1, 2, 3)  # the order of four dims
 AFTER = -1  # stands for an operand: the neighbour reads the result
@@ -83,31 +92,45 @@ class _Op:
 
     @property
     def halves(self) -> bool:
-        return self.kind == "MatMul" or self.kind in HALVED or self.kind in FIRST_EVEN
+        return self.kind == "MatMul" or self.kind in HALVED or self.kind in FIRST_EVEN or self.kind in WHOLE
 
     def now(self, at: int) -> Shape:
         """Shape of operand 0 or 1, or of the result (2), as it is by now."""
         shape = self.out if at == 2 else self.shapes[at]
         return tuple(n // self.halved[at].get(len(shape) - i, 1) for i, n in enumerate(shape))
 
+    def prices(self, rows_scale: float) -> tuple[float, float, float, float]:
+        """Of a product's rows, columns, contraction, nothing.  rows_scale: by which a cut of the rows is cheaper."""
+        (m, k), (_, n) = self.now(0), self.now(1)
+        cuts = k * n / 2 * rows_scale, m * k / 2, m * n / 2
+        return *cuts, min(cuts) ** 2 / WHOLE_BELOW
+
+    def weight(self, rows_scale: float) -> float:
+        """How early it decides where the dearest is the first."""
+        if self.kind == "MatMul":
+            return max(self.prices(rows_scale))
+        if self.kind == "MaxPool" or self.kind in WHOLE or self.kind == DATASET:
+            return 0.0
+        return min(math.prod(self.now(at)) for at in range(3)) / 2 if self.kind in HALVED else math.inf
+
     def choices(self, rows_scale: float) -> Iterator[tuple[str, float, Cuts]]:
-        """(label, price, cuts) of what can be halved.  rows_scale: by which a cut of a product's rows is cheaper."""
+        """(label, price, cuts) of what can be halved."""
         if self.kind == "MatMul":
             (m, k), (_, n) = self.now(0), self.now(1)
-            rows, columns, contraction = k * n / 2 * rows_scale, m * k / 2, m * n / 2
+            rows, columns, contraction, nothing = self.prices(rows_scale)
             if not m % 2:
                 yield "m", rows, (2, 0, 2)
             if not n % 2 and 1 not in self.halved[0]:
                 yield "n", columns, (0, 1, 1)
             if not k % 2 and 1 not in self.halved[1]:
                 yield "k", contraction, (1, 2, 0)
-            yield "", min(rows, columns, contraction) ** 2 / WHOLE_BELOW, (0, 0, 0)
+            yield "", nothing, (0, 0, 0)
             return
         shape = self.now(2 if self.kind == "MaxPool" else 0)
         even = [dim for dim in range(len(shape), 0, -1) if not shape[-dim] % 2]
         if self.kind in HALVED:
             yield from ((label, 0.0, (dim, 0, dim)) for label, dim in HALVED[self.kind].items() if dim in even)
-        elif even:
+        elif even and self.kind in FIRST_EVEN:
             yield "", 0.0, (even[0], even[0], even[0])
 
 
@@ -208,7 +231,8 @@ class _Recursive(Places):
         for level in range(1, self.device_num.bit_length()):
             for op in order:
                 op.cuts = None
-            for op in order:
+            dearest = {op: -op.weight(self.rows_scale) if among_many(self.config) else op.kind in WHOLE for op in order}
+            for op in sorted(order, key=dearest.__getitem__):
                 self.halve(op, level)
         for op in self.ops.values():
             if op.node is not None and (op.halves or op.node.op in BATCH_ONLY or without_rule(op.node)):
@@ -291,6 +315,8 @@ class _Recursive(Places):
             return ()
         if made.name in self.views:
             return reshaped_cuts(made.shapes[0], made.out, made.strategy[0])
+        if made.node is not None and (scattered := rows_scattered(made.node, made.strategy, self.config)):
+            return scattered[0]
         return made.strategy[0] if made.kind == "BatchMatMul" else self.rules[made.name].outs[0].whole().splits
 
     def as_wanted(self, op: _Op) -> tuple[int, ...]:
@@ -351,6 +377,19 @@ class _Recursive(Places):
                     wanted = (held.splits, (rest,)) if op.kind == "Gather" else op.strategy
                     cuts = tuple(itertools.chain(*wanted))
                     self.take(op, max(fitting, key=lambda s: sum(map(int.__eq__, itertools.chain(*s), cuts))))
+
+
+def among_many(config: ParallelConfig) -> bool:
+    """Whether all stages together have so many devices that other rules hold."""
+    return config.device_num * config.pipeline_stages > DEAREST_ABOVE
+
+
+def rows_scattered(node: Node, strategy: Strategy, config: ParallelConfig) -> Strategy | None:
+    """The out_strategy of a product whose sums stay scattered along its rows, where these allow it."""
+    if node.op_class != "MatMul" or not among_many(config) or len(node.shape) != 2:
+        return None
+    (rows, parts), _ = turned(node, strategy)
+    return ((rows * parts, 1),) if parts > 1 and node.shape[0] % (rows * parts) == 0 else None
 
 
 def without_rule(node: Node) -> bool:

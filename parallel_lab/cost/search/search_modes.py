@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import cast
 
 from ...base.settings.config import ParallelConfig
 from ...base.settings.current import get_cost_model_context
 from ...graph.ir import Graph
-from ...layout.named_layout import AnyStrategy
+from ...layout.named_layout import AnyStrategy, Strategy
 from .eliminate import Solution, eliminate
 from .mindspore_model import mindspore_problem
 from .places import Places
 from .problem import Problem
 from .propagation import propagate_strategies
-from .recursive import Halving, recursive_search
+from .recursive import Halving, recursive_search, rows_scattered
 
 
 def search_strategies(graph: Graph, config: ParallelConfig) -> Graph:
@@ -30,7 +31,11 @@ def search_strategies(graph: Graph, config: ParallelConfig) -> Graph:
         return propagate_strategies(graph, config)
     if config.search_mode == "recursive_programming":
         strategies, steps = recursive_search(graph, config)
-        return with_strategies(graph, config, strategies, recursive_reasons(strategies, steps), given_too=True)
+        found = with_strategies(graph, config, strategies, recursive_reasons(strategies, steps), given_too=True)
+        outs = {n.name: rows_scattered(n, cast(Strategy, n.strategy), config) for n in found.nodes if n.strategy}
+        return replace(
+            found, nodes=tuple(replace(n, out_strategy=outs.get(n.name) or n.out_strategy) for n in found.nodes)
+        )
     problem = mindspore_problem(graph, config)
     kept = config.algo_approxi_epsilon if config.enable_algo_approxi else 0.0
     solution = eliminate(problem, int(get_cost_model_context("device_memory_capacity")), approximate=kept)
