@@ -141,9 +141,10 @@ def _one_number(where: str, name: str, value: Any) -> np.generic:
 
 
 def fill_v2(shape: Any, value: Any) -> Tensor:
-    """One number everywhere.  shape: ints, value: a number or a Tensor of one -> `shape` of its dtype."""
+    """One number everywhere.  shape: ints, or a Tensor of them; value: a number or a Tensor of one -> of its dtype."""
     number = _one_number("FillV2", "value", value)
-    return Tensor(ops.full(shape, number.item(), number.dtype))
+    size = shape.asnumpy().tolist() if isinstance(shape, Tensor) else shape
+    return Tensor(ops.full(tuple(size) if isinstance(size, list) else size, number.item(), number.dtype))
 
 
 def range_(start: Any, end: Any, step: Any = 1, maxlen: int = 1_000_000) -> Tensor:
@@ -275,16 +276,23 @@ def _form(name: str, fn: Callable, base: type[_Form] = _Form) -> type[_Form]:
 class _Made(_Form):
     """The class of a function that makes a tensor, a constant, whose slice every rank takes that its readers
     want, without a message. A strategy is for the tensor that is made.
+
+    entries  how many tuples a strategy has; 0: any
     """
+
+    entries = 0
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         made = super().__call__(*args, **named)
-        devices = getattr(current_tracer.get(), "device_num", None)
-        for cuts in filter(None, strategy_counts(self.in_strategy or ())):
-            if devices and devices % math.prod(cuts):
+        devices, given = getattr(current_tracer.get(), "device_num", None), strategy_counts(self.in_strategy or ())
+        if devices and self.entries and given and len(given) != self.entries:
+            allowed = f"{self.entries}: one for the tensor, () for the number"
+            raise StrategyError(f"strategy {given} has {len(given)} tuples", where=self.name, allowed=allowed)
+        for cuts in filter(None, given):
+            if devices and (min(cuts) < 1 or devices % math.prod(cuts)):
                 what = f"strategy {cuts} makes {math.prod(cuts)} slices on {devices} devices"
                 raise StrategyError(what, where=self.name, allowed="Their number divides the devices")
-            if len(cuts) != len(made.shape) or any(n % c for n, c in zip(made.shape, cuts, strict=True)):
+            if len(cuts) != len(made.shape) or any(n % max(c, 1) for n, c in zip(made.shape, cuts, strict=True)):
                 what = f"strategy {cuts} for a tensor of shape {tuple(made.shape)}"
                 raise StrategyError(what, where=self.name, allowed="One count per dim, each dividing it")
         return made
@@ -319,6 +327,7 @@ Depend = _form("Depend", depend)
 Eye = _form("Eye", eye, _Made)
 Fill = _form("Fill", fill, _Made)
 FillV2 = _form("FillV2", fill_v2, _Made)
+FillV2.entries = 2  # the shape counts as an input (fillv2_info)
 LinSpace, LinSpaceExt = _form("LinSpace", lin_space, _Made), _form("LinSpaceExt", lin_space_ext, _Made)
 Ones = _form("Ones", ones, _Made)
 OnesLike, OnesLikeExt = (_form(name, ones_like, _Made) for name in ("OnesLike", "OnesLikeExt"))

@@ -178,3 +178,34 @@ def test_a_function_as_an_operator_is_traced_where_it_is_called():
         ops.Morph(lambda x: x.sum(), lambda x: x, lambda x: x)(Tensor(x))
     with pytest.raises(StrategyError, match="operators of its function"):
         morph.shard(((2, 1),))
+
+
+FILLED = {
+    "a tuple": (((2, 4), ()), (8, 16), ""),
+    "a Tensor": (((2, 4), ()), Tensor([8, 16], ms.int32), ""),
+    "one tuple": (((2, 4),), (8, 16), "2: one for the tensor"),
+    "a dim too many": (((2, 4, 1), ()), (8, 16), "One count per dim"),
+    "sixteen slices": (((2, 8), ()), (8, 16), "Their number divides the devices"),
+}
+
+
+@pytest.mark.parametrize("strategy, shape, words", FILLED.values(), ids=FILLED)
+def test_a_filled_tensor_has_a_strategy_for_itself_and_an_empty_one_for_the_number(strategy, shape, words):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.fill, self.mul = ops.FillV2().shard(strategy), ops.Mul()
+
+        def construct(self, x):
+            return self.mul(x, self.fill(shape, Tensor(2.5, ms.float32)))
+
+    x = np.arange(128, dtype=np.float32).reshape(8, 16)
+    options = {"device_num": 8, "parallel_mode": "semi_auto_parallel", "dataset_strategy": "full_batch"}
+    if words:
+        with pytest.raises(StrategyError, match=words):
+            compile(Net(), Tensor(x), **options)
+        return
+    plan = compile(Net(), Tensor(x), **options)
+    sim = Simulator(plan, {})
+    sim.run_step(x)
+    np.testing.assert_array_equal(sim.full(plan.outputs[0]), 2.5 * x)

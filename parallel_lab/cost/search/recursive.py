@@ -100,7 +100,7 @@ class _Op:
         return tuple(n // self.halved[at].get(len(shape) - i, 1) for i, n in enumerate(shape))
 
     def prices(self, rows_scale: float) -> tuple[float, float, float, float]:
-        """Of a product's rows, columns, contraction, nothing.  rows_scale: by which a cut of the rows is cheaper."""
+        """What a product's rows, columns, contraction or nothing cost.  rows_scale: by which the rows are cheaper."""
         (m, k), (_, n) = self.now(0), self.now(1)
         cuts = k * n / 2 * rows_scale, m * k / 2, m * n / 2
         return *cuts, min(cuts) ** 2 / WHOLE_BELOW
