@@ -151,6 +151,7 @@ FAULTS = r"""() => {
   });
   const shown = once((e) => !look(e).hidden && (!e.parentElement || shown(e.parentElement)));
   const stuck = once((e) => e !== root && (look(e).sticky || stuck(e.parentElement)));
+  const over = once((e) => root.matches(".pl-tab-over") && e.closest(".pl-tab-panel")); // lies over the picture on purpose
   const scrolls = (how) => how === "auto" || how === "scroll";
   const sides = [["left", Math.max], ["top", Math.max], ["right", Math.min], ["bottom", Math.min]];
   const within = (a, b) => Object.fromEntries(sides.map(([side, near]) => [side, near(a[side], b[side])]));
@@ -194,7 +195,7 @@ FAULTS = r"""() => {
     for (const b of inSight.slice(i + 1)) {
       const wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
       const high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
-      if (wide > 2 * zoom && high > 4 * zoom && a.e !== b.e && !stuck(a.e) && !stuck(b.e)) {
+      if (wide > 2 * zoom && high > 4 * zoom && a.e !== b.e && over(a.e) === over(b.e) && !stuck(a.e) && !stuck(b.e)) {
         tell(`covers "${b.text.slice(0, 40)}"`, a);
       }
     }

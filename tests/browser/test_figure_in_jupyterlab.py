@@ -24,6 +24,26 @@ def test_a_figure_is_drawn_by_plotly_with_its_title_and_source(opened):
     assert figure.locator(".bars .point").count() > 10
 
 
+def test_a_figure_keeps_its_height_when_the_window_changes_while_it_is_out_of_sight(opened):
+    """It came back 30 pixels high, with eight ranks in one line."""
+    figure = "import parallel_lab as pl\npl.StrategyLab(devices=2).figure('timeline')"
+    book = opened("resized.ipynb", figure, "print('line\\n' * 200)")
+    book.run_all()
+    drawn = book.page.locator(".js-plotly-plot .main-svg").first
+    drawn.wait_for(timeout=60_000)
+    tall = drawn.bounding_box()["height"]
+    book.scroll_to(1)
+    book.page.set_viewport_size({"width": 1100, "height": 1400})
+    book.page.wait_for_timeout(1000)  # nothing tells that it has been drawn anew
+    book.scroll_to(0)
+    book.page.wait_for_timeout(1000)
+    box = drawn.bounding_box()
+    assert tall == 380 and box["height"] == 380
+    sync_api.expect(book.page.locator(".jp-Notebook .js-plotly-plot")).to_have_count(1)
+    assert box["width"] <= book.page.locator(".jp-OutputArea-output").first.bounding_box()["width"] + 1
+    book.page.set_viewport_size({"width": 1280, "height": 1000})
+
+
 @pytest.mark.parametrize("theme", ["Light", "Dark"])
 def test_axe_finds_no_fault_in_any_lab(opened, theme):
     labs = [f"{lab}Widget" for lab in widgets.LABS]

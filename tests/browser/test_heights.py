@@ -24,7 +24,7 @@ from parallel_lab.lab.runs.model import RunLab
 from parallel_lab.lab.search.model import SearchLab
 from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
-from tests.browser.lab_page import MARKS, browser, live, page_of, wait_painted
+from tests.browser.lab_page import FAULTS, MARKS, boxes, browser, live, page_of, wait_painted
 from tests.lab.fake_lab import FakeLab
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -146,22 +146,53 @@ def test_a_lab_fits_a_laptop_in_every_state_and_nothing_moves(live, name):
     lab.close()
 
 
-OPEN = ("redistribution", "stepper")  # a tab is open at first
-
-
-@pytest.mark.parametrize("name", [name for name in STATES if name.startswith(OPEN)])
-def test_a_lab_fits_a_laptop_whichever_of_its_tabs_is_open(live, name):
-    """Steps in words of a redistribution made its lab 1025 pixels high, the algorithms of the stepper 748."""
-    lab = STATES[name][0]()
-    page, _ = live(widget_of(type(lab))(lab), width=848)
-    laptop(page)
-    heights = {"at first": page.evaluate(PLACES)[0]}
+def with_each_tab(page: Any) -> dict[str, float]:
+    """The height of a lab with each of its tabs, opened by a click; the last one is left open."""
+    heights = {}
     for tab in page.locator("[role=tab]").evaluate_all("(all) => all.map((e) => e.dataset.tab)"):
-        closed = page.locator(f"[data-tab={tab}]:not([aria-selected=true])")
+        closed = page.locator(f"[role=tab][data-tab={tab}][aria-selected=false]")
         if closed.count():
-            closed.first.click()
+            closed.click()
         heights[tab] = page.evaluate(PLACES)[0]
-    assert {tab: height for tab, height in heights.items() if height > LAB_PX} == {}
+    return heights
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_lab_fits_a_laptop_whichever_of_its_tabs_is_open(live, name):
+    """The first tab made the Strategy Lab 1390 pixels high, programs as code all labs about 1070."""
+    make, acts = STATES[name]
+    lab = make()
+    page, view = live(widget_of(StrategyLab if isinstance(lab, FakeLab) else type(lab))(lab), width=848)
+    laptop(page)
+    heights = {"at first": with_each_tab(page)}
+    for number, act in enumerate(acts):
+        act(view)
+        page.evaluate("tellAll()")
+        wait_painted(page)
+        heights[f"after {number}"] = with_each_tab(page)
+    assert heights["at first"] or name == "recompute"
+    assert [(at, tab) for at, found in heights.items() for tab, height in found.items() if height > LAB_PX] == []
+    lab.close()
+
+
+def test_a_tab_without_room_lies_over_the_picture_and_leaves_the_result(live):
+    """It moves nothing, reaches up to the lead at most, and goes with Escape, also for those who are in it by keys."""
+    lab = MemoryLab()
+    page, _ = live(widget_of(MemoryLab)(lab), width=848)
+    laptop(page)
+    closed = page.evaluate(PLACES)
+    page.locator("[data-tab=paper]").click()
+    assert page.evaluate(PLACES) == closed
+    (lead,), (panel,), (tab,) = (
+        boxes(page.locator(css)) for css in (".pl-status", ".pl-tab-panel", "[data-tab=paper]")
+    )
+    assert lead["y"] + lead["height"] <= panel["y"] and panel["y"] + panel["height"] <= tab["y"] + 1
+    page.locator("[data-field=zero_degree]").focus()
+    page.keyboard.press("Escape")  # what was typed there is given up first, as in any field
+    page.locator(".pl-tab-panel").focus()
+    page.keyboard.press("Escape")
+    assert page.locator(".pl-tab-panel:not([hidden])").count() == 0
+    assert page.evaluate("document.activeElement.dataset.tab") == "paper"
     lab.close()
 
 
@@ -237,4 +268,15 @@ def test_the_search_lab_that_has_trained_both_fits_a_laptop(live):
     assert page.evaluate(PLACES)[0] <= LAB_PX and not page.locator(".pl-se-candidates").count()
     page.locator("[data-command=select_operator][data-value=matmul2]").click()
     assert page.evaluate(PLACES)[0] <= LAB_PX and page.locator(".pl-se-candidates").count()
+    lab.close()
+
+
+@pytest.mark.parametrize("name", [name for name in STATES if " " not in name])
+def test_on_a_narrow_phone_nothing_passes_beyond_a_lab(live, name):
+    """At 300 pixels, "3 products" of the Recompute Lab covered its neighbours, and selects left the page."""
+    lab = STATES[name][0]()
+    page, _ = live(widget_of(StrategyLab if isinstance(lab, FakeLab) else type(lab))(lab), width=300)
+    beyond = ("beyond the page", "a picture sticks out", "clipped at the side")
+    found = [fault for fault in page.evaluate(FAULTS) if fault[0] in beyond or fault[2].startswith("SMALL")]
+    assert not found and page.evaluate("document.documentElement.scrollWidth") == 300
     lab.close()

@@ -282,7 +282,7 @@ const { render, mountPage } = lab({
     <div class="pl-stage">${slot("arcs")}${slot("cards")}</div>
     ${slot("tables")}
     ${sky}`,
-  measure(ui, root) { ui.width = Math.max(300, Math.floor(root.querySelector(".pl-stage").clientWidth || 900)); },
+  measure(ui, root) { ui.width = Math.max(240, Math.floor(root.querySelector(".pl-stage").clientWidth || 900)); },
   numbers: ["choose_ranks", "choose_elements"],
   handlers,
   ...flying({

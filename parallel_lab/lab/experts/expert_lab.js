@@ -2,7 +2,7 @@
 // is as high as the expert has rows; a row has the colour of its token's rank. With a capacity a box has slots for each rank's
 // tokens; above the line lies, hatched, what found none. What all labs share is in page.js and sections.js.
 
-const EX = { width: 620, pitch: 17, gap: 16, left: 14, ways: 80, bars: 120, unit: 9, over: 296, high: 118 }; // pixels
+const EX = { width: 620, pitch: 17, gap: 16, left: 14, ways: 80, bars: 120, unit: 9, over: 290, high: 118 }; // pixels
 
 const exToken = (t, { tokens }) => EX.left + t * EX.pitch + Math.floor(t / tokens) * EX.gap + EX.pitch / 2;
 // Where the box of each expert stands: [middle, width].

@@ -103,10 +103,12 @@ def fit_chart(fit: Any) -> Chart:
 def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one step") -> Chart:
     """The lanes of ranks over one step, every event with its times.  timeline: as of a Strategy Lab's snapshot"""
     kinds: dict[str, list[tuple[float, float, int, str]]] = {}
+    scale, unit, places = (1e-3, "ms", 3) if timeline["end"] >= 1000 else (1, "us", 1)
     for row, lane in enumerate(timeline["lanes"]):
         for bar in (*lane["bars"], *lane.get("meanwhile", ())):
-            said = f"rank {lane['rank']}: {bar['label']}, {bar['start']:.1f} to {bar['end']:.1f} us"
-            kinds.setdefault(bar["kind"], []).append((bar["start"], bar["end"], row, said))
+            start, end = bar["start"] * scale, bar["end"] * scale
+            said = f"rank {lane['rank']}: {bar['label']}, {start:.{places}f} to {end:.{places}f} {unit}"
+            kinds.setdefault(bar["kind"], []).append((start, end, row, said))
     hues = {"compute": COMPUTE, "communication": SENT, "wait": WAITING}
     hues |= {kind: HUES[n % len(HUES)] for n, kind in enumerate(k for k in kinds if k not in hues)}
     traces = tuple(
@@ -115,9 +117,9 @@ def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one st
         for starts, ends, rows, said in [zip(*bars, strict=True)]
     )
     lanes = tuple(f"rank {lane['rank']}" for lane in timeline["lanes"])
-    spent = ", ".join(f"{kind} {sum(e - s for s, e, *_ in bars):.4g} us" for kind, bars in kinds.items())
-    alt = f"{title}, {timeline['source']}: {timeline['end']:.4g} us on {len(lanes)} ranks; over all ranks {spent}."
-    return Chart(title, timeline["source"], "time in us", "", traces, alt, rows=lanes)
+    spent = ", ".join(f"{kind} {sum(e - s for s, e, *_ in bars):.4g} {unit}" for kind, bars in kinds.items())
+    alt = f"{title}, {timeline['source']}: {timeline['end'] * scale:.4g} {unit} on {len(lanes)} ranks; over all ranks {spent}."
+    return Chart(title, timeline["source"], f"time in {unit}", "", traces, alt, rows=lanes)
 
 
 def loss_chart(

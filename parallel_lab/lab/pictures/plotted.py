@@ -93,7 +93,8 @@ class Plotted:
             drawn = json.loads(self.plotly().to_json())
         except MissingPlotly:
             return bundle
-        return {**bundle, PLOTLY: {**drawn, "config": {"responsive": True, "displaylogo": False}}}
+        # not "responsive": JupyterLab fits the width by itself, and the height, where it has none of its own, came to 30 px
+        return {**bundle, PLOTLY: {**drawn, "config": {"displaylogo": False}}}
 
     def __repr__(self) -> str:
         return self.chart.alt

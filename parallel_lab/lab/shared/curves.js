@@ -18,7 +18,7 @@ BODIES.curves = ({ axis, x, curves: found, marks, within }, ui) => {
   const atX = (size) => round(CV.left + ((Math.log2(size) - first) / (last - first)) * (right - CV.left));
   const atY = (time) => round(bottom - ((Math.log10(time) - low) / (high - low)) * (bottom - CV.top));
   const powers = Array.from({ length: Math.floor(high) - Math.ceil(low) + 1 }, (_, i) => 10 ** (Math.ceil(low) + i));
-  const apart = width < 560 ? 8 : 4; // powers of two between two labels
+  const apart = width < 360 ? 16 : width < 560 ? 8 : 4; // powers of two between two labels
   const sizes = x.filter((size, i) => i % apart === 0);
   const drawn = (curve) => `M${curve.map((time, i) => `${atX(x[i])} ${atY(time)}`).join("L")}`;
   const line = ([name, curve], n) => html`<path class="pl-cv-line" data-key="${name}" stroke="${`var(--pl-cv-${n % HUES})`}"

@@ -183,20 +183,25 @@ const numberOf = (text) => {
 };
 const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs"); // texts made for terminals
 
-// What an open tab shows scrolls where the lab would leave the screen: a notebook's, of a laptop at least. Where little
-// room is left, it is the page that scrolls.
-const LAPTOP_PX = 655, LEAST_PX = 72;
-function fitPanel(root) {
-  const panel = root.querySelector(".pl-tab-panel:not([hidden])");
-  if (!panel || root.clientWidth < LAPTOP_PX) { root.style.removeProperty("--pl-panel"); return; }
+// What an open tab shows scrolls where the lab would leave the screen: a notebook's, of a laptop at least. Where too
+// little room is left below, it lies over the lower part of the picture until it is closed, by its tab or by Escape. A
+// tab that is open at first has its place, and covers nothing.
+const LAPTOP_PX = 655, LEAST_PX = 120, LEAST_OPEN_PX = 72, OVER_PX = 320;
+function fitPanel(root, openAtFirst) {
+  const panel = root.querySelector(".pl-tab-panel:not([hidden])"), above = root.querySelector(".pl-status, .pl-head");
+  const shown = panel && root.clientWidth >= LAPTOP_PX, covered = root.classList.contains("pl-tab-over");
   const most = Math.max(LAPTOP_PX, (root.closest(".jp-WindowedPanel-outer")?.clientHeight ?? innerHeight) - 24) - 1;
-  const room = Math.floor(most / zoomOf(root) - (root.offsetHeight - panel.offsetHeight));
-  const scrolls = room >= LEAST_PX && panel.scrollHeight > room;
-  root.style.setProperty("--pl-panel", scrolls ? `${room}px` : "none");
+  let room = shown && Math.floor(most / zoomOf(root) - (root.offsetHeight - (covered ? 0 : panel.offsetHeight)));
+  const over = shown && !openAtFirst && room < LEAST_PX && panel.scrollHeight > room;
+  if (over) room = Math.min(OVER_PX, boxIn(root, panel.parentElement).top - (above ? boxIn(root, above).top + above.offsetHeight : 0));
+  root.classList.toggle("pl-tab-over", over);
+  const scrolls = shown && room >= LEAST_OPEN_PX && panel.scrollHeight > room;
+  if (shown) root.style.setProperty("--pl-panel", scrolls ? `${room}px` : "none");
+  else root.style.removeProperty("--pl-panel");
   if (scrolls) panel.tabIndex = 0; // for those who scroll by keys
-  else panel.removeAttribute("tabindex");
+  else panel?.removeAttribute("tabindex");
 }
-function measureWidth(ui, root) { ui.width = Math.max(300, Math.floor(root.clientWidth || 940) - 8); }
+function measureWidth(ui, root) { ui.width = Math.max(240, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
 // Controls that a teacher has hidden are out of sight, whichever way they are made; pictures stay, and do nothing.
@@ -315,7 +320,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         morph(slots[name], next.content);
       }
       style.textContent = `${hiding(id, view.snapshot.hidden ?? [])}${framing(id, ui)}`;
-      fitPanel(root);
+      fitPanel(root, spec.tab);
       spec.drawn?.(view);
     }
     drawFigures(view);
@@ -382,6 +387,12 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
       if (target.dataset?.field && (key === "Enter" || key === "Escape")) {
         if (key === "Enter") commit(target);
         else { ui.drafts.clear(); view.forget(); }
+        return true;
+      }
+      if (key === "Escape" && ui.tab && root.classList.contains("pl-tab-over")) {
+        if (target.closest(".pl-tab-panel")) root.querySelector(`[role=tab][aria-selected=true]`).focus();
+        ui.tab = null;
+        view.ask();
         return true;
       }
       if (target.nodeName === "INPUT" || target.nodeName === "SELECT") return false;

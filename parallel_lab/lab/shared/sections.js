@@ -207,7 +207,7 @@ function tabs(ui, known) {
     data-key="tab-${name}" data-tab="${name}" aria-selected="${of[ui.tab] === name}"
     aria-controls="${ui.id}-panel">${title}${rows === null ? "" : html` <small>${rows}</small>`}</button>`;
   const [title, , content] = known[ui.tab] ?? ["closed", null, () => ""];
-  return html`<div class="pl-tabs" role="tablist" aria-label="tables and code">${Object.entries(known).map(tab)}</div>
+  return html`<div class="pl-tabbed"><div class="pl-tabs" role="tablist" aria-label="tables and code">${Object.entries(known).map(tab)}</div>
     <div class="pl-tab-panel" id="${ui.id}-panel" role="tabpanel" aria-label="${title ?? "Code"}"
-    ${flag("hidden", !known[ui.tab])}>${content()}</div>`;
+    ${flag("hidden", !known[ui.tab])}>${content()}</div></div>`;
 }
