@@ -151,7 +151,7 @@ FAULTS = r"""() => {
   });
   const shown = once((e) => !look(e).hidden && (!e.parentElement || shown(e.parentElement)));
   const stuck = once((e) => e !== root && (look(e).sticky || stuck(e.parentElement)));
-  const over = once((e) => root.matches(".pl-tab-over") && e.closest(".pl-tab-panel")); // lies over the picture on purpose
+  const over = once((e) => root.matches(".pl-tab-over") && e.closest(".pl-tab-panel")); // covers on purpose
   const scrolls = (how) => how === "auto" || how === "scroll";
   const sides = [["left", Math.max], ["top", Math.max], ["right", Math.min], ["bottom", Math.min]];
   const within = (a, b) => Object.fromEntries(sides.map(([side, near]) => [side, near(a[side], b[side])]));

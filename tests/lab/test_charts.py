@@ -153,3 +153,13 @@ def test_an_unknown_figure_is_refused_with_those_there_are():
 def test_an_empty_timeline_is_a_chart_too():
     empty = timeline_chart({"source": "predicted", "unit": "us", "end": 0.0, "lanes": []})
     assert empty.svg().startswith("<svg ") and plotted(empty).plotly().layout.title.text
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("end", "unit", "right"), [(999.0, "us", 999.0), (6500.0, "ms", 6.5)])
+def test_a_long_step_is_drawn_in_milliseconds(end, unit, right):
+    """Its axis said "2k" and "4k" of microseconds."""
+    lane = {"rank": 3, "bars": [{"kind": "wait", "label": "all_reduce", "start": 0.0, "end": end}]}
+    chart = timeline_chart({"source": "measured", "unit": "us", "end": end, "lanes": [lane]})
+    assert chart.x == f"time in {unit}" and chart.traces[0].ends == (pytest.approx(right),)
+    assert chart.traces[0].said[0].endswith(f" {unit}") and f"{right:g} {unit} on 1 ranks" in chart.alt

@@ -118,7 +118,8 @@ def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one st
     )
     lanes = tuple(f"rank {lane['rank']}" for lane in timeline["lanes"])
     spent = ", ".join(f"{kind} {sum(e - s for s, e, *_ in bars):.4g} {unit}" for kind, bars in kinds.items())
-    alt = f"{title}, {timeline['source']}: {timeline['end'] * scale:.4g} {unit} on {len(lanes)} ranks; over all ranks {spent}."
+    took = f"{timeline['end'] * scale:.4g} {unit}"
+    alt = f"{title}, {timeline['source']}: {took} on {len(lanes)} ranks; over all ranks {spent}."
     return Chart(title, timeline["source"], f"time in {unit}", "", traces, alt, rows=lanes)
 
 

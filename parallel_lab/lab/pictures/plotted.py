@@ -93,7 +93,7 @@ class Plotted:
             drawn = json.loads(self.plotly().to_json())
         except MissingPlotly:
             return bundle
-        # not "responsive": JupyterLab fits the width by itself, and the height, where it has none of its own, came to 30 px
+        # not "responsive": JupyterLab fits the width by itself, and a figure out of sight came back 30 pixels high
         return {**bundle, PLOTLY: {**drawn, "config": {"displaylogo": False}}}
 
     def __repr__(self) -> str:
