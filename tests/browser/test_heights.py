@@ -26,6 +26,7 @@ from parallel_lab.lab.shared.lab_view import widget_of
 from parallel_lab.lab.strategy.model import StrategyLab
 from tests.browser.lab_page import FAULTS, MARKS, boxes, browser, live, page_of, wait_painted
 from tests.lab.fake_lab import FakeLab
+from tests.lab.recorded_puzzles import solution
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
 
@@ -89,6 +90,10 @@ def hunted(view: Any) -> None:
     view.lab.tell()
 
 
+def solved(view: Any) -> None:
+    view.lab.load(solution("09.2 4x8 cap 4"))
+
+
 def found(view: Any) -> None:
     view.lab.set_suspect(view.lab.hunt.case.culprit)
     view.lab.set_mend(view.lab.hunt.case.suspects[view.lab.hunt.case.culprit].mutant.mend)
@@ -104,6 +109,7 @@ STATES: dict[str, tuple[Callable[[], Any], list[Act]]] = {
     "memory of a GPT": (split_gpt, [going, ran, refused]),
     "pipeline": (PipelineLab, [going, ran, refused]),
     "pipeline of 8 stages": (lambda: PipelineLab(stages=8, micro_batches=16), [going, ran, refused]),
+    "pipeline of a puzzle": (lambda: PipelineLab(puzzle="09.2 4x8 cap 4"), [refused, solved, refused]),
     "fusion": (FusionLab, [refused, lambda view: view.lab.set_mode("index"), lambda view: view.lab.set_mode("size")]),
     "fusion of a network": (partial(FusionLab, "chain"), [going, ran, refused]),
     "search": (SearchLab, [going, refused]),
@@ -215,9 +221,10 @@ def test_what_is_wrong_stands_in_the_second_line_of_the_lead_and_covers_no_resul
     lab.close()
 
 
+NOT_ASKED = ("strategy", "strategy with its tour", "pipeline of a puzzle")  # a puzzle is question enough
 # further labs, each asked, answered and asked again
 ASKED: dict[str, Callable[[], Any]] = {
-    **{name: make for name, (make, _) in STATES.items() if name not in ("strategy", "strategy with its tour")},
+    **{name: make for name, (make, _) in STATES.items() if name not in NOT_ASKED},
     **{f"strategy of {net}": partial(StrategyLab, net) for net in ("quickstart", "dense", "convnet", "embedding")},
     "memory of an embedding": partial(MemoryLab, "embedding"),
     "pipeline of 8 stages": partial(PipelineLab, stages=8),

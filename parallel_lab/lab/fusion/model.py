@@ -237,8 +237,8 @@ class FusionLab(WeighsChoices, ComparesRuns, WritesCode):
         """
         with self._lock:
             if self.subject.job is None and not self._own_try:
-                what = "there is no grouping of your own yet that beats one message, and each gradient alone"
-                hint = "Set cuts until the step is shorter than both; par is shown then"
+                what = "no grouping of your own yet beats all in one message and each alone"
+                hint = "Set cuts until one does; par is shown then"
                 raise ArgumentError(what, where="FusionLab.show_best", hint=hint)
             self._send_as(self._case.best_groups())
 

@@ -94,7 +94,7 @@ function settings(s, ui) {
     ${typed(name, label, s.typed[name], ui)}</span>`;
   // what a puzzle gives stands there in words, and is set only when its par was reached
   const puzzle = s.puzzle ? html`<p class="pl-pi-puzzle" data-key="puzzle">${s.puzzle.text}</p>` : "";
-  if (s.puzzle?.locked) return html`<div class="pl-pi-settings">${puzzle}</div>`;
+  if (s.puzzle?.locked) return html`<div class="pl-pi-settings pl-pi-locked">${puzzle}</div>`;
   return html`<div class="pl-pi-settings">${puzzle}${choice("chunks", "parts each", s.chunks, "set_chunks", ui)}
     ${Object.entries(TYPED).map(field)}
     <span class="pl-field" role="group" aria-label="recompute on rank"><span>recompute</span>
@@ -110,7 +110,8 @@ function headline(s, ui) {
   if (openQuestion(s)) return html`${asksOrTells(s, ui)}${predictSwitch(s, ui)}${notices({ n0: s.last_error })}`;
   return html`${asksOrTells(s, ui)}<div class="pl-pi-lead"><div class="pl-pi-said">${lead(s.past?.said ?? s.status, selectedText(s, ui))}
     ${going}</div>
-    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}${predictSwitch(s, ui)}</p></div>
+    <p class="pl-pi-bubbles" aria-label="bubble"><span>bubble</span>${s.sections.bubble.rows.map(bubble)}${
+      s.puzzle?.locked ? "" : predictSwitch(s, ui)}</p></div>
     ${notices({ n0: ui.tried || ui.told === s.last_error ? null : s.last_error, n1: s.run.error })}`;
 }
 
