@@ -145,9 +145,8 @@ def memory_chart(step: Mapping[str, Any], kinds: Sequence[Mapping[str, Any]], ra
         sizes = tuple(row[n] / 2**20 for row in live)
         said = tuple(f"{phases[k]}, instruction {k}: {kind['label']} {bytes_text(live[k][n])}" for k in places)
         traces.append(Trace(kind["label"], "area", places, sizes, MEMORY_HUES.get(kind["name"], HUES[n % 8]), said))
-    peak = step["peak"]
+    peak, title = step["peak"], f"Memory of rank {rank} over one step"
     most = bytes_text(sum(live[peak])) if live else "nothing"
-    title = f"Memory of rank {rank} over one step"
     where = f"at instruction {peak} of {len(live)} ({phases[peak]})" if phases else "nothing runs"
     alt = f"{title}, {source}: at most {most}, {where}."
     return Chart(title, source, "instruction", "MiB", tuple(traces), alt)
@@ -170,10 +169,8 @@ def zero_chart(zero: Mapping[str, Any]) -> Chart:
         said = tuple(f"{name}, {count} ranks: {size:.3g} GB per rank" for count, size in zip(ranks, sizes, strict=True))
         traces.append(Trace(name, "line", ranks, sizes, HUES[n], said))
     title = f"{zero['parameters_text']} parameters: memory of a rank"
-    ends = "; ".join(
-        f"{t.name} {t.y[0]:.3g} GB on {ranks[0]} and {t.y[-1]:.3g} GB on {ranks[-1]} ranks" for t in traces
-    )
-    return Chart(title, "predicted", "ranks", "GB (1e9 bytes)", tuple(traces), f"{title}. {ends}.", "xy")
+    ends = [f"{t.name} {t.y[0]:.3g} GB on {ranks[0]} and {t.y[-1]:.3g} GB on {ranks[-1]} ranks" for t in traces]
+    return Chart(title, "predicted", "ranks", "GB (1e9 bytes)", tuple(traces), f"{title}. {'; '.join(ends)}.", "xy")
 
 
 # ---- as SVG ----

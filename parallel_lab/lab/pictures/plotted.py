@@ -93,8 +93,7 @@ class Plotted:
             drawn = json.loads(self.plotly().to_json())
         except MissingPlotly:
             return bundle
-        # not "responsive": JupyterLab fits the width by itself, and a figure out of sight came back 30 pixels high
-        return {**bundle, PLOTLY: {**drawn, "config": {"displaylogo": False}}}
+        return {**bundle, PLOTLY: {**drawn, "config": {"displaylogo": False}}}  # "responsive": 30 px high out of sight
 
     def __repr__(self) -> str:
         return self.chart.alt
