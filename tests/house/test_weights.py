@@ -39,8 +39,8 @@ PACKAGE_LINES = {
     "ops": 13_432,
     "nn": 11_950,
     "catalog": 16_233,
-    "graph": 10_943,
-    "cost": 13_270,
+    "graph": 10_946,
+    "cost": 13_266,
     "run": 1_678,
     "processes": 14_184,
     "train": 11_416,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_287, 170_470, 124_807
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_286, 170_469, 124_807
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

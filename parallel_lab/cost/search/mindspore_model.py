@@ -2,14 +2,14 @@
 
     cost = alpha * computation + beta * (communication + gamma * communication_of_parameters)
 
-An operator computes on its operands' slices and on partial sums, and once more on parameters whose gradients have to be
-summed; it communicates partial sums, and these gradients, which are mostly hidden (gamma). An edge costs what bringing
+An operator computes on its operands' slices and on partial sums, those of a mean twice; it communicates partial sums,
+and gradients of parameters that have to be summed, which are mostly hidden (gamma). An edge costs what bringing
 the tensor from the producer's layout to the consumer's costs, forward and backward (`layout/redistribution_cost.py`).
 Small messages cost as much as 3072 bytes, others 1024 more than they have; there and back through a Reshape is one
-message. A batch split among all devices wins ties by a byte. A Gather pays for its result, and more where rows of its
-table are split; convolutions and batch normalization have one candidate, the batch among all devices, pooling those
-that split the batch. Bytes are a device's. alpha, beta, gamma: `set_cost_model_context`. (MindSpore:
-operator_costmodel, costmodel, edge_costmodel; GenerateOpStrategies of conv2d_info, batchnorm_info, maxpool_info.)
+message. A batch split among all devices wins ties by a byte. A Gather pays more where rows of its table are split;
+convolutions and batch normalization have one candidate, the batch among all devices, pooling those that split the
+batch. Bytes are a device's. alpha, beta, gamma: `set_cost_model_context`. (MindSpore: operator_costmodel, costmodel,
+edge_costmodel, SetCostUnderStrategyBase; GenerateOpStrategies of conv2d_info, batchnorm_info, maxpool_info.)
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from ...layout.named_layout import AnyStrategy
 from ...layout.redistribution_cost import practical, redistribution_cost
 from ...layout.tensor_layout import Shape, TensorLayout
 from ...ops.machine.primitive import Strategy
-from ...ops.machine.result_layouts import result_layouts
 from ...ops.machine.split_labels import ShardingRule
 from .cost_model import CostModel
 from .problem import Problem, Term
@@ -51,9 +50,7 @@ class MindSporeModel(CostModel):
         alpha, beta, gamma = (get_cost_model_context(f"costmodel_{name}") for name in ("alpha", "beta", "gamma"))
         sums = "slices of partial results; slices sent by redistributions, forward and backward; small ones as 3072 B"
         return (
-            Term(
-                "computation", "bytes", alpha, "slices of operands and partial sums; of parameters to be summed, twice"
-            ),
+            Term("computation", "bytes", alpha, "slices of operands and of partial sums; a mean's are divided, too"),
             Term("communication", "bytes", beta, sums),
             Term("communication of parameters", "bytes", beta * gamma, "slices of parameters that several ranks hold"),
         )
@@ -95,13 +92,12 @@ def operator_bytes(operator: Operator, rule: ShardingRule) -> tuple[float, float
     if operator.op.name != "gather":
         return costs
     table, ids = (layout.slice_shape(shape) for layout, shape in zip(rule.ins, operator.shapes, strict=True))
-    result = result_layouts(operator.op, rule, operator.out_shapes, None)[0].slice_shape(operator.out_shapes[0])
     axis, wide = dict(operator.attrs)["axis"] % len(table), rule.ins[0].splits[:1] == (operator.device_num,)
-    rows, places, made = (math.prod(x) * operator.itemsize for x in (table, ids, result))
+    rows, places = (math.prod(x) * operator.itemsize for x in (table, ids))
     if rule.ins[0].splits[axis] == 1:
-        return rows + places + made - wide, 0.0, costs[2]
+        return rows + places - wide, 0.0, costs[2]
     sent = places * math.prod(table) / table[axis]
-    return 3 * rows + 13 * places + 2 * made - wide, practical(sent - wide), costs[2]
+    return 3 * rows + 7 * places - wide, practical(sent - wide), costs[2]
 
 
 def held_bytes(operator: Operator, rule: ShardingRule) -> int:

@@ -40,6 +40,7 @@ Attrs = tuple[tuple[str, Any], ...]
 
 # MindSpore 2.10 has no rule of their own for these: only their batch is split, among all devices (recorded)
 BATCH_ONLY = ("flatten",)
+REPEATING = ("tile", "broadcast_to")
 ELEMENTWISE = ("...->...", "...,...->...", "...,...,...->...")
 
 
@@ -128,10 +129,10 @@ def pieces_first(operator: Operator, strategy: Strategy) -> tuple[float, int, St
 
 
 def computation_first(operator: Operator, strategy: Strategy) -> tuple[float, float]:
-    """Bytes computed on, forward and backward, and communicated forward. (MindSpore: operator_costmodel.)
+    """Bytes computed on and communicated, forward. (MindSpore: operator_costmodel; SetCostUnderStrategyBase.)
 
-    Forward: the operands' slices, and the result's where addends are combined. Backward: a parameter's slice if its
-    gradient has to be summed. A batch split among all devices wins ties by a byte.
+    The operands' slices, or the result's of an operator that repeats its operand, and the result's where addends are
+    combined, twice for a mean. A batch split among all devices wins ties by a byte.
     """
     return operator_cost(operator, operator.rule(strategy))[:2]
 
@@ -140,8 +141,10 @@ def operator_cost(operator: Operator, rule: ShardingRule) -> tuple[float, float,
     """Bytes computed on, communicated forward, start-up included, and for the gradients of parameters."""
     slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.ins, operator.shapes, strict=True)]
     summed = sum(slices[i] for i in operator.parameters if rule.ins[i].replica_count > 1) * operator.itemsize
-    held = (sum(slices) + _addends(operator, rule)) * operator.itemsize
-    costs = float(held + summed), practical(forward_bytes(operator, rule)), float(summed)
+    if operator.op.name in REPEATING:
+        slices = [math.prod(x.slice_shape(s)) for x, s in zip(rule.outs, operator.out_shapes, strict=True)]
+    held = (sum(slices) + _addends(operator, rule) * (1 + operator.op.mean)) * operator.itemsize
+    costs = float(held), practical(forward_bytes(operator, rule)), float(summed)
     strategy = strategy_counts(rule.strategy)
     if not strategy or strategy[0][:1] != (operator.device_num,):
         return costs
