@@ -10,15 +10,21 @@ import numpy as np
 from .. import ops
 from ..base import seeds
 from ..base.checks import checked, choice, fitting, function, instance, integer, number, text
-from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
+from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, StrategyError, shorten
 from ..base.hooks import current_tracer
+from ..base.settings.checks import SHARDED_MODES
+from ..layout.named_layout import Layout
+from ..nn.cell import Cell
 from ..nn.tensor.tensor import Tensor
-from ..ops.machine.primitive import WithoutStrategy
+from ..ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ..ops.spellings import tensor_operand
 from ..train.communication import get_group_size, get_rank
+from ..train.reshard import reshard
 from ._comm_func import _SUM, _tensor
 from ._forms import AlltoAllV, Dropout
 from ._functions import scatter_nd
+
+_MAYBE = function("A function") | None
 
 # ---- pictures ----
 
@@ -136,22 +142,56 @@ class GroupNorm(ops.GroupNorm):
 class Morph(WithoutStrategy):
     """`Morph(fn, infer_shape, infer_dtype)(*args)`: fn(*args); in a compiled network its operators stand where it is
     called. infer_shape, infer_dtype: functions of shapes and dtypes, which say what fn gives.
+
+    bprop_fn  its gradients: bprop_fn(*args, out, dout) -> one per argument
+
+    With `add_prim_attr("self_define_shard", True)` it takes layouts: its tensors are brought there before and behind
+    it, and fn is traced on whole tensors.
     """
 
-    why = "the operators of its function take strategies"
+    why = "the operators of its function take strategies; it takes layouts with self_define_shard"
 
-    @checked(**dict.fromkeys(("fn", "infer_shape", "infer_dtype"), function("A function")))
-    def __init__(self, fn: Any, infer_shape: Any, infer_dtype: Any) -> None:
+    @checked(**dict.fromkeys(("fn", "infer_shape", "infer_dtype"), function("A function")), bprop_fn=_MAYBE)
+    def __init__(self, fn: Any, infer_shape: Any, infer_dtype: Any, bprop_fn: Any = None) -> None:
         super().__init__()
         self.fn, self.infer_shape = fn, infer_shape
+        if bprop_fn is not None:
+            parts = {"construct": lambda _, *args: fn(*args), "bprop": lambda _, *args: bprop_fn(*args)}
+            self.fn = type(self.name, (Cell,), parts)()
+
+    def shard(self, in_strategy: Any = None, out_strategy: Any = None) -> Morph:
+        """Layouts of its tensors and of what it gives, with `self_define_shard`. Returns self."""
+        if self.prim_attrs.get("self_define_shard") is not True:
+            super().shard(in_strategy, out_strategy)
+            return self
+        for name, given in (("strategy", in_strategy), ("out_strategy", out_strategy)):
+            layouts = check_strategy_value(given, f"{self.name} shard", name)
+            if not all(isinstance(layout, Layout) for layout in layouts):
+                allowed = "Layouts: one per tensor it is given, and one per tensor it gives"
+                raise StrategyError(f"{name} {shorten(given)}", where=f"{self.name} shard", allowed=allowed)
+        self.in_strategy, self.out_strategy = in_strategy, out_strategy
+        return self
+
+    def _placed(self, tensors: tuple[Any, ...], layouts: tuple[Any, ...] | None, what: str) -> tuple[Any, ...]:
+        split = getattr(current_tracer.get(), "parallel_mode", "stand_alone") in (None, *SHARDED_MODES)
+        if layouts is None or not split:
+            return tensors
+        count = sum(hasattr(x, "shape") for x in tensors)
+        if count != len(layouts):
+            raise StrategyError(f"{len(layouts)} layouts for {count} {what}", where=self.name, allowed="One for each")
+        rest = iter(layouts)
+        return tuple(reshard(x, next(rest)) if hasattr(x, "shape") else x for x in tensors)
 
     def __call__(self, *args: Any) -> Any:
-        made, said = self.fn(*args), self.infer_shape(*[list(getattr(x, "shape", ())) for x in args])
+        made = self.fn(*self._placed(args, self.in_strategy, "tensors it is given"))
+        said = self.infer_shape(*[list(getattr(x, "shape", ())) for x in args])
         if hasattr(made, "shape") and tuple(made.shape) != tuple(said):
             raise ShapeError(
                 f"fn gives shape {tuple(made.shape)}", where=self.name, allowed=f"{tuple(said)}, as inferred"
             )
-        return made
+        several = isinstance(made, tuple)
+        placed = self._placed(made if several else (made,), self.out_strategy, "tensors it gives")
+        return placed if several else placed[0]
 
 
 # ---- summaries ----

@@ -180,6 +180,41 @@ def test_a_function_as_an_operator_is_traced_where_it_is_called():
         morph.shard(((2, 1),))
 
 
+ROWS = ms.Layout((4, 2), ("dp", "mp"))("dp", "None")
+
+
+class Doubled(nn.Cell):
+    """x + x through a function with layouts and a gradient of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = ms.Parameter(Tensor(np.ones((8, 4), np.float32)), "w")
+        self.add = ops.Add().shard(((1, 2), (1, 2)))
+        self.morph = ops.Morph(lambda x: x * x, lambda x: x, lambda x: x, lambda x, out, dout: (20 * x * dout,))
+        self.morph.add_prim_attr("self_define_shard", True).shard((ROWS,), (ROWS,))
+
+    def construct(self, x):
+        return self.morph(self.add(x, self.w))
+
+
+def test_a_function_with_layouts_lies_there_and_has_its_own_gradient(rng):
+    """(x + 1)^2 on four rows' groups; its gradient is 20 (x + 1) as the function says, not 2 (x + 1)."""
+    x, options = rng.normal(size=(8, 4)).astype(np.float32), {"device_num": 8, "dataset_strategy": "full_batch"}
+    plan = compile(Doubled(), x, **options)
+    assert plan.value(plan.outputs[0]).placed.same_placement(ROWS.tensor_layout())
+    y = np.zeros((8, 4), np.float32)
+    plan = compile(Doubled(), x, y, loss=nn.L1Loss(reduction="sum"), **options)
+    sim = Simulator(plan, {"w": np.ones((8, 4), np.float32)})
+    sim.run_step(x, y)
+    np.testing.assert_allclose(sim.full(dict(plan.gradients)["w"]), 20 * (x + 1), rtol=1e-5)
+    with pytest.raises(StrategyError, match="2 layouts for 1 tensors it is given"):
+        net = Doubled()
+        net.morph.shard((ROWS, ROWS), (ROWS,))
+        compile(net, x, **options)
+    with pytest.raises(StrategyError, match="Layouts: one per tensor"):
+        Doubled().morph.shard(((4, 1),), ((4, 1),))
+
+
 FILLED = {
     "a tuple": (((2, 4), ()), (8, 16), ""),
     "a Tensor": (((2, 4), ()), Tensor([8, 16], ms.int32), ""),
