@@ -30,6 +30,7 @@ from ..base.hooks import current_tracer, on_tape
 from ..catalog.nn.forms import HyperMap
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.autograd import grad
+from ..nn.tensor.own_gradient import OwnGradient
 from ..nn.tensor.parameter import Parameter
 from ..nn.tensor.tensor import Tensor
 
@@ -328,3 +329,64 @@ _OF_PYTHON: dict[str, Callable] = {
 }
 globals().update({name: in_words(function, name) for name, function in _OF_PYTHON.items()})
 tuple_setitem = in_words(tuple_setitem, "tuple_setitem")
+
+
+class _Context:
+    """What `forward` of a `_Function` leaves for its `backward`: attributes, and tensors of `save_for_backward`.
+
+    needs_input_grad  per argument whether it is a tensor
+    """
+
+    saved_tensors: tuple[Any, ...] = ()
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        """Tensors that `saved_tensors` gives back."""
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        """Without effect: `backward` says which gradients there are."""
+
+    mark_dirty = mark_non_differentiable
+
+
+class _Function:
+    """A function with a gradient of its own, run at once: static `forward(ctx, *args)` and `backward(ctx, *gradients)`,
+    one gradient or None per argument. `apply(*args)` calls it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+        """Its results; a subclass defines it."""
+        raise ArgumentTypeError("it has no forward", where="_Function", allowed="@staticmethod forward(ctx, *args)")
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """A gradient per argument; a subclass defines it."""
+        raise ArgumentTypeError("it has no backward", where="_Function", allowed="@staticmethod backward(ctx, *grads)")
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """The results of `forward`, whose gradients go through `backward`."""
+        if current_tracer.get() is not None:
+            raise TraceError(f"{cls.__name__}.apply in what is compiled", where="_Function", hint="Use a Cell's bprop")
+        ctx, places = _Context(), [i for i, x in enumerate(args) if isinstance(x, Tensor)]
+        ctx.needs_input_grad = tuple(i in places for i in range(len(args)))
+        with _no_grad():
+            result = cls.forward(ctx, *args, **kwargs)
+        several = isinstance(result, tuple)
+        results = result if several else (result,)
+        if not places or not all(isinstance(x, Tensor) for x in results):
+            return result
+
+        def gradient(_: Any, gradients: tuple[Any, ...]) -> list[Any]:
+            given = cls.backward(ctx, *gradients)
+            given = given if isinstance(given, tuple) else (given,)
+            if len(given) != len(args):
+                what = f"backward gives {len(given)} gradients"
+                raise ArgumentTypeError(what, where=cls.__name__, allowed=f"{len(args)}, one per argument of forward")
+            return [given[i] for i in places]
+
+        return OwnGradient(f"{cls.__name__}.backward", gradient)(
+            results, tuple(args[i] for i in places), several=several
+        )

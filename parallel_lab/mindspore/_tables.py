@@ -490,6 +490,7 @@ PAGES: dict[str, Page] = {
         "Compiling functions.",
         names={**JIT, **dict.fromkeys(("_cell_graph_executor", "_executor"), f"{EXECUTOR}:cell_graph_executor")},
     ),
+    "common._grad_function": Page("Functions with a gradient of their own.", names=_of(DERIVATIVES, "_Function")),
     "common.dtype": Page("dtypes, which are numpy's.", names=DTYPES),
     "common.initializer": Page("Initial values.", names={**INITIALIZERS, **TENSORS}),
     "common.parameter": Page("Parameters.", names=PARAMETERS),

@@ -5,6 +5,7 @@ import inspect
 
 import numpy as np
 import pytest
+from parallel_lab.mindspore.common._grad_function import _Function
 from parallel_lab.mindspore.ops import functional
 
 import parallel_lab as pl
@@ -145,3 +146,51 @@ def test_what_is_computed_under_no_grad_is_a_constant():
 def test_no_grad_in_a_trace_names_stop_gradient():
     with pytest.raises(TraceError, match=r"_no_grad.*ops\.stop_gradient"):
         pl.compile(scaled, Tensor(A), device_num=2, parallel_mode="semi_auto_parallel")
+
+
+class Power(_Function):
+    """x ** n * y; what it says is its gradient is ten times as much for y."""
+
+    @staticmethod
+    def forward(ctx, x, n, y):
+        ctx.save_for_backward(x, y)
+        ctx.n = n
+        return x**n * y
+
+    @staticmethod
+    def backward(ctx, g):
+        x, y = ctx.saved_tensors
+        assert ctx.needs_input_grad == (True, False, True)
+        return g * ctx.n * x ** (ctx.n - 1) * y, None, 10 * g * x**ctx.n
+
+
+class Copied(_Function):
+    """Its argument, with a gradient of three times as much."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 3 * g
+
+
+def test_a_function_with_forward_and_backward_has_the_gradient_that_it_says():
+    x, y = np.array([1.0, 2.0, 3.0], np.float32), np.array([0.5, 1.0, 2.0], np.float32)
+    value, (dx, dy) = ms.value_and_grad(lambda x, y: Power.apply(Copied.apply(x), 3, y).sum(), (0, 1))(
+        Tensor(x), Tensor(y)
+    )
+    assert float(value) == (x**3 * y).sum()
+    np.testing.assert_allclose(dx.asnumpy(), 3 * 3 * x**2 * y, rtol=1e-6)
+    np.testing.assert_allclose(dy.asnumpy(), 10 * x**3, rtol=1e-6)
+
+    class Short(Power):
+        @staticmethod
+        def backward(ctx, g):
+            return g, None
+
+    with pytest.raises(TypeError, match=r"2 gradients.*3, one per argument"):
+        ms.grad(lambda x: Short.apply(x, 2, x).sum())(Tensor(x))
+    with pytest.raises(TraceError, match="in what is compiled"):
+        pl.compile(lambda x: Copied.apply(x), Tensor(x), device_num=2)
