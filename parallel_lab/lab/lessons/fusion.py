@@ -44,8 +44,8 @@ def split_into_messages(counts: Iterable[int]) -> Plotted:
 
     with WorkerPool(2) as pool:
         pool.run(seconds, 4)  # the first messages of new workers are slow
-        took_us = {str(pieces): 1e6 * max(pool.run(seconds, pieces)) for pieces in counts}
-    return plotted(bar_chart("256 KiB added up by two processes", "measured", took_us, "time in us", "messages"))
+        took_ms = {str(pieces): 1e3 * max(pool.run(seconds, pieces)) for pieces in counts}
+    return plotted(bar_chart("256 KiB added up by two processes", "measured", took_ms, "time in ms", "messages"))
 
 
 MB = 2**20

@@ -201,6 +201,19 @@ function fitPanel(root, openAtFirst) {
   if (scrolls) panel.tabIndex = 0; // for those who scroll by keys
   else panel?.removeAttribute("tabindex");
 }
+// What is covered until a question is answered keeps about its room: what stands below in the notebook would jump.
+const COVERED_PX = 600; // of a lab that was never seen whole
+function keepRoom(root, ui) {
+  const covered = [...root.querySelectorAll(".pl-cover")];
+  for (const one of covered) one.style.removeProperty("min-height");
+  if (root.clientWidth < LAPTOP_PX) return;
+  if (!covered.length) ui.whole = Math.min(root.offsetHeight, LAPTOP_PX - 1);
+  const seen = covered.reverse().filter((each) => each.offsetHeight);
+  for (const one of [...seen, ...seen, ...seen]) { // where columns have room of their own, once does not do
+    const left = (ui.whole ?? COVERED_PX) - root.offsetHeight;
+    if (left > 0) one.style.minHeight = `${left + one.offsetHeight}px`;
+  }
+}
 function measureWidth(ui, root) { ui.width = Math.max(240, Math.floor(root.clientWidth || 940) - 8); }
 const slot = (name) => html`<div class="pl-slot" data-slot="${name}"></div>`;
 
@@ -320,6 +333,7 @@ function mount(root, spec, { live, send: tell, can, whatIf = () => undefined }) 
         morph(slots[name], next.content);
       }
       style.textContent = `${hiding(id, view.snapshot.hidden ?? [])}${framing(id, ui)}`;
+      keepRoom(root, ui);
       fitPanel(root, spec.tab);
       spec.drawn?.(view);
     }
