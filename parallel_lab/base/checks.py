@@ -32,9 +32,10 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from .dtypes import is_masked
-from .errors import ArgumentError, ArgumentTypeError, ParallelLabError, shorten
+from .errors import STUMBLES, ArgumentError, ArgumentTypeError, ParallelLabError, ShapeError, shorten, stumbled
 
 INT_LIMIT = 2**31 - 1  # of counts, sizes and indices that MindSpore bounds on one side only: more is a slip
+COPIES = 10_000  # of layers and the like, at most: each is an object of its own
 INTS = (int, np.integer)
 PATH = "The path of a file or folder as text (str), without a null character"
 Kinds = type | tuple[type, ...]
@@ -48,7 +49,7 @@ class Errors(NamedTuple):
     value: type[ParallelLabError]
 
 
-ARGUMENT = Errors(ArgumentTypeError, ArgumentError)
+ARGUMENT, SHAPE_ERRORS = Errors(ArgumentTypeError, ArgumentError), Errors(ShapeError, ShapeError)
 
 
 class Check:
@@ -78,42 +79,40 @@ def checked(
 
     where  what errors begin with; without it, the name of the class for `__init__`, otherwise that of the function
     """
+    return lambda function: _guarded(function, where, function.__qualname__, checks, errors)
 
-    def decorate(function: Function) -> Function:
-        signature = inspect.signature(function)
-        parameters = signature.parameters.values()
-        order = {p.name: at for at, p in enumerate(p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)}
-        known = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        needed = {p.name for p in parameters if p.default is p.empty or p.name not in known}
-        listed = tuple(order)
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            of_class = function.__name__ == "__init__" and args
-            place = where or (type(args[0]).__name__ if of_class else function.__qualname__)
-            names = {*listed[: len(args)], *kwargs}
-            # what `bind` would accept, found in a tenth of the time
-            if needed <= names <= known and len(names) == len(args) + len(kwargs):
-                values = list(args)
-                for name, check in checks.items():
-                    if name in kwargs:
-                        kwargs[name] = check(place, name, kwargs[name], errors)
-                    elif name in names:
-                        values[order[name]] = check(place, name, values[order[name]], errors)
-                return function(*values, **kwargs)
-            try:
-                bound = signature.bind(*args, **kwargs)
-            except TypeError:
-                raise misfit(place, signature, args, kwargs, errors.type) from None  # type: ignore[misc]
-            given = bound.arguments
-            for name, check in checks.items():
-                if name in given:
-                    given[name] = check(place, name, given[name], errors)
-            return function(*bound.args, **bound.kwargs)
+def fitting(function: Function, where: str = "") -> Function:
+    """`checked` for a function that checks no values but switches (`switches_of`)."""
+    switches = switches_of(function).items() if inspect.isfunction(function) else ()
+    return _guarded(function, where, function.__name__, {name: check for name, (_, check) in switches}, ARGUMENT)
 
-        return cast(Function, call)
 
-    return decorate
+def _guarded(function: Function, where: str, own_name: str, checks: dict[str, Any], errors: Errors) -> Function:
+    written = inspect.isfunction(function)
+    parameters = inspect.signature(function).parameters.values() if written else ()
+    places = {p.name: INT_LIMIT if p.kind is p.KEYWORD_ONLY else at for at, p in enumerate(parameters)}
+    makes = written and function.__name__ in ("__init__", "__new__", "__call__")
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        place = where or own_name
+        if makes and args and not where:
+            place = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
+        values = list(args)
+        for name, check in checks.items():
+            if name in kwargs:
+                kwargs[name] = check(place, name, kwargs[name], errors)
+            elif places[name] < len(values):
+                values[places[name]] = check(place, name, values[places[name]], errors)
+        try:
+            return function(*values, **kwargs)
+        except STUMBLES as error:
+            if fault := refusal(error, place, function if written else None, args, kwargs, errors):
+                raise fault from fault.__cause__
+            raise
+
+    return cast(Function, call)
 
 
 def switches_of(function: Callable[..., Any]) -> dict[str, tuple[int, Check]]:
@@ -146,68 +145,13 @@ def check_switches(
             check(where, name, kwargs[name], errors)
 
 
-def fitting(function: Function) -> Function:
-    """`checked` for a function that checks no values: arguments that fit no parameter are refused in our words, and
-    switches that are neither True nor False.
-    """
-    switches: dict[str, tuple[int, Check]] = {} if isinstance(function, type) else switches_of(function)
-
-    makes = function.__name__ in ("__init__", "__new__", "__call__")
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        place = function.__name__
-        if makes and args:
-            place = (args[0] if isinstance(args[0], type) else type(args[0])).__name__
-        if switches:
-            check_switches(place, switches, args, kwargs, ARGUMENT)
-        try:
-            return function(*args, **kwargs)
-        except TypeError as error:
-            # an error of this very call has no frame of the function
-            inside = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            fault = None if inside else misfit(place, inspect.signature(function), args, kwargs)
-            if fault is None:
-                raise
-        raise fault
-
-    return cast(Function, call)
-
-
-_OF_VALUES = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError, Warning)
-
-
-def in_words(function: Function, where: str) -> Function:
-    """`fitting`, and an error about values that `function` does not take is one of this package."""
-    fits = fitting(function) if inspect.isfunction(function) else function
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return fits(*args, **kwargs)
-        except ParallelLabError:
-            raise
-        except _OF_VALUES as error:
-            kind = ArgumentTypeError if isinstance(error, (TypeError, AttributeError)) else ArgumentError
-            raise kind(
-                str(error) or type(error).__name__, where=where, allowed="Values as its docstring says"
-            ) from error
-
-    return cast(Function, call)
-
-
 def fitting_class(cls: type) -> type:
-    """`fitting` for makers of objects of a class, such as a dataclass."""
-    name = "__init__" if "__init__" in vars(cls) else "__new__"
-    setattr(cls, name, fitting(vars(cls)[name]))
-    return cls
-
-
-def fitting_methods(cls: type) -> type:
-    """`fitting` for the public methods that a class itself defines."""
+    """`fitting` for the makers of objects of a class, and for the public methods that the class itself defines."""
     for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method) and not name.startswith("_") and not hasattr(method, "__wrapped__"):
-            setattr(cls, name, fitting(method))
+        function = getattr(method, "__func__", method)  # of a class method or a static one
+        public = name in ("__init__", "__new__") or not name.startswith("_")
+        if public and inspect.isfunction(function) and not hasattr(function, "__wrapped__"):
+            setattr(cls, name, fitting(function) if function is method else type(method)(fitting(function)))
     return cls
 
 
@@ -263,6 +207,17 @@ def misfit(
     own = ("self", "cls")
     shown = inspect.Signature([p.replace(annotation=p.empty) for name, p in known.items() if name not in own])
     return kind(what, where=where, allowed=f"It takes {shown}", hint=hint)
+
+
+def refusal(error: Exception, where: str, called: Any, args: Any, kwargs: Any, errors: Errors = ARGUMENT) -> Any:
+    """The error for arguments that do not fit what was `called`, or what `stumbled` says of `error`; or None.
+
+    Whether they fit is asked afterwards: asked before, it would cost many calls more than what they do.
+    """
+    unfit = misfit(where, inspect.signature(called), args, kwargs) if called and isinstance(error, TypeError) else None
+    if unfit is not None:
+        unfit.__cause__ = None  # Python's words say less
+    return unfit or stumbled(error, where, *errors)
 
 
 # ---- numbers ----

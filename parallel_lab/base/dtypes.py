@@ -174,7 +174,7 @@ def _held(value: Any, dtype: Any) -> np.ndarray:
     """A value as an array of a dtype. Raises ShapeError for an int that it cannot hold."""
     try:
         return np.asarray(value, dtype)
-    except OverflowError:
+    except (OverflowError, TypeError):  # of bfloat16
         raise ShapeError(f"the number {shorten(value)} with {dtype}", allowed=f"What {dtype} holds") from None
 
 

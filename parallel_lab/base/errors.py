@@ -17,11 +17,15 @@ from __future__ import annotations
 import html
 import os
 import re
+from collections.abc import Callable
+from functools import wraps
+from traceback import walk_tb
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from .origin import PACKAGE, is_learners
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 _LONGEST_PART = 3000  # characters
 _COMPLEX = re.compile(r"complex(64|128)|(?<![\w.])\d[\d.]*j\b|\.j\b")  # in what was given, wherever that was
 _OF_REAL = "Compute with x.real and x.imag, a Tensor each: complex numbers are not built"
@@ -321,6 +325,45 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
 def _whole(part: str) -> str:
     """A part of a text; of one that quotes half a file, the beginning."""
     return part if len(part) <= _LONGEST_PART else part[: _LONGEST_PART - 3] + "..."
+
+
+# what Python and numpy raise where values do not suit the lines that use them
+STUMBLES = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
+
+
+def stumbled(
+    error: Exception, where: str, of_type: type = ArgumentTypeError, of_value: type = ArgumentError, given: str = ""
+) -> ParallelLabError | None:
+    """The error to raise for one of STUMBLES that came out of a public function: values that this package's lines do
+    not take. None for one that is ours already, or that a learner's line raised. of_type, of_value: what it becomes.
+    """
+    files = ["", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))]
+    raised_by = next(file for file in reversed(files) if not file or file.startswith(PACKAGE) or is_learners(file))
+    if isinstance(error, ParallelLabError) or not raised_by.startswith(PACKAGE):
+        return None
+    kind, allowed = of_type if isinstance(error, (TypeError, AttributeError)) else of_value, "What its docstring says"
+    if isinstance(error, MemoryError):
+        kind, allowed = OutOfMemory, ""
+    made = kind(f"{given}{str(error) or type(error).__name__}", where=where, allowed=allowed)
+    made.__cause__ = error
+    return made
+
+
+def in_family(of_type: type, of_value: type) -> Callable[[Function], Function]:
+    """A decorator of a method: what `stumbled` says of an error that it raises."""
+
+    def decorate(function: Function) -> Function:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(self, *args, **kwargs)
+            except STUMBLES as error:
+                if fault := stumbled(error, type(self).__name__, of_type, of_value):
+                    raise fault from error
+                raise
+
+        return cast(Function, wraps(function)(call))
+
+    return decorate
 
 
 def shorten(value: object, limit: int = 80) -> str:

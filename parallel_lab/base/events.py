@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from .checks import Check, flag, integer, number, path_text, text
+from .checks import Check, fitting_class, flag, integer, number, path_text, text
 from .errors import ArgumentError, ArgumentTypeError, DataFileError, shorten
 from .files import open_regular, write_whole
 from .plain_json import entries_of
@@ -27,6 +27,7 @@ from .plain_json import entries_of
 SOURCES = ("predicted", "simulated", "measured")
 
 
+@fitting_class
 @dataclass(frozen=True)
 class Event:
     """One bar of a timeline.
@@ -103,6 +104,7 @@ class MessageTotal:
     wait_s: float
 
 
+@fitting_class
 @dataclass(frozen=True)
 class EventLog:
     """Events in the order in which they were recorded. Iterates, has a length, adds up with `+`."""

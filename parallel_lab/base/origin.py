@@ -56,8 +56,8 @@ def short_file(file: str) -> str:
 
 
 def is_learners(file: str) -> bool:
-    """Whether the lines of a file are a learner's: not this package's, Python's own, or an installed package's."""
-    return not file.startswith(_NOBODYS) and not _INSTALLED.search(file)
+    """Whether the lines of a file are a learner's: not this package's, Python's own, or an installed one's (.pyx)."""
+    return not (file.startswith(_NOBODYS) or file.endswith(".pyx") or _INSTALLED.search(file))
 
 
 def caller(scope: str = "") -> Origin:

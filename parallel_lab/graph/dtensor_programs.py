@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting
 from ..base.errors import LayoutError, TraceError, shorten
 from ..base.hooks import current_tracer
 from ..base.origin import caller
@@ -44,6 +45,7 @@ from .traced_value import TracedValue
 Own = dict[int, Any]  # the rank that stands for all -> its part
 
 
+@fitting
 @functools.wraps(compile_tensors, assigned=("__doc__", "__annotations__"))  # a worker finds it by its own module
 def compile_network(network: Callable[..., Any], *inputs: Any, **options: Any) -> Plan:
     """As `compiler.compile_network`, whose text it has; a program of DTensors is written down as one of these."""

@@ -21,6 +21,7 @@ from functools import cached_property, lru_cache
 from itertools import pairwise, product
 from typing import Any
 
+from ..base.checks import fitting
 from ..base.errors import PlanError
 from ..layout.tensor_layout import TensorLayout
 from ..ops.context_attention import SETTINGS, last_turn
@@ -131,6 +132,7 @@ class ValueTypes(dict[str, Types]):
         return "\n".join([*lines, *(f"wrong: {fault}" for fault in self.faults)])
 
 
+@fitting
 def infer_types(plan: Any, *, unchecked: Collection[str] = ()) -> ValueTypes:
     """The types of all values of a plan, and what is wrong with them.
 
@@ -141,6 +143,7 @@ def infer_types(plan: Any, *, unchecked: Collection[str] = ()) -> ValueTypes:
     return _Inference(plan, (*unchecked, *of_own)).run()
 
 
+@fitting
 def check_types(plan: Any, *, unchecked: Collection[str] = ()) -> ValueTypes:
     """The types of a plan in which every sum is taken once. Raises TypesError, at the first fault."""
     types = infer_types(plan, unchecked=unchecked)

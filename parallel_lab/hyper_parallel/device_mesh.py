@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting, fitting_class
 from ..base.errors import LayoutError, LayoutTypeError, ParallelLabError, WorldArgumentError, shorten
 from ..base.hooks import current_world
 from ..layout import device_mesh as ours
@@ -56,6 +57,7 @@ class Platform:
 platform = Platform()
 
 
+@fitting
 def get_platform() -> Platform:
     """What this process knows of the ranks around it."""
     return platform
@@ -64,6 +66,7 @@ def get_platform() -> Platform:
 # ---- process groups: tuples of ranks ----
 
 
+@fitting
 def init_process_group(backend: str | None = None, **more: Any) -> None:
     """`communication.init`: the ranks meet as their launcher says; backends of accelerators are names here.
 
@@ -72,17 +75,20 @@ def init_process_group(backend: str | None = None, **more: Any) -> None:
     communication.init(None if backend in ("gloo", "npu:hccl") else backend)
 
 
+@fitting
 def destroy_process_group(group: Any = None) -> None:
     """Leave the world.  group: accepted; a group of some ranks holds nothing that could be given back."""
     if group is None and current_world() is not None:
         communication.release()
 
 
+@fitting
 def get_process_group_ranks(group: Any = None) -> list[int]:
     """The ranks of a group; None: of all."""
     return list(range(max(platform.get_world_size(), 1)) if group is None else group)
 
 
+@fitting
 def split_group(parent_pg: Any = None, split_ranks: Any = None, **more: Any) -> tuple[int, ...] | None:
     """The one among groups of ranks that this process's rank is in; None if in none.
 
@@ -100,6 +106,7 @@ def split_group(parent_pg: Any = None, split_ranks: Any = None, **more: Any) -> 
     return next((ranks for ranks in groups if platform.get_rank() in ranks), None)
 
 
+@fitting_class
 class DeviceMesh:
     """Ranks as a matrix whose axes have names.
 
@@ -310,6 +317,7 @@ def _mesh(
     return DeviceMesh(kind, np.reshape(ranks, shape), mesh_dim_names=names, executor=executor)
 
 
+@fitting
 def init_device_mesh(
     device_type: str,
     mesh_shape: tuple[int, ...],

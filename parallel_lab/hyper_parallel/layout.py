@@ -16,6 +16,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..base.checks import fitting, fitting_class
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from ..layout import mesh_layout as ours
 from .device_mesh import INTERLEAVED, DeviceMesh, init_device_mesh, platform
@@ -45,6 +46,7 @@ class Placement:
         return False
 
 
+@fitting_class
 class Shard(Placement, ours.Shard):
     """Its ranks hold pieces of a dim."""
 
@@ -57,6 +59,7 @@ class Shard(Placement, ours.Shard):
     __hash__ = ours.Shard.__hash__
 
 
+@fitting_class
 class Replicate(Placement, ours.Replicate):
     """Its ranks hold copies."""
 
@@ -69,6 +72,7 @@ class Replicate(Placement, ours.Replicate):
     __hash__ = ours.Replicate.__hash__
 
 
+@fitting_class
 class Partial(Placement, ours.Partial):
     """Its ranks hold what is still to be reduced.  reduce_op: one of sum, max, min, avg, prod, all"""
 
@@ -86,6 +90,7 @@ class Partial(Placement, ours.Partial):
     __hash__ = ours.Partial.__hash__
 
 
+@fitting_class
 class RaggedShard(Placement):
     """Its ranks hold pieces of the first dims, read as one flat dim, in proportion to numbers of units.
 
@@ -148,6 +153,7 @@ def as_ours(placement: Any) -> ours.AxisPlacement:
 # ---- layouts ----
 
 
+@fitting_class
 class Layout:
     """Where the slices of a tensor lie.
 
@@ -404,6 +410,7 @@ class Layout:
         return f"<Layout {self.alias_tensor_map} on {self.mesh.pivot}>"
 
 
+@fitting_class
 class DTensorLayout(ours.MeshLayout):
     """How a DTensor lies: a MeshLayout that also has what a `Layout` has, such as tensor_map and alias_tensor_map."""
 
@@ -445,6 +452,7 @@ def _are_placements(entries: Any) -> bool:
     return kinds == {True}
 
 
+@fitting
 def build_layout(device_mesh: DeviceMesh, placements: Sequence[Any], tensor_dim: int) -> Layout:
     """The layout of a tensor of `tensor_dim` dims, by placements or by aliases.
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..base.checks import fitting, fitting_class
 from ..base.errors import ArgumentError, LayoutError, shorten
 from ..layout import mesh_layout
 from ..nn import fully_shard as sharding, parallel_styles
@@ -21,6 +22,7 @@ from .layout import Layout
 from .tensors import DTensor, mesh_layout_of
 
 
+@fitting_class
 @dataclass
 class ShardingPlan:
     """How the parts of a network lie: placements, or aliases, by name.
@@ -37,6 +39,7 @@ class ShardingPlan:
     return_local_tensor: Sequence[str] = ()
 
 
+@fitting
 def shard_module(model: Any, device_mesh: DeviceMesh, sharding_plan: ShardingPlan) -> Any:
     """Lay out a network's Parameters, and the inputs and results of its Cells. Returns it.
 
@@ -84,6 +87,7 @@ def _is_one(wanted: Any) -> bool:
     )
 
 
+@fitting
 def parallelize_value_and_grad(
     fn: Callable[..., Any], weights: Sequence[Any], sens: Any = None
 ) -> Callable[..., tuple[Any, tuple[Any, ...]]]:
@@ -100,14 +104,16 @@ def parallelize_value_and_grad(
         value.backward(sens)
         return value, tuple(weight.grad for weight in weights)
 
-    return both
+    return fitting(both, "parallelize_value_and_grad")
 
 
+@fitting
 def parallelize_module(module: Any, device_mesh: DeviceMesh, parallelize_plan: Any) -> Any:
     """`nn.parallel_styles.parallelize_module` on a mesh of one axis: mesh["tp"]."""
     return parallel_styles.parallelize_module(module, device_mesh.pivot, parallelize_plan)
 
 
+@fitting_class
 class HSDPModule(sharding.FullyShardedCell):
     """What `fully_shard` adds to a Cell, next to unshard, reshard and set_requires_gradient_sync."""
 
@@ -133,6 +139,7 @@ class HSDPModule(sharding.FullyShardedCell):
         """Accepted: backward, the group before is gathered one ahead."""
 
 
+@fitting
 def fully_shard(
     module: Any,
     mesh: DeviceMesh,
@@ -160,6 +167,7 @@ def fully_shard(
     return module
 
 
+@fitting
 def hsdp(cell: Any, shard_size: int = 1, threshold: int = 64, optimizer_level: str = "level1", **older: Any) -> Any:
     """The interface before `fully_shard`: parts among `shard_size` ranks, copies among the others of the world.
 
@@ -179,6 +187,7 @@ def hsdp(cell: Any, shard_size: int = 1, threshold: int = 64, optimizer_level: s
     return fully_shard(cell, mesh, reshard_after_forward=optimizer_level == "level3")
 
 
+@fitting
 def hsdp_sync_stream() -> None:
     """Nothing to wait for: gradients are reduced when `backward` returns."""
 
@@ -189,6 +198,7 @@ def init_empty_weights() -> Iterator[None]:
     yield  # as everywhere here: a Parameter draws when it is first read
 
 
+@fitting
 def init_parameters(module: Any, stage_index: int = 0) -> Any:
     """Draw the initial values of a network now.  stage_index: accepted. Returns the network."""
     for parameter in module.get_parameters():

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import integer
+from ..base.checks import fitting_class, integer
 from ..base.errors import ArgumentError, LayoutTypeError, shorten
 from ..nn import pipeline_stage as ours
 from ..nn.pipeline_stage import PipelineStage as PipelineStage
@@ -35,6 +35,7 @@ class MetaStepType(Enum):
     BWD_SEND = auto()
 
 
+@fitting_class
 @dataclass(frozen=True)
 class MetaStep:
     """An entry of a schedule: micro-batch, what is done with it, stage.
@@ -53,6 +54,7 @@ class MetaStep:
     __repr__ = __str__
 
 
+@fitting_class
 @dataclass(frozen=True)
 class BatchDimSpec:
     """The dim along which an argument is split into micro-batches. Raises LayoutTypeError unless it is an int."""
@@ -154,13 +156,16 @@ class _Pipeline(ours.PipelineSchedule):
         return step.joined(self._concat)
 
 
+@fitting_class
 class ScheduleGPipe(_Pipeline, ours.ScheduleGPipe):
     """All micro-batches forward, then all backward."""
 
 
+@fitting_class
 class Schedule1F1B(_Pipeline, ours.Schedule1F1B):
     """One forward, one backward."""
 
 
+@fitting_class
 class ScheduleInterleaved1F1B(_Pipeline, ours.ScheduleInterleaved1F1B):
     """The same with several stages on each rank."""

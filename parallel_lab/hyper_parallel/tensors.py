@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting, fitting_class
 from ..base.dtypes import as_dtype
 from ..base.errors import ArgumentTypeError, LayoutError, shorten
 from ..base.seeds import next_draw
@@ -53,6 +54,7 @@ def mesh_layout_of(mesh: Any, placements: Any, ndim: int) -> mesh_layout.MeshLay
     return mesh_layout.MeshLayout(mesh.pivot, tuple(map(as_ours, placements))).on(ndim)
 
 
+@fitting_class
 class DTensor(ours.DTensor):
     """A tensor over a mesh.  local_shape: of this rank's part;  layout: has what a `Layout` has"""
 
@@ -109,6 +111,7 @@ def _theirs(made: ours.DTensor) -> DTensor:
     return strict
 
 
+@fitting
 def distribute_tensor(tensor: Any, device_mesh: Any, placements: Any = None) -> DTensor:
     """Cut a whole tensor, which every rank has: no message is sent."""
     array = tensor.asnumpy() if isinstance(tensor, Tensor) else tensor
@@ -127,18 +130,20 @@ def _made(name: str, draw: Callable[[tuple[int, ...]], np.ndarray]) -> Callable[
 
     make.__name__ = make.__qualname__ = name
     make.__doc__ = f"A DTensor: `{name}` of a shape.  size: ints, or a tuple of them;  placements: as in from_local"
-    return make
+    return fitting(make)
 
 
 zeros, ones, empty = _made("zeros", np.zeros), _made("ones", np.ones), _made("empty", np.zeros)
 randn = _made("randn", lambda shape: parameter_generator(f"randn {next_draw()}").standard_normal(shape))
 
 
+@fitting
 def full(size: Any, fill_value: Any, **where: Any) -> DTensor:
     """A DTensor of one value.  size, and device_mesh, placements, dtype, requires_grad: as for `ones`."""
     return _made("full", lambda shape: np.full(shape, fill_value))(size, **where)
 
 
+@fitting
 def custom_shard(
     func: Callable[..., Any],
     device_mesh: DeviceMesh,
@@ -182,4 +187,4 @@ def custom_shard(
         ]
         return tuple(made) if isinstance(out, tuple) else made[0]
 
-    return wrapped
+    return fitting(wrapped, where)

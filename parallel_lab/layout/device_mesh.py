@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting, fitting_class
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from .tensor_layout import ranks_along
 
 EXECUTORS = ("simulator", "processes", "mpi")
 
 
+@fitting_class
 @dataclass(frozen=True)
 class DeviceMesh:
     """Ranks as a matrix whose axes have names.
@@ -132,6 +134,7 @@ class DeviceMesh:
         return f"mesh ({text})" if self.in_order else f"mesh ({text}) of ranks {self.ranks}"
 
 
+@fitting_class
 @dataclass(frozen=True)
 class SubMesh(DeviceMesh):
     """Some axes of a mesh: `mesh["tp"]`.
@@ -157,6 +160,7 @@ class SubMesh(DeviceMesh):
         return self.whole.group(name, rank)
 
 
+@fitting
 def init_device_mesh(
     device_type: str,
     mesh_shape: tuple[int, ...],

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.checks import INT_LIMIT, Errors, integer
+from ..base.checks import INT_LIMIT, Errors, fitting_class, integer
 from ..base.errors import LayoutError, LayoutTypeError, shorten
 from .device_mesh import DeviceMesh
 from .tensor_layout import Shape, TensorLayout, ranks_along
@@ -41,6 +41,7 @@ _FACTOR = integer(1, INT_LIMIT)
 # ---- what one axis does ----
 
 
+@fitting_class
 @dataclass(frozen=True)
 class Replicate:
     """The ranks along the axis hold copies."""
@@ -51,6 +52,7 @@ class Replicate:
         return "Replicate()"
 
 
+@fitting_class
 @dataclass(frozen=True)
 class Shard:
     """The ranks along the axis hold pieces of a dim; a negative dim counts from the right."""
@@ -71,6 +73,7 @@ class Shard:
         return f"Shard({self.dim})"
 
 
+@fitting_class
 @dataclass(frozen=True)
 class StridedShard:
     """The same after `split_factor` pieces of the dim were cut by axes to the right: of each of them a piece."""
@@ -91,6 +94,7 @@ class StridedShard:
         return f"_StridedShard({self.dim}, split_factor={self.split_factor})"
 
 
+@fitting_class
 @dataclass(frozen=True)
 class Partial:
     """The ranks along the axis hold addends of the value (sum, avg: of their mean), or candidates of max, min, ...."""
@@ -134,6 +138,7 @@ def placement_of(code: str) -> AxisPlacement:
 # ---- what all axes do ----
 
 
+@fitting_class
 @dataclass(frozen=True)
 class MeshLayout:
     """Where a tensor lies over a mesh.

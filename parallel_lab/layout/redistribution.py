@@ -28,6 +28,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
+from ..base.checks import fitting
 from ..base.errors import LayoutError
 from .redistribution_steps import (
     AllGather,
@@ -48,6 +49,7 @@ from .refinement import Refinement, common_factors, common_refinement, flat_plac
 from .tensor_layout import Shape, TensorLayout
 
 
+@fitting
 def plan_redistribution(
     src: TensorLayout,
     dst: TensorLayout,

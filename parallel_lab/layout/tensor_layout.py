@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
 
-from ..base.errors import LayoutError
+from ..base.errors import LayoutError, LayoutTypeError, in_family
 from ..base.unchecked import unchecked
 
 REDUCTIONS = ("sum", "max", "min", "prod", "avg")  # avg: what is pending is a mean, in plans of DTensors
@@ -130,6 +130,7 @@ class TensorLayout:
     reduce: str = "sum"
     rows: tuple[int, ...] = field(default=(), repr=False)  # most layouts have equal parts
 
+    @in_family(LayoutTypeError, LayoutError)
     def __post_init__(self) -> None:
         if not (isinstance(self.device_matrix, Iterable) and isinstance(self.tensor_map, Iterable)):
             raise LayoutError(f"{self.device_matrix!r}, {self.tensor_map!r}", allowed="Both as tuples: (2, 4), (0, -1)")

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import checked, flag, function, in_words, instance, integer, kept, text
+from ..base.checks import checked, fitting, flag, function, instance, integer, kept, text
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, shorten
 from ..base.hooks import current_tracer, on_tape
 from ..catalog.nn.forms import HyperMap
@@ -97,7 +97,7 @@ def jacrev(fn: Callable, grad_position: int | tuple[int, ...] = 0, has_aux: bool
         jacobian = tuple(found) if isinstance(value, (tuple, list)) else found[0]
         return (jacobian, aux[0] if len(aux) == 1 else tuple(aux)) if has_aux else jacobian
 
-    return run
+    return fitting(run, "jacrev")
 
 
 jacfwd = jacrev  # the same numbers, made in another order there
@@ -154,7 +154,7 @@ def vmap(fn: Callable, in_axes: Any = 0, out_axes: Any = 0) -> Callable:
             raise ArgumentError(what, where="vmap", allowed="One count, of one input at least")
         return joined([fn(*element(inputs, in_axes, i)) for i in range(counts.pop())], out_axes)
 
-    return run
+    return fitting(run, "vmap")
 
 
 def _each(axis: Any, values: Sequence[Any]) -> Sequence[Any]:
@@ -297,6 +297,7 @@ def make_range(start: int, stop: int | None = None, step: int = 1) -> tuple[int,
     first, last = (0, bounds[0]) if stop is None else bounds
     if not integer()("make_range", "step", step):
         raise ArgumentError("step=0", where="make_range", allowed="Another int")
+    integer(0, 2**20)("make_range", "how many", max(0, (last - first + step - (1 if step > 0 else -1)) // step))
     return tuple(range(first, last, step))
 
 
@@ -327,8 +328,8 @@ _OF_PYTHON: dict[str, Callable] = {
     **{"is_": operator.is_, "is_not": operator.is_not, "tuple_getitem": operator.getitem},
     **{"tuple_len": len, "list_len": len, "dict_len": len, "shape_mul": math.prod},
 }
-globals().update({name: in_words(function, name) for name, function in _OF_PYTHON.items()})
-tuple_setitem = in_words(tuple_setitem, "tuple_setitem")
+globals().update({name: fitting(function, name) for name, function in _OF_PYTHON.items()})
+tuple_setitem = fitting(tuple_setitem, "tuple_setitem")
 
 
 class _Context:

@@ -129,7 +129,8 @@ def roll(input: Any, shifts: Any, dims: Any = None) -> Any:
 
 def norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
     """`Tensor.norm`.  A: (...) -> (...) without `dim`."""
-    return tensor_operand("norm", "A", A).norm(ord, dim, keepdim, dtype=dtype)
+    x = tensor_operand("norm", "A", A)
+    return (Tensor(x) if isinstance(x, (np.ndarray, np.generic)) else x).norm(ord, dim, keepdim, dtype=dtype)
 
 
 def pad(input_x: Any, padding: Any = None, mode: str = "constant", value: Any = None, *, paddings: Any = None) -> Any:

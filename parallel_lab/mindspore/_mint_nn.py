@@ -57,8 +57,8 @@ def group_norm(input: Any, num_groups: int, weight: Any = None, bias: Any = None
 def rms_norm(input: Any, normalized_shape: Any, weight: Any, eps: float | None = None) -> Any:
     """input / sqrt(mean of its squares + eps) * weight over the last dims.  weight: normalized_shape -> like input."""
     x, shape = tensor_operand("rms_norm", "input", input), _as_tuple(_SHAPE("rms_norm", "shape", normalized_shape))
-    if tuple(weight.shape) != shape:
-        what = f"a weight of shape {tuple(weight.shape)}"
+    if (given := tuple(tensor_operand("rms_norm", "weight", weight).shape)) != shape:
+        what = f"a weight of shape {given}"
         raise ArgumentError(what, where="rms_norm", allowed=f"normalized_shape, {shape}")
     return ops.rms_norm(x, weight, float(np.finfo(str(x.dtype)).eps) if eps is None else eps)[0]
 

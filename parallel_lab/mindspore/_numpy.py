@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops as _ops
-from ..base.checks import choice as _choice, flag as _flag, in_words as _in_words
+from ..base.checks import choice as _choice, fitting as _fitting, flag as _flag
 from ..base.dtypes import kind_of as _kind_of
 from ..base.errors import ArgumentError as _ArgumentError
 from ..nn.tensor.arithmetic import Arithmetic as _Arithmetic
@@ -491,4 +491,4 @@ for _name, _function in _SPELLED.items():
     globals()[_name] = _function
 for _name, _function in list(globals().items()):
     if getattr(_function, "__module__", "") == __name__ and callable(_function) and not _name.startswith("_"):
-        globals()[_name] = _in_words(_function, f"mindspore.numpy.{_name}")
+        globals()[_name] = _fitting(_function, f"mindspore.numpy.{_name}")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..base.checks import flag, in_words, integer
-from ..base.errors import ArgumentError, NotBuiltYet, ShapeError, shorten
+from ..base.checks import fitting, flag, integer
+from ..base.errors import STUMBLES, ArgumentError, NotBuiltYet, ParallelLabError, ShapeError, shorten
 from ..nn.tensor.arithmetic import Arithmetic
 from ..nn.tensor.tensor import Tensor
 from ._random import rand as _uniform, randint as _randint, randn as _normal
@@ -105,7 +105,9 @@ def _at_once(name: str, function: Callable) -> Callable:
         wide = "dtype" in given or _widest(args) or _widest(list(kwargs.values()))
         try:
             found = function(*map(_values, args), **given)
-        except (TypeError, ValueError, IndexError, AttributeError, OverflowError, MemoryError) as error:
+        except ParallelLabError:
+            raise
+        except (*STUMBLES, RuntimeError) as error:
             raise ArgumentError(str(error), where=name, allowed="What numpy takes") from error
         return _tensors(found, wide)
 
@@ -272,4 +274,4 @@ def _shape(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 for _name, _function in list(globals().items()):
     if inspect.isfunction(_function) and _function.__module__ == __name__ and not _name.startswith("_"):
-        globals()[_name] = in_words(_function, f"mindspore.numpy.{_name}")
+        globals()[_name] = fitting(_function, f"mindspore.numpy.{_name}")

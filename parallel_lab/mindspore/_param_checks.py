@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import in_words
+from ..base.checks import fitting
 from ..base.errors import ArgumentError, ArgumentTypeError, shorten
 
 
@@ -67,7 +67,7 @@ def _related(value: Any, rel: Rel, *others: Any, name: str | None, prim_name: st
 
 def check(arg_name, arg_value, value_name, value, rel=EQ, prim_name=None, excp_cls=ValueError):
     """`arg_value` if it lies to `value` as `rel` says, else `excp_cls`."""
-    if not in_words(lambda: bool(_HOLDS[rel][1](arg_value, value)), "check")():
+    if not fitting(lambda: bool(_HOLDS[rel][1](arg_value, value)), "check")():
         if not (isinstance(excp_cls, type) and issubclass(excp_cls, Exception)):
             raise ArgumentTypeError(f"excp_cls={shorten(excp_cls)}", where="check", allowed="An exception's class")
         kind = ArgumentError if excp_cls is ValueError else ArgumentTypeError if excp_cls is TypeError else excp_cls
@@ -203,5 +203,5 @@ def args_type_check(**types: Any) -> Callable[[Callable[..., Any]], Callable[...
     return checked
 
 
-globals().update({n: in_words(f, n) for n, f in list(globals().items()) if n.startswith("check_")})
+globals().update({n: fitting(f, n) for n, f in list(globals().items()) if n.startswith("check_")})
 Validator = type("Validator", (), {n: staticmethod(f) for n, f in list(globals().items()) if n.startswith("check")})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn, ops
-from ..base.checks import checked, flag, function, integer, kept
+from ..base.checks import COPIES, checked, flag, function, integer, kept
 from ..base.errors import ArgumentError, ContextConflictError
 from ..base.settings.current import get_auto_parallel_context
 from ..catalog.nn.forms import arguments_of
@@ -297,7 +297,7 @@ def _added(losses: Any) -> tuple[Any, ...]:
 
 def _stacked(names: str) -> Any:
     """The maker of a stack that takes these arguments."""
-    checks = {"num_layers": SIZE, "lambda_func": _LAMBDA, "offset": integer(0), "moe_config": EXPERTS}
+    checks = {"num_layers": integer(1, COPIES), "lambda_func": _LAMBDA, "offset": integer(0), "moe_config": EXPERTS}
     takes = arguments_of(_arguments, names=names, parallel_config=default_transformer_config)
     return checked(**checks, parallel_config=OF_ALL)(takes(_Stack.__init__))
 
@@ -341,7 +341,7 @@ class Transformer(Cell):
     lambda_func  None: the layers of both count together for stages and fusion;  the other arguments: of the layers
     """
 
-    @checked(encoder_layers=integer(0), decoder_layers=integer(0), lambda_func=_LAMBDA)
+    @checked(encoder_layers=integer(0, COPIES), decoder_layers=integer(0, COPIES), lambda_func=_LAMBDA)
     @checked(moe_config=EXPERTS, parallel_config=OF_ALL)
     @kept(use_past=flag)
     @arguments_of(

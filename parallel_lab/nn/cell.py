@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..base.checks import checked, flag, function, instance, integer, misfit, text
+from ..base.checks import checked, flag, function, instance, integer, refusal, text
 from ..base.dtypes import COMPUTE, as_dtype, kind_of
-from ..base.errors import ArgumentError, CellError, shorten
+from ..base.errors import STUMBLES, ArgumentError, CellError, shorten
 from ..base.hooks import cell_runner, current_tracer, current_world, from_above, held_messages, on_tape
 from ..base.settings.current import frozen_for_run
 from ..ops.collectives.deferred import holding_messages
@@ -91,11 +91,9 @@ class Cell(Hooks):
             finally:
                 for _ in entered:
                     tracer.leave()
-        except TypeError:
-            # Whether the arguments fit is asked afterwards: asked before, it would cost each call of a small layer more
-            # than its operators do. An error that construct raises passes unchanged, because then they fit.
-            if fault := misfit(f"construct of {self._where()}", inspect.signature(self.construct), args, kwargs):
-                raise fault from None
+        except STUMBLES as error:
+            if fault := refusal(error, f"construct of {self._where()}", self.construct, args, kwargs):
+                raise fault from fault.__cause__
             raise
 
     def _written(self) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting, fitting_class
 from ..base.dtypes import as_dtype, kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, NotBuiltYet, shorten
 from ..base.hooks import current_world
@@ -39,6 +40,7 @@ from .tensor.dtensor_parts import Locals, as_part, exchanged, hollow, move, note
 from .tensor.tensor import Node, Tensor
 
 
+@fitting_class
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
     """Dtypes of `fully_shard`; None: those of the Parameters.
@@ -395,6 +397,7 @@ def _accumulate(parameter: DTensorParameter, parts: Locals) -> None:
     parameter.grad = DTensor(parts, parameter.layout, parameter.shape)
 
 
+@fitting_class
 class FullyShardedCell(Cell):
     """What `fully_shard` makes of a Cell: it stays what it was, and has these methods."""
 
@@ -428,6 +431,7 @@ class FullyShardedCell(Cell):
         self.__dict__["_group"].give_up()
 
 
+@fitting
 def fully_shard(
     module: Any,
     *,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..base.checks import fitting, fitting_class
 from ..base.errors import ArgumentError, ArgumentTypeError, LayoutError, NotBuiltYet, shorten
 from ..layout.device_mesh import DeviceMesh
 from ..layout.mesh_layout import AxisPlacement, MeshLayout, Replicate, Shard
@@ -44,6 +45,7 @@ class ParallelStyle:
         raise NotImplementedError
 
 
+@fitting_class
 @dataclass(frozen=True, kw_only=True)
 class ColwiseParallel(ParallelStyle):
     """The outputs of a Dense are split; of an Embedding, the columns of its table.
@@ -66,6 +68,7 @@ class ColwiseParallel(ParallelStyle):
         _lay_out(cell, mesh, self.input_layouts, Replicate(), self.output_layouts, self.use_local_output)
 
 
+@fitting_class
 @dataclass(frozen=True, kw_only=True)
 class RowwiseParallel(ParallelStyle):
     """The inputs of a Dense are split, so that its output is pending; of an Embedding, the rows of its table.
@@ -90,6 +93,7 @@ class RowwiseParallel(ParallelStyle):
         _lay_out(cell, mesh, self.input_layouts, wanted, self.output_layouts, self.use_local_output)
 
 
+@fitting_class
 @dataclass(frozen=True)
 class SequenceParallel(ParallelStyle):
     """A norm or a dropout on a split sequence: copies of its Parameters, whose gradients are pending.
@@ -109,6 +113,7 @@ class SequenceParallel(ParallelStyle):
         _lay_out(cell, mesh, split, split, None, self.use_local_output)
 
 
+@fitting_class
 @dataclass(frozen=True, kw_only=True)
 class PrepareModuleInput(ParallelStyle):
     """The inputs of a Cell laid out otherwise before it runs.
@@ -139,6 +144,7 @@ class PrepareModuleInput(ParallelStyle):
         cell.register_forward_pre_hook(prepare)
 
 
+@fitting_class
 @dataclass(frozen=True, kw_only=True)
 class PrepareModuleOutput(ParallelStyle):
     """The outputs of a Cell laid out otherwise after it ran.
@@ -171,6 +177,7 @@ class PrepareModuleOutput(ParallelStyle):
         cell.register_forward_hook(prepare)
 
 
+@fitting
 def parallelize_module(
     module: Cell, device_mesh: DeviceMesh, parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle]
 ) -> Cell:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import fitting_class
 from ..base.dtypes import kind_of
 from ..base.errors import ArgumentError, ArgumentTypeError, ShapeError, shorten
 from ..base.hooks import current_world, from_above
@@ -30,6 +31,7 @@ from .tensor.dtensor_parts import as_part, implicit_replication, note
 COPIES = (Replicate(),)
 
 
+@fitting_class
 class PipelineStage:
     """A part of a network, and the micro-batches that it keeps between forward and backward.
 
@@ -84,6 +86,7 @@ class PipelineStage:
         return DTensor.from_local(as_part(value), self.mesh, COPIES)
 
 
+@fitting_class
 class PipelineSchedule:
     """Stages, and the order in which their ranks run micro-batches.
 
@@ -243,18 +246,21 @@ class Step:
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 
 
+@fitting_class
 class ScheduleGPipe(PipelineSchedule):
     """All micro-batches forward, then all backward."""
 
     name = "gpipe"
 
 
+@fitting_class
 class Schedule1F1B(PipelineSchedule):
     """One forward, one backward: a rank keeps no more micro-batches than there are stages after it."""
 
     name = "1f1b"
 
 
+@fitting_class
 class ScheduleInterleaved1F1B(PipelineSchedule):
     """The same with several stages on each rank: rank r of n has the stages r, n + r, ...
 

@@ -193,7 +193,7 @@ def slot_rows(experts, weights, *, expert_num=1, room=1, order="choice_major"):
         kept = kept_choices(own, expert_num, room, order, own_weights)
         turn, place = turns(own, order, own_weights).reshape(-1), np.zeros(own.size, np.int64)
         numbers = np.where(kept, own, -1).reshape(-1)
-        for expert in range(expert_num):
+        for expert in np.unique(numbers[numbers >= 0]):
             mine = np.flatnonzero(numbers == expert)
             place[mine[np.argsort(turn[mine])]] = np.arange(len(mine))
         rows = np.where(kept, own * room + place.reshape(own.shape), -1)

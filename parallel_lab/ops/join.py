@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import integer, is_int, sequence_of
+from ..base.checks import SHAPE_ERRORS, integer, is_int, sequence_of
 from ..base.errors import ShapeError, shorten
-from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import check_dim, new_dim, one_dim
 from .machine.registry import case, form, op
 from .machine.signature import along_axis, letters, more_letters

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.checks import choice
+from ..base.checks import SHAPE_ERRORS, choice
 from .elementwise import POSITIVE_PAIR, binary, div as quotient, floor_div, number_result
-from .machine.opdef import SHAPE_ERRORS
 from .machine.registry import form
 from .spellings import function
 

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from ..base.checks import number
+from ..base.checks import SHAPE_ERRORS, number
 from ..base.dtypes import scalar_operand
 from ..base.errors import ShapeError
 from .elementwise import cast, float_result, identity, maximum, minimum, mul
 from .logic import equal, select
-from .machine.opdef import SHAPE_ERRORS
 from .machine.operand_checks import any_dims
 from .machine.registry import case, form, op
 from .machine.signature import letters

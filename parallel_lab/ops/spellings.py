@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import Errors, check_switches, fitting, misfit, no_tensor, switches_of
+from ..base.checks import SHAPE_ERRORS, check_switches, fitting, no_tensor, refusal, switches_of
 from ..base.dtypes import plain_array, scalar_operand
-from ..base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError
+from ..base.errors import STUMBLES, ArgumentTypeError, ShapeError
 from ..base.hooks import open_catalog
 from .machine.operand_checks import is_operand
 from .machine.tables import Table
@@ -161,7 +161,7 @@ def _of_tensors(
     def called(*args: Any, **kwargs: Any) -> Any:
         kwargs = own_names(kwargs, parameters, parameters[: len(args)]) if kwargs else kwargs
         if switches:
-            check_switches(fn.__name__, switches, args, kwargs, Errors(ShapeError, ShapeError))
+            check_switches(fn.__name__, switches, args, kwargs, SHAPE_ERRORS)
         positional = list(args)
         for place, name in tensors:
             where, at = (positional, place) if place < len(positional) else (kwargs, name)
@@ -178,13 +178,9 @@ def _of_tensors(
                 where[at] = tensor_operand(fn.__name__, name, value, number=name in numbers)
         try:
             return fn(*positional, **kwargs)
-        except ParallelLabError:
-            raise
-        except MemoryError as error:
-            raise OutOfMemory(str(error), where=fn.__name__) from None
-        except TypeError:
-            if fault := misfit(fn.__name__, inspect.signature(fn), args, kwargs):
-                raise fault from None
+        except STUMBLES as error:
+            if fault := refusal(error, fn.__name__, fn, args, kwargs, SHAPE_ERRORS):
+                raise fault from fault.__cause__
             raise
 
     return called

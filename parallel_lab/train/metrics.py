@@ -39,7 +39,7 @@ def rearrange_inputs(func: Callable) -> Callable:
             raise ArgumentError(what, where=where, allowed="Positions among the inputs of update")
         return func(self, *(inputs[i] for i in chosen))
 
-    return wrapper
+    return fitting(wrapper)
 
 
 class Metric(ABC):

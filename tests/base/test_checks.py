@@ -195,6 +195,7 @@ def misuse(function, name):
     """
     checks, parameters = declared(function), list(inspect.signature(function).parameters.values())
     own = [Silent()] if parameters[0].name == "self" else []
+    own += [Loud() for p in parameters if p.kind is p.POSITIONAL_ONLY]
     required = [p.name for p in parameters[len(own) :] if p.default is p.empty and p.kind not in OPEN_ENDS]
     others = {other: Loud() for other in required if other != name}
     for other in others:
@@ -211,7 +212,7 @@ def test_every_declared_argument_is_refused_outside_what_its_check_allows(functi
     faults = []
     for place, function in functions.items():
         scope = inspect.getclosurevars(function).nonlocals
-        where = scope["where"] or ("Silent" if function.__name__ == "__init__" else function.__qualname__)
+        where = scope["where"] or ("Silent" if function.__name__ == "__init__" else scope["own_name"])
         for name in declared(function):
             for own, given, first in misuse(function, name):
                 _, error = refusal(function, *own, **given)

@@ -28,7 +28,11 @@ KERNEL = (
     Stop(
         "ops/machine/registry.py",
         ("about", "op"),
-        {"Case": "an example, from which the battery draws data", "_cases": "refuses examples that are not cases"},
+        {
+            "Case": "an example, from which the battery draws data",
+            "_cases": "refuses examples that are not cases",
+            "_refuse_twice": "refuses names that are declared already",
+        },
     ),
     Stop(
         "ops/machine/opdef.py",

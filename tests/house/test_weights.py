@@ -35,24 +35,24 @@ PACKAGE_LINES = {
     "__init__.py": 369,
     "__main__.py": 8,
     "base": 5_010,
-    "layout": 4_649,
-    "ops": 13_432,
-    "nn": 11_950,
-    "catalog": 16_233,
-    "graph": 10_946,
+    "layout": 4_661,
+    "ops": 13_436,
+    "nn": 11_972,
+    "catalog": 16_231,
+    "graph": 10_951,
     "cost": 13_266,
     "run": 1_678,
     "processes": 14_184,
     "train": 11_416,
-    "lab": 51_099,
-    "mindspore": 10_725,
-    "hyper_parallel": 2_328,
+    "lab": 51_100,
+    "mindspore": 10_729,
+    "hyper_parallel": 2_364,
     "cli": 3_279,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_286, 170_572, 124_894
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_330, 170_654, 125_025
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -75,12 +75,11 @@ def parameters_of(call):
 
 
 FUNCTIONS = {path: call for path, call in CALLS.items() if inspect.isfunction(call)}
-# a function with `@checked` first counts its arguments; its switches get their junk in tests/base/test_checks.py
 SWITCHES = [
     (path, name)
     for path, call in FUNCTIONS.items()
     for name, p in parameters_of(call).items()
-    if type(p.default) is bool and p.annotation in (p.empty, bool, "bool") and not declared(call)
+    if type(p.default) is bool and p.annotation in (p.empty, bool, "bool") and name in declared(call)
 ]
 
 

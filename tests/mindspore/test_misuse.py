@@ -1,18 +1,22 @@
-"""Junk given to every public class and function of the facade: refused in words, with an error of this package.
+"""Junk given to every public class and function, of the facade and of this package: refused in words, with an error of
+this package, and at once: nothing runs on, and no loop counts to 10**18.
 
 Drawn with a seed: the arguments of an example call, one of them replaced; or all of them drawn. What a class makes is
-called and sharded with junk, too. Python's own words stay for names of constants (ParallelMode) and bases.
+called and sharded with junk, too; so are methods of Tensors, DTensors and meshes. Python's own words stay for names of
+constants (ParallelMode) and bases.
 """
 
 import importlib
 import inspect
 import os
 import random
+import signal
 
 import numpy as np
 import pytest
 
 import parallel_lab as pl
+import parallel_lab.hyper_parallel as hp
 import parallel_lab.mindspore as ms
 import parallel_lab.mindspore._vision as vision
 from parallel_lab.base.errors import ParallelLabError
@@ -42,6 +46,8 @@ LEFT_OUT = {
     *("critical", "debug", "error", "info", "warning"),  # Python's logging
 }
 LEFT_OUT |= {"Inter", "Border", "SliceMode", "Rel", "Type"}  # enums, which Python calls; numpy.dtype
+LEFT_OUT |= {"load_ipython_extension", "Any", "MetaStepType"}  # IPython calls it; Python's own
+LEFT_OUT |= {"keep_also", "set_catalog", "set_from_above"}  # between rooms
 # MindSpore's private helpers for initializers of one's own
 LEFT_OUT |= {"_assignment", "_calculate_correct_fan", "_calculate_fan_in_and_fan_out", "_init_random_uniform"}
 
@@ -78,8 +84,18 @@ OBJECTS = {
     "dates": lambda: np.array(["2020-01-01"], "M8[D]"),
     "records": lambda: np.zeros(2, [("a", int), ("b", float)]),
     "rows": lambda: [[1, 2], [3]],
+    "many dims": lambda: tensor(1, 2, 1, 2, 1, 2, 1),
+    "nan": lambda: ms.Tensor(np.array([[np.nan, np.inf, -np.inf]], np.float32)),
+    "beyond": lambda: ms.Tensor(np.array([10**18, -(10**18)])),
+    "bytes": lambda: tensor(2, 3, dtype=np.uint8),
+    "half": lambda: ops.cast(tensor(2, 3), ms.bfloat16),
+    "tensors": lambda: [tensor(2, 3), tensor(3)],
+    "mesh": lambda: pl.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp")),
+    "dtensor": lambda: pl.distribute_tensor(tensor(8, 4), made("mesh"), [pl.Shard(0), pl.Replicate()]),
+    "placements": lambda: [pl.Shard(0), pl.Replicate()],
 }
 JUNK = [*MEEK, 3, 2**40, 2**64, np.float32(2), "sum", "x" * 300, np.float32, ms.int32, print, np, *OBJECTS]
+JUNK += [-3, 10**18, -(10**18), (10**18,), (-1,), (0, 0), (2,) * 8, ((1, 1), (1,)), [[[]]], "constant"]
 LIKELY = ["tensor", "images", "ints", "net", "parameters", 0.1, 4, "parameter", (2, 2), 1, None, "sum", ms.float32]
 
 
@@ -98,6 +114,47 @@ def public():
                 found[f"{path}.{name}"] = value
                 seen.add(id(value))
     return found
+
+
+def ours():
+    """As `public`, of the package itself and of HyperParallel's names; labs and pools have tests of their own."""
+    found = {f"pl.{name}": getattr(pl, name) for name in dir(pl) if not name.startswith("_") and name not in LEFT_OUT}
+    rooms = tuple(f"parallel_lab.{room}." for room in ("base", "layout", "nn", "graph", "train", "run"))
+    found = {path: value for path, value in found.items() if getattr(value, "__module__", "").startswith(rooms)}
+    found |= {f"hp.{name}": getattr(hp, name) for name in hp.__all__ if name not in LEFT_OUT}
+    errors = {path for path, value in found.items() if isinstance(value, type) and issubclass(value, Exception)}
+    known = [*CALLS.values()]
+    return {p: value for p, value in found.items() if callable(value) and p not in errors and value not in known}
+
+
+def methods():
+    """{name: a function that calls this method of an object made anew}."""
+    found = {}
+    for kind in ("tensor", "ints", "scalar", "empty", "parameter", "dtensor", "mesh"):
+        for name in dir(type(made(kind))):
+            if name.startswith("_") or not callable(getattr(type(made(kind)), name)) or name in ("as_one", "like"):
+                continue  # the last two: protocols between rooms
+
+            def call(*args, kind=kind, name=name, **kwargs):
+                return getattr(made(kind), name)(*args, **kwargs)
+
+            call.__signature__ = inspect.signature(getattr(made(kind), name))
+            found[f"{kind}.{name}"] = call
+    return found
+
+
+@pytest.fixture
+def soon():
+    """A test that has computed for 60 seconds is stopped: its last call does not end."""
+
+    def stop(*_):
+        raise TimeoutError("a call that does not end")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 60)
+    yield
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.fixture(autouse=True)
@@ -162,16 +219,19 @@ def example_of(call, rng):
 CALLS = public()
 
 
+DRAWN = {**CALLS, **ours(), **methods()}
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers out of a function's range
-@pytest.mark.quick(20)
-@pytest.mark.parametrize("path", CALLS)
-def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys):
+@pytest.mark.quick(100)
+@pytest.mark.parametrize("path", DRAWN)
+def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys, soon):
     monkeypatch.chdir(tmp_path)
-    before, draws, call = descendants(os.getpid()), random.Random(path), CALLS[path]
+    before, draws, call = descendants(os.getpid()), random.Random(path), DRAWN[path]
     example = example_of(call, draws)
     names = list(inspect.signature(call).parameters) if example is not None and not isinstance(call, OpDef) else []
     names = names or list(example or ())
-    for _ in range(8):
+    for _ in range(24):
         reset()
         if names and draws.random() < 0.7:
             given = {**example, draws.choice(names): draws.choice(JUNK)}
@@ -195,7 +255,7 @@ test_arguments_that_fit_no_parameter_are_refused_with_the_signature = refused(
     (lambda: nn.Adam([], learing_rate=1), r"Adam: unexpected argument 'learing_rate'.*nearest is 'learning_rate'"),
     (lambda: nn.Dense(4, 4)(), r"construct of Dense: missing argument 'x'\. It takes \(x\)"),
     (lambda: Net()(1, 2, 3), r"construct of Net: too many positional arguments\. It takes \(x\)"),
-    (lambda: Net().set_train(1, 2), r"set_train: too many positional arguments\. It takes \(mode=True\)"),
+    (lambda: Net().set_train(True, 2), r"set_train: too many positional arguments\. It takes \(mode=True\)"),
     (lambda: ops.hstack(), r"hstack: missing argument 'tensors'"),
     (lambda: tensor(2).clip(0, 1, 2), r"clip: too many positional arguments"),
     (lambda: nn.ReLU(3), r"ReLU: too many positional arguments\. It takes \(\)"),
@@ -279,6 +339,53 @@ test_what_only_parallel_lab_has_refuses_junk_in_words = refused(
     (lambda: pl.WorkerPool(2, warn_after_s=(1,)), r"WorkerPool: warn_after_s=\(1,\)\. Seconds above 0"),
     (lambda: pl.WorkerPool(2, arena_bytes="a"), r"WorkerPool: arena_bytes='a'\. An int, at least 1"),
 )
+
+
+# Each was an error in Python's own words, or did not end.
+test_values_that_lines_of_this_package_stumble_over_are_refused_in_words = refused(
+    (lambda: ops.dynamic_quantize(ms.Tensor(1.0)), r"DynamicQuantize: operands \[\(\)\]"),
+    (lambda: ms.mint.nn.functional.rms_norm(tensor(2, 3), 3, 0.5), r"rms_norm: weight=0\.5"),
+    (lambda: ops.bucketize(tensor(3), [[1], [2, 3]]), r"bucketize: .*inhomogeneous"),
+    (lambda: ops.one_hot(ms.Tensor([1]), 10**18, 1.0, 0.0), r"OneHot: "),
+    (lambda: ops.one_hot(ms.Tensor([1]), 4, -(10**30), 0), r"one_hot: "),
+    (lambda: ms.vmap(nn.ReLU())(3), r"vmap: 'int' object has no attribute 'shape'"),
+    (lambda: nn.Accuracy()([[1, 2], [3]], [1, 2]), r"update: .*inhomogeneous"),
+    (lambda: nn.RReLU()("a"), r"construct of RReLU: 'str' object"),
+    (lambda: ops.DropoutGenMask()(3, 0.5), r"DropoutGenMask: 'int' object is not iterable"),
+    (lambda: made("dtensor").backward(range(3)), r"backward: 'range' object"),
+    (lambda: hp.get_process_group_ranks(0.5), r"get_process_group_ranks: 'float' object is not iterable"),
+    (lambda: pl.infer_types(3), r"infer_types: 'int' object has no attribute 'graph'"),
+    (lambda: pl.TensorLayout((2, 2), (1,), rows=4), r"TensorLayout: 'int' object is not iterable"),
+    (lambda: nn.LSTM(2, 3, num_layers=10**9), r"LSTM: num_layers=1000000000\. An int from 1 to 10000"),
+    (lambda: nn.Transformer(num_encoder_layers=2**63), r"Transformer: num_encoder_layers="),
+    (lambda: ops.tensor_split(tensor(4), 10**9), r"tensor_split: .*A count from 1 to 10000"),
+    (lambda: ops.make_range(10**9), r"make_range: how many=1000000000\. An int from 0 to 1048576"),
+)
+
+
+def test_a_kernel_larger_than_any_picture_is_pooled_at_once():
+    """A window that covers everything; its elements outside were counted one by one."""
+    x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
+    assert ops.max_pool(x, kernel_size=10**18, strides=1, pad_mode="same").tolist() == np.full_like(x, 11).tolist()
+
+
+def test_an_error_in_a_learners_line_inside_of_this_packages_stays_what_it_is():
+    def rule(x):
+        raise KeyError("mine")
+
+    for call in (lambda: ms.vmap(rule)(tensor(2, 3)), lambda: ms.jacrev(rule)(tensor(2)), lambda: Applies(rule)(1)):
+        with pytest.raises(KeyError, match="mine") as caught:
+            call()
+        assert not isinstance(caught.value, ParallelLabError)
+
+
+class Applies(nn.Cell):
+    def __init__(self, rule):
+        super().__init__()
+        self.rule = rule
+
+    def construct(self, x):
+        return self.rule(x)
 
 
 @pytest.mark.parametrize("name", ["AllReduce", "AllGather", "ReduceScatter"])

@@ -7,6 +7,7 @@ import pytest
 
 from parallel_lab import ShapeError, Tensor, compile, ops
 from parallel_lab.base.errors import NotBuiltYet
+from parallel_lab.catalog.ops.gamma_functions import igamma_slope
 from parallel_lab.nn.tensor.autograd import gradients
 from parallel_lab.nn.tensor.parameter import Parameter
 from tests.crossed import each_of
@@ -93,6 +94,18 @@ def test_incomplete_gamma_functions_of_whole_numbers_are_sums_of_poisson_probabi
 def test_incomplete_gamma_functions_at_the_borders():
     assert ops.igamma(np.array([2.0, 2.0, -1.0]), np.array([0.0, 1e3, 1.0]))[:2].tolist() == pytest.approx([0, 1])
     assert np.isnan(ops.igamma(np.float64(-1), np.float64(1)))
+
+
+@pytest.mark.parametrize("a", [1e4, 9.9e6, 1e7, 1e12, 1e18])
+def test_incomplete_gamma_functions_of_large_numbers_follow_stirlings_series(a):
+    """P(a, a) = 1/2 + 1 / (3 sqrt(2 pi a)) + ..., and its slope along x is the density; terms in 1e18 never end."""
+    half, step = 0.5 + 1 / (3 * math.sqrt(2 * math.pi * a)), 0.1 * math.sqrt(a)
+    assert ops.igamma(np.float64(a), np.float64(a)) == pytest.approx(half, abs=1e-8)
+    assert ops.igammac(np.float64(a), np.float64(a)) == pytest.approx(1 - half, abs=1e-8)
+    more, less = (float(ops.igamma(np.float64(a), np.float64(a + way * step))) for way in (1, -1))
+    assert (more - less) / 0.2 == pytest.approx(math.exp(-0.005 / 3) / math.sqrt(2 * math.pi), rel=1e-3)
+    along_a = float(igamma_slope(np.float64(1), np.float64(a), np.float64(a), operand="a"))
+    assert along_a * math.sqrt(a) == pytest.approx(-1 / math.sqrt(2 * math.pi), rel=1e-3)
 
 
 def test_zeta_is_that_of_the_books():

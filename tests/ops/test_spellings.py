@@ -73,6 +73,13 @@ def test_examples_that_are_not_cases_are_refused_where_the_operator_is_declared(
 
 
 def test_a_name_is_declared_once():
+    with pytest.raises(ArgumentError, match="@op product: the class MatMul is declared already"):
+
+        @op("ab->ab", name="MatMul")
+        def product(x):
+            """x: (a, b) -> (a, b)."""
+
+    assert "product" not in OPS and ops.MatMul.op.name == "matmul"
     with pytest.raises(ArgumentError, match="@op matmul: this name is declared already"):
 
         @op("mk,nk->mn", name="Unmade")

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ...base.checks import flag, in_words, instance, text
+from ...base.checks import fitting, flag, instance, text
 from ...base.errors import ArgumentError, CellError, CheckpointError, ShapeError
 from ...nn.cell import Cell
 from ...nn.tensor.parameter import Parameter
@@ -131,5 +131,5 @@ def _at(where: str, target: str, children: dict[str, Any]) -> Any:
 
 _METHODS = get_parameter, get_sub_cell, register_buffer, named_buffers, buffers, get_buffer, state_dict, load_state_dict
 for _method in _METHODS:
-    globals()[_method.__name__] = in_words(_method, _method.__name__)
+    globals()[_method.__name__] = fitting(_method, _method.__name__)
     setattr(Cell, _method.__name__, globals()[_method.__name__])

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...base.checks import checked, choice, flag, integer, kept, probability
+from ...base.checks import COPIES, checked, choice, flag, integer, kept, probability
 from ...base.errors import ShapeError
 from ...nn.cell import Cell
 from ...nn.initializer import Uniform, initializer
@@ -30,7 +30,7 @@ from ...nn.layers.dropout import Dropout
 from ...nn.tensor.parameter import Parameter
 
 State = tuple[Any, ...]
-FORMS = {"num_layers": integer(1), **dict.fromkeys(("has_bias", "batch_first", "bidirectional"), flag)}
+FORMS = {"num_layers": integer(1, COPIES), **dict.fromkeys(("has_bias", "batch_first", "bidirectional"), flag)}
 
 
 class _Recurrent(Cell):

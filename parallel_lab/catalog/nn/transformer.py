@@ -6,10 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, instance, integer, kept
+from ...base.checks import COPIES, checked, integer, kept
 from ...nn.cell import Cell
 from ...nn.layers.normalization import LayerNorm
-from ...nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer, TransformerLayer, TransformerLayers
+from ...nn.layers.transformer import (
+    A_CELL,
+    TransformerEncoder,
+    TransformerEncoderLayer,
+    TransformerLayer,
+    TransformerLayers,
+)
 from ...ops.machine.primitive import Primitive
 
 
@@ -50,7 +56,7 @@ class TransformerDecoder(TransformerLayers):
     d_model) -> (t, n, d_model).
     """
 
-    @checked(decoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
+    @checked(decoder_layer=A_CELL, num_layers=integer(1, COPIES), norm=A_CELL | None)
     def __init__(self, decoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
         self._set(decoder_layer, num_layers, norm)
@@ -66,9 +72,9 @@ class Transformer(Cell):
     tgt_key_padding_mask=None, memory_key_padding_mask=None). Names and defaults: MindSpore.
     """
 
-    CUSTOM = instance(Cell, "A Cell") | None
+    CUSTOM, LAYERS = A_CELL | None, integer(1, COPIES)
 
-    @checked(custom_encoder=CUSTOM, custom_decoder=CUSTOM, num_encoder_layers=integer(1), num_decoder_layers=integer(1))
+    @checked(custom_encoder=CUSTOM, custom_decoder=CUSTOM, num_encoder_layers=LAYERS, num_decoder_layers=LAYERS)
     @kept()
     def __init__(
         self,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import integer
+from ...base.checks import SHAPE_ERRORS, integer
 from ...base.errors import ShapeError
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, op
 from ...ops.shape import reshape, swapaxes, transpose
 from ...ops.spellings import function

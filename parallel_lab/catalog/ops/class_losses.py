@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from ...base.checks import choice
+from ...base.checks import SHAPE_ERRORS, choice
 from ...base.errors import ShapeError
 from ...ops.activation import log_softmax_of, softmax, softmax_grad
 from ...ops.class_losses import (
@@ -38,7 +38,6 @@ from ...ops.class_losses import (
 from ...ops.elementwise import add, cast, div, float_result, mul, neg
 from ...ops.losses import FormulaParts, float_operand
 from ...ops.machine.composed import composed
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, gradient, op, total
 from ...ops.reduce import reduce_sum

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import INT_LIMIT, INTS, integer, number, sequence_of
+from ...base.checks import INT_LIMIT, INTS, SHAPE_ERRORS, integer, number, sequence_of
 from ...base.dtypes import MOST_ELEMENTS
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import a_dtype
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.spellings import function, method, tensor_operand
 
 # ---- constants ----

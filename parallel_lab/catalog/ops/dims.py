@@ -7,10 +7,9 @@ import math
 
 import numpy as np
 
-from ...base.checks import integer, is_int, sequence_of
+from ...base.checks import COPIES, SHAPE_ERRORS, integer, is_int, sequence_of
 from ...base.errors import ShapeError, shorten
 from ...ops.join import _sizes_of, concat, split_parts, unstack
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import check_dim, one_dim, own_dim, refuse, some_dims
 from ...ops.machine.registry import case, form, gradient, op
 from ...ops.machine.signature import along_axis, same_labels
@@ -49,12 +48,12 @@ def tensor_split(input, indices_or_sections, axis=0):
     if isinstance(given, (tuple, list)) and all(is_int(i, -(2**31), 2**31) for i in given):
         ends = [min(max(i + n if i < 0 else i, 0), n) for i in given]
         pairs = list(zip([0, *ends], [*ends, n], strict=True))
-    elif is_int(given, 1, 2**31):
+    elif is_int(given, 1, COPIES):
         small, larger = divmod(n, given)
         ends = np.cumsum([0] + [small + (i < larger) for i in range(given)]).tolist()
         pairs = list(itertools.pairwise(ends))
     else:
-        allowed = "A count above 0, or a tuple of ints"
+        allowed = f"A count from 1 to {COPIES}, or a tuple of ints"
         raise ShapeError(f"indices_or_sections={shorten(given)}", where="tensor_split", allowed=allowed)
     return tuple(narrow(input, axis, min(begin, n), max(end - begin, 0)) for begin, end in pairs)
 

@@ -17,11 +17,10 @@ import itertools
 
 import numpy as np
 
-from ...base.checks import choice, flag, integer
+from ...base.checks import SHAPE_ERRORS, choice, flag, integer
 from ...base.errors import ShapeError, StrategyError, shorten
 from ...ops.expert_rows import combine_rows, dispatch_rows, permutation
 from ...ops.logic import less, select
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import as_array, reshape

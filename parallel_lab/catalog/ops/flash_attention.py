@@ -16,7 +16,7 @@ import inspect
 
 import numpy as np
 
-from ...base.checks import choice, integer, number
+from ...base.checks import SHAPE_ERRORS, choice, integer, number
 from ...base.dtypes import promoted
 from ...base.errors import NotBuiltYet, ShapeError
 from ...base.origin import caller
@@ -24,7 +24,6 @@ from ...base.seeds import get_seed
 from ...layout.named_layout import Layout
 from ...ops.context_attention import with_settings
 from ...ops.dropout import dropout_key, dropped
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import PRIMITIVES, case, form, op
 from ...ops.machine.state import training_step

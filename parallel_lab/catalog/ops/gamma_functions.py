@@ -17,7 +17,8 @@ from ...ops.machine.registry import case, op, unbroadcast
 from .flash_attention import refuse_gradient
 from .special_functions import by_elements, digamma
 
-_LGAMMA = by_elements(math.lgamma, math.inf)
+_LGAMMA, _ERF = by_elements(math.lgamma, math.inf), by_elements(math.erf, math.nan)
+_FAR = 1e7  # from this a on the sum has too many terms
 _BOTH = {"dtype": float_result, "flops": 200}
 _PAIRS = (
     case((16, 8), (16, 8), low=0.3, high=4.0),
@@ -26,21 +27,34 @@ _PAIRS = (
 )
 
 
+def _far(a, x, slope):
+    """`_terms` for large a, to 1e-9: the cube root of x is nearly normal (Wilson and Hilferty 1931)."""
+    a = np.clip(a, _FAR, 1e300)
+    root, cube = np.sqrt(a), np.cbrt(np.minimum(x, 8 * a) / a)
+    z = 3 * root * (cube - 1) + 1 / (3 * root)
+    if slope:
+        return np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * ((0.5 * cube - 1.5) / root - 1 / (6 * root**3))
+    return (1 + _ERF(z / math.sqrt(2))) / 2
+
+
 def _terms(a, x, slope=False):
     """Sum of exp(-x) x^(a+n) / Gamma(a+n+1) over n, all positive, which is the share; or its slope along a."""
     a, x = np.broadcast_arrays(np.asarray(a, np.float64), np.asarray(x, np.float64))
     valid = (a > 0) & (x >= 0)
-    safe_a, safe_x = np.where(valid, a, 1.0), np.where(valid & (x > 0), x, 1.0)
+    near = valid & (a < _FAR)
+    safe_a, safe_x = np.where(near, a, 1.0), np.where(near & (x > 0), x, 1.0)
     safe_x = np.minimum(safe_x, 4 * safe_a + 800)  # further out nothing is left that float64 could hold
+    # terms grow until n = x - a, and are 16 digits smaller ten standard deviations (square roots of x) before and later
+    reach = 10 * np.sqrt(safe_x) + 60
+    safe_a = safe_a + np.maximum(np.floor(safe_x - safe_a - reach), 0)
     logs, made = np.log(safe_x), np.zeros(a.shape)
     size = safe_a * logs - safe_x - _LGAMMA(safe_a + 1)  # a logarithm: the first terms may be too small for a float
     psi = digamma.compute(safe_a + 1) if slope else None
-    # terms grow until n = x - a, and are 16 digits smaller ten standard deviations (square roots of x) later
-    for n in range(1, int(safe_x.max(initial=0) + 10 * math.sqrt(safe_x.max(initial=0)) + 60)):
+    for n in range(1, int(2 * reach.max(initial=0)) + 2):
         made += np.exp(size) * (logs - psi if slope else 1)
         size = size + logs - np.log(safe_a + n)
         psi = psi + 1 / (safe_a + n) if slope else None
-    made = np.where(x > 0, made, 0.0)
+    made = np.where(x > 0, np.where(near, made, _far(a, np.where(valid, x, 1.0), slope)), 0.0)
     return np.where(valid, made, np.nan)
 
 

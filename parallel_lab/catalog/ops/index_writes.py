@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 
-from ...base.checks import flag, number
+from ...base.checks import SHAPE_ERRORS, flag, number
 from ...base.dtypes import kind_of
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import add, cast, mul
 from ...ops.join import concat
 from ...ops.logic import greater
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import own_dim
 from ...ops.machine.registry import OPS
 from ...ops.shape import as_array, broadcast_to, expand_dims, swapaxes

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 
-from ...base.checks import number
+from ...base.checks import SHAPE_ERRORS, number
 from ...base.errors import ShapeError
 from ...ops.activation import relu
 from ...ops.elementwise import add, div, maximum, minimum, mul, neg, sub
 from ...ops.logic import equal, greater, select
 from ...ops.losses import FormulaParts
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.reduce import reduce_mean
 from ...ops.shape import expand_dims
 from ...ops.spellings import function, tensor_operand

@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from ...base.checks import choice, integer, integers, number
+from ...base.checks import SHAPE_ERRORS, choice, integer, integers, number
 from ...base.dtypes import promoted
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import add, cast, float_result, mul
 from ...ops.machine.composed import composed
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, form, gradient, op, total
 from ...ops.machine.signature import letters
 from ...ops.normalization import (

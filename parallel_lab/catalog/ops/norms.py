@@ -11,12 +11,11 @@ import math
 
 import numpy as np
 
-from ...base.checks import Check, integer, number
+from ...base.checks import SHAPE_ERRORS, Check, integer, number
 from ...nn.tensor.dtensor_parts import dual
 from ...ops.elementwise import cast, div, float_result, maximum, mul, power, sub
 from ...ops.logic import equal, not_equal, select
 from ...ops.machine.composed import composed
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import letters
 from ...ops.reduce import (

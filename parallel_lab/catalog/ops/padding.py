@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import choice, instance, sequence_of
+from ...base.checks import SHAPE_ERRORS, choice, instance, sequence_of
 from ...base.errors import ShapeError, shorten
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import letters, more_letters
 from ...ops.shape import changed_labels, int_tuple

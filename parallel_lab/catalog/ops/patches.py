@@ -12,10 +12,9 @@ import math
 
 import numpy as np
 
-from ...base.checks import Check
+from ...base.checks import SHAPE_ERRORS, Check
 from ...base.errors import ShapeError
 from ...ops.kernels.windows import extents, padding as pads_of, taps, windows
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, op
 from ...ops.pool import _picture_fault
 from ...ops.shape import reshape

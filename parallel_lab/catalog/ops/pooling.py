@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...base.checks import Check, choice, integer, is_int
+from ...base.checks import SHAPE_ERRORS, Check, choice, integer, is_int
 from ...base.errors import ShapeError
 from ...ops.kernels.pool import max_pool_forward
 from ...ops.kernels.windows import Pair, Windows, windows
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, gradient, op
 from ...ops.pool import _FACTS, _facts, _picture_fault, _windows_of, max_pool, max_pool_grad
 from ...ops.shape import expand_dims, reshape, squeeze

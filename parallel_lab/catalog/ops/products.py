@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 
-from ...base.checks import integer, is_int, number
+from ...base.checks import SHAPE_ERRORS, integer, is_int, number
 from ...base.errors import ShapeError, shorten
 from ...nn.tensor.dtensor_formulas import as_pytorch, by_rows
 from ...ops.elementwise import add, mul, unbroadcast
 from ...ops.linalg import matmul
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import one_dim, refuse, some_dims
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import along_axis, letters

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import choice, flag
+from ...base.checks import SHAPE_ERRORS, choice, flag
 from ...base.dtypes import as_dtype, kind_of
 from ...ops.elementwise import a_dtype
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import but_numbers, letters

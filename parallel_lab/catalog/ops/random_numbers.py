@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from ...base.checks import integer, sequence_of
+from ...base.checks import SHAPE_ERRORS, integer, sequence_of
 from ...base.errors import ShapeError, shorten
 from ...base.hooks import current_tracer
 from ...base.origin import caller
@@ -26,7 +26,6 @@ from ...base.seeds import get_seed, next_draw
 from ...ops.dropout import KEY, dropout_key, hashed
 from ...ops.elementwise import a_dtype, add, cast, mul, sub
 from ...ops.logic import less
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, op
 from ...ops.machine.signature import letters, more_letters
 from ...ops.spellings import function, tensor_operand

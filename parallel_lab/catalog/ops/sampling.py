@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import flag, integer
+from ...base.checks import SHAPE_ERRORS, flag, integer
 from ...base.errors import ShapeError
 from ...ops.dropout import KEY, hashed
 from ...ops.elementwise import a_dtype, cast
 from ...ops.gather import gather
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import ints
 from ...ops.machine.registry import case, op
 from ...ops.machine.signature import letters

@@ -18,10 +18,9 @@ import math
 
 import numpy as np
 
-from ...base.checks import choice, flag, integer, number
+from ...base.checks import SHAPE_ERRORS, choice, flag, integer, number
 from ...base.errors import NotBuiltYet, ShapeError, StrategyError, shorten
 from ...nn.tensor.tensor import Tensor
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, ints
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import reshape

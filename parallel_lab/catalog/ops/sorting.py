@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import choice, flag, is_int
+from ...base.checks import SHAPE_ERRORS, choice, flag, is_int
 from ...base.dtypes import kind_of
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import cast
 from ...ops.gather import gather_elements
 from ...ops.logic import greater, greater_equal
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import filled_dim, one_dim
 from ...ops.machine.registry import case, form, op
 from ...ops.machine.signature import along_axis, letters, more_letters

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import integer
+from ...base.checks import SHAPE_ERRORS, integer
 from ...base.errors import ShapeError, StrategyError, shorten
 from ...ops.elementwise import mul
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats
 from ...ops.machine.registry import case, form, op
 from ...ops.shape import reshape

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...base.checks import number
+from ...base.checks import SHAPE_ERRORS, number
 from ...ops.elementwise import add, cast, div, float_result, maximum, mul, sub
 from ...ops.logic import isfinite, isnan, not_equal, select
 from ...ops.machine.composed import composed
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.operand_checks import floats, one_dim
 from ...ops.machine.registry import case, form, gradient, op
 from ...ops.machine.signature import along_axis

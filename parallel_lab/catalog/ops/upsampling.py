@@ -14,10 +14,9 @@ import math
 
 import numpy as np
 
-from ...base.checks import flag, integer, sequence_of, text
+from ...base.checks import SHAPE_ERRORS, flag, integer, sequence_of, text
 from ...base.errors import ShapeError, shorten
 from ...ops.elementwise import float_result
-from ...ops.machine.opdef import SHAPE_ERRORS
 from ...ops.machine.registry import case, gradient, op
 from ...ops.shape import reshape, transpose
 from ...ops.spellings import function

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...base.checks import flag, integer
+from ...base.checks import fitting, flag, integer
 from ...base.errors import ArgumentError, MissingPackage, shorten
 from ...base.files import read_regular
 from ...layout.device_mesh import DeviceMesh
@@ -192,6 +192,7 @@ class Explanation:
     _repr_html_ = to_html
 
 
+@fitting
 def explain(text_or_file: Any, run: bool = False, *, devices: int | None = None) -> Explanation:
     """Read a program for several devices, or a log of PyTorch's DebugMode.
 

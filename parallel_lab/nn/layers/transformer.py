@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, choice, flag, instance, integer, kept, number, probability
+from ...base.checks import COPIES, checked, choice, flag, instance, integer, kept, number, probability
 from ...base.dtypes import kind_of
 from ...base.errors import ArgumentError, ArgumentTypeError, ShapeError
 from ...ops.activation import softmax
@@ -36,6 +36,7 @@ from .normalization import LayerNorm
 # Added to a masked score: its exponential is 0, and rows of masked ones stay numbers. float16 reaches to 65504.
 MASKED = {"float16": -3e4}
 MASKED_OTHERWISE = -1e30
+A_CELL = instance(Cell, "A Cell")
 
 
 class _Mask(Cell):
@@ -302,7 +303,7 @@ class TransformerLayers(Cell):
 class TransformerEncoder(TransformerLayers):
     """`num_layers` copies of a layer, drawn apart, called as it is; then `norm`.  src: (s, n, d_model) -> the same."""
 
-    @checked(encoder_layer=instance(Cell, "A Cell"), num_layers=integer(1), norm=instance(Cell, "A Cell") | None)
+    @checked(encoder_layer=A_CELL, num_layers=integer(1, COPIES), norm=A_CELL | None)
     def __init__(self, encoder_layer: Cell, num_layers: int, norm: Cell | None = None) -> None:
         super().__init__()
         self._set(encoder_layer, num_layers, norm)

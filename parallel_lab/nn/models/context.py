@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ... import nn
-from ...base.checks import checked, flag, integer, kept
+from ...base.checks import COPIES, checked, flag, integer, kept
 from ...base.errors import ArgumentError, StrategyError, shorten
 from ...layout.named_layout import Layout
 from ...layout.placements import Placement
@@ -87,7 +87,7 @@ class ContextGPT(nn.Cell):
     """
 
     @kept(vocab_size=integer(1), hidden=integer(1), heads=integer(1))
-    @checked(layers=integer(0), inner=integer(1) | None)
+    @checked(layers=integer(0, COPIES), inner=integer(1) | None)
     def __init__(
         self,
         vocab_size: int,

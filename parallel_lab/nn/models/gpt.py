@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import nn
-from ...base.checks import checked, flag, integer, kept, probability
+from ...base.checks import COPIES, checked, flag, integer, kept, probability
 from ...base.errors import ArgumentError, ShapeError
 from ...ops.attention import scaled_dot_product_attention
 from ...ops.elementwise import add
@@ -119,7 +119,7 @@ class GPT(TokenNetwork):
     dropout                  after attention and MLP, while training
     """
 
-    @checked(hidden=integer(1), layers=integer(0), dropout=probability, inner=integer(1) | None)
+    @checked(hidden=integer(1), layers=integer(0, COPIES), dropout=probability, inner=integer(1) | None)
     @kept(vocab_size=integer(1), tied=flag)
     def __init__(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import nn
-from ...base.checks import checked, integer, kept
+from ...base.checks import COPIES, checked, integer, kept
 from ...ops.elementwise import add
 from ...ops.linalg import matmul
 from ...ops.shape import reshape
@@ -43,7 +43,7 @@ class MoEGPT(TokenNetwork):
     arguments of `nn.MoE`; the others as those of `GPT` and `nn.MoE`.
     """
 
-    @checked(hidden=integer(1), layers=integer(1), inner=integer(1) | None)
+    @checked(hidden=integer(1), layers=integer(1, COPIES), inner=integer(1) | None)
     @kept(vocab_size=integer(1))
     def __init__(
         self,

@@ -195,6 +195,7 @@ class UpdateCell(_OlderNames):
 
     good_steps: Parameter | None = None  # of compiled steps
 
+    @fitting
     def __call__(self, loss_scale: Any, overflow: Any) -> Any:
         tracer = current_tracer.get()
         if tracer is not None:

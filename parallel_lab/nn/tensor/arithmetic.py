@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import choice, fitting_methods, function
+from ...base.checks import choice, fitting_class, function
 from ...base.dtypes import kind_of
 from ...base.errors import NotBuiltYet, ShapeError
 from ...ops.elementwise import cast
@@ -37,7 +37,7 @@ class Handle:
             self._hooks.remove(self._hook)
 
 
-@fitting_methods
+@fitting_class
 class Arithmetic(TensorMethods):
     """Python operators and methods, for Tensors and for values of a trace."""
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ...base.checks import fitting_class
 from ...base.errors import ArgumentTypeError, LayoutError, LayoutTypeError, NotBuiltYet
 from ...layout.device_mesh import DeviceMesh
 from ...layout.mesh_layout import AxisPlacement, MeshLayout, Partial, Replicate, Shard, StridedShard
@@ -52,6 +53,7 @@ from .dtensor_surroundings import loss_var, policy_var
 from .tensor import Node, Tensor
 
 
+@fitting_class
 class DTensor(Parts):
     """A tensor over a mesh; made by `distribute_tensor`, `DTensor.from_local`, and operators.
 

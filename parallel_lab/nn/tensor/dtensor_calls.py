@@ -16,6 +16,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
+from ...base.checks import fitting
 from ...base.errors import LayoutTypeError
 from ...base.hooks import current_tracer, current_world, from_above
 from ...layout.device_mesh import DeviceMesh
@@ -91,7 +92,7 @@ def on_ranks(
             ranks = None if here else _ranks(args) or (_ranks(kwargs.values()) if kwargs else None)
             return function(*args, **kwargs) if ranks is None else ranks.call(target, args, kwargs, how)
 
-        return called  # type: ignore[return-value]
+        return fitting(called)  # type: ignore[return-value]
 
     return decorate
 

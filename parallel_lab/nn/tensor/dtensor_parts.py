@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from ...base.checks import fitting_class
 from ...base.dtypes import plain_array, scalar_operand
 from ...base.errors import LayoutError, LayoutTypeError, shorten
 from ...base.hooks import current_world
@@ -69,6 +70,7 @@ def played(mesh: DeviceMesh) -> tuple[int, ...]:
     return (world.rank,)
 
 
+@fitting_class
 class Parts(Tensor):
     """What the ranks that this process plays hold of a tensor.
 

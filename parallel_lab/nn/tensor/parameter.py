@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, choice, fitting, fitting_methods, flag, integer, no_tensor, refuse_slip
+from ...base.checks import checked, choice, fitting, fitting_class, flag, integer, no_tensor, refuse_slip
 from ...base.dtypes import check_taken_in
 from ...base.errors import ArgumentError, ArgumentTypeError, ContextConflictError, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, from_above
@@ -35,7 +35,7 @@ def _flag(name: str, meaning: str) -> property:
     return property(lambda self: getattr(self, slot), write, doc=meaning)
 
 
-@fitting_methods
+@fitting_class
 class Parameter(Tensor):
     """A Tensor that training changes.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import checked, fitting, fitting_methods, instance, integer
+from ...base.checks import checked, fitting, fitting_class, instance, integer
 from ...base.dtypes import as_dtype, kind_of, plain_array, scalar_operand
 from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from ...base.hooks import current_tracer, on_tape
@@ -34,7 +34,7 @@ from .numpy_calls import NumpyProtocol, plain
 TRUTH_TEST = "a truth test (if, while, and, or)"
 
 
-@fitting_methods
+@fitting_class
 class Tensor(NumpyProtocol):
     """An array with a memory.
 

@@ -51,7 +51,8 @@ def taps(
     kernel: int, stride: int, dilation: int, before: int, size: int, count: int
 ) -> Iterator[tuple[int, slice, slice]]:
     """Along one dim, per kernel element: (its number, the windows that have it in the picture, its elements there)."""
-    for k in range(kernel):
+    nearest = max(0, -(((count - 1) * stride - before) // dilation))  # elements outside in every window are left out
+    for k in range(nearest, min(kernel, (size - 1 + before) // dilation + 1)):
         offset = k * dilation - before
         first, last = inside(offset, stride, size, count)
         if first < last:

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import Check, flag, no_tensor
+from ...base.checks import SHAPE_ERRORS, Check, flag, no_tensor
 from ...base.dtypes import float_result, number_result, scalar_operand
-from ...base.errors import ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten
+from ...base.errors import STUMBLES, ArgumentTypeError, OutOfMemory, ParallelLabError, ShapeError, shorten, stumbled
 from ...base.hooks import current_tracer
 from ...base.seeds import repeated
 from ..synonyms import own_names
-from .opdef import SHAPE_ERRORS, OpDef, dtype_name
+from .opdef import OpDef, dtype_name
 from .operand_checks import OperandType, is_operand, refuse
 from .signature import Shape
 
@@ -74,7 +74,7 @@ class Operator(OpDef):
 
         primitive  the Primitive that is called, with its strategy; None: the function
         """
-        tracer = current_tracer.get()
+        tracer, operands = current_tracer.get(), args
         try:
             operands, attrs = self.bind(args, kwargs, as_class=primitive is not None)
             operands = self._as_arrays(operands, tracer is None)
@@ -90,6 +90,11 @@ class Operator(OpDef):
                 raise
             # what the operator says of itself, with the place in the learner's network
             raise type(error)(tracer.where(self.class_name, primitive) + str(error)[len(self.class_name) :]) from None
+        except STUMBLES as error:  # its declaration counts on other dims
+            given = f"operands {shorten([getattr(x, 'shape', x) for x in operands])}: "
+            if fault := stumbled(error, self.class_name, *SHAPE_ERRORS, given):
+                raise fault from fault.__cause__
+            raise
 
     def examine_attrs(self, attrs: dict[str, Any]) -> None:
         """Raise ShapeError for attributes that no operands could go with: what their types and values alone say."""
@@ -107,13 +112,7 @@ class Operator(OpDef):
             else:
                 refuse(self.class_name, check(name, attrs[name], facts[0].shape))
         if self.check is not None:
-            try:
-                fault = self.check(facts, **attrs)
-            except ParallelLabError:
-                raise
-            except (AttributeError, LookupError, TypeError, ValueError) as error:  # it counts on other dims
-                fault = f"operands {[f.shape for f in facts]}: {error}", "Shapes as its docstring gives them"
-            refuse(self.class_name, fault)
+            refuse(self.class_name, self.check(facts, **attrs))
 
     def _one(
         self, operands: list[Any], shapes: tuple[Shape, ...], attrs: dict[str, Any], tracer: Any, primitive: Any

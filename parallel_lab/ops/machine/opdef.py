@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...base.checks import Errors
 from ...base.dtypes import (
     FLOAT32,
     alike,
@@ -37,8 +36,6 @@ from ...base.dtypes import (
 from ...base.errors import ParallelLabError, ShapeError
 from .signature import Shape, Signature, resolve
 from .tables import Table
-
-SHAPE_ERRORS = Errors(ShapeError, ShapeError)
 
 
 class Results(NamedTuple):

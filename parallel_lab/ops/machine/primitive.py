@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...base.checks import is_int
-from ...base.errors import ArgumentTypeError, ShapeError, StrategyError, StrategyTypeError, shorten
+from ...base.checks import fitting, is_int
+from ...base.errors import ArgumentTypeError, ShapeError, StrategyError, StrategyTypeError, in_family, shorten
 from ...base.origin import Origin, caller
 from ...base.settings.compat import get_compat
 from ...layout.named_layout import Layout, Strategy
@@ -90,6 +90,11 @@ class Primitive(Attributed):
 
     op: Operator
     called_with: tuple[tuple[tuple[int, ...], ...], dict[str, Any]] | None = None
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "__call__" in vars(cls):
+            cls.__call__ = fitting(vars(cls)["__call__"])  # type: ignore[method-assign]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         where = type(self).__name__
@@ -238,6 +243,7 @@ class Form(Primitive):
         self.in_strategy = self.in_strategy and self.in_strategy[: self.read]
         return self
 
+    @in_family(ShapeError, ShapeError)
     def called(self, args: Sequence[Any]) -> Any:
         """The result of a call."""
         signature = inspect.signature(type(self).arrange)

@@ -216,8 +216,7 @@ def op(
             operator_def.expand = partial(expand, operator_def)
         if operator_def.writes:
             operator_def.vjp(_to_variable)
-        if operator_def.name in OPS:
-            raise ArgumentError("this name is declared already", where=f"@op {fn.__name__}", hint="Choose another one")
+        _refuse_twice(operator_def, class_names if name else ())
         OPS[operator_def.name] = operator_def
         if name:
             spell(operator_def, operator_def.name, operator_def.positional, **spelled)
@@ -227,6 +226,14 @@ def op(
         return operator_def
 
     return declare
+
+
+def _refuse_twice(of: OpDef, class_names: Sequence[str], form: bool = False) -> None:
+    """Raise ArgumentError for a name or a class that is another operator's. form: which may replace its own class."""
+    named = [each for each in class_names if dict.get(PRIMITIVES, each, Primitive) is not Primitive]
+    others = [f"the class {each}" for each in named if not (form and PRIMITIVES[each].op is of)]
+    for name in (["this name"] if not form and of.name in OPS else []) + others:
+        raise ArgumentError(f"{name} is declared already", where=f"@op {of.name}", hint="Choose another one")
 
 
 def _to_variable(g: Any, out: Any, variable: Any, *others: Any, **attrs: Any) -> tuple[Any, ...]:
@@ -246,6 +253,7 @@ def form(of: OpDef, name: str, *, read: int | None = None) -> Callable[[Callable
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
         keyword = [p for p in inspect.signature(fn).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        _refuse_twice(of, name.split(), form=True)
         inside = {"op": of, "arrange": fn, "settings": {p.name: p.default for p in keyword}, "read": read}
         for each in name.split():
             namespace = {**inside, "__doc__": fn.__doc__ or of.__doc__, "__module__": "parallel_lab.ops"}
