@@ -267,6 +267,25 @@ def test_a_lab_that_asks_fits_a_laptop_before_and_after_the_answer(live, name):
     lab.close()
 
 
+def test_what_was_answered_does_not_cover_why_measured_is_far_from_predicted(live):
+    """In lesson 01 nobody saw that eight processes share two cores."""
+    lab = StrategyLab(net="quickstart")
+    page, _ = live(widget_of(StrategyLab)(lab), width=848)
+    laptop(page)
+    lab.set_predict(True)
+    assert answer(lab)
+    lab.run()
+    assert lab.wait(120)
+    if not lab.snapshot()["gap"]:
+        pytest.skip("here measured is near predicted")
+    page.evaluate("tellAll()")
+    wait_painted(page)
+    (why,), (told,) = (boxes(page.locator(css)) for css in (".pl-timeline .pl-said", ".pl-told"))
+    assert told["x"] + told["width"] <= why["x"]
+    assert page.evaluate(PLACES)[0] <= LAB_PX
+    lab.close()
+
+
 def test_the_search_lab_that_has_trained_both_fits_a_laptop(live):
     """It was 1123 pixels high. Another operator brings its candidates back."""
     lab = SearchLab()
