@@ -31,7 +31,6 @@ from ..ops.spellings import tensor_operand
 from ..ops.synonyms import own_names
 from ._derivatives import depend
 from ._functions import scalar_to_array
-from ._settings import gigabytes
 
 # the newest MindSpore whose paths these are, and a local version label (PEP 440) that says they are ours
 VERSION = "2.6.0+parallel.lab"
@@ -441,36 +440,6 @@ def set_device(device_target: str, device_id: int | None = None) -> None:
 @checked(deterministic=flag)
 def set_deterministic(deterministic: bool) -> None:
     """Accepted: results here are the same bit for bit in every run anyway."""
-
-
-@checked(
-    init_size=gigabytes(),
-    increase_size=gigabytes(),
-    max_size=gigabytes(),
-    optimize_level=choice("O0", "O1"),
-    huge_page_reserve_size=gigabytes(zero=True),
-)
-def set_memory(
-    init_size: str = "2GB",
-    increase_size: str = "2GB",
-    max_size: str = "1024GB",
-    optimize_level: str = "O0",
-    huge_page_reserve_size: str = "0GB",
-) -> None:
-    """Limits of a memory pool, such as "28GB". Checked, and without effect: a rank takes memory as it needs it."""
-
-
-def synchronize() -> None:
-    """Wait until all is computed: it is, when a call returns."""
-
-
-def launch_blocking() -> None:
-    """Accepted: an operator has always finished when its call returns."""
-
-
-@checked(threads_num=integer(1, kinds=int))
-def dispatch_threads_num(threads_num: int) -> None:
-    """Accepted: operators are run by the calling thread."""
 
 
 @checked(recursion_limit=integer(1, kinds=int))

@@ -149,10 +149,9 @@ NAMES: dict[str, str] = {
         PyTensorOperation RandomApply RandomChoice RandomOrder Relational Slice Unique
         """,
     "runtime": """
-        communication_stream current_stream default_stream DeviceCtx empty_cache Event max_memory_allocated
-        max_memory_reserved memory_allocated memory_replay memory_reserved memory_stats memory_summary MemPool
-        PluggableAllocator reset_max_memory_allocated reset_max_memory_reserved reset_peak_memory_stats
-        set_cpu_affinity set_cur_stream set_kernel_launch_capture Stream StreamCtx
+        DeviceCtx max_memory_allocated max_memory_reserved memory_allocated memory_replay memory_reserved
+        memory_stats memory_summary MemPool PluggableAllocator reset_max_memory_allocated
+        reset_max_memory_reserved reset_peak_memory_stats set_cpu_affinity set_kernel_launch_capture
         """,
     "context": "get_ps_context K_CONTEXT reset_ps_context set_ps_context",
     "log": "exception get_level get_log_config set_level vlog",

@@ -595,6 +595,6 @@ PAGES: dict[str, Page] = {
     ),
     # ---- the rest ----
     "version": Page("Which MindSpore's paths these are.", names={"__version__": f"{FORMS}:VERSION"}),
-    "runtime": Page("A device.", names=_of(FORMS, "set_memory launch_blocking dispatch_threads_num synchronize")),
+    "runtime": Page("A device.", ("parallel_lab.mindspore._runtime",)),
     "log": Page("Python's logging.", names=_of(FORMS, "critical debug error info logging warning")),
 }

@@ -45,14 +45,14 @@ PACKAGE_LINES = {
     "processes": 14_184,
     "train": 11_416,
     "lab": 51_100,
-    "mindspore": 10_729,
+    "mindspore": 10_846,
     "hyper_parallel": 2_364,
     "cli": 3_279,
 }
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_330, 170_654, 125_044
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_330, 170_771, 125_061
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

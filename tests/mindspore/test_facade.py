@@ -336,6 +336,23 @@ def test_a_wrong_dataset_seed_is_refused(seed, kind):
         ms.dataset.config.set_seed(seed)
 
 
+def test_streams_and_events_stand_where_everything_has_finished():
+    runtime, first, last = ms.runtime, ms.runtime.Event(enable_timing=True), ms.runtime.Event(enable_timing=True)
+    first.record()
+    with runtime.StreamCtx(runtime.Stream()):
+        made = Tensor([1.0]) + 1
+    runtime.communication_stream().record_event(last)
+    assert float(made[0]) == 2 and first.elapsed_time(last) >= 0 and runtime.current_stream().query()
+    runtime.current_stream().wait_event(last)
+    runtime.synchronize()
+    runtime.empty_cache()
+    assert first.elapsed_time(last) == -last.elapsed_time(first)
+    with pytest.raises(ValueError, match="enable_timing=True"):
+        first.elapsed_time(runtime.current_stream().record_event())
+    with pytest.raises(TypeError, match="A Stream"):
+        runtime.set_cur_stream(1)
+
+
 def test_settings_of_devices_are_checked():
     ms.set_device("Ascend", 3)
     assert (ms.get_context("device_target"), ms.get_context("device_id")) == ("Ascend", 3)
