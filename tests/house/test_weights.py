@@ -36,7 +36,7 @@ PACKAGE_LINES = {
     "__main__.py": 8,
     "base": 5_010,
     "layout": 4_661,
-    "ops": 13_436,
+    "ops": 13_437,
     "nn": 11_972,
     "catalog": 16_231,
     "graph": 10_951,
@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_678,
     "processes": 14_184,
     "train": 11_416,
-    "lab": 51_100,
+    "lab": 51_180,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
     "cli": 3_279,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_330, 170_771, 125_062
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_411, 170_852, 125_072
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

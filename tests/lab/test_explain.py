@@ -147,6 +147,11 @@ y = jax.jit(lambda x, w: x @ w)(x, w)
          "y = jax.jit(lambda x: x @ jnp.ones((64, 16)), out_shardings=NS(mesh, P()))(x)", "gathers a result"),
         ("mesh = Mesh(jax.devices(), ('a',))\nx = jax.device_put(jnp.ones((8, 8)), NS(mesh, P('a')))\n"
          "y = jax.jit(lambda x: jax.lax.cond(True, jnp.sum, jnp.max, x))(x)", "which branch"),
+        # JAX 0.10 raises an error: make_mesh's axes are explicit, and x is not split along them
+        ("mesh = jax.make_mesh((8,), ('a',))\nf = jax.shard_map(lambda x: jax.lax.psum(x, 'a'), mesh=mesh, "
+         "in_specs=P('a'), out_specs=P())\ny = jax.jit(f)(jnp.ones((8, 4)))", "explicit axes"),
+        ("mesh = Mesh(jax.devices(), ('a',))\nf = jax.shard_map(lambda x: jax.lax.pcast(x, 'a', to='varying').sum(), "
+         "mesh=mesh, in_specs=P(), out_specs=P('a'))\ng = jax.grad(f)(jnp.ones(8))", "pcast"),
         # the gradient of its psum is a psum: a message more than with check_vma
         ("mesh = Mesh(jax.devices(), ('a',))\nf = jax.shard_map(lambda x: jax.lax.psum((x * x).sum(), 'a'), mesh=mesh, "
          "in_specs=P('a'), out_specs=P(), check_vma=False)\ng = jax.jit(jax.grad(f))(jnp.ones(8))", "check_vma"),
@@ -319,6 +324,11 @@ def test_a_value_that_passes_by_a_cut_is_reported():
     ("from config import bias\nlayer = torch.nn.Linear(4, 4, bias=bias)", "bias"),
     ("y = DTensor.from_local(torch.ones(4), mesh, [Replicate()] * 2, run_check=True)", "run_check"),
     ("torch.nn.utils.clip_grad_norm_([x], 1.0, norm_type=float('inf'))", "norm"),
+    # PyTorch 2.14 gathers x here; under no_grad it would be all_reduced behind the product
+    ("with torch.inference_mode(): y = (x.t() @ x).relu()", "inference_mode"),
+    ("@torch.inference_mode()\ndef f(x): return (x.t() @ x).relu()\nf(x)", "inference_mode"),
+    ("y = x.requires_grad_().prod(0)", "product"),  # PyTorch 2.14 sends a reduce_scatter
+    ("y = distribute_tensor(torch.ones(3, 5), mesh, [Replicate(), Shard(1)]).expand(2, 3, 5)", "unequal"),
 )
 def test_what_other_files_hold_or_is_not_counted_is_reported(text, reason):
     start = MESH + "x = distribute_tensor(torch.ones(16, 8), mesh, [Shard(0), Replicate()])\n"

@@ -48,6 +48,7 @@ READ = ("item", "float", "int", "round", "str", "format", "RuntimeError", "Value
 # Python's own names that a program may hand on, and that are not read where it calls them
 NO_MEANING = ["object", "super", "Exception", "ValueError", "RuntimeError", "open", "exec", "eval", "__import__", "id"]
 MISSING = object()
+WITHOUT_GRADIENTS = ("no gradients", "inference")  # contexts and decorators
 OPERATORS = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "div", "MatMult": "matmul", "Pow": "power", "Mod": "mod",
     "FloorDiv": "floor_div", "Gt": "greater", "Lt": "less", "GtE": "greater_equal", "LtE": "less_equal", "Eq": "equal",
@@ -211,8 +212,8 @@ class Front:
             return entry(self, of.of, *args, **kwargs)
         if callable(of) and not isinstance(of, Name):
             return of(*args, **kwargs)  # made by an entry of a table, never by the program
-        if isinstance(of, Name) and of.path == "no gradients":  # as a decorator
-            return self._without_gradients(args[0])
+        if isinstance(of, Name) and of.path in WITHOUT_GRADIENTS:  # as a decorator
+            return lambda *given, **kw: self._within(of, args[0], given, kw)
         entry = self.found(self.calls, of.path) if isinstance(of, Name) else MISSING
         if entry is not MISSING:
             for value in () if entry is is_instance else (*args, *kwargs.values()):
@@ -223,12 +224,9 @@ class Front:
             raise NotRead(f"{getattr(of, 'path', 'a call of this').removeprefix('builtins.')} is not read")
         return Name("logging") if last(of) == "getLogger" else None
 
-    def _without_gradients(self, of: Any) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with without_gradients():
-                return self.reader.call(of, list(args), kwargs)
-
-        return run
+    def _within(self, context: Name, of: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with self.within([context]):
+            return self.reader.call(of, list(args), kwargs)
 
     def invoke(self, of: Instance, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """obj(...)"""
@@ -322,15 +320,16 @@ class Front:
     def within(self, entered: Sequence[Any]) -> Iterator[None]:
         """The body of `with a, b:`."""
         marks = {getattr(x, "path", "") for x in entered}
-        before, self.splits_loss = self.splits_loss, self.splits_loss or "split loss" in marks
+        before = self.splits_loss, self.world.inference
+        self.splits_loss, self.world.inference = before[0] or "split loss" in marks, before[1] or "inference" in marks
         try:
             with ExitStack() as stack:
                 for each in entered:
                     stack.enter_context(each) if isinstance(each, AbstractContextManager) else None
-                stack.enter_context(without_gradients() if "no gradients" in marks else nullcontext())
+                stack.enter_context(without_gradients() if marks & set(WITHOUT_GRADIENTS) else nullcontext())
                 yield
         finally:
-            self.splits_loss = before
+            self.splits_loss, self.world.inference = before
 
 
 # ---- Python's own ----

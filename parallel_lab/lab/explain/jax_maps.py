@@ -31,7 +31,7 @@ def shard_map(
         def entered(x: Any, spec: Any) -> Any:
             if not isinstance(x, Parts) or not isinstance(spec, Spec):
                 return x
-            if front.explicit and (
+            if front.typed and (
                 spec.layout(over, x.ndim).dims(x.ndim) != (((),) * x.ndim if x.alone else x.layout.dims(x.ndim))
             ):
                 raise NotRead("refused: in_specs on explicit axes that are not those of the input")
@@ -227,6 +227,13 @@ def all_to_all(
     if not tiled:
         raise NotRead("all_to_all without tiled=True is not read")
     return _collective(front, "all_to_all", axis_name, x, shape, "all_to_all")
+
+
+def varied(front: Any, x: Any, *axes: Any, to: str = "varying") -> Any:
+    """jax.lax.pcast, pvary: what all have alike counts as each rank's own, whose gradient is a sum."""
+    if to != "varying" or any(isinstance(leaf, Parts) and leaf.requires_grad for leaf in leaves(x)):
+        raise NotRead("pcast to another type, or of what needs a gradient, is not read")
+    return x
 
 
 def ppermute(front: Any, x: Any, axis_name: Any, perm: Any) -> Any:

@@ -17,7 +17,19 @@ from ...layout.mesh_layout import MeshLayout
 from ...nn.tensor.dtensor_parts import Parts
 from .front import METHODS, PYTHON, Front, Table, arange, cast_to, filled, from_list, last, like, one_hot, op, ours
 from .jax_arrays import Sharding, Spec, laid, leaves, mapped
-from .jax_maps import all_gather, all_to_all, axes_of, count_of, ppermute, psum, psum_scatter, remat, shard_map, vmap
+from .jax_maps import (
+    all_gather,
+    all_to_all,
+    axes_of,
+    count_of,
+    ppermute,
+    psum,
+    psum_scatter,
+    remat,
+    shard_map,
+    varied,
+    vmap,
+)
 from .torch_names import OPERATORS, backward, device_mesh, made_mesh, permute, reduction
 from .values import Name, NotRead
 from .world import Message, layout_of
@@ -373,6 +385,7 @@ class JaxFront(Front):
         "lax.psum_scatter": psum_scatter,
         "lax.all_to_all": all_to_all,
         "lax.ppermute": ppermute,
+        **dict.fromkeys(("lax.pcast", "lax.pvary"), varied),
         "lax.scan": scan,
         "lax.fori_loop": lambda front, lower, upper, body, init, **kw: turn(front, body, init, lower),
         "lax.while_loop": lambda front, test, body, init: (

@@ -18,12 +18,12 @@ from ...nn import fully_shard as sharding, parallel_styles as styles
 from ...nn.cell import Cell
 from ...nn.tensor.dtensor import RankTensors
 from ...nn.tensor.dtensor_parameter import DTensorParameter, hold, reduced
-from ...nn.tensor.dtensor_parts import Parts, hollow
+from ...nn.tensor.dtensor_parts import Parts, hollow, replicated
 from ...nn.tensor.tape import history
 from . import data_parallel, pipelines
 from .front import DTYPES, Front, Table, dtype_of, entry_for, last, op, shape_of
 from .torch_names import CALLS, FUNCTIONAL, OPERATORS, PLACEMENTS, TorchFront, distribute_tensor, from_local, placed
-from .values import Class, Instance, Name, NotRead
+from .values import Class, Instance, Name, NotRead, needed
 from .world import now
 
 # ---- layers ----
@@ -372,11 +372,17 @@ def zero_grad(front: Any, of: Instance, *args: Any, **kw: Any) -> None:
         p.grad = None
 
 
-def clip_grad_norm_(front: Any, params: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kw: Any) -> None:
-    """One norm of all gradients: theirs are summed together, in one message along each axis that splits some."""
+def clip_grad_norm_(front: Any, params: Any, max_norm: Any, norm_type: Any = 2.0, *args: Any, **kw: Any) -> Any:
+    """The norm of gradients."""
+    several = [params] if isinstance(params, Parts) else front.reader.items(params)
+    return total_norm(front, [p.grad for p in several], norm_type)
+
+
+def total_norm(front: Any, tensors: Any, norm_type: Any = 2.0, *args: Any, **kw: Any) -> Any:
+    """One norm of all: theirs are summed together, in one message along each axis that splits some."""
     if norm_type != 2:
         raise NotRead("another norm than that of squares is not read")
-    given = [p.grad for p in ([params] if isinstance(params, Parts) else front.reader.items(params))]
+    given = [tensors] if isinstance(tensors, Parts) else front.reader.items(tensors)
     grads = [g for g in given if g is not None and not g.alone and not front.flat]  # flat: each rank has its own norm
     if any(g.layout.pending for g in grads) or len({g.mesh for g in grads}) > 1:
         raise NotRead(
@@ -385,6 +391,7 @@ def clip_grad_norm_(front: Any, params: Any, max_norm: Any, norm_type: Any = 2.0
     for axis, *placements in zip(grads[0].mesh.names, *(g.placements for g in grads), strict=True) if grads else ():
         if any(p != Replicate() for p in placements):
             front.world.send("all_reduce", axis, front.world.tensor((len(grads),)), "sum", "the norm of all gradients")
+    return front.world.tensor((), layout=replicated(grads[0].mesh)) if grads else front.number()
 
 
 def _called(name: str) -> Callable[..., Any]:
@@ -430,6 +437,8 @@ class ModuleFront(TorchFront):
         "fsdp.MixedPrecision": lambda front, buffer_dtype=None, **kw: Instance(None, kw, "policy"),
         "loss_parallel": lambda front: Name("split loss"),
         "clip_grad_norm_": clip_grad_norm_,
+        "get_total_norm": total_norm,
+        "clip_grads_with_norm_": lambda front, parameters, max_norm, total_norm, foreach=None: None,
         "checkpoint.checkpoint": checkpoint,
         "checkpoint_wrapper": checkpoint_wrapper,
         "apply_activation_checkpointing": apply_checkpointing,
@@ -546,7 +555,7 @@ def local_map(
                     raise NotRead("refused: an input of local_map that lies otherwise, without redistribute_inputs")
                 x = x.redistribute(to, reason="local_map").to_local()
             given.append(x)
-        out = front.reader.call(func, given, kw)
+        out = needed(front.reader.call(func, given, kw))
         results = list(out) if isinstance(out, (tuple, list)) else [out]
         single = not isinstance(out_placements, (tuple, list)) or isinstance(
             next(iter(out_placements), None), PLACEMENTS

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from ...base.hooks import from_above
 from ...layout.device_mesh import DeviceMesh
+from ...nn import fully_shard as sharding
 from ...nn.cell import Cell
 from ...nn.tensor.dtensor_parts import Parts
+from .data_parallel import no_sync
 from .front import Front, Table, last, op
 from .values import Instance, NotRead, needed
 from .world import Message, part
@@ -46,15 +49,28 @@ def stage(
         raise NotRead(f"stage {stage_index} of {num_stages} is not read")
     if not isinstance(submodule, Cell):
         raise NotRead("the layers of this stage are not known")
-    if any("marks" in vars(one) for _, one in submodule.cells_and_names()):
-        raise NotRead("fully_shard inside a stage is not read")
+    shards = submodule._groups(recurse=True) if isinstance(submodule, sharding.FullyShardedCell) else []
+    marked = [one.names["_group"] for _, one in submodule.cells_and_names() if "marks" in vars(one)]
+    if marked and (not shards or any(type(g) is not sharding.Group or g.reshard for g in marked)):
+        raise NotRead("fully_shard of a stage is read of all of it, with reshard_after_forward=False below")
+    for group in shards:
+        group.__class__, group.reshard = Kept, False
     given = input_args if isinstance(input_args, (tuple, list)) else () if input_args is None else (input_args,)
     held = {
         "module": submodule, "submod": submodule, "index": stage_index, "stages": num_stages, "inputs": given,
-        "group": kw.get("group"),
+        "group": kw.get("group"), "shards": shards,
     }  # fmt: skip
     held["tells"] = input_args is None and num_stages > 1
     return Instance(None, held, "pipeline stage")
+
+
+class Kept(sharding.Group):
+    """Parameters that stay whole from one micro-batch to the next."""
+
+    def give_up(self, keep: int | None = None) -> None:
+        """Forget what was gathered, once gradients are reduced."""
+        if self.sync:
+            super().give_up(keep)
 
 
 def _schedule(name: str) -> Any:
@@ -65,6 +81,9 @@ def _schedule(name: str) -> Any:
         if set(kw) - {"scale_grads"}:
             raise NotRead(f"{', '.join(sorted(kw))}: another way of splitting a batch is not read")
         total, count = several[0].names["stages"], needed(n_microbatches)
+        data = any(one.names["shards"] or " ddp" in getattr(one.names["module"], "names", ()) for one in several)
+        if data and name not in SINGLE:
+            raise NotRead(f"fully_shard, or DistributedDataParallel, of stages of {name} is not read")
         ranks = total // len(several)
         if several[0].names["index"] or total == 1 or total % len(several) or not 0 < count * total <= LONGEST:
             raise NotRead(f"a schedule of {total} stages and {count} micro-batches is not read")
@@ -103,6 +122,9 @@ class _Run:
 
     def run(self) -> None:
         single, divided = self.of["single"], any(kind == "I" for kind, *_ in self.of["order"])
+        shards = [group for one in self.of["stages"].values() for group in one.names["shards"]]
+        for group in shards:
+            group.sync = False
         for kind, at, number in self.of["order"]:
             self.front.world.at(self.line)
             if kind == "F":
@@ -124,6 +146,11 @@ class _Run:
                     raise NotRead("messages of a backward that is divided are not read")
                 if single:
                     self._leaves("B", at, number)
+        for group in shards:
+            group.sync = True
+            if self.trains:
+                group.reduce()
+                group.give_up()
         if any(one.names["tells"] for one in self.of["stages"].values()):
             why = "what stages tell each other of shapes first is not counted: PipelineStage(..., input_args=...)"
             self.front.reader.note(self.line, why)
@@ -172,7 +199,10 @@ class _Run:
         first = at == 0
         inputs = [x[number] for x in self.args] if first else self._inputs(at)
         named = {name: x[number] for name, x in self.kwargs.items()}
-        out = needed(self.front.reader.call(self.of["stages"][at].names["module"], inputs, named))
+        module = self.of["stages"][at].names["module"]
+        last = self.of["count"] - 1 == number  # the copies of DistributedDataParallel add up gradients once
+        with nullcontext() if last or " ddp" not in getattr(module, "names", ()) else no_sync(module):
+            out = needed(self.front.reader.call(module, inputs, named))
         outputs = [x for x in (out if isinstance(out, (tuple, list)) else (out,)) if isinstance(x, Parts)]
         self.kept[at, number], self.shapes[at] = (inputs, outputs), outputs
         if at + 1 == self.of["stages"][at].names["stages"] and not all(x.alone for x in outputs):
@@ -211,7 +241,8 @@ def pipeline(
 ) -> Instance:
     """A network, cut before or after some of its layers. Raises NotRead: more crosses a cut."""
     paths = dict(module.cells_and_names()) if isinstance(module, Cell) else {}
-    if split_policy is not None or not split_spec or not set(split_spec) <= set(paths):
+    marked = any("marks" in vars(one) for one in paths.values())
+    if marked or split_policy is not None or not split_spec or not set(split_spec) <= set(paths):
         raise NotRead("where this is cut is not known")
     cuts = {id(paths[path]): last(point) for path, point in split_spec.items()}
     held = {id(x) for _, one in module.cells_and_names() for x in vars(one).values()}  # parameters, buffers
@@ -272,7 +303,8 @@ def build_stage(front: Front, of: Instance, stage_index: Any, device: Any = None
             return found.values
         raise NotRead("no layer at which this is cut is called")
 
-    held = {"module": first, "index": 0, "stages": of.names["num_stages"], "inputs": (), "group": group, "tells": False}
+    held = {"module": first, "index": 0, "stages": of.names["num_stages"], "inputs": (), "group": group}
+    held |= {"tells": False, "shards": []}
     return Instance(None, held, "pipeline stage")
 
 

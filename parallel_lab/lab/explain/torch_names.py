@@ -33,8 +33,8 @@ from .front import (
     ours,
     shape_of,
 )  # fmt: skip
-from .values import Name, NotRead
-from .world import layout_of, uncertain
+from .values import Name, NotRead, unread_gradient
+from .world import uncertain
 
 PLACEMENTS = (Shard, StridedShard, Replicate, Partial)
 
@@ -227,6 +227,8 @@ def reduction(name: str) -> Callable[..., Any]:
         x = x if dtype is None else cast_to(front, x, dtype)
         dim, keepdim = dim if axis is None else axis, kw.get("keepdims", kw.get("keep_dims", keepdim))
         dims = {} if dim is None else {"axis": dim if isinstance(dim, int) else tuple(dim)}
+        if name == "prod" and x.requires_grad and not x.alone:
+            raise NotRead("a product that needs a gradient is not read")
         return op(f"reduce_{name}")(x, **dims, keep_dims=keepdim)
 
     return run
@@ -238,8 +240,13 @@ def extreme(name: str) -> Callable[..., Any]:
     def run(front: Front, x: Parts, dim: Any = None, keepdim: bool = False) -> Any:
         if dim is None or isinstance(dim, Parts):
             return op(f"reduce_{name}")(x) if dim is None else op(f"{name}imum")(x, dim)
-        values = op(f"reduce_{name}")(x, axis=dim, keep_dims=keepdim)
-        return values, front.world.tensor(values.shape, "int64", layout_of(values))
+        if x.alone:
+            values = op(f"reduce_{name}")(x, axis=dim, keep_dims=keepdim)
+            return values, front.world.tensor(values.shape, "int64")
+        whole = op("softmax")(x.detach(), axis=dim)  # along the dim it needs x as this does
+        values = op(f"reduce_{name}")(whole, axis=dim, keep_dims=keepdim)
+        places = front.world.tensor(values.shape, "int64", values.layout, made_of=(whole,))
+        return front.world.through(name, x, values, unread_gradient), places
 
     return run
 
@@ -269,6 +276,9 @@ def expand(front: Front, x: Parts, *sizes: Any) -> Any:
     """x.expand(4, -1)"""
     new = _several(sizes)
     lead = len(new) - len(x.shape)
+    dims = () if x.alone else enumerate(x.layout.dims(x.ndim))
+    if any(x.shape[dim] % math.prod(map(x.mesh.axis_size, axes)) for dim, axes in dims):
+        raise NotRead("expand of a dim that is split into unequal parts is not read")
     return op("broadcast_to")(x, shape=tuple(x.shape[i - lead] if n == -1 else n for i, n in enumerate(new)))
 
 
@@ -519,7 +529,8 @@ CALLS: Table = {
     "distributed.all_to_all_single": collective("all_to_all", 1),
     "distributed.broadcast": hand_broadcast,
     "autograd.grad": autograd_grad,
-    **dict.fromkeys(("torch.no_grad", "inference_mode"), lambda front: Name("no gradients")),
+    "torch.no_grad": lambda front: Name("no gradients"),
+    "inference_mode": lambda front, mode=True: Name("inference" if mode else "context"),
     **dict.fromkeys(("record_function", "CommDebugMode"), lambda front, *args, **kw: Name("context")),
     **dict.fromkeys(("torch.device", "current_accelerator"), lambda front, *args: args[0] if args else "cuda"),
     "distributed.new_group": new_group,

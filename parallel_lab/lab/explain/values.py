@@ -154,6 +154,11 @@ def needed(value: Any) -> Any:
     return value
 
 
+def unread_gradient(gradient: Any) -> Any:
+    """Raises NotRead: what a library does in this gradient is not known."""
+    raise NotRead("the gradient of this is not read")
+
+
 def limited(value: Any) -> Any:
     """A value, unless it is too large, with all that it holds: nested lists can be larger than they look."""
     count, waiting = 0, [value]

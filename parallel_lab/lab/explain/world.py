@@ -111,6 +111,7 @@ class World:
         self.merges: Callable[[str, str], bool] | None = None  # whether messages over axes that follow are one
         self.refuses: Callable[[str, bool], str] = lambda reason, backward: ""  # why a message cannot be
         self.in_time: Callable[[], None] = lambda: None  # raises Stopped when reading has taken too long
+        self.inference = False  # PyTorch's inference_mode
         self.events: list[Message | Step] = []
         self.told: dict[int, tuple[Any, Message, int]] = {}  # the engine's messages, what was made of them, and when
         self.computed: dict[int, Parts] = {}  # of several, by operators
@@ -138,7 +139,7 @@ class World:
             line = self._lines[bisect.bisect(self._begun, node.order) - 1]
             known = "gradient" in why or why.startswith(("gather", "recomputed"))
             why = why if known else f"gradient of {node.op.name}, {why}"
-        if fault := self.refuses(why, node is not None):
+        if fault := self.refuses(why, node is not None) or (INFERENCE if self.inference and _WHY.search(why) else ""):
             raise NotRead(fault)
         phase = "backward" if node is not None else "forward"
         axis, last = sent.axis, self.events[-1] if self.events else None
@@ -174,6 +175,8 @@ class World:
 
     def _computed(self, op: Any, operands: Sequence[Any], results: Sequence[Parts]) -> None:
         self.in_time()
+        if self.inference and any(isinstance(x, Parts) and not x.alone for x in operands):
+            raise NotRead(INFERENCE)
         several = [x for x in operands if isinstance(x, Parts)]
         if len(several) > 1 or any(id(x) in self.computed for x in several):
             self.computed |= {id(x): x for x in results}
@@ -260,6 +263,7 @@ def layout_of(x: Parts) -> MeshLayout | None:
 
 # messages of an operator, in gradients too: for which operand, or for which operator's rule; what it was before
 _WHY = re.compile(r"(?:operand \d+|gradient) of (\w+): (\w+) ->")
+INFERENCE = "PyTorch's rules for distributed tensors are others in inference_mode (or it refuses): not read"
 _NORMS = ("RmsNorm", "LayerNorm")
 _SURE = ("MatMul", "BatchMatMul", "Add", "Sub", "BiasAdd", "redistribute", "from_local", "to_local")
 

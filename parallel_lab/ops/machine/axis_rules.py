@@ -142,7 +142,7 @@ class _Labels:
             return True
         if self.sizes[label] < ranks or self.notices(label, ranks):  # some would have nothing
             return False
-        return label in self.results or not op.mean and op.reduce == "sum"
+        return label in self.results or not op.mean and op.reduce in ("sum", "prod")
 
     def notices(self, label: str, ranks: int) -> bool:
         """Whether a rank computes otherwise where a label is split."""
@@ -444,14 +444,15 @@ def _price(src: MeshLayout | None, dst: MeshLayout | None, shape: Shape, itemsiz
         return math.inf
     if any(isinstance(step.to, Partial) and isinstance(step.source, (Shard, StridedShard)) for step in steps):
         return math.inf
-    if policy == "torch" and _in_strides(src):
-        return 0.0
     if policy != "torch":
         return sum(step.sent_elements(shape) for step in steps) * itemsize
+    priced = (Shard,) if _in_strides(src) else (Shard, StridedShard)  # what a view left in strides has no price
     pairs = zip(src.placements, src.mesh.shape, strict=True)
-    size = math.prod(shape) * itemsize / math.prod(n for p, n in pairs if isinstance(p, (Shard, StridedShard))) / GIB
+    size = math.prod(shape) * itemsize / math.prod(n for p, n in pairs if isinstance(p, priced)) / GIB
     total = 0.0
     for step in steps:
+        if isinstance(step.source, StridedShard) and StridedShard not in priced:
+            continue
         price, size = torch_step(step.source, step.to, src.mesh.shape[step.axis], size)
         total += price
     return total
@@ -459,7 +460,7 @@ def _price(src: MeshLayout | None, dst: MeshLayout | None, shape: Shape, itemsiz
 
 @lru_cache(maxsize=4096)
 def _in_strides(layout: MeshLayout | None) -> bool:
-    """Whether positions lie as a view of a split dim left them: PyTorch has no price for that, nor splits so."""
+    """Whether positions lie as a view of a split dim left them: PyTorch does not split so, nor prices its end."""
     dims = [p.dim for p in layout.placements if isinstance(p, (Shard, StridedShard))] if layout is not None else []
     try:
         return bool(layout is not None and dims and not layout.dims(max(dims) + 1))
