@@ -23,7 +23,7 @@ from traceback import walk_tb
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from .origin import PACKAGE, is_learners
+from .origin import CALLED, PACKAGE, is_learners
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _LONGEST_PART = 3000  # characters
@@ -337,13 +337,12 @@ def stumbled(
     """The error to raise for one of STUMBLES that came out of a public function: values that this package's lines do
     not take. None for one that is ours already, or that a learner's line raised. of_type, of_value: what it becomes.
     """
-    files = ["", *(frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))]
-    raised_by = next(file for file in reversed(files) if not file or file.startswith(PACKAGE) or is_learners(file))
-    if isinstance(error, ParallelLabError) or not raised_by.startswith(PACKAGE):
+    frames = [(frame.f_code.co_filename, frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__)]
+    files = [file for file, module in frames if module == "__main__" or not CALLED.match(file)]
+    if isinstance(error, ParallelLabError) or not files or not files[-1].startswith(PACKAGE):
         return None
     kind, allowed = of_type if isinstance(error, (TypeError, AttributeError)) else of_value, "What its docstring says"
-    if isinstance(error, MemoryError):
-        kind, allowed = OutOfMemory, ""
+    kind, allowed = (OutOfMemory, "") if isinstance(error, MemoryError) else (kind, allowed)
     made = kind(f"{given}{str(error) or type(error).__name__}", where=where, allowed=allowed)
     made.__cause__ = error
     return made

@@ -21,6 +21,8 @@ _MACHINERY = (PACKAGE, _NUMPY, functools.__file__)  # a cached_property is reach
 _PYTHON = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _NOBODYS = (PACKAGE, _PYTHON, "<frozen", "<string>")  # "<string>": what dataclasses generate
 _INSTALLED = re.compile(r"[\\/](site|dist)-packages[\\/]")
+# files whose lines this package calls: an error from another one is a learner's, or another library's
+CALLED = re.compile(rf"<(frozen|str)|.*(\.pyx$|[\\/](numpy|ml_dtypes|dill)[\\/])|{re.escape(_PYTHON)}(?!site-|dist-)")
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,7 @@ def is_learners(file: str) -> bool:
 def caller(scope: str = "") -> Origin:
     """Origin of the innermost frame that is the learner's: outside this package's machinery.
 
-    While a network is traced, an operator that no line of the learner's network called (one inside a loss or a layer
-    that was given to `compile`) has the line of that layer's construct.
+    In a trace, an operator inside a loss or a layer that `compile` was given has the line of that layer's construct.
     """
     frame, layer = sys._getframe(1), None
     while frame is not None:

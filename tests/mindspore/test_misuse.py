@@ -26,6 +26,7 @@ from parallel_lab.nn import initializer
 from parallel_lab.ops.machine.opdef import OpDef
 from parallel_lab.train.checkpoint import folder, format as checkpoint
 from parallel_lab.train.dataset import config, digits
+from tests.crossed import each_of
 from tests.junk import MEEK
 from tests.processes.processes import descendants
 from tests.refusals import refused
@@ -370,10 +371,17 @@ def test_a_kernel_larger_than_any_picture_is_pooled_at_once():
     assert ops.max_pool(x, kernel_size=10**18, strides=1, pad_mode="same").tolist() == np.full_like(x, 11).tolist()
 
 
-def test_an_error_in_a_learners_line_inside_of_this_packages_stays_what_it_is():
-    def rule(x):
-        raise KeyError("mine")
-
+@each_of(
+    ("file", "module"),
+    ("/course/net.py", "net"),
+    ("<string>", "__main__"),  # python -c
+    ("<stdin>", "__main__"),
+    ("/course/lib/site-packages/models/net.py", "models.net"),
+)
+def test_an_error_in_anothers_line_inside_of_this_packages_stays_what_it_is(file, module):
+    names = {"__name__": module}
+    exec(compile("def rule(x):\n    raise KeyError('mine')", file, "exec"), names)
+    rule = names["rule"]
     for call in (lambda: ms.vmap(rule)(tensor(2, 3)), lambda: ms.jacrev(rule)(tensor(2)), lambda: Applies(rule)(1)):
         with pytest.raises(KeyError, match="mine") as caught:
             call()
