@@ -9,6 +9,7 @@ import json
 import re
 import threading
 import zlib
+from types import SimpleNamespace
 
 import pytest
 from IPython.core.formatters import DisplayFormatter
@@ -239,6 +240,20 @@ def test_changes_from_other_threads_end_in_the_newest(opened):
     for thread in threads:
         thread.join()
     assert widget.progress["at"] == widget.lab.at
+
+
+def test_a_kernel_that_ends_is_asked_to_send_nothing_more(opened, monkeypatch):
+    """Its sending thread has ended, and the messages of two others would mix (restart while a run was shown)."""
+    kernelapp = pytest.importorskip("ipykernel.kernelapp")
+    lab = LABS["fusion"]()
+    widget, running, ended = opened(lab), threading.current_thread(), threading.Thread()  # the last was never started
+    monkeypatch.setattr(kernelapp.IPKernelApp, "initialized", lambda: True)
+    for sender, mode, changes in ((running, "each", True), (ended, "off", False), (running, "ids", True)):
+        app = SimpleNamespace(iopub_thread=SimpleNamespace(thread=sender))
+        monkeypatch.setattr(kernelapp.IPKernelApp, "instance", lambda app=app: app)
+        shown = json.dumps(widget.snapshot)
+        lab.set_mode(mode)
+        assert (json.dumps(widget.snapshot) != shown) is changes
 
 
 def test_plotly_comes_from_the_kernel_on_request_as_its_file_and_nothing_where_it_is_missing(monkeypatch):

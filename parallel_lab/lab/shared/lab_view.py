@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 import time
 import zlib
@@ -184,7 +185,7 @@ class LabView(anywidget.AnyWidget):
     def _publish(self, *, whole: bool = False) -> None:
         with self._state_lock:
             self._whole = self._whole or whole
-            if self._closed or self._publishing:
+            if self._closed or self._publishing or _kernel_ends():
                 self._again = True
                 return
             self._publishing = True
@@ -284,6 +285,17 @@ class LabView(anywidget.AnyWidget):
             unsubscribe()
         super().close()
         self.layout.close()  # ipywidgets makes one per widget and leaves it
+
+
+def _kernel_ends() -> bool:
+    """Whether the kernel no longer sends in a thread of its own. ipykernel then sends from whichever thread asks, and
+    the parts of two messages may mix: the page would get what it cannot read, from a kernel that is leaving.
+    """
+    module = sys.modules.get("ipykernel.kernelapp")
+    if module is None or not module.IPKernelApp.initialized():
+        return False
+    sender = getattr(module.IPKernelApp.instance(), "iopub_thread", None)
+    return sender is not None and not sender.thread.is_alive()
 
 
 def part_of(name: str) -> str:
