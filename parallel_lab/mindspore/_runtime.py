@@ -50,7 +50,7 @@ def dispatch_threads_num(threads_num: int) -> None:
 
 
 def empty_cache() -> None:
-    """Accepted: there is no pool that keeps memory."""
+    """Accepted: memory goes back when nothing uses it."""
 
 
 # ---- streams and events ----

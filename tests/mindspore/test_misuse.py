@@ -224,7 +224,8 @@ DRAWN = {**CALLS, **ours(), **methods()}
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers out of a function's range
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of dtype "a", of NotImplemented as a bool
+@pytest.mark.filterwarnings("ignore:Data type alias 'a' was deprecated")  # numpy's
+@pytest.mark.filterwarnings("ignore:NotImplemented should not be used")  # an error from Python 3.14 on
 @pytest.mark.quick(100)
 @pytest.mark.parametrize("path", DRAWN)
 def test_junk_is_refused_in_words(path, tmp_path, monkeypatch, capsys, soon):
