@@ -15,8 +15,7 @@ In a script that is started with `parallel-lab run -n 8 script.py`:
 
 In a notebook:
 
-    lab = pl.StrategyLab("quickstart", devices=8)
-    pl.widgets.StrategyLabWidget(lab)
+    pl.StrategyLab("quickstart", devices=8)  # the last line of a cell: it shows itself
     with pl.WorkerPool(4) as pool:
         pool.run(lambda comm: comm.all_reduce(np.ones(3)))
 
@@ -324,6 +323,10 @@ def _live_page(*page: Any) -> str:
     return importlib.import_module(".lab.live", __name__).live_page(*page)
 
 
+def _lab_widget(lab_type: Any) -> Any:
+    return importlib.import_module(".lab.shared.lab_view", __name__).widget_of(lab_type)
+
+
 def _schedule_names() -> tuple[str, ...]:
     from .cost.schedules import schedule_names
 
@@ -339,6 +342,7 @@ set_from_above(
     strategy_searcher=_searched,
     dtensor_ranks=_dtensor_ranks,
     live_page=_live_page,
+    lab_widget=_lab_widget,
     mindspore_name=_mindspore_name,
     type_checker=_typed,
 )

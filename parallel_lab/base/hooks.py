@@ -18,7 +18,6 @@ current_tracer: ContextVar[Any] = ContextVar("parallel_lab_tracer", default=None
 # The step taken outside a trace, an object with a `number`; None where nobody counts. Random masks depend on it.
 current_step: ContextVar[Any] = ContextVar("parallel_lab_step", default=None)
 
-
 # The messages of operators with a `fusion` number that the Cell running now has not sent yet, {what they have in
 # common: message}; None outside of the outermost Cell. The hook between a Cell that ends and the operators it called.
 held_messages: ContextVar[dict[tuple[Any, ...], Any] | None] = ContextVar("parallel_lab_held_messages", default=None)
@@ -110,6 +109,7 @@ def from_above(name: str) -> Any:
     strategy_searcher  (graph, config) -> graph with strategies, in auto_parallel mode (`cost/search`: it knows costs)
     type_checker       (plan, unchecked) -> its types; raises TypesError (`graph/value_types.py`)
     dtensor_ranks      mesh -> the worker processes on which its DTensors lie (`processes/dtensor_ranks.py`)
+    lab_widget         class of a lab -> the class of its widget (`lab/shared/lab_view.py`)
     mindspore_name     path -> what a MindSpore script finds there (`mindspore/_modules.py`)
     turns              () -> others have had their turn, if it is time; threads take theirs (`base/driver.py`)
     """

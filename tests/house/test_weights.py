@@ -26,13 +26,13 @@ CLOSURES = {
     "graph.trace": (10_910, 10_910),
     "graph.compiler": (22_000, 22_510),
     "train.session": (16_860, 27_240),
-    "lab.costs.model": (6_994, 6_994),
+    "lab.costs.model": (7_000, 7_000),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 369,
+    "__init__.py": 373,
     "__main__.py": 8,
     "base": 5_010,
     "layout": 4_661,
@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_678,
     "processes": 14_184,
     "train": 11_416,
-    "lab": 51_192,
+    "lab": 51_193,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
     "cli": 3_279,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_260  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_423, 170_864, 125_098
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_428, 170_869, 125_120
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -11,10 +11,12 @@ import threading
 import zlib
 from types import SimpleNamespace
 
+import ipywidgets
 import pytest
 from IPython.core.formatters import DisplayFormatter
 
-from parallel_lab.base.errors import ParallelLabError
+from parallel_lab.base import hooks
+from parallel_lab.base.errors import MissingPackage, ParallelLabError
 from parallel_lab.lab import widgets
 from parallel_lab.lab.shared import lab_view
 from parallel_lab.lab.shared.lab_view import part_of, widget_of
@@ -151,6 +153,24 @@ def test_other_forms(opened, name):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["memory", "rosetta"])
+def test_a_cell_that_ends_with_a_lab_shows_its_widget(name):
+    lab = LABS[name]()
+    shown, _ = DisplayFormatter().format(lab)
+    view = ipywidgets.widget._instances[shown["application/vnd.jupyter.widget-view+json"]["model_id"]]
+    assert view.lab is lab and "No kernel here" in shown["text/html"] and shown["text/plain"] == repr(lab)
+    view.close()
+
+
+def test_without_widgets_a_cell_that_ends_with_a_lab_says_how_to_see_it(monkeypatch):
+    def missing(_lab):
+        raise MissingPackage("anywidget")
+
+    monkeypatch.setitem(hooks._from_above, "lab_widget", missing)
+    shown, _ = DisplayFormatter().format(lab := LABS["rosetta"]())
+    assert shown == {"text/plain": repr(lab)} and "lab.to_html(path)" in repr(lab)
+
+
 def test_a_cell_keeps_the_page_alongside_the_widget(opened):
     """JupyterLab shows the widget; a viewer without a kernel shows the page."""
     shown, _ = DisplayFormatter().format(opened("memory"))

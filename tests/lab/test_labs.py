@@ -311,7 +311,7 @@ def test_a_page_is_complete_by_itself_small_and_the_file_that_is_saved(name, tmp
 @each_lab
 def test_a_model_says_how_it_is_seen(name):
     lab = LABS[name]()
-    assert f"widgets.{type(lab).__name__}Widget(lab)" in repr(lab)
+    assert repr(lab).startswith(f"<{type(lab).__name__}: ") and "lab.to_text()" in repr(lab)
 
 
 def test_a_page_that_cannot_be_made_or_saved_leaves_no_part_of_it(tmp_path, monkeypatch):

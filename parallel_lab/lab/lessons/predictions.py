@@ -94,15 +94,10 @@ class Predictions(Lab, Predicted):
         shown = {"version": 1, "title": "Predict", "status": status, "rows": rows, "run": LabRun().to_dict()}
         return {**shown, "sections": {"form": form}}
 
-    def _repr_mimebundle_(self, **how: Any) -> Any:
-        try:
-            from ..shared.lab_view import widget_of
-        except ImportError:  # text, with the way to answer
-            names = ", ".join(f"{name}=..." for name in self)
-            return {"text/plain": f'{self.to_text()}\nTo answer: predict("{self._lesson}", {names})'}
-        view = widget_of(Predictions)(self)
-        shown, *about = view._repr_mimebundle_(**how)
-        return {**shown, "text/html": view._repr_html_()}, *about
+    def __repr__(self) -> str:
+        """The questions, with the way to answer."""
+        names = ", ".join(f"{name}=..." for name in self)
+        return f'{self.to_text()}\nTo answer: predict("{self._lesson}", {names})'
 
     def _told(self, name: str) -> None:
         text = f"Lesson {self._lesson}: {self._questions[name][0]}"

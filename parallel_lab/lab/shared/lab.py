@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Self, overload
 
 from ...base.checks import integer, number
 from ...base.collector import without_collector
-from ...base.errors import ArgumentError
+from ...base.errors import ArgumentError, MissingPackage
 from ...base.files import write_whole
 from ...base.hooks import from_above
 from ...base.progress import Progress, shown
@@ -70,9 +70,16 @@ class Lab(ModelWithFile):
     words: ClassVar[Callable[[Mapping[str, Any]], str]] = staticmethod(snapshot_text)
 
     def __repr__(self) -> str:
-        """What a cell shows that ends with the model, which is not a view: how to see it."""
-        name = type(self).__name__
-        return f"<{name}: in a notebook parallel_lab.widgets.{name}Widget(lab); else lab.to_text(), lab.to_html(path)>"
+        return f"<{type(self).__name__}: a cell that ends with it shows it; else lab.to_text(), lab.to_html(path)>"
+
+    def _repr_mimebundle_(self, **how: Any) -> Any:
+        """A cell that ends with a lab shows it: its widget, with the page in a frame for who knows no widgets."""
+        try:
+            view = from_above("lab_widget")(type(self))(self)
+        except MissingPackage:
+            return {"text/plain": repr(self)}
+        shown, *about = view._repr_mimebundle_(**how)
+        return {**shown, "text/plain": repr(self), "text/html": view._repr_html_()}, *about
 
     # ---- what is shown ----
 
