@@ -48,7 +48,7 @@ def test_a_choice_is_described_in_words_and_as_lines_to_copy():
         lab.toggle(layer)
     assert lab.recomputed == [0, 1, 2, 3] and lab.predicted.peak_bytes == 72 - 3 - 3 - 5 - 5
     text = lab.to_text()
-    assert "56 results are in memory, and only 50 fit; 6 of 24 products are recomputed (predicted)" in text
+    assert "keeps 56 results (predicted), and only 50 fit; 6 of 24 products recomputed" in text
     assert re.findall(r"net\.layers\[(\d)\]\.recompute\(\)", text) == ["0", "1", "2", "3"]
     assert "Par is shown once a choice of your own fits" in text
 

@@ -148,7 +148,7 @@ function tools(s, ui) {
 }
 
 const RECORDS = "Run and Simulate record their steps: a slider over them stands here then.";
-const COMPARED = "Run trains with this very schedule; every tensor is compared with one device.";
+const COMPARED = "Run trains with this schedule; every tensor is compared with one device.";
 const ALONE = "◀ and ▶ step through the drawn order; a gap that is selected says what it waits for. In a notebook, " +
   "Run trains with it.";
 

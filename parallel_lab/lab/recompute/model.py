@@ -25,8 +25,7 @@ from ..shared.sections import code, table
 from .chain import LAYERS, Counted, count, moments
 
 CAPS = (20, 24, 28, 30, 32, 36, 40, 44, 48, 50, 52, 56, 60, 72)
-STATUS = "At the fullest moment {peak} results are in memory, and {fit}; {extra} of {products} products are recomputed "
-STATUS += "(predicted)."
+STATUS = "The fullest moment keeps {peak} results (predicted), and {fit}; {extra} of {products} products recomputed."
 FIT = {True: ("{cap} fit", "fits under {cap}"), False: ("only {cap} fit", "does not fit under {cap}")}
 LINE, NO_LINE = "net.layers[{layer}].recompute()", "# every layer is kept"
 SIGNS = "".join(sign for sign in map(chr, range(35, 127)) if sign not in "&<>\\")  # of 0, 1, 2, ... in `every_choice`
