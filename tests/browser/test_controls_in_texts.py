@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from parallel_lab.lab.shared.lab_view import widget_of
 from tests.browser.lab_page import MARKS, browser, live, page_of
 
 __all__ = ["browser", "live", "page_of"]  # the fixtures
@@ -20,6 +21,7 @@ pytestmark = MARKS
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 ASKS = re.compile(r"\b(?:choose|press|open|click|set)\b([^.:!?]*)", re.IGNORECASE)
 MARKED = re.compile(r"\*\*(?!while\b)([^*]+)\*\*|(?<!\*)\*([^*]+)\*(?!\*)")
+LAB = re.compile(r"^(\w+) = .*\w*(?i:lab|stepper)\b(?:.*\n)*\1\Z", re.MULTILINE)  # a cell that shows the lab it makes
 SEEN = """(root) => [root.innerText, ...[...root.querySelectorAll("option, [aria-label], [title]")].flatMap(
   (e) => [e.textContent, e.getAttribute("aria-label"), e.getAttribute("title")])].join("\\n").toLowerCase()"""
 
@@ -34,7 +36,7 @@ def labs():
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         cells = json.loads(path.read_text())["cells"]
         for at, cell in enumerate(cells):
-            if cell["cell_type"] == "code" and "pl.widgets." in "".join(cell["source"]):
+            if cell["cell_type"] == "code" and LAB.search("".join(cell["source"])):
                 near = [c for c in cells[at - 1 : at + 2 : 2] if c["cell_type"] == "markdown"]
                 if words := [word for c in near for word in named("".join(c["source"]))]:
                     yield pytest.param(path, at, words, id=f"{path.name[:2]}-{cell['id']}")
@@ -64,8 +66,8 @@ def test_what_the_text_names_is_in_the_lab(path, at, words, live):
     body = ast.parse(cells[-1]).body
     exec(ast.unparse(ast.Module(body[:-1], [])), space)
     shown = eval(ast.unparse(body[-1]), space)
-    shown.lab.set_predict(False)  # a question covers what the text speaks of until it is answered
-    page, _ = live(shown, width=848)
+    shown.set_predict(False)  # a question covers what the text speaks of until it is answered
+    page, _ = live(widget_of(type(shown))(shown), width=848)
     page.locator("[class*=pl-lab]").first.wait_for()
     seen = page.locator("body").evaluate(SEEN)
     assert not [word for word in words if word.lower().rstrip("s") not in seen]
