@@ -316,9 +316,8 @@ def message(what: str, *, where: str = "", allowed: str = "", hint: str = "") ->
     """
     hint = _OF_REAL if _COMPLEX.search(what) else hint
     where, *parts = (_whole(part) for part in (where, what.strip(), allowed.strip(), hint.strip()))
-    parts = [part for part in parts if part]
     # one full stop after each part; the three dots of "1, 2, 4, ..." stay
-    body = " ".join(part if part.endswith("...") else part.rstrip(".") + "." for part in parts)
+    body = " ".join(part if part.endswith("...") else part.rstrip(".") + "." for part in parts if part)
     return f"{where}: {body}" if where else body
 
 

@@ -179,9 +179,8 @@ class Cell(Hooks):
             raise ArgumentError("inputs by position and by name", where="set_inputs", allowed="One of both")
         names = list(inspect.signature(self.construct).parameters) if named else []
         if unknown := next((name for name in named if name not in names), None):
-            raise ArgumentError(
-                f"input {unknown!r}", where="set_inputs", allowed=f"Those of construct: {', '.join(names)}"
-            )
+            allowed = f"Those of construct: {', '.join(names)}"
+            raise ArgumentError(f"input {unknown!r}", where="set_inputs", allowed=allowed)
         self.__dict__["_inputs"] = {name: named[name] for name in names if name in named} if named else inputs
         return self
 

@@ -109,10 +109,8 @@ class Hooks(CellTree):
             input_gradients = self.bprop(*handed)
             input_gradients = input_gradients if isinstance(input_gradients, (tuple, list)) else (input_gradients,)
             if len(input_gradients) not in (len(args), len(places)):
-                allowed = f"{len(args)}, one per input"
-                raise ArgumentTypeError(
-                    f"bprop gives {len(input_gradients)} gradients", where=self._where(), allowed=allowed
-                )
+                what = f"bprop gives {len(input_gradients)} gradients"
+                raise ArgumentTypeError(what, where=self._where(), allowed=f"{len(args)}, one per input")
             return [input_gradients[i] for i in places] if len(input_gradients) == len(args) else list(input_gradients)
 
         # kept by the Cell: a plan names it by its number

@@ -37,7 +37,7 @@ from ..layout.tensor_layout import TensorLayout
 from ..nn.cell import Cell
 from ..nn.feeding import GradAccumulation, WithLossCell, check_outputs
 from ..nn.optim.grad_reducer import DistributedGradReducer
-from ..nn.optim.weight_groups import check_grouping_in_context
+from ..nn.optim.optimizer import check_grouping_in_context
 from ..nn.tensor.autograd import value_and_grad
 from ..nn.tensor.initial_slices import is_on_another_stage
 from ..nn.tensor.parameter import Parameter

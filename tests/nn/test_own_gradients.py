@@ -7,6 +7,7 @@ from parallel_lab import Parameter, Session, Tensor, grad, nn, ops, value_and_gr
 from parallel_lab.base.errors import ArgumentTypeError
 from parallel_lab.catalog.nn.custom import HookBackward, InsertGradientOf
 from parallel_lab.graph.compiler import compile_program
+from parallel_lab.ops.machine.opdef import OPS
 from tests.crossed import each_of
 from tests.nets import cell
 
@@ -85,6 +86,24 @@ def test_a_bprop_with_too_few_gradients_is_refused():
     type(net).bprop = lambda net, x, y, out, dout: (dout, dout, dout)
     with pytest.raises(ArgumentTypeError, match=r"bprop gives 3 gradients. 2, one per input"):
         grad(lambda x: ops.reduce_sum(net(x, x)))(Tensor(X))
+
+
+@each_of("on_ranks", False, True)
+@pytest.mark.parametrize(
+    ("rule", "given"),
+    [
+        (lambda g, out, x, y, **_: (g,), "gives 1"),
+        (lambda g, out, x, y, **_: [g, g, g], "gives 3"),
+        (lambda g, out, x, y, **_: g, "gives (ndarray|TracedValue)"),  # its rows would pass for gradients
+    ],
+)
+def test_a_gradient_rule_gives_one_gradient_per_operand(on_ranks, rule, given, monkeypatch):
+    monkeypatch.setattr(OPS["mul"], "vjp_fn", rule)
+    loss = value_and_grad(lambda x: ops.reduce_sum(x * x), 0)
+    with pytest.raises(
+        ArgumentTypeError, match=rf"Mul: the gradient rule {given}\. A tuple of 2, one gradient per input"
+    ):
+        compiled(loss, X) if on_ranks else loss(Tensor(X))
 
 
 @each_of("on_ranks", False, True)

@@ -35,6 +35,7 @@ from ...base.hooks import current_tracer
 from ...nn.tensor.own_gradient import OwnGradient, next_number, values_of
 from ...nn.tensor.tensor import Tensor
 from ...ops.elementwise import a_dtype
+from ...ops.machine.operand_checks import one_per_input
 from ...ops.machine.primitive import WithoutStrategy, check_strategy_value
 from ...ops.own_gradient import MADE, own_gradient
 from ..ops.custom import custom
@@ -91,12 +92,7 @@ class PrimitiveWithInfer(WithoutStrategy):
         def gradients(*given: Any) -> tuple[Any, ...]:
             input_gradients = rule(*given)
             input_gradients = input_gradients if isinstance(input_gradients, (tuple, list)) else (input_gradients,)
-            if len(input_gradients) != len(given) - 2:
-                allowed = f"{len(given) - 2}, one per input"
-                raise ArgumentTypeError(
-                    f"bprop gives {len(input_gradients)} gradients", where=self.name, allowed=allowed
-                )
-            return tuple(map(values_of, input_gradients))
+            return tuple(map(values_of, one_per_input(input_gradients, given[:-2], self.name)))
 
         return gradients
 

@@ -22,6 +22,7 @@ from ...base.dtypes import LOSS_SCALE
 from ...base.errors import PlanError, TraceError
 from ...layout.tensor_layout import TensorLayout
 from ...ops.machine.opdef import OPS, dtype_name
+from ...ops.machine.operand_checks import one_per_input
 from ..draft import Draft, counted, needed
 from ..instr import Instr, Pairs, Value, attr_pairs
 from ..kinds import KINDS
@@ -255,7 +256,7 @@ class Backward:
         results = form([self.result(name) for name in instr.outs])
         grads = op.vjp_fn(of_results, results, *operands, **attrs, **extra)
         self.rec.place = {}
-        for name, grad in zip(instr.ins, grads, strict=True):
+        for name, grad in zip(instr.ins, one_per_input(grads, instr.ins, op), strict=True):
             self.give(name, grad)
 
     def result(self, name: str) -> TracedValue:

@@ -25,6 +25,7 @@ from ...base.checks import Check, flag, instance, number
 from ...base.dtypes import kind_of, plain_array, scalar_dtype
 from ...base.errors import ArgumentError, ArgumentTypeError, CellError, NotBuiltYet, ShapeError, TraceError, shorten
 from ...base.hooks import current_tracer, current_world
+from ...base.settings.current import get_auto_parallel_context
 from ...layout.slices import cut, is_split, same_slices
 from ...layout.tensor_layout import TensorLayout
 from ...ops.elementwise import add, mul
@@ -44,7 +45,7 @@ from .lr_schedule import ConstantRate, as_schedule, rate_at
 from .parameter_groups import groups_of, in_order, is_dtensor, one_gradient_each, trained_parameters
 from .several_optimizers import SeveralOptimizers
 from .totals import Place, Totals, nonfinite
-from .weight_groups import check_grouping_in_context, owners_in_context
+from .weight_groups import Grouped, check_grouping, update_owners
 
 WEIGHT_DECAY = "weight_decay"  # likewise, where it depends on the step
 
@@ -556,3 +557,20 @@ class Optimizer(HeldParameters, Cell):
         groups = f" in {len(self._groups)} groups" if self._groups else ""
         count = f"{len(self.parameters)} parameters{groups}"
         return f"{type(self).__name__}({count}, {', '.join(f'{k}={v}' for k, v in shown.items())})"
+
+
+def check_grouping_in_context(optimizer: Grouped) -> None:
+    """As `check_grouping`, by the settings of the parallel context, where they ask for optimizer parallel."""
+    if get_auto_parallel_context("enable_parallel_optimizer"):
+        world = current_world()
+        size = get_auto_parallel_context("device_num") if world is None else world.world_size
+        check_grouping(get_auto_parallel_context("parallel_mode"), optimizer, size, type(optimizer).__name__)
+
+
+def owners_in_context(parameters: Sequence[Parameter]) -> dict[str, int]:
+    """`update_owners` for a step that runs at once on this rank; {} where every rank updates all."""
+    world = current_world()
+    if world is None or world.world_size == 1 or not get_auto_parallel_context("enable_parallel_optimizer"):
+        return {}
+    grouped = get_auto_parallel_context("parallel_mode") == "data_parallel"
+    return update_owners(parameters, world.world_size) if grouped else {}

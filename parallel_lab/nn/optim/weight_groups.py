@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ...base.errors import OptimizerParallelError
-from ...base.hooks import current_world
 from ...base.settings.checks import LOCAL_MODES
-from ...base.settings.current import get_auto_parallel_context
 from ..tensor.parameter import Parameter
 
 GROUPED_OPTIMIZERS = ("Lamb", "AdamWeightDecay")
@@ -53,20 +51,3 @@ def check_grouping(mode: str, optimizer: Grouped, world_size: int, where: str) -
     else:
         return
     raise OptimizerParallelError(f"enable_parallel_optimizer=True with {what}", where=where, allowed=allowed, hint=hint)
-
-
-def check_grouping_in_context(optimizer: Grouped) -> None:
-    """As `check_grouping`, by the settings of the parallel context, where they ask for optimizer parallel."""
-    if get_auto_parallel_context("enable_parallel_optimizer"):
-        world = current_world()
-        size = get_auto_parallel_context("device_num") if world is None else world.world_size
-        check_grouping(get_auto_parallel_context("parallel_mode"), optimizer, size, type(optimizer).__name__)
-
-
-def owners_in_context(parameters: Sequence[Parameter]) -> dict[str, int]:
-    """`update_owners` for a step that runs at once on this rank; {} where every rank updates all."""
-    world = current_world()
-    if world is None or world.world_size == 1 or not get_auto_parallel_context("enable_parallel_optimizer"):
-        return {}
-    grouped = get_auto_parallel_context("parallel_mode") == "data_parallel"
-    return update_owners(parameters, world.world_size) if grouped else {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...base.errors import NotBuiltYet, ShapeError
+from ...ops.machine.operand_checks import one_per_input
 from .tensor import Node, Tensor
 
 
@@ -101,6 +102,7 @@ def gradients(output: Tensor, wrt: Sequence[Tensor], seed: Any = None, *, since:
             if op.vjp_needs:
                 extra["needs"] = tuple(needed)
             grads = op.vjp_fn(g, out, *arrays, **node.attrs, **extra)
+        grads = one_per_input(grads, operands, op)
         for operand, needs_gradient, grad in zip(operands, needed, grads, strict=True):
             if grad is None or not needs_gradient:
                 continue

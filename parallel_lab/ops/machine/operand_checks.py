@@ -13,13 +13,14 @@ what is allowed, and perhaps a hint.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ...base.checks import integer, is_int, sequence_of
 from ...base.dtypes import is_bfloat16, is_masked
-from ...base.errors import ShapeError, shorten
+from ...base.errors import ArgumentTypeError, ShapeError, shorten
 from .signature import Fault, Shape
 
 
@@ -125,3 +126,12 @@ def floats(operand: OperandType, name: str = "x") -> Fault | None:
     if operand.dtype.kind == "f":
         return None
     return f"{name} is {operand.dtype}", "Floats", "Convert it: x.astype('float32')"
+
+
+def one_per_input(gradients: Any, inputs: Sequence[Any], of: Any) -> Sequence[Any]:
+    """What a gradient rule gave, as it is. Raises ArgumentTypeError where that is not one gradient per input."""
+    if not isinstance(gradients, (tuple, list)) or len(gradients) != len(inputs):
+        count = len(gradients) if isinstance(gradients, (tuple, list)) else type(gradients).__name__
+        what, allowed = f"the gradient rule gives {count}", f"A tuple of {len(inputs)}, one gradient per input"
+        raise ArgumentTypeError(what, where=str(getattr(of, "class_name", of)), allowed=allowed)
+    return gradients
