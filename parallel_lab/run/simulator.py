@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import INTS, is_int
+from ..base.checks import INTS, checked, fitting, fitting_class, instance, is_int
 from ..base.errors import ArgumentTypeError, CollectiveMismatch, DeadlockError, PlanError, shorten
 from ..graph.plan import Plan
 from .communicator import Handle, Request, Start, Wait, answer, check_request, delivered, describe, not_waited_for
@@ -215,6 +215,7 @@ class _Engine:
                 raise CollectiveMismatch(what, allowed="Every send needs its recv", hint=first)
 
 
+@fitting
 def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> list[Any]:
     """Run rank programs to their ends; returns what each returned, in rank order.
 
@@ -236,6 +237,7 @@ def simulate(programs: Sequence[RankProgram] | Mapping[int, RankProgram]) -> lis
     return [engine.results[r] for r in sorted(engine.programs)]
 
 
+@fitting_class
 class Simulator:
     """A plan on simulated ranks.
 
@@ -248,6 +250,7 @@ class Simulator:
     uses one BLAS thread, as the processes do: results are equal bit for bit.
     """
 
+    @checked(plan=instance(Plan, "A plan: compile(...) makes one"), values=instance(Mapping, "{name: array}"))
     def __init__(self, plan: Plan, values: Mapping[str, np.ndarray]) -> None:
         self.plan = plan
         self.ranks = range(plan.device_num)

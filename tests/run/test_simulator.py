@@ -1,11 +1,15 @@
 """The simulator: hand-written rank programs, endless waits, disagreements; a plan run one instruction at a time."""
 
+import contextlib
+import itertools
+
 import numpy as np
 import pytest
 
 from parallel_lab import PlanError, Request, Simulator, Tensor, compile, nn, simulate
-from parallel_lab.base.errors import CollectiveMismatch, DeadlockError, ShapeError
+from parallel_lab.base.errors import CollectiveMismatch, DeadlockError, ParallelLabError, ShapeError
 from tests.crossed import each_of
+from tests.junk import MEEK
 from tests.recorded.nets import Quick
 
 N = 4
@@ -333,6 +337,33 @@ def test_a_request_that_cannot_be_is_refused_with_rank_and_call(request_, error,
         yield request_() if rank == 0 else Request("barrier", (0, 1))
 
     refused(program, 2, error, f"rank 0.*{words}")
+
+
+ROOTED = ("broadcast", "reduce", "scatter", "gather")
+
+
+@pytest.mark.filterwarnings("ignore:Data type alias .a. was deprecated")
+@pytest.mark.parametrize("kind", ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", *ROOTED, "barrier"))
+def test_a_request_of_anything_is_answered_or_refused_in_words(kind):
+    """Each field of one rank's request, and of all ranks', is junk in turn."""
+
+    def program(rank, **junk):
+        rooted = {"root": 0} if kind in ROOTED else {}
+        value = None if kind == "scatter" and rank else vector(rank).reshape(N, 2)
+        yield Request(**({"kind": kind, "group": GROUP, "value": value} | rooted | junk))
+
+    for field, junk, ranks in itertools.product(("reduce", "root", "shape", "dtype", "group", "dim"), MEEK, (1, N)):
+        with contextlib.suppress(ParallelLabError):
+            simulate([program(rank, **({field: junk} if rank < ranks else {})) for rank in GROUP])
+
+
+def test_a_simulator_of_anything_is_refused_in_words():
+    plan = compile(Quick(32, 16, 16, S), np.zeros((16, 32), "float32"), device_num=8, dataset_strategy="full_batch")
+    for junk in MEEK:
+        with pytest.raises(ParallelLabError, match="Simulator"):
+            Simulator(junk, {})
+        with pytest.raises(ParallelLabError):
+            Simulator(plan, junk)
 
 
 def test_rows_of_different_lengths_are_not_a_value():
