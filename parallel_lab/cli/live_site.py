@@ -33,6 +33,7 @@ from typing import Any
 
 from ..base.errors import DataFileError, MissingPackage, escape
 from ..base.files import checkout_folder, shipped_folder, version
+from ..base.plain_json import read_json
 from ..base.units import bytes_text
 from ..lab.shared.replay import Limits
 from ..lab.widgets import LABS
@@ -183,7 +184,7 @@ def _read_lock(pyodide: Path | None) -> tuple[dict[str, Any], str]:
         if missing := [name for name in (*CORE, "pyodide-lock.json") if not (pyodide / name).is_file()]:
             hint = "Unpack pyodide-VERSION.tar.bz2 of its releases, or npm's package pyodide"
             raise DataFileError(f"without {', '.join(missing)}", where=str(pyodide), hint=hint)
-        return json.loads((pyodide / "pyodide-lock.json").read_text(encoding="utf-8")), ""
+        return read_json(pyodide / "pyodide-lock.json", DataFileError), ""
     scripts = "".join(p.read_text(encoding="utf-8") for p in (_extensions()[0] / "static").glob("*.js"))
     found = re.search(r"https://cdn\.jsdelivr\.net/pyodide/v[\d.]+/full/", scripts)
     if found is None:

@@ -22,7 +22,7 @@ import pytest
 
 from parallel_lab.base.errors import ArgumentError, DataFileError
 from parallel_lab.base.files import shipped_folder
-from parallel_lab.cli.live_site import MARK, own_wheel, write_live_site
+from parallel_lab.cli.live_site import CORE, MARK, own_wheel, write_live_site
 from parallel_lab.cli.site_command import chosen_lessons
 from tests.browser.lab_page import MARKS, browser
 from tests.portable import numpy_stand_in
@@ -105,6 +105,13 @@ def test_folders_that_are_not_pyodide_or_are_taken_are_refused(tmp_path):
     with pytest.raises(ArgumentError, match="--pyodide"):
         args = _parser().parse_args(["site", "out", "--pyodide", "x"])
         args.run(args)
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    for name in CORE:
+        (folder / name).touch()
+    (folder / "pyodide-lock.json").write_text("{")
+    with pytest.raises(DataFileError, match=r"pyodide-lock.json: invalid JSON"):
+        write_live_site(tmp_path / "new", [], folder)
 
 
 class TestSite:

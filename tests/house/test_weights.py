@@ -44,15 +44,15 @@ PACKAGE_LINES = {
     "run": 1_681,
     "processes": 14_184,
     "train": 11_416,
-    "lab": 51_193,
+    "lab": 51_208,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
-    "cli": 3_279,
+    "cli": 3_280,
 }
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_439, 170_876, 125_172
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_455, 170_892, 125_179
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

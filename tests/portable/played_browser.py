@@ -320,7 +320,7 @@ def reload(folder: str) -> dict[str, Any]:
     Path("progress.json").write_text("[1]", encoding="utf-8")
     desk = Desk()
     desk.hint("03.1")
-    return {**found, "damaged": desk.seen}
+    return {**found, "damaged": desk.seen, "aside": Path("progress.damaged.json").read_text(encoding="utf-8")}
 
 
 def plans(first: str, last: str) -> dict[str, str]:

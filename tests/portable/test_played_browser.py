@@ -113,7 +113,7 @@ def test_a_reload_keeps_hints_and_verdicts_and_the_file_is_what_a_teacher_reads(
     tries = [["('a', ((1, 2), 3))", "('b', ())"]]
     assert found["first"] == {"seen": {"01.1": 1, "02.1": 1}, "attempts": [1], "tries": tries}
     assert found["second"] == {"seen": {"01.1": 2, "02.1": 1}, "attempts": [2], "tries": tries}
-    assert found["damaged"] == {"03.1": 1} and found["name"] == "Ada"
+    assert found["damaged"] == {"03.1": 1} and found["aside"] == "[1]" and found["name"] == "Ada"
     (tmp_path / "class").mkdir()
     (tmp_path / "checks.json").rename(tmp_path / "class" / "ada.json")
     roll = read_class(tmp_path / "class")

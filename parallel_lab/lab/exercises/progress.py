@@ -46,16 +46,31 @@ def _once_or_twice(cells: list[str]) -> list[str]:
 
 
 def recall(desk: Any) -> None:
-    """Read them, if they are there; of others with these names nothing is recalled."""
-    with contextlib.suppress(OSError, ParallelLabError, KeyError, TypeError, ValueError, AttributeError):
-        record = read_json(CHECKS, ParallelLabError, max_bytes=LARGEST_BYTES)
-        desk.before = {one["exercise"]: dict(one) for one in record["checks"]}
-        desk.name = desk.name or str(record["learner"])
-        desk.cells = {str(lesson): [str(cell) for cell in cells] for lesson, cells in record.get("cells", {}).items()}
-        record = read_json(PROGRESS, ParallelLabError, max_bytes=LARGEST_BYTES)
-        desk.seen = {str(number): int(count) for number, count in record["seen"].items()}
-        desk.own = {str(number): str(said) for number, said in record["own"].items()}
-        desk.tried = {number: dict.fromkeys(map(_hashable, tries)) for number, tries in record["tried"].items()}
+    """Read them, if they are there. One that is damaged, or another file of that name, is put aside, and a line says
+    so: the next check writes a new one.
+    """
+    for path, take in ((CHECKS, _checks), (PROGRESS, _progress)):
+        if path.exists():
+            try:
+                vars(desk).update(take(desk, read_json(path, ParallelLabError, max_bytes=LARGEST_BYTES)))
+            except (OSError, ParallelLabError, KeyError, TypeError, ValueError, AttributeError) as fault:
+                aside = path.with_suffix(".damaged.json")
+                with contextlib.suppress(OSError):
+                    path.replace(aside)
+                print(f"What {path} holds cannot be read: {fault!r}. It is {aside} now, and a new one begins.")
+
+
+def _checks(desk: Any, record: Any) -> dict[str, Any]:
+    before = {one["exercise"]: dict(one) for one in record["checks"]}
+    cells = {str(lesson): [str(cell) for cell in cells] for lesson, cells in record.get("cells", {}).items()}
+    return {"before": before, "name": desk.name or str(record["learner"]), "cells": cells}
+
+
+def _progress(desk: Any, record: Any) -> dict[str, Any]:
+    seen = {str(number): int(count) for number, count in record["seen"].items()}
+    own = {str(number): str(said) for number, said in record["own"].items()}
+    tried = {number: dict.fromkeys(map(_hashable, tries)) for number, tries in record["tried"].items()}
+    return {"seen": seen, "own": own, "tried": tried}
 
 
 def _listed(value: Any) -> Any:
