@@ -121,6 +121,10 @@ class ValueTypes(dict[str, Types]):
         code, gradient = self[name][axis], self.of_gradient(name)
         return "invariant" if code == "R" and gradient and gradient[axis] == "R" else WORDS[code[:1]]
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self) -> str:
         """A line per value that has a name of the network's: its types, its gradient's types."""
         sizes = " x ".join(f"{b // a}" for a, b in pairwise(self.axes.strides))

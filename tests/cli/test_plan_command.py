@@ -169,7 +169,7 @@ def test_a_published_run_is_printed_next_to_its_prediction(tmp_path, capsys):
     page = tmp_path / "run.html"
     assert cli.main(["plan", "--run", "llama3-405b-16k", "--html", str(page)]) == 0
     printed, report = capsys.readouterr().out, report_run("llama3-405b-16k")
-    assert printed == report.text() + "\n" and f"{report.error:+.1%}" in printed
+    assert printed == report.text() + "\n" and repr(report) == report.text() and f"{report.error:+.1%}" in printed
     html = page.read_text()
     assert "<svg" in html and "Where a step goes" in html and "error bar" in html and "<script" not in html
     assert cli.main(["plan", "--run", "titan-405b-cp8", "--json"]) == 0

@@ -207,7 +207,7 @@ def test_messages_and_slices_are_counted_apart(capsys, result):
     """Wrong before: 12 rows under the title MESSAGES, where 7 messages move."""
     kinds = [i.is_communication for _, i in result.plan.instructions() if i.is_communication or i.kind == "slice"]
     said = f"{sum(kinds)} messages, {len(kinds) - sum(kinds)} slices that send nothing."
-    assert "MESSAGES AND SLICES OF ONE STEP" in result.text()
+    assert "MESSAGES AND SLICES OF ONE STEP" in result.text() == repr(result)
     assert f"\n  {said}\n" in result.text()
     assert f"<p>{said}</p>" in report_page(result)
 

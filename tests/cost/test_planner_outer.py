@@ -111,6 +111,7 @@ def test_the_table_and_the_data_name_winner_and_refusals():
     found = search_plans(MODEL, machine(), BATCH, points=points(), memory_bytes=2e6)
     text = found.text(most=1)
     assert found.winner.point.text() in text and "need more memory" in text and "predicted" in text
+    assert repr(found) == found.text()
     data = json.loads(json.dumps(found.to_dict()))
     assert data["winner"]["step_s"] == found.winner.step_s
     assert len(data["refused"]) + len(data["line"]) == len(points())

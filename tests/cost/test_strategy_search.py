@@ -407,7 +407,8 @@ def test_what_a_search_says():
     best = found("quick", fully_use_devices=True)
     why = best.plan.graph.node("matmul").strategy_reason  # in the seconds of the operator and of what brings its inputs
     assert " us of compute" in why and "candidates" in why
-    text = best.text()
+    text = repr(best)
+    assert text == best.text()
     assert "costs 'time'" in text and "no plan costs less" in text and "matmul2" in text
     told = best.candidates("matmul")
     assert told[0].chosen and all(one.cost >= told[0].cost for one in told)

@@ -39,12 +39,12 @@ PACKAGE_LINES = {
     "ops": 13_447,
     "nn": 11_970,
     "catalog": 16_227,
-    "graph": 10_952,
-    "cost": 13_266,
+    "graph": 10_956,
+    "cost": 13_278,
     "run": 1_681,
-    "processes": 14_184,
+    "processes": 14_188,
     "train": 11_416,
-    "lab": 51_208,
+    "lab": 51_216,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
     "cli": 3_280,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_455, 170_892, 125_179
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_483, 170_920, 125_182
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

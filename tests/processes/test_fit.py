@@ -121,6 +121,7 @@ def test_adding_that_takes_longer_than_the_whole_slope_leaves_a_link_without_one
 def test_the_text_has_units_the_swapped_letters_and_every_size():
     fit = fit_line(SIZES, exact(), kind="all_reduce", world_size=8, cores=2)
     text = fit.text()
+    assert repr(fit) == text  # what a cell shows that ends with it
     words = "alpha [us per message], beta [ns per byte], 1/beta = 2 GB/s, t = alpha m + beta, 64 B, 64 MiB"
     assert all(word in text for word in words.split(", "))
     assert "8 ranks share 2 cores" in text and "As a ring of messages" in text

@@ -116,6 +116,10 @@ class Found:
             lines.append(f"What it loses most by: {max(here.terms[1:], key=more.__getitem__).removesuffix('_s')}.")
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self, most: int = 12) -> str:
         """The line of time against memory (at most so many points of it), and how many were refused, by reason."""
         counts, devices = self.counts, self.winner.point.devices

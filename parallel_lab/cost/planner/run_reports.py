@@ -200,6 +200,10 @@ class RunReport:
             rows.append(("most likely off in memory", self.memory_off_text))
         return rows
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self) -> str:
         """Everything, as lines."""
         row = self.run.row

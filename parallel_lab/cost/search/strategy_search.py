@@ -188,6 +188,10 @@ class Found:
 
     # ---- in words ----
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self) -> str:
         """The strategies, the sum by term, and what is proved."""
         problem, best = self.problem, self.best

@@ -157,6 +157,10 @@ class Explanation:
         read = "all lines read" if not self.unread else f"{len(self.unread)} lines not read"
         return f"{self.source}, {self.ranks} ranks, {meshes}. Rank 0 sends: {sent}. {read}."
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self) -> str:
         """The table as text, and what was not read."""
         shown = [row.cells for row in self.rows]

@@ -106,6 +106,10 @@ class QuickstartResult:
         bad = [row.tensor for row in self.equality.rows if not row.equal]
         return f"{ranks} did NOT compute what one device computes: {', '.join(bad)} beyond rounding."
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self, *, full: bool = False) -> str:
         """Training log, messages and equality. full: every step of a long log, and the plan's program for rank 0."""
         parts = [self._log(full), self._messages(), self._equality()]

@@ -73,7 +73,7 @@ class Lab(ModelWithFile):
         return f"<{type(self).__name__}: a cell that ends with it shows it; else lab.to_text(), lab.to_html(path)>"
 
     def _repr_mimebundle_(self, **how: Any) -> Any:
-        """A cell that ends with a lab shows it: its widget, with the page in a frame for who knows no widgets."""
+        """A cell that ends with a lab shows it: its widget; viewers that know none show its page in a frame."""
         try:
             view = from_above("lab_widget")(type(self))(self)
         except MissingPackage:

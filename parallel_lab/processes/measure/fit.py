@@ -146,6 +146,10 @@ class Fit:
         n = self.world_size
         return Link(self.alpha_s / (2 * (n - 1)), max(0.0, (self.beta_s_per_byte * n / (n - 1) - gamma_s_per_byte) / 2))
 
+    def __repr__(self) -> str:
+        """A cell that ends with it shows its text."""
+        return self.text()
+
     def text(self) -> str:
         """The fit as a table with units: parameters, then for each size what was measured and what the line says."""
         lines = [self._headline(), ""]
