@@ -39,6 +39,7 @@ if sys.argv[1:2] == ["grade"] and (
             sys.exit(f"parallel-lab: grade: {early} in this folder runs before the command: start `parallel-lab grade`")
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != os.path.realpath(os.curdir)]
 
+import difflib
 import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -352,7 +353,10 @@ keep_also(_kept_settings)  # settings that nothing reads: the facade is loaded w
 def __getattr__(name: str) -> Any:
     """What `_LATER` lists. Raises AttributeError for other names."""
     if name not in _LATER:
-        raise AttributeError(f"module 'parallel_lab' has no attribute {name!r}")
+        public = [] if name.startswith("_") else [known for known in __dir__() if not known.startswith("_")]
+        near = " or ".join(map(repr, difflib.get_close_matches(name, public)))
+        hint = f". Did you mean {near}?" if near else ""
+        raise AttributeError(f"module 'parallel_lab' has no attribute {name!r}{hint}", name=name)
     module, inside = _LATER[name]
     with held():
         found: Any = importlib.import_module(f".{module}", __name__)

@@ -460,6 +460,12 @@ class Session:
         while self.executor == "simulator" and waits and not may_be_paused and self._run and not self._run.done():
             self._run.wait_for_change(LOOK_S)
 
+    def __repr__(self) -> str:
+        closed = ", closed" * self._closed
+        return (
+            f"Session({self.plan.graph.name}, {self.plan.device_num} ranks, {self.executor}, step {self.step}{closed})"
+        )
+
     def __enter__(self) -> Session:
         return self
 

@@ -20,7 +20,7 @@ def test_a_public_name_is_there_and_listed(name):
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="'parallel_lab' has no attribute 'modle'"):
+    with pytest.raises(AttributeError, match=r"no attribute 'modle'\. Did you mean 'models' or 'Model'\?"):
         _ = parallel_lab.modle
     assert not hasattr(parallel_lab, "modle")
 

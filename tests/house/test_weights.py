@@ -25,14 +25,14 @@ CLOSURES = {
     "run.simulator": (7_958, 8_493),
     "graph.trace": (10_856, 10_856),
     "graph.compiler": (21_989, 22_500),
-    "train.session": (16_859, 27_237),
+    "train.session": (16_865, 27_243),
     "lab.costs.model": (6_999, 6_999),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
 # room: lines of Python in the package; in the tests
 PACKAGE_LINES = {
-    "__init__.py": 373,
+    "__init__.py": 377,
     "__main__.py": 8,
     "base": 5_009,
     "layout": 4_661,
@@ -43,7 +43,7 @@ PACKAGE_LINES = {
     "cost": 13_278,
     "run": 1_681,
     "processes": 14_188,
-    "train": 11_416,
+    "train": 11_422,
     "lab": 51_216,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_483, 170_920, 125_182
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_493, 170_930, 125_182
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

@@ -105,7 +105,7 @@ def test_training_in_pieces_is_training_at_once(pools, executor):
     whole = trained(plan, net, optimizer, data, executor, pool=pools[8])
     with Session(plan, net, optimizer, executor=executor, pool=pools[8]) as session:
         losses = [loss for steps in (1, 4, 0, 15) for loss in session.train(data, steps=steps)]
-        assert session.step == STEPS
+        assert session.step == STEPS and repr(session).endswith(f", 8 ranks, {executor}, step {STEPS})")
         assert_same_bits(
             whole, (losses, session.gradients(), session.parameters(), session.values(s.name for s in plan.states))
         )
