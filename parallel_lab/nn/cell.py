@@ -54,6 +54,7 @@ class Cell(Hooks):
     offload_prefetch: int | None = None
     _data_parallel = False
     _sharded: Callable[..., Cell]  # `sharded_cell.py`
+    _laid_out: Callable | None = None  # likewise: how `shard` lays out what construct takes and gives
     _hooks: Mapping[str, list[Callable]] = MappingProxyType({})  # `hooks.py`
 
     # ---- running ----
@@ -74,6 +75,8 @@ class Cell(Hooks):
                 construct = self._around(run_again, construct)
             if self._hooks and (tracer is None or hasattr(tracer, "parts_of")):  # one of DTensors runs them
                 construct = self._around(self._with_hooks, construct)
+            if tracer is not None and self._laid_out is not None:
+                construct = self._around(self._laid_out, construct)
             if tracer is None:
                 self.check_inputs(args, kwargs)
                 compiled = cell_runner()(self, args, kwargs)
@@ -356,7 +359,9 @@ class Cell(Hooks):
         device: str = "Ascend",
         level: int = 0,
     ) -> Cell:
-        """This Cell with its inputs split as told, to be called in its place; see `shard`."""
+        """Split inputs and results of this Cell as told, wherever a compiled network calls it, until the next `shard`.
+        Returns what the function `shard` does: in PyNative mode, call that.
+        """
         return self._sharded(in_strategy, out_strategy, parameter_plan, device, level)
 
     # ---- text ----

@@ -22,36 +22,62 @@ from .tensor.parameter import Parameter
 class ShardedCell(Cell):
     """What `shard` returns: callable as the Cell or function it wraps, whose Parameters it shows under their own names.
 
-    Inside a network that is compiled anyway an Identity before the Cell carries the strategy, from which others spread.
+    Inside a network that is compiled anyway, Identities before the Cell and after it carry the strategies, from which
+    others spread.
 
-    in_strategy  one strategy per input; None: rows split among all ranks
-    pinned       (Parameter, strategy) pairs
+    in_strategy   one strategy per input; None: rows split among all ranks
+    pinned        (Parameter, strategy) pairs
+    out_strategy  one strategy per result; None, for one or for all: as propagated
     """
 
-    def __init__(self, fn: Callable, in_strategy: tuple[Any, ...], pinned: list[tuple[Parameter, Any]]) -> None:
+    def __init__(
+        self,
+        fn: Callable,
+        in_strategy: tuple[Any, ...],
+        pinned: list[tuple[Parameter, Any]],
+        out_strategy: tuple[Any, ...] | None = None,
+    ) -> None:
         super().__init__(auto_prefix=False)
-        self.__dict__.update(fn=fn, in_strategy=in_strategy, pinned=pinned)
+        self.__dict__.update(fn=fn, in_strategy=in_strategy, pinned=pinned, out_strategy=out_strategy)
         if isinstance(fn, Cell):
             # the same tables, not copies: what is added to the Cell later is seen here too
             self.__dict__.update(_cells=fn._cells, _params=fn._params, _primitives=fn._primitives)
 
     def construct(self, *inputs: Any) -> Any:
-        tracer = current_tracer.get()
-        if tracer is None:
+        if current_tracer.get() is None:
             check_propagates()
             return self.fn(*inputs)
+        in_place = vars(self.fn).pop("_laid_out", None) if isinstance(self.fn, Cell) else None
+        try:
+            return self.laid_out(self.fn, inputs, {})
+        finally:
+            if in_place is not None:
+                vars(self.fn)["_laid_out"] = in_place
+
+    def laid_out(self, construct: Callable, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """`construct` of these inputs, while a network is traced: inputs, Parameters and results as told."""
+        if named:
+            inputs = inspect.signature(self.fn.construct).bind(*inputs, **named).args
         if len(inputs) != len(self.in_strategy):
             what = f"{len(inputs)} inputs and {len(self.in_strategy)} strategies"
             hint = "None splits an input's rows over all ranks"
             raise ArgumentError(what, where="shard", allowed="One strategy per input", hint=hint)
+        tracer: Any = current_tracer.get()
         given = [self._placed(x, strategy) for x, strategy in zip(inputs, self.in_strategy, strict=True)]
         outer = dict(tracer.pinned)
         for parameter, strategy in self.pinned:
             tracer.pinned[id(parameter)] = self._placed(parameter, strategy)
         try:
-            return self.fn(*given)
+            found = construct(*given)
         finally:
             tracer.pinned = outer
+        results = found if isinstance(found, tuple) else (found,)
+        wanted = self.out_strategy or (None,) * len(results)
+        if len(wanted) != len(results):
+            what = f"{len(results)} results and {len(wanted)} strategies in out_strategy"
+            raise ArgumentError(what, where="shard", allowed="One strategy per result")
+        placed = tuple(x if s is None else self._placed(x, s) for x, s in zip(results, wanted, strict=True))
+        return placed if isinstance(found, tuple) else placed[0]
 
     @staticmethod
     def _placed(value: Any, strategy: Any) -> Any:
@@ -92,7 +118,7 @@ def shard(
 
     fn              a Cell or a function of Tensors
     in_strategy     one tuple of counts (or Layout) per input; None for an input: its rows are split among all ranks
-    out_strategy    checked, without effect, as in MindSpore
+    out_strategy    likewise per result; None, for one or for all: as propagated
     parameter_plan  {"dense.weight" or "self.dense.weight": counts} for Parameters of a Cell
     device, level   "Ascend" or "GPU", and an int: checked, without effect
 
@@ -101,11 +127,12 @@ def shard(
     """
     if device not in ("Ascend", "GPU"):
         raise ShardConditionError(f"device={device!r}", where="shard", allowed="'Ascend' or 'GPU'")
-    for number, strategy in enumerate(in_strategy):
-        if strategy is not None:
-            check_strategy_value((strategy,), f"shard, input {number}")
+    for what, strategies in (("input", in_strategy), ("result", out_strategy or ())):
+        for number, strategy in enumerate(strategies):
+            if strategy is not None:
+                check_strategy_value((strategy,), f"shard, {what} {number}")
     _check_count(fn, len(in_strategy))
-    return ShardedCell(fn, in_strategy, _pinned(fn, parameter_plan or {}))
+    return ShardedCell(fn, in_strategy, _pinned(fn, parameter_plan or {}), out_strategy)
 
 
 def _check_count(fn: Callable, count: int) -> None:
@@ -167,4 +194,11 @@ def _pinned(fn: Callable, plan: dict[str, Any]) -> list[tuple[Parameter, Any]]:
     return pinned
 
 
-Cell._sharded = shard  # how a Cell, which this file is written with, reaches it
+def _shard_in_place(cell: Cell, *how: Any) -> ShardedCell:
+    """`shard` of a Cell that is laid out so from now on wherever it is called, until it is sharded again."""
+    sharded = shard(cell, *how)
+    vars(cell)["_laid_out"] = sharded.laid_out
+    return sharded
+
+
+Cell._sharded = _shard_in_place  # how a Cell, which this file is written with, reaches it

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from parallel_lab import StrategyError, nn, ops
+from parallel_lab.base.errors import ArgumentError, StrategyTypeError
 from parallel_lab.base.settings.config import ParallelConfig
 from parallel_lab.base.settings.context import reset_auto_parallel_context, set_compat
 from parallel_lab.graph.passes.candidates import candidate_strategies, choose_from_inputs
@@ -18,6 +19,7 @@ from parallel_lab.layout.named_layout import Layout
 from parallel_lab.layout.redistribution import plan_redistribution
 from parallel_lab.layout.redistribution_cost import RedistributionCost, practical, redistribution_cost
 from parallel_lab.layout.tensor_layout import TensorLayout
+from parallel_lab.nn.sharded_cell import shard
 from parallel_lab.nn.tensor.parameter import Parameter
 from parallel_lab.ops.machine.legal_strategies import legal_strategies
 from parallel_lab.ops.machine.registry import OPS
@@ -368,6 +370,71 @@ def test_layouts_with_named_axes_are_passed_on_too():
     assert strategies(plan)["relu"] == ((2, 4),)
     assert strategies(plan)["matmul2"] == S
     assert not [m for m in plan.to_dict(rank=0)["comm"] if m["name"] == "relu"]
+
+
+# ---- a Cell that is sharded as a whole ----
+
+GRID = Layout((2, 4), ("dp", "sp"))  # rows of x over dp, columns of v over sp
+TALL = {"in_strategy": (GRID("dp", "None"),), "parameter_plan": {"v": GRID("None", "sp")}}
+
+
+def of_block(**how):
+    """A net around a block of two products, and the block. how: to `shard` it"""
+
+    def construct(net, x):
+        return net.second(net.relu(net.first(x, net.v)), net.w)
+
+    parts = {"v": nets.new_parameter([32, 16], "v"), "w": nets.new_parameter([16, 16], "w")}
+    parts |= {"first": ops.MatMul(), "relu": ops.ReLU(), "second": ops.MatMul()}
+    block = cell(construct, **parts)
+    net = cell(lambda net, x: net.tanh(net.block(x)), block=block, tanh=ops.Tanh())
+    if how:
+        block.shard(**how)
+    return net, block
+
+
+def laid_out(net):
+    """(class, strategy) of its operators, (kind, group) of its messages on rank 0."""
+    plan = propagated(net, array(16, 32), fully_use_devices=False)  # as MindSpore does where `shard` is called
+    sent = [(m["kind"], m.get("group")) for m in plan.to_dict(rank=0)["comm"]]
+    return [(node.op, node.strategy) for node in plan.graph.nodes], sent
+
+
+def test_a_cell_that_is_sharded_in_place_is_laid_out_as_what_shard_returns():
+    """The column cut of v makes the second product one of sums over the 4 ranks of a row (MindSpore's own test)."""
+    in_place = laid_out(of_block(**TALL)[0])
+    whole, inner = of_block()
+    returned = shard(inner, **TALL)
+    whole.__dict__["block"] = returned
+    assert in_place == laid_out(whole)
+    strategy = dict(in_place[0])
+    assert ("matmul", ((2, 1), (1, 4))) in in_place[0] and ("matmul", ((2, 4), (4, 1))) in in_place[0]
+    assert strategy["relu"] == ((2, 4),) and ("all_reduce", [0, 1, 2, 3]) in in_place[1]
+
+
+def test_the_last_shard_of_a_cell_counts():
+    net, block = of_block(in_strategy=((1, 8),))
+    block.shard(**TALL)
+    assert laid_out(net) == laid_out(of_block(**TALL)[0])
+
+
+@pytest.mark.parametrize("out", [(2, 1), (8, 1), (1, 8), GRID("dp", "None"), GRID(("dp", "sp"), "None")], ids=str)
+def test_what_a_sharded_cell_gives_lies_as_told(out):
+    net, _ = of_block(**TALL, out_strategy=(out,))
+    plan = propagated(net, array(16, 32), fully_use_devices=False)
+    (given,) = [node for node in plan.graph.nodes if node.op == "identity" and node.ins[0].endswith("second")]
+    assert tuple(getattr(given.strategy[0], "splits", given.strategy[0])) == getattr(out, "splits", out)
+    values = {p.name: p.asnumpy() for p in net.get_parameters()}
+    x = np.random.default_rng(0).normal(size=(16, 32)).astype(np.float32)
+    wanted = np.tanh(np.maximum(x @ values["block.v"], 0) @ values["block.w"])
+    np.testing.assert_allclose(Simulator(plan, values).run_step(x), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_strategies_that_do_not_fit_a_sharded_cell_are_refused():
+    with pytest.raises(ArgumentError, match="1 results and 2 strategies in out_strategy"):
+        laid_out(of_block(**TALL, out_strategy=((2, 1), (2, 1)))[0])
+    with pytest.raises(StrategyTypeError, match=r"shard, result 0: strategy \(\(2, 'x'\),\)"):
+        of_block(**TALL, out_strategy=((2, "x"),))
 
 
 # ---- settings ----

@@ -24,7 +24,7 @@ CLOSURES = {
     "layout.tensor_layout": (873, 873),
     "run.simulator": (7_958, 8_493),
     "graph.trace": (10_856, 10_856),
-    "graph.compiler": (21_989, 22_500),
+    "graph.compiler": (21_994, 22_505),
     "train.session": (16_865, 27_243),
     "lab.costs.model": (6_999, 6_999),
 }
@@ -37,7 +37,7 @@ PACKAGE_LINES = {
     "base": 5_009,
     "layout": 4_661,
     "ops": 13_447,
-    "nn": 11_970,
+    "nn": 12_009,
     "catalog": 16_227,
     "graph": 10_956,
     "cost": 13_278,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_493, 170_930, 125_182
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_532, 170_969, 125_250
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

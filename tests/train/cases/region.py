@@ -73,6 +73,7 @@ CASES = {
     "rows and columns": block(lambda here: (here.size // 2, 2)),
     "layout": block(lambda here: Layout((2, here.size // 2), ("a", "b"))(("b", "a"), "None")),
     "parameter_plan": block(lambda here: (1, 1), parameter_plan={"w": (2, 1), "self.v": (1, 2)}),
+    "out_strategy": block(lambda here: (2, 1), out_strategy=((1, 2),)),
 }
 
 
