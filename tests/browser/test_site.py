@@ -60,6 +60,7 @@ def test_a_site_is_clicked_through_offline(browser, tmp_path):
     page.get_by_role("link", name="All lessons").click()
     page.get_by_role("link").first.click()
     frame = page.frame_locator("iframe").first
+    frame.locator(".pl-lab[data-painted]").wait_for()
     while (skip := frame.get_by_role("button", name="show me")).count():  # it asks first
         skip.click()
     slider = frame.get_by_role("slider", name="step of the recorded run")  # the lab has trained
