@@ -136,9 +136,9 @@ def bytes_leaving(sent: np.ndarray, row_bytes: int) -> list[int]:
 # ---- where copies lie ----
 
 
-def _by_group(function, *arrays, dims=2):
-    """`function` of each group of tokens: of the last `dims` dims of the arrays; its results, stacked as they were."""
-    groups = arrays[0].shape[:-dims]
+def _by_group(function, *arrays):
+    """`function` of each group of tokens: of the last two dims of the arrays; its results, stacked as they were."""
+    groups = arrays[0].shape[:-2]
     flat = [x.reshape(math.prod(groups), *x.shape[len(groups) :]) for x in arrays]
     results = zip(*(function(*own) for own in zip(*flat, strict=True)), strict=True)
     return tuple(np.stack(each).reshape(*groups, *each[0].shape) for each in results)

@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_856, 10_856),
     "graph.compiler": (21_994, 22_505),
     "train.session": (16_865, 27_243),
-    "lab.costs.model": (6_999, 6_999),
+    "lab.costs.model": (7_000, 7_000),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -44,7 +44,7 @@ PACKAGE_LINES = {
     "run": 1_681,
     "processes": 14_188,
     "train": 11_422,
-    "lab": 51_216,
+    "lab": 51_221,
     "mindspore": 10_846,
     "hyper_parallel": 2_364,
     "cli": 3_280,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_532, 170_969, 125_251
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_537, 170_974, 125_314
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

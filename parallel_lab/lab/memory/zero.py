@@ -19,10 +19,10 @@ MOST_RANKS, MOST_BYTES = 2**20, 1024  # beyond them a table of figures stops bei
 SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
-def parse_count(given: Any, what: str = "parameters") -> float:
+def parse_count(given: Any) -> float:
     """A number of parameters: 7.5e9, or a text such as "7.5B", "350 M", "1e12". Raises ArgumentError."""
     allowed = "A number above 0 and below 1e18, such as 7.5e9, '7.5B' or '350M'"
-    fault = ArgumentError(f"{what}={shorten(given)}", where="MemoryLab", allowed=allowed)
+    fault = ArgumentError(f"parameters={shorten(given)}", where="MemoryLab", allowed=allowed)
     if isinstance(given, bool) or not isinstance(given, (int, float, str)):
         raise fault
     factor = 1.0

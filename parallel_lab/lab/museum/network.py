@@ -121,13 +121,13 @@ class Network(Cell):
         """What is done with all gradients before the update."""
         return gradients
 
-    def train_steps(self, steps: int = STEPS) -> Held:
-        """What it holds after so many steps: watched values and loss, gradients of the first step, its Parameters."""
+    def train_steps(self) -> Held:
+        """What it holds after two steps: watched values and loss, gradients of the first step, its Parameters."""
         weights, losses, first = self.trainable_params(), [], {}
         self.places |= {made.name: part for made, part in self._parts}
         share = value_and_grad(self, None, weights)
         with np.errstate(all="ignore"):
-            for _ in range(steps):
+            for _ in range(STEPS):
                 loss, found = share()
                 losses.append(np.array(self.shown(loss).array))
                 pairs = zip(weights, found, strict=True)

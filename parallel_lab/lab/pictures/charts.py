@@ -100,7 +100,7 @@ def fit_chart(fit: Any) -> Chart:
     )
 
 
-def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one step") -> Chart:
+def timeline_chart(timeline: Mapping[str, Any]) -> Chart:
     """The lanes of ranks over one step, every event with its times.  timeline: as of a Strategy Lab's snapshot"""
     kinds: dict[str, list[tuple[float, float, int, str]]] = {}
     scale, unit, places = (1e-3, "ms", 3) if timeline["end"] >= 1000 else (1, "us", 1)
@@ -119,6 +119,7 @@ def timeline_chart(timeline: Mapping[str, Any], title: str = "Timeline of one st
     lanes = tuple(f"rank {lane['rank']}" for lane in timeline["lanes"])
     spent = ", ".join(f"{kind} {sum(e - s for s, e, *_ in bars):.4g} {unit}" for kind, bars in kinds.items())
     took = f"{timeline['end'] * scale:.4g} {unit}"
+    title = "Timeline of one step"
     alt = f"{title}, {timeline['source']}: {took} on {len(lanes)} ranks; over all ranks {spent}."
     return Chart(title, timeline["source"], f"time in {unit}", "", traces, alt, rows=lanes)
 

@@ -150,7 +150,6 @@ class PipelineRun(Training):
             loss = self.loss(None, devices)
             return {**loss, "bound": self.bound if loss["steps"] else None}
         loss = self.loss(self.trial.alone[0], devices)
-        loss |= {"label_parallel": f"{devices} workers (measured)", "label_single": "one device"}
         return {**loss, "bound": 0.0} if self.trial.exact and loss["steps"] else loss
 
     def record(self) -> dict[str, Any] | None:

@@ -448,7 +448,7 @@ class SearchLab(WritesCode, RunsOneThing):
         self._ran = self._run_key()
         if self._ran != before:
             if found := getattr(self, "_result", None):
-                rows = tuple((found.source, f"{p.name}: {run_text(p)}") for p in found.plans)
+                rows = tuple((found.source, f"{p.name}: {run_text(p, found.source)}") for p in found.plans)
                 self._keep_earlier(EarlierRun(self._ran_as, rows, recorded=self._recorded))
             self._result, self._recorded = None, False
             if not self._run.goes_on:

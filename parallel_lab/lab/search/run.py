@@ -48,7 +48,7 @@ class PlanRun:
 
 @dataclass(frozen=True)
 class RunResult:
-    """source: "measured"; "simulated" where no processes can be started, then measured times are simulated ones, too.
+    """source: "measured"; "simulated" where no processes can be started, then its measured times are simulated ones.
     profile   the cluster that predicted and simulated times are for;  cores: that the workers shared
     """
 
@@ -91,28 +91,23 @@ def _ran(
     count: Callable[[float], None],
 ) -> PlanRun:
     times: dict[str, list[float]] = {}
-    for source in ("simulated", "measured"):
-        options = {"cluster": cluster} if executor_of(source) == "simulator" else {}
-        with Session(
-            plan, job.net, job.optimizer, executor=executor_of(source), check_finite=False, **options
-        ) as session:
+    workers = executor_of("measured")  # the simulator, too, where no processes can be started
+    for executor in dict.fromkeys(("simulator", workers)):
+        options = {"cluster": cluster} if executor == "simulator" else {}
+        with Session(plan, job.net, job.optimizer, executor=executor, check_finite=False, **options) as session:
             session.train(job.batches, WARM_UPS)
             session.train(job.batches, STEPS, record=STEPS, stopped=stopped)
             if stopped is not None and stopped():
                 raise Stopped
-            times[source] = list(EventLog(session.events).step_times_s().values())
+            times[executor] = list(EventLog(session.events).step_times_s().values())
         count(len(times) / 5)
-    how = {
-        "executors": (executor_of("measured"), "simulator"),
-        "stopped": stopped,
-        "count": lambda trained: count((2 + trained) / 5),
-    }
+    how = {"executors": (workers, "simulator"), "stopped": stopped, "count": lambda trained: count((2 + trained) / 5)}
     equality = compare_plans(plan, one_device, job.net, job.optimizer, job.batches, STEPS, **how)
-    measured = times["measured"]
+    measured = times[workers]
     return PlanRun(
         name,
         predict_timeline(plan, cluster).log.end_s,
-        statistics.median(times["simulated"]),
+        statistics.median(times["simulator"]),
         statistics.median(measured),
         min(measured),
         max(measured),

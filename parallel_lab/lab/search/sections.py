@@ -214,9 +214,9 @@ def _flip(lab: Any, name: str, other: Argued) -> list[Any]:
     return [name, change_text(argued.winner, other.winner), amount(argued, then.cost), decided]
 
 
-def run_text(run: PlanRun) -> str:
-    """Step times of a plan that was trained, in words."""
-    times = {"predicted": run.predicted_s, "simulated": run.simulated_s, "measured": run.measured_s}
+def run_text(run: PlanRun, source: str) -> str:
+    """Step times of a plan that was trained, in words.  source: as of its RunResult"""
+    times = {"predicted": run.predicted_s, "simulated": run.simulated_s, source: run.measured_s}
     return ", ".join(f"{amount_text(time_s, 's')} {source}" for source, time_s in times.items())
 
 
@@ -229,9 +229,11 @@ def _runs(lab: Any) -> dict[str, Section]:
     columns |= {"quickest to slowest": "text", "against one device": "verdict"}
     names, rows, equal = {"winner": "winner", "yours": f"yours: {lab.own_name}"}, [], []
     for run in result.plans:
-        spread = f"{amount_text(run.quickest_s, 's')} to {amount_text(run.slowest_s, 's')}"
+        measured: list[Any] = [None, ""]
+        if result.source == "measured":
+            measured = [run.measured_s, f"{amount_text(run.quickest_s, 's')} to {amount_text(run.slowest_s, 's')}"]
         verdict = [run.equality.verdict, run.equality.equal]
-        rows.append([names[run.name], run.predicted_s, run.simulated_s, run.measured_s, spread, verdict])
+        rows.append([names[run.name], run.predicted_s, run.simulated_s, *measured, verdict])
         equal += rows_of(run.equality, run.name)
     one, other = result.plans
     ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
@@ -248,7 +250,8 @@ def _runs(lab: Any) -> dict[str, Section]:
     if apart := apart_text(far.predicted_s, far.measured_s, ranks, result.cores, result.profile, terms):
         note += f" Measured: {apart}."
     if result.source == "simulated":
-        note = "No processes can be started here: the times under measured are simulated, too."
+        note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; nothing "
+        note += f"was measured{recorded}: no processes could be started."
     heads = {"plan": "name", "tensor": "text", "largest difference": "small", "rounding bound": "small", "": "verdict"}
     return {
         "runs": table("Both trained", columns, rows, small=f"{result.steps} steps, medians{recorded}", notes=[note]),

@@ -106,11 +106,11 @@ def require(where: str, *facts: tuple[Any, str, str]) -> None:
 # ---- parts of records that are no dataclass ----
 
 
-def part_of(record: Any, where: str, *names: str) -> list[Any]:
-    """The parts of an object that has these and no others."""
-    if not isinstance(record, Mapping) or set(record) != set(names):
+def part_of(record: Any, where: str, *names: str, **usual: Any) -> list[Any]:
+    """The parts of an object that has these and no others.  usual: what those are that may be left out"""
+    if not isinstance(record, Mapping) or not set(names) <= set(record) <= {*names, *usual}:
         _refuse(record, where, f"An object with {', '.join(names)}")
-    return [record[name] for name in names]
+    return [(usual | dict(record))[name] for name in (*names, *usual)]
 
 
 def losses_written(losses: Iterable[float]) -> list[float | None]:
@@ -130,7 +130,8 @@ def losses_taken(value: Any, where: str, most: int = MOST_LOSSES) -> list[float]
 
 def events_written(events: Iterable[Event]) -> dict[str, Any]:
     """What was measured in one step: "what" was done (phase, kind, name, op, overlapped) and the "groups" once each;
-    "rows" of rank, number in "what", start and end in us since the first start, number in "groups", bytes.
+    "rows" of rank, number in "what", start and end in us since the first start, number in "groups", bytes. With their
+    "source" where ranks were simulated.
     """
     ordered = list(events)
     first_s = min((e.start_s for e in ordered), default=0.0)
@@ -144,12 +145,15 @@ def events_written(events: Iterable[Event]) -> dict[str, Any]:
         )
         start_us, end_us = (round((t - first_s) * 1e6, 1) for t in (e.start_s, e.end_s))
         rows.append([e.rank, numbers[0], start_us, end_us, numbers[1], e.bytes])
-    return {"what": [list(one) for one in what], "groups": [list(one) for one in groups], "rows": rows}
+    simulated = {"source": "simulated"} if any(e.source == "simulated" for e in ordered) else {}
+    return {"what": [list(one) for one in what], "groups": [list(one) for one in groups], "rows": rows, **simulated}
 
 
 def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
     """The events of a step of so many ranks again. Raises ArgumentError, also where a rank has no event."""
-    what, groups, rows = part_of(record, where, *EVENTS)
+    what, groups, rows, source = part_of(record, where, *EVENTS, source="measured")
+    if source not in ("simulated", "measured"):
+        _refuse(source, f"{where}.source", "simulated, or measured")
     if len(_list(rows, f"{where}.rows")) > MOST_EVENTS:
         _refuse(len(rows), f"{where}.rows", f"At most {MOST_EVENTS}")
     what = taken(tuple[tuple[str, str, str, str, bool], ...], what, f"{where}.what")
@@ -162,7 +166,7 @@ def events_taken(record: Any, where: str, devices: int) -> tuple[Event, ...]:
             _refuse(list(row), f"{where}.rows[{n}]", f"An event of one of {devices} ranks")
         phase, kind, name, op, overlapped = what[of]
         times = {"start_s": start_us * 1e-6, "end_s": end_us * 1e-6}
-        more = {"group": groups[group], "bytes": size_bytes, "overlapped": overlapped}
+        more = {"group": groups[group], "bytes": size_bytes, "overlapped": overlapped, "source": source}
         events.append(Event(rank=rank, step=0, phase=phase, kind=kind, name=name, op=op, **times, **more))
     if {e.rank for e in events} != set(range(devices)):
         _refuse(len(events), f"{where}.rows", f"Events of each of {devices} ranks")

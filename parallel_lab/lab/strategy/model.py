@@ -416,7 +416,7 @@ class StrategyLab(WeighsChoices, WritesCode, TrainingLab):
     def _timeline(self) -> dict[str, Any]:
         lanes = self._pictures.timeline(self._plan, self.events, self._machine.profile)
         recorded = self.events and self._run.state == "recorded"
-        return {**lanes, "source": "measured (recorded)"} if recorded else lanes
+        return {**lanes, "source": f"{lanes['source']} (recorded)"} if recorded else lanes
 
     def charts(self) -> dict[str, Callable[[], Chart]]:
         """ "timeline": one step, event by event; "loss": this run, one device, and earlier runs."""

@@ -19,7 +19,7 @@ from ..rosetta.section import type_note, types_text
 from ..shared.sections import Section, loss_text, open_question, snapshot_text, table
 
 Snapshot = Mapping[str, Any]
-AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted": "time", "time measured": "time"}
+AMOUNTS = {"bytes predicted": "bytes", "bytes counted": "bytes", "time predicted": "time"}
 
 
 def strategy_text(s: Snapshot) -> str:
@@ -137,12 +137,14 @@ def _messages(s: Snapshot) -> Section:
         dual = f" {m['dual_text'][0].upper()}{m['dual_text'][1:]}." if m.get("dual_text") else ""
         notes.append(f"{number} is here because {m['reason']}{origin}.{dual}")
     rows.append(("total", "", "", "", "", *_amounts(s["message_totals"])))
-    columns = {**dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text"), **AMOUNTS}
+    ran = "simulated" if s["timeline"]["source"].startswith("simulated") else "measured"
+    columns = dict.fromkeys(("#", "phase", "operator", "collective", "group"), "text")
+    columns |= {**AMOUNTS, f"time {ran}": "time"}
     if not notes:
         rows, notes = [], ["none: every rank already holds what it needs"]
     small = "bytes and time per rank"
     if s["timeline"]["source"].endswith("(recorded)"):
-        small += "; counted and measured: recorded"
+        small += f"; counted and {ran}: recorded"
     return table("Messages and slices of one step", columns, rows, small=small, notes=notes)
 
 

@@ -261,9 +261,10 @@ function messages(s, ui) {
   };
   const tall = (text, look = "") => html`<th rowspan="2" scope="col" class="${look}">${text}</th>`;
   const pair = (text) => html`<th colspan="2" scope="colgroup" class="pl-pair">${text}</th>`;
-  const under = ["predicted", "counted", "predicted", "measured"];
-  const recorded = s.timeline?.source.endsWith("(recorded)") ? "; counted and measured: recorded" : "";
-  const waits = total.time_measured_s == null ? "" : `; a measured time includes the wait for the others${recorded}`;
+  const ran = s.timeline?.source.startsWith("simulated") ? "simulated" : "measured";
+  const under = ["predicted", "counted", "predicted", ran];
+  const recorded = s.timeline?.source.endsWith("(recorded)") ? `; counted and ${ran}: recorded` : "";
+  const waits = total.time_measured_s == null ? "" : `; a ${ran} time includes the wait for the others${recorded}`;
   const small = `${plural(s.messages.length, "row")}, as rank ${s.rank} sees them; bytes and time per rank${waits}`;
   const table = () => html`<div class="pl-scroll${s.messages.length > 14 ? " pl-long" : ""}"><table>
     <thead><tr>${["#", "phase", "operator", "collective", "group"].map((text) => tall(text))}

@@ -24,7 +24,7 @@ from ...base.driver import DRIVER
 from ...base.errors import ArgumentError, PlanError
 from ...base.events import Event
 from ...base.system import without_processes
-from ...base.units import bytes_text, time_text
+from ...base.units import bytes_text, plural, time_text
 from ...graph.plan import Plan
 from ...train.plan_switch import Switched, matched
 from ...train.session import Run, Session
@@ -42,7 +42,7 @@ from ..shared.records import (
     part_of,
     taken,
 )
-from ..shared.running import executor_of
+from ..shared.running import executor_of, possible
 
 PACES = {"slow": 10.0, "medium": 40.0, "full": inf}  # steps a second, at most
 CURVES = ("parallel", "single", "nudged")
@@ -276,7 +276,8 @@ class Training(LabRun):
         """
         n = min(len(self.parallel), len(self.single))
         difference = np.abs(np.subtract(self.parallel[:n], self.single[:n], dtype=np.float64))
-        how = ("recorded", "recorded") if self.state == "recorded" else ("measured", "computed")
+        source, alone = ("recorded", "recorded") if self.state == "recorded" else (possible("measured")[0], "computed")
+        ranks = plural(devices, "rank") if source == "simulated" else plural(devices, "process", "es")
         return {
             "steps": n,
             "parallel": self.parallel[:n],
@@ -284,8 +285,8 @@ class Training(LabRun):
             "largest_difference": float(difference.max()) if n else None,
             "at_step": int(difference.argmax()) + 1 if n else None,
             "bound": self._bound(plan, n) if plan is not None and n else None,
-            "label_parallel": f"{devices} process{'es' if devices > 1 else ''} ({how[0]})",
-            "label_single": f"one device ({how[1]})",
+            "label_parallel": f"{ranks} ({source})",
+            "label_single": f"one device ({alone})",
             "switches": list(self.switches),
         }
 

@@ -21,7 +21,7 @@ from ..pictures.charts import Chart, loss_chart
 from ..shared.earlier import CURVE
 from ..shared.lab import setting
 from ..shared.records import Plain, taken
-from ..shared.running import RunsOneThing
+from ..shared.running import RunsOneThing, possible
 from .training import PACES, Training
 
 SPEEDS = {name: f"{pace:g} steps/s" if pace < math.inf else "full" for name, pace in PACES.items()}
@@ -181,7 +181,7 @@ class TrainingLab(ShowsTraining):
             loss = self._run.loss(None, self.plan.device_num)
             now = [(loss[f"label_{name}"], loss[name], 1) for name in ("parallel", "single") if loss[name]]
             before = [(run.label, run.losses, -(-run.steps // CURVE)) for run in self._earlier]
-            return loss_chart([*now, *before])
+            return loss_chart([*now, *before], source=possible("measured")[0])
 
         return {"loss": runs}
 

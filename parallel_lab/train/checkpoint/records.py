@@ -146,23 +146,23 @@ def layout_to_plain(layout: TensorLayout | None) -> dict[str, Any] | None:
     return plain | ({"rows": list(layout.rows)} if layout.rows else {})
 
 
-def layout_from_plain(data: Any, where: str, error: type[ParallelLabError] = CheckpointCorrupt) -> TensorLayout | None:
-    """The layout that `layout_to_plain` wrote. Raises `error` for anything else."""
+def layout_from_plain(data: Any, where: str) -> TensorLayout | None:
+    """The layout that `layout_to_plain` wrote. Raises CheckpointCorrupt for anything else."""
     if data is None:
         return None
     what = f"layout {shorten(data)}"
     if not isinstance(data, dict) or set(data) - {"rows"} != {"device_matrix", "tensor_map"}:
-        raise error(what, where=where, allowed="A device_matrix and a tensor_map (uneven ones: and rows), or null")
+        raise CheckpointCorrupt(what, where=where, allowed="device_matrix and tensor_map (uneven: and rows), or null")
     matrix, entries, rows = data["device_matrix"], data["tensor_map"], data.get("rows", [])
     lists = [matrix, rows, *entries] if isinstance(entries, list) else [None]
     are_ints = all(isinstance(one, list) and all(type(n) is int for n in one) for one in lists)
     if not are_ints or max(map(len, (entries, matrix, *entries))) > MAX_AXES:
-        raise error(what, where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes")
+        raise CheckpointCorrupt(what, where=where, allowed=f"Lists of ints, at most {MAX_AXES} axes")
     try:
         layout = TensorLayout(tuple(matrix), tuple(map(tuple, entries)), rows=tuple(rows))
     except LayoutError as found:
-        raise error(str(found), where=where) from None
+        raise CheckpointCorrupt(str(found), where=where) from None
     ranks = math.prod(layout.device_matrix)
     if ranks > MAX_RANKS:
-        raise error(f"a device matrix of {ranks} ranks", where=where, allowed=f"At most {MAX_RANKS}")
+        raise CheckpointCorrupt(f"a device matrix of {ranks} ranks", where=where, allowed=f"At most {MAX_RANKS}")
     return layout
