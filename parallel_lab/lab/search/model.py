@@ -343,7 +343,7 @@ class SearchLab(WritesCode, RunsOneThing):
         check_result(result)
         with self._lock:
             self._result, self._recorded, self._ran_as = result, True, self._in_words()
-            self._run = LabRun("recorded", "recorded: measured in an earlier run")
+            self._run = LabRun("recorded", f"recorded: {result.source} in an earlier run")
         self._changed("picture")
 
     # ---- forms ----
