@@ -92,18 +92,18 @@ def _tensors(found: Any, wide: bool) -> Any:
 def _at_once(name: str, function: Callable) -> Callable:
     """numpy's function on values."""
     try:
-        known = inspect.signature(function).parameters
-    except ValueError:
-        known = {}
-    switches = [key for key, p in known.items() if type(p.default) is bool]
+        signature = inspect.signature(function)
+    except ValueError:  # before 2.4, numpy tells it of few functions
+        signature = inspect.signature(lambda *args, **kwargs: None)
+    switches = [key for key, p in signature.parameters.items() if type(p.default) is bool]
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
         for key in switches:
             flag(name, key, kwargs.get(key, False))
-        given = {key: _values(value) for key, value in kwargs.items() if key != "dtype" or value is not None}
-        wide = "dtype" in given or _widest(args) or _widest(list(kwargs.values()))
         try:
+            given = {key: _values(value) for key, value in kwargs.items() if key != "dtype" or value is not None}
+            wide = "dtype" in given or _widest(args) or _widest(list(kwargs.values()))
             found = function(*map(_values, args), **given)
         except ParallelLabError:
             raise
@@ -112,6 +112,7 @@ def _at_once(name: str, function: Callable) -> Callable:
         return _tensors(found, wide)
 
     made.__name__ = made.__qualname__ = name
+    made.__signature__ = signature  # type: ignore[attr-defined]
     made.__module__, made.__doc__ = __name__, f"numpy's `{name}`, of values that are known: Tensors."
     return made
 

@@ -197,7 +197,7 @@ def check_request(request: object, rank: int, ranks: Collection[int]) -> None:
         root = f" with root {request.root!r}, which is not a member of its group"
         what = " without a root" if request.root is None else root
         refuse(CollectiveMismatch, what, f"root is a rank of {group}")
-    if definition.reducing and request.reduce not in REDUCTIONS:
+    if definition.reducing and not (isinstance(request.reduce, str) and request.reduce in REDUCTIONS):
         refuse(CollectiveMismatch, f" with reduce={request.reduce!r}", f"One of {sorted(REDUCTIONS)}")
     if request.out is not None:
         _check_out(request, rank, refuse)
@@ -284,7 +284,7 @@ def detail(request: Request) -> str:
     for name in MESSAGES[request.kind].attributes:
         field = getattr(request, name)
         if name == "reduce":
-            words.append(field if field in REDUCTIONS else repr(field))
+            words.append(field if isinstance(field, str) and field in REDUCTIONS else repr(field))
         elif name in ("window", "route"):
             words.append(f"{name} {shorten(field)}")
         elif field is not None and name not in ("shape", "dtype") and (name != "sr_tag" or field):
@@ -313,7 +313,7 @@ def answer(requests: Sequence[Request]) -> list[np.ndarray | None]:
 def _answered(requests: Sequence[Request]) -> list[np.ndarray | None]:
     first, definition = requests[0], MESSAGES[requests[0].kind]
     sides = definition.sender, definition.receiver
-    sends, receives = ([side == "all" or rank == first.root for rank in first.group] for side in sides)
+    sends, receives = ([side == "all" or (side and rank == first.root) for rank in first.group] for side in sides)
     values = [request.value if gives else None for request, gives in zip(requests, sends, strict=True)]
     assert definition.answer is not None, f"a {first.kind} is delivered, not answered"
     replies = definition.answer(values, vars(first))
