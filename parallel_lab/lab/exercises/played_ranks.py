@@ -103,7 +103,10 @@ class _Rank:
             return value
         self.ended = True
         if what == "raises":
-            raise value
+            try:
+                raise value
+            finally:
+                value = None  # or its traceback and this frame keep each other, and with them what other ranks wait in
         return value
 
     def leave(self) -> None:
