@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 import time
 from functools import partial
@@ -62,6 +63,41 @@ def test_slices_saved_by_ranks_of_two_hosts_go_on_there_under_another_strategy(b
     found = run(str(SCRIPT), "0", "3", "((2, 2), (2, 1)), ((4, 1), (1, 1))", "False", "-", saved)
     found += run(str(SCRIPT), "3", "3", "((1, 2), (2, 2)), ((2, 2), (2, 1))", "False", saved, "-")
     np.testing.assert_allclose(found, undivided, rtol=1e-9)
+
+
+LISTENING = """
+import os, socket, sys
+from parallel_lab.processes.mpi.keeper import _keep_to_loopback
+
+bound, kept = sys.argv[1:]
+with socket.create_server((bound, 0)) as listener:
+    if kept == "kept":
+        _keep_to_loopback(os.getpid(), os.pidfd_open(os.getpid()), set())
+    print(listener.getsockname()[1], flush=True)
+    sys.stdin.read()
+"""
+CALLING = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=1)"
+
+
+@pytest.mark.parametrize("bound", ["all interfaces", "its own address"])
+def test_what_mpirun_listens_on_is_reached_from_its_own_host_alone(both, bound):
+    """Open MPI binds to all interfaces, PMIx of Debian 13 to this machine's address."""
+    own = both.addresses[0]
+
+    def python(host, *words, **more):
+        return subprocess.Popen(["ip", "netns", "exec", both.spaces[host], sys.executable, "-c", *words], **more)
+
+    def reached(kept, host, address):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        place = own if bound == "its own address" else "0.0.0.0"
+        with python(0, LISTENING, place, kept, **pipes) as server:
+            port = server.stdout.readline().strip()
+            code = python(host, CALLING, address, port, stderr=subprocess.DEVNULL).wait(30)
+            server.stdin.close()
+        return code == 0
+
+    assert reached("kept", 0, own if bound == "its own address" else "127.0.0.1")
+    assert reached("open", 1, own) and not reached("kept", 1, own)
 
 
 ADDING = """

@@ -28,6 +28,7 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -35,6 +36,7 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LOOK_S = 0.02  # how soon the end of mpirun is seen where the system cannot wait for it together with the standard input
+SO_ATTACH_FILTER, SKF_NET_OFF = 26, 0xFFF00000  # asm-generic/socket.h, linux/filter.h
 PIDFD_GETFD = 438  # number of the system call, on every processor (Linux 5.6)
 SOCKETS_LOOK_S, SOCKETS_S = 0.01, 10.0  # how often, and how long, to look for new sockets of mpirun
 END_S = 2.0  # for an mpirun that is asked to end, which gives its ranks a second
@@ -91,8 +93,9 @@ def _wait(process: subprocess.Popen, has_ends: bool) -> None:
 
 def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
     """Let other machines not reach the sockets on which mpirun listens. Open MPI binds them to all interfaces, and has
-    no parameter that says otherwise (4.1, oob_tcp_listener.c; PRRTE of Open MPI 5: the same). Where the system does not
-    let us, before Linux 5.7 and on Macs, they stay as they are.
+    no parameter that says otherwise (4.1, oob_tcp_listener.c; PRRTE of Open MPI 5: the same). Some versions of PMIx
+    (Debian 13's) bind one to this machine's own address, where ranks, too, come from that address. Where the system
+    does not let us, before Linux 5.7 and on Macs, they stay as they are.
 
     descriptor  of the process;  known: sockets that need no other look
     """
@@ -109,8 +112,20 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
                 is_tcp = found.family in (socket.AF_INET, socket.AF_INET6)
                 if not is_tcp or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     known.add(name)
-                    if is_tcp:
+                    if is_tcp and found.getsockname()[0] in ("0.0.0.0", "::"):
                         found.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0")
+                    elif found.family == socket.AF_INET:
+                        _take_from_itself_alone(found)
+
+
+def _take_from_itself_alone(listener: socket.socket) -> None:
+    """Drop what comes to an IPv4 socket from another address than its own, by a filter of packets (linux/filter.h)."""
+    own = int.from_bytes(socket.inet_aton(listener.getsockname()[0]))
+    # load the sender's address, which lies 12 bytes behind the network header; take all of the packet if it is ours
+    steps = (0x20, 0, 0, SKF_NET_OFF + 12), (0x15, 0, 1, own), (0x06, 0, 0, 0xFFFFFFFF), (0x06, 0, 0, 0)
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
+    packed = struct.pack("HP", len(steps), ctypes.addressof(program))
+    listener.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, packed)
 
 
 def _children(pid: int) -> list[int]:
