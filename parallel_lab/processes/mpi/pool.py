@@ -22,13 +22,13 @@ import re
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 from collections import deque
 from multiprocessing import connection
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen, TimeoutExpired
 from typing import Any
 
 from ...base.errors import RankDied, message
@@ -95,7 +95,7 @@ class MpiPool(JobPool):
         self._sending = [threading.Lock() for _ in range(world_size)]
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._woken = threading.Event()
-        self._keeper: subprocess.Popen | None = None
+        self._keeper: Popen | None = None
         _remove_stale_folders()
         self._mpirun = KeptMpirun(PREFIX)
         atexit.register(self.close)
@@ -126,8 +126,8 @@ class MpiPool(JobPool):
         command = [sys.executable, "-P", "-m", "parallel_lab.processes.mpi.worker"]
         listener = connection.Listener(address, "AF_UNIX", backlog=self.world_size, authkey=key)
         try:
-            self._keeper = self._mpirun.start(self.world_size, command, environment, stderr=subprocess.PIPE)
-            self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun stderr")
+            self._keeper = self._mpirun.start(self.world_size, command, environment, stdout=PIPE, stderr=STDOUT)
+            self._reader = threading.Thread(target=self._read_lines, daemon=True, name="mpirun says")
             self._reader.start()
             threading.Thread(target=self._accept, args=(listener,), daemon=True, name="accept ranks").start()
             self._supervise_until_ready()
@@ -157,13 +157,13 @@ class MpiPool(JobPool):
         return RankDied(message(f"mpirun ended with exit code {code} while the ranks started: {last}"))
 
     def _read_lines(self) -> None:
-        """What mpirun and the ranks write to stderr goes on to ours; the last lines are kept."""
-        for line in self._keeper.stderr:
+        """What mpirun and ranks write goes on to our stderr; the last lines are kept. Open MPI 5 refuses on stdout."""
+        for line in self._keeper.stdout:
             text = line.decode(errors="replace")
             self._lines.append(text.strip())
             with contextlib.suppress(OSError, ValueError, AttributeError):  # a notebook may have closed it
                 os.write(sys.__stderr__.fileno(), line)
-        self._keeper.stderr.close()
+        self._keeper.stdout.close()
 
     # what is done
 
@@ -272,7 +272,7 @@ class MpiPool(JobPool):
             if self._closed or self._dead:
                 return
             self._dead[rank] = None
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        with contextlib.suppress(TimeoutExpired):
             self._keeper.wait(DEATH_LIMIT_S)
             self._reader.join(LAST_LINES_S)
         with self._lock:
