@@ -17,6 +17,7 @@ import mmap
 import os
 import platform
 import secrets
+import socket
 import tempfile
 import threading
 from collections.abc import Callable
@@ -133,7 +134,7 @@ class Parcel:
     def send(self, pipe: connection.Connection) -> None:
         """Hand it over to the process at the other end, whose id does not matter."""
         if self._path is None:
-            reduction.send_handle(pipe, self._fd, None)
+            send_descriptor(pipe, self._fd)
         else:
             pipe.send_bytes(os.fsencode(self._path))
 
@@ -141,13 +142,30 @@ class Parcel:
     def received(pipe: connection.Connection, folder: str) -> mmap.mmap:
         """The memory of one that was sent; what this process writes there stays its own.  folder: "" if it has none"""
         if not folder:
-            fd = reduction.recv_handle(pipe)
+            fd = received_descriptor(pipe)
         else:
             fd = os.open(os.fsdecode(pipe.recv_bytes()), os.O_RDWR | os.O_CLOEXEC)
         try:
             return mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE)
         finally:
             os.close(fd)
+
+
+def send_descriptor(pipe: connection.Connection, fd: int) -> None:
+    """Hand a file over to the process at the other end. From Python 3.14 on, multiprocess would read an answer from the
+    pipe, where the other end may just be saying something else.
+    """
+    with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        socket.send_fds(end, [b"."], [fd])
+
+
+def received_descriptor(pipe: connection.Connection) -> int:
+    """The file that `send_descriptor` hands over. Raises EOFError where the other end is gone."""
+    with socket.fromfd(pipe.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        found = socket.recv_fds(end, 1, 1)[1]
+    if not found:
+        raise EOFError
+    return found[0]
 
 
 class SharedBlock:

@@ -27,13 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multiprocess.connection import Connection
-from multiprocess.reduction import send_handle
 
 from ...base.errors import WorldError, WorldTimeout, message
 from ...base.system import SYSTEM, end_of_process, require_processes
 from ..own_folder import OwnFolder, folder_of
 from ..shm.arena import ARENA_BYTES, Arena, ArenaMap
-from ..shm.shared_memory import SharedBlock
+from ..shm.shared_memory import SharedBlock, send_descriptor
 from ..shm.shared_world import SharedWorld
 from ..shm.watch import ranks_text
 from ..supervisor import LOOK_S, Limits, Warn
@@ -214,7 +213,7 @@ class Hub:
             peer.send(rank=peer.rank, layout=layout, pid=os.getpid())
             if SYSTEM.sent_descriptors:
                 with contextlib.suppress(OSError):
-                    send_handle(peer.connection, self.arena.block.fd, peer.pid)
+                    send_descriptor(peer.connection, self.arena.block.fd)
 
     def _accept(self) -> None:
         try:

@@ -22,13 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from multiprocess.connection import Client, Connection
-from multiprocess.reduction import recv_handle
 
 from ...base.errors import WorldError, WorldTimeout, message
 from ...base.system import SYSTEM, require_processes
 from ..own_folder import folder_of, remove_if_dead
 from ..shm.arena import ABORT
 from ..shm.attach import AttachedRank, attach, install_excepthook
+from ..shm.shared_memory import received_descriptor
 from .hub import (
     BUSY_S,
     RETRY_S,
@@ -133,7 +133,7 @@ def _ask(connection: Connection, rank: int | None, limit_s: float, plan: Rendezv
             if "error" in reply:
                 return reply, -1
             if SYSTEM.sent_descriptors:
-                return reply, recv_handle(connection)
+                return reply, received_descriptor(connection)
             return reply, os.open(memory_path(plan.name), os.O_RDWR | os.O_CLOEXEC)
     except (EOFError, OSError, RuntimeError):
         raise WorldError(f"{plan.hub} ended {meeting}", where="init") from None
