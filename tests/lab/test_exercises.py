@@ -28,7 +28,7 @@ from parallel_lab.lab.exercises import (
     probe,
 )
 from parallel_lab.lab.exercises.book import Desk
-from parallel_lab.lab.exercises.starts import handed_in
+from parallel_lab.lab.exercises.starts import handed_in, is_start
 from tests.lab.verdicts import check as judged_here
 
 NUMBERS = [exercise.number for exercise in all_exercises()]
@@ -218,8 +218,10 @@ def test_only_code_is_an_attempt_not_comments_spaces_a_docstring_or_names_of_var
     assert judged_by(
         START.replace("return", "'''Half of it.'''\n    # mine\n    return").replace("(n,", "(m,").replace("n /", "m /")
     )
-    for old, new in (("2", "3"), ("/", "*"), ("n / 2", "n / parts"), ("halves)", "None, fit=halves)")):
+    for old, new in (("2", "3"), ("2", "2.0"), ("/", "*"), ("n / 2", "n / parts"), ("halves)", "None, fit=halves)")):
         assert not judged_by(new.join(START.rsplit(old, 1))), new
+    nothing = '\ndef sort(n):\n    n.sort()\n\ncheck("77.1", sort)\n'  # what it returns moves when it gets a docstring
+    assert is_start(nothing, handed_in(nothing.replace("    n.", "    '''In place.'''\n    n."))[0], {})
 
 
 def test_what_another_cell_gives_does_not_matter_for_the_start():

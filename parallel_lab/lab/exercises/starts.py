@@ -7,7 +7,8 @@ given. Functions are the same if their compiled code is: comments, spaces and na
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping
+import dis
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from inspect import unwrap
 from types import CodeType, FunctionType
@@ -65,16 +66,20 @@ def _same(first: Any, second: Any) -> bool:
 
 
 def _same_code(first: CodeType, second: CodeType) -> bool:
-    if first.co_code != second.co_code or first.co_names != second.co_names:
-        return False
-    ours, theirs = (_constants(code) for code in (first, second))
-    return len(ours) == len(theirs) and all(
-        _same_code(a, b) if isinstance(a, CodeType) and isinstance(b, CodeType) else type(a) is type(b) and a == b
-        for a, b in zip(ours, theirs, strict=True)
-    )
+    ours, theirs = list(_steps(first)), list(_steps(second))
+    return first.co_names == second.co_names and len(ours) == len(theirs) and all(map(_same_step, ours, theirs))
 
 
-def _constants(code: CodeType) -> list[Any]:
-    """What the code computes with. A docstring, which stands first, does not belong to it: it may be changed."""
-    first, *rest = code.co_consts or (None,)
-    return [None if isinstance(first, str) else first, *rest]
+def _same_step(first: tuple[str, Any], second: tuple[str, Any]) -> bool:
+    (name, a), (other, b) = first, second
+    if isinstance(a, CodeType) and isinstance(b, CodeType):
+        return _same_code(a, b)
+    return name == other and type(a) is type(b) and a == b
+
+
+def _steps(code: CodeType) -> Iterator[tuple[str, Any]]:
+    """What the code does: names of instructions, with constants by value, because a docstring moves their numbers, and
+    local variables by number, because they may have other names.
+    """
+    for step in dis.get_instructions(code):
+        yield step.opname, step.argval if step.opcode in dis.hasconst else step.arg
