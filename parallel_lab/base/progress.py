@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,8 @@ def bar_of(progress: Progress) -> Any:
         from tqdm.auto import tqdm
     except ImportError:  # the work goes on without its bar
         return None
+    if not hasattr(tqdm, "_lock"):  # its usual one: from Python 3.14 on, a semaphore in /dev/shm until Python ends
+        tqdm.set_lock(threading.RLock())
     form = "{l_bar}{bar}| {elapsed}, {remaining} left"
     how = {"delay": SILENT_S, "leave": False, "bar_format": form, "mininterval": LEAST_S}
     return tqdm(total=progress.total or 1, desc=progress.what, **how)

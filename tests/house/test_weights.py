@@ -26,7 +26,7 @@ CLOSURES = {
     "graph.trace": (10_856, 10_856),
     "graph.compiler": (21_994, 22_505),
     "train.session": (16_865, 27_261),
-    "lab.costs.model": (7_000, 7_000),
+    "lab.costs.model": (7_003, 7_003),
 }
 LATE_IMPORTS = 80  # statements inside functions that import from the package
 
@@ -34,7 +34,7 @@ LATE_IMPORTS = 80  # statements inside functions that import from the package
 PACKAGE_LINES = {
     "__init__.py": 377,
     "__main__.py": 8,
-    "base": 5_009,
+    "base": 5_012,
     "layout": 4_661,
     "ops": 13_447,
     "nn": 12_009,
@@ -52,7 +52,7 @@ PACKAGE_LINES = {
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_577, 171_015, 125_403
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_580, 171_018, 125_403
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

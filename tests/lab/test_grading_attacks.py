@@ -562,7 +562,7 @@ for mark in grade_folder(Path(sys.argv[1]), exercises=Path(sys.argv[2]), jobs=3)
 @pytest.mark.exhaustive
 @pytest.mark.timeout(900)
 def test_a_machine_that_lacks_something_gives_no_mark_and_the_reason(tmp_path):
-    """40 open files in all: 8 workers need 48, and a process of the grader's own finds that. What needs none counts."""
+    """40 open files in all: 8 workers need more, which a process of the grader's own finds. Others have marks."""
     pool = "import parallel_lab\nwith parallel_lab.WorkerPool(8) as pool: pool.run(lambda comm: comm.rank)\n"
     (tmp_path / "own.py").write_text(EXERCISES % 1, encoding="utf-8")
     for name, cells in {"ada": HONEST, "ben": (pool + HONEST[0], HONEST[1]), "cy": ("1 / 0", HONEST[1])}.items():
@@ -574,7 +574,7 @@ def test_a_machine_that_lacks_something_gives_no_mark_and_the_reason(tmp_path):
         ["ben", "None", "error", "this"],
         ["cy", "0", "no", "answer"],
     ]
-    assert "8 workers need 48 open files" in said[1]
+    assert "8 workers need 48 open files" in said[1] or "8 workers need 49 open files" in said[1]  # Python 3.14: 49
 
 
 @pytest.mark.exhaustive
