@@ -7,7 +7,6 @@ is refused.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -97,7 +96,6 @@ def _at_once(name: str, function: Callable) -> Callable:
         signature = inspect.signature(lambda *args, **kwargs: None)
     switches = [key for key, p in signature.parameters.items() if type(p.default) is bool]
 
-    @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> Any:
         for key in switches:
             flag(name, key, kwargs.get(key, False))

@@ -44,15 +44,15 @@ PACKAGE_LINES = {
     "run": 1_681,
     "processes": 14_220,
     "train": 11_422,
-    "lab": 51_229,
-    "mindspore": 10_847,
+    "lab": 51_233,
+    "mindspore": 10_845,
     "hyper_parallel": 2_364,
     "cli": 3_280,
 }
 MOST_OF_THE_KERNEL = 3_263  # of the parts in `kernel.py`
 MOST_OF_A_FILE = 600  # a file near it has two subjects
 INVENTORY = ("catalog", "mindspore", "hyper_parallel")
-MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_580, 171_018, 125_403
+MOST_OF_THE_MAIN_HOUSE, MOST_OF_THE_PACKAGE, MOST_OF_TESTS = 141_584, 171_020, 125_405
 
 # turns of phrase that stand for translated English; counted in the package, its scripts, the notebooks and the pages
 # name: letters that every hit has (a file without them need not be searched), pattern

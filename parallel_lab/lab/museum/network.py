@@ -122,7 +122,7 @@ class Network(Cell):
         return gradients
 
     def train_steps(self) -> Held:
-        """What it holds after two steps: watched values and loss, gradients of the first step, its Parameters."""
+        """What it holds after STEPS steps: watched values and loss, gradients of the first step, its Parameters."""
         weights, losses, first = self.trainable_params(), [], {}
         self.places |= {made.name: part for made, part in self._parts}
         share = value_and_grad(self, None, weights)

@@ -15,7 +15,7 @@ from ..shared.earlier import earlier_runs
 from ..shared.equality import rows_of
 from ..shared.sections import Section, snapshot_text, table
 from ..shared.step_times import Term, apart_text
-from .run import PlanRun
+from .run import PlanRun, RunResult
 from .space import MODES, Argued, Point, deciding
 
 WORST = {"exact": "the exact search", "dynamic_programming": "dynamic programming"}
@@ -220,6 +220,21 @@ def run_text(run: PlanRun, source: str) -> str:
     return ", ".join(f"{amount_text(time_s, 's')} {source}" for source, time_s in times.items())
 
 
+def _measured(result: RunResult, ranks: int, recorded: str) -> str:
+    """Which plan was faster on workers, and why that is far from what was predicted, if it is."""
+    one, other = result.plans
+    ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
+    text = f"measured on workers of a machine with {result.cores} cores{recorded}: there the {ahead} is faster, by "
+    text += f"{abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
+    far = max(result.plans, key=lambda run: run.measured_s / run.predicted_s)
+    terms = (
+        Term("computing", far.simulated_s, far.predicted_s),
+        Term("waits and turns on the cores", far.measured_s - far.simulated_s, 0.0),
+    )
+    apart = apart_text(far.predicted_s, far.measured_s, ranks, result.cores, result.profile, terms)
+    return f"{text} Measured: {apart}." if apart else text
+
+
 def _runs(lab: Any) -> dict[str, Section]:
     """Step times and equality of both plans."""
     result = lab.result
@@ -235,23 +250,12 @@ def _runs(lab: Any) -> dict[str, Section]:
         verdict = [run.equality.verdict, run.equality.equal]
         rows.append([names[run.name], run.predicted_s, run.simulated_s, *measured, verdict])
         equal += rows_of(run.equality, run.name)
-    one, other = result.plans
-    ahead = "winner" if one.measured_s <= other.measured_s else "own choice"
     recorded = " (recorded)" if lab.recorded else ""
-    note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; measured on "
-    note += f"workers of a machine with {result.cores} cores{recorded}: there the {ahead} is faster, by "
-    note += f"{abs(other.measured_s / one.measured_s - 1):.0%} of the winner's step."
-    far = max(result.plans, key=lambda run: run.measured_s / run.predicted_s)
-    terms = (
-        Term("computing", far.simulated_s, far.predicted_s),
-        Term("waits and turns on the cores", far.measured_s - far.simulated_s, 0.0),
-    )
-    ranks = lab.space.setting.devices
-    if apart := apart_text(far.predicted_s, far.measured_s, ranks, result.cores, result.profile, terms):
-        note += f" Measured: {apart}."
+    note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; "
     if result.source == "simulated":
-        note = f"Predicted and simulated for the profile {result.profile!r}, the optimizer's update included; nothing "
-        note += f"was measured{recorded}: no processes could be started."
+        note += f"nothing was measured{recorded}: no processes could be started."
+    else:
+        note += _measured(result, lab.space.setting.devices, recorded)
     heads = {"plan": "name", "tensor": "text", "largest difference": "small", "rounding bound": "small", "": "verdict"}
     return {
         "runs": table("Both trained", columns, rows, small=f"{result.steps} steps, medians{recorded}", notes=[note]),

@@ -95,7 +95,7 @@ def _keep_to_loopback(pid: int, descriptor: int, known: set[str]) -> None:
     """Let other machines not reach the sockets on which mpirun listens. Open MPI binds them to all interfaces, and has
     no parameter that says otherwise (4.1, oob_tcp_listener.c; PRRTE of Open MPI 5: the same). Some versions of PMIx
     (Debian 13's) bind one to this machine's own address, where ranks, too, come from that address. Where the system
-    does not let us, before Linux 5.7 and on Macs, they stay as they are.
+    does not let us, before Linux 5.7 and on Macs, they stay as they are; so does one on an own IPv6 address.
 
     descriptor  of the process;  known: sockets that need no other look
     """
